@@ -1,0 +1,85 @@
+"""Every error the project raises on purpose.
+
+    AutotuneError                   one line for people, with the mend; exit status 1
+    ├── UsageError                  the request itself is wrong; exit status 2
+    │   ├── DeviceSelectionError    no device fits the selector, or several do
+    │   └── ProblemError            sizes or types that cannot be tuned
+    ├── ConfigurationError          a configuration outside its search space
+    ├── KernelError                 a kernel did not get as far as running
+    │   ├── BuildError              the driver's compiler refused it
+    │   └── LaunchError             the driver refused to run it
+    ├── WorkerError                 the measuring process cannot be started
+    ├── StoreError                  the database cannot be used as asked
+    │   ├── NotADatabaseError
+    │   ├── NewerSchemaError
+    │   └── ReadOnlyDatabaseError
+    └── TableError                  a tuning table that cannot be read or trusted
+"""
+
+
+class AutotuneError(Exception):
+    """An error with a message for people; `hint` says what to do about it."""
+
+    exit_status = 1
+
+    def __init__(self, message: str, *, hint: str = "") -> None:
+        super().__init__(message)
+        self.message = message
+        self.hint = hint
+
+    def __str__(self) -> str:
+        return f"{self.message} ({self.hint})" if self.hint else self.message
+
+
+class UsageError(AutotuneError):
+    """The request itself is wrong."""
+
+    exit_status = 2
+
+
+class DeviceSelectionError(UsageError):
+    """No device fits the selector, or several do."""
+
+
+class ProblemError(UsageError):
+    """Sizes or types that cannot be tuned."""
+
+
+class ConfigurationError(AutotuneError):
+    """A configuration outside its search space."""
+
+
+class KernelError(AutotuneError):
+    """A kernel did not get as far as running."""
+
+
+class BuildError(KernelError):
+    """The driver's compiler refused the kernel."""
+
+
+class LaunchError(KernelError):
+    """The driver refused to run the kernel."""
+
+
+class WorkerError(AutotuneError):
+    """The measuring process cannot be started."""
+
+
+class StoreError(AutotuneError):
+    """The database cannot be used as asked."""
+
+
+class NotADatabaseError(StoreError):
+    """The file is not a database of this project."""
+
+
+class NewerSchemaError(StoreError):
+    """The database was written by a newer version of this project."""
+
+
+class ReadOnlyDatabaseError(StoreError):
+    """The database can be read, but not written."""
+
+
+class TableError(AutotuneError):
+    """A tuning table that cannot be read or trusted."""

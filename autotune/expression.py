@@ -1,0 +1,150 @@
+"""Constraint expressions: one text, evaluated on numbers, on whole columns, and in C.
+
+A constraint such as ``"micro_tile_n % vector_width == 0 and micro_tile_n <= n"`` is written once.
+Python evaluates it for one configuration or, with NumPy arrays as values, for all at once;
+`Expression.to_c` gives the same condition to exported C code.
+"""
+
+import ast
+from collections.abc import Callable, Mapping
+from typing import Any, NoReturn
+
+from autotune.errors import ConfigurationError
+
+_ARITHMETIC: dict[type[ast.operator], str] = {
+    ast.Add: "+",
+    ast.Sub: "-",
+    ast.Mult: "*",
+    ast.FloorDiv: "/",
+    ast.Mod: "%",
+}
+_COMPARISONS: dict[type[ast.cmpop], str] = {
+    ast.Eq: "==",
+    ast.NotEq: "!=",
+    ast.Lt: "<",
+    ast.LtE: "<=",
+    ast.Gt: ">",
+    ast.GtE: ">=",
+}
+_FUNCTIONS = {"min", "max"}
+
+
+class Expression:
+    """A boolean condition over named integers and strings.
+
+    Allowed: names, integer and string constants, ``+ - * // %``, comparisons (chained too),
+    ``and or not``, ``x in (a, b)``, and ``min``/``max`` of two values. Division is meant for values
+    that are never negative, so that Python and C agree. Both sides of ``and`` and ``or`` are always
+    evaluated.
+
+    Raises ConfigurationError when the text uses anything else.
+    """
+
+    def __init__(self, text: str) -> None:
+        self.text = text
+        tree = ast.parse(text, mode="eval")
+        names: set[str] = set()
+        code = _emit(tree.body, names, text)
+        self.names = frozenset(names)
+        self._function: Callable[[Mapping[str, Any]], Any] = eval(  # noqa: S307 - emitted from a whitelist above
+            f"lambda _v: {code}", {"__builtins__": {}, "_min": _minimum, "_max": _maximum}
+        )
+
+    def __call__(self, values: Mapping[str, Any]) -> Any:
+        """Truth for scalars; a boolean array where any value is an array (all of one length)."""
+        return self._function(values)
+
+    def __repr__(self) -> str:
+        return f"Expression({self.text!r})"
+
+    def to_c(self, name: Callable[[str], str], constant: Callable[[str], str]) -> str:
+        """The condition as a C expression; the callables spell names and string constants in C."""
+        return _emit_c(ast.parse(self.text, mode="eval").body, name, constant)
+
+
+def _emit(node: ast.expr, names: set[str], text: str) -> str:
+    """Python source that holds for scalars and arrays alike: `and` becomes `&` on comparisons."""
+    match node:
+        case ast.BoolOp(op=operator, values=values):
+            joint = " & " if isinstance(operator, ast.And) else " | "
+            return "(" + joint.join(_emit(value, names, text) for value in values) + ")"
+        case ast.UnaryOp(op=ast.Not(), operand=operand):
+            return f"({_emit(operand, names, text)} == False)"
+        case ast.BinOp(left=left, op=operator, right=right) if type(operator) in _ARITHMETIC:
+            sign = "//" if isinstance(operator, ast.FloorDiv) else _ARITHMETIC[type(operator)]
+            return f"({_emit(left, names, text)} {sign} {_emit(right, names, text)})"
+        case ast.Compare(left=left, ops=operators, comparators=comparators):
+            terms = []
+            for operator, right in zip(operators, comparators, strict=True):
+                terms.append(_compare(left, operator, right, names, text))
+                left = right
+            return "(" + " & ".join(terms) + ")"
+        case ast.Call(func=ast.Name(id=function), args=[first, second], keywords=[]) if function in _FUNCTIONS:
+            return f"_{function}({_emit(first, names, text)}, {_emit(second, names, text)})"
+        case ast.Name(id=name):
+            names.add(name)
+            return f"_v[{name!r}]"
+        case ast.Constant(value=str() | int() as value):
+            return repr(value)
+        case _:
+            _refuse(text, node)
+
+
+def _compare(left: ast.expr, operator: ast.cmpop, right: ast.expr, names: set[str], text: str) -> str:
+    if isinstance(operator, ast.In) and isinstance(right, ast.Tuple):
+        options = [f"({_emit(left, names, text)} == {_emit(option, names, text)})" for option in right.elts]
+        return "(" + " | ".join(options) + ")"
+    if type(operator) not in _COMPARISONS:
+        _refuse(text, left)
+    return f"({_emit(left, names, text)} {_COMPARISONS[type(operator)]} {_emit(right, names, text)})"
+
+
+def _emit_c(node: ast.expr, name: Callable[[str], str], constant: Callable[[str], str]) -> str:
+    def emit(child: ast.expr) -> str:
+        return _emit_c(child, name, constant)
+
+    match node:
+        case ast.BoolOp(op=operator, values=values):
+            return "(" + (" && " if isinstance(operator, ast.And) else " || ").join(map(emit, values)) + ")"
+        case ast.UnaryOp(op=ast.Not(), operand=operand):
+            return f"(!{emit(operand)})"
+        case ast.BinOp(left=left, op=operator, right=right):
+            return f"({emit(left)} {_ARITHMETIC[type(operator)]} {emit(right)})"
+        case ast.Compare(left=left, ops=operators, comparators=comparators):
+            terms = []
+            for operator, right in zip(operators, comparators, strict=True):
+                options = right.elts if isinstance(right, ast.Tuple) else [right]
+                sign = "==" if isinstance(operator, ast.In) else _COMPARISONS[type(operator)]
+                terms.append("(" + " || ".join(f"({emit(left)} {sign} {emit(option)})" for option in options) + ")")
+                left = right
+            return "(" + " && ".join(terms) + ")"
+        case ast.Call(func=ast.Name(id=function), args=[first, second]):
+            a, b = emit(first), emit(second)
+            return f"({a} {'<' if function == 'min' else '>'} {b} ? {a} : {b})"
+        case ast.Name(id=identifier):
+            return name(identifier)
+        case ast.Constant(value=str() as value):
+            return constant(value)
+        case ast.Constant(value=value):
+            return str(int(value))  # type: ignore[arg-type]
+    _refuse(ast.unparse(node), node)
+
+
+def _refuse(text: str, node: ast.AST) -> NoReturn:
+    raise ConfigurationError(f"constraint {text!r} may not use {ast.unparse(node)!r}")
+
+
+def _minimum(a: Any, b: Any) -> Any:
+    if isinstance(a, int) and isinstance(b, int):
+        return min(a, b)
+    import numpy
+
+    return numpy.minimum(a, b)
+
+
+def _maximum(a: Any, b: Any) -> Any:
+    if isinstance(a, int) and isinstance(b, int):
+        return max(a, b)
+    import numpy
+
+    return numpy.maximum(a, b)

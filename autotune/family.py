@@ -1,0 +1,506 @@
+"""The words of the project as types: what is asked for, what can be chosen, what is run.
+
+A `KernelFamily` (one module in `kernels/`) declares its `Algorithm`s; each has `Parameter`s and
+`Constraint`s. For a `Problem` on a device with given `DeviceLimits` they span a `SearchSpace` of valid
+`Configuration`s. A configuration is planned as `Buffer`s and `Launch`es. Nothing here needs more than
+the standard library, so the runtime lookup can use it; `SearchSpace` alone loads NumPy, when it is built.
+"""
+
+import dataclasses
+import enum
+import json
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, ClassVar, Self
+
+from autotune.errors import ConfigurationError, ProblemError
+from autotune.expression import Expression
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+Value = int | str
+
+DTYPE_BYTES = {"float32": 4, "float16": 2, "int8": 1, "int32": 4}
+
+
+@dataclass(frozen=True, kw_only=True)
+class DeviceLimits:
+    """What a device can do, as its driver tells. Constraints see every field under its own name."""
+
+    compute_units: int = 1
+    max_work_group_size: int = 256
+    max_work_item_sizes: tuple[int, ...] = (256, 256, 64)
+    local_memory_bytes: int = 16 * 1024
+    local_memory_is_dedicated: bool = True
+    global_memory_bytes: int = 512 * 1024 * 1024
+    max_allocation_bytes: int = 128 * 1024 * 1024
+    has_images: bool = False
+    max_image_width: int = 0
+    max_image_height: int = 0
+    image_pitch_alignment: int = 0
+    """In pixels; 0 where the driver does not tell."""
+    sub_group_sizes: tuple[int, ...] = ()
+    has_sub_groups: bool = False
+    has_float16: bool = False
+    has_float64: bool = False
+    is_cpu: bool = False
+    shares_host_memory: bool = False
+    extensions: tuple[str, ...] = ()
+
+    def constraint_values(self) -> dict[str, int]:
+        """The integer limits by name, truths as 0 and 1."""
+        values = {name: int(value) for name, value in vars(self).items() if isinstance(value, int)}
+        values["max_work_group_0"], values["max_work_group_1"] = self.max_work_item_sizes[:2]
+        return values
+
+    def to_dict(self) -> dict[str, Any]:
+        return dataclasses.asdict(self)
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> Self:
+        """The inverse of `to_dict`; fields this version does not know are left out."""
+        known = {item.name for item in dataclasses.fields(cls)}
+        return cls(**{name: tuple(v) if isinstance(v, list) else v for name, v in data.items() if name in known})
+
+
+@dataclass(frozen=True, kw_only=True)
+class Device:
+    """One OpenCL device: who it is, what it can do, and the raw strings it was told from."""
+
+    slug: str
+    vendor: str
+    model: str
+    family: str
+    """The profile it falls under: adreno, mali, nvidia, amd, intel, apple, cpu, gpu."""
+    selector: str = ""
+    """`platform:device` numbers on the machine that found it."""
+    platform: str = ""
+    name: str = ""
+    version: str = ""
+    opencl_c_version: str = ""
+    driver: str = ""
+    limits: DeviceLimits = field(default_factory=DeviceLimits)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Problem(ABC):
+    """Sizes and types asked for. Each family has a subclass whose fields are integers and strings."""
+
+    family: ClassVar[str]
+
+    @property
+    @abstractmethod
+    def label(self) -> str:
+        """Short text for people, such as ``512x512x512``."""
+
+    @property
+    @abstractmethod
+    def flops(self) -> int:
+        """Arithmetic operations of one call."""
+
+    @property
+    @abstractmethod
+    def bytes_moved(self) -> int:
+        """Fewest bytes through memory: each input read once, each output written once."""
+
+    @property
+    @abstractmethod
+    def size_vector(self) -> tuple[int, ...]:
+        """The sizes in which nearness of two problems is measured, all at least 1."""
+
+    @classmethod
+    @abstractmethod
+    def parse(cls, text: str) -> Self:
+        """Read what a person types after --shape. Raises ProblemError."""
+
+    @abstractmethod
+    def check_memory(self, limits: DeviceLimits) -> None:
+        """Raise ProblemError when the operands do not fit the device."""
+
+    def to_dict(self) -> dict[str, Value]:
+        return dataclasses.asdict(self)
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> Self:
+        """The inverse of `to_dict`. Raises ProblemError on unknown names and wrong types."""
+        fields = {item.name: item for item in dataclasses.fields(cls)}
+        for name, value in data.items():
+            if name not in fields:
+                raise ProblemError(f"{cls.family} has no size named {name[:80]!r}")
+            wanted = fields[name].type
+            if type(value) is not wanted:
+                raise ProblemError(f"{cls.family} size {name} must be {getattr(wanted, '__name__', wanted)}")
+        missing = [n for n, f in fields.items() if n not in data and f.default is dataclasses.MISSING]
+        if missing:
+            raise ProblemError(f"{cls.family} needs {', '.join(missing)}")
+        return cls(**data)
+
+    @property
+    def key(self) -> str:
+        """Canonical JSON of all fields: equal problems have equal keys."""
+        return json.dumps(self.to_dict(), sort_keys=True, separators=(",", ":"))
+
+    def constraint_values(self) -> dict[str, Value]:
+        """What constraints may name."""
+        return self.to_dict()
+
+    def is_comparable(self, other: "Problem") -> bool:
+        """Whether a configuration for `other` could serve this problem: all but the sizes agree."""
+        return self.family == other.family and self._kind() == other._kind()
+
+    def _kind(self) -> tuple[tuple[str, str], ...]:
+        return tuple((name, value) for name, value in self.to_dict().items() if isinstance(value, str))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Parameter:
+    """One thing that can be chosen. `values` lists every choice, in order of size where there is one."""
+
+    name: str
+    values: tuple[Value, ...]
+    meaning: str
+
+    @property
+    def is_numeric(self) -> bool:
+        return all(isinstance(value, int) for value in self.values)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Constraint:
+    """A named condition on parameters, problem sizes and device limits; see `expression.py`."""
+
+    name: str
+    condition: Expression
+    because: str
+
+
+@dataclass(frozen=True, kw_only=True, order=True)
+class Configuration:
+    """One value for every parameter of one algorithm. Hashable; `values` is sorted by name."""
+
+    algorithm: str
+    values: tuple[tuple[str, Value], ...]
+
+    @classmethod
+    def of(cls, algorithm: str, **values: Value) -> Self:
+        return cls(algorithm=algorithm, values=tuple(sorted(values.items())))
+
+    def __getitem__(self, name: str) -> Value:
+        return self._mapping[name]
+
+    def number(self, name: str) -> int:
+        """The value of an integer parameter. Raises ConfigurationError when it is none."""
+        value = self._mapping.get(name)
+        if not isinstance(value, int):
+            raise ConfigurationError(f"{self.algorithm} has no integer parameter {name!r}")
+        return value
+
+    @cached_property
+    def _mapping(self) -> dict[str, Value]:
+        return dict(self.values)
+
+    def to_dict(self) -> dict[str, Value]:
+        """Plain data: the parameters and, under ``algorithm``, the algorithm."""
+        return {"algorithm": self.algorithm, **self._mapping}
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> Self:
+        """The inverse of `to_dict`. Raises ConfigurationError on anything but integers and strings."""
+        values = dict(data)
+        algorithm = values.pop("algorithm", None)
+        if not isinstance(algorithm, str):
+            raise ConfigurationError("a configuration needs an algorithm name")
+        for name, value in values.items():
+            if type(value) not in (int, str) or not isinstance(name, str):
+                raise ConfigurationError(f"parameter {str(name)[:80]!r} must be an integer or a string")
+        return cls.of(algorithm, **values)
+
+    @property
+    def key(self) -> str:
+        """Canonical JSON: equal configurations have equal keys."""
+        return json.dumps(self.to_dict(), sort_keys=True, separators=(",", ":"))
+
+    def __str__(self) -> str:
+        return f"{self.algorithm}({', '.join(f'{name}={value}' for name, value in self.values)})"
+
+
+class Role(enum.Enum):
+    """What a kernel does with a buffer."""
+
+    INPUT = "input"
+    OUTPUT = "output"
+    """Read before it is written only where the problem says so (beta)."""
+    SCRATCH = "scratch"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Buffer:
+    """Device memory of a plan. An image holds four elements of a row in each pixel (RGBA)."""
+
+    name: str
+    role: Role
+    dtype: str
+    elements: int
+    """Elements a buffer holds; for an image, 4 * width * height."""
+    image_width: int = 0
+    """In pixels; 0 for a plain buffer."""
+    image_height: int = 0
+
+    @property
+    def size_bytes(self) -> int:
+        return self.elements * DTYPE_BYTES[self.dtype]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Scalar:
+    """A number passed to a kernel. `name` is given where the caller supplies it (alpha, beta)."""
+
+    dtype: str
+    value: float = 0
+    name: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Launch:
+    """One enqueued kernel: `arguments` are names of buffers, or scalars.
+
+    `global_size` is in work-items; `local_size` of None leaves the work-group to the driver.
+    `prepares` names the operand that this launch only brings into another layout.
+    """
+
+    kernel: str
+    global_size: tuple[int, ...]
+    local_size: tuple[int, ...] | None
+    arguments: tuple[str | Scalar, ...]
+    prepares: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plan:
+    """Everything needed to run one configuration on one problem, in order."""
+
+    buffers: tuple[Buffer, ...]
+    launches: tuple[Launch, ...]
+    build_options: tuple[str, ...] = ()
+    template_values: tuple[tuple[str, Value], ...] = ()
+    """What the template sees besides the parameters."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Algorithm:
+    """One template of a family with its parameters, constraints and work sizes."""
+
+    name: str
+    meaning: str
+    parameters: tuple[Parameter, ...]
+    constraints: tuple[Constraint, ...] = ()
+
+    @cached_property
+    def by_name(self) -> dict[str, Parameter]:
+        return {parameter.name: parameter for parameter in self.parameters}
+
+
+class KernelFamily(ABC):
+    """A kind of computation. One module in `kernels/` makes one instance named FAMILY.
+
+    Inputs and results cross this interface as NumPy arrays keyed by buffer name.
+    """
+
+    name: ClassVar[str]
+    space_version: ClassVar[int]
+    """Raised when parameters or constraints change meaning, so that old trials are told apart."""
+    problem_type: ClassVar[type[Problem]]
+    algorithms: ClassVar[tuple[Algorithm, ...]]
+    baseline: ClassVar[Configuration]
+    """The plainest kernel, legal everywhere: what any gain may be told against."""
+
+    @abstractmethod
+    def plan(self, problem: Problem, configuration: Configuration) -> Plan:
+        """Buffers and launches of a valid configuration."""
+
+    @abstractmethod
+    def default(self, problem: Problem, limits: DeviceLimits, starts: Sequence[Configuration]) -> Configuration:
+        """What to use before anything is tuned; `starts` are the device profile's, best first."""
+
+    @abstractmethod
+    def make_case(self, problem: Problem, seed: int) -> "Case":
+        """Fresh random inputs with what is needed to judge the outputs."""
+
+    def algorithm(self, name: str) -> Algorithm:
+        """Raises ConfigurationError when the family has none of that name."""
+        for algorithm in self.algorithms:
+            if algorithm.name == name:
+                return algorithm
+        known = ", ".join(a.name for a in self.algorithms)
+        raise ConfigurationError(f"{self.name} has no algorithm {name[:80]!r}", hint=f"there are {known}")
+
+    def violations(self, problem: Problem, configuration: Configuration, limits: DeviceLimits) -> list[str]:
+        """Why a configuration is not valid here, one text a reason; empty when it is."""
+        return self.violations_among(problem, configuration, limits)
+
+    def violations_among(self, problem: Problem, configuration: Configuration, limits: DeviceLimits) -> list[str]:
+        algorithm = self.algorithm(configuration.algorithm)
+        given = dict(configuration.values)
+        found = [f"unknown parameter {name[:80]!r}" for name in given if name not in algorithm.by_name]
+        for name, parameter in algorithm.by_name.items():
+            if name not in given:
+                found.append(f"parameter {name!r} is missing")
+            elif not any(type(given[name]) is type(v) and given[name] == v for v in parameter.values):
+                found.append(f"{name}={str(given[name])[:80]} is not among its values")
+        if found:
+            return found
+        values = {**limits.constraint_values(), **problem.constraint_values(), **given}
+        return [f"{c.name}: {c.because}" for c in algorithm.constraints if not c.condition(values)]
+
+
+class Case(ABC):
+    """Inputs for one verification, and the judge of its outputs."""
+
+    inputs: Mapping[str, "NDArray[Any]"]
+    """Initial contents by buffer name; an output that must be written whole starts poisoned."""
+    scalars: Mapping[str, float]
+
+    @abstractmethod
+    def error_ratio(self, outputs: Mapping[str, "NDArray[Any]"]) -> float:
+        """Largest error over its tolerance: right when not above 1; NaN and infinity are wrong."""
+
+
+class SearchSpace:
+    """Every valid configuration of a family for one problem on one device, in a fixed order.
+
+    `columns[algorithm][parameter]` holds indices into the parameter's values, one row a configuration;
+    rows of all algorithms are numbered one after the other.
+    """
+
+    def __init__(
+        self,
+        family: KernelFamily,
+        problem: Problem,
+        limits: DeviceLimits,
+        *,
+        algorithms: Sequence[str] = (),
+        overrides: Mapping[str, tuple[Value, ...]] | None = None,
+    ) -> None:
+        """`algorithms` restricts the space; `overrides` replaces the values of named parameters.
+
+        Raises ConfigurationError when an algorithm is unknown.
+        """
+        self.family = family
+        self.problem = problem
+        self.limits = limits
+        chosen = [family.algorithm(name) for name in algorithms] or list(family.algorithms)
+        environment: dict[str, Value] = {**limits.constraint_values(), **problem.constraint_values()}
+        self.parameters: dict[str, tuple[Parameter, ...]] = {}
+        self.columns: dict[str, dict[str, NDArray[np.uint8]]] = {}
+        self._first_row: dict[str, int] = {}
+        self._length = 0
+        for algorithm in chosen:
+            parameters = tuple(
+                dataclasses.replace(p, values=(overrides or {}).get(p.name, p.values)) for p in algorithm.parameters
+            )
+            columns = _solve(parameters, algorithm.constraints, environment)
+            self.parameters[algorithm.name] = parameters
+            self.columns[algorithm.name] = columns
+            self._first_row[algorithm.name] = self._length
+            self._length += len(next(iter(columns.values())))
+
+    def __len__(self) -> int:
+        return self._length
+
+    def __getitem__(self, row: int) -> Configuration:
+        if not 0 <= row < self._length:
+            raise IndexError(row)
+        algorithm = [name for name, first in self._first_row.items() if first <= row][-1]
+        while not len(next(iter(self.columns[algorithm].values()))):  # an algorithm without valid rows
+            algorithm = [name for name, first in self._first_row.items() if first <= row and name != algorithm][-1]
+        local = row - self._first_row[algorithm]
+        columns = self.columns[algorithm]
+        return Configuration.of(
+            algorithm, **{p.name: p.values[int(columns[p.name][local])] for p in self.parameters[algorithm]}
+        )
+
+    def __iter__(self) -> Iterator[Configuration]:
+        return (self[row] for row in range(self._length))
+
+    def row_of(self, configuration: Configuration) -> int | None:
+        """The number of a configuration, or None when it is not in the space."""
+        columns = self.columns.get(configuration.algorithm)
+        if columns is None:
+            return None
+        import numpy as np
+
+        values = dict(configuration.values)
+        parameters = self.parameters[configuration.algorithm]
+        if values.keys() != columns.keys():
+            return None
+        mask = np.ones(len(next(iter(columns.values()))), dtype=bool)
+        for parameter in parameters:
+            if values[parameter.name] not in parameter.values:
+                return None
+            mask &= columns[parameter.name] == parameter.values.index(values[parameter.name])
+        rows = np.flatnonzero(mask)
+        return self._first_row[configuration.algorithm] + int(rows[0]) if len(rows) else None
+
+
+def _solve(
+    parameters: Sequence[Parameter], constraints: Sequence[Constraint], environment: Mapping[str, Value]
+) -> "dict[str, NDArray[np.uint8]]":
+    """Extend a table by one parameter at a time; apply each constraint as soon as its names are bound."""
+    import numpy as np
+
+    choices = {p.name: np.array(p.values) for p in parameters}
+    columns: dict[str, NDArray[np.uint8]] = {}
+    pending = list(constraints)
+    rows = 1
+    for parameter in _by_constraint_readiness(parameters, pending):
+        count = len(parameter.values)
+        columns = {name: np.repeat(column, count) for name, column in columns.items()}
+        columns[parameter.name] = np.tile(np.arange(count, dtype=np.uint8), rows)
+        rows *= count
+        ready = [c for c in pending if not (c.condition.names & choices.keys()) - columns.keys()]
+        pending = [c for c in pending if c not in ready]
+        for constraint in ready:
+            used = constraint.condition.names & columns.keys()
+            values: dict[str, Any] = {**environment, **{name: choices[name][columns[name]] for name in used}}
+            keep = np.broadcast_to(np.asarray(constraint.condition(values), dtype=bool), (rows,))
+            columns = {name: column[keep] for name, column in columns.items()}
+            rows = int(keep.sum())
+    return {p.name: columns[p.name] for p in parameters}
+
+
+def _by_constraint_readiness(parameters: Sequence[Parameter], constraints: Sequence[Constraint]) -> list[Parameter]:
+    """Order in which constraints can be applied soonest, so that intermediate tables stay small."""
+    remaining = {p.name: p for p in parameters}
+    needs = [set(c.condition.names & remaining.keys()) for c in constraints]
+    ordered: list[Parameter] = []
+    while remaining:
+        open_needs = [need for need in (n & remaining.keys() for n in needs) if need]
+        smallest = min(open_needs, key=len, default=set(remaining))
+        for name in [name for name in remaining if name in smallest]:
+            ordered.append(remaining.pop(name))
+    return ordered
+
+
+def find_family(name: str) -> KernelFamily:
+    """The family of that name, from the module of that name in `kernels/`. Raises ProblemError."""
+    from importlib import import_module
+    from importlib.util import find_spec
+
+    if not name.isidentifier() or find_spec(f"autotune.kernels.{name}") is None:
+        raise ProblemError(f"there is no kernel family {name[:80]!r}", hint=f"there are {', '.join(family_names())}")
+    family = import_module(f"autotune.kernels.{name}").FAMILY
+    assert isinstance(family, KernelFamily)
+    return family
+
+
+def family_names() -> list[str]:
+    """Names of all kernel families."""
+    from pathlib import Path
+
+    return sorted(path.stem for path in (Path(__file__).parent / "kernels").glob("[a-z]*.py"))
+
+

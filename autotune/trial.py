@@ -1,0 +1,147 @@
+"""What crosses process borders: a `Job` goes to where measuring happens, a `Trial` comes back."""
+
+import enum
+from dataclasses import dataclass
+
+from autotune.family import Configuration, Problem
+
+
+@dataclass(frozen=True, kw_only=True)
+class Request:
+    """A problem to tune and how often the application calls it."""
+
+    problem: Problem
+    calls: int = 1
+    label: str = ""
+    """Where it comes from, such as ``conv2_x 3x3``."""
+
+
+class TrialState(enum.Enum):
+    """How a trial ended."""
+
+    COMPLETE = "complete"
+    INVALID = "invalid"
+    """Breaks a constraint that only showed after building (work-group limit of the kernel)."""
+    COMPILE_FAILED = "compile failed"
+    LAUNCH_FAILED = "launch failed"
+    WRONG_RESULT = "wrong result"
+    TIMED_OUT = "timed out"
+    CRASHED = "crashed"
+
+
+class Timer(enum.Enum):
+    """Where a time comes from."""
+
+    EVENT = "event"
+    """Profiling events of the device, found to agree with the host clock."""
+    HOST = "host"
+    """Host clock around a batch, launch overhead included."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Job:
+    """One configuration to build, verify and time on one device."""
+
+    selector: str
+    """`platform:device` numbers."""
+    problem: Problem
+    configuration: Configuration
+    build_options: tuple[str, ...] = ()
+    """The device profile's, before those of the plan."""
+    seed: int = 0
+    samples: int = 7
+    min_sample_ns: int = 2_000_000
+    """A sample repeats the call until it lasts this long."""
+    give_up_above_ns: float = float("inf")
+    """One sample is enough for a call slower than this."""
+    verify: bool = True
+    build_limit_s: float = 60.0
+    run_limit_s: float = 30.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Measurement:
+    """Times of one call (all launches of the plan), nanoseconds."""
+
+    time_ns: float
+    """Median of the samples."""
+    samples_ns: tuple[float, ...]
+    calls_per_sample: int
+    timer: Timer
+    prepare_ns: float = 0.0
+    """The part of `time_ns` spent bringing operands into another layout."""
+    build_ns: float = 0.0
+    error_ratio: float = 0.0
+    """Largest error over its tolerance."""
+    private_memory_bytes: int = 0
+    kernel_work_group_limit: int = 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Trial:
+    """One configuration measured once, or how it failed."""
+
+    configuration: Configuration
+    state: TrialState
+    measurement: Measurement | None = None
+    message: str = ""
+    seed: int = 0
+
+    @property
+    def time_ns(self) -> float:
+        """Time of one call; infinite unless complete."""
+        return self.measurement.time_ns if self.measurement else float("inf")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Provenance:
+    """What a measurement depends on besides its problem and configuration."""
+
+    driver: str
+    template_hash: str
+    space_version: int
+    tool_version: str
+    measured_at: str
+    """UTC, ISO 8601, seconds."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Winner:
+    """The configuration to use for one problem on one device, and how well that is known.
+
+    A gain of 2.0 means twice as fast. `gain_low` and `gain_high` bound the gain over the default at 95%;
+    they are 1.0 where the default itself is the winner, as it is after a tie.
+    """
+
+    device: str
+    """Slug."""
+    problem: Problem
+    configuration: Configuration
+    time_ns: float
+    default_ns: float
+    baseline_ns: float | None
+    """The family's baseline (`naive`), where it was measured."""
+    gain_low: float
+    gain_high: float
+    samples: int
+    """Samples in the final rounds; 0 for a provisional winner that no final has confirmed."""
+    is_default: bool
+    provenance: Provenance
+    source: str = "measured"
+    """`measured` here, or `imported` from a table."""
+
+    @property
+    def gain_over_default(self) -> float:
+        return self.default_ns / self.time_ns
+
+    @property
+    def gain_over_baseline(self) -> float | None:
+        return self.baseline_ns / self.time_ns if self.baseline_ns else None
+
+    @property
+    def gflops(self) -> float:
+        return self.problem.flops / self.time_ns
+
+    @property
+    def is_final(self) -> bool:
+        return self.samples > 0
