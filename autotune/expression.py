@@ -6,7 +6,7 @@ Python evaluates it for one configuration or, with NumPy arrays as values, for a
 """
 
 import ast
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NoReturn
 
 from autotune.errors import ConfigurationError
@@ -75,8 +75,8 @@ def _emit(node: ast.expr, names: set[str], text: str) -> str:
             return f"({_emit(left, names, text)} {sign} {_emit(right, names, text)})"
         case ast.Compare(left=left, ops=operators, comparators=comparators):
             terms = []
-            for operator, right in zip(operators, comparators, strict=True):
-                terms.append(_compare(left, operator, right, names, text))
+            for comparison, right in zip(operators, comparators, strict=True):
+                terms.append(_compare(left, comparison, right, names, text))
                 left = right
             return "(" + " & ".join(terms) + ")"
         case ast.Call(func=ast.Name(id=function), args=[first, second], keywords=[]) if function in _FUNCTIONS:
@@ -105,19 +105,19 @@ def _emit_c(node: ast.expr, name: Callable[[str], str], constant: Callable[[str]
 
     match node:
         case ast.BoolOp(op=operator, values=values):
-            return "(" + (" && " if isinstance(operator, ast.And) else " || ").join(map(emit, values)) + ")"
+            return _joined(" && " if isinstance(operator, ast.And) else " || ", map(emit, values))
         case ast.UnaryOp(op=ast.Not(), operand=operand):
             return f"(!{emit(operand)})"
         case ast.BinOp(left=left, op=operator, right=right):
             return f"({emit(left)} {_ARITHMETIC[type(operator)]} {emit(right)})"
         case ast.Compare(left=left, ops=operators, comparators=comparators):
             terms = []
-            for operator, right in zip(operators, comparators, strict=True):
+            for comparison, right in zip(operators, comparators, strict=True):
                 options = right.elts if isinstance(right, ast.Tuple) else [right]
-                sign = "==" if isinstance(operator, ast.In) else _COMPARISONS[type(operator)]
-                terms.append("(" + " || ".join(f"({emit(left)} {sign} {emit(option)})" for option in options) + ")")
+                sign = "==" if isinstance(comparison, ast.In) else _COMPARISONS[type(comparison)]
+                terms.append(_joined(" || ", (f"({emit(left)} {sign} {emit(option)})" for option in options)))
                 left = right
-            return "(" + " && ".join(terms) + ")"
+            return _joined(" && ", terms)
         case ast.Call(func=ast.Name(id=function), args=[first, second]):
             a, b = emit(first), emit(second)
             return f"({a} {'<' if function == 'min' else '>'} {b} ? {a} : {b})"
@@ -128,6 +128,12 @@ def _emit_c(node: ast.expr, name: Callable[[str], str], constant: Callable[[str]
         case ast.Constant(value=value):
             return str(int(value))  # type: ignore[arg-type]
     _refuse(ast.unparse(node), node)
+
+
+def _joined(joint: str, terms: Iterable[str]) -> str:
+    """The terms in one pair of parentheses; a single one, which has its own, as it is."""
+    first, *others = terms
+    return f"({joint.join([first, *others])})" if others else first
 
 
 def _refuse(text: str, node: ast.AST) -> NoReturn:

@@ -1,25 +1,24 @@
 """The words of the project as types: what is asked for, what can be chosen, what is run.
 
 A `KernelFamily` (one module in `kernels/`) declares its `Algorithm`s; each has `Parameter`s and
-`Constraint`s. For a `Problem` on a device with given `DeviceLimits` they span a `SearchSpace` of valid
-`Configuration`s. A configuration is planned as `Buffer`s and `Launch`es. Nothing here needs more than
-the standard library, so the runtime lookup can use it; `SearchSpace` alone loads NumPy, when it is built.
+`Constraint`s. For a `Problem` on a device with given `DeviceLimits` they span a search space (space.py) of valid
+`Configuration`s. A configuration is planned as `Buffer`s and `Launch`es. Nothing here needs more than the
+standard library, so the runtime lookup can use it.
 """
 
 import dataclasses
 import enum
 import json
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cache, cached_property
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 from autotune.errors import ConfigurationError, ProblemError
 from autotune.expression import Expression
 
 if TYPE_CHECKING:
-    import numpy as np
     from numpy.typing import NDArray
 
 Value = int | str
@@ -64,7 +63,8 @@ class DeviceLimits:
     def from_dict(cls, data: Mapping[str, Any]) -> Self:
         """The inverse of `to_dict`; fields this version does not know are left out."""
         known = {item.name for item in dataclasses.fields(cls)}
-        return cls(**{name: tuple(v) if isinstance(v, list) else v for name, v in data.items() if name in known})
+        kept: dict[str, Any] = {n: tuple(v) if isinstance(v, list) else v for n, v in data.items() if n in known}
+        return cls(**kept)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -298,6 +298,8 @@ class Algorithm:
     meaning: str
     parameters: tuple[Parameter, ...]
     constraints: tuple[Constraint, ...] = ()
+    features: tuple[Expression, ...] = ()
+    """Derived numbers that help a model of the run time, such as work-items in a group."""
 
     @cached_property
     def by_name(self) -> dict[str, Parameter]:
@@ -340,9 +342,6 @@ class KernelFamily(ABC):
 
     def violations(self, problem: Problem, configuration: Configuration, limits: DeviceLimits) -> list[str]:
         """Why a configuration is not valid here, one text a reason; empty when it is."""
-        return self.violations_among(problem, configuration, limits)
-
-    def violations_among(self, problem: Problem, configuration: Configuration, limits: DeviceLimits) -> list[str]:
         algorithm = self.algorithm(configuration.algorithm)
         given = dict(configuration.values)
         found = [f"unknown parameter {name[:80]!r}" for name in given if name not in algorithm.by_name]
@@ -369,134 +368,18 @@ class Case(ABC):
         """Largest error over its tolerance: right when not above 1; NaN and infinity are wrong."""
 
 
-class SearchSpace:
-    """Every valid configuration of a family for one problem on one device, in a fixed order.
-
-    `columns[algorithm][parameter]` holds indices into the parameter's values, one row a configuration;
-    rows of all algorithms are numbered one after the other.
-    """
-
-    def __init__(
-        self,
-        family: KernelFamily,
-        problem: Problem,
-        limits: DeviceLimits,
-        *,
-        algorithms: Sequence[str] = (),
-        overrides: Mapping[str, tuple[Value, ...]] | None = None,
-    ) -> None:
-        """`algorithms` restricts the space; `overrides` replaces the values of named parameters.
-
-        Raises ConfigurationError when an algorithm is unknown.
-        """
-        self.family = family
-        self.problem = problem
-        self.limits = limits
-        chosen = [family.algorithm(name) for name in algorithms] or list(family.algorithms)
-        environment: dict[str, Value] = {**limits.constraint_values(), **problem.constraint_values()}
-        self.parameters: dict[str, tuple[Parameter, ...]] = {}
-        self.columns: dict[str, dict[str, NDArray[np.uint8]]] = {}
-        self._first_row: dict[str, int] = {}
-        self._length = 0
-        for algorithm in chosen:
-            parameters = tuple(
-                dataclasses.replace(p, values=(overrides or {}).get(p.name, p.values)) for p in algorithm.parameters
-            )
-            columns = _solve(parameters, algorithm.constraints, environment)
-            self.parameters[algorithm.name] = parameters
-            self.columns[algorithm.name] = columns
-            self._first_row[algorithm.name] = self._length
-            self._length += len(next(iter(columns.values())))
-
-    def __len__(self) -> int:
-        return self._length
-
-    def __getitem__(self, row: int) -> Configuration:
-        if not 0 <= row < self._length:
-            raise IndexError(row)
-        algorithm = [name for name, first in self._first_row.items() if first <= row][-1]
-        while not len(next(iter(self.columns[algorithm].values()))):  # an algorithm without valid rows
-            algorithm = [name for name, first in self._first_row.items() if first <= row and name != algorithm][-1]
-        local = row - self._first_row[algorithm]
-        columns = self.columns[algorithm]
-        return Configuration.of(
-            algorithm, **{p.name: p.values[int(columns[p.name][local])] for p in self.parameters[algorithm]}
-        )
-
-    def __iter__(self) -> Iterator[Configuration]:
-        return (self[row] for row in range(self._length))
-
-    def row_of(self, configuration: Configuration) -> int | None:
-        """The number of a configuration, or None when it is not in the space."""
-        columns = self.columns.get(configuration.algorithm)
-        if columns is None:
-            return None
-        import numpy as np
-
-        values = dict(configuration.values)
-        parameters = self.parameters[configuration.algorithm]
-        if values.keys() != columns.keys():
-            return None
-        mask = np.ones(len(next(iter(columns.values()))), dtype=bool)
-        for parameter in parameters:
-            if values[parameter.name] not in parameter.values:
-                return None
-            mask &= columns[parameter.name] == parameter.values.index(values[parameter.name])
-        rows = np.flatnonzero(mask)
-        return self._first_row[configuration.algorithm] + int(rows[0]) if len(rows) else None
-
-
-def _solve(
-    parameters: Sequence[Parameter], constraints: Sequence[Constraint], environment: Mapping[str, Value]
-) -> "dict[str, NDArray[np.uint8]]":
-    """Extend a table by one parameter at a time; apply each constraint as soon as its names are bound."""
-    import numpy as np
-
-    choices = {p.name: np.array(p.values) for p in parameters}
-    columns: dict[str, NDArray[np.uint8]] = {}
-    pending = list(constraints)
-    rows = 1
-    for parameter in _by_constraint_readiness(parameters, pending):
-        count = len(parameter.values)
-        columns = {name: np.repeat(column, count) for name, column in columns.items()}
-        columns[parameter.name] = np.tile(np.arange(count, dtype=np.uint8), rows)
-        rows *= count
-        ready = [c for c in pending if not (c.condition.names & choices.keys()) - columns.keys()]
-        pending = [c for c in pending if c not in ready]
-        for constraint in ready:
-            used = constraint.condition.names & columns.keys()
-            values: dict[str, Any] = {**environment, **{name: choices[name][columns[name]] for name in used}}
-            keep = np.broadcast_to(np.asarray(constraint.condition(values), dtype=bool), (rows,))
-            columns = {name: column[keep] for name, column in columns.items()}
-            rows = int(keep.sum())
-    return {p.name: columns[p.name] for p in parameters}
-
-
-def _by_constraint_readiness(parameters: Sequence[Parameter], constraints: Sequence[Constraint]) -> list[Parameter]:
-    """Order in which constraints can be applied soonest, so that intermediate tables stay small."""
-    remaining = {p.name: p for p in parameters}
-    needs = [set(c.condition.names & remaining.keys()) for c in constraints]
-    ordered: list[Parameter] = []
-    while remaining:
-        open_needs = [need for need in (n & remaining.keys() for n in needs) if need]
-        smallest = min(open_needs, key=len, default=set(remaining))
-        for name in [name for name in remaining if name in smallest]:
-            ordered.append(remaining.pop(name))
-    return ordered
-
-
 def find_family(name: str) -> KernelFamily:
     """The family of that name, from the module of that name in `kernels/`. Raises ProblemError."""
     from importlib import import_module
-    from importlib.util import find_spec
 
-    if not name.isidentifier() or find_spec(f"autotune.kernels.{name}") is None:
+    if name not in family_names():
         raise ProblemError(f"there is no kernel family {name[:80]!r}", hint=f"there are {', '.join(family_names())}")
     family = import_module(f"autotune.kernels.{name}").FAMILY
     assert isinstance(family, KernelFamily)
     return family
 
 
+@cache
 def family_names() -> list[str]:
     """Names of all kernel families."""
     from pathlib import Path

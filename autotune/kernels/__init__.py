@@ -1,0 +1,1 @@
+"""Kernel families: each module here declares one FAMILY and is found by its file name."""

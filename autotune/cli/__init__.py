@@ -1,0 +1,73 @@
+"""The command `autotune`: arguments in, calls of the modules above, tables or JSON out. No logic of its own.
+
+Results go to standard output, everything else to standard error. Heavy libraries are imported inside the
+commands, so that help and wrong usage answer at once.
+"""
+
+import contextlib
+import os
+import re
+import sys
+import traceback
+from collections.abc import Sequence
+
+from autotune.cli.arguments import make_parser
+from autotune.cli.output import tell
+from autotune.cli.run import STOPPED
+from autotune.errors import AutotuneError
+
+BROKEN_PIPE = 141
+"""Exit status when nobody reads the output any more, as a shell gives it."""
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run one command; the exit status. Errors end as one line on standard error, never as a traceback."""
+    _accept_every_character()
+    try:
+        status = _dispatch(sys.argv[1:] if arguments is None else list(arguments))
+        if sys.stdout is not None:
+            sys.stdout.flush()
+    except AutotuneError as error:
+        _complain(str(error))
+        return error.exit_status
+    except KeyboardInterrupt:
+        return STOPPED
+    except BrokenPipeError:
+        _forget_output()
+        return BROKEN_PIPE
+    except Exception as error:  # noqa: BLE001 - nobody is helped by a traceback they did not ask for
+        _forget_output()
+        cause = " ".join(str(error).split())[:500]
+        wanted = "set AUTOTUNE_TRACEBACK=1 to see where"
+        _complain(f"unexpected {type(error).__name__}{': ' if cause else ''}{cause} ({wanted})")
+        return 1
+    return status
+
+
+def _dispatch(arguments: list[str]) -> int:
+    # A space before it keeps argparse from taking a negative size for an option.
+    guarded = [f" {word}" if re.match(r"-[0-9]", word) else word for word in arguments]
+    options = make_parser().parse_args(guarded)
+    options.arguments = arguments
+    status = options.command(options)
+    assert isinstance(status, int)
+    return status
+
+
+def _complain(message: str) -> None:
+    if os.environ.get("AUTOTUNE_TRACEBACK"):
+        traceback.print_exc()
+    tell(f"autotune: error: {message}")
+
+
+def _accept_every_character() -> None:
+    """A label or device name that the terminal's encoding lacks is shown escaped."""
+    for stream in (sys.stdout, sys.stderr):
+        if hasattr(stream, "reconfigure"):
+            stream.reconfigure(errors="backslashreplace")
+
+
+def _forget_output() -> None:
+    """Nobody reads standard output any more: keep the interpreter from failing once more at its end."""
+    with contextlib.suppress(OSError, ValueError, AttributeError):
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -1,0 +1,211 @@
+"""The arguments of every command, with their help, and how each is read."""
+
+import argparse
+import re
+from pathlib import Path
+from typing import Any, NoReturn
+
+import autotune
+from autotune.cli import commands, run
+from autotune.errors import UsageError
+
+MAX_SECONDS = 366 * 24 * 3600
+FORMATS = ("json", "csv", "markdown", "c", "sqlite")
+
+
+class _Parser(argparse.ArgumentParser):
+    def __init__(self, **settings: Any) -> None:
+        super().__init__(**settings, allow_abbrev=False)
+
+    def error(self, message: str) -> NoReturn:
+        raise UsageError(message, hint=f"{self.prog} --help")
+
+
+def make_parser() -> argparse.ArgumentParser:
+    parser = _Parser(
+        prog="autotune",
+        description=autotune.__doc__,
+        epilog="example: autotune run --device cpu --shape 512,512,512 --budget 2m",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--version", action="version", version=f"autotune {autotune.__version__}")
+    subparsers = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
+    for add in (_add_devices, _add_presets, _add_run, _add_lookup, _add_export, _add_import):
+        add(subparsers)
+    return parser
+
+
+def _add(subparsers: Any, name: str, command: Any, meaning: str, *examples: str) -> argparse.ArgumentParser:
+    parser = subparsers.add_parser(
+        name,
+        help=meaning[0].lower() + meaning[1:].rstrip("."),
+        description=meaning,
+        epilog="\n".join([f"example{'s' if len(examples) > 1 else ''}:", *(f"  autotune {line}" for line in examples)]),
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    assert isinstance(parser, argparse.ArgumentParser)
+    parser.set_defaults(command=command)
+    return parser
+
+
+def _add_device(parser: argparse.ArgumentParser, *, required: bool = True) -> None:
+    parser.add_argument(
+        "--device",
+        metavar="D",
+        required=required,
+        help="slug, family (adreno, mali, nvidia, amd, intel, cpu, gpu), platform:device numbers, or part of a name",
+    )
+
+
+def _add_database(parser: Any) -> None:
+    parser.add_argument(
+        "--db", metavar="X", help="SQLite file or SQLAlchemy URL; by default a file in the user's data folder"
+    )
+
+
+def _add_json(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--json", action="store_true", help="print JSON for machines")
+
+
+def _add_devices(subparsers: Any) -> None:
+    parser = _add(
+        subparsers, "devices", commands.devices_command, "List every OpenCL device.", "devices", "devices --json"
+    )
+    _add_json(parser)
+
+
+def _add_presets(subparsers: Any) -> None:
+    parser = _add(
+        subparsers,
+        "presets",
+        commands.presets_command,
+        "List the presets, or the shapes of one.",
+        "presets",
+        "presets resnet50",
+    )
+    parser.add_argument("name", nargs="?", metavar="NAME", help="the preset whose shapes to list")
+    _add_json(parser)
+
+
+def _add_run(subparsers: Any) -> None:
+    parser = _add(
+        subparsers,
+        "run",
+        run.run_command,
+        "Search the fastest kernel for each shape and keep it. The same command again continues.",
+        "run --device cpu --shape 512,512,512 --budget 2m",
+        "run --device adreno --shape 64,3136,576 1000,1,2048 --trials 200 --algorithm microtile",
+        "run --device mali --preset resnet50 --budget 1h --db phone.sqlite",
+        "run --device gpu --shapes shapes.txt --trials 100 --json > winners.json",
+    )
+    _add_device(parser)
+    parser.add_argument(
+        "--shape",
+        metavar="M,N,K",
+        nargs="+",
+        action="extend",
+        default=[],
+        help="sizes of one product; several can be given",
+    )
+    parser.add_argument(
+        "--shapes",
+        metavar="FILE",
+        type=Path,
+        action="append",
+        default=[],
+        help="one shape a line, M,N,K [xCOUNT] [label], # begins a comment; or CSV with the header m,n,k,calls,label",
+    )
+    parser.add_argument(
+        "--preset", metavar="NAME", action="append", default=[], help="the products of a network; see autotune presets"
+    )
+    parser.add_argument("--trials", metavar="N", type=_trials, help="at most N new trials for each shape")
+    parser.add_argument("--budget", metavar="TIME", type=parse_budget, help="time for all shapes: 90s, 10m, 1h30m")
+    parser.add_argument(
+        "--algorithm",
+        metavar="NAME",
+        nargs="+",
+        action="extend",
+        default=[],
+        help="search these alone: naive, dot, ...",
+    )
+    parser.add_argument("--seed", metavar="N", type=_seed, default=0, help="of the search and its inputs (0)")
+    parser.add_argument("--quiet", action="store_true", help="no progress, only the final table")
+    _add_database(parser)
+    _add_json(parser)
+
+
+def _add_lookup(subparsers: Any) -> None:
+    parser = _add(
+        subparsers,
+        "lookup",
+        commands.lookup_command,
+        "Print the configuration to use for a shape: measured, nearest measured, or the default.",
+        "lookup --device cpu 512 512 512 --explain",
+        "lookup --device adreno-730 64 3136 576 --table table.json --json",
+    )
+    _add_device(parser)
+    for size in ("m", "n", "k"):
+        parser.add_argument(size, metavar=size.upper(), type=_size)
+    parser.add_argument("--explain", action="store_true", help="say where the answer comes from and why")
+    source = parser.add_mutually_exclusive_group()
+    source.add_argument("--table", metavar="FILE", type=Path, help="an exported table (JSON or SQLite)")
+    _add_database(source)
+    _add_json(parser)
+
+
+def _add_export(subparsers: Any) -> None:
+    parser = _add(
+        subparsers,
+        "export",
+        commands.export_command,
+        "Write the tuning table of a device, or of all, for use in an application.",
+        "export --device adreno-730 --format c --output autotune_adreno_730.h",
+        "export --format json > tables.json",
+    )
+    _add_device(parser, required=False)
+    parser.add_argument("--format", choices=FORMATS, required=True, help="form of the table")
+    parser.add_argument("--output", metavar="FILE", type=Path, help="where to; standard output when left out")
+    _add_database(parser)
+
+
+def _add_import(subparsers: Any) -> None:
+    parser = _add(
+        subparsers,
+        "import",
+        commands.import_command,
+        "Take an exported JSON table into the database; better measurements stay.",
+        "import tables.json",
+    )
+    parser.add_argument("file", metavar="FILE", type=Path, help="what autotune export --format json wrote")
+    _add_database(parser)
+
+
+def parse_budget(text: str) -> float:
+    """Seconds of ``90``, ``90s``, ``10m``, ``1.5h`` or ``1h30m``. Raises UsageError."""
+    number = r"(\d{1,9}(?:\.\d{1,9})?)"
+    match = re.fullmatch(rf"(?:{number}h)?(?:{number}m)?(?:{number}s?)?", text.strip().lower(), re.ASCII)
+    hours, minutes, seconds = (float(part or 0) for part in match.groups()) if match else (0.0, 0.0, 0.0)
+    total = 3600 * hours + 60 * minutes + seconds
+    if not 0 < total <= MAX_SECONDS:
+        raise UsageError(
+            f"--budget: {text.strip()[:80]!r} is no time above zero and below a year", hint="90s, 10m, 1h30m"
+        )
+    return total
+
+
+def _integer(name: str, text: str, least: int, most: int) -> int:
+    if not re.fullmatch(r"[+-]?[0-9]{1,18}", text.strip()) or not least <= int(text) <= most:
+        raise UsageError(f"{name}: {text.strip()[:80]!r} is no integer from {least} to {most}")
+    return int(text)
+
+
+def _trials(text: str) -> int:
+    return _integer("--trials", text, 1, 10**9)
+
+
+def _seed(text: str) -> int:
+    return _integer("--seed", text, 0, 2**31 - 1)
+
+
+def _size(text: str) -> int:
+    return _integer("a size", text, 1, 2**31 - 1)

@@ -1,0 +1,87 @@
+"""What commands print and write: lines for people, files, and plain data for --json."""
+
+import contextlib
+import json
+import os
+import sys
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TextIO
+
+from autotune.errors import UsageError
+
+if TYPE_CHECKING:
+    from autotune.family import Problem
+    from autotune.search import Outcome
+    from autotune.trial import Request, Winner
+
+
+def tell(line: str) -> None:
+    with contextlib.suppress(OSError, ValueError):
+        print(line, file=sys.stderr, flush=True)
+
+
+def standard_error() -> TextIO:
+    return sys.stderr if sys.stderr is not None else open(os.devnull, "w", encoding="utf-8")  # noqa: PTH123
+
+
+def write(path: Path | None, content: str | bytes) -> None:
+    """To standard output, or to a file that is whole or unchanged, whatever happens meanwhile."""
+    data = content.encode() if isinstance(content, str) else content
+    if path is None:
+        sys.stdout.write(data.decode())
+        return
+    try:
+        with tempfile.NamedTemporaryFile(dir=path.parent, prefix=f".{path.name}.", delete=False) as file:
+            file.write(data)
+        Path(file.name).chmod(0o644)
+        Path(file.name).replace(path)
+    except OSError as error:
+        raise UsageError(f"{path}: cannot be written: {error.strerror}") from error
+
+
+def print_json(content: object) -> None:
+    print(json.dumps(content, indent=2, ensure_ascii=True, allow_nan=False))
+
+
+def plain_request(request: "Request") -> dict[str, Any]:
+    return {"problem": request.problem.to_dict(), "calls": request.calls, "label": request.label}
+
+
+def plain_outcome(outcome: "Outcome") -> dict[str, Any]:
+    return {
+        **plain_request(outcome.request),
+        "winner": plain_winner(outcome.winner) if outcome.winner else None,
+        "new_trials": outcome.new_trials,
+        "resumed_trials": outcome.resumed_trials,
+        "failures": outcome.failures,
+        "is_finished": outcome.is_finished,
+    }
+
+
+def plain_winner(winner: "Winner") -> dict[str, Any]:
+    return {
+        "configuration": winner.configuration.to_dict(),
+        "time_ns": winner.time_ns,
+        "gflops": winner.gflops,
+        "default_ns": winner.default_ns,
+        "baseline_ns": winner.baseline_ns,
+        "gain_over_default": winner.gain_over_default,
+        "gain_low": winner.gain_low,
+        "gain_high": winner.gain_high,
+        "gain_over_baseline": winner.gain_over_baseline,
+        "samples": winner.samples,
+        "is_default": winner.is_default,
+        "is_final": winner.is_final,
+    }
+
+
+def plain_tuned(tuned: Any) -> dict[str, Any]:
+    source: Problem | None = tuned.source_problem
+    return {
+        "match": tuned.match.value,
+        "configuration": tuned.configuration.to_dict(),
+        "source_problem": source.to_dict() if source is not None else None,
+        "time_ns": tuned.time_ns,
+        "because": tuned.because,
+    }

@@ -1,0 +1,175 @@
+"""The command `autotune run`: what to tune, how to stop, what came of it."""
+
+import argparse
+import contextlib
+import os
+import shlex
+import signal
+import sys
+from collections.abc import Sequence
+from types import FrameType, TracebackType
+from typing import TYPE_CHECKING, Any, Self
+
+import autotune
+from autotune.cli.output import plain_outcome, print_json, standard_error, tell
+from autotune.errors import AutotuneError, ConfigurationError, ProblemError, UsageError
+from autotune.family import find_family
+
+if TYPE_CHECKING:
+    from autotune.family import Device
+    from autotune.search import Budget, Outcome
+    from autotune.trial import Request
+
+STOPPED = 130
+"""Exit status after Ctrl-C, as a shell gives it."""
+DEFAULT_TRIALS = 100
+FAMILY = "gemm"
+
+
+def run_command(options: argparse.Namespace) -> int:
+    requests = _requests(options)
+    _check_algorithms(options.algorithm)
+    from autotune.device.discovery import discover, select
+
+    device = select(options.device, discover())
+    requests = _without_oversized_presets(requests, options, device)
+    from autotune.display import progress
+    from autotune.search import tune
+    from autotune.store import Store
+
+    budget = _budget(options)
+    with (
+        Store.open(options.db) as store,
+        _Interrupts() as interrupts,
+        progress(budget, standard_error(), is_quiet=options.quiet) as listener,
+    ):
+        outcomes = tune(
+            device,
+            requests,
+            store,
+            budget,
+            listener,
+            algorithms=options.algorithm,
+            seed=options.seed,
+            should_stop=lambda: interrupts.are_requested,
+        )
+    return _report(options, device, requests, outcomes, was_stopped=interrupts.are_requested)
+
+
+def _requests(options: argparse.Namespace) -> "list[Request]":
+    """All shapes asked for, equal ones merged, in order. Raises UsageError."""
+    from autotune.presets import merge, preset, read_shapes
+    from autotune.trial import Request
+
+    problem_type = find_family(FAMILY).problem_type
+    requests = [Request(problem=problem_type.parse(text)) for text in options.shape]
+    for path in options.shapes:
+        requests += read_shapes(path, problem_type)
+    for name in options.preset:
+        requests += preset(name)
+    if not requests:
+        raise UsageError("nothing to tune", hint="give --shape M,N,K, --shapes FILE or --preset NAME")
+    return merge(requests)
+
+
+def _check_algorithms(names: Sequence[str]) -> None:
+    for name in names:
+        try:
+            find_family(FAMILY).algorithm(name)
+        except ConfigurationError as error:
+            raise UsageError(error.message, hint=error.hint) from error
+
+
+def _without_oversized_presets(
+    requests: "list[Request]", options: argparse.Namespace, device: "Device"
+) -> "list[Request]":
+    """Leave out, and say so, what a network asks for and the device cannot hold. Raises ProblemError for the rest."""
+    own_words = {find_family(FAMILY).problem_type.parse(text) for text in options.shape}
+    kept = []
+    for request in requests:
+        try:
+            request.problem.check_memory(device.limits)
+            kept.append(request)
+        except ProblemError as error:
+            if not options.preset or request.problem in own_words:
+                raise
+            tell(f"left out: {error.message}")
+    if not kept:
+        raise ProblemError("no shape fits the device")
+    return kept
+
+
+def _budget(options: argparse.Namespace) -> "Budget":
+    from autotune.search import Budget
+
+    if options.trials is None and options.budget is None:
+        tell(f"neither --trials nor --budget is given: {DEFAULT_TRIALS} new trials for each shape")
+        return Budget(trials=DEFAULT_TRIALS)
+    return Budget(trials=options.trials, seconds=options.budget)
+
+
+class _Interrupts:
+    """While entered, Ctrl-C and SIGTERM only ask the search to stop; the second one ends everything at once."""
+
+    def __init__(self) -> None:
+        self.are_requested = False
+        self._former: dict[int, Any] = {}
+
+    def __enter__(self) -> Self:
+        for number in (signal.SIGINT, signal.SIGTERM):
+            if signal.getsignal(number) is not signal.SIG_IGN:  # as under nohup, or in the background of a script
+                self._former[number] = signal.signal(number, self._handle)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        for number, handler in self._former.items():
+            signal.signal(number, handler)
+
+    def _handle(self, _number: int, _frame: FrameType | None) -> None:
+        # Written past Python's buffers: they may be in use where the signal struck.
+        if self.are_requested:
+            show_cursor = b"\x1b[?25h\n" if os.isatty(2) else b""
+            with contextlib.suppress(OSError):
+                os.write(2, show_cursor)
+            os._exit(STOPPED)
+        self.are_requested = True
+        with contextlib.suppress(OSError):
+            os.write(2, b"\nstopping after the running trial; once more to stop at once\n")
+
+
+def _report(
+    options: argparse.Namespace,
+    device: "Device",
+    requests: "Sequence[Request]",
+    outcomes: "Sequence[Outcome]",
+    *,
+    was_stopped: bool,
+) -> int:
+    from autotune.display import print_outcomes, total_ns
+
+    if options.json:
+        before, after = total_ns(outcomes)
+        print_json(
+            {
+                "device": device.slug,
+                "tool_version": autotune.__version__,
+                "is_complete": not was_stopped and len(outcomes) == len(requests),
+                "outcomes": [plain_outcome(outcome) for outcome in outcomes],
+                "total": {"default_ns": before, "tuned_ns": after},
+            }
+        )
+    else:
+        print_outcomes(outcomes, sys.stdout)
+    if was_stopped:
+        tell("stopped; every trial is kept. To go on, run the same command again:")
+        tell(f"  {shlex.join(['autotune', *options.arguments])}")
+        return STOPPED
+    failed = [outcome.request.problem.label for outcome in outcomes if outcome.winner is None]
+    if failed:
+        raise AutotuneError(
+            f"no configuration ran right for {', '.join(failed[:5])}{' and others' if len(failed) > 5 else ''}",
+            hint="the trials in the database say why, each in its message",
+        )
+    return 0

@@ -1,0 +1,144 @@
+"""Running kernels on one device: context and queue, building, memory, launching."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pyopencl as cl
+from numpy.typing import NDArray
+
+from autotune.device.pocl import mend_unknown_processor
+from autotune.errors import BuildError, DeviceSelectionError, LaunchError
+from autotune.family import Buffer, Launch, Plan
+
+NUMPY_TYPES: dict[str, type[np.generic]] = {
+    "float32": np.float32,
+    "float16": np.float16,
+    "int8": np.int8,
+    "int32": np.int32,
+}
+
+Memory = cl.Buffer | cl.Image
+
+
+@dataclass(frozen=True, kw_only=True)
+class KernelFacts:
+    """What the driver tells of a built kernel: signs of register pressure and spills."""
+
+    work_group_limit: int
+    private_memory_bytes: int
+
+
+class Session:
+    """One device with a profiling queue. Raises DeviceSelectionError when the selector names no device."""
+
+    def __init__(self, selector: str) -> None:
+        """`selector` is ``platform:device`` in numbers."""
+        try:
+            platform, number = (int(part) for part in selector.split(":"))
+            self._device = cl.get_platforms()[platform].get_devices()[number]
+        except (ValueError, IndexError, cl.Error) as error:
+            raise DeviceSelectionError(f"no device {selector!r}: {error}", hint="see `autotune devices`") from error
+        mend_unknown_processor(self._device)
+        self._context = cl.Context([self._device])
+        self._queue = cl.CommandQueue(
+            self._context, self._device, properties=cl.command_queue_properties.PROFILING_ENABLE
+        )
+
+    def build(self, source: str, options: Sequence[str]) -> cl.Program:
+        """Compile OpenCL C for the device. Raises BuildError with the first lines of the driver's log."""
+        try:
+            program = cl.Program(self._context, source)
+            program.build(options=list(options))
+        except (cl.Error, UnicodeDecodeError) as error:
+            raise BuildError(_shorten(str(error))) from error
+        return program
+
+    def facts(self, kernel: cl.Kernel) -> KernelFacts:
+        """Limits of a built kernel; 0 where the driver does not answer."""
+        info = cl.kernel_work_group_info
+        return KernelFacts(
+            work_group_limit=self._ask(kernel, info.WORK_GROUP_SIZE),
+            private_memory_bytes=self._ask(kernel, info.PRIVATE_MEM_SIZE),
+        )
+
+    def allocate(self, buffer: Buffer) -> Memory:
+        """Device memory for a buffer or image. Raises LaunchError when there is not enough."""
+        flags = cl.mem_flags.READ_WRITE
+        try:
+            if buffer.image_width:
+                pixels = cl.ImageFormat(cl.channel_order.RGBA, cl.channel_type.FLOAT)
+                return cl.create_image(self._context, flags, pixels, shape=(buffer.image_width, buffer.image_height))
+            return cl.Buffer(self._context, flags, size=buffer.size_bytes)
+        except cl.Error as error:
+            raise LaunchError(f"cannot allocate {buffer.name}: {_shorten(str(error))}") from error
+
+    def write(self, memory: Memory, values: NDArray[Any]) -> None:
+        """Copy into a plain buffer from the host and wait."""
+        assert isinstance(memory, cl.Buffer)
+        cl.enqueue_copy(self._queue, memory, values, is_blocking=True)
+
+    def write_image(self, image: Memory, values: NDArray[Any], layout: Buffer) -> None:
+        """Copy rows of pixels from the host and wait."""
+        assert isinstance(image, cl.Image)
+        region = (layout.image_width, layout.image_height)
+        cl.enqueue_copy(self._queue, image, values, origin=(0, 0), region=region, is_blocking=True)
+
+    def read(self, memory: Memory, into: NDArray[Any]) -> None:
+        """Copy a plain buffer to the host and wait."""
+        assert isinstance(memory, cl.Buffer)
+        cl.enqueue_copy(self._queue, into, memory, is_blocking=True)
+
+    def kernels(self, program: cl.Program, plan: Plan) -> list[cl.Kernel]:
+        """One kernel object per launch of the plan. Raises BuildError when one is missing."""
+        try:
+            return [cl.Kernel(program, launch.kernel) for launch in plan.launches]
+        except cl.Error as error:
+            raise BuildError(_shorten(str(error))) from error
+
+    def bind(
+        self, kernel: cl.Kernel, launch: Launch, memory: Mapping[str, Memory], scalars: Mapping[str, float]
+    ) -> None:
+        """Set the arguments of a kernel; named scalars take their value from `scalars` where given."""
+        arguments: list[Any] = []
+        for argument in launch.arguments:
+            if isinstance(argument, str):
+                arguments.append(memory[argument])
+            else:
+                value = scalars.get(argument.name, argument.value)
+                arguments.append(NUMPY_TYPES[argument.dtype](value))
+        kernel.set_args(*arguments)
+
+    def enqueue(self, kernel: cl.Kernel, launch: Launch) -> cl.Event:
+        """Start a bound kernel. Raises LaunchError when the driver refuses."""
+        try:
+            return cl.enqueue_nd_range_kernel(self._queue, kernel, launch.global_size, launch.local_size)
+        except cl.Error as error:
+            raise LaunchError(_shorten(str(error))) from error
+
+    def finish(self) -> None:
+        """Wait for everything enqueued. Raises LaunchError when it failed while running."""
+        try:
+            self._queue.finish()
+        except cl.Error as error:
+            raise LaunchError(_shorten(str(error))) from error
+
+    def _ask(self, kernel: cl.Kernel, what: int) -> int:
+        try:
+            answer: Any = kernel.get_work_group_info(what, self._device)
+            return int(answer)
+        except cl.Error:
+            return 0
+
+
+def event_ns(event: cl.Event) -> int:
+    """Device time from start to end of a finished command; 0 where the driver cannot tell."""
+    try:
+        return int(event.profile.end) - int(event.profile.start)
+    except cl.Error:
+        return 0
+
+
+def _shorten(text: str, limit: int = 1500) -> str:
+    return text if len(text) <= limit else text[:limit] + " ..."

@@ -1,0 +1,62 @@
+"""Family, problem and configuration in; OpenCL C out. The one owner of Jinja2."""
+
+import hashlib
+from functools import cache
+
+from jinja2 import Environment, FileSystemLoader, StrictUndefined, TemplateError
+from jinja2.meta import find_referenced_templates
+
+from autotune.errors import BuildError
+from autotune.family import Configuration, KernelFamily, Plan
+from autotune.resources import data_folder
+
+
+def render(family: KernelFamily, configuration: Configuration, plan: Plan) -> str:
+    """OpenCL C of all kernels of a plan.
+
+    Values are those of the configuration and of `plan.template_values`: integers, and strings declared by the
+    family. Raises BuildError when the template does not fit them.
+    """
+    values = {**dict(configuration.values), **dict(plan.template_values)}
+    try:
+        return _environment().get_template(_template_name(family, configuration.algorithm)).render(values)
+    except TemplateError as error:
+        raise BuildError(f"template of {family.name} {configuration.algorithm} failed: {error}") from error
+
+
+@cache
+def template_hash(family: KernelFamily, algorithm: str) -> str:
+    """Twelve hexadecimal digits over a template and all that it imports: changes when its kernels may."""
+    digest = hashlib.sha256()
+    pending, seen = [_template_name(family, algorithm)], set[str]()
+    while pending:
+        name = pending.pop(0)
+        if name in seen:
+            continue
+        seen.add(name)
+        source = _source(name)
+        digest.update(f"{name}\0{source}\0".encode())
+        pending += sorted(n for n in find_referenced_templates(_environment().parse(source)) if n)
+    return digest.hexdigest()[:12]
+
+
+def _template_name(family: KernelFamily, algorithm: str) -> str:
+    return f"{family.name}/{algorithm}.cl.j2"
+
+
+def _source(name: str) -> str:
+    environment = _environment()
+    assert environment.loader
+    return environment.loader.get_source(environment, name)[0]
+
+
+@cache
+def _environment() -> Environment:
+    return Environment(
+        loader=FileSystemLoader(data_folder("templates")),
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        autoescape=False,  # noqa: S701 - the output is OpenCL C
+        keep_trailing_newline=True,
+    )

@@ -1,0 +1,61 @@
+"""Where files lie: the data that ships with the package, and the user's own.
+
+Standard library only, since the runtime lookup asks here too.
+"""
+
+import contextlib
+import os
+import sys
+from pathlib import Path
+
+from autotune.errors import AutotuneError
+
+_PACKAGE = Path(__file__).parent
+
+
+def data_folder(name: str) -> Path:
+    """The folder `templates` or `db`: inside an installed package, beside it in a checkout.
+
+    Raises AutotuneError when it is in neither place.
+    """
+    # Inside first: beside an installed package lie other people's folders, which may have the same name.
+    for place in (_PACKAGE, _PACKAGE.parent):
+        if (place / name).is_dir():
+            return place / name
+    raise AutotuneError(f"the data folder {name!r} of autotune is missing", hint="install autotune again")
+
+
+def schema_revisions() -> tuple[str, ...]:
+    """Revisions of the database schema that this version knows, oldest first, such as ``0001``."""
+    versions = data_folder("db") / "migrations" / "versions"
+    return tuple(sorted(path.name[:4] for path in versions.glob("[0-9][0-9][0-9][0-9]_*.py")))
+
+
+def user_data_folder() -> Path:
+    """Where the user's data belong on this system; not created. Raises AutotuneError without a home folder."""
+    if sys.platform == "win32":
+        return _base("LOCALAPPDATA", "AppData/Local") / "autotune"
+    if sys.platform == "darwin":
+        return _home() / "Library" / "Application Support" / "autotune"
+    return _base("XDG_DATA_HOME", ".local/share") / "autotune"
+
+
+def default_database() -> Path:
+    """The database used when none is named; not created. Raises AutotuneError without a home folder."""
+    return user_data_folder() / "autotune.sqlite"
+
+
+def _base(variable: str, below_home: str) -> Path:
+    named = Path(os.environ.get(variable, ""))
+    # The XDG rules: a relative path is to be ignored.
+    return named if named.is_absolute() else _home() / below_home
+
+
+def _home() -> Path:
+    home = Path("~")
+    with contextlib.suppress(RuntimeError):
+        # An empty HOME would expand to the root folder, where nothing of a user belongs.
+        home = home if os.environ.get("HOME") == "" else home.expanduser()
+    if not home.is_absolute():
+        raise AutotuneError("there is no home folder to keep data in", hint="set HOME, or name a database with --db")
+    return home

@@ -1,0 +1,313 @@
+"""The store: devices, problems, the ledger of trials, and the winners. Owns SQLAlchemy and Alembic.
+
+A `Store` is opened on an SQLite file or a database server and may be used by several programs at once. Rows are
+only ever added; `best_configurations` is a view that a person can query too. This file holds what the rest of
+the project calls; how it is done lies beside it.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from types import TracebackType
+from typing import Self, TypeVar
+
+from sqlalchemy import Engine, func, select
+from sqlalchemy.exc import IntegrityError
+from sqlalchemy.orm import Session
+
+from autotune.errors import StoreError
+from autotune.family import Device, Problem
+from autotune.store.failures import attempt
+from autotune.store.migrating import Schema, migrate, read_schema
+from autotune.store.models import (
+    BEST,
+    DeviceRow,
+    ProblemRow,
+    TrialRow,
+    device_row,
+    problem_row,
+    to_device,
+    to_problem,
+    to_provenance,
+    to_trial,
+    to_winner,
+    trial_row,
+    winner_row,
+)
+from autotune.store.opening import (
+    BEGIN,
+    Target,
+    check_file,
+    file_engine,
+    parse_target,
+    prepare_writing,
+    read_only_options,
+    server_engine,
+    use_write_ahead_log,
+)
+from autotune.store.snapshot import check_snapshot_path, write_snapshot
+from autotune.trial import Provenance, Trial, Winner
+
+_Result = TypeVar("_Result")
+
+
+@dataclass(frozen=True, kw_only=True)
+class StoredTrial:
+    """A trial of the ledger with what it was a trial of."""
+
+    trial: Trial
+    problem: Problem
+    provenance: Provenance
+    purpose: str
+    """`search` or `final`."""
+
+
+class Store:
+    """An open database. Every method is one transaction, and raises StoreError when the database fails."""
+
+    def __init__(self, target: Target, engine: Engine) -> None:
+        """For `open` only."""
+        self._target = target
+        self._reading = engine
+        # Taking the write lock at once: a transaction that reads first may find it cannot write any more.
+        self._writing = engine.execution_options(**{BEGIN: "BEGIN IMMEDIATE"})
+
+    @classmethod
+    def open(cls, target: str | Path | None = None, *, read_only: bool = False) -> Self:
+        """Open a file or a URL, or the user's own database for None; made or migrated unless `read_only`.
+
+        Raises NotADatabaseError, NewerSchemaError, ReadOnlyDatabaseError, or StoreError for anything else.
+        """
+        place = parse_target(target)
+        if place.path is None:
+            engine = _open_server(place, read_only=read_only)
+        elif read_only:
+            engine = _open_for_reading(place.path)
+        else:
+            engine = _open_for_writing(place.path)
+        return cls(place, engine)
+
+    @property
+    def location(self) -> str:
+        """Where the database is, without a password."""
+        return str(self._target)
+
+    def add_device(self, device: Device) -> None:
+        """Make a device known; its limits are brought up to date when it already is."""
+        self._write(lambda session: _device_id(session, device, is_seen_here=True))
+
+    def add_trial(
+        self, device: Device, problem: Problem, trial: Trial, provenance: Provenance, purpose: str = "search"
+    ) -> None:
+        """Add a trial to the ledger. `purpose` is `search` or `final`."""
+
+        def add(session: Session) -> None:
+            device_id = _device_id(session, device, is_seen_here=True)
+            session.add(trial_row(trial, provenance, purpose, device_id, _problem_id(session, problem)))
+
+        self._write(add)
+
+    def trials(self, device_slug: str, family: str, problem: Problem | None = None) -> list[StoredTrial]:
+        """Trials of a device, under every driver, of all problems or of one; oldest first."""
+        query = (
+            select(TrialRow, ProblemRow)
+            .join(ProblemRow, ProblemRow.id == TrialRow.problem_id)
+            .join(DeviceRow, DeviceRow.id == TrialRow.device_id)
+            .where(DeviceRow.slug == device_slug, ProblemRow.family == family)
+            .order_by(TrialRow.id)
+        )
+        if problem is not None:
+            query = query.where(ProblemRow.spec == problem.key)
+
+        def read(session: Session) -> list[StoredTrial]:
+            problems: dict[int, Problem] = {}
+            found = []
+            for row, of in session.execute(query):
+                known = problems.get(of.id) or problems.setdefault(of.id, to_problem(of.family, of.spec))
+                provenance = to_provenance(row)
+                found.append(
+                    StoredTrial(trial=to_trial(row), problem=known, provenance=provenance, purpose=row.purpose)
+                )
+            return found
+
+        return self._read(read)
+
+    def record_winner(self, winner: Winner) -> None:
+        """Add a decision; the view tells from then on whether it holds. Raises StoreError for an unknown device."""
+
+        def add(session: Session) -> None:
+            _require_device(session, winner.device)
+            session.add(winner_row(winner, _problem_id(session, winner.problem)))
+
+        self._write(add)
+
+    def best(self, device_slug: str | None = None, family: str | None = None) -> list[Winner]:
+        """The winner that holds for each problem, by device, family and sizes."""
+        query = select(BEST)
+        if device_slug is not None:
+            query = query.where(BEST.c.device == device_slug)
+        if family is not None:
+            query = query.where(BEST.c.family == family)
+        winners = self._read(lambda session: [to_winner(row) for row in session.execute(query)])
+        return sorted(winners, key=_place)
+
+    def devices(self) -> list[Device]:
+        """All devices by slug; where drivers differ, the one that measured last comes last, imported ones first."""
+        last_trial = select(func.max(TrialRow.id)).where(TrialRow.device_id == DeviceRow.id).scalar_subquery()
+        query = select(DeviceRow).order_by(DeviceRow.slug, func.coalesce(last_trial, 0), DeviceRow.id)
+        return self._read(lambda session: [to_device(row) for row in session.scalars(query)])
+
+    def import_winners(self, winners: Sequence[Winner], devices: Sequence[Device]) -> tuple[int, int]:
+        """Add winners measured elsewhere where they are better than what holds here: (added, kept).
+
+        A winner confirmed by finals is better than a provisional one; otherwise the faster. All or nothing;
+        devices that are known already stay as they are. Raises StoreError for a winner of an unknown device.
+        """
+
+        def add(session: Session) -> tuple[int, int]:
+            for device in devices:
+                _device_id(session, device, is_seen_here=False)
+            known = set(session.scalars(select(DeviceRow.slug)))
+            best = session.execute(select(BEST))
+            standing = {(row.device, row.family, row.spec): _merit(row.samples, row.time_ns) for row in best}
+            added = 0
+            for winner in winners:
+                if winner.device not in known:
+                    raise _unknown_device(winner.device)
+                subject = (winner.device, winner.problem.family, winner.problem.key)
+                merit = _merit(winner.samples, winner.time_ns)
+                if subject in standing and merit >= standing[subject]:
+                    continue
+                standing[subject] = merit
+                session.add(winner_row(replace(winner, source="imported"), _problem_id(session, winner.problem)))
+                added += 1
+            return added, len(winners) - added
+
+        return self._write(add)
+
+    def snapshot(self, path: str | Path, device_slug: str | None = None) -> None:
+        """Write an SQLite file that a read-only folder can hold, with all rows or one device's; replaces a file there.
+
+        Raises ReadOnlyDatabaseError, StoreError.
+        """
+        target = Path(path)
+        if self._target.path and target.exists() and self._target.path.samefile(target):
+            raise StoreError(f"{target} is the database itself", hint="name another file")
+        check_snapshot_path(target)
+        self._read(lambda session: write_snapshot(session.connection(), target, device_slug))
+
+    def close(self) -> None:
+        """Let go of the database."""
+        self._reading.dispose()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _read(self, work: Callable[[Session], _Result]) -> _Result:
+        return self._transaction(self._reading, work)
+
+    def _write(self, work: Callable[[Session], _Result]) -> _Result:
+        return self._transaction(self._writing, work)
+
+    def _transaction(self, engine: Engine, work: Callable[[Session], _Result]) -> _Result:
+        def once() -> _Result:
+            with Session(engine) as session, session.begin():
+                return work(session)
+
+        return attempt(once, self.location)
+
+
+def _open_for_writing(path: Path) -> Engine:
+    prepare_writing(path)
+    check_file(path)
+    engine = file_engine(path)
+    try:
+        if read_schema(engine, str(path)) is not Schema.CURRENT:
+            migrate(file_engine(path, foreign_keys=False, pooled=False), str(path))
+        use_write_ahead_log(path)
+    except BaseException:
+        engine.dispose()
+        raise
+    return engine
+
+
+def _open_for_reading(path: Path) -> Engine:
+    if not check_file(path):
+        raise StoreError(f"there is no database {path}", hint="autotune run makes one")
+    engine = file_engine(path, uri_options=attempt(lambda: read_only_options(path), str(path)))
+    return _require_current(engine, str(path))
+
+
+def _open_server(target: Target, *, read_only: bool) -> Engine:
+    engine = server_engine(target)
+    if read_only:
+        return _require_current(engine, str(target))
+    if read_schema(engine, str(target)) is not Schema.CURRENT:
+        migrate(engine, str(target))
+    return engine
+
+
+def _require_current(engine: Engine, place: str) -> Engine:
+    try:
+        schema = read_schema(engine, place)
+    except BaseException:
+        engine.dispose()
+        raise
+    if schema is Schema.CURRENT:
+        return engine
+    engine.dispose()
+    if schema is Schema.NOTHING:
+        raise StoreError(f"the database {place} is empty", hint="autotune run fills it")
+    raise StoreError(f"{place} has an older schema", hint=f"bring it up to date: autotune run --db {place} ...")
+
+
+def _device_id(session: Session, device: Device, *, is_seen_here: bool) -> int:
+    row = device_row(device)
+    query = select(DeviceRow).where(DeviceRow.fingerprint == row.fingerprint)
+    found = session.scalars(query).one_or_none() or _add_unless_there(session, row)
+    found = found or session.scalars(query).one()
+    if is_seen_here and found.limits != row.limits:
+        found.limits = row.limits
+    return found.id
+
+
+def _problem_id(session: Session, problem: Problem) -> int:
+    query = select(ProblemRow).where(ProblemRow.family == problem.family, ProblemRow.spec == problem.key)
+    found = session.scalars(query).one_or_none() or _add_unless_there(session, problem_row(problem))
+    return (found or session.scalars(query).one()).id
+
+
+_Row = TypeVar("_Row", DeviceRow, ProblemRow)
+
+
+def _add_unless_there(session: Session, row: _Row) -> _Row | None:
+    """The row with its id, or None when another program added it meanwhile, as it can on a database server."""
+    try:
+        with session.begin_nested():
+            session.add(row)
+    except IntegrityError:
+        return None
+    return row
+
+
+def _require_device(session: Session, slug: str) -> None:
+    if session.scalars(select(DeviceRow.id).where(DeviceRow.slug == slug).limit(1)).first() is None:
+        raise _unknown_device(slug)
+
+
+def _unknown_device(slug: str) -> StoreError:
+    return StoreError(f"the database knows no device {slug[:80]!r}", hint="add the device before its winners")
+
+
+def _merit(samples: int, time_ns: float) -> tuple[bool, float]:
+    """Smaller is better: confirmed before provisional, then by time; the view ranks alike."""
+    return samples == 0, time_ns
+
+
+def _place(winner: Winner) -> tuple[str, str, tuple[int, ...], str]:
+    return winner.device, winner.problem.family, winner.problem.size_vector, winner.problem.key

@@ -1,0 +1,316 @@
+"""The tables as typed models, the view as a table to select from, and rows made from values and back.
+
+The schema itself is made by the migrations in `db/migrations`; a test holds both together. What is JSON is
+stored as text, alike on every database, so that equal values are equal texts.
+"""
+
+import hashlib
+import json
+import math
+from typing import Any
+
+from sqlalchemy import BigInteger, CheckConstraint, Column, ForeignKey, Index, Integer, MetaData, String, Table, Text
+from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
+
+from autotune.family import Configuration, Device, DeviceLimits, Problem, find_family
+from autotune.trial import Measurement, Provenance, Timer, Trial, TrialState, Winner
+
+APPLICATION_ID = 0x4154554E
+"""Marks an SQLite file as a database of this project ("ATUN" in its header)."""
+
+
+class Base(DeclarativeBase):
+    """The schema."""
+
+    metadata = MetaData(
+        naming_convention={
+            "ix": "ix_%(table_name)s_%(column_0_N_name)s",
+            "uq": "uq_%(table_name)s_%(column_0_N_name)s",
+            "ck": "ck_%(table_name)s_%(constraint_name)s",
+            "fk": "fk_%(table_name)s_%(column_0_name)s",
+            "pk": "pk_%(table_name)s",
+        }
+    )
+
+
+class DeviceRow(Base):
+    """A device under one driver. Rows of one slug differ in the strings that the driver tells."""
+
+    __tablename__ = "devices"
+
+    id: Mapped[int] = mapped_column(primary_key=True)
+    fingerprint: Mapped[str] = mapped_column(String(64), unique=True)
+    """Over slug and raw strings: these may be longer than an index takes."""
+    slug: Mapped[str] = mapped_column(Text, index=True)
+    vendor: Mapped[str] = mapped_column(Text)
+    model: Mapped[str] = mapped_column(Text)
+    family: Mapped[str] = mapped_column(Text)
+    platform: Mapped[str] = mapped_column(Text)
+    name: Mapped[str] = mapped_column(Text)
+    version: Mapped[str] = mapped_column(Text)
+    opencl_c_version: Mapped[str] = mapped_column(Text)
+    driver: Mapped[str] = mapped_column(Text)
+    limits: Mapped[str] = mapped_column(Text)
+    """JSON of DeviceLimits."""
+
+
+class ProblemRow(Base):
+    """A problem; `spec` is its key."""
+
+    __tablename__ = "problems"
+    __table_args__ = (Index(None, "family", "spec", unique=True),)
+
+    id: Mapped[int] = mapped_column(primary_key=True)
+    family: Mapped[str] = mapped_column(String(64))
+    spec: Mapped[str] = mapped_column(Text)
+    label: Mapped[str] = mapped_column(Text)
+    m: Mapped[int | None] = mapped_column(BigInteger)
+    n: Mapped[int | None] = mapped_column(BigInteger)
+    k: Mapped[int | None] = mapped_column(BigInteger)
+    flops: Mapped[float]
+
+
+class _ProvenanceColumns:
+    driver: Mapped[str] = mapped_column(Text)
+    template_hash: Mapped[str] = mapped_column(Text)
+    space_version: Mapped[int]
+    tool_version: Mapped[str] = mapped_column(Text)
+    measured_at: Mapped[str] = mapped_column(Text)
+
+
+class TrialRow(_ProvenanceColumns, Base):
+    """One trial. Rows are only ever added. The columns of a measurement are null without one."""
+
+    __tablename__ = "trials"
+    __table_args__ = (
+        Index(None, "device_id", "problem_id"),
+        CheckConstraint("purpose IN ('search', 'final')", name="purpose"),
+    )
+
+    id: Mapped[int] = mapped_column(primary_key=True)
+    device_id: Mapped[int] = mapped_column(ForeignKey("devices.id"))
+    problem_id: Mapped[int] = mapped_column(ForeignKey("problems.id"))
+    purpose: Mapped[str] = mapped_column(String(16))
+    configuration: Mapped[str] = mapped_column(Text)
+    algorithm: Mapped[str] = mapped_column(Text)
+    state: Mapped[str] = mapped_column(String(32))
+    time_ns: Mapped[float | None]
+    samples: Mapped[str | None] = mapped_column(Text)
+    """JSON list of nanoseconds."""
+    calls_per_sample: Mapped[int | None] = mapped_column(BigInteger)
+    timer: Mapped[str | None] = mapped_column(String(16))
+    prepare_ns: Mapped[float | None]
+    build_ns: Mapped[float | None]
+    error_ratio: Mapped[float | None]
+    private_memory_bytes: Mapped[int | None] = mapped_column(BigInteger)
+    kernel_work_group_limit: Mapped[int | None] = mapped_column(BigInteger)
+    message: Mapped[str] = mapped_column(Text)
+    seed: Mapped[int] = mapped_column(BigInteger)
+
+
+class WinnerRow(_ProvenanceColumns, Base):
+    """One decision for a winner. Rows are only ever added; the view tells which of them holds."""
+
+    __tablename__ = "winners"
+    __table_args__ = (
+        Index(None, "device", "problem_id"),
+        CheckConstraint("source IN ('measured', 'imported')", name="source"),
+        CheckConstraint("time_ns > 0", name="time_ns"),
+        CheckConstraint("samples >= 0", name="samples"),
+    )
+
+    id: Mapped[int] = mapped_column(primary_key=True)
+    device: Mapped[str] = mapped_column(Text)
+    """Slug: a winner serves the device under every driver."""
+    problem_id: Mapped[int] = mapped_column(ForeignKey("problems.id"))
+    configuration: Mapped[str] = mapped_column(Text)
+    algorithm: Mapped[str] = mapped_column(Text)
+    time_ns: Mapped[float]
+    default_ns: Mapped[float]
+    baseline_ns: Mapped[float | None]
+    gain_low: Mapped[float | None]
+    gain_high: Mapped[float | None]
+    samples: Mapped[int]
+    is_default: Mapped[bool]
+    source: Mapped[str] = mapped_column(String(16))
+
+
+BEST = Table(
+    "best_configurations",
+    MetaData(),  # apart from the tables, so that nothing tries to create it as one
+    *(Column(name, Text) for name in ("device", "family", "problem")),
+    *(Column(name, BigInteger) for name in ("m", "n", "k")),
+    *(Column(name) for name in ("algorithm", "configuration", "time_ns", "gflops", "gain_over_default")),
+    *(Column(name) for name in ("gain_low", "gain_high", "gain_over_baseline")),
+    Column("samples", Integer),
+    *(Column(name) for name in ("is_default", "source", "driver", "template_hash")),
+    *(Column(name) for name in ("space_version", "tool_version", "measured_at", "spec", "default_ns", "baseline_ns")),
+)
+"""The view: the winner that holds for each device, family and problem."""
+
+
+def device_row(device: Device) -> DeviceRow:
+    """A row without an id."""
+    strings = (device.slug, device.platform, device.name, device.version, device.opencl_c_version, device.driver)
+    return DeviceRow(
+        fingerprint=hashlib.sha256(json.dumps(strings).encode()).hexdigest(),
+        slug=plain_text(device.slug),
+        vendor=plain_text(device.vendor),
+        model=plain_text(device.model),
+        family=plain_text(device.family),
+        platform=plain_text(device.platform),
+        name=plain_text(device.name),
+        version=plain_text(device.version),
+        opencl_c_version=plain_text(device.opencl_c_version),
+        driver=plain_text(device.driver),
+        limits=json.dumps(device.limits.to_dict(), sort_keys=True),
+    )
+
+
+def to_device(row: DeviceRow) -> Device:
+    """The device, without the selector, which holds on one machine only."""
+    return Device(
+        slug=row.slug,
+        vendor=row.vendor,
+        model=row.model,
+        family=row.family,
+        platform=row.platform,
+        name=row.name,
+        version=row.version,
+        opencl_c_version=row.opencl_c_version,
+        driver=row.driver,
+        limits=DeviceLimits.from_dict(json.loads(row.limits)),
+    )
+
+
+def problem_row(problem: Problem) -> ProblemRow:
+    """A row without an id."""
+    sizes = problem.to_dict()
+    m, n, k = (size if isinstance(size := sizes.get(name), int) else None for name in ("m", "n", "k"))
+    return ProblemRow(
+        family=problem.family, spec=problem.key, label=problem.label, m=m, n=n, k=k, flops=float(problem.flops)
+    )
+
+
+def to_problem(family: str, spec: str) -> Problem:
+    """Raises ProblemError when this version does not know the family or its sizes."""
+    return find_family(family).problem_type.from_dict(json.loads(spec))
+
+
+def trial_row(trial: Trial, provenance: Provenance, purpose: str, device_id: int, problem_id: int) -> TrialRow:
+    """A row without an id."""
+    return TrialRow(
+        device_id=device_id,
+        problem_id=problem_id,
+        purpose=purpose,
+        configuration=trial.configuration.key,
+        algorithm=trial.configuration.algorithm,
+        state=trial.state.value,
+        message=plain_text(trial.message),
+        seed=trial.seed,
+        **_measurement_columns(trial.measurement),
+        **_provenance_columns(provenance),
+    )
+
+
+def to_trial(row: TrialRow) -> Trial:
+    """The inverse of `trial_row`."""
+    return Trial(
+        configuration=Configuration.from_dict(json.loads(row.configuration)),
+        state=TrialState(row.state),
+        measurement=_to_measurement(row) if row.timer is not None else None,
+        message=row.message,
+        seed=row.seed,
+    )
+
+
+def winner_row(winner: Winner, problem_id: int) -> WinnerRow:
+    """A row without an id."""
+    return WinnerRow(
+        device=winner.device,
+        problem_id=problem_id,
+        configuration=winner.configuration.key,
+        algorithm=winner.configuration.algorithm,
+        time_ns=winner.time_ns,
+        default_ns=winner.default_ns,
+        baseline_ns=winner.baseline_ns,
+        gain_low=winner.gain_low,
+        gain_high=winner.gain_high,
+        samples=winner.samples,
+        is_default=winner.is_default,
+        source=winner.source,
+        **_provenance_columns(winner.provenance),
+    )
+
+
+def to_winner(row: Any) -> Winner:
+    """From a row of the view."""
+    return Winner(
+        device=row.device,
+        problem=to_problem(row.family, row.spec),
+        configuration=Configuration.from_dict(json.loads(row.configuration)),
+        time_ns=row.time_ns,
+        default_ns=row.default_ns,
+        baseline_ns=row.baseline_ns,
+        gain_low=_number(row.gain_low),
+        gain_high=_number(row.gain_high),
+        samples=row.samples,
+        is_default=bool(row.is_default),
+        provenance=to_provenance(row),
+        source=row.source,
+    )
+
+
+def to_provenance(row: Any) -> Provenance:
+    """From a trial, or from a row of the view."""
+    return Provenance(
+        driver=row.driver,
+        template_hash=row.template_hash,
+        space_version=row.space_version,
+        tool_version=row.tool_version,
+        measured_at=row.measured_at,
+    )
+
+
+def plain_text(text: str) -> str:
+    """The text with what not every database stores (NUL, lone surrogates) written as escapes."""
+    return text.encode("utf-8", "backslashreplace").decode().replace("\0", "\\0")
+
+
+def _provenance_columns(provenance: Provenance) -> dict[str, Any]:
+    return {**vars(provenance), "driver": plain_text(provenance.driver)}
+
+
+def _measurement_columns(measurement: Measurement | None) -> dict[str, Any]:
+    if measurement is None:
+        return {}
+    return {
+        "time_ns": measurement.time_ns,
+        "samples": json.dumps(measurement.samples_ns),
+        "calls_per_sample": measurement.calls_per_sample,
+        "timer": measurement.timer.value,
+        "prepare_ns": measurement.prepare_ns,
+        "build_ns": measurement.build_ns,
+        "error_ratio": measurement.error_ratio,
+        "private_memory_bytes": measurement.private_memory_bytes,
+        "kernel_work_group_limit": measurement.kernel_work_group_limit,
+    }
+
+
+def _to_measurement(row: TrialRow) -> Measurement:
+    return Measurement(
+        time_ns=_number(row.time_ns),
+        samples_ns=tuple(json.loads(row.samples or "[]")),
+        calls_per_sample=row.calls_per_sample or 0,
+        timer=Timer(row.timer),
+        prepare_ns=_number(row.prepare_ns),
+        build_ns=_number(row.build_ns),
+        error_ratio=_number(row.error_ratio),
+        private_memory_bytes=row.private_memory_bytes or 0,
+        kernel_work_group_limit=row.kernel_work_group_limit or 0,
+    )
+
+
+def _number(value: float | None) -> float:
+    # SQLite has no NaN: it stores null.
+    return math.nan if value is None else value

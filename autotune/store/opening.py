@@ -1,0 +1,163 @@
+"""From what a person names (a file, a URL, or nothing) to an engine that may be used.
+
+Engines here never connect by themselves: what is at the place is looked at first.
+"""
+
+import os
+import sqlite3
+import stat
+from dataclasses import dataclass
+from pathlib import Path
+
+from sqlalchemy import Connection, Engine, create_engine, event
+from sqlalchemy.engine import make_url
+from sqlalchemy.exc import ArgumentError, NoSuchModuleError
+from sqlalchemy.pool import NullPool, QueuePool
+
+from autotune.errors import NotADatabaseError, StoreError
+from autotune.resources import default_database
+from autotune.store.failures import BUSY_TIMEOUT_S, attempt, file_failures, not_writable
+
+BEGIN = "autotune_begin"
+"""Execution option: the statement that begins a transaction on SQLite."""
+
+_HEADER = b"SQLite format 3\0"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Target:
+    """Where a database is: a file of SQLite, or the URL of a server."""
+
+    path: Path | None = None
+    url: str = ""
+
+    def __str__(self) -> str:
+        # A URL may hold a password.
+        return str(self.path) if self.path else make_url(self.url).render_as_string(hide_password=True)
+
+
+def parse_target(target: str | Path | None) -> Target:
+    """Raises StoreError for a URL that cannot be understood."""
+    if target is None:
+        return Target(path=default_database())
+    if isinstance(target, Path) or "://" not in target:
+        if not str(target):
+            raise StoreError("the name of the database is empty", hint="name a file or a URL")
+        return Target(path=Path(target))
+    try:
+        url = make_url(target)
+    except (ArgumentError, ValueError) as error:
+        # The text is not shown: it may hold a password.
+        hint = "write it as dialect://user:password@host/database"
+        raise StoreError("the URL of the database cannot be understood", hint=hint) from error
+    if url.get_backend_name() != "sqlite":
+        return Target(url=target)
+    if not url.database or url.query or url.database.startswith(("file:", ":memory:")):
+        raise StoreError(f"{target[:200]!r} does not name a plain file", hint="give the path of the file instead")
+    return Target(path=Path(url.database))
+
+
+def server_engine(target: Target) -> Engine:
+    """An engine for a database server. Raises StoreError when its driver is not installed."""
+    try:
+        return create_engine(target.url, pool_pre_ping=True)
+    except NoSuchModuleError as error:
+        raise StoreError(f"no database is known by the scheme of {target}", hint="try postgresql://...") from error
+    except ImportError as error:
+        raise StoreError(f"the driver for {target} is not installed", hint=f"pip install {error.name}") from error
+
+
+def file_engine(path: Path, *, uri_options: str = "", foreign_keys: bool = True, pooled: bool = True) -> Engine:
+    """An engine for an SQLite file, made when it is not there unless `uri_options` forbid."""
+    uri = path.absolute().as_uri() + uri_options
+
+    def connect() -> sqlite3.Connection:
+        # isolation_level None: transactions begin where this file says so, not where sqlite3 guesses.
+        connection = sqlite3.connect(
+            uri, uri=True, timeout=BUSY_TIMEOUT_S, isolation_level=None, check_same_thread=False
+        )
+        connection.execute(f"PRAGMA foreign_keys = {int(foreign_keys)}")
+        # With WAL, FULL waits for the disk at every commit. A kill of the process or of the machine then loses at
+        # most the trial in flight; NORMAL could lose the last few to a power cut. The wait is a few milliseconds,
+        # a trial many times that.
+        connection.execute("PRAGMA synchronous = FULL")
+        return connection
+
+    engine = create_engine("sqlite://", creator=connect, poolclass=QueuePool if pooled else NullPool)
+    event.listen(engine, "begin", _begin)
+    return engine
+
+
+def _begin(connection: Connection) -> None:
+    connection.exec_driver_sql(connection.get_execution_options().get(BEGIN, "BEGIN"))
+
+
+def check_file(path: Path) -> bool:
+    """Whether an SQLite file with contents is there. Raises NotADatabaseError when it is anything else."""
+    with file_failures(str(path)):
+        try:
+            status = path.stat()
+        except FileNotFoundError:
+            return False
+        if stat.S_ISDIR(status.st_mode):
+            raise NotADatabaseError(f"{path} is a folder", hint="name a file in it")
+        if not stat.S_ISREG(status.st_mode):
+            raise NotADatabaseError(f"{path} is not a plain file", hint="name another file")
+        with path.open("rb") as file:
+            header = file.read(len(_HEADER))
+    if header and header != _HEADER:
+        raise NotADatabaseError(f"{path} is not a database", hint="name another file; this one was left as it is")
+    return bool(header)
+
+
+def prepare_writing(path: Path) -> None:
+    """Make the folder, and check that it and the file may be written. Raises ReadOnlyDatabaseError, StoreError."""
+    folder = path.absolute().parent
+    with file_failures(str(folder)):
+        folder.mkdir(parents=True, exist_ok=True)
+    if path.exists() and not os.access(path, os.W_OK):
+        raise not_writable("file", path)
+    # SQLite writes its journal beside the file.
+    if not os.access(folder, os.W_OK | os.X_OK):
+        raise not_writable("folder", folder)
+
+
+def use_write_ahead_log(path: Path) -> None:
+    """Let readers and a writer work at the same time; kept in the file. Raises StoreError."""
+
+    def switch() -> None:
+        connection = sqlite3.connect(path, timeout=BUSY_TIMEOUT_S, isolation_level=None)
+        try:
+            # Asking needs no lock, switching needs the file alone.
+            if connection.execute("PRAGMA journal_mode").fetchone() != ("wal",):
+                connection.execute("PRAGMA journal_mode = WAL")
+        finally:
+            connection.close()
+
+    attempt(switch, str(path))
+
+
+def read_only_options(path: Path) -> str:
+    """URI options that open a file for reading, in a read-only folder too. Raises StoreError."""
+    if _opens(path, "?mode=ro"):
+        return "?mode=ro"
+    # SQLite cannot read a WAL database where it may not make the files beside it. Immutable tells it that nobody
+    # writes, which is true in a read-only folder; but what is still in the log would be missed.
+    log = path.with_name(path.name + "-wal")
+    if log.exists() and log.stat().st_size:
+        hint = "copy the file and those named like it to a folder that may be written, and name the copy"
+        raise StoreError(f"{path} was not closed, and its folder is not writable", hint=hint)
+    return "?mode=ro&immutable=1"
+
+
+def _opens(path: Path, uri_options: str) -> bool:
+    connection = sqlite3.connect(path.absolute().as_uri() + uri_options, uri=True, timeout=BUSY_TIMEOUT_S)
+    try:
+        connection.execute("SELECT count(*) FROM sqlite_master")
+    except sqlite3.OperationalError as error:
+        if error.sqlite_errorcode & 0xFF in (sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_READONLY):
+            return False
+        raise
+    finally:
+        connection.close()
+    return True

@@ -1,0 +1,67 @@
+"""A copy of a database, or of one device's part of it, as an SQLite file that a read-only folder can hold."""
+
+import sqlite3
+import tempfile
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from sqlalchemy import Connection, Table, insert, select
+
+from autotune.errors import StoreError
+from autotune.store.failures import attempt, file_failures
+from autotune.store.migrating import migrate
+from autotune.store.models import Base, DeviceRow, ProblemRow, TrialRow, WinnerRow
+from autotune.store.opening import check_file, file_engine, prepare_writing
+
+_ROWS_AT_ONCE = 1000
+
+
+def check_snapshot_path(path: Path) -> None:
+    """Raises StoreError where a snapshot may not be written."""
+    if check_file(path) and path.with_name(path.name + "-wal").exists():
+        raise StoreError(f"{path} is a database in use", hint="name another file")
+    prepare_writing(path)
+
+
+def write_snapshot(source: Connection, path: Path, device_slug: str | None) -> None:
+    """Copy rows from an open transaction into a new file, which replaces `path` once it is whole."""
+    with file_failures(str(path)), tempfile.TemporaryDirectory(dir=path.absolute().parent, prefix=".autotune-") as here:
+        whole, compact = Path(here) / "whole.sqlite", Path(here) / "compact.sqlite"
+        engine = file_engine(whole, foreign_keys=False, pooled=False)
+        migrate(engine, str(path))
+        with engine.begin() as copy:
+            for table, rows in _contents(device_slug):
+                _copy(source, copy, table, rows)
+        attempt(lambda: _compact(whole, compact), str(path))
+        compact.replace(path)
+
+
+def _contents(device_slug: str | None) -> Iterable[tuple[Table, Any]]:
+    """Tables with the rows to copy, those referred to first."""
+    tables = Base.metadata.tables
+    chosen = {name: select(table).order_by(table.c.id) for name, table in tables.items()}
+    if device_slug is not None:
+        ids = select(DeviceRow.id).where(DeviceRow.slug == device_slug)
+        used = select(TrialRow.problem_id).where(TrialRow.device_id.in_(ids))
+        used_too = select(WinnerRow.problem_id).where(WinnerRow.device == device_slug)
+        chosen["devices"] = chosen["devices"].where(DeviceRow.slug == device_slug)
+        chosen["trials"] = chosen["trials"].where(TrialRow.device_id.in_(ids))
+        chosen["winners"] = chosen["winners"].where(WinnerRow.device == device_slug)
+        chosen["problems"] = chosen["problems"].where(ProblemRow.id.in_(used.union(used_too)))
+    return [(table, chosen[table.name]) for table in Base.metadata.sorted_tables]
+
+
+def _copy(source: Connection, copy: Connection, table: Table, rows: Any) -> None:
+    result = source.execution_options(yield_per=_ROWS_AT_ONCE).execute(rows)
+    for some in result.mappings().partitions():
+        copy.execute(insert(table), [dict(row) for row in some])
+
+
+def _compact(whole: Path, compact: Path) -> None:
+    # VACUUM INTO leaves a file without a write-ahead log, whatever the journal of the original.
+    connection = sqlite3.connect(whole, isolation_level=None)
+    try:
+        connection.execute("VACUUM INTO ?", (str(compact),))
+    finally:
+        connection.close()

@@ -1,0 +1,580 @@
+"""The command line: arguments, errors, what is printed where, interrupts; once with the real device."""
+
+import io
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from rich.console import Console
+from rich.live import Live
+
+import autotune
+from autotune.cli import main
+from autotune.cli.arguments import make_parser, parse_budget
+from autotune.display import (
+    LiveProgress,
+    PlainProgress,
+    bytes_text,
+    duration_text,
+    failures_text,
+    gain_text,
+    print_devices,
+    progress,
+    time_text,
+    total_text,
+)
+from autotune.errors import UsageError
+from autotune.family import Configuration, Device, DeviceLimits
+from autotune.kernels.gemm import GemmProblem
+from autotune.search import Budget, Listener, Outcome
+from autotune.trial import Measurement, Provenance, Request, Timer, Trial, TrialState, Winner
+
+COMMANDS = ("devices", "presets", "run", "lookup", "export", "import")
+
+DEVICE = Device(
+    slug="adreno-730", vendor="Qualcomm", model="Adreno 730", family="adreno", selector="0:0",
+    name="QUALCOMM Adreno(TM)", platform="QUALCOMM Snapdragon(TM)",
+    version="OpenCL 3.0 Adreno(TM) 730", driver="E031.40",
+    limits=DeviceLimits(
+        has_images=True, max_image_width=16384, max_image_height=16384, image_pitch_alignment=64,
+        sub_group_sizes=(64, 128), global_memory_bytes=2**31, max_allocation_bytes=2**28,
+    ),
+)  # fmt: skip
+NAIVE = Configuration.of("naive", work_group_m=0, work_group_n=0)
+START = Configuration.of("dot", vector_width=4)
+
+
+def _winner(problem: GemmProblem, time_ns: float = 1e6, **changes: Any) -> Winner:
+    provenance = Provenance(
+        driver="1", template_hash="0" * 12, space_version=1, tool_version="0.1.0", measured_at="2026-01-01T00:00:00Z"
+    )
+    winner = Winner(
+        device=DEVICE.slug, problem=problem, configuration=START, time_ns=time_ns, default_ns=2 * time_ns,
+        baseline_ns=10 * time_ns, gain_low=1.9, gain_high=2.1, samples=11, is_default=False, provenance=provenance,
+    )  # fmt: skip
+    return replace(winner, **changes)
+
+
+def _outcome(request: Request, winner: Winner | None, *, is_finished: bool = True) -> Outcome:
+    failures = {"timed out": 1}
+    return Outcome(
+        request=request, winner=winner, new_trials=2, resumed_trials=0, failures=failures, is_finished=is_finished
+    )
+
+
+def _trial(time_ns: float | None) -> Trial:
+    if time_ns is None:
+        return Trial(configuration=START, state=TrialState.TIMED_OUT)
+    measurement = Measurement(time_ns=time_ns, samples_ns=(time_ns,), calls_per_sample=1, timer=Timer.EVENT)
+    return Trial(configuration=START, state=TrialState.COMPLETE, measurement=measurement)
+
+
+class FakeTune:
+    """Stands for search.tune: tells the listener of two trials a request, and remembers what it was asked."""
+
+    def __init__(self) -> None:
+        self.requests: list[Request] = []
+        self.budget = Budget()
+        self.options: dict[str, Any] = {}
+        self.during: Callable[[], None] = lambda: None
+        self.wins = True
+
+    def __call__(
+        self,
+        device: Device,
+        requests: Sequence[Request],
+        store: Any,
+        budget: Budget,
+        listener: Listener,
+        **options: Any,
+    ) -> list[Outcome]:
+        self.requests, self.budget, self.options = list(requests), budget, options
+        outcomes = []
+        for number, request in enumerate(requests, start=1):
+            assert isinstance(request.problem, GemmProblem)
+            listener.problem_started(request, number, len(requests), 5000, 85 if number == 1 else 0)
+            listener.trial_finished(request, _trial(1e6), 1, 1e6)
+            listener.trial_finished(request, _trial(None), 2, 1e6)
+            self.during()
+            was_stopped = options["should_stop"]()
+            if not was_stopped:
+                listener.finals_started(request, 4)
+            winner = _winner(request.problem) if self.wins else None
+            outcomes.append(_outcome(request, winner, is_finished=not was_stopped))
+            listener.problem_finished(outcomes[-1])
+            if was_stopped:
+                break
+        return outcomes
+
+
+@pytest.fixture
+def tune(monkeypatch: pytest.MonkeyPatch) -> FakeTune:
+    fake = FakeTune()
+    monkeypatch.setattr("autotune.device.discovery.discover", lambda: [DEVICE])
+    monkeypatch.setattr("autotune.search.tune", fake)
+    return fake
+
+
+@pytest.fixture
+def database(tmp_path: Path) -> str:
+    return str(tmp_path / "tuned.sqlite")
+
+
+def _command(*arguments: str, **options: Any) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "autotune", *arguments], capture_output=True, text=True, timeout=120, **options
+    )
+
+
+# Help and errors
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_every_command_has_help_with_an_example(command: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as caught:
+        main([command, "--help"])
+    assert caught.value.code == 0
+    assert f"autotune {command}" in capsys.readouterr().out.split("example")[1]
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_examples_in_help_are_accepted(command: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main([command, "--help"])
+    for line in capsys.readouterr().out.split("example")[1].splitlines()[1:]:
+        arguments = line.split(">")[0].split()[1:]
+        assert not arguments or make_parser().parse_args(arguments).command
+
+
+@pytest.mark.parametrize("arguments", [["--help"], ["run", "--help"], ["--version"], ["presets"], ["run", "--device"]])
+def test_light_commands_load_no_heavy_library(arguments: list[str]) -> None:
+    code = (
+        "import sys; from autotune.cli import main\n"
+        "try: main(sys.argv[1:])\n"
+        "except SystemExit: pass\n"
+        "heavy = {'optuna', 'sqlalchemy', 'alembic', 'pyopencl', 'numpy', 'jinja2'} & set(sys.modules)\n"
+        "sys.exit(f'LOADED {heavy}' if heavy else 0)"
+    )
+    done = subprocess.run([sys.executable, "-c", code, *arguments], capture_output=True, text=True)
+    assert (done.returncode, "LOADED" in done.stderr) == (0, False), done.stderr
+
+
+def test_version(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main(["--version"])
+    assert capsys.readouterr().out == f"autotune {autotune.__version__}\n"
+
+
+RUN = ("run", "--device", "adreno", "--shape", "8,8,8")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ((), "COMMAND (autotune --help)"),
+        (("tune",), "invalid choice: 'tune'"),
+        (("run",), "required: --device (autotune run --help)"),
+        (("run", "--device", "adreno"), "nothing to tune (give --shape"),
+        (("run", "--device", "adreno", "--shape"), "expected at least one argument"),
+        (("run", "--device", "adreno", "--shape", "-1,2,3"), "m must be at least 1, not -1"),
+        (("run", "--device", "adreno", "--shape", "1,0,3"), "n must be at least 1, not 0"),
+        (("run", "--device", "adreno", "--shape", "1,2"), "'1,2' is not a shape (write M,N,K"),
+        (("run", "--device", "adreno", "--shape", "1,2,three"), "is not a shape"),
+        (("run", "--device", "adreno", "--shape", "9" * 5000 + ",1,1"), "is not a shape"),
+        (("run", "--device", "adreno", "--shape", "2000000000,2000000000,1"), "more than 2147483647 elements"),
+        (("run", "--device", "adreno", "--shape", "20000,1,20000"), "A needs 1526 MiB"),
+        (("run", "--device", "adreno", "--shapes", "/nonexistent"), "/nonexistent: cannot be read: No such file"),
+        (("run", "--device", "adreno", "--preset", "alexnet"), "there is no preset 'alexnet' (there are resnet50"),
+        (("run", "--device", "mali", "--shape", "1,2,3"), "no device fits 'mali'"),
+        (("run", "--device", "", "--shape", "1,2,3"), "no device fits"),
+        ((*RUN, "--budget", "0"), "'0' is no time above zero"),
+        ((*RUN, "--budget", "0h0m"), "is no time above zero"),
+        ((*RUN, "--budget", "-5m"), "'-5m' is no time above zero"),
+        ((*RUN, "--budget", "soon"), "'soon' is no time"),
+        ((*RUN, "--budget", "99999h"), "below a year"),
+        ((*RUN, "--budget", "nan"), "is no time"),
+        ((*RUN, "--budget", ""), "is no time"),
+        ((*RUN, "--trials", "0"), "--trials: '0' is no integer from 1"),
+        ((*RUN, "--trials", "-3"), "--trials: '-3' is no integer"),
+        ((*RUN, "--trials", "1e3"), "--trials: '1e3' is no integer"),
+        ((*RUN, "--seed", "-1"), "--seed: '-1' is no integer"),
+        ((*RUN, "--algorithm", "magic"), "gemm has no algorithm 'magic' (there are naive"),
+        ((*RUN, "--fast"), "unrecognized arguments: --fast"),
+        (("lookup", "--device", "adreno", "-1", "2", "3"), "a size: '-1' is no integer from 1"),
+        (("lookup", "--device", "adreno", "1", "2", "3.5"), "a size: '3.5' is no integer"),
+        (("lookup", "--device", "adreno", "1", "2"), "required: K"),
+        (("lookup", "--device", "a", "1", "2", "3", "--db", "x", "--table", "y"), "not allowed with"),
+        (("export", "--format", "xml"), "invalid choice: 'xml'"),
+        (("export", "--format", "sqlite"), "a SQLite table is a file (--output FILE)"),
+        (("presets", "alexnet"), "there is no preset 'alexnet'"),
+    ],
+)
+@pytest.mark.usefixtures("tune")
+def test_wrong_usage_is_one_clear_line(
+    arguments: tuple[str, ...], message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(arguments) == 2
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    lines = captured.err.splitlines()
+    assert lines[0].startswith("autotune: error: ")
+    assert message in captured.err
+    assert len(captured.err) < 1200
+    assert len(lines) == 1 or "OpenCL shows" in lines[0]
+
+
+def test_a_shapes_file_with_a_bad_line_names_it(
+    tune: FakeTune, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "shapes.txt"
+    path.write_text("1,2,3\n4,5,six\n")
+    assert main(["run", "--device", "adreno", "--shapes", str(path)]) == 2
+    assert f"{path}:2: '4,5,six' is not a shape" in capsys.readouterr().err
+    assert tune.requests == []
+
+
+def _explode() -> list[Device]:
+    raise RuntimeError("the driver\nsaid no")
+
+
+def test_an_unexpected_error_is_one_line_with_the_way_to_the_traceback(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("autotune.device.discovery.discover", _explode)
+    monkeypatch.setattr("autotune.cli._forget_output", lambda: None)
+    assert main(["devices"]) == 1
+    line = "autotune: error: unexpected RuntimeError: the driver said no (set AUTOTUNE_TRACEBACK=1 to see where)\n"
+    assert capfd.readouterr().err == line
+    monkeypatch.setenv("AUTOTUNE_TRACEBACK", "1")
+    assert main(["devices"]) == 1
+    error = capfd.readouterr().err
+    assert "Traceback (most recent call last)" in error
+    assert error.endswith(line)
+
+
+def test_ctrl_c_before_a_search_ends_quietly(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def interrupt() -> list[Device]:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("autotune.device.discovery.discover", interrupt)
+    assert main(["devices"]) == 130
+    assert capsys.readouterr().err == ""
+
+
+@pytest.mark.parametrize("arguments", ["presets", "presets --json"])
+def test_a_closed_pipe_is_no_error(arguments: str) -> None:
+    done = subprocess.run(
+        ["bash", "-c", f'(sleep 0.2; {sys.executable} -m autotune {arguments}) | true; echo "${{PIPESTATUS[0]}}"'],
+        capture_output=True,
+        text=True,
+    )
+    assert (done.stdout, done.stderr) == ("141\n", "")
+
+
+def test_a_full_disk_is_one_line() -> None:
+    if not Path("/dev/full").exists():
+        pytest.skip("needs /dev/full")
+    with Path("/dev/full").open("w") as full:
+        done = subprocess.run(
+            [sys.executable, "-m", "autotune", "presets"], stdout=full, stderr=subprocess.PIPE, text=True
+        )
+    assert done.returncode == 1
+    assert done.stderr.count("\n") == 1
+    assert "No space left" in done.stderr
+
+
+def test_output_survives_a_poor_encoding() -> None:
+    environment = {**os.environ, "PYTHONIOENCODING": "ascii", "PYTHONUTF8": "0", "LC_ALL": "C"}
+    done = _command("presets", "bert-base", env=environment)
+    assert done.returncode == 0
+    assert "attention scores" in done.stdout
+
+
+# Arguments
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"),
+    [("90", 90), ("90s", 90), ("10m", 600), ("1.5h", 5400), ("1h30m", 5400), ("2M5S", 125), (" 0.5s ", 0.5)],
+)
+def test_budget_reads_times(text: str, seconds: float) -> None:
+    assert parse_budget(text) == seconds
+
+
+@pytest.mark.parametrize("text", ["1m2h", "5 m", "m", "1e9", "\u0665m", "9" * 5000, "inf", "1d"])
+def test_budget_refuses_the_rest(text: str) -> None:
+    with pytest.raises(UsageError):
+        parse_budget(text)
+
+
+# devices and presets
+
+
+def test_devices_tells_limits_and_traps(tune: FakeTune, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["devices"]) == 0
+    out = capsys.readouterr().out
+    for text in (
+        "0:0  adreno-730",
+        "Qualcomm, Adreno 730",
+        "E031.40",
+        "16 KiB",
+        "16384 x 16384",
+        "64, 128",
+        "64 pixels",
+    ):
+        assert text in out
+    assert "beware" in out
+
+
+@pytest.mark.usefixtures("tune")
+def test_devices_as_json(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["devices", "--json"]) == 0
+    (device,) = json.loads(capsys.readouterr().out)
+    assert (device["slug"], device["limits"]["local_memory_bytes"]) == ("adreno-730", 16 * 1024)
+    assert device["profile"]
+    assert isinstance(device["traps"], list)
+
+
+def test_device_names_are_never_markup_or_escapes() -> None:
+    stream = io.StringIO()
+    hostile = replace(DEVICE, name="[red]x[/red] :smile:", model="[bold")
+    print_devices([hostile, hostile], {}, stream)
+    assert stream.getvalue().count("[red]x[/red] :smile:") == 2
+
+
+def test_presets_lists_all_and_one(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["presets"]) == 0
+    out = capsys.readouterr().out
+    assert all(name in out for name in ("resnet50", "mobilenetv2", "bert-base", "llama-1b-prefill", "llama-1b-decode"))
+    assert main(["presets", "resnet50", "--json"]) == 0
+    (requests,) = json.loads(capsys.readouterr().out).values()
+    assert requests[0] == {
+        "problem": GemmProblem(m=64, n=12544, k=147).to_dict(), "calls": 1, "label": "conv1 7x7"
+    }  # fmt: skip
+
+
+# run
+
+
+def test_run_merges_all_sources_and_passes_its_options_on(
+    tune: FakeTune, tmp_path: Path, database: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "shapes.txt"
+    path.write_text("128,768,768 x2 mine\n")
+    arguments = [
+        "run", "--device", "730", "--shape", "8,8,8", "4x4x4", "--shape", "8,8,8", "--shapes", str(path),
+        "--preset", "bert-base", "--trials", "7", "--budget", "1m", "--algorithm", "dot", "naive", "--seed", "3",
+        "--db", database,
+    ]  # fmt: skip
+    assert main(arguments) == 0
+    found = [(request.problem.label, request.calls, request.label) for request in tune.requests[:3]]
+    assert found == [
+        ("8x8x8", 2, ""), ("4x4x4", 1, ""), ("128x768x768", 50, "mine, query, key, value, attention output")
+    ]  # fmt: skip
+    assert tune.budget == Budget(trials=7, seconds=60)
+    assert (tune.options["algorithms"], tune.options["seed"]) == (["dot", "naive"], 3)
+    captured = capsys.readouterr()
+    assert "continuing: 85 trials stored" in captured.err
+    assert "before (default)" in captured.out
+    assert "continuing" not in captured.out
+
+
+def test_run_says_which_budget_it_takes(tune: FakeTune, database: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([*RUN, "--db", database]) == 0
+    assert tune.budget == Budget(trials=100)
+    assert "100 new trials" in capsys.readouterr().err
+
+
+def test_run_table_names_every_parameter_of_a_single_winner(
+    tune: FakeTune, database: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main([*RUN, "--trials", "2", "--quiet", "--db", database]) == 0
+    captured = capsys.readouterr()
+    assert captured.err == ""
+    assert "2x (1.9 to 2.1)" in captured.out
+    assert "10x" in captured.out
+    assert "dot(vector_width=4)" in captured.out
+    assert max(map(len, captured.out.splitlines())) < 120
+
+
+def test_run_as_json_keeps_standard_output_clean(
+    tune: FakeTune, database: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main([*RUN, "--trials", "2", "--json", "--db", database]) == 0
+    captured = capsys.readouterr()
+    result = json.loads(captured.out)
+    assert "trial 1/2" in captured.err
+    assert (result["device"], result["is_complete"]) == ("adreno-730", True)
+    (outcome,) = result["outcomes"]
+    assert outcome["problem"]["m"] == 8
+    assert outcome["winner"]["configuration"] == {"algorithm": "dot", "vector_width": 4}
+    assert outcome["failures"] == {"timed out": 1}
+    assert result["total"] == {"default_ns": 2e6, "tuned_ns": 1e6}
+
+
+def test_run_leaves_out_what_a_network_asks_for_and_the_device_cannot_hold(
+    tune: FakeTune, database: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["run", "--device", "adreno", "--preset", "llama-1b-decode", "--trials", "1", "--db", database]) == 0
+    assert "left out: 1x128256x2048: B needs 1002 MiB" in capsys.readouterr().err
+    assert len(tune.requests) == 6
+
+
+def test_run_without_any_winner_fails(tune: FakeTune, database: str, capsys: pytest.CaptureFixture[str]) -> None:
+    tune.wins = False
+    assert main([*RUN, "--trials", "2", "--db", database]) == 1
+    captured = capsys.readouterr()
+    assert "no configuration ran right for 8x8x8" in captured.err
+    assert "none" in captured.out
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_an_interrupt_stops_keeps_and_says_how_to_go_on(
+    tune: FakeTune, database: str, capfd: pytest.CaptureFixture[str], number: signal.Signals
+) -> None:
+    tune.during = lambda: os.kill(os.getpid(), number)
+    former = signal.getsignal(number)
+    arguments = [*RUN, "9,9,9", "--trials", "2", "--db", database]
+    assert main(arguments) == 130
+    captured = capfd.readouterr()
+    assert "stopping after the running trial" in captured.err
+    assert f"autotune run --device adreno --shape 8,8,8 9,9,9 --trials 2 --db {database}" in captured.err
+    assert "8x8x8" in captured.out
+    assert "9x9x9" not in captured.out
+    assert signal.getsignal(number) == former
+
+
+def test_json_of_an_interrupted_run_says_so(tune: FakeTune, database: str, capfd: pytest.CaptureFixture[str]) -> None:
+    tune.during = lambda: os.kill(os.getpid(), signal.SIGINT)
+    assert main([*RUN, "--trials", "2", "--json", "--db", database]) == 130
+    assert json.loads(capfd.readouterr().out)["is_complete"] is False
+
+
+@pytest.mark.parametrize("ignored", [False, True])
+def test_the_second_interrupt_ends_at_once_unless_interrupts_are_ignored(ignored: bool) -> None:
+    code = (
+        "import os, signal, sys\n"
+        f"if {ignored}: signal.signal(signal.SIGINT, signal.SIG_IGN)\n"
+        "from autotune.cli.run import _Interrupts\n"
+        "with _Interrupts() as interrupts:\n"
+        "    os.kill(os.getpid(), signal.SIGINT)\n"
+        "    print(interrupts.are_requested, flush=True)\n"
+        "    os.kill(os.getpid(), signal.SIGINT)\n"
+        "    print('alive')\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    expected = (0, "False\nalive\n") if ignored else (130, "True\n")
+    assert (done.returncode, done.stdout) == expected
+
+
+# Progress
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now = 100.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+REQUEST = Request(problem=GemmProblem(m=100, n=100, k=50), label="fc")
+
+
+def test_plain_progress_tells_better_trials_and_then_every_ten_seconds() -> None:
+    stream, clock = io.StringIO(), Clock()
+    listener = PlainProgress(Budget(trials=4, seconds=100), stream, clock)
+    listener.problem_started(REQUEST, 1, 2, 5000, 0)
+    clock.now += 1
+    listener.trial_finished(REQUEST, _trial(1e6), 1, 1e6)
+    clock.now += 1
+    listener.trial_finished(REQUEST, _trial(None), 2, 1e6)
+    clock.now += 10
+    listener.trial_finished(REQUEST, _trial(2e6), 3, 1e6)
+    listener.finals_started(REQUEST, 4)
+    listener.problem_finished(_outcome(REQUEST, _winner(GemmProblem(m=100, n=100, k=50))))
+    assert stream.getvalue().splitlines() == [
+        "[1/2] 100x100x50 (fc): 5000 configurations",
+        "  trial 1/4, best 1 GFLOP/s, 0:07 left",
+        "  trial 3/4, best 1 GFLOP/s, 1 failed (1 timed out), 0:20 left",
+        "  finals: 4 configurations measured in turns",
+        "  dot: 1 ms, 1 GFLOP/s, 2x (1.9 to 2.1) over the default (2 trials, 1 failed (1 timed out))",
+    ]
+
+
+def test_plain_progress_by_time_alone_counts_down_and_never_below_zero() -> None:
+    stream, clock = io.StringIO(), Clock()
+    listener = PlainProgress(Budget(seconds=30), stream, clock)
+    listener.problem_started(REQUEST, 1, 1, 5000, 3)
+    clock.now += 10
+    listener.trial_finished(REQUEST, _trial(None), 1, float("inf"))
+    clock.now += 90
+    listener.trial_finished(REQUEST, _trial(1e6), 2, 1e6)
+    assert stream.getvalue().splitlines() == [
+        "[1/1] 100x100x50 (fc): 5000 configurations; continuing: 3 trials stored",
+        "  trial 1, 1 failed (1 timed out), 0:20 left",
+        "  trial 2, best 1 GFLOP/s, 1 failed (1 timed out), 0:00 left",
+    ]
+
+
+def test_live_progress_redraws_one_line() -> None:
+    stream = io.StringIO()
+    console = Console(file=stream, force_terminal=True, width=100, markup=False)
+    with Live(console=console, auto_refresh=False, transient=True) as live:
+        listener = LiveProgress(Budget(trials=4), live)
+        live.get_renderable = listener.render  # type: ignore[method-assign]
+        assert listener.render().plain == ""
+        listener.problem_started(REQUEST, 1, 1, 5000, 0)
+        listener.trial_finished(REQUEST, _trial(1e6), 1, 1e6)
+        listener.trial_finished(REQUEST, _trial(2e6), 2, 1e6)
+        assert "trial 2/4, best 1 GFLOP/s" in listener.render().plain
+        assert "trial 1/4" in stream.getvalue()
+        assert "trial 2/4" not in stream.getvalue()  # no better: waits for the next refresh
+
+
+def test_progress_chooses_by_where_it_leads() -> None:
+    class Terminal(io.StringIO):
+        def isatty(self) -> bool:
+            return True
+
+    with progress(Budget(), io.StringIO(), is_quiet=False) as listener:
+        assert isinstance(listener, PlainProgress)
+    with progress(Budget(), Terminal(), is_quiet=False) as listener:
+        assert isinstance(listener, LiveProgress) == (os.environ.get("TERM", "") not in ("dumb", "unknown"))
+    stream = io.StringIO()
+    with progress(Budget(), stream, is_quiet=True) as listener:
+        FakeTune()(DEVICE, [REQUEST], None, Budget(), listener, should_stop=lambda: False)
+    assert stream.getvalue() == ""
+
+
+def test_texts_for_people() -> None:
+    assert [time_text(ns) for ns in (999, 1234, 5.6789e6, 1e9)] == ["999 ns", "1.234 us", "5.679 ms", "1 s"]
+    assert [duration_text(s) for s in (-1, 59.6, 3723)] == ["0:00", "1:00", "1:02:03"]
+    assert [bytes_text(n) for n in (100, 32768, 3 * 2**29)] == ["100 bytes", "32 KiB", "1.5 GiB"]
+    assert failures_text({"timed out": 1, "crashed": 2}) == "3 failed (1 timed out, 2 crashed)"
+    assert failures_text({}) == ""
+    problem = GemmProblem(m=1, n=1, k=1)
+    assert gain_text(_winner(problem, is_default=True)) == "1x (the default)"
+    assert gain_text(_winner(problem, samples=0)) == "2x (provisional)"
+
+
+def test_total_weighs_by_calls_and_says_what_it_leaves_out() -> None:
+    problem, other = GemmProblem(m=1, n=1, k=1), GemmProblem(m=2, n=2, k=2)
+    outcomes = [
+        _outcome(Request(problem=problem, calls=10), _winner(problem, 1e6)),
+        _outcome(Request(problem=other, calls=2), _winner(other, 5e6, default_ns=5e6, is_default=True)),
+        _outcome(Request(problem=other), None),
+    ]
+    expected = (
+        "total of 12 calls: 30 ms before (default), 20 ms after: 1.5x; 1 of 3 shapes have no winner and are not counted"
+    )
+    assert total_text(outcomes) == expected

@@ -1,0 +1,411 @@
+"""Discovery over fake drivers that refuse, lie and break, and over the real PoCL device."""
+
+import builtins
+import ctypes
+import json
+import logging
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from autotune.device import discovery
+from autotune.device.discovery import discover, select, to_plain
+from autotune.errors import DeviceSelectionError
+from autotune.family import Device, DeviceLimits
+
+REAL_GET_DEVICE_INFO = discovery._get_device_info
+
+ADRENO = {
+    "name": "QUALCOMM Adreno(TM) 740",
+    "vendor": "QUALCOMM",
+    "vendor_id": 0x5143,
+    "version": "OpenCL 3.0 Adreno(TM) 740",
+    "opencl_c_version": "OpenCL C 3.0 Adreno(TM) 740",
+    "driver_version": "OpenCL 3.0 QUALCOMM build: 0842.27.1 Compiler E031.50.19.18",
+    "type": 4,
+    "max_compute_units": 6,
+    "max_work_group_size": 1024,
+    "max_work_item_sizes": [1024, 1024, 1024],
+    "local_mem_size": 32768,
+    "local_mem_type": 1,
+    "global_mem_size": 6 << 30,
+    "max_mem_alloc_size": 1 << 30,
+    "image_support": 1,
+    "image2d_max_width": 16384,
+    "image2d_max_height": 16384,
+    "host_unified_memory": 1,
+    "double_fp_config": 0,
+    "extensions": "cl_khr_fp16  cl_khr_subgroups cl_khr_fp16 ",
+    "int_ptr": 0xAD,
+}
+CPU = {
+    "name": "pthread-AMD EPYC",
+    "vendor": "AuthenticAMD",
+    "version": "OpenCL 3.0 PoCL HSTR: pthread-x86_64-unknown-linux-gnu-generic",
+    "type": 2,
+    "extensions": "cl_khr_fp64",
+    "int_ptr": 0xC0,
+}
+H200 = {
+    "name": "NVIDIA H200",
+    "vendor": "NVIDIA Corporation",
+    "vendor_id": 0x10DE,
+    "version": "OpenCL 3.0 CUDA",
+    "type": 4,
+    "max_num_sub_groups": 0,
+    "extensions": "cl_khr_fp64 cl_nv_device_attribute_query",
+    "int_ptr": 0x40,
+}
+
+
+class FakeDevice:
+    """A device that answers only what it was given; an exception given is raised."""
+
+    def __init__(self, answers: Mapping[str, Any]) -> None:
+        self._answers = answers
+
+    def __getattr__(self, name: str) -> Any:
+        answer = self._answers.get(name, RuntimeError(f"clGetDeviceInfo failed: INVALID_VALUE {name}"))
+        if isinstance(answer, BaseException):
+            raise answer
+        return answer
+
+
+class FakePlatform:
+    def __init__(self, name: str, devices: Sequence[Mapping[str, Any]] | Exception) -> None:
+        self.name = name
+        self._devices = devices
+
+    def get_devices(self) -> list[FakeDevice]:
+        if isinstance(self._devices, Exception):
+            raise self._devices
+        return [FakeDevice(answers) for answers in self._devices]
+
+
+@pytest.fixture(autouse=True)
+def raw_answers(monkeypatch: pytest.MonkeyPatch) -> dict[tuple[int, int], list[int]]:
+    """Answers of clGetDeviceInfo by device pointer and code: the real one would follow a fake's pointer."""
+    answers: dict[tuple[int, int], list[int]] = {}
+
+    def get_device_info(pointer: Any, code: int, room: Any, numbers: Any, size: Any) -> int:
+        values = answers.get((pointer.value, code))
+        if values is None:
+            return -30
+        numbers[: len(values)] = values
+        size._obj.value = len(values) * ctypes.sizeof(numbers._type_)
+        assert size._obj.value <= room.value
+        return 0
+
+    monkeypatch.setattr(discovery, "_get_device_info", lambda: get_device_info)
+    return answers
+
+
+@pytest.fixture
+def real_loader(monkeypatch: pytest.MonkeyPatch, raw_answers: object) -> None:
+    monkeypatch.setattr(discovery, "_get_device_info", REAL_GET_DEVICE_INFO)
+
+
+def devices_of(*answers: Mapping[str, Any], platform: str = "Some platform") -> list[Device]:
+    return discover([FakePlatform(platform, answers)])
+
+
+def test_a_device_is_described_from_its_answers(raw_answers: dict[tuple[int, int], list[int]]) -> None:
+    raw_answers[0xAD, 0x104A] = [64]
+    (found,) = devices_of(ADRENO, platform="QUALCOMM Snapdragon(TM)")
+    assert (found.slug, found.vendor, found.model, found.family) == ("adreno-740", "Qualcomm", "Adreno 740", "adreno")
+    assert (found.selector, found.platform) == ("0:0", "QUALCOMM Snapdragon(TM)")
+    assert (found.name, found.driver) == (ADRENO["name"], ADRENO["driver_version"])
+    assert (found.version, found.opencl_c_version) == (ADRENO["version"], ADRENO["opencl_c_version"])
+    assert found.limits == DeviceLimits(
+        compute_units=6,
+        max_work_group_size=1024,
+        max_work_item_sizes=(1024, 1024, 1024),
+        local_memory_bytes=32768,
+        local_memory_is_dedicated=True,
+        global_memory_bytes=6 << 30,
+        max_allocation_bytes=1 << 30,
+        has_images=True,
+        max_image_width=16384,
+        max_image_height=16384,
+        image_pitch_alignment=64,
+        sub_group_sizes=(),
+        has_sub_groups=True,
+        has_float16=True,
+        has_float64=False,
+        is_cpu=False,
+        shares_host_memory=True,
+        extensions=("cl_khr_fp16", "cl_khr_subgroups"),
+    )
+
+
+def test_a_driver_that_refuses_every_query_but_its_type_still_counts() -> None:
+    (found,) = devices_of({"type": 4})
+    assert (found.slug, found.family, found.name) == ("gpu-unknown", "gpu", "")
+    assert found.limits.local_memory_bytes == 0
+    assert found.limits.max_work_group_size == 256
+    assert len(found.limits.max_work_item_sizes) == 3
+    assert not found.limits.has_images
+    assert found.limits.constraint_values()["max_work_group_1"] == 256
+
+
+def test_nonsense_answers_do_no_harm() -> None:
+    (found,) = devices_of(
+        {
+            "type": 4,
+            "name": UnicodeDecodeError("utf-8", b"\xff", 0, 1, "bad"),
+            "vendor": None,
+            "version": "OpenCL\n3.0\0\0",
+            "driver_version": "x" * 10_000_000,
+            "max_compute_units": "many",
+            "max_work_item_sizes": [64],
+            "max_work_group_size": 64,
+            "image_support": 0,
+            "image2d_max_width": 16384,
+            "extensions": 7,
+        }
+    )
+    assert found.version == "OpenCL 3.0"
+    assert len(found.driver) == 1000
+    assert found.limits.compute_units == 1
+    assert found.limits.max_work_item_sizes == (64, 64, 64)
+    assert found.limits.max_image_width == 0
+    json.dumps(to_plain(found))
+
+
+@pytest.mark.parametrize(
+    ("extension", "code", "answer", "sizes"),
+    [
+        ("cl_nv_device_attribute_query", 0x4003, [32], (32,)),
+        ("cl_amd_device_attribute_query", 0x4043, [64], (64,)),
+        ("cl_intel_required_subgroup_size", 0x4108, [32, 8, 16], (8, 16, 32)),
+        ("cl_nv_device_attribute_query", 0x4003, [0], ()),
+        ("cl_nv_device_attribute_query", 0x4043, [64], ()),
+        ("cl_khr_fp16", 0x4003, [32], ()),
+    ],
+)
+def test_sub_group_sizes_are_asked_as_each_vendor_answers(
+    raw_answers: dict[tuple[int, int], list[int]], extension: str, code: int, answer: list[int], sizes: tuple[int, ...]
+) -> None:
+    raw_answers[0x40, code] = answer
+    (found,) = devices_of({**H200, "extensions": extension})
+    assert found.limits.sub_group_sizes == sizes
+
+
+@pytest.mark.parametrize(
+    ("answers", "expected"),
+    [
+        ({"version": "OpenCL 3.0 x", "max_num_sub_groups": 32}, True),
+        ({"version": "OpenCL 2.1 x", "max_num_sub_groups": 32}, True),
+        ({"version": "OpenCL 3.0 x", "max_num_sub_groups": 0}, False),
+        ({"version": "OpenCL 3.0 x"}, False),
+        ({"version": "OpenCL 2.0 x", "max_num_sub_groups": 32}, False),
+        ({"version": "OpenCL 1.2 x", "extensions": "cl_intel_subgroups"}, True),
+        ({"version": "OpenCL 2.0 x", "extensions": "cl_khr_subgroups"}, True),
+        ({"version": "OpenCL 2.0 x", "extensions": "cl_khr_subgroups_of_nobody"}, False),
+        ({"version": "nonsense", "max_num_sub_groups": 32}, False),
+    ],
+)
+def test_sub_groups_are_there_by_extension_or_by_version(answers: dict[str, Any], expected: bool) -> None:
+    (found,) = devices_of({"type": 4, **answers})
+    assert found.limits.has_sub_groups is expected
+
+
+def test_a_broken_platform_or_device_hides_no_other(caplog: pytest.LogCaptureFixture) -> None:
+    platforms = [
+        FakePlatform("Broken", RuntimeError("DEVICE_NOT_FOUND\nsecond line")),
+        FakePlatform("Half", [{"name": "lost"}, H200]),
+        FakePlatform("Empty", []),
+        FakePlatform("Good", [CPU]),
+    ]
+    with caplog.at_level(logging.WARNING):
+        found = discover(platforms)
+    assert [(d.selector, d.slug) for d in found] == [("1:1", "nvidia-h200"), ("3:0", "pocl-amd-epyc")]
+    messages = [record.getMessage() for record in caplog.records]
+    assert len(messages) == 2
+    assert "platform 0 (Broken): DEVICE_NOT_FOUND" in messages[0]
+    assert "second line" not in messages[0]
+    assert "device 1:0" in messages[1]
+
+
+def test_nothing_found_says_why_and_what_to_do() -> None:
+    with pytest.raises(DeviceSelectionError) as caught:
+        discover([FakePlatform("Broken", RuntimeError("DEVICE_NOT_FOUND"))])
+    assert "Broken" in caught.value.message
+    assert "DEVICE_NOT_FOUND" in caught.value.message
+    assert "autotune[pocl]" in caught.value.hint
+    with pytest.raises(DeviceSelectionError, match="no OpenCL device"):
+        discover([])
+
+
+def test_no_loader_is_a_clear_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    real_import = builtins.__import__
+
+    def refuse(name: str, *arguments: Any, **more: Any) -> Any:
+        if name == "pyopencl":
+            raise ImportError("libOpenCL.so.1: cannot open shared object file")
+        return real_import(name, *arguments, **more)
+
+    monkeypatch.setattr(builtins, "__import__", refuse)
+    with pytest.raises(DeviceSelectionError, match=r"libOpenCL\.so\.1: cannot open") as caught:
+        discover()
+    assert ".icd files" in caught.value.hint
+    assert "autotune[pocl]" in caught.value.hint
+    assert "LD_LIBRARY_PATH" in caught.value.hint
+
+
+def test_no_platform_is_a_clear_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    import pyopencl
+
+    def none() -> list[Any]:
+        raise pyopencl.LogicError("clGetPlatformIDs", -1001)
+
+    monkeypatch.setattr(pyopencl, "get_platforms", none)
+    with pytest.raises(DeviceSelectionError, match="no OpenCL platform") as caught:
+        discover()
+    assert "autotune[pocl]" in caught.value.hint
+
+
+@pytest.fixture
+def several() -> list[Device]:
+    return discover(
+        [
+            FakePlatform("QUALCOMM Snapdragon(TM)", [ADRENO]),
+            FakePlatform("OpenCLOn12", [ADRENO]),
+            FakePlatform("NVIDIA CUDA", [H200, {**H200, "name": "NVIDIA H200 NVL"}]),
+            FakePlatform("Portable Computing Language", [CPU]),
+        ]
+    )
+
+
+@pytest.mark.parametrize(
+    ("selector", "expected"),
+    [
+        ("adreno-740", "0:0"),
+        ("ADRENO-740 ", "0:0"),
+        ("adreno", "0:0"),
+        ("adreno-740-on12", "1:0"),
+        ("openclon12", "1:0"),
+        ("nvidia-h200", "2:0"),
+        ("NVIDIA H200", "2:0"),
+        ("h200 nvl", "2:1"),
+        ("h200-nvl", "2:1"),
+        ("2:1", "2:1"),
+        ("cpu", "3:0"),
+        ("epyc", "3:0"),
+        ("PoCL", "3:0"),
+        ("E031.50", "one of two"),
+        ("gpu", "one of four"),
+        ("nvidia", "one of two"),
+        ("h200", "one of two"),
+    ],
+)
+def test_selecting(several: list[Device], selector: str, expected: str) -> None:
+    if ":" in expected:
+        assert select(selector, several).selector == expected
+        return
+    count = {"one of two": 2, "one of four": 4}[expected]
+    with pytest.raises(DeviceSelectionError, match=f"^{count} devices fit") as caught:
+        select(selector, several)
+    assert len([line for line in caught.value.message.splitlines() if " on " in line]) == count
+    assert caught.value.exit_status == 2
+
+
+def test_one_device_seen_through_two_platforms_is_told_apart_by_its_numbers() -> None:
+    twice = discover([FakePlatform("NVIDIA CUDA", [H200]), FakePlatform("Another maker's", [H200])])
+    assert twice[0].slug == twice[1].slug
+    with pytest.raises(DeviceSelectionError) as caught:
+        select("nvidia-h200", twice)
+    assert "0:0  nvidia-h200  NVIDIA H200 on NVIDIA CUDA" in caught.value.message
+    assert "1:0  nvidia-h200  NVIDIA H200 on Another maker's" in caught.value.message
+    assert [select(number, twice).selector for number in ("0:0", "1:0")] == ["0:0", "1:0"]
+
+
+@pytest.mark.parametrize(
+    "selector", ["", "  ", "9:9", "0:", "radeon", "x" * 1_000_000, "adreno-73", "adreno\n740", "%s{0}"]
+)
+def test_what_fits_nothing_lists_what_there_is(several: list[Device], selector: str) -> None:
+    with pytest.raises(DeviceSelectionError) as caught:
+        select(selector, several)
+    lines = caught.value.message.splitlines()
+    assert lines[0].startswith("no device fits ")
+    assert len(lines[0]) < 150
+    for found in several:
+        assert any(line.startswith(f"  {found.selector}  {found.slug} ") for line in lines)
+    assert caught.value.hint
+
+
+@pytest.mark.parametrize(
+    ("selector", "named"),
+    [
+        ("adreno", ["/vendor/lib64/libOpenCL.so", "/system/vendor/lib64/libOpenCL.so", "LD_LIBRARY_PATH", "Termux"]),
+        ("adreno-730", ["/vendor/lib64/libOpenCL.so", "OCL_ICD_VENDORS"]),
+        ("mali", ["libmali.so", "/etc/OpenCL/vendors", "OCL_ICD_VENDORS"]),
+        ("cpu", ['pip install "autotune[pocl]"']),
+        ("pocl-amd-epyc", ['pip install "autotune[pocl]"']),
+        ("intel-cpu-core-i7-8700", ['pip install "autotune[pocl]"']),
+        ("nvidia", ["nvidia.icd"]),
+        ("amd", ["amdocl64.icd"]),
+        ("intel", ["intel.icd"]),
+        ("gpu", [".icd files"]),
+        ("something", ["autotune devices"]),
+    ],
+)
+def test_the_mend_fits_what_was_wanted(monkeypatch: pytest.MonkeyPatch, selector: str, named: list[str]) -> None:
+    monkeypatch.delenv("OCL_ICD_VENDORS", raising=False)
+    monkeypatch.delenv("OPENCL_VENDOR_PATH", raising=False)
+    with pytest.raises(DeviceSelectionError) as caught:
+        select(selector, [])
+    assert "OpenCL shows no device" in caught.value.message
+    assert [text for text in named if text not in caught.value.hint] == []
+    assert "\n" not in caught.value.hint
+
+
+def test_the_mend_tells_which_driver_files_are_there(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    (tmp_path / "vendor.icd").write_text("libfoo.so")
+    library = tmp_path / "libOpenCL.so"
+    monkeypatch.setitem(discovery._DRIVER_FILES, "adreno", (str(library), str(tmp_path / "absent.so")))
+    library.touch()
+    monkeypatch.setenv("OCL_ICD_VENDORS", str(tmp_path))
+    with pytest.raises(DeviceSelectionError) as caught:
+        select("adreno", [])
+    assert f"{library} (there)" in caught.value.hint
+    assert "absent.so (not there)" in caught.value.hint
+    assert f"{tmp_path} (now vendor.icd)" in caught.value.hint
+
+
+def test_plain_data_survives_json(several: list[Device]) -> None:
+    for found in several:
+        plain = to_plain(found)
+        assert json.loads(json.dumps(plain)) == plain
+        assert DeviceLimits.from_dict(plain["limits"]) == found.limits
+        assert plain["slug"] == found.slug
+
+
+@pytest.mark.usefixtures("real_loader")
+def test_the_real_processor_device() -> None:
+    import pyopencl
+
+    found = select("cpu", discover())
+    platform_number, device_number = map(int, found.selector.split(":"))
+    raw = pyopencl.get_platforms()[platform_number].get_devices()[device_number]
+    assert found.name == raw.name
+    assert found.slug.startswith("pocl-")
+    assert (found.family, found.limits.is_cpu) == ("cpu", True)
+    assert found.limits.shares_host_memory
+    assert found.limits.compute_units == raw.max_compute_units
+    assert found.limits.max_work_item_sizes == tuple(raw.max_work_item_sizes)
+    assert found.limits.local_memory_bytes == raw.local_mem_size > 0
+
+
+@pytest.mark.usefixtures("real_loader")
+def test_the_loader_is_asked_directly_for_what_pyopencl_does_not_know() -> None:
+    import pyopencl
+
+    raw = next(device for platform in pyopencl.get_platforms() for device in platform.get_devices())
+    assert discovery._query_numbers(raw, 0x1002, ctypes.c_uint) == (raw.max_compute_units,)
+    assert discovery._query_numbers(raw, 0x1005, ctypes.c_size_t) == tuple(raw.max_work_item_sizes)
+    assert discovery._query_numbers(raw, 0x7FFFFFFF, ctypes.c_uint) == ()
+    assert discovery._query_numbers(SimpleNamespace(), 0x1002, ctypes.c_uint) == ()

@@ -1,0 +1,61 @@
+"""Constraint expressions: the same truth for numbers, for columns, and in C."""
+
+import numpy as np
+import pytest
+
+from autotune.errors import ConfigurationError
+from autotune.expression import Expression
+
+TEXTS = [
+    "a % b == 0 and a <= 8",
+    "a < b < c or not a == 3",
+    "min(a, b) * max(b, c) - 1 > 5",
+    "(a + b) // 2 in (1, 2, c)",
+    "s == 'pad' or a % 2 == 0",
+    "s in ('guard', 'pad') and a * b != c",
+]
+CASES = [
+    {"a": a, "b": b, "c": c, "s": s} for a in (1, 2, 3, 8) for b in (1, 2, 5) for c in (1, 4) for s in ("pad", "none")
+]
+
+
+@pytest.mark.parametrize("text", TEXTS)
+def test_agrees_with_python_for_numbers(text: str) -> None:
+    expression = Expression(text)
+    for case in CASES:
+        assert bool(expression(case)) == eval(text, {}, dict(case)), case
+
+
+@pytest.mark.parametrize("text", TEXTS)
+def test_agrees_with_python_for_columns(text: str) -> None:
+    columns = {name: np.array([case[name] for case in CASES]) for name in "abcs"}
+    expected = [eval(text, {}, dict(case)) for case in CASES]
+    assert np.asarray(Expression(text)(columns)).tolist() == expected
+
+
+def test_mixes_numbers_and_columns() -> None:
+    result = Expression("a <= limit and s == 'pad'")({"a": np.array([1, 5, 9]), "limit": 5, "s": "pad"})
+    assert result.tolist() == [True, True, False]
+
+
+def test_names_are_those_used() -> None:
+    assert Expression("a % b == 0 or s == 'x'").names == {"a", "b", "s"}
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["__import__('os')", "a.real == 1", "[x for x in a]", "a ** b", "lambda: 1", "open(a, b)", "a[0]", "1.5 < a"],
+)
+def test_refuses_what_is_no_constraint(text: str) -> None:
+    with pytest.raises(ConfigurationError, match="may not use"):
+        Expression(text)
+
+
+def test_spells_c() -> None:
+    text = Expression("a % b == 0 and (s == 'pad' or min(a, 2) <= b < c) and a in (1, 4) and not a // 2 == 7").to_c(
+        str.upper, lambda value: f"S_{value.upper()}"
+    )
+    assert text == (
+        "(((A % B) == 0) && ((S == S_PAD) || (((A < 2 ? A : 2) <= B) && (B < C))) "
+        "&& ((A == 1) || (A == 4)) && (!((A / 2) == 7)))"
+    )

@@ -1,0 +1,351 @@
+"""Identity from driver strings: every string of the device facts, other vendors, and hostile ones."""
+
+import re
+import time
+
+import pytest
+
+from autotune.identity import FAMILIES, MAX_SLUG, DeviceType, Identity, Strings, architecture_of, identify
+
+
+def qualcomm(name: str, version: str, driver: str = "", units: int = 0) -> Identity:
+    return identify(
+        Strings(
+            name=name,
+            vendor="QUALCOMM",
+            vendor_id=0x5143,
+            version=version,
+            opencl_c_version=version.replace("OpenCL ", "OpenCL C "),
+            driver=driver,
+            platform="QUALCOMM Snapdragon(TM)",
+            compute_units=units,
+        )
+    )
+
+
+def arm(name: str, units: int = 0) -> Identity:
+    return identify(
+        Strings(
+            name=name,
+            vendor="ARM",
+            version="OpenCL 3.0 v1.g13p0-01eac0.4c2f1f8a2b",
+            driver="3.0",
+            platform="ARM Platform",
+            compute_units=units,
+        )
+    )
+
+
+def processor(
+    name: str,
+    platform: str = "Portable Computing Language",
+    vendor: str = "",
+    version: str = "OpenCL 3.0 PoCL HSTR: pthread-x86_64-unknown-linux-gnu-generic",
+) -> Identity:
+    return identify(
+        Strings(
+            name=name,
+            vendor=vendor,
+            vendor_id=0x8086,
+            version=version,
+            platform=platform,
+            device_type=DeviceType.CPU,
+        )
+    )
+
+
+def gpu(name: str, vendor: str = "", vendor_id: int = 0, platform: str = "") -> Identity:
+    return identify(Strings(name=name, vendor=vendor, vendor_id=vendor_id, platform=platform))
+
+
+@pytest.mark.parametrize("number", ["505", "640", "730", "740"])
+def test_adreno_with_a_generic_name_is_told_from_its_version(number: str) -> None:
+    identity = qualcomm(
+        "QUALCOMM Adreno(TM)", f"OpenCL 2.0 Adreno(TM) {number}", "OpenCL 2.0 QUALCOMM Compiler E031.38.11.14"
+    )
+    assert identity == Identity(
+        vendor="Qualcomm",
+        model=f"Adreno {number}",
+        family="adreno",
+        architecture=f"adreno-{number[0]}xx",
+        slug=f"adreno-{number}",
+    )
+
+
+def test_adreno_is_told_from_the_opencl_c_version_alone() -> None:
+    strings = Strings(name="QUALCOMM Adreno(TM)", version="OpenCL 2.0", opencl_c_version="OpenCL C 2.0 Adreno(TM) 642L")
+    assert identify(strings).slug == "adreno-642l"
+
+
+@pytest.mark.parametrize("number", ["623", "643", "690", "732", "735", "750", "825", "830", "840", "642L"])
+def test_adreno_with_its_number_in_the_name(number: str) -> None:
+    identity = qualcomm(
+        f"QUALCOMM Adreno(TM) {number}",
+        f"OpenCL 3.0 Adreno(TM) {number}",
+        "OpenCL 3.0 QUALCOMM build: 0842.27.1 Compiler E031.50.19.18",
+    )
+    assert (identity.vendor, identity.model, identity.family) == ("Qualcomm", f"Adreno {number}", "adreno")
+    assert (identity.slug, identity.architecture) == (f"adreno-{number.lower()}", f"adreno-{number[0]}xx")
+
+
+@pytest.mark.parametrize("number", ["X1-85", "X1-45"])
+def test_adreno_on_windows(number: str) -> None:
+    identity = qualcomm(
+        f"Qualcomm(R) Adreno(TM) {number} GPU",
+        f"OpenCL 3.0 Qualcomm(R) Adreno(TM) {number} GPU",
+        "OpenCL 3.0 QUALCOMM build: 827.0 Compiler DX.18.05.00",
+    )
+    assert (identity.model, identity.slug) == (f"Adreno {number}", f"adreno-{number.lower()}")
+    assert (identity.family, identity.architecture) == ("adreno", "adreno-x1")
+
+
+@pytest.mark.parametrize(("name", "architecture"), [("FD630", "6"), ("FD643", "6"), ("FD702", "6"), ("FD740", "7")])
+def test_adreno_under_mesa(name: str, architecture: str) -> None:
+    identity = identify(Strings(name=name, vendor="Qualcomm", version="OpenCL 3.0 ", platform="rusticl"))
+    assert (identity.vendor, identity.model, identity.slug) == ("Qualcomm", f"Adreno {name[2:]}", f"adreno-{name[2:]}")
+    assert (identity.family, identity.architecture) == ("adreno", f"adreno-{architecture}xx")
+
+
+def test_adreno_330_tells_no_number_so_none_is_invented() -> None:
+    driver = "OpenCL 1.2 QUALCOMM build: commit Compiler E031.29.00.00"
+    identity = qualcomm("QUALCOMM Adreno(TM)", "OpenCL 1.2 Adreno(TM) ", driver, units=4)
+    assert (identity.vendor, identity.family, identity.architecture) == ("Qualcomm", "adreno", "")
+    assert identity.slug == "adreno-unknown-opencl-1-2-cu4"
+    assert "not told" in identity.model
+    assert "E031.29" in identity.model
+    newer = qualcomm("QUALCOMM Adreno(TM)", "OpenCL 1.2 Adreno(TM) ", driver.replace("29.00.00", "29.02.07"), units=4)
+    assert newer == identity
+    assert qualcomm("QUALCOMM Adreno(TM)", "OpenCL 1.2 Adreno(TM) ", driver).slug == "adreno-unknown-opencl-1-2"
+    assert qualcomm("QUALCOMM Adreno(TM)", "").slug == "adreno-unknown"
+
+
+def test_a_qualcomm_gpu_without_the_word_is_an_adreno_but_another_device_is_not() -> None:
+    assert qualcomm("Snapdragon GPU", "OpenCL 3.0").family == "adreno"
+    dsp = Strings(name="Hexagon DSP", vendor="QUALCOMM", vendor_id=0x5143, device_type=DeviceType.OTHER)
+    assert identify(dsp).slug == "gpu-hexagon-dsp"
+
+
+@pytest.mark.parametrize(
+    ("name", "slug", "model", "architecture"),
+    [
+        ("Mali-G610 MC6 r0p0", "mali-g610-mc6", "Mali-G610 MC6", "mali-valhall"),
+        ("Mali-G610 r0p0", "mali-g610", "Mali-G610", "mali-valhall"),
+        ("Mali-LODX r0p0", "mali-g610", "Mali-G610", "mali-valhall"),
+        ("Mali-G615 MC5 r1p3", "mali-g615-mc5", "Mali-G615 MC5", "mali-valhall"),
+        ("Mali-T628", "mali-t628", "Mali-T628", "mali-midgard"),
+        ("Mali-G71", "mali-g71", "Mali-G71", "mali-bifrost"),
+        ("Mali-G720-Immortalis r0p0", "mali-g720-immortalis", "Mali-G720-Immortalis", "mali-5th-generation"),
+        ("Immortalis-G715 MC11 r1p1", "mali-g715-immortalis-mc11", "Mali-G715-Immortalis MC11", "mali-valhall"),
+        ("Mali-T760 MP8", "mali-t760-mc8", "Mali-T760 MC8", "mali-midgard"),
+        ("Mali-G52 r1 (Panfrost)", "mali-g52", "Mali-G52", "mali-bifrost"),
+        ("Mali G1-Ultra MC10", "mali-g1-ultra-mc10", "Mali-G1-Ultra MC10", "mali-5th-generation"),
+        ("Mali-G57", "mali-g57", "Mali-G57", "mali-valhall"),
+        ("Mali", "mali-unknown", "Mali", ""),
+    ],
+)
+def test_mali(name: str, slug: str, model: str, architecture: str) -> None:
+    expected = Identity(vendor="Arm", model=model, family="mali", architecture=architecture, slug=slug)
+    assert arm(name) == expected
+
+
+def test_mali_cores_come_from_the_compute_units_where_the_name_tells_none() -> None:
+    assert arm("Mali-G610 r0p0", units=4).slug == arm("Mali-LODX r0p0", units=4).slug == "mali-g610-mc4"
+    assert arm("Mali-G610 MC6 r0p0", units=4).slug == "mali-g610-mc6"
+    assert arm("Mali-T628", units=4).slug != arm("Mali-T628", units=2).slug
+
+
+@pytest.mark.parametrize(
+    ("name", "slug", "architecture"),
+    [
+        ("NVIDIA H200", "nvidia-h200", "nvidia-hopper"),
+        ("NVIDIA GeForce RTX 3090", "nvidia-geforce-rtx-3090", "nvidia-ampere"),
+        ("GeForce RTX 3090", "nvidia-geforce-rtx-3090", "nvidia-ampere"),
+        ("NVIDIA GeForce RTX 4080 Laptop GPU", "nvidia-geforce-rtx-4080-laptop-gpu", "nvidia-ada"),
+        ("NVIDIA GeForce RTX 5090", "nvidia-geforce-rtx-5090", "nvidia-blackwell"),
+        ("NVIDIA A10", "nvidia-a10", "nvidia-ampere"),
+        ("A100-SXM4-40GB", "nvidia-a100-sxm4-40gb", "nvidia-ampere"),
+        ("Tesla V100-SXM2-16GB", "nvidia-tesla-v100-sxm2-16gb", "nvidia-volta"),
+        ("Tesla T4", "nvidia-tesla-t4", "nvidia-turing"),
+        ("Orin (nvgpu)", "nvidia-orin", "nvidia-ampere"),
+        ("NVIDIA Z900", "nvidia-z900", ""),
+        ("NVIDIA", "nvidia-unknown", ""),
+    ],
+)
+def test_nvidia(name: str, slug: str, architecture: str) -> None:
+    identity = gpu(name, "NVIDIA Corporation", 0x10DE, "NVIDIA CUDA")
+    assert (identity.vendor, identity.family) == ("NVIDIA", "nvidia")
+    assert (identity.slug, identity.architecture) == (slug, architecture)
+
+
+@pytest.mark.parametrize(
+    ("name", "slug", "architecture"),
+    [
+        ("gfx90a:sramecc+:xnack-", "amd-gfx90a", "amd-cdna2"),
+        ("gfx1100", "amd-gfx1100", "amd-rdna3"),
+        ("gfx1030", "amd-gfx1030", "amd-rdna2"),
+        ("AMD Radeon RX 7900 XTX", "amd-radeon-rx-7900-xtx", "amd-rdna3"),
+        ("AMD Radeon RX 6800 (radeonsi, navi21, LLVM 15.0.7, DRM 3.49)", "amd-radeon-rx-6800", "amd-rdna2"),
+        ("AMD Radeon Pro 5300M Compute Engine", "amd-radeon-pro-5300m", ""),
+        ("Ellesmere", "amd-ellesmere", ""),
+    ],
+)
+def test_amd(name: str, slug: str, architecture: str) -> None:
+    identity = gpu(name, "Advanced Micro Devices, Inc.", 0x1002, "AMD Accelerated Parallel Processing")
+    assert (identity.vendor, identity.family) == ("AMD", "amd")
+    assert (identity.slug, identity.architecture) == (slug, architecture)
+
+
+@pytest.mark.parametrize(
+    ("name", "slug", "architecture"),
+    [
+        ("Intel(R) UHD Graphics 630 [0x3e9b]", "intel-uhd-graphics-630", "intel-gen9"),
+        ("Mesa Intel(R) UHD Graphics 630 (CFL GT2)", "intel-uhd-graphics-630", "intel-gen9"),
+        ("Intel(R) Arc(TM) A770 Graphics", "intel-arc-a770-graphics", "intel-xe-hpg"),
+        ("Intel(R) Graphics [0x9a49]", "intel-graphics-0x9a49", ""),
+        ("Intel(R) HD Graphics 5500", "intel-hd-graphics-5500", ""),
+    ],
+)
+def test_intel(name: str, slug: str, architecture: str) -> None:
+    identity = gpu(name, "Intel(R) Corporation", 0x8086, "Intel(R) OpenCL Graphics")
+    assert (identity.vendor, identity.family) == ("Intel", "intel")
+    assert (identity.slug, identity.architecture) == (slug, architecture)
+
+
+@pytest.mark.parametrize(
+    ("name", "vendor", "platform", "slug", "family"),
+    [
+        ("Apple M2 Pro", "Apple", "Apple", "apple-m2-pro", "apple"),
+        ("AMD Radeon Pro 5300M Compute Engine", "AMD", "Apple", "amd-radeon-pro-5300m", "amd"),
+        ("Intel(R) UHD Graphics 630", "Intel Inc.", "Apple", "intel-uhd-graphics-630", "intel"),
+        ("PowerVR Rogue GE8320", "Imagination Technologies", "PowerVR", "powervr-rogue-ge8320", "powervr"),
+        ("Samsung Xclipse 920", "Samsung Electronics Co., Ltd.", "Samsung", "gpu-samsung-xclipse-920", "gpu"),
+        ("Vivante OpenCL Device GC7000", "Vivante Corporation", "Vivante", "gpu-vivante-opencl-device-gc7000", "gpu"),
+    ],
+)
+def test_other_gpus(name: str, vendor: str, platform: str, slug: str, family: str) -> None:
+    identity = gpu(name, vendor, platform=platform)
+    assert (identity.slug, identity.family) == (slug, family)
+
+
+def test_a_vendor_known_only_by_its_number() -> None:
+    assert gpu("Ellesmere", "", 0x1002).slug == "amd-ellesmere"
+
+
+@pytest.mark.parametrize(
+    ("name", "slug", "vendor"),
+    [
+        ("pthread-AMD EPYC", "pocl-amd-epyc", "AMD"),
+        ("cpu-znver3-AMD EPYC", "pocl-amd-epyc", "AMD"),
+        ("cpu-znver4-AMD EPYC 9654 96-Core Processor", "pocl-amd-epyc-9654", "AMD"),
+        ("pthread-AMD EPYC 9654 96-Core Processor", "pocl-amd-epyc-9654", "AMD"),
+        ("cpu-skylake-avx512-Intel(R) Xeon(R) CPU E5-2680 v4 @ 2.40GHz", "pocl-intel-xeon-e5-2680-v4", "Intel"),
+        ("pthread-13th Gen Intel(R) Core(TM) i7-13620H", "pocl-intel-core-i7-13620h", "Intel"),
+        ("cpu-znver4-AMD Ryzen 7 7840U w/ Radeon 780M Graphics", "pocl-amd-ryzen-7-7840u", "AMD"),
+        ("cpu-cortex-a76-0xd0b", "pocl-cortex-a76", "Arm"),
+        ("pthread-cortex-a76", "pocl-cortex-a76", "Arm"),
+        ("pthread-0x0a1", "pocl-0x0a1", "unknown"),
+        ("cpu-haswell-", "pocl-haswell", "unknown"),
+        ("cpu-znver4-QEMU Virtual CPU", "pocl-qemu-virtual", "unknown"),
+        ("pthread-", "pocl-unknown", "unknown"),
+    ],
+)
+def test_processors_through_pocl(name: str, slug: str, vendor: str) -> None:
+    identity = processor(name)
+    assert (identity.slug, identity.vendor, identity.family) == (slug, vendor, "cpu")
+
+
+def test_processors_through_other_runtimes() -> None:
+    intel = {"platform": "Intel(R) OpenCL", "vendor": "Intel(R) Corporation", "version": "OpenCL 3.0 (Build 0)"}
+    assert processor("Intel(R) Core(TM) i7-8700 CPU @ 3.20GHz", **intel).slug == "intel-cpu-core-i7-8700"
+    assert processor("AMD EPYC 7763 64-Core Processor                ", **intel).slug == "intel-cpu-amd-epyc-7763"
+    strange = processor("Some CPU", platform="Strange", vendor="Nobody", version="OpenCL 3.0")
+    assert (strange.slug, strange.vendor, strange.family) == ("cpu-some", "Nobody", "cpu")
+
+
+def test_software_devices_are_processors_whatever_type_they_claim() -> None:
+    llvmpipe = gpu("llvmpipe (LLVM 15.0.7, 256 bits)", "Mesa", platform="rusticl")
+    assert (llvmpipe.slug, llvmpipe.family) == ("llvmpipe", "cpu")
+    assert llvmpipe == gpu("llvmpipe (LLVM 19.1.0, 512 bits)", "Mesa", platform="rusticl")
+    warp = gpu("Microsoft Basic Render Driver", "Microsoft", platform="OpenCLOn12")
+    assert (warp.slug, warp.family) == ("microsoft-basic-render-driver", "cpu")
+
+
+def test_a_translating_layer_is_told_from_the_vendors_driver() -> None:
+    wrapped = gpu("Qualcomm(R) Adreno(TM) X1-85 GPU", "Qualcomm", 0x5143, platform="OpenCLOn12")
+    assert (wrapped.slug, wrapped.family) == ("adreno-x1-85-on12", "gpu")
+    assert (wrapped.vendor, wrapped.model) == ("Qualcomm", "Adreno X1-85")
+    assert gpu("NVIDIA H200", "NVIDIA", platform="OpenCLOn12").slug == "nvidia-h200-on12"
+    assert gpu("NVIDIA H200", "NVIDIA", platform="clvk").slug == "nvidia-h200-clvk"
+    assert gpu("NVIDIA H200", "NVIDIA", platform="Portable Computing Language").slug == "nvidia-h200-pocl"
+
+
+@pytest.mark.parametrize(
+    "spelling",
+    ["Qualcomm Adreno™ 640", "QUALCOMM  Adreno(tm)640", "qualcomm adreno (TM) 640\0", "Qualcomm®\nAdreno™\t640 GPU"],
+)
+def test_spelling_does_not_matter(spelling: str) -> None:
+    assert gpu(spelling).slug == "adreno-640"
+
+
+HOSTILE = [
+    "",
+    " ",
+    "\n\r\n",
+    "\0\0",
+    "显卡",
+    "\ud800\udfff",
+    "🦀" * 1000,
+    "-" * 10_000_000,
+    "Mali-" + "(" * 10_000_000,
+    "Adreno " + "9" * 10_000_000,
+    "NVIDIA " * 1_000_000,
+    "gfx" + "f" * 10_000_000,
+    "'; DROP TABLE devices; --",
+    "../../../etc/passwd",
+    "\x1b[2J\x1b]0;pwned\x07",
+    "pthread-" * 1000,
+    "[" * 100_000,
+]
+
+
+@pytest.mark.parametrize("text", HOSTILE, ids=range(len(HOSTILE)))
+@pytest.mark.parametrize("kind", DeviceType)
+def test_hostile_strings_give_an_ordinary_slug_quickly(text: str, kind: DeviceType) -> None:
+    start = time.perf_counter()
+    identity = identify(
+        Strings(
+            name=text,
+            vendor=text,
+            vendor_id=-1,
+            version=text,
+            opencl_c_version=text,
+            driver=text,
+            platform=text,
+            device_type=kind,
+            compute_units=10**30,
+        )
+    )
+    assert time.perf_counter() - start < 1.0
+    assert re.fullmatch(r"[a-z0-9]+(-[a-z0-9]+)*", identity.slug)
+    assert len(identity.slug) <= MAX_SLUG
+    assert identity.family in FAMILIES
+    assert 0 < len(identity.model) <= 600
+    assert identity.model.isprintable()
+    assert identity.vendor.isprintable()
+
+
+def test_long_names_that_differ_only_at_their_end_stay_apart() -> None:
+    name = "Graphics Processor Of A Very Long Winded Manufacturer With Many Words Model"
+    first, second = gpu(f"{name} 1").slug, gpu(f"{name} 2").slug
+    assert first != second
+    assert len(first) <= MAX_SLUG
+
+
+def test_names_without_a_letter_of_the_alphabet_stay_apart() -> None:
+    assert gpu("显卡").slug != gpu("图形").slug
+    assert gpu("").slug == "gpu-unknown"
+
+
+@pytest.mark.parametrize("slug", ["", "adreno-unknown", "adreno-7300", "nvidia-h2000", "mali-g7", "gpu-x"])
+def test_no_architecture_is_invented(slug: str) -> None:
+    assert architecture_of(slug) == ""

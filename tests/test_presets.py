@@ -1,0 +1,195 @@
+"""Presets against the totals published for each network, and files of shapes, good and hostile."""
+
+from pathlib import Path
+
+import pytest
+
+from autotune.errors import UsageError
+from autotune.kernels.gemm import GemmProblem
+from autotune.presets import (
+    MAX_FILE_BYTES,
+    PRESETS,
+    merge,
+    mobilenetv2_layers,
+    preset,
+    read_shapes,
+    resnet50_layers,
+)
+from autotune.trial import Request
+
+
+def _multiply_adds(requests: list[Request]) -> int:
+    return sum(request.calls * request.problem.flops // 2 for request in requests)
+
+
+def _calls(requests: list[Request]) -> dict[str, int]:
+    return {request.problem.label: request.calls for request in requests}
+
+
+def _weights(requests: list[Request], *, without: str) -> int:
+    """Elements of B over all products whose B is a weight matrix, not an activation."""
+    return sum(
+        request.calls * request.problem.n * request.problem.k
+        for request in requests
+        if isinstance(request.problem, GemmProblem) and without not in request.label
+    )
+
+
+@pytest.mark.parametrize("name", PRESETS)
+def test_every_preset_lists_distinct_labelled_products(name: str) -> None:
+    requests = preset(name)
+    assert len({request.problem for request in requests}) == len(requests) > 5
+    assert all(request.calls >= 1 and request.label for request in requests)
+
+
+def test_resnet50_matches_published_totals() -> None:
+    requests = preset("resnet50")
+    assert _multiply_adds(requests) == 4_089_184_256  # torchvision tells 4.09 GFLOPS, counting multiply-adds
+    assert sum(request.calls for request in requests) == 54  # 53 convolutions and one fully connected layer
+    assert len(requests) == 21
+    assert sum(layer.outputs * layer.inputs * layer.window**2 for layer in resnet50_layers()) == 23_454_912
+
+
+def test_resnet50_strides_are_in_the_3x3() -> None:
+    calls = _calls(preset("resnet50"))
+    assert calls["64x12544x147"] == 1
+    assert calls["128x3136x256"] == 1  # the reduction before the stride still sees 56 x 56 pixels
+    assert calls["256x196x2304"] == 6
+
+
+def test_mobilenetv2_matches_published_totals_with_its_depthwise_layers() -> None:
+    layers = list(mobilenetv2_layers())
+    depthwise = [layer for layer in layers if layer.groups > 1]
+    total = sum(layer.multiply_adds for layer in layers) + 1280 * 1000
+    assert total == 300_774_272  # torchvision tells 0.30 GFLOPS
+    assert (len(layers), len(depthwise)) == (52, 17)
+    requests = preset("mobilenetv2")
+    assert _multiply_adds(requests) == total - sum(layer.multiply_adds for layer in depthwise)
+    assert sum(request.calls for request in requests) == 52 - 17 + 1
+
+
+def test_a_depthwise_convolution_is_no_product() -> None:
+    layer = next(layer for layer in mobilenetv2_layers() if layer.groups > 1)
+    with pytest.raises(AssertionError):
+        _ = layer.product
+
+
+def test_bert_base_matches_published_totals() -> None:
+    requests = preset("bert-base")
+    # 22.5 GFLOP are told for 128 tokens (Jiao et al., TinyBERT, 2019); the rest is no matrix product.
+    assert 2 * _multiply_adds(requests) == pytest.approx(22.5e9, rel=0.01)
+    assert _weights(requests, without="attention s") - 144 * 64 * 128 - 768**2 == 12 * 7_077_888
+    assert _calls(requests)["128x128x64"] == 12 * 12
+
+
+@pytest.mark.parametrize(("name", "tokens"), [("llama-1b-prefill", 128), ("llama-1b-decode", 1)])
+def test_llama_multiplies_by_every_published_weight(name: str, tokens: int) -> None:
+    requests = preset(name)
+    attention = sum(
+        request.calls * request.problem.n * request.problem.k
+        for request in requests
+        if isinstance(request.problem, GemmProblem) and request.label in ("attention scores", "attention context")
+    )
+    norms = 33 * 2048
+    assert _weights(requests, without="nothing") - attention + norms == 1_235_814_400
+    assert {request.problem.size_vector[0] for request in requests} == {1, tokens}
+
+
+def test_llama_decode_sees_the_whole_context() -> None:
+    assert _calls(preset("llama-1b-decode"))["1x1024x64"] == 16 * 32
+
+
+def test_unknown_preset_names_those_there_are() -> None:
+    with pytest.raises(UsageError, match="resnet50, mobilenetv2, bert-base"):
+        preset("resnet51")
+
+
+def test_merge_adds_calls_and_joins_labels() -> None:
+    problem, other = GemmProblem(m=1, n=2, k=3), GemmProblem(m=3, n=2, k=1)
+    merged = merge(
+        [
+            Request(problem=problem, calls=2, label="a"),
+            Request(problem=other),
+            Request(problem=problem, calls=3, label="b"),
+            Request(problem=problem, label="a"),
+        ]
+    )
+    assert merged == [Request(problem=problem, calls=6, label="a, b"), Request(problem=other)]
+
+
+def _file(folder: Path, content: str | bytes) -> Path:
+    path = folder / "shapes.txt"
+    path.write_bytes(content.encode() if isinstance(content, str) else content)
+    return path
+
+
+def test_shapes_file_with_counts_labels_and_comments(tmp_path: Path) -> None:
+    path = _file(
+        tmp_path,
+        "\ufeff# our model\r\n\r\n512,512,512\n64 , 32,16 x3 first layer  # slow\n1x2x3\tX10\n"
+        "64,32,16\n7,5,3 #label\n8,8,8,16,16,16 extra rows x2",
+    )
+    assert read_shapes(path) == [
+        Request(problem=GemmProblem(m=512, n=512, k=512)),
+        Request(problem=GemmProblem(m=64, n=32, k=16), calls=4, label="first layer"),
+        Request(problem=GemmProblem(m=1, n=2, k=3), calls=10),
+        Request(problem=GemmProblem(m=7, n=5, k=3)),
+        Request(problem=GemmProblem(m=8, n=8, k=8, lda=16, ldb=16, ldc=16), label="extra rows x2"),
+    ]
+
+
+def test_shapes_file_as_csv_in_any_order_of_columns(tmp_path: Path) -> None:
+    path = _file(tmp_path, '# by hand\nK, M, N, label, calls\n3,1,2,"one, two",4\n6,4,5,,1\n')
+    assert read_shapes(path) == [
+        Request(problem=GemmProblem(m=1, n=2, k=3), calls=4, label="one, two"),
+        Request(problem=GemmProblem(m=4, n=5, k=6)),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ("", "holds no shapes"),
+        ("# nothing\n\n", "holds no shapes"),
+        ("m,n,k\n", "a header and no shapes"),
+        ("1,2,3\n4,5\n", ":2: '4,5' is not a shape"),
+        ("1,2,3\n\n# x\n1,2,0\n", ":4: k must be at least 1"),
+        ("1,2,-3", ":1: k must be at least 1"),
+        ("1,2,3 x0", ":1: '0' is not a number of calls"),
+        ("1,2,3 x-1", ":1: '-1' is not a number of calls"),
+        ("1,2,3 xmany", ":1: 'many' is not a number of calls"),
+        ("1,2,3 x9999999999999", "is not a number of calls"),
+        ("1,2,3 x" + "9" * 5000, "is not a number of calls"),
+        ("2147483647,2147483647,1", ":1: .* more than"),
+        ("9" * 10000 + ",1,1", ":1: .* is not a shape"),
+        ("1,2,3 " + "l" * 1000, ":1: a label is at most"),
+        ("1,2,3 bell\a", ":1: a label is at most"),
+        ("1,2,3\n\xff\xfe".encode("latin-1"), ":2: is not text in UTF-8"),
+        (b"\x7fELF\x02\0\0\0\xf0", ":1: is not text"),
+        (b"1,2,3\0", ":1:"),
+        ("m,n,k,calls\n1,2,3", ":2: 3 cells under a header of 4"),
+        ("m,n,k\n1,2,3.5", ":2: k is '3.5', not an integer"),
+        ("m,n,k\n1,2,\u0663", ":2: k is"),
+        ("m,n,k,m\n1,2,3,4", ":2: the header names a column twice"),
+        ("m,n,k,colour\n1,2,3,4", ":2: gemm has no size named 'colour'"),
+        ("m,n\n1,2", ":2: gemm needs k"),
+        ('m,n,k,label\n1,2,3,"open', ":2:"),
+        ("m,n,k,calls\n1,2,3,0", ":2: '0' is not a number of calls"),
+    ],
+)
+def test_a_bad_shapes_file_is_one_clear_error(tmp_path: Path, content: str | bytes, message: str) -> None:
+    path = _file(tmp_path, content)
+    with pytest.raises(UsageError, match=message) as caught:
+        read_shapes(path)
+    assert str(path) in str(caught.value)
+    assert "\n" not in str(caught.value)
+    assert len(str(caught.value)) < 400 + len(str(path))
+
+
+def test_unreadable_shapes_files(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="No such file"):
+        read_shapes(tmp_path / "missing")
+    with pytest.raises(UsageError, match="directory"):
+        read_shapes(tmp_path)
+    with pytest.raises(UsageError, match="larger than 4 MiB"):
+        read_shapes(_file(tmp_path, b"1,2,3\n" * (MAX_FILE_BYTES // 6 + 1)))

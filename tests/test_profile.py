@@ -1,0 +1,213 @@
+"""Profiles: the data files are sound, the right one is found, and bad ones are refused by name."""
+
+import subprocess
+import sys
+
+import pytest
+
+from autotune.errors import ConfigurationError
+from autotune.family import Configuration, Device, DeviceLimits
+from autotune.identity import FAMILIES
+from autotune.kernels.gemm import FAMILY, GemmProblem
+from autotune.profile import Profile, ProfileFile, _read, find_profile, parse_profile, profile_names
+from autotune.space import SearchSpace
+
+TYPICAL = {
+    "adreno": DeviceLimits(
+        max_work_group_size=1024,
+        max_work_item_sizes=(1024, 1024, 1024),
+        local_memory_bytes=32 * 1024,
+        has_images=True,
+        max_image_width=16384,
+        max_image_height=16384,
+    ),
+    "amd": DeviceLimits(max_work_item_sizes=(1024, 1024, 1024), local_memory_bytes=64 * 1024),
+    "cpu": DeviceLimits(max_work_group_size=4096, max_work_item_sizes=(4096, 4096, 4096), is_cpu=True),
+    "generic": DeviceLimits(max_work_group_size=1, max_work_item_sizes=(1, 1, 1), local_memory_bytes=0),
+    "intel": DeviceLimits(max_work_item_sizes=(256, 256, 256), local_memory_bytes=64 * 1024),
+    "mali": DeviceLimits(max_work_item_sizes=(256, 256, 256), local_memory_bytes=32 * 1024),
+    "nvidia": DeviceLimits(
+        max_work_group_size=1024, max_work_item_sizes=(1024, 1024, 64), local_memory_bytes=48 * 1024
+    ),
+}
+
+LARGE = GemmProblem(m=1024, n=1024, k=1024)
+TINY = GemmProblem(m=1, n=1, k=1)
+
+
+def device(slug: str, family: str) -> Device:
+    return Device(slug=slug, vendor="", model="", family=family)
+
+
+def every_profile() -> list[tuple[str, Profile]]:
+    files = [(name, _read(name)) for name in profile_names()]
+    return [(name, p) for name, file in files for p in (file.profile, *(variant for _, variant in file.variants))]
+
+
+EVERY_PROFILE = every_profile()
+PROFILE_IDS = [f"{name}-{profile.name}" for name, profile in EVERY_PROFILE]
+
+
+def test_there_is_a_profile_for_each_kind_of_device() -> None:
+    assert profile_names() == sorted(TYPICAL)
+    assert set(profile_names()) - {"generic"} <= set(FAMILIES)
+
+
+@pytest.mark.parametrize(("name", "profile"), EVERY_PROFILE, ids=PROFILE_IDS)
+class TestEveryProfile:
+    def test_each_start_is_valid_on_a_typical_device(self, name: str, profile: Profile) -> None:
+        starts = profile.starting("gemm")
+        assert len(starts) == len(set(starts)) >= 3
+        assert {str(c): FAMILY.violations(LARGE, c, TYPICAL[name]) for c in starts} == {str(c): [] for c in starts}
+
+    def test_the_last_start_is_legal_for_the_smallest_problem_on_the_smallest_device(
+        self, name: str, profile: Profile
+    ) -> None:
+        assert name in TYPICAL
+        assert FAMILY.violations(TINY, profile.starting("gemm")[-1], TYPICAL["generic"]) == []
+
+    @pytest.mark.parametrize("sizes", [(1, 512, 512), (512, 1, 512), (7, 5, 3), (65, 33, 17), (1000, 1000, 1000)])
+    def test_ordinary_shapes_start_with_more_than_the_baseline(
+        self, name: str, profile: Profile, sizes: tuple[int, int, int]
+    ) -> None:
+        problem = GemmProblem(m=sizes[0], n=sizes[1], k=sizes[2])
+        assert FAMILY.default(problem, TYPICAL[name], profile.starting("gemm")) != FAMILY.baseline
+
+    def test_overrides_name_parameters_and_leave_the_starts_in_the_space(self, name: str, profile: Profile) -> None:
+        overrides = profile.overrides_for("gemm")
+        known = {parameter.name: set(parameter.values) for a in FAMILY.algorithms for parameter in a.parameters}
+        assert overrides.keys() <= known.keys()
+        for configuration in profile.starting("gemm"):
+            assert all(value in overrides.get(key, (value,)) for key, value in configuration.values)
+        assert name in TYPICAL
+
+    def test_texts_are_short_lines(self, name: str, profile: Profile) -> None:
+        assert name in TYPICAL
+        assert all(option.startswith("-") for option in profile.build_options)
+        assert all(len(trap) <= 110 and trap.isprintable() for trap in profile.traps)
+        assert len(profile.traps) == len(set(profile.traps))
+
+
+def test_the_search_space_takes_the_overrides() -> None:
+    profile = find_profile(device("mali-g610-mc4", "mali"))
+    space = SearchSpace(
+        FAMILY,
+        GemmProblem(m=64, n=64, k=64),
+        TYPICAL["mali"],
+        algorithms=["microtile"],
+        overrides=profile.overrides_for("gemm"),
+    )
+    tile = next(p for p in space.parameters["microtile"] if p.name == "micro_tile_m")
+    assert max(v for v in tile.values if isinstance(v, int)) == 8
+    assert len(space) > 0
+
+
+@pytest.mark.parametrize(
+    ("slug", "family", "name"),
+    [
+        ("adreno-630", "adreno", "adreno"),
+        ("adreno-740", "adreno", "adreno-71?"),
+        ("adreno-735", "adreno", "adreno-71?"),
+        ("adreno-750", "adreno", "adreno"),
+        ("adreno-830", "adreno", "adreno-8??"),
+        ("adreno-840", "adreno", "adreno-840"),
+        ("adreno-unknown", "adreno", "adreno"),
+        ("mali-t628-mc4", "mali", "mali-t*"),
+        ("mali-g610-mc6", "mali", "mali-g610*"),
+        ("nvidia-h200", "nvidia", "nvidia"),
+        ("pocl-amd-epyc", "cpu", "cpu"),
+        ("gpu-something", "gpu", "generic"),
+        ("apple-m2", "apple", "generic"),
+        ("adreno-x1-85-on12", "gpu", "generic"),
+        ("", "../../etc/passwd", "generic"),
+    ],
+)
+def test_the_profile_of_a_device(slug: str, family: str, name: str) -> None:
+    assert find_profile(device(slug, family)).name == name
+
+
+def test_the_most_specific_variant_wins() -> None:
+    patterns = {"adreno-*": "any", "adreno-7??": "generation", "adreno-730": "exact", "adreno-73?": "closer"}
+    variants = "\n".join(f'[[variant]]\ndevices = ["{p}"]\ntraps = ["{trap}"]' for p, trap in patterns.items())
+    file = parse_profile(f'traps = ["base"]\n{variants}', "adreno.toml")
+    slugs = ("adreno-730", "adreno-735", "adreno-740", "adreno-640", "mali-g71")
+    assert [file.profile_for(slug).traps[0] for slug in slugs] == ["exact", "closer", "generation", "any", "base"]
+    assert file.profile_for("adreno-730").traps == ("exact", "base")
+
+
+def test_a_variant_keeps_what_it_does_not_replace() -> None:
+    file = parse_profile(
+        """
+        build_options = ["-a"]
+        [overrides.gemm]
+        unroll = [1, 2]
+        [[starts.gemm]]
+        algorithm = "naive"
+        work_group_m = 0
+        [[starts.reduce]]
+        algorithm = "serial"
+        [[variant]]
+        devices = ["x-1"]
+        [[variant.starts.gemm]]
+        algorithm = "dot"
+        vector_width = 4
+        """,
+        "x.toml",
+    )
+    variant = file.profile_for("x-1")
+    assert variant.build_options == ("-a",)
+    assert variant.overrides_for("gemm") == {"unroll": (1, 2)}
+    assert variant.starting("gemm") == (Configuration.of("dot", vector_width=4),)
+    assert variant.starting("reduce") == (Configuration.of("serial"),)
+    assert file.profile_for("x-2").starting("gemm") == (Configuration.of("naive", work_group_m=0),)
+    assert variant.starting("convolution") == ()
+    assert variant.overrides_for("convolution") == {}
+
+
+@pytest.mark.parametrize(
+    ("text", "key"),
+    [
+        ("build_options = [\n'x'\n= 1", "line 3"),
+        ("build_options = '-cl-mad-enable'", "build_options must be a list"),
+        ("build_options = [1]", "build_options must hold texts"),
+        ("traps = [['x']]", "traps must hold texts"),
+        ("speed = 1", "speed is not known"),
+        ("starts = 1", "starts must be a table"),
+        ("[starts.gemm]\nalgorithm = 'naive'", "starts.gemm must be a list"),
+        ("[starts]\ngemm = [1]", "starts.gemm[0] must be a table"),
+        ("[[starts.gemm]]\nunroll = 1", "starts.gemm[0]: a configuration needs an algorithm"),
+        ("[[starts.gemm]]\nalgorithm = 1", "starts.gemm[0]: a configuration needs an algorithm"),
+        ("[[starts.gemm]]\nalgorithm = 'naive'\nunroll = 1.5", "starts.gemm[0]: parameter 'unroll'"),
+        ("[[starts.gemm]]\nalgorithm = 'naive'\nunroll = true", "starts.gemm[0]: parameter 'unroll'"),
+        ("[overrides]\ngemm = 3", "overrides.gemm must be a table"),
+        ("[overrides.gemm]\nunroll = 3", "overrides.gemm.unroll must be a list"),
+        ("[overrides.gemm]\nunroll = []", "overrides.gemm.unroll must hold"),
+        ("[overrides.gemm]\nunroll = [1, 2.5]", "overrides.gemm.unroll must hold"),
+        ("variant = 1", "variant must be"),
+        ("variant = [1]", "variant[0] must be a table"),
+        ("[[variant]]\ntraps = []", "variant[0].devices must name"),
+        ("[[variant]]\ndevices = ['a']\nspeed = 1", "variant[0].speed is not known"),
+        ("[[variant]]\ndevices = ['a']\n[[variant.starts.gemm]]\nx = 1", "variant[0].starts.gemm[0]: a configuration"),
+    ],
+)
+def test_a_bad_file_is_refused_with_its_name_and_the_key(text: str, key: str) -> None:
+    with pytest.raises(ConfigurationError) as caught:
+        parse_profile(text, "adreno.toml")
+    assert str(caught.value).startswith("adreno.toml: ")
+    assert key in str(caught.value)
+    assert str(caught.value).count("adreno.toml") == 1
+    assert "\n" not in str(caught.value)
+
+
+def test_an_empty_file_is_a_profile_that_knows_nothing() -> None:
+    assert parse_profile("", "new.toml") == ProfileFile(profile=Profile(name="new"))
+
+
+def test_importing_it_loads_nothing_heavy() -> None:
+    code = (
+        "import sys; before = set(sys.modules); import autotune.profile; "
+        "heavy = {'numpy', 'pyopencl', 'optuna', 'sqlalchemy', 'tomllib', 'sqlite3'}; "
+        "print(sorted(heavy & (sys.modules.keys() - before)))"
+    )
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert result.stdout.strip() == "[]"

@@ -1,0 +1,111 @@
+"""The child process that measures: it survives many trials, and is replaced when it dies or hangs."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from autotune.errors import WorkerError
+from autotune.family import Device
+from autotune.kernels.gemm import FAMILY, GemmProblem
+from autotune.trial import Job, TrialState
+from autotune.worker import Worker
+
+EVIL = (sys.executable, str(Path(__file__).parent / "evil_worker.py"))
+FINE, NEVER_ENDING, STRAY_WRITE, SLOW_BUILD, ABORT = 0, 1, 2, 3, 4
+
+
+def job(device: Device, behaviour: int, limit_s: float = 60.0) -> Job:
+    return Job(
+        selector=device.selector,
+        problem=GemmProblem(m=8, n=8, k=8),
+        configuration=FAMILY.baseline,
+        seed=behaviour,
+        samples=1,
+        min_sample_ns=1000,
+        build_limit_s=limit_s,
+        run_limit_s=limit_s,
+    )
+
+
+def test_one_child_serves_many_trials_and_ends_when_closed(pocl: Device) -> None:
+    with Worker() as worker:
+        states = [worker.run(job(pocl, FINE)).state for _ in range(3)]
+        first = worker.pid
+        assert first is not None
+        assert worker.run(job(pocl, FINE)).state is TrialState.COMPLETE
+        assert worker.pid == first
+    assert states == [TrialState.COMPLETE] * 3
+    with pytest.raises(ProcessLookupError):
+        os.kill(first, 0)
+
+
+def test_every_way_to_fail_ends_the_trial_and_not_the_search(pocl: Device) -> None:
+    with Worker(EVIL) as worker:
+        assert worker.run(job(pocl, FINE)).state is TrialState.COMPLETE
+        hung = worker.run(job(pocl, NEVER_ENDING, 2.0))
+        assert (hung.state, hung.message) == (TrialState.TIMED_OUT, "run took more than 2 s")
+        stray = worker.run(job(pocl, STRAY_WRITE))
+        assert stray.state is TrialState.CRASHED
+        assert "run: killed by SIG" in stray.message
+        slow = worker.run(job(pocl, SLOW_BUILD, 1.0))
+        assert (slow.state, slow.message) == (TrialState.TIMED_OUT, "build took more than 1 s")
+        aborted = worker.run(job(pocl, ABORT))
+        assert aborted.state is TrialState.CRASHED
+        assert "SIGABRT" in aborted.message
+        assert "last words" in aborted.message
+        assert worker.run(job(pocl, FINE)).state is TrialState.COMPLETE
+
+
+def test_a_child_that_died_between_trials_is_replaced(pocl: Device) -> None:
+    with Worker() as worker:
+        assert worker.run(job(pocl, FINE)).state is TrialState.COMPLETE
+        assert worker.pid is not None
+        os.kill(worker.pid, signal.SIGKILL)
+        time.sleep(0.2)
+        assert worker.run(job(pocl, FINE)).state is TrialState.COMPLETE
+
+
+def test_a_device_that_is_not_there_is_an_error_not_a_trial(pocl: Device) -> None:
+    with Worker() as worker:
+        missing = job(Device(slug="x", vendor="", model="", family="gpu", selector="99:0"), FINE)
+        with pytest.raises(WorkerError, match="99:0"):
+            worker.run(missing)
+        assert worker.run(job(pocl, FINE)).state is TrialState.COMPLETE
+
+
+def test_a_child_that_cannot_start_is_an_error(pocl: Device) -> None:
+    with pytest.raises(WorkerError, match="cannot start"):
+        Worker(("/no/such/program",)).run(job(pocl, FINE))
+    with pytest.raises(WorkerError, match=r"ended at its start.*exit status 3"):
+        Worker((sys.executable, "-c", "raise SystemExit(3)")).run(job(pocl, FINE))
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="POSIX signals")
+def test_no_child_outlives_a_killed_parent_even_in_a_kernel_that_never_ends(pocl: Device) -> None:
+    script = (
+        "import sys; sys.path.insert(0, sys.argv[1])\n"
+        "from test_worker import *\n"
+        "worker = Worker(EVIL); threading = __import__('threading')\n"
+        "device = Device(slug='x', vendor='', model='', family='cpu', selector=sys.argv[2])\n"
+        "worker.run(job(device, FINE)); print(worker.pid, flush=True)\n"
+        "worker.run(job(device, NEVER_ENDING, 50.0))\n"
+    )
+    parent = subprocess.Popen(
+        [sys.executable, "-c", script, str(Path(__file__).parent), pocl.selector], stdout=subprocess.PIPE, text=True
+    )
+    assert parent.stdout
+    child = int(parent.stdout.readline())
+    time.sleep(1.5)
+    parent.kill()
+    parent.wait()
+    for _ in range(50):
+        if not Path(f"/proc/{child}").exists() or "Z" in Path(f"/proc/{child}/stat").read_text().split(")")[1][:3]:
+            return
+        time.sleep(0.1)
+    os.kill(child, signal.SIGKILL)
+    pytest.fail("the child went on without its parent")
