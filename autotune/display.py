@@ -138,7 +138,7 @@ class _Progress(ABC):
         """Until the budget ends, by the clock or by the pace so far, whichever comes first."""
         elapsed = self._clock() - self._started
         bounds = [self._budget.seconds - elapsed] if self._budget.seconds is not None else []
-        if self._budget.trials and self._all_trials:
+        if self._budget.trials and self._all_trials and not self._is_in_finals:
             open_problems = self._total - self._number
             open_trials = max(0, self._budget.trials - self._trials) + open_problems * self._budget.trials
             bounds.append(elapsed / self._all_trials * open_trials)
@@ -223,7 +223,7 @@ def progress(budget: "Budget", stream: IO[str], *, is_quiet: bool) -> "Iterator[
 
 
 def _outcome_line(outcome: "Outcome") -> str:
-    winner, trials = outcome.winner, f"{outcome.new_trials} trials"
+    winner, trials = outcome.winner, f"{outcome.new_trials} trial{'' if outcome.new_trials == 1 else 's'}"
     if outcome.resumed_trials:
         trials += f" after {outcome.resumed_trials} stored"
     failed = failures_text(outcome.failures)

@@ -4,6 +4,7 @@ import io
 import json
 import os
 import signal
+import sqlite3
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
@@ -578,3 +579,76 @@ def test_total_weighs_by_calls_and_says_what_it_leaves_out() -> None:
         "total of 12 calls: 30 ms before (default), 20 ms after: 1.5x; 1 of 3 shapes have no winner and are not counted"
     )
     assert total_text(outcomes) == expected
+
+
+# With the real device
+
+
+def test_tune_interrupt_resume_look_up_export_and_import(tmp_path: Path) -> None:
+    """The whole way on PoCL, each command a process of its own."""
+    database, table = tmp_path / "tuned.sqlite", tmp_path / "table.json"
+    run = ("run", "--device", "cpu", "--shape", "33,17,9", "--db", str(database))
+    assert _interrupted(*run, "--budget", "100s") == 130
+    resumed = _command(*run, "--trials", "2", "--json")
+    assert resumed.returncode == 0, resumed.stderr
+    assert "continuing: " in resumed.stderr
+    (outcome,) = json.loads(resumed.stdout)["outcomes"]
+    assert (outcome["new_trials"], outcome["winner"]["is_final"]) == (2, True)
+    with sqlite3.connect(database) as connection:
+        assert connection.execute("PRAGMA integrity_check").fetchone() == ("ok",)
+    connection.close()
+
+    exact = _command("lookup", "--device", "cpu", "33", "17", "9", "--json", "--db", str(database))
+    assert json.loads(exact.stdout)["configuration"] == outcome["winner"]["configuration"]
+    nearest = _command("lookup", "--device", "cpu", "34", "17", "9", "--explain", "--db", str(database))
+    assert "33x17x9" in nearest.stdout, nearest.stderr
+
+    for form in ("json", "csv", "markdown", "c", "sqlite"):
+        output = tmp_path / f"table.{form}"
+        done = _command("export", "--device", "cpu", "--format", form, "--output", str(output), "--db", str(database))
+        assert (done.returncode, done.stdout) == (0, ""), done.stderr
+        assert output.stat().st_size > 100
+
+    other = tmp_path / "other.sqlite"
+    assert _command("import", str(table), "--db", str(other)).stdout == "1 taken over, 0 left as they were\n"
+    assert _command("import", str(table), "--db", str(other)).stdout == "0 taken over, 1 left as they were\n"
+    slug = json.loads(exact.stdout)["device"]
+    again = _command("export", "--device", slug, "--format", "json", "--db", str(other))
+    assert again.stdout == table.read_text()
+    foreign = _command("lookup", "--device", slug, "33", "17", "9", "--table", str(table), "--json")
+    assert json.loads(foreign.stdout)["configuration"] == outcome["winner"]["configuration"]
+
+
+def _interrupted(*arguments: str) -> int:
+    """Exit status of a command that gets SIGINT after its first trial."""
+    with subprocess.Popen(
+        [sys.executable, "-m", "autotune", *arguments], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stderr is not None
+        for line in process.stderr:
+            if "  trial " in line:
+                break
+        process.send_signal(signal.SIGINT)
+        assert "run the same command again" in process.stderr.read()
+        return process.wait(timeout=60)
+
+
+@pytest.mark.parametrize(
+    ("content", "status"), [(b"not a database, but a text of some length\n" * 50, 1), (None, 1)], ids=["text", "folder"]
+)
+def test_a_database_that_is_none_is_one_clear_line(tmp_path: Path, content: bytes | None, status: int) -> None:
+    path = tmp_path / "tuned.sqlite"
+    if content is None:
+        path.mkdir()
+    else:
+        path.write_bytes(content)
+    commands = [
+        ("run", "--device", "cpu", "--shape", "8,8,8", "--trials", "1"), ("export", "--format", "json"),
+        ("lookup", "--device", "cpu", "8", "8", "8"),
+    ]  # fmt: skip
+    for command in commands:
+        done = _command(*command, "--db", str(path))
+        assert (done.returncode, done.stdout) == (status, "")
+        assert done.stderr.startswith("autotune: error: ") and "unexpected" not in done.stderr
+        assert done.stderr.count("\n") == 1
+    assert content is None or path.read_bytes() == content

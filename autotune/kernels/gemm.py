@@ -274,14 +274,17 @@ _LOCAL_TILE = Algorithm(
         _parameter("work_group_n", (4, 8, 16, 32), "work-items along n"),
         _parameter("micro_tile_m", (1, 2, 4, 8, 16), "rows of C a work-item computes"),
         _parameter("micro_tile_n", (1, 2, 4, 8, 16), "columns of C a work-item computes"),
-        _parameter("tile_k", (4, 8, 16, 32), "depth of the tiles in local memory"),
+        _parameter("tile_k", (8, 16, 32), "depth of the tiles in local memory"),
         _parameter("vector_width", (1, 2, 4), "elements in one load from global or local memory"),
-        _parameter("unroll", (1, 2, 4, 8), "steps of k in one pass of the inner loop"),
+        _parameter("unroll", (1, 4, 8, 16), "steps of k in one pass of the inner loop"),
         _parameter("local_padding", (0, 4), "elements between rows of a tile in local memory"),
+        _parameter("stages", (1, 2), "tiles in local memory at once; with two the next is fetched ahead"),
+        _parameter("sub_group_columns", (0, 4, 8, 16), "32 work-items as a block of so many columns; 0: as a row"),
+        _parameter("group_rows", (0, 4, 8), "rows of work-groups that run as one band; 0: row by row"),
+        _parameter("split_k", (1, 2, 4, 8, 16, 32), "work-groups that share the k of one macro-tile"),
         _EDGES,
         _LOADS,
         _MULTIPLY_ADD,
-        _MATH,
     ),
     constraints=(
         _WORK_GROUP_LIMITS[1],
@@ -291,6 +294,7 @@ _LOCAL_TILE = Algorithm(
             "tiles are made of whole vectors",
         ),
         _constraint("accumulators_fit", "micro_tile_m * micro_tile_n <= 128", "the accumulators spill"),
+        _constraint("enough_work_items", "work_group_m * work_group_n >= 32", "a work-group leaves a compute unit idle"),
         _constraint("unroll_divides_tile", "tile_k % unroll == 0", "the inner loop has no remainder"),
         _constraint(
             "even_share_of_a",
@@ -304,7 +308,7 @@ _LOCAL_TILE = Algorithm(
         ),
         _constraint(
             "tiles_fit_local_memory",
-            "4 * tile_k * (work_group_m * micro_tile_m + work_group_n * micro_tile_n + 2 * local_padding) "
+            "4 * stages * tile_k * (work_group_m * micro_tile_m + work_group_n * micro_tile_n + 2 * local_padding) "
             "<= local_memory_bytes",
             "the tiles of A and B exceed local memory",
         ),
@@ -318,7 +322,30 @@ _LOCAL_TILE = Algorithm(
             "work_group_n * micro_tile_n < 2 * n + 8",
             "most of every work-group would have no column to do",
         ),
-        _constraint("step_within_k", "tile_k < 2 * k + 4", "one tile is more than all of k"),
+        _constraint("step_within_k", "tile_k < 2 * k + 8", "one tile is more than all of k"),
+        _constraint(
+            "sub_groups_fill_work_group",
+            "sub_group_columns == 0 or (is_cpu == 0 and work_group_n % max(sub_group_columns, 1) == 0 "
+            "and work_group_m * sub_group_columns % 32 == 0)",
+            "blocks of 32 work-items do not tile the work-group, or the device is a CPU",
+        ),
+        _constraint(
+            "bands_matter",
+            "group_rows == 0 or (m > 2 * group_rows * work_group_m * micro_tile_m "
+            "and n > 2 * group_rows * work_group_n * micro_tile_n)",
+            "there are too few work-groups for bands to differ from rows",
+        ),
+        _constraint(
+            "split_leaves_work",
+            "split_k == 1 or (k >= 4 * split_k * tile_k and m * n * split_k <= 33554432)",
+            "each part of k holds at least four tiles, and the parts of C fit 128 MiB",
+        ),
+        _constraint(
+            "split_fills_device",
+            "split_k == 1 or (m * n * split_k) // (work_group_m * micro_tile_m * work_group_n * micro_tile_n) "
+            "<= 32 * compute_units",
+            "there are work-groups enough without splitting k",
+        ),
         _aligned("edges == 'pad' or (lda % vector_width == 0 and ldb % vector_width == 0 and n % vector_width == 0)"),
         _constraint("alignment_matters", "loads == 'vload' or vector_width > 1", "single elements are always aligned"),
     ),
@@ -370,6 +397,7 @@ class _Planner:
         self.depth = _round_up(problem.k, step_k)
         self.pads = self.values.get("edges") == "pad"
         self.b_storage = self.values.get("b_storage", "buffer")
+        self.split = self._number("split_k", 1)
 
     def plan(self) -> Plan:
         p = self.problem
@@ -403,7 +431,9 @@ class _Planner:
             b, ldb = "b_packed", self.columns
             buffers.append(_buffer(b, Role.SCRATCH, self.depth * ldb))
             launches.append(_pack("pack", "b", p.ldb, p.k, p.n, b, self.depth, ldb))
-        launches.append(self._main(a, lda, b, ldb))
+        launches += self._main(a, lda, b, ldb)
+        if self.split > 1:
+            buffers.append(_buffer("c_parts", Role.SCRATCH, self.split * p.m * p.n))
         return Plan(
             buffers=tuple(buffers),
             launches=tuple(launches),
@@ -412,8 +442,7 @@ class _Planner:
                 ("ragged_m", int(p.m % (self.rows_per_group()) != 0)),
                 ("ragged_n", int(self.columns != p.n)),
                 ("ragged_k", int(self.depth != p.k and not self.pads)),
-                ("packs_image", int(self.b_storage == "image")),
-                ("packs_transposed", int(self.b_storage == "transposed")),
+                ("c_aligned", int(p.ldc % 4 == 0 and p.n % 4 == 0)),
             ),
         )
 
@@ -423,7 +452,7 @@ class _Planner:
             return self._number("micro_tile_m", 1) * self._number("work_group_m", 1)
         return self._number("micro_tile_m", 1)
 
-    def _main(self, a: str, lda: int, b: str, ldb: int) -> Launch:
+    def _main(self, a: str, lda: int, b: str, ldb: int) -> list[Launch]:
         p = self.problem
         k = self.depth if self.pads else p.k
         items = (
@@ -432,15 +461,23 @@ class _Planner:
         )
         local = (self._number("work_group_n", 1), self._number("work_group_m", 1))
         given = local[0] > 0
-        return Launch(
-            kernel="gemm",
-            global_size=(_round_up(items[0], local[0]), _round_up(items[1], local[1])) if given else items,
-            local_size=local if given else None,
-            arguments=(
-                a, _int(lda), b, _int(ldb), "c", _int(p.ldc), _int(p.m), _int(p.n), _int(k),
-                Scalar(dtype="float32", name="alpha", value=1.0), Scalar(dtype="float32", name="beta"),
+        size = (_round_up(items[0], local[0]), _round_up(items[1], local[1])) if given else items
+        scale = (Scalar(dtype="float32", name="alpha", value=1.0), Scalar(dtype="float32", name="beta"))
+        sizes = (_int(p.m), _int(p.n))
+        if self.split == 1:
+            arguments = (a, _int(lda), b, _int(ldb), "c", _int(p.ldc), *sizes, _int(k), *scale)
+            local_size = local if given else None
+            return [Launch(kernel="gemm", global_size=size, local_size=local_size, arguments=arguments)]
+        arguments = (a, _int(lda), b, _int(ldb), "c_parts", _int(p.n), *sizes, _int(k), *scale)
+        return [
+            Launch(kernel="gemm", global_size=(*size, self.split), local_size=(*local, 1), arguments=arguments),
+            Launch(
+                kernel="combine",
+                global_size=(p.n, p.m),
+                local_size=None,
+                arguments=("c_parts", "c", _int(p.ldc), *sizes, *scale),
             ),
-        )  # fmt: skip
+        ]
 
     def _number(self, name: str, otherwise: int) -> int:
         value = self.values.get(name, otherwise)

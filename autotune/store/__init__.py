@@ -41,7 +41,6 @@ from autotune.store.opening import (
     file_engine,
     parse_target,
     prepare_writing,
-    read_only_options,
     server_engine,
     use_write_ahead_log,
 )
@@ -239,8 +238,7 @@ def _open_for_writing(path: Path) -> Engine:
 def _open_for_reading(path: Path) -> Engine:
     if not check_file(path):
         raise StoreError(f"there is no database {path}", hint="autotune run makes one")
-    engine = file_engine(path, uri_options=attempt(lambda: read_only_options(path), str(path)))
-    return _require_current(engine, str(path))
+    return _require_current(file_engine(path, read_only=True), str(path))
 
 
 def _open_server(target: Target, *, read_only: bool) -> Engine:

@@ -7,9 +7,21 @@ stored as text, alike on every database, so that equal values are equal texts.
 import hashlib
 import json
 import math
-from typing import Any
+from typing import Any, ClassVar
 
-from sqlalchemy import BigInteger, CheckConstraint, Column, ForeignKey, Index, Integer, MetaData, String, Table, Text
+from sqlalchemy import (
+    BigInteger,
+    CheckConstraint,
+    Column,
+    Double,
+    ForeignKey,
+    Index,
+    Integer,
+    MetaData,
+    String,
+    Table,
+    Text,
+)
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 
 from autotune.family import Configuration, Device, DeviceLimits, Problem, find_family
@@ -22,6 +34,7 @@ APPLICATION_ID = 0x4154554E
 class Base(DeclarativeBase):
     """The schema."""
 
+    type_annotation_map: ClassVar = {float: Double}
     metadata = MetaData(
         naming_convention={
             "ix": "ix_%(table_name)s_%(column_0_N_name)s",

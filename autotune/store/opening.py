@@ -67,9 +67,9 @@ def server_engine(target: Target) -> Engine:
         raise StoreError(f"the driver for {target} is not installed", hint=f"pip install {error.name}") from error
 
 
-def file_engine(path: Path, *, uri_options: str = "", foreign_keys: bool = True, pooled: bool = True) -> Engine:
-    """An engine for an SQLite file, made when it is not there unless `uri_options` forbid."""
-    uri = path.absolute().as_uri() + uri_options
+def file_engine(path: Path, *, read_only: bool = False, foreign_keys: bool = True, pooled: bool = True) -> Engine:
+    """An engine for an SQLite file, which is made when it is not there unless `read_only`."""
+    uri = path.absolute().as_uri() + (attempt(lambda: _read_only_options(path), str(path)) if read_only else "")
 
     def connect() -> sqlite3.Connection:
         # isolation_level None: transactions begin where this file says so, not where sqlite3 guesses.
@@ -77,6 +77,7 @@ def file_engine(path: Path, *, uri_options: str = "", foreign_keys: bool = True,
             uri, uri=True, timeout=BUSY_TIMEOUT_S, isolation_level=None, check_same_thread=False
         )
         connection.execute(f"PRAGMA foreign_keys = {int(foreign_keys)}")
+        connection.execute(f"PRAGMA query_only = {int(read_only)}")
         # With WAL, FULL waits for the disk at every commit. A kill of the process or of the machine then loses at
         # most the trial in flight; NORMAL could lose the last few to a power cut. The wait is a few milliseconds,
         # a trial many times that.
@@ -113,10 +114,10 @@ def check_file(path: Path) -> bool:
 def prepare_writing(path: Path) -> None:
     """Make the folder, and check that it and the file may be written. Raises ReadOnlyDatabaseError, StoreError."""
     folder = path.absolute().parent
-    with file_failures(str(folder)):
+    with file_failures(str(path)):
         folder.mkdir(parents=True, exist_ok=True)
-    if path.exists() and not os.access(path, os.W_OK):
-        raise not_writable("file", path)
+        if path.exists() and not os.access(path, os.W_OK):
+            raise not_writable("file", path)
     # SQLite writes its journal beside the file.
     if not os.access(folder, os.W_OK | os.X_OK):
         raise not_writable("folder", folder)
@@ -137,14 +138,17 @@ def use_write_ahead_log(path: Path) -> None:
     attempt(switch, str(path))
 
 
-def read_only_options(path: Path) -> str:
+def _read_only_options(path: Path) -> str:
     """URI options that open a file for reading, in a read-only folder too. Raises StoreError."""
+    # One that may write clears the files of the log away when it is the last to close; others leave them behind.
+    if os.access(path, os.W_OK) and os.access(path.absolute().parent, os.W_OK | os.X_OK):
+        return "?mode=rw"
     if _opens(path, "?mode=ro"):
         return "?mode=ro"
     # SQLite cannot read a WAL database where it may not make the files beside it. Immutable tells it that nobody
-    # writes, which is true in a read-only folder; but what is still in the log would be missed.
-    log = path.with_name(path.name + "-wal")
-    if log.exists() and log.stat().st_size:
+    # writes, which is true in a read-only folder; but what a log or a journal still holds would be missed.
+    beside = [path.with_name(path.name + ending) for ending in ("-wal", "-journal")]
+    if any(file.exists() and file.stat().st_size for file in beside):
         hint = "copy the file and those named like it to a folder that may be written, and name the copy"
         raise StoreError(f"{path} was not closed, and its folder is not writable", hint=hint)
     return "?mode=ro&immutable=1"

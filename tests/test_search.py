@@ -1,0 +1,260 @@
+"""The search with an invented device: budgets, resume, finals, failures, stopping."""
+
+import itertools
+import math
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from autotune.errors import ConfigurationError, ProblemError, WorkerError
+from autotune.family import Configuration, Device, DeviceLimits
+from autotune.kernels.gemm import FAMILY, GemmProblem
+from autotune.profile import find_profile
+from autotune.search import Budget, Outcome, _gain_interval, tune
+from autotune.store import Store
+from autotune.testing import FakeWorker
+from autotune.trial import Job, Request, Trial, TrialState
+
+DEVICE = Device(
+    slug="pocl-invented",
+    vendor="none",
+    model="invented",
+    family="cpu",
+    selector="0:0",
+    driver="1.0",
+    limits=DeviceLimits(
+        max_work_group_size=1024, max_work_item_sizes=(1024, 1024, 1024), is_cpu=True, max_allocation_bytes=2**28
+    ),
+)
+PROBLEM = GemmProblem(m=96, n=96, k=96)
+DEFAULT = FAMILY.default(PROBLEM, DEVICE.limits, find_profile(DEVICE).starting("gemm"))
+
+
+def invented_time(job: Job) -> float:
+    """The wider the micro-tile the faster; the default in the middle."""
+    values = dict(job.configuration.values)
+    area = int(values.get("micro_tile_m", 1)) * int(values.get("micro_tile_n", 1))
+    return 1e6 / area + 100.0 * (job.configuration.algorithm == "naive")
+
+
+class Recorder:
+    """A listener that keeps what it is told."""
+
+    def __init__(self) -> None:
+        self.trials: list[Trial] = []
+        self.started: list[tuple[str, int, int, int]] = []
+        self.finals: list[int] = []
+        self.outcomes: list[Outcome] = []
+
+    def problem_started(self, request: Request, number: int, total: int, space_size: int, resumed: int) -> None:
+        self.started.append((request.problem.label, number, total, resumed))
+        assert space_size > 0
+
+    def trial_finished(self, request: Request, trial: Trial, new_trials: int, best_ns: float) -> None:
+        self.trials.append(trial)
+        assert best_ns <= trial.time_ns
+
+    def finals_started(self, request: Request, finalists: int) -> None:
+        self.finals.append(finalists)
+
+    def problem_finished(self, outcome: Outcome) -> None:
+        self.outcomes.append(outcome)
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[Store]:
+    with Store.open(tmp_path / "tuning.sqlite") as opened:
+        yield opened
+
+
+def run(store: Store, worker: FakeWorker, trials: int = 12, **options: Any) -> Outcome:
+    recorder = Recorder()
+    requests = [Request(problem=PROBLEM)]
+    outcomes = tune(DEVICE, requests, store, Budget(trials=trials), recorder, worker=worker, **options)
+    assert recorder.outcomes == outcomes
+    return outcomes[0]
+
+
+def test_the_default_is_measured_first_and_nothing_twice(store: Store) -> None:
+    worker = FakeWorker(invented_time)
+    outcome = run(store, worker, trials=25)
+    searched = worker.measured[:25]
+    assert searched[0] == DEFAULT
+    assert len(set(searched)) == 25
+    assert outcome.new_trials == 25
+    assert outcome.is_finished
+    assert worker.is_closed
+    assert all(not FAMILY.violations(PROBLEM, c, DEVICE.limits) for c in searched)
+
+
+def test_the_winner_beats_the_default_and_carries_its_gain(store: Store) -> None:
+    winner = run(store, FakeWorker(invented_time), trials=30).winner
+    assert winner is not None
+    assert winner.gain_low > 1.0
+    assert winner.gain_low <= winner.gain_over_default <= winner.gain_high
+    assert winner.is_final and not winner.is_default
+    assert winner.gain_over_baseline is not None and winner.gain_over_baseline > winner.gain_over_default
+    assert store.best(DEVICE.slug) == [winner]
+    assert winner.provenance.driver == "1.0"
+
+
+def test_a_tie_goes_to_the_default(store: Store) -> None:
+    noise = itertools.cycle([1.0, 1.02, 0.98, 1.01, 0.99])
+    worker = FakeWorker(lambda job: 1000.0 * next(noise) if job.configuration != DEFAULT else 1005.0 * next(noise))
+    winner = run(store, worker, trials=15).winner
+    assert winner is not None
+    assert winner.configuration == DEFAULT
+    assert winner.is_default
+    assert (winner.gain_low, winner.gain_high) == (1.0, 1.0)
+    assert winner.gain_over_default == 1.0
+
+
+def test_resuming_continues_from_the_stored_trials(store: Store) -> None:
+    first = FakeWorker(invented_time)
+    run(store, first, trials=10)
+    second = FakeWorker(invented_time)
+    outcome = run(store, second, trials=10)
+    assert outcome.resumed_trials >= 10
+    assert outcome.new_trials == 10
+    assert not set(first.measured[:10]) & set(second.measured[:10])
+
+
+def test_another_driver_starts_again_with_the_best_known(store: Store) -> None:
+    before = run(store, FakeWorker(invented_time), trials=20).winner
+    assert before is not None
+    from dataclasses import replace
+
+    worker = FakeWorker(invented_time)
+    recorder = Recorder()
+    newer = replace(DEVICE, driver="2.0")
+    tune(newer, [Request(problem=PROBLEM)], store, Budget(trials=5), recorder, worker=worker)
+    assert recorder.started == [(PROBLEM.label, 1, 1, 0)]
+    assert before.configuration in worker.measured[:3]
+
+
+def test_failures_are_kept_and_never_win(store: Store) -> None:
+    states = itertools.cycle(state for state in TrialState if state is not TrialState.COMPLETE)
+
+    def outcome_of(job: Job) -> float | TrialState:
+        return next(states) if job.configuration.algorithm == "microtile" and job.configuration != DEFAULT else 500.0
+
+    outcome = run(store, FakeWorker(outcome_of), trials=30)
+    assert sum(outcome.failures.values()) > 5
+    assert set(outcome.failures) <= {state.value for state in TrialState} - {"complete"}
+    assert outcome.winner is not None and outcome.winner.configuration == DEFAULT
+    stored = store.trials(DEVICE.slug, "gemm", PROBLEM)
+    assert {t.trial.state.value for t in stored} >= set(outcome.failures)
+
+
+def test_a_finalist_that_fails_once_is_out(store: Store) -> None:
+    seen: dict[Configuration, int] = {}
+
+    def outcome_of(job: Job) -> float | TrialState:
+        seen[job.configuration] = seen.get(job.configuration, 0) + 1
+        is_fickle = int(dict(job.configuration.values).get("micro_tile_m", 1)) != 6
+        return TrialState.WRONG_RESULT if is_fickle and seen[job.configuration] == 3 else invented_time(job)
+
+    winner = run(store, FakeWorker(outcome_of), trials=20).winner
+    assert winner is not None
+    assert winner.configuration["micro_tile_m"] == 6, "all others were wrong in one of the rounds"
+    again = run(store, FakeWorker(invented_time), trials=3).winner
+    assert again is not None
+    wrong = {c for c, times in seen.items() if times >= 3 and dict(c.values).get("micro_tile_m") != 6}
+    assert wrong and again.configuration not in wrong, "what was ever wrong does not count later either"
+
+
+def test_without_any_sound_configuration_there_is_no_winner(store: Store) -> None:
+    outcome = run(store, FakeWorker(lambda _: TrialState.COMPILE_FAILED), trials=6)
+    assert outcome.winner is None
+    assert outcome.failures == {"compile failed": 6}
+    assert store.best(DEVICE.slug) == []
+
+
+def test_a_failing_default_does_not_hide_the_others(store: Store) -> None:
+    worker = FakeWorker(lambda job: TrialState.CRASHED if job.configuration == DEFAULT else invented_time(job))
+    winner = run(store, worker, trials=12).winner
+    assert winner is not None
+    assert winner.configuration != DEFAULT
+    assert math.isfinite(winner.gain_over_default)
+
+
+def test_stopping_keeps_everything_and_names_the_best_so_far(store: Store) -> None:
+    worker = FakeWorker(invented_time)
+    outcome = run(store, worker, trials=100, should_stop=lambda: len(worker.jobs) >= 9)
+    assert not outcome.is_finished
+    assert outcome.new_trials == 9
+    assert outcome.winner is not None and not outcome.winner.is_final
+    assert len(store.trials(DEVICE.slug, "gemm", PROBLEM)) == 9
+    assert store.best(DEVICE.slug) == [outcome.winner]
+
+
+def test_stopping_ends_the_run_before_the_next_problem(store: Store) -> None:
+    worker = FakeWorker(invented_time)
+    requests = [Request(problem=GemmProblem(m=size, n=64, k=64)) for size in (64, 128, 256)]
+    stop_at = 14
+    outcomes = tune(
+        DEVICE, requests, store, Budget(trials=8), Recorder(), worker=worker,
+        should_stop=lambda: len(worker.jobs) >= stop_at,
+    )  # fmt: skip
+    assert len(outcomes) < 3
+
+
+def test_a_time_budget_ends_the_search(store: Store) -> None:
+    outcome = tune(
+        DEVICE, [Request(problem=PROBLEM)], store, Budget(seconds=0.5), Recorder(), worker=FakeWorker(invented_time)
+    )[0]
+    assert 0 < outcome.new_trials < 400
+    assert outcome.is_finished
+
+
+def test_a_small_space_ends_the_search_before_the_budget(store: Store) -> None:
+    outcome = run(store, FakeWorker(invented_time), trials=10_000, algorithms=["naive"])
+    assert 20 < outcome.new_trials < 100
+    assert outcome.winner is not None
+
+
+def test_only_chosen_algorithms_are_searched_beside_the_default(store: Store) -> None:
+    worker = FakeWorker(invented_time)
+    run(store, worker, trials=10, algorithms=["dot"])
+    assert {c.algorithm for c in worker.measured[1:10]} == {"dot"}
+    assert worker.measured[0] == DEFAULT
+
+
+def test_winners_of_near_problems_are_tried_early(store: Store) -> None:
+    first = run(store, FakeWorker(invented_time), trials=25).winner
+    assert first is not None
+    worker = FakeWorker(invented_time)
+    near = GemmProblem(m=96, n=96, k=128)
+    tune(DEVICE, [Request(problem=near)], store, Budget(trials=4), Recorder(), worker=worker)
+    assert first.configuration in worker.measured[:2]
+
+
+def test_wrong_requests_are_refused_before_anything_is_measured(store: Store) -> None:
+    worker = FakeWorker(invented_time)
+    fine = Request(problem=PROBLEM)
+    huge = Request(problem=GemmProblem(m=20000, n=20000, k=20))
+    with pytest.raises(ProblemError, match="allocates at most"):
+        tune(DEVICE, [fine, huge], store, Budget(trials=1), Recorder(), worker=worker)
+    with pytest.raises(ConfigurationError, match="no algorithm 'magic'"):
+        run(store, worker, algorithms=["magic"])
+    assert worker.jobs == []
+
+
+def test_a_device_that_cannot_be_used_ends_the_run_and_the_worker(store: Store) -> None:
+    class Broken(FakeWorker):
+        def run(self, job: Job) -> Trial:
+            raise WorkerError("gone")
+
+    worker = Broken(invented_time)
+    with pytest.raises(WorkerError):
+        run(store, worker)
+    assert worker.is_closed
+
+
+def test_gain_intervals_cover_the_gain_and_shrink_with_agreement() -> None:
+    low, high = _gain_interval([200.0] * 11, [100.0] * 11)
+    assert (low, high) == (2.0, 2.0)
+    low, high = _gain_interval([100, 105, 95, 102, 98, 100], [100, 95, 105, 98, 102, 100])
+    assert low < 1.0 < high
