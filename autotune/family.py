@@ -54,6 +54,7 @@ class DeviceLimits:
         """The integer limits by name, truths as 0 and 1."""
         values = {name: int(value) for name, value in vars(self).items() if isinstance(value, int)}
         values["max_work_group_0"], values["max_work_group_1"] = self.max_work_item_sizes[:2]
+        values["has_ptx"] = int("cl_nv_device_attribute_query" in self.extensions)
         return values
 
     def to_dict(self) -> dict[str, Any]:
@@ -118,8 +119,8 @@ class Problem(ABC):
         """Read what a person types after --shape. Raises ProblemError."""
 
     @abstractmethod
-    def check_memory(self, limits: DeviceLimits) -> None:
-        """Raise ProblemError when the operands do not fit the device."""
+    def check_device(self, limits: DeviceLimits) -> None:
+        """Raise ProblemError when the device lacks the memory or the types."""
 
     def to_dict(self) -> dict[str, Value]:
         return dataclasses.asdict(self)
@@ -384,6 +385,6 @@ def family_names() -> list[str]:
     """Names of all kernel families."""
     from pathlib import Path
 
-    return sorted(path.stem for path in (Path(__file__).parent / "kernels").glob("[a-z]*.py"))
+    return sorted(path.stem for path in (Path(__file__).parent / "kernels").glob("[a-z]*"))
 
 

@@ -144,7 +144,7 @@ class _Runner:
         for buffer in self._plan.buffers:
             if buffer.role is not Role.SCRATCH:
                 continue
-            poison = np.full(buffer.elements, np.nan, NUMPY_TYPES[buffer.dtype])
+            poison = _poison(buffer)
             if buffer.image_width:
                 self._session.write_image(self._memory[buffer.name], poison, buffer)
             else:
@@ -229,6 +229,12 @@ def _with_canary(buffer: Buffer) -> Buffer:
     return Buffer(
         name=buffer.name, role=buffer.role, dtype=buffer.dtype, elements=buffer.elements + CANARY_ELEMENTS
     )
+
+
+def _poison(buffer: Buffer) -> NDArray[Any]:
+    """Contents that spoil every result they enter."""
+    dtype = np.dtype(NUMPY_TYPES[buffer.dtype])
+    return np.full(buffer.elements, np.nan if dtype.kind == "f" else np.iinfo(dtype).max, dtype)
 
 
 def _canary(buffer: Buffer) -> NDArray[Any]:

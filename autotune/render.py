@@ -4,7 +4,7 @@ import hashlib
 from functools import cache
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined, TemplateError
-from jinja2.meta import find_referenced_templates
+from jinja2.meta import find_referenced_templates, find_undeclared_variables
 
 from autotune.errors import BuildError
 from autotune.family import Configuration, KernelFamily, Plan
@@ -28,16 +28,28 @@ def render(family: KernelFamily, configuration: Configuration, plan: Plan) -> st
 def template_hash(family: KernelFamily, algorithm: str) -> str:
     """Twelve hexadecimal digits over a template and all that it imports: changes when its kernels may."""
     digest = hashlib.sha256()
-    pending, seen = [_template_name(family, algorithm)], set[str]()
+    for name in _templates(family, algorithm):
+        digest.update(f"{name}\0{_source(name)}\0".encode())
+    return digest.hexdigest()[:12]
+
+
+@cache
+def names_read(family: KernelFamily, algorithm: str) -> frozenset[str]:
+    """Names whose values the source may depend on: configurations that agree in these have the same source."""
+    parse = _environment().parse
+    return frozenset(n for t in _templates(family, algorithm) for n in find_undeclared_variables(parse(_source(t))))
+
+
+def _templates(family: KernelFamily, algorithm: str) -> list[str]:
+    """The template of an algorithm and all that it imports, each once."""
+    found: list[str] = []
+    pending = [_template_name(family, algorithm)]
     while pending:
         name = pending.pop(0)
-        if name in seen:
-            continue
-        seen.add(name)
-        source = _source(name)
-        digest.update(f"{name}\0{source}\0".encode())
-        pending += sorted(n for n in find_referenced_templates(_environment().parse(source)) if n)
-    return digest.hexdigest()[:12]
+        if name not in found:
+            found.append(name)
+            pending += sorted(n for n in find_referenced_templates(_environment().parse(_source(name))) if n)
+    return found
 
 
 def _template_name(family: KernelFamily, algorithm: str) -> str:

@@ -77,7 +77,7 @@ def tune(
     for an unknown algorithm, WorkerError when the device cannot be used.
     """
     for request in requests:
-        request.problem.check_memory(device.limits)
+        request.problem.check_device(device.limits)
         for name in algorithms:
             find_family(request.problem.family).algorithm(name)
     profile = find_profile(device)

@@ -1,9 +1,12 @@
-"""What crosses process borders: a `Job` goes to where measuring happens, a `Trial` comes back."""
+"""What crosses process borders: a `Job` goes to where measuring happens, a `Trial` comes back.
+
+Building without running has its own pair: a `BuildJob` goes, a `Build` comes back.
+"""
 
 import enum
 from dataclasses import dataclass
 
-from autotune.family import Configuration, Problem
+from autotune.family import Configuration, Plan, Problem
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -91,6 +94,45 @@ class Trial:
     def time_ns(self) -> float:
         """Time of one call; infinite unless complete."""
         return self.measurement.time_ns if self.measurement else float("inf")
+
+
+class BuildState(enum.Enum):
+    """How building without running ended."""
+
+    BUILT = "built"
+    FAILED = "failed"
+    """The compiler refused the source."""
+    TIMED_OUT = "timed out"
+    CRASHED = "crashed"
+
+
+@dataclass(frozen=True, kw_only=True)
+class BuildJob:
+    """One source to build for one device without running it."""
+
+    selector: str
+    source_hash: str
+    """Over source and options; many configurations may share it."""
+    source: str
+    options: tuple[str, ...]
+    plan: Plan
+    """Of one of the configurations that share the source: names the kernels."""
+    limit_s: float = 60.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Build:
+    """What the driver told of one source; 0 where it does not tell, or where the source was not built."""
+
+    source_hash: str
+    state: BuildState
+    message: str = ""
+    build_ns: float = 0.0
+    private_memory_bytes: int = 0
+    """Largest of the kernels, but for those that only prepare operands; above 0 a GPU spills registers."""
+    work_group_limit: int = 0
+    """Work-items; smallest of the same kernels."""
+    binary_bytes: int = 0
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,27 +1,11 @@
-"""Where measuring happens: a child process that lives for many trials and is replaced when it dies or hangs.
+"""Where measuring happens: a child process that lives for many trials and is replaced when it dies or hangs."""
 
-Parent and child exchange length-prefixed pickles over the child's standard input and output. The child moves
-its real standard output away first, so a driver that prints cannot disturb the exchange, and ends when its
-input does, so that it never outlives the parent.
-"""
-
-import contextlib
-import os
-import pickle
-import queue
-import signal
-import struct
-import subprocess
 import sys
-import tempfile
-import threading
-from collections.abc import Sequence
-from typing import IO, Any, Protocol, Self
+from collections.abc import Callable, Sequence
+from typing import Protocol, Self
 
-from autotune.errors import AutotuneError, WorkerError
+from autotune import child
 from autotune.trial import Job, Trial, TrialState
-
-START_LIMIT_S = 120.0
 
 
 class Measures(Protocol):
@@ -36,10 +20,7 @@ class Worker:
     """Runs jobs in a child process, one at a time. A context manager; closing ends the child."""
 
     def __init__(self, command: Sequence[str] = (sys.executable, "-m", "autotune.worker")) -> None:
-        self._command = command
-        self._process: subprocess.Popen[bytes] | None = None
-        self._messages: queue.Queue[tuple[str, Any]] = queue.Queue()
-        self._errors: IO[bytes] | None = None
+        self._child = child.Child(command)
 
     def __enter__(self) -> Self:
         return self
@@ -50,143 +31,25 @@ class Worker:
     @property
     def pid(self) -> int | None:
         """Of the child, while one is running."""
-        return self._process.pid if self._process else None
+        return self._child.pid
 
     def run(self, job: Job) -> Trial:
         """Measure; a child that dies or exceeds a limit ends the trial as crashed or timed out.
 
         Raises WorkerError when no child can be started, or the child cannot use the device at all.
         """
-        self._ensure_started()
-        try:
-            self._send(job)
-        except OSError:  # died between two jobs: not this job's doing
-            self._kill()
-            self._ensure_started()
-            self._send(job)
-        return self._await_trial(job)
+        answer = self._child.ask(job, {"build": job.build_limit_s, "run": job.run_limit_s})
+        if isinstance(answer, child.Loss):
+            state = TrialState.TIMED_OUT if answer.was_late else TrialState.CRASHED
+            return Trial(configuration=job.configuration, state=state, message=answer.message, seed=job.seed)
+        assert isinstance(answer, Trial)
+        if answer.state is TrialState.LAUNCH_FAILED:
+            self.close()  # its context may be poisoned
+        return answer
 
     def close(self) -> None:
         """End the child at once."""
-        self._kill()
-
-    def _await_trial(self, job: Job) -> Trial:
-        limits = {"build": job.build_limit_s, "run": job.run_limit_s}
-        phase, limit = "start", START_LIMIT_S
-        while True:
-            kind, content = self._receive(limit)
-            if kind == "phase":
-                phase, limit = content, limits[content]
-            elif kind == "trial":
-                assert isinstance(content, Trial)
-                if content.state is TrialState.LAUNCH_FAILED:
-                    self._kill()  # its context may be poisoned
-                return content
-            elif kind == "unusable":
-                self._kill()
-                raise WorkerError(content)
-            elif kind == "late":
-                self._kill()
-                message = f"{phase} took more than {limit:g} s"
-                return self._failed(job, TrialState.TIMED_OUT, message)
-            else:
-                status, last_words = self._bury()
-                if phase == "start":
-                    raise WorkerError(f"the measuring process ended at its start ({status}): {last_words}")
-                return self._failed(job, TrialState.CRASHED, f"{phase}: {status}. {last_words}".strip())
-
-    def _failed(self, job: Job, state: TrialState, message: str) -> Trial:
-        return Trial(configuration=job.configuration, state=state, message=message, seed=job.seed)
-
-    def _receive(self, limit_s: float) -> tuple[str, Any]:
-        try:
-            return self._messages.get(timeout=limit_s)
-        except queue.Empty:
-            return "late", None
-
-    def _ensure_started(self) -> None:
-        if self._process is not None and self._process.poll() is None:
-            return
-        self._kill()
-        self._errors = tempfile.TemporaryFile()  # noqa: SIM115 - lives as long as the child
-        self._messages = queue.Queue()
-        try:
-            self._process = subprocess.Popen(  # noqa: S603 - our own command
-                self._command,
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=self._errors,
-                env={**os.environ, "PYOPENCL_NO_CACHE": "1"},  # thousands of kernels that nobody runs again
-                start_new_session=True,  # Ctrl-C is the parent's to handle
-            )
-        except OSError as error:
-            raise WorkerError(f"cannot start the measuring process: {error}") from error
-        threading.Thread(target=_pump, args=(self._process.stdout, self._messages), daemon=True).start()
-
-    def _send(self, job: Job) -> None:
-        assert self._process and self._process.stdin
-        _write(self._process.stdin, job)
-
-    def _bury(self) -> tuple[str, str]:
-        """How the child ended, and the last lines it left on standard error."""
-        assert self._process and self._errors
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            self._process.wait(timeout=5)
-        code = self._process.poll()
-        if code is not None and code < 0:
-            status = f"killed by {_signal_name(-code)}"
-        else:
-            status = f"exit status {code}"
-        size = self._errors.seek(0, os.SEEK_END)
-        self._errors.seek(max(0, size - 500))
-        last_words = " | ".join(self._errors.read().decode("utf-8", "replace").split("\n")[-4:]).strip(" |")
-        self._kill()
-        return status, last_words
-
-    def _kill(self) -> None:
-        if self._process is not None:
-            self._process.kill()
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                self._process.wait(timeout=5)
-            with contextlib.suppress(OSError):
-                if self._process.stdin:
-                    self._process.stdin.close()
-            self._process = None
-        if self._errors is not None:
-            self._errors.close()
-            self._errors = None
-
-
-def _signal_name(number: int) -> str:
-    with contextlib.suppress(ValueError):
-        return signal.Signals(number).name
-    return f"signal {number}"
-
-
-def _write(stream: IO[bytes], message: object) -> None:
-    data = pickle.dumps(message)
-    stream.write(struct.pack("<Q", len(data)) + data)
-    stream.flush()
-
-
-def _read(stream: IO[bytes]) -> Any:
-    """The next message. Raises EOFError at the end of the stream."""
-    header = stream.read(8)
-    if len(header) < 8:
-        raise EOFError
-    (size,) = struct.unpack("<Q", header)
-    data = stream.read(size)
-    if len(data) < size:
-        raise EOFError
-    return pickle.loads(data)  # noqa: S301 - from our own child
-
-
-def _pump(stream: IO[bytes], messages: "queue.Queue[tuple[str, Any]]") -> None:
-    """Move the child's messages into a queue, which can be waited on with a limit on every system."""
-    with contextlib.suppress(EOFError, OSError, ValueError), stream:
-        while True:
-            messages.put(_read(stream))
-    messages.put(("ended", None))
+        self._child.close()
 
 
 def serve() -> None:
@@ -194,29 +57,14 @@ def serve() -> None:
     from autotune.device.session import Session
     from autotune.measure import Measurer
 
-    replies = os.fdopen(os.dup(1), "wb")
-    os.dup2(2, 1)
-    jobs: queue.Queue[Job] = queue.Queue()
-    threading.Thread(target=_collect, args=(jobs,), daemon=True).start()
     measurers: dict[str, Measurer] = {}
-    while True:
-        job = jobs.get()
-        try:
-            if job.selector not in measurers:
-                measurers[job.selector] = Measurer(Session(job.selector))
-            trial = measurers[job.selector].measure(job, lambda phase: _write(replies, ("phase", phase)))
-        except AutotuneError as error:
-            _write(replies, ("unusable", str(error)))
-        else:
-            _write(replies, ("trial", trial))
 
+    def measure(job: Job, entering: Callable[[str], None]) -> Trial:
+        if job.selector not in measurers:
+            measurers[job.selector] = Measurer(Session(job.selector))
+        return measurers[job.selector].measure(job, entering)
 
-def _collect(jobs: "queue.Queue[Job]") -> None:
-    """Queue jobs as they come; when the parent is gone, end at once, whatever a kernel is doing."""
-    with contextlib.suppress(EOFError, OSError):
-        while True:
-            jobs.put(_read(sys.stdin.buffer))
-    os._exit(0)
+    child.serve(measure)
 
 
 if __name__ == "__main__":

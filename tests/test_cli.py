@@ -19,6 +19,7 @@ from rich.live import Live
 import autotune
 from autotune.cli import main
 from autotune.cli.arguments import make_parser, parse_budget
+from autotune.cli.output import write
 from autotune.display import (
     LiveProgress,
     PlainProgress,
@@ -212,6 +213,7 @@ RUN = ("run", "--device", "adreno", "--shape", "8,8,8")
         (("lookup", "--device", "adreno", "1", "2", "3.5"), "a size: '3.5' is no integer"),
         (("lookup", "--device", "adreno", "1", "2"), "required: K"),
         (("lookup", "--device", "a", "1", "2", "3", "--db", "x", "--table", "y"), "not allowed with"),
+        (("lookup", "--device", "a", "1", "2", "3", "--db", "postgresql://h/d"), "lookup reads files (autotune export"),
         (("export", "--format", "xml"), "invalid choice: 'xml'"),
         (("export", "--format", "sqlite"), "a SQLite table is a file (--output FILE)"),
         (("presets", "alexnet"), "there is no preset 'alexnet'"),
@@ -298,6 +300,21 @@ def test_output_survives_a_poor_encoding() -> None:
     done = _command("presets", "bert-base", env=environment)
     assert done.returncode == 0
     assert "attention scores" in done.stdout
+
+
+@pytest.mark.parametrize("name", ["missing/table.json", "folder"])
+def test_a_file_that_cannot_be_written_leaves_nothing_behind(tmp_path: Path, name: str) -> None:
+    (tmp_path / "folder").mkdir()
+    with pytest.raises(UsageError, match="cannot be written"):
+        write(tmp_path / name, "text")
+    assert [path.name for path in tmp_path.rglob("*")] == ["folder"]
+
+
+def test_a_file_is_replaced_as_a_whole(tmp_path: Path) -> None:
+    path = tmp_path / "table.json"
+    path.write_text("old and longer")
+    write(path, "new")
+    assert [(found.name, found.read_text()) for found in tmp_path.iterdir()] == [("table.json", "new")]
 
 
 # Arguments

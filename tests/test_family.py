@@ -27,7 +27,7 @@ SMALL = DeviceLimits(max_work_group_size=64, max_work_item_sizes=(64, 8, 1), loc
 
 
 @pytest.mark.parametrize("limits", [GPU, SMALL])
-@pytest.mark.parametrize("shape", ["1,1,1", "7,5,3", "64,64,64,68,70,72"])
+@pytest.mark.parametrize("shape", ["1,1,1", "7,5,3", "64,64,64 lda=68 ldb=70 ldc=72"])
 def test_space_is_exactly_the_valid_configurations(shape: str, limits: DeviceLimits) -> None:
     problem = GemmProblem.parse(shape)
     for algorithm in FAMILY.algorithms:
@@ -163,13 +163,20 @@ def test_limits_round_trip_and_forget_unknown_fields() -> None:
 
 def test_problem_reads_shapes_and_fills_pitches() -> None:
     assert GemmProblem.parse(" 3x4X5 ") == GemmProblem(m=3, n=4, k=5, lda=5, ldb=4, ldc=4)
-    padded = GemmProblem.parse("3,4,5,8,8,6")
+    padded = GemmProblem.parse("3,4,5 lda=8 ldb=8 ldc=6")
     assert (padded.lda, padded.ldb, padded.ldc) == (8, 8, 6)
     assert padded.label == "3x4x5 lda=8 ldb=8 ldc=6"
     assert GemmProblem.from_dict(json.loads(padded.key)) == padded
     assert padded.flops == 120
-    assert padded.size_vector == (3, 4, 5)
+    assert padded.size_vector == (3, 4, 5, 1)
     assert padded.is_comparable(GemmProblem(m=9, n=9, k=9))
+    full = GemmProblem.parse("8x16x32 tn int8 batch=3 stride_b=600")
+    assert (full.lda, full.ldb, full.stride_a, full.stride_b, full.stride_c) == (8, 16, 256, 600, 128)
+    assert full.label == "8x16x32 tn batch=3 int8 stride_b=600"
+    assert GemmProblem.parse(full.label) == full
+    assert (full.dtype("a"), full.dtype("c"), full.accumulator) == ("int8", "int32", "int32")
+    assert not full.is_comparable(padded)
+    assert not GemmProblem.parse("8,8,8 nt").is_comparable(GemmProblem.parse("8,8,8"))
 
 
 @pytest.mark.parametrize(
@@ -181,10 +188,17 @@ def test_problem_reads_shapes_and_fills_pitches() -> None:
         ("a,b,c", "not a shape"),
         ("", "not a shape"),
         ("1,1,1,1", "not a shape"),
+        ("1,1,1 float64", "not a shape"),
+        ("1,1,1 m=2", "not a shape"),
+        ("1,1,1 lda=", "not a shape"),
+        ("1,1,1 batch=0", "batch must be at least 1"),
+        ("1,1,1 trans_a=2", "trans_a must be 0 or 1"),
+        ("4,4,4 stride_c=15", "stride_c must be at least 16"),
         ("1,1,99999999999999999999999", "not a shape"),
-        ("2,2,4,3,2,2", "lda must be at least 4"),
+        ("2,2,4 lda=3", "lda must be at least 4"),
         ("100000,100000,2", "more than"),
-        ("1,1,1,1,1,1" + "0" * 100000, "not a shape"),
+        ("1,1,1 lda=1" + "0" * 100000, "not a shape"),
+        ("x" * 100000, "not a shape"),
     ],
 )
 def test_problem_refuses_bad_shapes(shape: str, told: str) -> None:
@@ -201,10 +215,18 @@ def test_problem_refuses_bad_data(data: dict[str, Any]) -> None:
 
 def test_problem_beyond_memory_is_told_before_measuring() -> None:
     with pytest.raises(ProblemError, match="allocates at most 128 MiB"):
-        GemmProblem(m=8192, n=8192, k=8192).check_memory(DeviceLimits())
+        GemmProblem(m=8192, n=8192, k=8192).check_device(DeviceLimits())
     with pytest.raises(ProblemError, match="the device has 300 MiB"):
-        GemmProblem(m=5500, n=5500, k=5500).check_memory(DeviceLimits(global_memory_bytes=300 * 2**20))
-    GemmProblem(m=1024, n=1024, k=1024).check_memory(DeviceLimits())
+        GemmProblem(m=5500, n=5500, k=5500).check_device(DeviceLimits(global_memory_bytes=300 * 2**20))
+    GemmProblem(m=1024, n=1024, k=1024).check_device(DeviceLimits())
+
+
+def test_a_mode_the_device_does_not_compute_in_is_told_before_measuring() -> None:
+    problem = GemmProblem.parse("8,8,8 float16-acc16")
+    with pytest.raises(ProblemError, match="does not compute in float16"):
+        problem.check_device(DeviceLimits())
+    problem.check_device(DeviceLimits(has_float16=True))
+    GemmProblem.parse("8,8,8 float16").check_device(DeviceLimits())
 
 
 def test_families_are_found_by_file_name() -> None:

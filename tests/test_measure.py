@@ -11,13 +11,24 @@ import autotune.measure
 from autotune.device.session import KernelFacts, Session
 from autotune.errors import BuildError, DeviceSelectionError, KernelError
 from autotune.family import Buffer, Configuration, Device, KernelFamily, Plan, Role
-from autotune.kernels.gemm import FAMILY, GemmCase, GemmProblem
+from autotune.kernels.gemm import FAMILY, GemmProblem
+from autotune.kernels.gemm.reference import GemmCase
 from autotune.measure import Measurer, _Sample
 from autotune.render import render, template_hash
 from autotune.space import SearchSpace
 from autotune.trial import Job, Timer, Trial, TrialState
 
-SHAPES = ("1,1,1", "7,5,3", "65,33,17", "1,512,512", "512,1,512", "33,130,70", "6,7,20,24,9,11")
+SHAPES = (
+    "1,1,1",
+    "7,5,3",
+    "65,33,17",
+    "1,512,512",
+    "512,1,512",
+    "33,130,70 tn batch=3",
+    "6,7,20 lda=24 ldb=9 ldc=11",
+    "20,36,40 nt float16",
+    "37,21,50 tt int8 batch=2 stride_c=800",
+)
 
 
 @pytest.fixture(scope="module")
@@ -47,11 +58,12 @@ def test_a_sample_of_every_algorithm_is_right(pocl: Device, measurer: Measurer, 
             assert trial.state is TrialState.COMPLETE, (space[row], trial.message)
 
 
-def test_b_as_image_is_right(pocl: Device, measurer: Measurer) -> None:
-    problem = GemmProblem(m=33, n=50, k=19, ldb=53)
+@pytest.mark.parametrize("shape", ["33,50,19 ldb=53", "18,10,9 nt batch=2 float16", "12,30,7 int8"])
+def test_b_as_image_is_right(pocl: Device, measurer: Measurer, shape: str) -> None:
+    problem = GemmProblem.parse(shape)
     images = {"b_storage": ("image",)}
     space = SearchSpace(FAMILY, problem, pocl.limits, algorithms=["microtile"], overrides=images)
-    for row in random.Random(5).sample(range(len(space)), 4):
+    for row in random.Random(5).sample(range(len(space)), 2):
         trial = measurer.measure(quick(pocl, problem, space[row]))
         assert trial.state is TrialState.COMPLETE, (space[row], trial.message)
 
@@ -84,14 +96,14 @@ TILE = Configuration.of(
 
 WRONG: dict[str, Callable[[str], str]] = {
     "one term of the sum is missing": lambda s: s.replace("int p = 0;", "int p = 1;"),
-    "alpha is forgotten": lambda s: s.replace("alpha *", ""),
-    "beta is forgotten": lambda s: s.replace("result += beta", "result += 0.0f * beta"),
-    "C is read when beta is zero": lambda s: s.replace("if (beta != 0.0f)", ""),
+    "alpha is forgotten": lambda s: s.replace("alpha *", "1 *"),
+    "beta is forgotten": lambda s: s.replace("(float)beta *", "0 *"),
+    "C is read when beta is zero": lambda s: s.replace("if (beta != 0)", ""),
     "the last rows are not written": lambda s: s.replace("if (row + 0 < m)", "if (row + 4 < m)"),
     "a column more is written": lambda s: s.replace("* ldc + column;", "* ldc + column; c[n - column] = 1.0f;"),
     "a row more is written": lambda s: s.replace("if (row + 2 < m)", "if (row + 2 < m + 1)"),
     "rows are swapped": lambda s: s.replace("A + min(row + 0, m - 1)", "A + min(row + 1, m - 1)"),
-    "NaN comes out": lambda s: s.replace("float8 result = alpha *", "float8 result = NAN *"),
+    "NaN comes out": lambda s: s.replace("float8 result = (float)alpha *", "float8 result = NAN *"),
     "it writes behind the end": lambda s: s.replace(
         "const int row = get_global_id(1) * 4;", "const int row = get_global_id(1) * 4; C[m * ldc] = 1.0f;"
     ),
@@ -175,18 +187,23 @@ def test_events_are_checked_against_the_host_clock(host_ns: float, event_ns: flo
 def test_the_reference_accepts_float32_and_finds_one_wrong_output_of_many(
     monkeypatch: pytest.MonkeyPatch, seed: int
 ) -> None:
-    problem = GemmProblem(m=90, n=80, k=300)
+    problem = GemmProblem(m=90, n=80, k=300, ldc=83)
     for limit in (2**27, 1000):  # the full reference, and the sampled one for large products
         monkeypatch.setattr(GemmCase, "FULL_REFERENCE_MACS", limit)
         case = GemmCase(problem, seed)
         a, b, c = (case.inputs[name] for name in "abc")
         alpha, beta = np.float32(case.scalars["alpha"]), np.float32(case.scalars["beta"])
-        right = alpha * (a @ b) + (beta * c if beta else 0)
+        a, b, c = a.reshape(90, 300), b.reshape(300, 80), c.reshape(90, 83)
+        right = c.copy()
+        right[:, :80] = alpha * (a @ b) + (beta * c[:, :80] if beta else 0)
         assert case.error_ratio({"c": right}) <= 0.5
         for row, column in ((0, 0), (89, 79), (41, 17)):
             wrong = right.copy()
             wrong[row, column] += 0.05
             assert case.error_ratio({"c": wrong}) > 1
+        outside = right.copy()
+        outside[3, 81] = 0.5
+        assert case.error_ratio({"c": outside}) == math.inf, "the gap between rows was written"
         unwritten = right.copy()
         unwritten[50, 50] = np.nan
         assert case.error_ratio({"c": unwritten}) == math.inf
@@ -197,7 +214,7 @@ def test_inputs_are_fresh_for_each_seed_and_equal_for_one() -> None:
     first, again, other = GemmCase(problem, 4), GemmCase(problem, 4), GemmCase(problem, 6)
     assert np.array_equal(first.inputs["a"], again.inputs["a"], equal_nan=True)
     assert not np.array_equal(first.inputs["a"], other.inputs["a"], equal_nan=True)
-    assert np.isnan(first.inputs["a"][:, 5:]).all(), "a kernel that reads the gap between rows shall fail"
+    assert np.isnan(first.inputs["a"].reshape(3, 7)[:, 5:]).all(), "a kernel that reads the gap between rows shall fail"
     assert np.isnan(first.inputs["c"]).all(), "with beta zero C may hold anything"
 
 

@@ -460,7 +460,7 @@ def test_kills_lose_no_stored_trial(path: Path) -> None:
 def test_a_kill_while_the_database_is_made_leaves_nothing_in_the_way(path: Path) -> None:
     # The programs end in the middle of the migration, with the transaction open.
     program = "import os, sys; from autotune.store import Store, migrating as m\n"
-    program += "m.schema_revisions = lambda: ('0001',)\n"
+    program += f"m.schema_revisions = lambda: {resources.schema_revisions()}\n"
     program += "from alembic import command; real = command.upgrade\n"
     program += "command.upgrade = lambda *a: (real(*a), os.kill(os.getpid(), 9))\n"
     program += "Store.open(sys.argv[1])"
@@ -530,11 +530,15 @@ def test_indexes_and_checks_of_the_models_are_in_the_database(path: Path) -> Non
     assert {name for name in named if name not in sql} == set()
 
 
+NEWEST = resources.schema_revisions()[-1]
+NEXT = f"{int(NEWEST) + 1:04}"
+
+
 def add_revision(folder: Path, monkeypatch: pytest.MonkeyPatch, upgrade: str) -> None:
-    """Let the package find a second migration."""
+    """Let the package find one migration more."""
     shutil.copytree(resources.data_folder("db"), folder / "db", ignore=shutil.ignore_patterns("__pycache__"))
-    text = f"from alembic import op\nimport sqlalchemy as sa\nrevision = '0002'\ndown_revision = '0001'\n{upgrade}"
-    (folder / "db" / "migrations" / "versions" / "0002_test.py").write_text(text)
+    text = f"from alembic import op\nimport sqlalchemy as sa\nrevision = '{NEXT}'\ndown_revision = '{NEWEST}'\n{upgrade}"
+    (folder / "db" / "migrations" / "versions" / f"{NEXT}_test.py").write_text(text)
     monkeypatch.setattr(resources, "_PACKAGE", folder)
 
 
@@ -554,7 +558,7 @@ def test_an_older_database_is_migrated_and_keeps_its_rows(path: Path, monkeypatc
     with Store.open(path) as store:
         assert [s.trial for s in store.trials(DEVICE.slug, "gemm")] == [TRIAL]
     assert rows(path, "SELECT slug, note FROM devices") == [(DEVICE.slug, "none")]
-    assert rows(path, "SELECT version_num FROM alembic_version") == [("0002",)]
+    assert rows(path, "SELECT version_num FROM alembic_version") == [(NEXT,)]
     assert is_whole(path)
 
 
@@ -563,7 +567,7 @@ def test_an_older_database_is_not_migrated_for_reading(path: Path, monkeypatch: 
     add_revision(path.parent / "new", monkeypatch, "def upgrade(): pass")
     with pytest.raises(StoreError, match="older schema"):
         Store.open(path, read_only=True)
-    assert rows(path, "SELECT version_num FROM alembic_version") == [("0001",)]
+    assert rows(path, "SELECT version_num FROM alembic_version") == [(NEWEST,)]
 
 
 @pytest.mark.parametrize("upgrade", ["op.execute('nonsense')", "op.execute('DELETE FROM devices')"])

@@ -4,6 +4,7 @@ import argparse
 import contextlib
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from autotune.cli.output import plain_request, plain_tuned, print_json, tell, write
@@ -53,10 +54,11 @@ def presets_command(options: argparse.Namespace) -> int:
 
 
 def lookup_command(options: argparse.Namespace) -> int:
+    source = options.table or _database_file(options.db)
     from autotune.lookup import TuningTable
 
     problem = find_family(FAMILY).problem_type.from_dict({"m": options.m, "n": options.n, "k": options.k})
-    table = TuningTable.open(options.table or options.db)
+    table = TuningTable.open(source)
     device = _named_device(options.device, table.devices)
     tuned = table.find(device.slug, problem)
     if options.json:
@@ -73,6 +75,17 @@ def lookup_command(options: argparse.Namespace) -> int:
         facts.append(("time", time_text(tuned.time_ns)))
     print_configuration(tuned.configuration, facts, sys.stdout)
     return 0
+
+
+def _database_file(database: str | None) -> Path | None:
+    """The SQLite file that --db names, None for the user's own. Raises UsageError for a database server."""
+    if database is None:
+        return None
+    if database.startswith("sqlite:///"):
+        return Path(database.removeprefix("sqlite:///"))
+    if "://" in database:
+        raise UsageError("lookup reads files", hint="autotune export --format json, then lookup --table FILE")
+    return Path(database)
 
 
 def export_command(options: argparse.Namespace) -> int:

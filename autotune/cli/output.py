@@ -4,7 +4,6 @@ import contextlib
 import json
 import os
 import sys
-import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
@@ -31,12 +30,13 @@ def write(path: Path | None, content: str | bytes) -> None:
     if path is None:
         sys.stdout.write(data.decode())
         return
+    draft = path.with_name(f".{path.name}.{os.getpid()}")
     try:
-        with tempfile.NamedTemporaryFile(dir=path.parent, prefix=f".{path.name}.", delete=False) as file:
-            file.write(data)
-        Path(file.name).chmod(0o644)
-        Path(file.name).replace(path)
+        draft.write_bytes(data)
+        draft.replace(path)
     except OSError as error:
+        with contextlib.suppress(OSError):
+            draft.unlink()
         raise UsageError(f"{path}: cannot be written: {error.strerror}") from error
 
 

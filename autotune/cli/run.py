@@ -88,7 +88,7 @@ def _without_oversized_presets(
     kept = []
     for request in requests:
         try:
-            request.problem.check_memory(device.limits)
+            request.problem.check_device(device.limits)
             kept.append(request)
         except ProblemError as error:
             if not options.preset or request.problem in own_words:

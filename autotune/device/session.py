@@ -19,6 +19,12 @@ NUMPY_TYPES: dict[str, type[np.generic]] = {
     "int32": np.int32,
 }
 
+_CHANNELS = {
+    "float32": cl.channel_type.FLOAT,
+    "float16": cl.channel_type.HALF_FLOAT,
+    "int8": cl.channel_type.SIGNED_INT8,
+}
+
 Memory = cl.Buffer | cl.Image
 
 
@@ -63,12 +69,19 @@ class Session:
             private_memory_bytes=self._ask(kernel, info.PRIVATE_MEM_SIZE),
         )
 
+    def binary_bytes(self, program: cl.Program) -> int:
+        """Size of a built program's binary; 0 where the driver does not tell."""
+        try:
+            return sum(int(size) for size in program.get_info(cl.program_info.BINARY_SIZES))
+        except cl.Error:
+            return 0
+
     def allocate(self, buffer: Buffer) -> Memory:
         """Device memory for a buffer or image. Raises LaunchError when there is not enough."""
         flags = cl.mem_flags.READ_WRITE
         try:
             if buffer.image_width:
-                pixels = cl.ImageFormat(cl.channel_order.RGBA, cl.channel_type.FLOAT)
+                pixels = cl.ImageFormat(cl.channel_order.RGBA, _CHANNELS[buffer.dtype])
                 return cl.create_image(self._context, flags, pixels, shape=(buffer.image_width, buffer.image_height))
             return cl.Buffer(self._context, flags, size=buffer.size_bytes)
         except cl.Error as error:

@@ -1,4 +1,4 @@
-"""The store: devices, problems, the ledger of trials, and the winners. Owns SQLAlchemy and Alembic.
+"""The store: devices, problems, the ledger of trials and builds, and the winners. Owns SQLAlchemy and Alembic.
 
 A `Store` is opened on an SQLite file or a database server and may be used by several programs at once. Rows are
 only ever added; `best_configurations` is a view that a person can query too. This file holds what the rest of
@@ -16,16 +16,20 @@ from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Session
 
 from autotune.errors import StoreError
-from autotune.family import Device, Problem
+from autotune.family import Configuration, Device, Problem
 from autotune.store.failures import attempt
 from autotune.store.migrating import Schema, migrate, read_schema
 from autotune.store.models import (
     BEST,
+    BuildRow,
     DeviceRow,
     ProblemRow,
     TrialRow,
+    build_row,
     device_row,
+    plain_text,
     problem_row,
+    to_build,
     to_device,
     to_problem,
     to_provenance,
@@ -45,7 +49,7 @@ from autotune.store.opening import (
     use_write_ahead_log,
 )
 from autotune.store.snapshot import check_snapshot_path, write_snapshot
-from autotune.trial import Provenance, Trial, Winner
+from autotune.trial import Build, Provenance, Trial, Winner
 
 _Result = TypeVar("_Result")
 
@@ -59,6 +63,16 @@ class StoredTrial:
     provenance: Provenance
     purpose: str
     """`search` or `final`."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ExampleBuild:
+    """A build with one problem and configuration that render to its source."""
+
+    build: Build
+    problem: Problem
+    configuration: Configuration
+    provenance: Provenance
 
 
 class Store:
@@ -130,6 +144,29 @@ class Store:
             return found
 
         return self._read(read)
+
+    def add_builds(self, device: Device, builds: Sequence[ExampleBuild]) -> None:
+        """Add builds to the ledger, all or none."""
+
+        def add(session: Session) -> None:
+            device_id = _device_id(session, device, is_seen_here=True)
+            problem_ids = {problem: _problem_id(session, problem) for problem in {b.problem for b in builds}}
+            session.add_all(
+                build_row(b.build, b.configuration, b.provenance, device_id, problem_ids[b.problem]) for b in builds
+            )
+
+        if builds:
+            self._write(add)
+
+    def builds(self, device_slug: str, driver: str) -> dict[str, Build]:
+        """What is known of each source that was built for a device under one driver, by source hash."""
+        query = (
+            select(BuildRow.__table__)
+            .join(DeviceRow, DeviceRow.id == BuildRow.device_id)
+            .where(DeviceRow.slug == device_slug, BuildRow.driver == plain_text(driver))
+            .order_by(BuildRow.id)
+        )
+        return self._read(lambda session: {row.source_hash: to_build(row) for row in session.execute(query)})
 
     def record_winner(self, winner: Winner) -> None:
         """Add a decision; the view tells from then on whether it holds. Raises StoreError for an unknown device."""

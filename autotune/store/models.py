@@ -25,7 +25,7 @@ from sqlalchemy import (
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 
 from autotune.family import Configuration, Device, DeviceLimits, Problem, find_family
-from autotune.trial import Measurement, Provenance, Timer, Trial, TrialState, Winner
+from autotune.trial import Build, BuildState, Measurement, Provenance, Timer, Trial, TrialState, Winner
 
 APPLICATION_ID = 0x4154554E
 """Marks an SQLite file as a database of this project ("ATUN" in its header)."""
@@ -119,6 +119,29 @@ class TrialRow(_ProvenanceColumns, Base):
     kernel_work_group_limit: Mapped[int | None] = mapped_column(BigInteger)
     message: Mapped[str] = mapped_column(Text)
     seed: Mapped[int] = mapped_column(BigInteger)
+
+
+class BuildRow(_ProvenanceColumns, Base):
+    """One source built without running it. Rows are only ever added; the newest of a source holds.
+
+    Problem and configuration are one example of those that render to the source.
+    """
+
+    __tablename__ = "builds"
+    __table_args__ = (Index(None, "device_id", "source_hash"),)
+
+    id: Mapped[int] = mapped_column(primary_key=True)
+    device_id: Mapped[int] = mapped_column(ForeignKey("devices.id"))
+    problem_id: Mapped[int] = mapped_column(ForeignKey("problems.id"))
+    configuration: Mapped[str] = mapped_column(Text)
+    algorithm: Mapped[str] = mapped_column(Text)
+    source_hash: Mapped[str] = mapped_column(String(32))
+    state: Mapped[str] = mapped_column(String(32))
+    build_ns: Mapped[float]
+    private_memory_bytes: Mapped[int] = mapped_column(BigInteger)
+    work_group_limit: Mapped[int] = mapped_column(BigInteger)
+    binary_bytes: Mapped[int] = mapped_column(BigInteger)
+    message: Mapped[str] = mapped_column(Text)
 
 
 class WinnerRow(_ProvenanceColumns, Base):
@@ -234,6 +257,33 @@ def to_trial(row: TrialRow) -> Trial:
         measurement=_to_measurement(row) if row.timer is not None else None,
         message=row.message,
         seed=row.seed,
+    )
+
+
+def build_row(
+    build: Build, configuration: Configuration, provenance: Provenance, device_id: int, problem_id: int
+) -> BuildRow:
+    """A row without an id."""
+    return BuildRow(
+        device_id=device_id,
+        problem_id=problem_id,
+        configuration=configuration.key,
+        algorithm=configuration.algorithm,
+        **{**vars(build), "state": build.state.value, "message": plain_text(build.message)},
+        **_provenance_columns(provenance),
+    )
+
+
+def to_build(row: Any) -> Build:
+    """From the columns of a build."""
+    return Build(
+        source_hash=row.source_hash,
+        state=BuildState(row.state),
+        message=row.message,
+        build_ns=row.build_ns,
+        private_memory_bytes=row.private_memory_bytes,
+        work_group_limit=row.work_group_limit,
+        binary_bytes=row.binary_bytes,
     )
 
 

@@ -6,12 +6,12 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from sqlalchemy import Connection, Table, insert, select
+from sqlalchemy import Connection, Table, insert, select, union
 
 from autotune.errors import StoreError
 from autotune.store.failures import attempt, file_failures
 from autotune.store.migrating import migrate
-from autotune.store.models import Base, DeviceRow, ProblemRow, TrialRow, WinnerRow
+from autotune.store.models import Base, BuildRow, DeviceRow, ProblemRow, TrialRow, WinnerRow
 from autotune.store.opening import check_file, file_engine, prepare_writing
 
 _ROWS_AT_ONCE = 1000
@@ -43,12 +43,16 @@ def _contents(device_slug: str | None) -> Iterable[tuple[Table, Any]]:
     chosen = {name: select(table).order_by(table.c.id) for name, table in tables.items()}
     if device_slug is not None:
         ids = select(DeviceRow.id).where(DeviceRow.slug == device_slug)
-        used = select(TrialRow.problem_id).where(TrialRow.device_id.in_(ids))
-        used_too = select(WinnerRow.problem_id).where(WinnerRow.device == device_slug)
+        used = union(
+            select(TrialRow.problem_id).where(TrialRow.device_id.in_(ids)),
+            select(BuildRow.problem_id).where(BuildRow.device_id.in_(ids)),
+            select(WinnerRow.problem_id).where(WinnerRow.device == device_slug),
+        )
         chosen["devices"] = chosen["devices"].where(DeviceRow.slug == device_slug)
         chosen["trials"] = chosen["trials"].where(TrialRow.device_id.in_(ids))
+        chosen["builds"] = chosen["builds"].where(BuildRow.device_id.in_(ids))
         chosen["winners"] = chosen["winners"].where(WinnerRow.device == device_slug)
-        chosen["problems"] = chosen["problems"].where(ProblemRow.id.in_(used.union(used_too)))
+        chosen["problems"] = chosen["problems"].where(ProblemRow.id.in_(used))
     return [(table, chosen[table.name]) for table in Base.metadata.sorted_tables]
 
 

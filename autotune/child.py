@@ -1,0 +1,205 @@
+"""A child process that answers one message at a time, and is replaced when it dies or hangs.
+
+Parent and child exchange length-prefixed pickles over the child's standard input and output. The child moves
+its real standard output away first, so a driver that prints cannot disturb the exchange, and ends when its
+input does, so that it never outlives the parent.
+"""
+
+import contextlib
+import os
+import pickle
+import queue
+import signal
+import struct
+import subprocess
+import sys
+import tempfile
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import IO, Any, NoReturn, Self
+
+from autotune.errors import AutotuneError, WorkerError
+
+START_LIMIT_S = 120.0
+
+Entering = Callable[[str], None]
+"""Tells the parent which phase of its work the child begins; every phase has its own time limit."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Loss:
+    """No answer came: the child died, or took too long and was killed."""
+
+    was_late: bool
+    message: str
+
+
+class Child:
+    """Asks a child process, which is started when first needed. A context manager; closing ends the child."""
+
+    def __init__(self, command: Sequence[str]) -> None:
+        self._command = command
+        self._process: subprocess.Popen[bytes] | None = None
+        self._messages: queue.Queue[tuple[str, Any]] = queue.Queue()
+        self._errors: IO[bytes] | None = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    @property
+    def pid(self) -> int | None:
+        """Of the child, while one is running."""
+        return self._process.pid if self._process else None
+
+    def ask(self, message: object, limits_s: Mapping[str, float]) -> Any:
+        """The child's answer, or a Loss; `limits_s` has the seconds allowed for each phase.
+
+        Raises WorkerError when no child can be started, or the child says that it cannot work at all.
+        """
+        self._ensure_started()
+        try:
+            self._send(message)
+        except OSError:  # died between two messages: not this one's doing
+            self.close()
+            self._ensure_started()
+            self._send(message)
+        return self._await_answer(limits_s)
+
+    def close(self) -> None:
+        """End the child at once."""
+        if self._process is not None:
+            self._process.kill()
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self._process.wait(timeout=5)
+            with contextlib.suppress(OSError):
+                if self._process.stdin:
+                    self._process.stdin.close()
+            self._process = None
+        if self._errors is not None:
+            self._errors.close()
+            self._errors = None
+
+    def _await_answer(self, limits_s: Mapping[str, float]) -> Any:
+        phase, limit = "start", START_LIMIT_S
+        while True:
+            kind, content = self._receive(limit)
+            if kind == "phase":
+                phase, limit = content, limits_s[content]
+            elif kind == "answer":
+                return content
+            elif kind == "unusable":
+                self.close()
+                raise WorkerError(content)
+            elif kind == "late":
+                self.close()
+                return Loss(was_late=True, message=f"{phase} took more than {limit:g} s")
+            else:
+                status, last_words = self._bury()
+                if phase == "start":
+                    raise WorkerError(f"the child process ended at its start ({status}): {last_words}")
+                return Loss(was_late=False, message=f"{phase}: {status}. {last_words}".strip())
+
+    def _receive(self, limit_s: float) -> tuple[str, Any]:
+        try:
+            return self._messages.get(timeout=limit_s)
+        except queue.Empty:
+            return "late", None
+
+    def _ensure_started(self) -> None:
+        if self._process is not None and self._process.poll() is None:
+            return
+        self.close()
+        self._errors = tempfile.TemporaryFile()  # noqa: SIM115 - lives as long as the child
+        self._messages = queue.Queue()
+        try:
+            self._process = subprocess.Popen(  # noqa: S603 - our own command
+                self._command,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=self._errors,
+                env={**os.environ, "PYOPENCL_NO_CACHE": "1"},  # thousands of kernels that nobody runs again
+                start_new_session=True,  # Ctrl-C is the parent's to handle
+            )
+        except OSError as error:
+            raise WorkerError(f"cannot start the child process: {error}") from error
+        threading.Thread(target=_pump, args=(self._process.stdout, self._messages), daemon=True).start()
+
+    def _send(self, message: object) -> None:
+        assert self._process and self._process.stdin
+        _write(self._process.stdin, message)
+
+    def _bury(self) -> tuple[str, str]:
+        """How the child ended, and the last lines it left on standard error."""
+        assert self._process and self._errors
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self._process.wait(timeout=5)
+        code = self._process.poll()
+        if code is not None and code < 0:
+            status = f"killed by {_signal_name(-code)}"
+        else:
+            status = f"exit status {code}"
+        size = self._errors.seek(0, os.SEEK_END)
+        self._errors.seek(max(0, size - 500))
+        last_words = " | ".join(self._errors.read().decode("utf-8", "replace").split("\n")[-4:]).strip(" |")
+        self.close()
+        return status, last_words
+
+
+def serve(answer: Callable[[Any, Entering], Any]) -> NoReturn:
+    """The child: answer messages until the input ends. An AutotuneError says that the child is of no use."""
+    replies = os.fdopen(os.dup(1), "wb")
+    os.dup2(2, 1)
+    messages: queue.Queue[Any] = queue.Queue()
+    threading.Thread(target=_collect, args=(messages,), daemon=True).start()
+    while True:
+        message = messages.get()
+        try:
+            content = answer(message, lambda phase: _write(replies, ("phase", phase)))
+        except AutotuneError as error:
+            _write(replies, ("unusable", str(error)))
+        else:
+            _write(replies, ("answer", content))
+
+
+def _signal_name(number: int) -> str:
+    with contextlib.suppress(ValueError):
+        return signal.Signals(number).name
+    return f"signal {number}"
+
+
+def _write(stream: IO[bytes], message: object) -> None:
+    data = pickle.dumps(message)
+    stream.write(struct.pack("<Q", len(data)) + data)
+    stream.flush()
+
+
+def _read(stream: IO[bytes]) -> Any:
+    """The next message. Raises EOFError at the end of the stream."""
+    header = stream.read(8)
+    if len(header) < 8:
+        raise EOFError
+    (size,) = struct.unpack("<Q", header)
+    data = stream.read(size)
+    if len(data) < size:
+        raise EOFError
+    return pickle.loads(data)  # noqa: S301 - from our own child
+
+
+def _pump(stream: IO[bytes], messages: "queue.Queue[tuple[str, Any]]") -> None:
+    """Move the child's messages into a queue, which can be waited on with a limit on every system."""
+    with contextlib.suppress(EOFError, OSError, ValueError), stream:
+        while True:
+            messages.put(_read(stream))
+    messages.put(("ended", None))
+
+
+def _collect(messages: "queue.Queue[Any]") -> None:
+    """Queue messages as they come; when the parent is gone, end at once, whatever a kernel is doing."""
+    with contextlib.suppress(EOFError, OSError):
+        while True:
+            messages.put(_read(sys.stdin.buffer))
+    os._exit(0)

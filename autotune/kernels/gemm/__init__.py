@@ -1,0 +1,48 @@
+"""GEMM: ``C = alpha * op(A) @ op(B) + beta * C``, row-major, plain or transposed operands, batched.
+
+op(A) is m x k, op(B) is k x n, C is m x n; row pitches `lda`, `ldb`, `ldc` and the strides of a batch are in
+elements of what is stored. Work-items run along n in dimension 0 and along m in dimension 1; dimension 2 holds the
+batch and the parts of a split k. With beta zero C is never read.
+
+`problem.py` says what can be asked for, `algorithms.py` what can be chosen, `planning.py` what is then run, and
+`reference.py` what is right.
+
+Sources: the `microtile` kernel and its image for B follow Qualcomm's description of SGEMM on Adreno, `dot` the
+float4 dot products used on Mali-T604, `local_tile` the classic tiling through local memory.
+"""
+
+from collections.abc import Sequence
+
+from autotune.family import Case, Configuration, DeviceLimits, KernelFamily, Plan, Problem
+from autotune.kernels.gemm.algorithms import ALGORITHMS
+from autotune.kernels.gemm.planning import plan_gemm
+from autotune.kernels.gemm.problem import GemmProblem
+
+__all__ = ["FAMILY", "Gemm", "GemmProblem"]
+
+
+class Gemm(KernelFamily):
+    """The GEMM family; see the module's docstring."""
+
+    name = "gemm"
+    space_version = 1
+    problem_type = GemmProblem
+    algorithms = ALGORITHMS
+    baseline = Configuration.of("naive", work_group_m=0, work_group_n=0)
+
+    def plan(self, problem: Problem, configuration: Configuration) -> Plan:
+        assert isinstance(problem, GemmProblem)
+        return plan_gemm(problem, configuration)
+
+    def default(self, problem: Problem, limits: DeviceLimits, starts: Sequence[Configuration]) -> Configuration:
+        """The first of the starts that is legal here, else the baseline."""
+        return next((c for c in starts if not self.violations(problem, c, limits)), self.baseline)
+
+    def make_case(self, problem: Problem, seed: int) -> Case:
+        from autotune.kernels.gemm.reference import GemmCase  # loads NumPy, which a lookup does without
+
+        assert isinstance(problem, GemmProblem)
+        return GemmCase(problem, seed)
+
+
+FAMILY = Gemm()

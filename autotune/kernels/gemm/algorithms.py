@@ -1,0 +1,280 @@
+"""What can be chosen for GEMM: four algorithms, their parameters and their constraints.
+
+Constraints may name every parameter, the problem's fields (m, n, k, lda, trans_a, batch, element_bytes, ...; see
+`GemmProblem.constraint_values`) and the device's limits (`DeviceLimits`).
+"""
+
+from collections.abc import Sequence
+
+from autotune.expression import Expression
+from autotune.family import Algorithm, Constraint, Parameter, Value
+
+
+def _parameter(name: str, values: Sequence[Value], meaning: str) -> Parameter:
+    return Parameter(name=name, values=tuple(values), meaning=meaning)
+
+
+def _constraint(name: str, condition: str, because: str) -> Constraint:
+    return Constraint(name=name, condition=Expression(condition), because=because)
+
+
+_EDGES = _parameter(
+    "edges",
+    ("guard", "pad"),
+    "guard: work on A and B where they are, with guarded edges; pad: first copy them into zero-padded rows",
+)
+_LOADS = _parameter(
+    "loads", ("vload", "aligned"), "vload promises 4-byte alignment only; aligned reads whole aligned vectors"
+)
+_MATH = _parameter("relaxed_math", ("off", "on"), "build with -cl-fast-relaxed-math")
+_MULTIPLY_ADD = _parameter("multiply_add", ("operator", "mad"), "write a * b + c, or mad(a, b, c)")
+_WORK_GROUP = (
+    _parameter("work_group_m", (0, 1, 2, 4, 8, 16, 32), "work-items along m; 0 leaves the work-group to the driver"),
+    _parameter("work_group_n", (0, 1, 2, 4, 8, 16, 32, 64, 128), "work-items along n; 0: the driver chooses"),
+)
+
+_WORK_GROUP_LIMITS = (
+    _constraint(
+        "work_group_whole_or_driver",
+        "(work_group_m == 0 and work_group_n == 0) or (work_group_m > 0 and work_group_n > 0)",
+        "the driver chooses both dimensions of the work-group or none",
+    ),
+    _constraint(
+        "work_group_fits_device",
+        "work_group_m * work_group_n <= max_work_group_size and work_group_n <= max_work_group_0 "
+        "and work_group_m <= max_work_group_1",
+        "the work-group exceeds what the device allows",
+    ),
+)
+
+
+_FEATURES = tuple(
+    Expression(text)
+    for text in (
+        "work_group_m * work_group_n",
+        "micro_tile_m * micro_tile_n",
+        "work_group_m * micro_tile_m",
+        "work_group_n * micro_tile_n",
+    )
+)
+
+
+_WHOLE_NUMBERS = (
+    _constraint("no_relaxed_integers", "mode != 'int8' or relaxed_math == 'off'", "integers are exact in any case"),
+    _constraint("no_mad_of_integers", "mode != 'int8' or multiply_add == 'operator'", "mad() is for fractions"),
+)
+
+
+def _aligned(rows: str) -> Constraint:
+    return _constraint("aligned_rows", f"loads == 'vload' or {rows}", "rows do not start at aligned addresses")
+
+
+_NAIVE = Algorithm(
+    name="naive",
+    meaning="one output a work-item, scalar loop over k",
+    parameters=_WORK_GROUP,
+    constraints=(
+        *_WORK_GROUP_LIMITS,
+        _constraint("rows_to_do", "work_group_m - 1 < m", "part of every work-group would have no row to do"),
+        _constraint("columns_to_do", "work_group_n - 1 < n", "part of every work-group would have no column to do"),
+    ),
+)
+
+_DOT = Algorithm(
+    name="dot",
+    meaning="one output a work-item, vector dot products along k",
+    parameters=(
+        *_WORK_GROUP,
+        _parameter("vector_width", (2, 4, 8, 16), "elements of k in one product"),
+        _parameter("unroll", (1, 2, 4), "vectors of k in one step of the loop"),
+        _parameter("b_storage", ("buffer", "transposed"), "gather columns of B, or first copy B transposed"),
+        _EDGES,
+        _LOADS,
+        _MATH,
+    ),
+    constraints=(
+        *_WORK_GROUP_LIMITS,
+        _constraint("rows_to_do", "work_group_m - 1 < m", "part of every work-group would have no row to do"),
+        _constraint("columns_to_do", "work_group_n - 1 < n", "part of every work-group would have no column to do"),
+        _constraint("step_within_k", "vector_width * unroll < 2 * k", "one step is more than all of k"),
+        _aligned(
+            "edges == 'pad' or ((trans_a == 1 or (lda % vector_width == 0 and stride_a % vector_width == 0)) "
+            "and (trans_b == 0 or (ldb % vector_width == 0 and stride_b % vector_width == 0)))"
+        ),
+        _constraint(
+            "transposed_b_is_ready",
+            "trans_b == 0 or (b_storage == 'buffer' and edges == 'guard')",
+            "the k of a transposed B lies in its rows already",
+        ),
+        _WHOLE_NUMBERS[0],
+    ),
+)
+
+_MICROTILE = Algorithm(
+    name="microtile",
+    meaning="a register micro-tile a work-item, no local memory; B from an image or a buffer",
+    parameters=(
+        _parameter("micro_tile_m", (1, 2, 3, 4, 6, 8, 12, 16), "rows of C a work-item computes"),
+        _parameter("micro_tile_n", (1, 2, 4, 8, 16, 32, 64), "columns of C a work-item computes"),
+        _parameter("vector_width", (1, 2, 4, 8, 16), "columns in one vector"),
+        _parameter("unroll", (1, 2, 4, 8), "steps of k in one pass of the loop"),
+        _parameter("a_vector_width", (1, 2, 4, 8), "elements of k in one load of A"),
+        _parameter("b_storage", ("buffer", "image"), "read B from its buffer, or first copy it into an RGBA image"),
+        *_WORK_GROUP,
+        _EDGES,
+        _LOADS,
+        _MULTIPLY_ADD,
+        _MATH,
+    ),
+    constraints=(
+        *_WORK_GROUP_LIMITS,
+        _constraint(
+            "vectors_fill_tile",
+            "micro_tile_n % vector_width == 0 and micro_tile_n <= 4 * vector_width",
+            "a micro-tile is one to four whole vectors wide",
+        ),
+        _constraint("a_vectors_fill_step", "unroll % a_vector_width == 0", "a step of k is whole vectors of A"),
+        _constraint(
+            "accumulators_fit",
+            "micro_tile_m * micro_tile_n <= 128 or (is_cpu == 1 and micro_tile_m * micro_tile_n <= 512)",
+            "the accumulators do not fit the registers",
+        ),
+        _constraint(
+            "rows_to_do",
+            "work_group_m * micro_tile_m - micro_tile_m < m and micro_tile_m < 2 * m",
+            "part of every work-group would have no row to do",
+        ),
+        _constraint(
+            "columns_to_do",
+            "work_group_n * micro_tile_n - micro_tile_n < n and micro_tile_n < 2 * n",
+            "part of every work-group would have no column to do",
+        ),
+        _constraint("step_within_k", "unroll < 2 * k", "one step is more than all of k"),
+        _constraint(
+            "tile_within_row",
+            "edges == 'pad' or b_storage == 'image' or micro_tile_n <= n",
+            "the last micro-tile of a row is moved back to end with it, so a row must hold one",
+        ),
+        _constraint(
+            "image_fits",
+            "b_storage == 'buffer' or (has_images == 1 and vector_width == 4 "
+            "and n <= 4 * max_image_width and k * batch <= max_image_height)",
+            "the device has no image of that size, or pixels and vectors differ in length",
+        ),
+        _constraint("image_needs_no_padding", "b_storage == 'buffer' or edges == 'guard'", "an image pads itself"),
+        _aligned(
+            "edges == 'pad' or (lda % a_vector_width == 0 and stride_a % a_vector_width == 0 "
+            "and (b_storage == 'image' or (ldb % vector_width == 0 and stride_b % vector_width == 0 "
+            "and n % vector_width == 0)))"
+        ),
+        _constraint(
+            "transposed_b_is_packed",
+            "trans_b == 0 or edges == 'pad' or b_storage == 'image'",
+            "the kernel reads rows of B, which a transposed B has only after packing",
+        ),
+        _constraint(
+            "transposed_a_by_elements",
+            "trans_a == 0 or edges == 'pad' or a_vector_width == 1",
+            "the k of a transposed A does not lie in a row",
+        ),
+        *_WHOLE_NUMBERS,
+        _constraint(
+            "alignment_matters",
+            "loads == 'vload' or (vector_width > 1 and b_storage == 'buffer') or a_vector_width > 1",
+            "single elements are always aligned",
+        ),
+    ),
+    features=_FEATURES,
+)
+
+_LOCAL_TILE = Algorithm(
+    name="local_tile",
+    meaning="macro-tiles of A and B in local memory, a register micro-tile a work-item",
+    parameters=(
+        _parameter("work_group_m", (4, 8, 16, 32), "work-items along m"),
+        _parameter("work_group_n", (4, 8, 16, 32), "work-items along n"),
+        _parameter("micro_tile_m", (1, 2, 4, 8, 16), "rows of C a work-item computes"),
+        _parameter("micro_tile_n", (1, 2, 4, 8, 16), "columns of C a work-item computes"),
+        _parameter("tile_k", (8, 16, 32), "depth of the tiles in local memory"),
+        _parameter("vector_width", (1, 2, 4), "elements in one load from global or local memory"),
+        _parameter("unroll", (1, 4, 8, 16), "steps of k in one pass of the inner loop"),
+        _parameter("local_padding", (0, 4), "elements between rows of a tile in local memory"),
+        _parameter("stages", (1, 2), "tiles in local memory at once; with two the next is fetched ahead"),
+        _parameter("sub_group_columns", (0, 4, 8, 16), "32 work-items as a block of so many columns; 0: as a row"),
+        _parameter("group_rows", (0, 4, 8), "rows of work-groups that run as one band; 0: row by row"),
+        _parameter("split_k", (1, 2, 4, 8, 16, 32), "work-groups that share the k of one macro-tile"),
+        _EDGES,
+        _LOADS,
+        _MULTIPLY_ADD,
+    ),
+    constraints=(
+        _WORK_GROUP_LIMITS[1],
+        _constraint(
+            "vectors_fill_tile",
+            "micro_tile_n % vector_width == 0 and micro_tile_m % vector_width == 0 and tile_k % vector_width == 0",
+            "tiles are made of whole vectors",
+        ),
+        _constraint("accumulators_fit", "micro_tile_m * micro_tile_n <= 128", "the accumulators spill"),
+        _constraint("enough_work_items", "work_group_m * work_group_n >= 32", "a compute unit would be half idle"),
+        _constraint("unroll_divides_tile", "tile_k % unroll == 0", "the inner loop has no remainder"),
+        _constraint(
+            "even_share_of_a",
+            "(work_group_m * micro_tile_m * tile_k) % (work_group_m * work_group_n * vector_width) == 0",
+            "every work-item loads the same number of vectors of A",
+        ),
+        _constraint(
+            "even_share_of_b",
+            "(work_group_n * micro_tile_n * tile_k) % (work_group_m * work_group_n * vector_width) == 0",
+            "every work-item loads the same number of vectors of B",
+        ),
+        _constraint(
+            "tiles_fit_local_memory",
+            "accumulator_bytes * stages * tile_k * (work_group_m * micro_tile_m + work_group_n * micro_tile_n "
+            "+ 2 * local_padding) <= local_memory_bytes",
+            "the tiles of A and B exceed local memory",
+        ),
+        _constraint(
+            "rows_to_do",
+            "work_group_m * micro_tile_m < 2 * m + 8",
+            "most of every work-group would have no row to do",
+        ),
+        _constraint(
+            "columns_to_do",
+            "work_group_n * micro_tile_n < 2 * n + 8",
+            "most of every work-group would have no column to do",
+        ),
+        _constraint("step_within_k", "tile_k < 2 * k + 8", "one tile is more than all of k"),
+        _constraint(
+            "sub_groups_fill_work_group",
+            "sub_group_columns == 0 or (is_cpu == 0 and work_group_n % max(sub_group_columns, 1) == 0 "
+            "and work_group_m * sub_group_columns % 32 == 0)",
+            "blocks of 32 work-items do not tile the work-group, or the device is a CPU",
+        ),
+        _constraint(
+            "bands_matter",
+            "group_rows == 0 or (m > 2 * group_rows * work_group_m * micro_tile_m "
+            "and n > 2 * group_rows * work_group_n * micro_tile_n)",
+            "there are too few work-groups for bands to differ from rows",
+        ),
+        _constraint(
+            "split_leaves_work",
+            "split_k == 1 or (k >= 4 * split_k * tile_k and batch * m * n * split_k <= 33554432)",
+            "each part of k holds at least four tiles, and the parts of C fit 128 MiB",
+        ),
+        _constraint(
+            "split_fills_device",
+            "split_k == 1 or (batch * m * n * split_k) // (work_group_m * micro_tile_m * work_group_n * micro_tile_n) "
+            "<= 32 * compute_units",
+            "there are work-groups enough without splitting k",
+        ),
+        _aligned(
+            "edges == 'pad' or (lda % vector_width == 0 and ldb % vector_width == 0 "
+            "and stride_a % vector_width == 0 and stride_b % vector_width == 0)"
+        ),
+        _WHOLE_NUMBERS[1],
+        _constraint("alignment_matters", "loads == 'vload' or vector_width > 1", "single elements are always aligned"),
+    ),
+    features=_FEATURES,
+)
+
+ALGORITHMS = (_NAIVE, _DOT, _MICROTILE, _LOCAL_TILE)

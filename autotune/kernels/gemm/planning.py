@@ -1,0 +1,183 @@
+"""How a configuration of GEMM is run: which operands are packed, where they lie, and the launches."""
+
+from autotune.family import Buffer, Configuration, Launch, Plan, Role, Scalar
+from autotune.kernels.gemm.problem import GemmProblem
+
+_C_TYPES = {"float32": "float", "float16": "half", "int8": "char", "int32": "int"}
+
+
+def plan_gemm(problem: GemmProblem, configuration: Configuration) -> Plan:
+    """Buffers and launches in order: packing where the configuration asks for it, the product, parts added up."""
+    return _Planner(problem, configuration).plan()
+
+
+class _Operand:
+    """Where a kernel finds A or B: a buffer, its pitch, and the elements from matrix to matrix of a batch."""
+
+    def __init__(self, buffer: str, pitch: int, stride: int, transposed: int) -> None:
+        self.buffer = buffer
+        self.pitch = pitch
+        self.stride = stride
+        self.transposed = transposed
+
+
+class _Planner:
+    def __init__(self, problem: GemmProblem, configuration: Configuration) -> None:
+        self._problem = problem
+        self._algorithm = configuration.algorithm
+        self._values = dict(configuration.values)
+        tile_m, tile_n = self._number("micro_tile_m"), self._number("micro_tile_n")
+        step_k = self._number("unroll")
+        if self._algorithm == "local_tile":
+            tile_m *= self._number("work_group_m")
+            tile_n *= self._number("work_group_n")
+            step_k = self._number("tile_k")
+        elif self._algorithm == "dot":
+            step_k *= self._number("vector_width")
+        self._tile_m = tile_m
+        self._rows, self._columns = _round_up(problem.m, tile_m), _round_up(problem.n, tile_n)
+        self._depth = _round_up(problem.k, step_k)
+        self._pads = self._values.get("edges") == "pad"
+        self._split = self._number("split_k")
+        self._buffers = [
+            Buffer(name=name, role=role, dtype=problem.dtype(name), elements=problem.batch * problem.stride(name))
+            for name, role in (("a", Role.INPUT), ("b", Role.INPUT), ("c", Role.OUTPUT))
+        ]
+        self._launches: list[Launch] = []
+
+    def plan(self) -> Plan:
+        p = self._problem
+        a, b = self._place_a(), self._place_b()
+        self._multiply(a, b)
+        accumulator, result = _C_TYPES[p.accumulator], _C_TYPES[p.dtype("c")]
+        return Plan(
+            buffers=tuple(self._buffers),
+            launches=tuple(self._launches),
+            build_options=("-cl-fast-relaxed-math",) if self._values.get("relaxed_math") == "on" else (),
+            template_values=(
+                ("stored_type", _C_TYPES[p.dtype("a")]),
+                ("sum_type", accumulator),
+                ("result_type", result),
+                ("trans_a", a.transposed),
+                ("trans_b", b.transposed),
+                ("batched", int(p.batch > 1)),
+                ("ragged_m", int(p.m % self._tile_m != 0)),
+                ("ragged_n", int(self._columns != p.n)),
+                ("ragged_k", int(self._depth != p.k and not self._pads)),
+                ("c_aligned", int(p.ldc % 4 == 0 and p.n % 4 == 0 and p.stride_c % 4 == 0)),
+            ),
+        )
+
+    def _place_a(self) -> _Operand:
+        p = self._problem
+        if not self._pads:
+            return _Operand("a", p.lda, p.stride_a, p.trans_a)
+        steps = (1, p.lda) if p.trans_a else (p.lda, 1)
+        return self._pack("a", steps, (p.m, p.k), "a_packed", (self._rows, self._depth))
+
+    def _place_b(self) -> _Operand:
+        p = self._problem
+        steps = (1, p.ldb) if p.trans_b else (p.ldb, 1)
+        storage = self._values.get("b_storage", "buffer")
+        if storage == "image":
+            return self._pack_image(steps)
+        if storage == "transposed":
+            pitch = _round_up(self._depth, self._number("vector_width"))
+            packed = self._pack("b", steps[::-1], (p.n, p.k), "b_packed", (p.n, pitch))
+            return _Operand(packed.buffer, packed.pitch, packed.stride, 1)
+        if self._pads:
+            return self._pack("b", steps, (p.k, p.n), "b_packed", (self._depth, self._columns))
+        return _Operand("b", p.ldb, p.stride_b, p.trans_b)
+
+    def _pack(
+        self, source: str, steps: tuple[int, int], size: tuple[int, int], target: str, packed: tuple[int, int]
+    ) -> _Operand:
+        """Copy rows x columns, `steps` elements apart, into zero-padded rows without a gap."""
+        p = self._problem
+        rows, pitch = packed
+        self._scratch(target, p.dtype(source), p.batch * rows * pitch)
+        numbers = [_int(number) for number in (p.stride(source), *steps, *size)]
+        self._launches.append(
+            Launch(
+                kernel="pack",
+                global_size=(pitch, rows, p.batch),
+                local_size=None,
+                arguments=(source, *numbers, target, _int(pitch)),
+                prepares=source,
+            )
+        )
+        return _Operand(target, pitch, rows * pitch, 0)
+
+    def _pack_image(self, steps: tuple[int, int]) -> _Operand:
+        """B as pixels of four columns; the matrices of a batch one below the other."""
+        p = self._problem
+        width, height = _round_up(p.n, 4) // 4, p.k * p.batch
+        self._buffers.append(
+            Buffer(
+                name="b_image",
+                role=Role.SCRATCH,
+                dtype=p.dtype("b"),
+                elements=4 * width * height,
+                image_width=width,
+                image_height=height,
+            )
+        )
+        self._launches.append(
+            Launch(
+                kernel="pack_image",
+                global_size=(width, p.k, p.batch),
+                local_size=None,
+                arguments=("b", _int(p.stride_b), *map(_int, steps), _int(p.k), _int(p.n), "b_image"),
+                prepares="b",
+            )
+        )
+        return _Operand("b_image", 0, p.k, 0)
+
+    def _multiply(self, a: _Operand, b: _Operand) -> None:
+        p = self._problem
+        items = (-(-p.n // self._number("micro_tile_n")), -(-p.m // self._number("micro_tile_m")))
+        local = (self._number("work_group_n"), self._number("work_group_m"))
+        given = local[0] > 0
+        size = (_round_up(items[0], local[0]), _round_up(items[1], local[1])) if given else items
+        number = "int32" if p.accumulator == "int32" else "float32"
+        scale = (Scalar(dtype=number, name="alpha", value=1.0), Scalar(dtype=number, name="beta"))
+        c, ldc, stride_c = "c", p.ldc, p.stride_c
+        if self._split > 1:
+            c, ldc, stride_c = "c_parts", p.n, p.m * p.n
+            self._scratch(c, p.accumulator, self._split * p.batch * p.m * p.n)
+        k = self._depth if self._pads else p.k
+        operands = (a.buffer, _int(a.pitch), _int(a.stride), b.buffer, _int(b.pitch), _int(b.stride))
+        sizes = (_int(p.m), _int(p.n))
+        self._launches.append(
+            Launch(
+                kernel="gemm",
+                global_size=(*size, self._split * p.batch),
+                local_size=(*local, 1) if given else None,
+                arguments=(*operands, c, _int(ldc), _int(stride_c), *sizes, _int(k), *scale),
+            )
+        )
+        if self._split > 1:
+            self._launches.append(
+                Launch(
+                    kernel="combine",
+                    global_size=(p.n, p.m, p.batch),
+                    local_size=None,
+                    arguments=(c, "c", _int(p.ldc), _int(p.stride_c), *sizes, *scale),
+                )
+            )
+
+    def _scratch(self, name: str, dtype: str, elements: int) -> None:
+        self._buffers.append(Buffer(name=name, role=Role.SCRATCH, dtype=dtype, elements=elements))
+
+    def _number(self, name: str) -> int:
+        value = self._values.get(name, 1)
+        assert isinstance(value, int)
+        return value
+
+
+def _round_up(value: int, multiple: int) -> int:
+    return -(-value // multiple) * multiple
+
+
+def _int(value: int) -> Scalar:
+    return Scalar(dtype="int32", value=value)

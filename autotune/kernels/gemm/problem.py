@@ -1,0 +1,185 @@
+"""What can be asked of GEMM: sizes, pitches, layouts, types, batches."""
+
+from dataclasses import dataclass
+from typing import Any, ClassVar, Self
+
+from autotune.errors import ProblemError
+from autotune.family import DTYPE_BYTES, DeviceLimits, Problem, Value
+
+MAX_ELEMENTS = 2**31 - 1
+"""Kernels index with 32-bit integers."""
+
+MODES = {
+    "float32": ("float32", "float32"),
+    "float16": ("float32", "float16"),
+    "float16-acc16": ("float16", "float16"),
+    "int8": ("int32", "int32"),
+}
+"""Numeric modes by the name used after --shape: the type that is accumulated in, and the type of C."""
+
+@dataclass(frozen=True, kw_only=True)
+class GemmProblem(Problem):
+    """Sizes, and in elements row pitches and batch strides; 0 stands for rows and matrices without a gap.
+
+    `mode` is float32, float16 (accumulated in float32), float16-acc16 (accumulated in float16), or int8 (accumulated
+    in int32, C is int32). With `trans_a` of 1, A is stored as k x m; with `trans_b`, B as n x k.
+    """
+
+    family: ClassVar[str] = "gemm"
+
+    m: int
+    n: int
+    k: int
+    lda: int = 0
+    ldb: int = 0
+    ldc: int = 0
+    trans_a: int = 0
+    trans_b: int = 0
+    batch: int = 1
+    stride_a: int = 0
+    stride_b: int = 0
+    stride_c: int = 0
+    mode: str = "float32"
+
+    def __post_init__(self) -> None:
+        for name in ("m", "n", "k", "batch"):
+            if getattr(self, name) < 1:
+                raise ProblemError(f"{name} must be at least 1, not {getattr(self, name)}")
+        for name in ("trans_a", "trans_b"):
+            if getattr(self, name) not in (0, 1):
+                raise ProblemError(f"{name} must be 0 or 1, not {getattr(self, name)}")
+        if self.mode not in MODES:
+            raise ProblemError(f"gemm has no numeric mode {self.mode[:80]!r}", hint=f"there are {', '.join(MODES)}")
+        for operand, (_, columns) in self.stored.items():
+            self._fill(f"ld{operand}", columns, "the length of a row")
+        for operand, (rows, _) in self.stored.items():
+            least = rows * self.pitch(operand)
+            self._fill(f"stride_{operand}", least, "a whole matrix")
+            if self.batch * self.stride(operand) > MAX_ELEMENTS:
+                raise ProblemError(f"{self.label} has an operand of more than {MAX_ELEMENTS} elements")
+
+    def _fill(self, name: str, least: int, what: str) -> None:
+        given = getattr(self, name)
+        if given and given < least:
+            raise ProblemError(f"{name} must be at least {least}, {what}, not {given}")
+        object.__setattr__(self, name, given or least)
+
+    @property
+    def stored(self) -> dict[str, tuple[int, int]]:
+        """Rows and columns of a, b and c as they lie in memory."""
+        return {
+            "a": (self.k, self.m) if self.trans_a else (self.m, self.k),
+            "b": (self.n, self.k) if self.trans_b else (self.k, self.n),
+            "c": (self.m, self.n),
+        }
+
+    def pitch(self, operand: str) -> int:
+        """Elements from row to row of a, b or c."""
+        return int(getattr(self, f"ld{operand}"))
+
+    def stride(self, operand: str) -> int:
+        """Elements from matrix to matrix of a batch."""
+        return int(getattr(self, f"stride_{operand}"))
+
+    def dtype(self, operand: str) -> str:
+        """Type of the stored elements of a, b or c."""
+        return MODES[self.mode][1] if operand == "c" else self.mode.removesuffix("-acc16")
+
+    @property
+    def accumulator(self) -> str:
+        """The type sums are kept in."""
+        return MODES[self.mode][0]
+
+    @property
+    def label(self) -> str:
+        """``512x512x512``, then what is out of the ordinary: ``512x512x64 nt batch=12 float16``."""
+        text = f"{self.m}x{self.n}x{self.k}"
+        layout = ("t" if self.trans_a else "n") + ("t" if self.trans_b else "n")
+        text += f" {layout}" if layout != "nn" else ""
+        text += f" batch={self.batch}" if self.batch > 1 else ""
+        text += f" {self.mode}" if self.mode != "float32" else ""
+        for operand, (rows, columns) in self.stored.items():
+            if self.pitch(operand) not in (0, columns):
+                text += f" ld{operand}={self.pitch(operand)}"
+            if self.batch > 1 and self.stride(operand) not in (0, rows * self.pitch(operand)):
+                text += f" stride_{operand}={self.stride(operand)}"
+        return text
+
+    @property
+    def flops(self) -> int:
+        return 2 * self.batch * self.m * self.n * self.k
+
+    @property
+    def bytes_moved(self) -> int:
+        sizes = {operand: rows * columns for operand, (rows, columns) in self.stored.items()}
+        return self.batch * sum(DTYPE_BYTES[self.dtype(operand)] * size for operand, size in sizes.items())
+
+    @property
+    def size_vector(self) -> tuple[int, ...]:
+        return (self.m, self.n, self.k, self.batch)
+
+    @classmethod
+    def parse(cls, text: str) -> Self:
+        """``M,N,K``, then in any order a layout (nn, nt, tn, tt), a numeric mode, and ``name=number``.
+
+        An ``x`` separates the sizes as well; names are lda, ldb, ldc, batch, stride_a, stride_b, stride_c:
+        ``512x512x64 nt batch=12 float16``.
+        """
+        words = text.strip().lower().replace(",", " ").split()
+        if words and words[0].count("x") == 2:
+            words[:1] = words[0].split("x")
+        wrong = ProblemError(f"{text[:80]!r} is not a shape", hint="write M,N,K such as 512,512,512")
+        values: dict[str, Any] = {}
+        for number, word in enumerate(words):
+            name, equals, digits = word.partition("=")
+            if number < 3:
+                values["mnk"[number]] = _whole_number(word, wrong)
+            elif word in ("nn", "nt", "tn", "tt"):
+                values["trans_a"], values["trans_b"] = int(word[0] == "t"), int(word[1] == "t")
+            elif word in MODES:
+                values["mode"] = word
+            elif equals and name in cls.__dataclass_fields__ and name not in ("m", "n", "k", "mode"):
+                values[name] = _whole_number(digits, wrong)
+            else:
+                raise wrong
+        if len(values.keys() & {"m", "n", "k"}) < 3:
+            raise wrong
+        return cls(**values)
+
+    def constraint_values(self) -> dict[str, Value]:
+        return {
+            **self.to_dict(),
+            "element_bytes": DTYPE_BYTES[self.dtype("a")],
+            "accumulator_bytes": DTYPE_BYTES[self.accumulator],
+        }
+
+    def _kind(self) -> tuple[tuple[str, str], ...]:
+        return (*super()._kind(), ("layout", f"{self.trans_a}{self.trans_b}"))
+
+    def check_device(self, limits: DeviceLimits) -> None:
+        if self.accumulator == "float16" and not limits.has_float16:
+            raise ProblemError(f"{self.label}: the device does not compute in float16", hint="float16 does without")
+        sizes = {
+            operand.upper(): self.batch * self.stride(operand) * DTYPE_BYTES[self.dtype(operand)] for operand in "abc"
+        }
+        for name, size in sizes.items():
+            if size > limits.max_allocation_bytes:
+                raise ProblemError(
+                    f"{self.label}: {name} needs {_mebibytes(size)}, "
+                    f"the device allocates at most {_mebibytes(limits.max_allocation_bytes)} at once"
+                )
+        if sum(sizes.values()) > limits.global_memory_bytes:
+            raise ProblemError(
+                f"{self.label} needs {_mebibytes(sum(sizes.values()))}, "
+                f"the device has {_mebibytes(limits.global_memory_bytes)}"
+            )
+
+
+def _whole_number(text: str, wrong: ProblemError) -> int:
+    if not (text.lstrip("+-").isdecimal() and text.isascii() and len(text) < 20):
+        raise wrong
+    return int(text)
+
+
+def _mebibytes(size: int) -> str:
+    return f"{size / 2**20:.0f} MiB"

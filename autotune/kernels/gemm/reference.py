@@ -1,0 +1,144 @@
+"""What is right: fresh operands for one verification of GEMM, and the judge of its result."""
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from autotune.family import Case
+from autotune.kernels.gemm.problem import GemmProblem
+
+Matrix = NDArray[np.float64]
+
+_EPSILON = {"float32": 2.0**-23, "float16": 2.0**-10, "int32": 0.0}
+"""Distance from 1 to the next number of a type; whole numbers are exact."""
+
+
+class GemmCase(Case):
+    """Random operands, in [-1, 1) or whole numbers in [-128, 127]; gaps between rows hold NaN or nonsense.
+
+    An even seed has beta zero and C full of NaN or nonsense; an odd one has random beta and C.
+    """
+
+    FULL_REFERENCE_MACS = 2**27
+    """Up to this many multiply-adds a batch every output is computed in float64; above, rows and columns are
+    sampled, and every column is checked through a random combination of the rows (Freivalds)."""
+
+    def __init__(self, problem: GemmProblem, seed: int) -> None:
+        self._problem = problem
+        self._rng = np.random.default_rng(seed)
+        self._stored = {operand: self._random(operand) for operand in "abc"}
+        self._has_beta = bool(seed % 2)
+        alpha, beta = 1.0, 0.0
+        if self._has_beta and problem.accumulator == "int32":
+            alpha, beta = 3.0, -2.0
+        elif self._has_beta:
+            alpha, beta = (float(np.float32(x)) for x in self._rng.uniform(0.5, 2.0, 2))
+        else:
+            self._poison(self._stored["c"])
+        self.inputs: Mapping[str, NDArray[Any]] = self._stored
+        self.scalars: Mapping[str, float] = {"alpha": alpha, "beta": beta}
+
+    def error_ratio(self, outputs: Mapping[str, NDArray[Any]]) -> float:
+        p = self._problem
+        c = outputs["c"].reshape(p.batch, p.stride_c)
+        if not np.array_equal(self._gaps(self._stored["c"]), self._gaps(c)):
+            return math.inf
+        if not np.isfinite(self._matrices("c", c)).all():
+            return math.inf
+        return max(self._error_of(number, c) for number in range(p.batch))
+
+    def _error_of(self, number: int, c: NDArray[Any]) -> float:
+        """The largest error over its tolerance in one matrix of the batch."""
+        p = self._problem
+        a, b = (self._operand(operand, number) for operand in "ab")
+        before, after = (self._matrices("c", stored)[number] for stored in (self._stored["c"], c))
+        everything: Any = slice(None)
+        if p.batch * p.m * p.n * p.k <= self.FULL_REFERENCE_MACS:
+            return self._block_error(a, b, before, after)
+        share = max(1, self.FULL_REFERENCE_MACS // p.batch)
+        rows = self._sample(p.m, max(2, share // (2 * p.n * p.k)))
+        columns = self._sample(p.n, max(2, share // (2 * p.m * p.k)))
+        return max(
+            self._block_error(a[rows], b, before[rows], after[rows]),
+            self._block_error(a, b[:, columns], before[everything, columns], after[everything, columns]),
+            self._combined_error(a, b, before, after),
+        )
+
+    def _random(self, operand: str) -> NDArray[Any]:
+        """A batch of matrices as stored, nonsense where no element of a matrix lies."""
+        p = self._problem
+        dtype = np.dtype(p.dtype(operand))
+        size = (p.batch, p.stride(operand))
+        if dtype.kind == "i":
+            values: NDArray[Any] = self._rng.integers(-128, 128, size, dtype=np.int16).astype(dtype)
+        else:
+            values = (self._rng.random(size, dtype=np.float32) * np.float32(2) - np.float32(1)).astype(dtype)
+        matrices = self._matrices(operand, values).copy()
+        self._poison(values)
+        self._matrices(operand, values)[:] = matrices
+        return values
+
+    def _poison(self, values: NDArray[Any]) -> None:
+        values[:] = np.nan if values.dtype.kind == "f" else np.iinfo(values.dtype).max
+
+    def _matrices(self, operand: str, values: NDArray[Any]) -> NDArray[Any]:
+        """A view of the elements of all matrices, (batch, rows, columns) as stored."""
+        p = self._problem
+        rows, columns = p.stored[operand]
+        pitch = p.pitch(operand)
+        return values[:, : rows * pitch].reshape(p.batch, rows, pitch)[:, :, :columns]
+
+    def _gaps(self, values: NDArray[Any]) -> NDArray[Any]:
+        """Bits of everything in C that is no element of a matrix."""
+        bits = values.view(f"u{values.dtype.itemsize}").copy()
+        self._matrices("c", bits)[:] = 0
+        return bits
+
+    def _operand(self, operand: str, number: int) -> Matrix:
+        """op(A) or op(B) of one matrix in float64."""
+        stored = self._matrices(operand, self._stored[operand])[number].astype(np.float64)
+        transposed: Matrix = stored.T
+        return transposed if getattr(self._problem, f"trans_{operand}") else stored
+
+    def _sample(self, size: int, count: int) -> NDArray[np.intp]:
+        inner = self._rng.choice(size, min(size, count), replace=False)
+        return np.unique(np.concatenate([inner, [0, size - 1]]))
+
+    def _block_error(self, a: Matrix, b: Matrix, before: NDArray[Any], after: NDArray[Any]) -> float:
+        """Largest error over tolerance. The tolerance of one output is a few rounding errors of the length of its
+        row of A times that of its column of B, which grows with k as the products do."""
+        alpha, beta = self.scalars["alpha"], self.scalars["beta"]
+        expected = alpha * (a @ b)
+        scale = abs(alpha) * np.outer(np.sqrt((a * a).sum(axis=1)), np.sqrt((b * b).sum(axis=0)))
+        if beta:
+            expected += beta * before.astype(np.float64)
+            scale += np.abs(beta * before.astype(np.float64))
+        error = np.abs(after.astype(np.float64) - expected)
+        return float((error / self._tolerance(scale, expected)).max())
+
+    def _combined_error(self, a: Matrix, b: Matrix, before: NDArray[Any], after: NDArray[Any]) -> float:
+        """The error of w^T C against (w^T A) B for random signs w: finds a wrong output anywhere."""
+        alpha, beta = self.scalars["alpha"], self.scalars["beta"]
+        signs = self._rng.choice([-1.0, 1.0], len(a))
+        expected = alpha * ((signs @ a) @ b)
+        scale = abs(alpha) * math.sqrt(float((a * a).sum())) * np.sqrt((b * b).sum(axis=0))
+        squares = (alpha * alpha / 3) * (a * a).sum() * np.ones(b.shape[1])
+        if beta:
+            old = beta * before.astype(np.float64)
+            expected += signs @ old
+            scale += np.sqrt((old * old).sum(axis=0))
+            squares += (old * old).sum(axis=0)
+        error = np.abs(signs @ after.astype(np.float64) - expected)
+        return float((error / self._tolerance(scale, np.sqrt(squares))).max())
+
+    def _tolerance(self, scale: Matrix, size: Matrix) -> Matrix:
+        """Rounding of a sum over k random terms is about 0.2 epsilons of `scale`, its maximum over millions of
+        outputs below 2; rounding the result to its own type adds half an epsilon of `size`."""
+        p = self._problem
+        summing = _EPSILON[p.accumulator] * (4.0 + 0.25 * math.log2(p.k + 1))
+        rounding = 2.0 * _EPSILON[p.dtype("c")] if p.dtype("c") != p.accumulator else 0.0
+        smallest = 0.25 if p.accumulator == "int32" else 1e-7 if p.dtype("c") == "float16" else 1e-30
+        return np.asarray(summing * scale + rounding * np.abs(size) + smallest)
