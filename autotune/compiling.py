@@ -4,25 +4,22 @@ Configurations that render to the same text with the same options share one buil
 their problem; a source that the ledger knows under the same driver is not built again.
 """
 
-import contextlib
-import enum
 import hashlib
 import math
 import os
 import random
 import re
 import statistics
-import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, wait
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from queue import SimpleQueue
 from typing import Self
 
-from autotune import __version__, child
+from autotune import __version__
+from autotune.builder import BUILDER, BuilderPool
 from autotune.errors import BuildError
 from autotune.family import Configuration, Device, DeviceLimits, KernelFamily, Plan, Problem, find_family
 from autotune.profile import find_profile
@@ -30,9 +27,6 @@ from autotune.render import names_read, render, template_hash
 from autotune.space import SearchSpace
 from autotune.store import ExampleBuild, Store
 from autotune.trial import Build, BuildJob, BuildState, Provenance
-
-BUILDER = (sys.executable, "-m", "autotune.compiling")
-"""Starts a child process that builds."""
 
 STORE_EVERY_S = 2.0
 STORE_AT_ONCE = 256
@@ -215,7 +209,7 @@ def compile_space(
     family = find_family(problem.family)
     names = [family.algorithm(name).name for name in extent.algorithms] or [a.name for a in family.algorithms]
     reports = []
-    with _Pool(extent.jobs or os.cpu_count() or 1, command) as pool, _Ledger(store, device) as ledger:
+    with BuilderPool(extent.jobs or os.cpu_count() or 1, command) as pool, _Ledger(store, device) as ledger:
         for name in dict.fromkeys(names):
             if should_stop():
                 break
@@ -233,7 +227,7 @@ def compile_space(
 class _Compilation:
     """One algorithm: the configurations seen, and the sources being built for them."""
 
-    def __init__(self, device: Device, problem: Problem, algorithm: str, pool: "_Pool", ledger: "_Ledger") -> None:
+    def __init__(self, device: Device, problem: Problem, algorithm: str, pool: BuilderPool, ledger: "_Ledger") -> None:
         self._device = device
         self._problem = problem
         self._algorithm = algorithm
@@ -402,80 +396,3 @@ class _Ledger:
         self._store.add_builds(self._device, self._waiting)
         self._waiting = []
         self._stored_at = time.monotonic()
-
-
-# Child processes
-
-
-class Builder:
-    """Builds sources in a child process, one at a time; a child that crashes or hangs is replaced."""
-
-    def __init__(self, command: Sequence[str] = BUILDER) -> None:
-        self._child = child.Child(command)
-
-    def run(self, job: BuildJob) -> Build:
-        """Raises WorkerError when no child can be started, or the child cannot use the device at all."""
-        answer = self._child.ask(job, {"build": job.limit_s})
-        if isinstance(answer, child.Loss):
-            state = BuildState.TIMED_OUT if answer.was_late else BuildState.CRASHED
-            return Build(source_hash=job.source_hash, state=state, message=answer.message)
-        assert isinstance(answer, Build)
-        return answer
-
-    def close(self) -> None:
-        """End the child at once."""
-        self._child.close()
-
-
-class _Pool:
-    """Builders that work at the same time, each served by a thread."""
-
-    def __init__(self, size: int, command: Sequence[str]) -> None:
-        self.size = size
-        self._executor = ThreadPoolExecutor(size)
-        self._builders = [Builder(command) for _ in range(size)]
-        self._idle: SimpleQueue[Builder] = SimpleQueue()
-        for builder in self._builders:
-            self._idle.put(builder)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._executor.shutdown(cancel_futures=True)
-        for builder in self._builders:
-            builder.close()
-
-    def submit(self, job: BuildJob) -> Future[Build]:
-        return self._executor.submit(self._run, job)
-
-    def _run(self, job: BuildJob) -> Build:
-        with self._one() as builder:
-            return builder.run(job)
-
-    @contextlib.contextmanager
-    def _one(self) -> Iterator[Builder]:
-        builder = self._idle.get()
-        try:
-            yield builder
-        finally:
-            self._idle.put(builder)
-
-
-def serve() -> None:
-    """The child: build until the input ends."""
-    from autotune.device.session import Session
-
-    sessions: dict[str, Session] = {}
-
-    def build(job: BuildJob, entering: Callable[[str], None]) -> Build:
-        if job.selector not in sessions:
-            sessions[job.selector] = Session(job.selector)
-        entering("build")
-        return build_once(sessions[job.selector], job)
-
-    child.serve(build)
-
-
-if __name__ == "__main__":
-    serve()

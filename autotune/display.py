@@ -18,9 +18,10 @@ from rich.table import Table
 from rich.text import Text
 
 from autotune.family import Configuration, Device
-from autotune.trial import Request, Trial, TrialState, Winner
+from autotune.trial import BuildState, Request, Trial, TrialState, Winner
 
 if TYPE_CHECKING:
+    from autotune.compiling import AlgorithmReport, Progress, Report
     from autotune.presets import Preset
     from autotune.search import Budget, Listener, Outcome
 
@@ -222,6 +223,46 @@ def progress(budget: "Budget", stream: IO[str], *, is_quiet: bool) -> "Iterator[
             yield listener
 
 
+@contextmanager
+def building(stream: IO[str], *, is_quiet: bool) -> "Iterator[Callable[[Progress], None]]":
+    """A listener for what is built: one line kept up to date on a terminal, else a line every ten seconds."""
+    console = _console(stream)
+    if is_quiet:
+        yield lambda _: None
+    elif not console.is_terminal or console.is_dumb_terminal:
+        yield _PlainBuilding(stream).show
+    else:
+        with Live(console=console, refresh_per_second=4, transient=True, redirect_stdout=False) as live:
+            yield lambda progress: live.update(Text(building_line(progress), no_wrap=True, overflow="ellipsis"))
+
+
+class _PlainBuilding:
+    """Lines for a pipe or a log: the first of an algorithm, its last, and one every ten seconds."""
+
+    def __init__(self, stream: IO[str], clock: Callable[[], float] = time.monotonic) -> None:
+        self._stream = stream
+        self._clock = clock
+        self._said = clock()
+
+    def show(self, progress: "Progress") -> None:
+        is_edge = progress.seen in (0, progress.configurations)
+        if is_edge or self._clock() - self._said >= PLAIN_LINE_EVERY_S:
+            self._said = self._clock()
+            print(building_line(progress), file=self._stream, flush=True)
+
+
+def building_line(progress: "Progress") -> str:
+    """``512x512x512 microtile: 40/1000 configurations, 12 sources built, 1 failed, 2 spill``."""
+    parts = [
+        f"{progress.seen}/{progress.configurations} configurations",
+        f"{progress.built_sources} sources built",
+        f"{progress.known_sources} known" if progress.known_sources else "",
+        f"{progress.failed_sources} failed" if progress.failed_sources else "",
+        f"{progress.spilling_sources} spill" if progress.spilling_sources else "",
+    ]
+    return f"{progress.problem.label} {progress.algorithm}: {', '.join(part for part in parts if part)}"
+
+
 def _outcome_line(outcome: "Outcome") -> str:
     winner, trials = outcome.winner, f"{outcome.new_trials} trial{'' if outcome.new_trials == 1 else 's'}"
     if outcome.resumed_trials:
@@ -326,6 +367,40 @@ def total_text(outcomes: "Sequence[Outcome]") -> str:
     )
 
 
+def print_compilations(reports: "Sequence[Report]", stream: IO[str]) -> None:
+    """For each problem a table with a line for each algorithm, then compilers' complaints and spills."""
+    console = _console(stream)
+    columns = (
+        "algorithm", "space", "configurations", "sources", "built", "failed", "spilling", "limited", "build", "code",
+    )  # fmt: skip
+    for report in reports:
+        console.print(f"{report.device.slug}, driver {report.device.driver}: {report.problem.label}", soft_wrap=True)
+        _print_table(console, columns, [_compilation_row(algorithm) for algorithm in report.algorithms])
+        for algorithm in report.algorithms:
+            for message, count in algorithm.messages:
+                console.print(f"{algorithm.algorithm}: {count} failed: {message}", soft_wrap=True)
+            sizes = ", ".join(f"{n} up to {bytes_text(size)}" for size, n in algorithm.private_memory.items())
+            if sizes:
+                console.print(f"{algorithm.algorithm}: private memory: {sizes}", soft_wrap=True)
+
+
+def _compilation_row(algorithm: "AlgorithmReport") -> tuple[str, ...]:
+    failed = {state.value: n for state, n in algorithm.states.items() if state is not BuildState.BUILT and n}
+    build, code = algorithm.build_ns, algorithm.binary_bytes
+    return (
+        algorithm.algorithm,
+        str(algorithm.space),
+        str(algorithm.configurations),
+        str(algorithm.sources),
+        str(algorithm.states[BuildState.BUILT]),
+        ", ".join(f"{n} {state}" for state, n in failed.items()) or "0",
+        str(algorithm.spilling),
+        str(algorithm.limited),
+        f"{time_text(build.median)}, at most {time_text(build.most)}" if build else "-",
+        f"{bytes_text(round(code.median))}, at most {bytes_text(round(code.most))}" if code else "-",
+    )
+
+
 def print_configuration(configuration: Configuration, facts: Sequence[tuple[str, str]], stream: IO[str]) -> None:
     """What a lookup found: `facts` first, then one parameter a line."""
     console = _console(stream)
@@ -365,7 +440,20 @@ def _console(stream: IO[str]) -> Console:
     return console
 
 
-_NUMBERS = {"calls", "shapes", "GFLOP", "time", "GFLOP/s", "over naive"}
+_NUMBERS = {
+    "space",
+    "configurations",
+    "sources",
+    "built",
+    "spilling",
+    "limited",
+    "calls",
+    "shapes",
+    "GFLOP",
+    "time",
+    "GFLOP/s",
+    "over naive",
+}
 
 
 def _print_table(

@@ -61,6 +61,8 @@ class SpaceSampler(BaseSampler):
     """Complete trials before the model is asked; what the search enqueues itself counts."""
     CANDIDATES = 2048
     """Random configurations ranked at each proposal, besides the neighbours of the best."""
+    WORTHWHILE = 0.03
+    """Smallest improvement of log time that counts: less is noise, and there are many near-equals."""
     CLIMBS = 4
     """Steps from the most promising of these to its most promising neighbour."""
     MODELLED_TRIALS = 400
@@ -103,12 +105,13 @@ class SpaceSampler(BaseSampler):
         values = np.array([math.log(min(_value(t), slowest)) for t in told])
         model = _GaussianProcess(self._features.of(rows), values, self._lengths, self._rng)
         self._lengths = model.lengths
-        best, promise = self._most_promising(model, candidates, float(values.min()))
+        target = float(values.min()) - self.WORTHWHILE
+        best, promise = self._most_promising(model, candidates, target)
         for _ in range(self.CLIMBS):
             near = self._untaken(self._features.neighbours(best), taken)
             if not len(near):
                 break
-            better, gain = self._most_promising(model, near, float(values.min()))
+            better, gain = self._most_promising(model, near, target)
             if gain <= promise:
                 break
             best, promise = better, gain
@@ -259,7 +262,7 @@ class _GaussianProcess:
             self._consider(self.lengths, noise)
         varied = np.flatnonzero(np.ptp(self._features, axis=0) > 0)
         for feature in rng.permutation(varied)[: self.SWEPT_FEATURES]:
-            for factor in (0.5, 2.0):
+            for factor in (0.4, 2.5):
                 lengths = self.lengths.copy()
                 lengths[feature] *= factor
                 if self._consider(lengths, self._noise):
@@ -276,7 +279,7 @@ class _GaussianProcess:
         inverse = np.linalg.inv(factor)
         half = inverse @ self._target
         score = -0.5 * float(half @ half) - float(np.log(np.diag(factor)).sum())
-        score -= 0.1 * float((np.log(lengths / self.START_LENGTH) ** 2).sum())
+        score -= 0.05 * float((np.log(lengths / self.START_LENGTH) ** 2).sum())
         if score <= self._score:
             return False
         self._score, self.lengths, self._noise = score, lengths, noise

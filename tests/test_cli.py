@@ -482,8 +482,8 @@ def test_the_second_interrupt_ends_at_once_unless_interrupts_are_ignored(ignored
     code = (
         "import os, signal, sys\n"
         f"if {ignored}: signal.signal(signal.SIGINT, signal.SIG_IGN)\n"
-        "from autotune.cli.run import _Interrupts\n"
-        "with _Interrupts() as interrupts:\n"
+        "from autotune.cli.run import Interrupts\n"
+        "with Interrupts('the running trial') as interrupts:\n"
         "    os.kill(os.getpid(), signal.SIGINT)\n"
         "    print(interrupts.are_requested, flush=True)\n"
         "    os.kill(os.getpid(), signal.SIGINT)\n"

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 import autotune
-from autotune.cli import commands, run
+from autotune.cli import commands, compile, run
 from autotune.errors import UsageError
 
 MAX_SECONDS = 366 * 24 * 3600
@@ -30,7 +30,7 @@ def make_parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--version", action="version", version=f"autotune {autotune.__version__}")
     subparsers = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
-    for add in (_add_devices, _add_presets, _add_run, _add_lookup, _add_export, _add_import):
+    for add in (_add_devices, _add_presets, _add_run, _add_compile, _add_lookup, _add_export, _add_import):
         add(subparsers)
     return parser
 
@@ -134,6 +134,37 @@ def _add_run(subparsers: Any) -> None:
     _add_json(parser)
 
 
+def _add_compile(subparsers: Any) -> None:
+    parser = _add(
+        subparsers,
+        "compile",
+        compile.compile_command,
+        "Build kernels without running them: failures, spills and limits, which a later run then skips.",
+        "compile --device adreno --algorithm microtile --sample 2000",
+        "compile --device mali --shape 512,512,512 --jobs 8 --db phone.sqlite --json > builds.json",
+    )
+    _add_device(parser)
+    parser.add_argument(
+        "--shape",
+        metavar="M,N,K",
+        nargs="+",
+        action="extend",
+        default=[],
+        help=f"sizes whose valid configurations to build; {compile.DEFAULT_SHAPE} when left out",
+    )
+    parser.add_argument(
+        "--algorithm", metavar="NAME", nargs="+", action="extend", default=[], help="build these alone: naive, dot, ..."
+    )
+    parser.add_argument(
+        "--sample", metavar="N", type=_sample, help="at most N configurations of each algorithm, drawn at random"
+    )
+    parser.add_argument("--seed", metavar="N", type=_seed, default=0, help="of the sample (0)")
+    parser.add_argument("--jobs", metavar="N", type=_jobs, help="processes that build; one for each core by default")
+    parser.add_argument("--quiet", action="store_true", help="no progress, only the final table")
+    _add_database(parser)
+    _add_json(parser)
+
+
 def _add_lookup(subparsers: Any) -> None:
     parser = _add(
         subparsers,
@@ -201,6 +232,14 @@ def _integer(name: str, text: str, least: int, most: int) -> int:
 
 def _trials(text: str) -> int:
     return _integer("--trials", text, 1, 10**9)
+
+
+def _sample(text: str) -> int:
+    return _integer("--sample", text, 1, 10**9)
+
+
+def _jobs(text: str) -> int:
+    return _integer("--jobs", text, 1, 1024)
 
 
 def _seed(text: str) -> int:

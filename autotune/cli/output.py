@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, TextIO
 from autotune.errors import UsageError
 
 if TYPE_CHECKING:
+    from autotune.compiling import Report, Spread
     from autotune.family import Problem
     from autotune.search import Outcome
     from autotune.trial import Request, Winner
@@ -74,6 +75,36 @@ def plain_winner(winner: "Winner") -> dict[str, Any]:
         "is_default": winner.is_default,
         "is_final": winner.is_final,
     }
+
+
+def plain_compilation(report: "Report") -> dict[str, Any]:
+    return {
+        "device": report.device.slug,
+        "driver": report.device.driver,
+        "problem": report.problem.to_dict(),
+        "is_finished": report.is_finished,
+        "seconds": round(report.seconds, 1),
+        "algorithms": {
+            algorithm.algorithm: {
+                "space": algorithm.space,
+                "configurations": algorithm.configurations,
+                "sources": algorithm.sources,
+                "new_sources": algorithm.new_sources,
+                **{state.value.replace(" ", "_"): count for state, count in algorithm.states.items()},
+                "spilling": algorithm.spilling,
+                "limited": algorithm.limited,
+                "private_memory_bytes_up_to": {str(size): n for size, n in algorithm.private_memory.items()},
+                "messages": [{"message": text, "configurations": n} for text, n in algorithm.messages],
+                "build_ns": _plain_spread(algorithm.build_ns),
+                "binary_bytes": _plain_spread(algorithm.binary_bytes),
+            }
+            for algorithm in report.algorithms
+        },
+    }
+
+
+def _plain_spread(spread: "Spread | None") -> dict[str, float] | None:
+    return {"least": spread.least, "median": spread.median, "most": spread.most} if spread else None
 
 
 def plain_tuned(tuned: Any) -> dict[str, Any]:

@@ -28,7 +28,7 @@ FAMILY = "gemm"
 
 def run_command(options: argparse.Namespace) -> int:
     requests = _requests(options)
-    _check_algorithms(options.algorithm)
+    check_algorithms(options.algorithm)
     from autotune.device.discovery import discover, select
 
     device = select(options.device, discover())
@@ -40,7 +40,7 @@ def run_command(options: argparse.Namespace) -> int:
     budget = _budget(options)
     with (
         Store.open(options.db) as store,
-        _Interrupts() as interrupts,
+        Interrupts("the running trial") as interrupts,
         progress(budget, standard_error(), is_quiet=options.quiet) as listener,
     ):
         outcomes = tune(
@@ -72,7 +72,8 @@ def _requests(options: argparse.Namespace) -> "list[Request]":
     return merge(requests)
 
 
-def _check_algorithms(names: Sequence[str]) -> None:
+def check_algorithms(names: Sequence[str]) -> None:
+    """Raises UsageError."""
     for name in names:
         try:
             find_family(FAMILY).algorithm(name)
@@ -108,10 +109,12 @@ def _budget(options: argparse.Namespace) -> "Budget":
     return Budget(trials=options.trials, seconds=options.budget)
 
 
-class _Interrupts:
-    """While entered, Ctrl-C and SIGTERM only ask the search to stop; the second one ends everything at once."""
+class Interrupts:
+    """While entered, Ctrl-C and SIGTERM only ask the work to stop; the second one ends everything at once."""
 
-    def __init__(self) -> None:
+    def __init__(self, unfinished: str) -> None:
+        """`unfinished` is what is waited for, such as ``the running trial``."""
+        self._unfinished = unfinished
         self.are_requested = False
         self._former: dict[int, Any] = {}
 
@@ -136,7 +139,7 @@ class _Interrupts:
             os._exit(STOPPED)
         self.are_requested = True
         with contextlib.suppress(OSError):
-            os.write(2, b"\nstopping after the running trial; once more to stop at once\n")
+            os.write(2, f"\nstopping after {self._unfinished}; once more to stop at once\n".encode())
 
 
 def _report(

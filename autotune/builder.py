@@ -1,0 +1,116 @@
+"""Where building without running happens: child processes that work side by side."""
+
+import contextlib
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from queue import SimpleQueue
+from typing import TYPE_CHECKING, Self
+
+from autotune import child
+from autotune.errors import BuildError
+from autotune.trial import Build, BuildJob, BuildState
+
+if TYPE_CHECKING:
+    from autotune.device.session import Session
+
+BUILDER = (sys.executable, "-m", "autotune.builder")
+"""Starts a child process that builds."""
+
+
+class Builder:
+    """Builds sources in a child process, one at a time; a child that crashes or hangs is replaced."""
+
+    def __init__(self, command: Sequence[str] = BUILDER) -> None:
+        self._child = child.Child(command)
+
+    def run(self, job: BuildJob) -> Build:
+        """Raises WorkerError when no child can be started, or the child cannot use the device at all."""
+        answer = self._child.ask(job, {"build": job.limit_s})
+        if isinstance(answer, child.Loss):
+            state = BuildState.TIMED_OUT if answer.was_late else BuildState.CRASHED
+            return Build(source_hash=job.source_hash, state=state, message=answer.message)
+        assert isinstance(answer, Build)
+        return answer
+
+    def close(self) -> None:
+        """End the child at once."""
+        self._child.close()
+
+
+class BuilderPool:
+    """Builders that work at the same time, each served by a thread. A context manager; leaving it ends them all."""
+
+    def __init__(self, size: int, command: Sequence[str] = BUILDER) -> None:
+        self.size = size
+        self._executor = ThreadPoolExecutor(size)
+        self._builders = [Builder(command) for _ in range(size)]
+        self._idle: SimpleQueue[Builder] = SimpleQueue()
+        for builder in self._builders:
+            self._idle.put(builder)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._executor.shutdown(cancel_futures=True)
+        for builder in self._builders:
+            builder.close()
+
+    def submit(self, job: BuildJob) -> Future[Build]:
+        """Build when a builder is free; the result may be a WorkerError."""
+        return self._executor.submit(self._run, job)
+
+    def _run(self, job: BuildJob) -> Build:
+        with self._one() as builder:
+            return builder.run(job)
+
+    @contextlib.contextmanager
+    def _one(self) -> Iterator[Builder]:
+        builder = self._idle.get()
+        try:
+            yield builder
+        finally:
+            self._idle.put(builder)
+
+
+def build_once(session: "Session", job: BuildJob) -> Build:
+    """Compile, and ask the driver about the kernels that do the work."""
+    started = time.perf_counter_ns()
+    try:
+        program = session.build(job.source, job.options)
+        kernels = session.kernels(program, job.plan)
+    except BuildError as error:
+        return Build(source_hash=job.source_hash, state=BuildState.FAILED, message=error.message)
+    # Some drivers generate code only when they are asked about a kernel, so that asking is part of building.
+    facts = [
+        session.facts(kernel) for kernel, launch in zip(kernels, job.plan.launches, strict=True) if not launch.prepares
+    ]
+    return Build(
+        source_hash=job.source_hash,
+        state=BuildState.BUILT,
+        build_ns=time.perf_counter_ns() - started,
+        private_memory_bytes=max(f.private_memory_bytes for f in facts),
+        work_group_limit=min(f.work_group_limit for f in facts),
+        binary_bytes=session.binary_bytes(program),
+    )
+
+
+def serve() -> None:
+    """The child: build until the input ends."""
+    from autotune.device.session import Session
+
+    sessions: dict[str, Session] = {}
+
+    def build(job: BuildJob, entering: Callable[[str], None]) -> Build:
+        if job.selector not in sessions:
+            sessions[job.selector] = Session(job.selector)
+        entering("build")
+        return build_once(sessions[job.selector], job)
+
+    child.serve(build)
+
+
+if __name__ == "__main__":
+    serve()

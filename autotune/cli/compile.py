@@ -1,0 +1,55 @@
+"""The command `autotune compile`: what the driver's compiler makes of a search space, without running it."""
+
+import argparse
+import shlex
+import sys
+from typing import TYPE_CHECKING
+
+from autotune.cli.output import plain_compilation, print_json, standard_error, tell
+from autotune.cli.run import FAMILY, STOPPED, Interrupts, check_algorithms
+from autotune.family import find_family
+
+if TYPE_CHECKING:
+    from autotune.compiling import Report
+
+DEFAULT_SHAPE = "512,512,512"
+
+
+def compile_command(options: argparse.Namespace) -> int:
+    problem_type = find_family(FAMILY).problem_type
+    problems = [problem_type.parse(text) for text in options.shape or [DEFAULT_SHAPE]]
+    check_algorithms(options.algorithm)
+    from autotune.compiling import Extent, compile_space
+    from autotune.device.discovery import discover, select
+    from autotune.display import building
+    from autotune.store import Store
+
+    device = select(options.device, discover())
+    extent = Extent(algorithms=tuple(options.algorithm), sample=options.sample, seed=options.seed, jobs=options.jobs)
+    reports: list[Report] = []
+    with (
+        Store.open(options.db) as store,
+        Interrupts("the running builds") as interrupts,
+        building(standard_error(), is_quiet=options.quiet) as listener,
+    ):
+        for problem in problems:
+            if not interrupts.are_requested:
+                should_stop = lambda: interrupts.are_requested  # noqa: E731
+                reports.append(
+                    compile_space(device, problem, store, extent, listener=listener, should_stop=should_stop)
+                )
+    return _report(options, reports, was_stopped=interrupts.are_requested)
+
+
+def _report(options: argparse.Namespace, reports: "list[Report]", *, was_stopped: bool) -> int:
+    from autotune.display import print_compilations
+
+    if options.json:
+        print_json([plain_compilation(report) for report in reports])
+    else:
+        print_compilations(reports, sys.stdout)
+    if was_stopped:
+        tell("stopped; every build is kept. To go on, run the same command again:")
+        tell(f"  {shlex.join(['autotune', *options.arguments])}")
+        return STOPPED
+    return 0
