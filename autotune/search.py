@@ -13,6 +13,7 @@ import numpy as np
 import optuna
 
 from autotune import __version__
+from autotune.compiling import Unfit
 from autotune.family import Configuration, Device, KernelFamily, Problem, Value, find_family
 from autotune.profile import Profile, find_profile
 from autotune.render import template_hash
@@ -153,6 +154,7 @@ class _ProblemSearch:
             overrides=profile.overrides_for(self._family.name),
         )
         self._default = self._family.default(self._problem, device.limits, self._starts)
+        self._unfit = Unfit(device, self._problem, store.builds(device.slug, device.driver))
         self._known: dict[Configuration, Trial] = {}
         self._unsound: set[Configuration] = set()
         self._failures: Counter[str] = Counter()
@@ -190,6 +192,9 @@ class _ProblemSearch:
             except SpaceExhaustedError:
                 break
             asked.set_user_attr(ROW, self.space.row_of(configuration))
+            if configuration in self._unfit:
+                study.tell(asked, state=optuna.trial.TrialState.FAIL)
+                continue
             trial = self._measure(configuration)
             if trial.state is TrialState.COMPLETE:
                 study.tell(asked, trial.time_ns)

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 import autotune
-from autotune.cli import commands, compile, run
+from autotune.cli import building, commands, run
 from autotune.errors import UsageError
 
 MAX_SECONDS = 366 * 24 * 3600
@@ -138,7 +138,7 @@ def _add_compile(subparsers: Any) -> None:
     parser = _add(
         subparsers,
         "compile",
-        compile.compile_command,
+        building.compile_command,
         "Build kernels without running them: failures, spills and limits, which a later run then skips.",
         "compile --device adreno --algorithm microtile --sample 2000",
         "compile --device mali --shape 512,512,512 --jobs 8 --db phone.sqlite --json > builds.json",
@@ -150,7 +150,7 @@ def _add_compile(subparsers: Any) -> None:
         nargs="+",
         action="extend",
         default=[],
-        help=f"sizes whose valid configurations to build; {compile.DEFAULT_SHAPE} when left out",
+        help=f"sizes whose valid configurations to build; {building.DEFAULT_SHAPE} when left out",
     )
     parser.add_argument(
         "--algorithm", metavar="NAME", nargs="+", action="extend", default=[], help="build these alone: naive, dot, ..."

@@ -32,7 +32,7 @@ class _Planner:
             tile_m *= self._number("work_group_m")
             tile_n *= self._number("work_group_n")
             step_k = self._number("tile_k")
-        elif self._algorithm == "dot":
+        elif self._algorithm in ("dot", "column"):
             step_k *= self._number("vector_width")
         self._tile_m = tile_m
         self._rows, self._columns = _round_up(problem.m, tile_m), _round_up(problem.n, tile_n)
@@ -135,10 +135,7 @@ class _Planner:
 
     def _multiply(self, a: _Operand, b: _Operand) -> None:
         p = self._problem
-        items = (-(-p.n // self._number("micro_tile_n")), -(-p.m // self._number("micro_tile_m")))
-        local = (self._number("work_group_n"), self._number("work_group_m"))
-        given = local[0] > 0
-        size = (_round_up(items[0], local[0]), _round_up(items[1], local[1])) if given else items
+        size, local = self._work_sizes()
         number = "int32" if p.accumulator == "int32" else "float32"
         scale = (Scalar(dtype=number, name="alpha", value=1.0), Scalar(dtype=number, name="beta"))
         c, ldc, stride_c = "c", p.ldc, p.stride_c
@@ -152,7 +149,7 @@ class _Planner:
             Launch(
                 kernel="gemm",
                 global_size=(*size, self._split * p.batch),
-                local_size=(*local, 1) if given else None,
+                local_size=(*local, 1) if local else None,
                 arguments=(*operands, c, _int(ldc), _int(stride_c), *sizes, _int(k), *scale),
             )
         )
@@ -165,6 +162,19 @@ class _Planner:
                     arguments=(c, "c", _int(p.ldc), _int(p.stride_c), *sizes, *scale),
                 )
             )
+
+    def _work_sizes(self) -> tuple[tuple[int, int], tuple[int, int] | None]:
+        """Global and local size in dimensions 0 and 1; no local size where the driver chooses."""
+        p = self._problem
+        across, down = -(-p.n // self._number("micro_tile_n")), -(-p.m // self._number("micro_tile_m"))
+        wide, high, deep = (self._number(f"work_group_{x}") for x in "nmk")
+        if self._algorithm == "row":
+            return (_round_up(across, wide), down * deep), (wide, deep)
+        if self._algorithm == "column":
+            return (across * deep, _round_up(down, high)), (deep, high)
+        if wide == 0:
+            return (across, down), None
+        return (_round_up(across, wide), _round_up(down, high)), (wide, high)
 
     def _scratch(self, name: str, dtype: str, elements: int) -> None:
         self._buffers.append(Buffer(name=name, role=Role.SCRATCH, dtype=dtype, elements=elements))

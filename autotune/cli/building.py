@@ -33,11 +33,13 @@ def compile_command(options: argparse.Namespace) -> int:
         building(standard_error(), is_quiet=options.quiet) as listener,
     ):
         for problem in problems:
-            if not interrupts.are_requested:
-                should_stop = lambda: interrupts.are_requested  # noqa: E731
-                reports.append(
-                    compile_space(device, problem, store, extent, listener=listener, should_stop=should_stop)
+            if interrupts.are_requested:
+                break
+            reports.append(
+                compile_space(
+                    device, problem, store, extent, listener=listener, should_stop=lambda: interrupts.are_requested
                 )
+            )
     return _report(options, reports, was_stopped=interrupts.are_requested)
 
 

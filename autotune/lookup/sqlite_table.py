@@ -1,0 +1,153 @@
+"""Reading a database as a table, without writing to it: another program may be using it, its folder may be read-only."""
+
+import json
+import os
+import sqlite3
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from math import isfinite
+from pathlib import Path
+from typing import Any
+
+from autotune.errors import AutotuneError, NewerSchemaError, NotADatabaseError, StoreError, TableError
+from autotune.family import Configuration, Device, DeviceLimits, family_names, find_family
+from autotune.lookup import Entry
+from autotune.resources import schema_revisions
+
+_APPLICATION_ID = 0x4154554E
+_WAIT_S = 10.0
+"""For another program that has the file to itself for a moment."""
+
+_DEVICES = """
+    SELECT slug, vendor, model, family, platform, name, version, opencl_c_version, driver, limits FROM devices
+    ORDER BY slug, coalesce((SELECT max(trials.id) FROM trials WHERE trials.device_id = devices.id), 0), id
+"""
+"""Where one slug has several drivers, the one that measured last comes last."""
+
+_ENTRIES = "SELECT device, family, spec, configuration, time_ns FROM best_configurations"
+
+
+def read_database(path: Path) -> tuple[list[Device], list[tuple[str, Entry]]]:
+    """Devices, and entries with the slug of their device.
+
+    Rows of kernel families that this version does not have are left out. Raises NotADatabaseError,
+    NewerSchemaError, StoreError when the file is not one of this project, TableError when a row is broken.
+    """
+    with _reported(path), closing(_connect(path)) as connection:
+        # One transaction: devices and entries belong together, whatever is written meanwhile.
+        connection.execute("BEGIN")
+        if not _check_schema(connection, path):
+            return [], []
+        devices = connection.execute(_DEVICES).fetchall()
+        rows = connection.execute(_ENTRIES).fetchall()
+    known = set(family_names())
+    return (
+        [_device(row, path) for row in devices],
+        [(row["device"], _entry(row, path)) for row in rows if row["family"] in known],
+    )
+
+
+@contextmanager
+def _reported(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except sqlite3.Error as error:
+        code = getattr(error, "sqlite_errorcode", 0) & 0xFF
+        if code in (sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_CORRUPT):
+            raise NotADatabaseError(f"{path} is damaged: {error}", hint="take it from a backup or an export") from error
+        if code in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
+            raise StoreError(f"{path} is locked by another program", hint="try again when that has ended") from error
+        raise StoreError(f"{path} cannot be read: {error}") from error
+
+
+def _connect(path: Path) -> sqlite3.Connection:
+    connection = sqlite3.connect(
+        path.absolute().as_uri() + _uri_options(path), uri=True, timeout=_WAIT_S, isolation_level=None
+    )
+    connection.row_factory = sqlite3.Row
+    connection.execute("PRAGMA query_only = 1")
+    return connection
+
+
+def _uri_options(path: Path) -> str:
+    """How to open a file that may have a write-ahead log, in a folder that may be read-only. Raises StoreError."""
+    # One that may write clears the files of the log away when it is the last to close; others leave them behind.
+    if os.access(path, os.W_OK) and os.access(path.absolute().parent, os.W_OK | os.X_OK):
+        return "?mode=rw"
+    if _opens(path, "?mode=ro"):
+        return "?mode=ro"
+    # Without files beside it, which a read-only folder cannot take, a log cannot be read. Immutable tells SQLite
+    # that nobody writes; but then what a log or a journal still holds would be missed.
+    beside = [path.with_name(path.name + ending) for ending in ("-wal", "-journal")]
+    if any(file.exists() and file.stat().st_size for file in beside):
+        raise StoreError(
+            f"{path} was not closed, and its folder is not writable", hint="copy it with the files named like it"
+        )
+    return "?mode=ro&immutable=1"
+
+
+def _opens(path: Path, uri_options: str) -> bool:
+    with closing(sqlite3.connect(path.absolute().as_uri() + uri_options, uri=True, timeout=_WAIT_S)) as connection:
+        try:
+            connection.execute("SELECT count(*) FROM sqlite_master")
+        except sqlite3.OperationalError as error:
+            if error.sqlite_errorcode & 0xFF in (sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_READONLY):
+                return False
+            raise
+    return True
+
+
+def _check_schema(connection: sqlite3.Connection, path: Path) -> bool:
+    """Whether there is anything to read. Raises NotADatabaseError, NewerSchemaError."""
+    names = {row["name"] for row in connection.execute("SELECT name FROM sqlite_master")}
+    if not names:
+        return False
+    application_id = connection.execute("PRAGMA application_id").fetchone()[0]
+    if application_id != _APPLICATION_ID or not names >= {"alembic_version", "best_configurations", "devices"}:
+        raise NotADatabaseError(f"{path} is a database of another program", hint="name another database")
+    revision = connection.execute("SELECT max(version_num) FROM alembic_version").fetchone()[0]
+    known = schema_revisions()
+    if revision not in known:
+        raise NewerSchemaError(
+            f"{path} has schema {str(revision)[:20]}, this version of autotune knows {known[-1]} at most",
+            hint="upgrade autotune: pip install --upgrade autotune",
+        )
+    return True
+
+
+def _device(row: sqlite3.Row, path: Path) -> Device:
+    values = dict(row)
+    with _row_of(path, "devices", str(values["slug"])):
+        limits = DeviceLimits.from_dict(json.loads(values.pop("limits")))
+        limits.constraint_values()
+        return Device(**values, limits=limits)
+
+
+def _entry(row: sqlite3.Row, path: Path) -> Entry:
+    with _row_of(path, "best_configurations", f"{row['device']}, {row['family']}"):
+        return Entry(
+            problem=find_family(row["family"]).problem_type.from_dict(_plain(row["spec"])),
+            configuration=Configuration.from_dict(_plain(row["configuration"])),
+            time_ns=_time(row["time_ns"]),
+        )
+
+
+def _plain(text: str) -> dict[str, Any]:
+    data = json.loads(text)
+    if not isinstance(data, dict):
+        raise TypeError("not a JSON object")
+    return data
+
+
+def _time(value: Any) -> float:
+    if not isinstance(value, float | int) or not isfinite(value) or value <= 0:
+        raise ValueError("time_ns is no time")
+    return float(value)
+
+
+@contextmanager
+def _row_of(path: Path, table: str, row: str) -> Iterator[None]:
+    try:
+        yield
+    except (ValueError, TypeError, AttributeError, RecursionError, AutotuneError) as error:
+        raise TableError(f"{path}: a row of {table} ({row[:80]}) cannot be understood: {str(error)[:200]}") from error
