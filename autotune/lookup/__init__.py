@@ -11,7 +11,7 @@ from operator import index
 from pathlib import Path
 from typing import Self
 
-from autotune.errors import NotADatabaseError, ProblemError, TableError
+from autotune.errors import ConfigurationError, NotADatabaseError, ProblemError, TableError
 from autotune.family import Configuration, Device, DeviceLimits, KernelFamily, Problem, find_family
 from autotune.resources import default_database
 
@@ -144,7 +144,7 @@ class TuningTable:
         reasons: list[str] = []
         entry = shelf.exact.get(problem)
         if entry is not None:
-            violations = family.violations(problem, entry.configuration, known.limits)
+            violations = _violations(family, problem, entry.configuration, known.limits)
             if not violations:
                 return _tuned(entry, Match.EXACT, slug, problem, f"{problem.label} was measured on {slug}")
             reasons.append(f"what was measured for {problem.label} is no longer valid ({violations[0]})")
@@ -162,7 +162,7 @@ class TuningTable:
         ranked = sorted(((_distance(e.problem, problem), i) for i, e in enumerate(entries)))
         for passed_over, (distance, number) in enumerate(ranked):
             entry = entries[number]
-            if family.violations(problem, entry.configuration, device.limits):
+            if _violations(family, problem, entry.configuration, device.limits):
                 continue
             reasons.append(
                 f"the nearest of {_count(len(entries), 'comparable shape')} with a configuration valid here is "
@@ -220,6 +220,16 @@ def _distance(one: Problem, other: Problem) -> float:
     for a, b in zip(one.size_vector, other.size_vector, strict=True):
         distance *= a / b if a > b else b / a
     return distance
+
+
+def _violations(
+    family: KernelFamily, problem: Problem, configuration: Configuration, limits: DeviceLimits
+) -> list[str]:
+    try:
+        return family.violations(problem, configuration, limits)
+    except ConfigurationError as error:
+        # An algorithm of another version.
+        return [error.message]
 
 
 def _tuned(entry: Entry, match: Match, slug: str, problem: Problem, because: str) -> Tuned:

@@ -9,7 +9,14 @@ from math import isfinite
 from pathlib import Path
 from typing import Any
 
-from autotune.errors import AutotuneError, NewerSchemaError, NotADatabaseError, StoreError, TableError
+from autotune.errors import (
+    ConfigurationError,
+    NewerSchemaError,
+    NotADatabaseError,
+    ProblemError,
+    StoreError,
+    TableError,
+)
 from autotune.family import Configuration, Device, DeviceLimits, family_names, find_family
 from autotune.lookup import Entry
 from autotune.resources import schema_revisions
@@ -30,8 +37,8 @@ _ENTRIES = "SELECT device, family, spec, configuration, time_ns FROM best_config
 def read_database(path: Path) -> tuple[list[Device], list[tuple[str, Entry]]]:
     """Devices, and entries with the slug of their device.
 
-    Rows of kernel families that this version does not have are left out. Raises NotADatabaseError,
-    NewerSchemaError, StoreError when the file is not one of this project, TableError when a row is broken.
+    Rows with families, sizes or configurations that this version does not know are left out: they serve another.
+    Raises NotADatabaseError, NewerSchemaError or StoreError for the file, TableError for a broken row.
     """
     with _reported(path), closing(_connect(path)) as connection:
         # One transaction: devices and entries belong together, whatever is written meanwhile.
@@ -41,10 +48,8 @@ def read_database(path: Path) -> tuple[list[Device], list[tuple[str, Entry]]]:
         devices = connection.execute(_DEVICES).fetchall()
         rows = connection.execute(_ENTRIES).fetchall()
     known = set(family_names())
-    return (
-        [_device(row, path) for row in devices],
-        [(row["device"], _entry(row, path)) for row in rows if row["family"] in known],
-    )
+    entries = [(row["device"], _entry(row, path)) for row in rows if row["family"] in known]
+    return [_device(row, path) for row in devices], [(slug, entry) for slug, entry in entries if entry is not None]
 
 
 @contextmanager
@@ -123,13 +128,17 @@ def _device(row: sqlite3.Row, path: Path) -> Device:
         return Device(**values, limits=limits)
 
 
-def _entry(row: sqlite3.Row, path: Path) -> Entry:
+def _entry(row: sqlite3.Row, path: Path) -> Entry | None:
     with _row_of(path, "best_configurations", f"{row['device']}, {row['family']}"):
-        return Entry(
-            problem=find_family(row["family"]).problem_type.from_dict(_plain(row["spec"])),
-            configuration=Configuration.from_dict(_plain(row["configuration"])),
-            time_ns=_time(row["time_ns"]),
-        )
+        problem, configuration, time_ns = _plain(row["spec"]), _plain(row["configuration"]), _time(row["time_ns"])
+        try:
+            return Entry(
+                problem=find_family(row["family"]).problem_type.from_dict(problem),
+                configuration=Configuration.from_dict(configuration),
+                time_ns=time_ns,
+            )
+        except (ProblemError, ConfigurationError):
+            return None
 
 
 def _plain(text: str) -> dict[str, Any]:
@@ -149,5 +158,5 @@ def _time(value: Any) -> float:
 def _row_of(path: Path, table: str, row: str) -> Iterator[None]:
     try:
         yield
-    except (ValueError, TypeError, AttributeError, RecursionError, AutotuneError) as error:
+    except (ValueError, TypeError, AttributeError, RecursionError) as error:
         raise TableError(f"{path}: a row of {table} ({row[:80]}) cannot be understood: {str(error)[:200]}") from error
