@@ -259,13 +259,13 @@ class _Compilation:
             if should_stop():
                 break
             self._consider(space[row])
-            if len(self._pending) >= 2 * self._pool.size:
+            is_full = len(self._pending) >= 2 * self._pool.size
+            if is_full:
                 self._collect(wait(self._pending, return_when=FIRST_COMPLETED).done)
-                tell(number)
-            elif number % TELL_EVERY == 0:
+            if is_full or number % TELL_EVERY == 0:
                 tell(number)
         self._collect(wait(self._pending).done)
-        tell(len(drawn) if not should_stop() else self._seen.total())
+        tell(self._seen.total())
         return self._report(len(space))
 
     def _consider(self, configuration: Configuration) -> None:

@@ -237,7 +237,7 @@ def building(stream: IO[str], *, is_quiet: bool) -> "Iterator[Callable[[Progress
 
 
 class _PlainBuilding:
-    """Lines for a pipe or a log: the first of an algorithm, its last, and one every ten seconds."""
+    """Lines for a pipe or a log: the first of an algorithm, and one every ten seconds."""
 
     def __init__(self, stream: IO[str], clock: Callable[[], float] = time.monotonic) -> None:
         self._stream = stream
@@ -245,8 +245,7 @@ class _PlainBuilding:
         self._said = clock()
 
     def show(self, progress: "Progress") -> None:
-        is_edge = progress.seen in (0, progress.configurations)
-        if is_edge or self._clock() - self._said >= PLAIN_LINE_EVERY_S:
+        if not progress.seen or self._clock() - self._said >= PLAIN_LINE_EVERY_S:
             self._said = self._clock()
             print(building_line(progress), file=self._stream, flush=True)
 

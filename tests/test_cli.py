@@ -38,7 +38,7 @@ from autotune.kernels.gemm import GemmProblem
 from autotune.search import Budget, Listener, Outcome
 from autotune.trial import Measurement, Provenance, Request, Timer, Trial, TrialState, Winner
 
-COMMANDS = ("devices", "presets", "run", "lookup", "export", "import")
+COMMANDS = ("devices", "presets", "run", "compile", "lookup", "export", "import")
 
 DEVICE = Device(
     slug="adreno-730", vendor="Qualcomm", model="Adreno 730", family="adreno", selector="0:0",

@@ -90,7 +90,7 @@ class ReduceProblem(Problem):
         """``BATCH,CHANNELS[,operation[,dtype]]``; an ``x`` separates the sizes as well."""
         # ASCII alone: \d and isdecimal() would let other digits through.
         found = re.fullmatch(
-            r"\s*([+-]?[0-9]{1,19})\s*[,x]\s*([+-]?[0-9]{1,19})(?:[\s,]+([a-z]+))?(?:[\s,]+([a-z0-9]+))?\s*",
+            r"\s*([+-]?[0-9]{1,19})\s*[,x]\s*([+-]?[0-9]{1,19})(?:[\s,]+([a-z]+)(?:[\s,]+([a-z0-9]+))?)?\s*",
             text[:200].lower(),
         )
         if not found or len(text) > 200:
@@ -422,27 +422,43 @@ class ReduceCase(Case):
     judged by a tolerance, and puts NaN or an infinity into some rows.
     """
 
+    DISTINCT_ELEMENTS = 2**23
+    """Beyond these the rows come again: drawing and judging more would take longer than everything else."""
+    SPECIAL_ROWS = 3
+    """Rows of each special kind, where there are rows enough."""
+
     def __init__(self, problem: ReduceProblem, seed: int) -> None:
         import numpy as np
 
         self._problem = p = problem
         self._is_exact = seed % 2 == 0
         rng = np.random.default_rng(seed)
+        shape = (min(p.batch, max(1, self.DISTINCT_ELEMENTS // p.pitch)), p.pitch)
         if self._is_exact:
-            values = (rng.integers(-4, 4, (p.batch, p.pitch), dtype=np.int8) * 2 + 1).astype(np.float32) / np.float32(8)
+            values = (rng.integers(-4, 4, shape, dtype=np.int8) * 2 + 1).astype(np.float32) / np.float32(8)
         else:
-            values = rng.random((p.batch, p.pitch), dtype=np.float32) * np.float32(2) - np.float32(1)
-            for special in (np.nan, np.inf, -np.inf):
-                # At most a quarter of the rows, so that with one row there is none: it must show rounding too.
-                rows = rng.choice(p.batch, min(p.batch // 4, 3), replace=False)
-                values[rows, rng.integers(p.channels, size=len(rows))] = special
+            values = rng.random(shape, dtype=np.float32) * np.float32(2) - np.float32(1)
+            self._make_special(values, rng)
         values[:, p.channels :] = np.nan
-        self._input = values.astype(p.dtype)
+        self._rows = values.astype(p.dtype)
         self.inputs: Mapping[str, NDArray[Any]] = {
-            "input": self._input,
+            "input": self._rows if len(values) == p.batch else np.resize(self._rows, (p.batch, p.pitch)),
             "output": np.full(p.batch, np.nan, dtype=p.dtype),
         }
         self.scalars: Mapping[str, float] = {}
+
+    def _make_special(self, values: "NDArray[np.float32]", rng: "np.random.Generator") -> None:
+        """NaN and infinities in a quarter of the rows at most, each kind: with one row there is none, since that
+        one must show rounding too. For max and min also rows that hold nothing but the worst there is."""
+        import numpy as np
+
+        p = self._problem
+        count = min(len(values) // 4, self.SPECIAL_ROWS)
+        for special in (np.nan, np.inf, -np.inf):
+            rows = rng.choice(len(values), count, replace=False)
+            values[rows, rng.integers(p.channels, size=count)] = special
+        if p.operation in ("max", "min"):
+            values[rng.choice(len(values), count, replace=False)] = -np.inf if p.operation == "max" else np.inf
 
     def error_ratio(self, outputs: "Mapping[str, NDArray[Any]]") -> float:
         import numpy as np
@@ -462,17 +478,12 @@ class ReduceCase(Case):
         import numpy as np
 
         p = self._problem
-        expected, tolerance = np.empty(p.batch), np.empty(p.batch)
-        step = max(1, 2**22 // p.pitch)
-        for first in range(0, p.batch, step):
-            rows = slice(first, first + step)
-            block = self._input[rows, : p.channels].astype(np.float64)
-            with np.errstate(invalid="ignore"):
-                expected[rows] = getattr(block, p.operation)(axis=1)
-            tolerance[rows] = self._tolerance(block, expected[rows])
-        return expected, tolerance
+        rows = self._rows[:, : p.channels].astype(np.float64)
+        with np.errstate(invalid="ignore"):
+            expected = getattr(rows, p.operation)(axis=1)
+        return np.resize(expected, p.batch), np.resize(self._tolerance(rows, expected), p.batch)
 
-    def _tolerance(self, block: "NDArray[np.float64]", expected: "NDArray[np.float64]") -> "NDArray[np.float64]":
+    def _tolerance(self, rows: "NDArray[np.float64]", expected: "NDArray[np.float64]") -> "NDArray[np.float64]":
         """A largest and a smallest element are exact. A sum may be rounded to the type of the output, and where it
         is not exact each addition rounds: one after the other, the error of random terms came to 1.9 epsilon times
         their norm times the root of their number, at most, among millions of rows."""
@@ -483,7 +494,7 @@ class ReduceCase(Case):
         if p.operation in ("max", "min"):
             return exact
         if not self._is_exact:
-            norm = np.sqrt((block * block).sum(axis=1)) / (p.channels if p.operation == "mean" else 1)
+            norm = np.sqrt((rows * rows).sum(axis=1)) / (p.channels if p.operation == "mean" else 1)
             exact += 2.0**-23 * (4.0 + 2.5 * math.sqrt(p.channels)) * norm
         if p.dtype == "float16":
             return exact + 2.0**-10 * np.abs(expected) + 2.0**-24

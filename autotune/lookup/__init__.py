@@ -8,12 +8,13 @@ import enum
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from operator import index
-from pathlib import Path
-from typing import Self
+from typing import TYPE_CHECKING, Self
 
 from autotune.errors import ConfigurationError, NotADatabaseError, ProblemError, TableError
 from autotune.family import Configuration, Device, DeviceLimits, KernelFamily, Problem, find_family
-from autotune.resources import default_database
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 _MOST_ANSWERS = 65536
 """Kept for the next time; a program that asks for ever new sizes must not grow without end."""
@@ -73,11 +74,15 @@ class TuningTable:
         self._answers: dict[tuple[object, ...], Tuned] = {}
 
     @classmethod
-    def open(cls, path: str | Path | None = None) -> Self:
+    def open(cls, path: "str | Path | None" = None) -> Self:
         """Read a database or a JSON table; without a path the user's own database, which may not exist yet.
 
         Raises TableError, NotADatabaseError, NewerSchemaError or StoreError.
         """
+        from pathlib import Path
+
+        from autotune.resources import default_database
+
         place = default_database() if path is None else Path(path)
         try:
             with place.open("rb") as file:

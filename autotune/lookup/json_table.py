@@ -35,7 +35,9 @@ PROVENANCE_TEXTS = ("driver", "template_hash", "tool_version", "measured_at")
 
 _MEASURED = ("time_ns", "default_ns", "baseline_ns", "gain_low", "gain_high", "samples", "is_default")
 _DERIVED = ("gflops", "gain_over_default", "gain_over_baseline")
-_UNPRINTABLE = re.compile("[\0-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff\ufeff\ufffe\uffff]")
+_UNPRINTABLE = re.compile(
+    "[\0-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff\ufeff\ufffe\uffff]"
+)
 """Controls, line ends, marks that reorder text, halves of characters."""
 _SLUG = re.compile(r"[a-z0-9]+(-[a-z0-9]+)*")
 _MOMENT = re.compile(r"\d{4}-[01]\d-[0-3]\dT[0-2]\d:[0-5]\d:[0-6]\d(Z|\+00:00)", re.ASCII)
@@ -99,7 +101,7 @@ class _Node:
         if not isinstance(self.value, dict):
             raise self.wrong(f"must be an object, not {_kind(self.value)}")
         prefix = f"{self.path}." if self.path else ""
-        return {name: _Node(value, prefix + name[:80]) for name, value in self.value.items()}
+        return {name: _Node(value, prefix + _UNPRINTABLE.sub("?", name[:80])) for name, value in self.value.items()}
 
     def items(self, most: int | None = None) -> list["_Node"]:
         if not isinstance(self.value, list):
@@ -162,9 +164,7 @@ def _parse(source: str | bytes) -> _Node:
         raise _too_large()
     try:
         text = source if isinstance(source, str) else source.decode("utf-8-sig")
-        data = json.loads(
-            text, object_pairs_hook=_unique, parse_int=_parse_whole, parse_constant=_refuse_constant
-        )
+        data = json.loads(text, object_pairs_hook=_unique, parse_int=_parse_whole, parse_constant=_refuse_constant)
     except UnicodeDecodeError as error:
         raise TableError(f"byte {error.start} is not UTF-8 text") from error
     except RecursionError as error:
@@ -175,11 +175,11 @@ def _parse(source: str | bytes) -> _Node:
 
 
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found = dict(pairs)
-    if len(found) < len(pairs):
-        names = [name for name, _ in pairs]
-        twice = next(name for name in found if names.count(name) > 1)
-        raise TableError(f"a member {twice[:80]!r} stands twice in one object")
+    found: dict[str, Any] = {}
+    for name, value in pairs:
+        if name in found:
+            raise TableError(f"a member {name[:80]!r} stands twice in one object")
+        found[name] = value
     return found
 
 

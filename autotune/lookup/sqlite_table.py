@@ -1,4 +1,7 @@
-"""Reading a database as a table, without writing to it: another program may be using it, its folder may be read-only."""
+"""Reading a database as a table.
+
+Nothing is written: another program may be using the file, and its folder may be read-only.
+"""
 
 import json
 import os

@@ -196,35 +196,36 @@ _LOCAL_TILE = Algorithm(
         _parameter("micro_tile_m", (1, 2, 4, 8, 16), "rows of C a work-item computes"),
         _parameter("micro_tile_n", (1, 2, 4, 8, 16), "columns of C a work-item computes"),
         _parameter("tile_k", (8, 16, 32), "depth of the tiles in local memory"),
-        _parameter("vector_width", (1, 2, 4), "elements in one load from global or local memory"),
-        _parameter("unroll", (1, 4, 8, 16), "steps of k in one pass of the inner loop"),
+        _parameter("vector_width", (1, 2, 4), "elements in one load from local memory and one store to C"),
+        _parameter("a_load_width", (1, 2, 4), "elements in one load of A from global memory"),
+        _parameter("b_load_width", (1, 2, 4), "elements in one load of B from global memory"),
+        _parameter("unroll", (4, 8, 16), "steps of k in one pass of the inner loop"),
         _parameter("local_padding", (0, 4), "elements between rows of a tile in local memory"),
         _parameter("stages", (1, 2), "tiles in local memory at once; with two the next is fetched ahead"),
         _parameter("sub_group_columns", (0, 4, 8, 16), "32 work-items as a block of so many columns; 0: as a row"),
         _parameter("group_rows", (0, 4, 8), "rows of work-groups that run as one band; 0: row by row"),
         _parameter("split_k", (1, 2, 4, 8, 16, 32), "work-groups that share the k of one macro-tile"),
         _EDGES,
-        _LOADS,
         _MULTIPLY_ADD,
     ),
     constraints=(
         _WORK_GROUP_LIMITS[1],
         _constraint(
             "vectors_fill_tile",
-            "micro_tile_n % vector_width == 0 and micro_tile_m % vector_width == 0 and tile_k % vector_width == 0",
-            "tiles are made of whole vectors",
+            "micro_tile_n % vector_width == 0 and micro_tile_m % vector_width == 0",
+            "micro-tiles are made of whole vectors",
         ),
         _constraint("accumulators_fit", "micro_tile_m * micro_tile_n <= 128", "the accumulators spill"),
         _constraint("enough_work_items", "work_group_m * work_group_n >= 32", "a compute unit would be half idle"),
         _constraint("unroll_divides_tile", "tile_k % unroll == 0", "the inner loop has no remainder"),
         _constraint(
             "even_share_of_a",
-            "(work_group_m * micro_tile_m * tile_k) % (work_group_m * work_group_n * vector_width) == 0",
+            "(micro_tile_m * tile_k) % (work_group_n * a_load_width) == 0",
             "every work-item loads the same number of vectors of A",
         ),
         _constraint(
             "even_share_of_b",
-            "(work_group_n * micro_tile_n * tile_k) % (work_group_m * work_group_n * vector_width) == 0",
+            "(micro_tile_n * tile_k) % (work_group_m * b_load_width) == 0",
             "every work-item loads the same number of vectors of B",
         ),
         _constraint(
@@ -252,7 +253,7 @@ _LOCAL_TILE = Algorithm(
         ),
         _constraint(
             "bands_matter",
-            "group_rows == 0 or (m > 2 * group_rows * work_group_m * micro_tile_m "
+            "group_rows == 0 or (split_k == 1 and m > 2 * group_rows * work_group_m * micro_tile_m "
             "and n > 2 * group_rows * work_group_n * micro_tile_n)",
             "there are too few work-groups for bands to differ from rows",
         ),
@@ -267,12 +268,29 @@ _LOCAL_TILE = Algorithm(
             "<= 32 * compute_units",
             "there are work-groups enough without splitting k",
         ),
-        _aligned(
-            "edges == 'pad' or (lda % vector_width == 0 and ldb % vector_width == 0 "
-            "and stride_a % vector_width == 0 and stride_b % vector_width == 0)"
+        _constraint(
+            "aligned_rows",
+            "edges == 'pad' or (lda % a_load_width == 0 and ldb % b_load_width == 0 "
+            "and stride_a % a_load_width == 0 and stride_b % b_load_width == 0)",
+            "rows do not start at aligned addresses, and vectors are read whole",
         ),
         _WHOLE_NUMBERS[1],
-        _constraint("alignment_matters", "loads == 'vload' or vector_width > 1", "single elements are always aligned"),
+        _constraint(
+            "widest_vectors",
+            "vector_width == 4 or micro_tile_m % (2 * vector_width) != 0 or micro_tile_n % (2 * vector_width) != 0",
+            "wider vectors would fill the micro-tile",
+        ),
+        _constraint(
+            "micro_tile_worth_local_memory",
+            "micro_tile_m * micro_tile_n >= 8 or m * n < 65536",
+            "each number read from local memory should be used several times",
+        ),
+        _constraint(
+            "macro_tile_near_square",
+            "(work_group_m * micro_tile_m <= 8 * work_group_n * micro_tile_n or n < 64) "
+            "and (work_group_n * micro_tile_n <= 8 * work_group_m * micro_tile_m or m < 64)",
+            "a long macro-tile reads more than it computes",
+        ),
     ),
     features=_FEATURES,
 )

@@ -1,0 +1,53 @@
+"""Tables for other programs and for people: JSON, CSV, Markdown, C, SQLite; and JSON back.
+
+This file holds what is called from outside, and what all formats share; each format lies in a file of its own.
+"""
+
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+
+from autotune.errors import DeviceSelectionError, UsageError
+from autotune.export.c_header import c_header
+from autotune.export.contents import DeviceTable, read_contents
+from autotune.export.json_table import json_table
+from autotune.export.text_tables import csv_table, markdown_table
+from autotune.family import find_family
+from autotune.lookup.json_table import read_table
+from autotune.store import Store
+
+__all__ = ["FORMATS", "export_table", "read_table"]
+
+_WRITERS: dict[str, Callable[[list[DeviceTable], str], str]] = {
+    "json": lambda tables, _family: json_table(tables),
+    "csv": csv_table,
+    "markdown": markdown_table,
+    "c": c_header,
+}
+FORMATS = (*_WRITERS, "sqlite")
+
+
+def export_table(store: Store, device_slug: str | None, family: str, form: str) -> str | bytes:
+    """The best configurations of one kernel family, of one device or of all; bytes for SQLite, else text.
+
+    Equal contents give equal texts. A configuration that this version's family does not declare any more is left
+    out, as nothing could use it. SQLite holds every family and the ledger of trials.
+    Raises DeviceSelectionError, UsageError, ProblemError for an unknown family, TableError, StoreError.
+    """
+    if form not in FORMATS:
+        raise UsageError(f"there is no format {form[:80]!r}", hint=f"there are {', '.join(FORMATS)}")
+    find_family(family)
+    known = sorted({device.slug for device in store.devices()})
+    if device_slug is not None and device_slug not in known:
+        there = f"there are {', '.join(known)}" if known else "there is none yet: autotune run makes the first"
+        raise DeviceSelectionError(f"nothing is stored for a device {device_slug[:80]!r}", hint=there)
+    if form == "sqlite":
+        return _snapshot(store, device_slug)
+    return _WRITERS[form](read_contents(store, device_slug, family), family)
+
+
+def _snapshot(store: Store, device_slug: str | None) -> bytes:
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "table.sqlite"
+        store.snapshot(path, device_slug)
+        return path.read_bytes()

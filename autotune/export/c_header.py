@@ -1,0 +1,198 @@
+"""The C99 header: tables and the search in them, giving the answers of `TuningTable.find`.
+
+Everything is static and inside functions, so that the header may be included from anywhere, C++ too, and nothing
+is reported as unused. Of several headers, one for each device, the types are taken from the first.
+"""
+
+import dataclasses
+import re
+import zlib
+from collections.abc import Iterable, Mapping
+
+from autotune.errors import TableError
+from autotune.export.c_problem import ProblemRules, problem_rules
+from autotune.export.c_text import DEVICE, MATCH, SEARCH, SHARED, TYPES
+from autotune.export.contents import DeviceTable
+from autotune.export.text_tables import parameter_names
+from autotune.family import Algorithm, Configuration, KernelFamily, Problem, Value, find_family
+from autotune.lookup.json_table import undeclared
+from autotune.profile import find_profile
+
+
+def c_header(tables: list[DeviceTable], family: str) -> str:
+    """A header with a function `autotune_find_<family>_<device>` for each device.
+
+    Raises UsageError when the family has no C export, TableError when two devices have one name in C.
+    """
+    writer = _Writer(find_family(family), problem_rules(family))
+    _check_distinct(table.device.slug for table in tables)
+    name = _identifier(tables[0].device.slug) if len(tables) == 1 else "tables"
+    guard = f"AUTOTUNE_{family}_{name}_H".upper()
+    parts = [
+        "/* Tuned configurations of OpenCL kernels, written by autotune. Do not edit: export again. */",
+        f"#ifndef {guard}\n#define {guard}\n",
+        MATCH,
+        writer.types(),
+        *(writer.device(table) for table in tables),
+        f"#endif /* {guard} */\n",
+    ]
+    return "\n".join(parts)
+
+
+def _check_distinct(names: Iterable[str]) -> None:
+    seen: dict[str, str] = {}
+    for name in names:
+        other = seen.setdefault(_identifier(name), name)
+        if other != name:
+            raise TableError(f"{other} and {name} have the same name in C", hint="export one device at a time")
+
+
+def _identifier(text: str) -> str:
+    return re.sub(r"[^a-z0-9]", "_", text.lower())
+
+
+def _comment(text: str) -> str:
+    """What cannot end a comment, start another, or splice lines."""
+    return re.sub(r"[^A-Za-z0-9 .,:;()+_=@#-]", "_", text)
+
+
+class _Writer:
+    """C text for one kernel family; `prefix` and `macro` begin its names."""
+
+    def __init__(self, family: KernelFamily, rules: ProblemRules) -> None:
+        self.family = family
+        self.rules = rules
+        self.prefix = f"autotune_{family.name}"
+        self.macro = self.prefix.upper()
+        fields = dataclasses.fields(family.problem_type)
+        self.defaults: dict[str, Value] = {f.name: f.default for f in fields if f.default is not dataclasses.MISSING}
+        self.fields = [f.name for f in fields]
+        self.needed = [name for name in self.fields if name not in self.defaults]
+        self.parameters = parameter_names(family)
+        declared = [p for algorithm in family.algorithms for p in algorithm.parameters]
+        self.texts = {p.name for p in declared if not p.is_numeric} | rules.words.keys()
+        words = {word for values in rules.words.values() for word in values}
+        words |= {value for p in declared for value in p.values if isinstance(value, str)}
+        # In alphabetical order, so that C sorts texts as Python does.
+        self.words = sorted(words)
+        _check_distinct(self.words)
+
+    def types(self) -> str:
+        """Types, and the functions that are the same for all devices. A checksum tells other versions apart."""
+        unknown = [
+            f"    if ({' && '.join(f'p->{name} != {self._word(word)}' for word in words)}) return 0;\n"
+            for name, words in self.rules.words.items()
+        ]
+        text = SHARED.substitute(
+            prefix=self.prefix,
+            macro=self.macro,
+            algorithms=",\n".join(
+                f"    {self._algorithm(a.name)} = {number}" for number, a in enumerate(self.family.algorithms, 1)
+            ),
+            words=",\n".join(f"    {self._word(word)} = {number}" for number, word in enumerate(self.words, 1)),
+            fields="\n".join(f"    {self._type(name, 'long long')} {name};" for name in self.fields),
+            parameters="\n".join(f"    {self._type(name, 'int')} {name};" for name in self.parameters),
+            complete="".join(unknown) + self.rules.complete,
+            comparisons="\n".join(
+                f"    if (a->{name} != b->{name}) return a->{name} < b->{name} ? -1 : 1;" for name in self._order()
+            ),
+            same_kind=" && ".join(f"a->{name} == b->{name}" for name in self.rules.kind),
+            ratios="\n".join(
+                f"    distance *= {self.prefix}_ratio(a->{name}, b->{name});" for name in self.rules.sizes
+            ),
+        )
+        return TYPES.substitute(macro=self.macro, checksum=f"0x{zlib.crc32(text.encode()):08x}", text=text)
+
+    def device(self, table: DeviceTable) -> str:
+        """The functions for one device."""
+        device = table.device
+        names = {
+            "prefix": self.prefix,
+            "find": f"autotune_find_{self.family.name}",
+            "device": _identifier(device.slug),
+        }
+        limits = device.limits.constraint_values()
+        starts = [c for c in find_profile(device).starting(self.family.name) if not undeclared(self.family, c)]
+        if starts[-1:] == [self.family.baseline]:
+            starts.pop()
+        return DEVICE.substitute(
+            names,
+            title=_comment(f"{device.slug}: {device.vendor} {device.model}, driver {device.driver}"),
+            cases="".join(self._case(algorithm, limits) for algorithm in self.family.algorithms),
+            starts=",\n".join(f"        {self._configuration(c)}" for c in [*starts, self.family.baseline]),
+            last_start=len(starts),
+            search=SEARCH.substitute(names, entries=self._entries(table), count=len(table.winners))
+            if table.winners
+            else "",
+            arguments=", ".join(f"long long {name}" for name in self.needed),
+            plain_problem=", ".join(
+                name if name in self.needed else self._literal(self.defaults[name]) for name in self.fields
+            ),
+        )
+
+    def _order(self) -> list[str]:
+        """Fields as `table_order` compares them."""
+        numbers = [name for name in self.fields if name not in self.texts and name not in self.rules.sizes]
+        return [*self.rules.sizes, *numbers, *(name for name in self.fields if name in self.texts)]
+
+    def _case(self, algorithm: Algorithm, limits: Mapping[str, int]) -> str:
+        names = sorted({name for constraint in algorithm.constraints for name in constraint.condition.names})
+        lines = [f"        const long long {name} = {self._meaning(name, algorithm, limits)};\n" for name in names]
+        conditions = [c.condition.to_c(lambda name: name, self._word) for c in algorithm.constraints]
+        joint = "\n            && ".join(conditions) or "1"
+        return f"    case {self._algorithm(algorithm.name)}: {{\n{''.join(lines)}        return {joint};\n    }}\n"
+
+    def _meaning(self, name: str, algorithm: Algorithm, limits: Mapping[str, int]) -> str:
+        """What a name in a constraint stands for in C; searched in the order of `KernelFamily.violations`."""
+        if name in algorithm.by_name:
+            return f"c->{name}"
+        if name in self.fields:
+            return f"p->{name}"
+        derived = self._derived(name)
+        if derived:
+            return derived
+        if name not in limits:
+            raise TableError(f"a constraint of {algorithm.name} names {name!r}, which C does not know")
+        return f"{limits[name]}LL"
+
+    def _derived(self, name: str) -> str:
+        """A value that follows from one text field, such as the bytes of an element; empty when it does not."""
+        found = ""
+        for field, words in self.rules.words.items():
+            values = {word: self._example(field, word).constraint_values().get(name) for word in words}
+            if None in values.values():
+                return ""
+            if not found or len(set(values.values())) > 1:
+                *tested, last = words
+                found = "".join(f"p->{field} == {self._word(word)} ? {values[word]} : " for word in tested)
+                found += str(values[last])
+        return found
+
+    def _example(self, field: str, word: str) -> Problem:
+        return self.family.problem_type.from_dict({**dict.fromkeys(self.needed, 1), field: word})
+
+    def _entries(self, table: DeviceTable) -> str:
+        rows = [
+            "{" + ", ".join(self._literal(value) for value in winner.problem.to_dict().values()) + "},\n"
+            f"             {self._configuration(winner.configuration)}"
+            for winner in table.winners
+        ]
+        return ",\n".join(f"            {{{row}}}" for row in rows)
+
+    def _configuration(self, configuration: Configuration) -> str:
+        chosen = dict(configuration.values)
+        none = {name: f"{self.macro}_NO_WORD" if name in self.texts else "0" for name in self.parameters}
+        values = [self._literal(chosen[name]) if name in chosen else none[name] for name in self.parameters]
+        return "{" + ", ".join([self._algorithm(configuration.algorithm), *values]) + "}"
+
+    def _type(self, name: str, number: str) -> str:
+        return f"enum {self.prefix}_word" if name in self.texts else number
+
+    def _word(self, text: str) -> str:
+        return f"{self.macro}_{_identifier(text).upper()}"
+
+    def _algorithm(self, name: str) -> str:
+        return f"{self.macro}_ALGORITHM_{_identifier(name).upper()}"
+
+    def _literal(self, value: Value) -> str:
+        return self._word(value) if isinstance(value, str) else str(value)

@@ -1,0 +1,66 @@
+"""What exported C code must know of a family's problems beyond their fields: the twins of Python code.
+
+A test holds both together on random problems. A family without rules here has no C export.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from autotune.errors import UsageError
+
+
+@dataclass(frozen=True, kw_only=True)
+class ProblemRules:
+    """`Problem.size_vector`, `Problem.is_comparable`, and what its constructor fills in and refuses."""
+
+    sizes: tuple[str, ...]
+    """Fields in which nearness is measured, in the order of `size_vector`."""
+    kind: tuple[str, ...]
+    """Fields that comparable problems share."""
+    words: Mapping[str, tuple[str, ...]]
+    """Values of the text fields; the first stands for a field that is not given."""
+    complete: str
+    """Statements of a function that fills in what is 0 in ``*p`` and returns 0 for what is no problem."""
+
+
+_GEMM = """\
+    const long long most = 2147483647LL;
+    const long long a_rows = p->trans_a ? p->k : p->m, a_columns = p->trans_a ? p->m : p->k;
+    const long long b_rows = p->trans_b ? p->n : p->k, b_columns = p->trans_b ? p->k : p->n;
+    if (p->m < 1 || p->n < 1 || p->k < 1 || p->batch < 1) return 0;
+    if (p->m > most || p->n > most || p->k > most || p->batch > most) return 0;
+    if (p->trans_a < 0 || p->trans_a > 1 || p->trans_b < 0 || p->trans_b > 1) return 0;
+    if (!autotune_gemm_fill(&p->lda, a_columns) || !autotune_gemm_fill(&p->ldb, b_columns)) return 0;
+    if (!autotune_gemm_fill(&p->ldc, p->n)) return 0;
+    if (!autotune_gemm_fill(&p->stride_a, a_rows * p->lda)) return 0;
+    if (!autotune_gemm_fill(&p->stride_b, b_rows * p->ldb)) return 0;
+    if (!autotune_gemm_fill(&p->stride_c, p->m * p->ldc)) return 0;
+    return p->batch * p->stride_a <= most && p->batch * p->stride_b <= most && p->batch * p->stride_c <= most;
+"""
+
+_REDUCE = """\
+    if (p->batch < 1 || p->batch > 2147483647LL || p->channels < 1) return 0;
+    return autotune_reduce_fill(&p->pitch, p->channels);
+"""
+
+_RULES = {
+    "gemm": ProblemRules(
+        sizes=("m", "n", "k", "batch"),
+        kind=("mode", "trans_a", "trans_b"),
+        words={"mode": ("float32", "float16", "float16-acc16", "int8")},
+        complete=_GEMM,
+    ),
+    "reduce": ProblemRules(
+        sizes=("batch", "channels"),
+        kind=("operation", "dtype"),
+        words={"operation": ("sum", "mean", "max", "min"), "dtype": ("float32", "float16")},
+        complete=_REDUCE,
+    ),
+}
+
+
+def problem_rules(family: str) -> ProblemRules:
+    """Raises UsageError for a family without a C export."""
+    if family not in _RULES:
+        raise UsageError(f"{family} has no export to C", hint="export it to json")
+    return _RULES[family]

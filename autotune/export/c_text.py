@@ -1,0 +1,148 @@
+"""The C text of a header around what is filled in: `${find}`, `${prefix}`, `${device}` begin or end its names."""
+
+from string import Template
+
+MATCH = """\
+#ifndef AUTOTUNE_MATCH
+#define AUTOTUNE_MATCH 1
+/* What an answer rests on. */
+enum autotune_match {
+    AUTOTUNE_INVALID = 0, /* these sizes are none: nothing was written */
+    AUTOTUNE_EXACT = 1,   /* this problem was measured on this device */
+    AUTOTUNE_NEAREST = 2, /* the nearest measured one whose configuration is valid for this one too */
+    AUTOTUNE_DEFAULT = 3  /* nothing measured serves: what the device profile starts from */
+};
+#endif
+"""
+
+TYPES = Template("""\
+#ifndef ${macro}_TYPES_CHECKSUM
+#define ${macro}_TYPES_CHECKSUM ${checksum}
+${text}#elif ${macro}_TYPES_CHECKSUM != ${checksum}
+#error "these headers come from different versions of autotune: export them again"
+#endif
+""")
+
+SHARED = Template("""\
+enum ${prefix}_algorithm {
+${algorithms}
+};
+
+/* Parameters and types that are words; NO_WORD where an algorithm has no such parameter. */
+enum ${prefix}_word {
+    ${macro}_NO_WORD = 0,
+${words}
+};
+
+struct ${prefix}_problem {
+${fields}
+};
+
+/* Parameters that the algorithm does not have are 0. */
+struct ${prefix}_configuration {
+    enum ${prefix}_algorithm algorithm;
+${parameters}
+};
+
+struct ${prefix}_entry {
+    struct ${prefix}_problem problem;
+    struct ${prefix}_configuration configuration;
+};
+
+static inline int ${prefix}_fill(long long *value, long long least) {
+    if (*value == 0) *value = least;
+    return *value >= least && *value <= 2147483647LL;
+}
+
+/* Fills in what is 0; returns 0 for sizes that are none. */
+static inline int ${prefix}_complete(struct ${prefix}_problem *p) {
+${complete}}
+
+static inline int ${prefix}_compare(const struct ${prefix}_problem *a, const struct ${prefix}_problem *b) {
+${comparisons}
+    return 0;
+}
+
+static inline int ${prefix}_is_comparable(const struct ${prefix}_problem *a, const struct ${prefix}_problem *b) {
+    return ${same_kind};
+}
+
+static inline double ${prefix}_ratio(long long a, long long b) {
+    return a > b ? (double)a / (double)b : (double)b / (double)a;
+}
+
+static inline double ${prefix}_distance(const struct ${prefix}_problem *a, const struct ${prefix}_problem *b) {
+    double distance = 1.0;
+${ratios}
+    return distance;
+}
+""")
+
+DEVICE = Template("""\
+/* ${title} */
+
+/* Whether a configuration of the table may be used for a problem on this device. */
+static inline int ${prefix}_is_valid_${device}(
+        const struct ${prefix}_problem *p, const struct ${prefix}_configuration *c) {
+    (void)p;
+    switch (c->algorithm) {
+${cases}    }
+    return 0;
+}
+
+/* What to use for any problem; fields that are 0 are filled in. */
+static inline enum autotune_match ${find}_problem_${device}(
+        const struct ${prefix}_problem *problem, struct ${prefix}_configuration *configuration) {
+    /* The profile's first configurations, best first; the last is valid everywhere. */
+    static const struct ${prefix}_configuration starts[] = {
+${starts}
+    };
+    struct ${prefix}_problem p = *problem;
+    int start = 0;
+    if (!${prefix}_complete(&p)) return AUTOTUNE_INVALID;
+${search}    while (start < ${last_start} && !${prefix}_is_valid_${device}(&p, &starts[start])) start++;
+    *configuration = starts[start];
+    return AUTOTUNE_DEFAULT;
+}
+
+/* The same for the plain problem of these sizes. */
+static inline enum autotune_match ${find}_${device}(
+        ${arguments}, struct ${prefix}_configuration *configuration) {
+    const struct ${prefix}_problem problem = {${plain_problem}};
+    return ${find}_problem_${device}(&problem, configuration);
+}
+""")
+
+# An exact hit by halving, since the table is sorted; else the first of the nearest that are valid.
+SEARCH = Template("""\
+    {
+        static const struct ${prefix}_entry table[] = {
+${entries}
+        };
+        int low = 0, high = ${count}, middle, best = -1;
+        double best_distance = 0.0;
+        while (low < high) {
+            middle = low + (high - low) / 2;
+            if (${prefix}_compare(&table[middle].problem, &p) < 0) low = middle + 1;
+            else high = middle;
+        }
+        if (low < ${count} && ${prefix}_compare(&table[low].problem, &p) == 0
+                && ${prefix}_is_valid_${device}(&p, &table[low].configuration)) {
+            *configuration = table[low].configuration;
+            return AUTOTUNE_EXACT;
+        }
+        for (low = 0; low < ${count}; low++) {
+            double distance;
+            if (!${prefix}_is_comparable(&table[low].problem, &p)) continue;
+            distance = ${prefix}_distance(&table[low].problem, &p);
+            if (best >= 0 && distance >= best_distance) continue;
+            if (!${prefix}_is_valid_${device}(&p, &table[low].configuration)) continue;
+            best = low;
+            best_distance = distance;
+        }
+        if (best >= 0) {
+            *configuration = table[best].configuration;
+            return AUTOTUNE_NEAREST;
+        }
+    }
+""")

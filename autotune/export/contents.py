@@ -1,0 +1,45 @@
+"""What a table holds before it takes a format: each device with its winners, in a fixed order."""
+
+from dataclasses import dataclass, replace
+
+from autotune.family import Device, find_family
+from autotune.lookup import table_order
+from autotune.lookup.json_table import DEVICE_TEXTS, PROVENANCE_TEXTS, printable, undeclared
+from autotune.store import Store
+from autotune.trial import Provenance, Winner
+
+
+@dataclass(frozen=True, kw_only=True)
+class DeviceTable:
+    """One device and its winners of one family. All texts are printable."""
+
+    device: Device
+    winners: tuple[Winner, ...]
+
+
+def read_contents(store: Store, device_slug: str | None, family: str) -> list[DeviceTable]:
+    """By slug; the winners in the order of a lookup table."""
+    # The last of one slug is the one that measured last; a lookup goes by it too.
+    devices = {device.slug: device for device in store.devices() if device_slug in (None, device.slug)}
+    found: dict[str, list[Winner]] = {slug: [] for slug in sorted(devices)}
+    for winner in store.best(device_slug, family):
+        if not undeclared(find_family(family), winner.configuration):
+            found[winner.device].append(_printable_winner(winner))
+    return [
+        DeviceTable(
+            device=_printable_device(devices[slug]),
+            winners=tuple(sorted(winners, key=lambda winner: table_order(winner.problem))),
+        )
+        for slug, winners in found.items()
+    ]
+
+
+def _printable_device(device: Device) -> Device:
+    limits = replace(device.limits, extensions=tuple(printable(name) for name in device.limits.extensions))
+    return replace(device, limits=limits, **{name: printable(getattr(device, name)) for name in DEVICE_TEXTS})
+
+
+def _printable_winner(winner: Winner) -> Winner:
+    made = winner.provenance
+    texts = {name: printable(getattr(made, name)) for name in PROVENANCE_TEXTS}
+    return replace(winner, provenance=Provenance(space_version=made.space_version, **texts))

@@ -1,0 +1,69 @@
+"""The JSON table: everything that is known of each winner, for programs; `lookup/json_table.py` reads it back."""
+
+import json
+from math import isfinite
+from typing import Any
+
+from autotune.errors import TableError
+from autotune.export.contents import DeviceTable
+from autotune.lookup.json_table import DEVICE_TEXTS, FORMAT, MAX_BYTES, SCHEMA_VERSION
+from autotune.trial import Winner
+
+
+def json_table(tables: list[DeviceTable]) -> str:
+    """ASCII text in the form of `db/table.schema.json`, a line for each member of a device and for each entry.
+
+    It holds no moment of export and nothing of the database it comes from. Raises TableError when too large to be
+    read back.
+    """
+    devices = ",\n".join(_device(table) for table in tables)
+    text = (
+        f'{{\n"format": {_compact(FORMAT)},\n"schema_version": {SCHEMA_VERSION},\n"devices": [{_lines(devices)}]\n}}\n'
+    )
+    if len(text) > MAX_BYTES:
+        raise TableError(f"the table has more than {MAX_BYTES // 2**20} MiB", hint="export one device at a time")
+    return text
+
+
+def _device(table: DeviceTable) -> str:
+    device = table.device
+    members: dict[str, Any] = {
+        "slug": device.slug,
+        "family": device.family,
+        **{name: getattr(device, name) for name in DEVICE_TEXTS},
+        "limits": device.limits.to_dict(),
+    }
+    lines = [f"{_compact(name)}: {_compact(value)}" for name, value in members.items()]
+    entries = ",\n".join(_compact(_entry(winner)) for winner in table.winners)
+    return "{\n" + ",\n".join([*lines, f'"entries": [{_lines(entries)}]']) + "\n}"
+
+
+def _entry(winner: Winner) -> dict[str, Any]:
+    return {
+        "family": winner.problem.family,
+        "problem": winner.problem.to_dict(),
+        "configuration": winner.configuration.to_dict(),
+        "time_ns": winner.time_ns,
+        "gflops": winner.gflops,
+        "default_ns": winner.default_ns,
+        "gain_over_default": winner.gain_over_default,
+        "gain_low": _known(winner.gain_low),
+        "gain_high": _known(winner.gain_high),
+        "baseline_ns": winner.baseline_ns,
+        "gain_over_baseline": winner.gain_over_baseline,
+        "samples": winner.samples,
+        "is_default": winner.is_default,
+        "provenance": vars(winner.provenance),
+    }
+
+
+def _known(gain: float) -> float | None:
+    return gain if isfinite(gain) else None
+
+
+def _compact(value: Any) -> str:
+    return json.dumps(value, allow_nan=False)
+
+
+def _lines(text: str) -> str:
+    return f"\n{text}\n" if text else ""

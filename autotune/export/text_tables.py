@@ -1,0 +1,110 @@
+"""CSV for spreadsheets and Markdown for people."""
+
+import csv
+import dataclasses
+import io
+import re
+from math import isfinite
+
+from autotune.export.contents import DeviceTable
+from autotune.family import KernelFamily, Value, find_family
+from autotune.trial import Winner
+
+_MEASURED = (
+    "time_ns", "gflops", "default_ns", "gain_over_default", "gain_low", "gain_high", "baseline_ns",
+    "gain_over_baseline", "samples",
+)  # fmt: skip
+_PROVENANCE = ("driver", "template_hash", "space_version", "tool_version", "measured_at")
+
+
+def csv_table(tables: list[DeviceTable], family: str) -> str:
+    """One row a winner, one column a size or parameter; empty where an algorithm has no such parameter."""
+    kind = find_family(family)
+    sizes = [field.name for field in dataclasses.fields(kind.problem_type)]
+    parameters = parameter_names(kind)
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(["device", "family", *sizes, "algorithm", *parameters, *_MEASURED, "is_default", *_PROVENANCE])
+    for table in tables:
+        for winner in table.winners:
+            chosen = dict(winner.configuration.values)
+            cells: list[object] = [winner.device, family]
+            cells += winner.problem.to_dict().values()
+            cells += [winner.configuration.algorithm, *(chosen.get(name) for name in parameters)]
+            cells += [getattr(winner, name) for name in _MEASURED]
+            cells += [int(winner.is_default), *(getattr(winner.provenance, name) for name in _PROVENANCE)]
+            writer.writerow([_cell(cell) for cell in cells])
+    return text.getvalue()
+
+
+def markdown_table(tables: list[DeviceTable], family: str) -> str:
+    """A section for each device with a table of its winners."""
+    return "\n".join(_section(table, family) for table in tables) or "Nothing is stored yet.\n"
+
+
+def parameter_names(family: KernelFamily) -> list[str]:
+    """Parameters of all algorithms, in the order in which they are declared."""
+    return list(dict.fromkeys(p.name for algorithm in family.algorithms for p in algorithm.parameters))
+
+
+def _cell(value: object) -> object:
+    if isinstance(value, float) and not isfinite(value):
+        return ""
+    # A spreadsheet would run what starts like a formula; the quotation mark makes it text.
+    if isinstance(value, str) and value.lstrip()[:1] in ("=", "+", "-", "@"):
+        return f"'{value}"
+    return value
+
+
+def _section(table: DeviceTable, family: str) -> str:
+    device = table.device
+    lines = [f"## {_plain(device.vendor)} {_plain(device.model)} (`{device.slug}`)", ""]
+    lines += [f"Driver {_plain(device.driver) or 'unknown'}, family `{family}`.", ""]
+    if not table.winners:
+        return "\n".join([*lines, "Nothing is measured yet.", ""])
+    lines.append("| shape | algorithm | parameters | time | GFLOP/s | over default | over baseline |")
+    lines.append("|---|---|---|---:|---:|---:|---:|")
+    lines += ["| " + " | ".join(_row(winner)) + " |" for winner in table.winners]
+    return "\n".join([*lines, ""])
+
+
+def _row(winner: Winner) -> list[str]:
+    parameters = " ".join(f"{name}={_code(value)}" for name, value in winner.configuration.values)
+    over_baseline = winner.gain_over_baseline
+    return [
+        _plain(winner.problem.label),
+        f"`{winner.configuration.algorithm}`",
+        f"`{parameters}`",
+        _time(winner.time_ns),
+        f"{winner.gflops:.3g}" if winner.gflops < 100 else f"{winner.gflops:.0f}",
+        _gain(winner),
+        "" if over_baseline is None else f"{over_baseline:.2f}x",
+    ]
+
+
+def _gain(winner: Winner) -> str:
+    if winner.is_default:
+        return "is the default"
+    text = f"{winner.gain_over_default:.2f}x"
+    if not winner.is_final:
+        return f"{text}, provisional"
+    if isfinite(winner.gain_low) and isfinite(winner.gain_high):
+        text += f" ({winner.gain_low:.2f} to {winner.gain_high:.2f})"
+    return text
+
+
+def _time(time_ns: float) -> str:
+    for unit, factor in (("s", 1e9), ("ms", 1e6), ("us", 1e3)):
+        if time_ns >= factor:
+            return f"{time_ns / factor:.4g} {unit}"
+    return f"{time_ns:.4g} ns"
+
+
+def _plain(text: str) -> str:
+    """Text that Markdown shows as it is."""
+    return re.sub(r"([\\`*_{}\[\]<>|#&!~$])", r"\\\1", text)
+
+
+def _code(value: Value) -> str:
+    """Text inside a code span of a table, where a backslash works on the bar alone."""
+    return str(value).replace("`", "'").replace("|", "\\|")

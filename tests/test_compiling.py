@@ -1,0 +1,511 @@
+"""Building without running: on PoCL, and with an invented compiler that spills, refuses, crashes and hangs."""
+
+import dataclasses
+import itertools
+import json
+import os
+import signal
+import sqlite3
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+from alembic import command
+from alembic.config import Config
+
+from autotune import compiling
+from autotune.builder import Builder
+from autotune.cli import main
+from autotune.compiling import (
+    Extent,
+    Progress,
+    Report,
+    Sources,
+    Unfit,
+    compile_space,
+    first_complaint,
+    is_limited,
+    spills,
+    work_items_of_group,
+)
+from autotune.errors import ConfigurationError, StoreError, WorkerError
+from autotune.family import Configuration, Device, DeviceLimits, Plan
+from autotune.kernels.gemm import FAMILY, GemmProblem
+from autotune.profile import find_profile
+from autotune.render import names_read, render
+from autotune.resources import data_folder
+from autotune.search import Budget, tune
+from autotune.space import SearchSpace
+from autotune.store import ExampleBuild, Store
+from autotune.testing import FakeWorker
+from autotune.trial import Build, BuildState, Provenance, Request, Trial, TrialState
+
+EVIL = (sys.executable, str(Path(__file__).parent / "evil_builder.py"))
+PROBLEM = GemmProblem(m=64, n=64, k=64)
+DEVICE = Device(
+    slug="invented-1",
+    vendor="none",
+    model="invented",
+    family="gpu",
+    selector="0:0",
+    driver="1.0",
+    limits=DeviceLimits(max_work_group_size=64, max_work_item_sizes=(64, 64, 64), max_allocation_bytes=2**28),
+)
+SAMPLE = Extent(algorithms=("microtile",), sample=60, jobs=2)
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[Store]:
+    with Store.open(tmp_path / "builds.sqlite") as opened:
+        yield opened
+
+
+@pytest.fixture
+def log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Where the invented compiler writes the hash of each source it is given."""
+    path = tmp_path / "log"
+    path.touch()
+    monkeypatch.setenv("BUILD_LOG", str(path))
+    return path
+
+
+def rows(path: Path, query: str) -> list[Any]:
+    with closing(sqlite3.connect(path)) as connection:
+        return connection.execute(query).fetchall()
+
+
+def compile_with(store: Store, extent: Extent = SAMPLE, **options: Any) -> Report:
+    return compile_space(DEVICE, PROBLEM, store, extent, command=EVIL, **options)
+
+
+# Sources
+
+
+def test_configurations_share_a_source_exactly_when_their_text_and_options_agree() -> None:
+    space = SearchSpace(FAMILY, PROBLEM, DEVICE.limits)
+    sources = Sources(FAMILY, ("-cl-mad-enable",))
+    texts: dict[str, tuple[str, tuple[str, ...]]] = {}
+    hashes = []
+    starts = range(0, len(space), len(space) // 20)
+    for row in (start + near for start in starts for near in range(8) if start + near < len(space)):
+        plan = FAMILY.plan(PROBLEM, space[row])
+        source_hash = sources.hash_of(space[row], plan)
+        text = render(FAMILY, space[row], plan), plan.build_options
+        assert texts.setdefault(source_hash, text) == text
+        hashes.append(source_hash)
+    assert len(set(texts.values())) == len(texts) > 20
+    assert len(texts) < len(hashes)
+
+
+def test_the_work_group_is_no_part_of_a_micro_tile_source_but_options_are() -> None:
+    assert {"work_group_m", "work_group_n"}.isdisjoint(names_read(FAMILY, "microtile"))
+    assert {"work_group_m", "work_group_n"} <= names_read(FAMILY, "local_tile")
+    plan = FAMILY.plan(PROBLEM, FAMILY.baseline)
+    plain = Sources(FAMILY, ()).hash_of(FAMILY.baseline, plan)
+    assert plain != Sources(FAMILY, ("-cl-mad-enable",)).hash_of(FAMILY.baseline, plan)
+    larger = FAMILY.plan(GemmProblem(m=256, n=128, k=32), FAMILY.baseline)
+    assert plain == Sources(FAMILY, ()).hash_of(FAMILY.baseline, larger)
+
+
+def test_a_template_that_fails_becomes_a_source_that_no_compiler_takes(pocl: Device) -> None:
+    broken = Configuration.of("microtile", micro_tile_m=1)
+    plan = dataclasses.replace(FAMILY.plan(PROBLEM, FAMILY.baseline), template_values=())
+    job = Sources(FAMILY, ()).job(pocl.selector, broken, plan)
+    assert job.source.startswith("#error template of gemm microtile failed")
+    assert len(job.source.splitlines()) == 1
+
+
+def test_signs_of_trouble() -> None:
+    gpu, cpu = DEVICE.limits, DeviceLimits(is_cpu=True)
+    built = Build(source_hash="0", state=BuildState.BUILT, private_memory_bytes=4, work_group_limit=64)
+    assert spills(built, gpu) and not spills(built, cpu)
+    assert is_limited(built, 65) and not is_limited(built, 64)
+    assert not is_limited(dataclasses.replace(built, work_group_limit=0), 10**6)
+    given = Configuration.of("naive", work_group_m=4, work_group_n=8)
+    assert work_items_of_group(FAMILY.plan(PROBLEM, given)) == 32
+    assert work_items_of_group(FAMILY.plan(PROBLEM, FAMILY.baseline)) == 0
+    assert work_items_of_group(Plan(buffers=(), launches=())) == 0
+
+
+@pytest.mark.parametrize(
+    ("message", "expected"),
+    [
+        ("build failed\n\n  a.cl:3:15: error: no member 'z'\n  a.cl:9:1: error: other", "error: no member 'z'"),
+        ("\n\nout of memory\nmore", "out of memory"),
+        ("", "no message"),
+        ("error: " + "x" * 1000, "error: " + "x" * 193),
+    ],
+)
+def test_the_first_complaint_of_a_log(message: str, expected: str) -> None:
+    assert first_complaint(message) == expected
+
+
+# A space
+
+
+def test_counts_say_what_each_configuration_became(store: Store, log: Path) -> None:
+    report = compile_with(store)
+    (algorithm,) = report.algorithms
+    assert report.is_finished
+    assert algorithm.space > algorithm.configurations == 60
+    assert algorithm.states == {
+        BuildState.BUILT: 60, BuildState.FAILED: 0, BuildState.TIMED_OUT: 0, BuildState.CRASHED: 0
+    }  # fmt: skip
+    space = SearchSpace(FAMILY, PROBLEM, DEVICE.limits, algorithms=["microtile"])
+    drawn = drawn_configurations(space)
+    wide = [c for c in drawn if c.number("micro_tile_n") // c.number("vector_width") > 2]
+    tall = [
+        c for c in drawn if c.number("micro_tile_m") > 4 and c.number("work_group_m") * c.number("work_group_n") > 8
+    ]
+    assert (algorithm.spilling, algorithm.limited) == (len(wide), len(tall))
+    assert len(wide) > 2 and len(tall) > 2
+    assert algorithm.private_memory == {1024: len(wide)}
+    assert algorithm.messages == ()
+    assert algorithm.build_ns is not None and algorithm.build_ns.most == 1e6
+    built = log.read_text().split()
+    assert len(built) == len(set(built)) == algorithm.sources == algorithm.new_sources
+
+
+def drawn_configurations(space: SearchSpace) -> list[Configuration]:
+    """Those of SAMPLE."""
+    from autotune.compiling import _draw
+
+    return [space[row] for row in _draw(len(space), SAMPLE)]
+
+
+def test_what_is_stored_is_not_built_again_until_the_driver_changes(store: Store, log: Path) -> None:
+    first = compile_with(store).algorithms[0]
+    before = log.read_text()
+    again = compile_with(store).algorithms[0]
+    assert log.read_text() == before
+    assert again == dataclasses.replace(first, new_sources=0)
+    updated = dataclasses.replace(DEVICE, driver="2.0")
+    report = compile_space(updated, PROBLEM, store, SAMPLE, command=EVIL)
+    assert report.algorithms[0].new_sources == first.sources
+
+
+def test_a_larger_sample_draws_all_of_a_small_space_and_other_seeds_differ(store: Store, log: Path) -> None:
+    whole = compile_with(store, Extent(algorithms=("naive",), sample=10**9)).algorithms[0]
+    assert whole.configurations == whole.space > 5
+    assert whole.sources == 1
+    seeds = [compile_with(store, dataclasses.replace(SAMPLE, sample=5, seed=seed)) for seed in (0, 1, 0)]
+    assert seeds[1].algorithms[0].new_sources > 0
+    assert seeds[2].algorithms[0].new_sources == 0
+
+
+def test_a_compiler_that_crashes_is_replaced_and_the_others_go_on(
+    store: Store, log: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("BUILD_HOW", "crash")
+    algorithm = compile_with(store, dataclasses.replace(SAMPLE, sample=12)).algorithms[0]
+    crashed, built = algorithm.states[BuildState.CRASHED], algorithm.states[BuildState.BUILT]
+    assert crashed + built == 12
+    assert crashed > 0 and built > 0
+    assert "SIGABRT" in algorithm.messages[0][0] and "last words" in algorithm.messages[0][0]
+    assert sum(n for _, n in algorithm.messages) == crashed
+
+
+def test_a_compiler_that_hangs_is_ended(store: Store, log: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("BUILD_HOW", "hang")
+    plan = FAMILY.plan(PROBLEM, FAMILY.baseline)
+    job = Sources(FAMILY, ()).job("0:0", FAMILY.baseline, plan)
+    builder = Builder(EVIL)
+    build = builder.run(dataclasses.replace(job, limit_s=0.3))
+    builder.close()
+    assert (build.state, build.message) == (BuildState.TIMED_OUT, "build took more than 0.3 s")
+    assert build.source_hash == job.source_hash
+
+
+def test_complaints_that_differ_in_numbers_only_are_one(
+    store: Store, log: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("BUILD_HOW", "refuse")
+    algorithm = compile_with(store, dataclasses.replace(SAMPLE, sample=9)).algorithms[0]
+    ((message, count),) = algorithm.messages
+    assert count == 9 == algorithm.states[BuildState.FAILED]
+    assert message.startswith("error: use of undeclared identifier 'x")
+    assert algorithm.build_ns is None and algorithm.binary_bytes is None
+
+
+def test_stopping_keeps_what_is_built_and_the_next_run_goes_on(store: Store, log: Path) -> None:
+    told: list[Progress] = []
+    report = compile_with(store, listener=told.append, should_stop=lambda: len(told) > 3)
+    assert not report.is_finished
+    (algorithm,) = report.algorithms
+    assert 0 < algorithm.configurations < 60
+    assert len(store.builds(DEVICE.slug, DEVICE.driver)) == algorithm.sources == len(log.read_text().split())
+    rest = compile_with(store).algorithms[0]
+    assert rest.configurations == 60
+    assert rest.new_sources == rest.sources - algorithm.sources
+
+
+def test_progress_ends_with_everything_seen(store: Store, log: Path) -> None:
+    told: list[Progress] = []
+    algorithm = compile_with(store, listener=told.append).algorithms[0]
+    assert told[0].seen == 0
+    assert (told[-1].seen, told[-1].built_sources) == (60, algorithm.sources)
+    assert all(a.built_sources <= b.built_sources for a, b in itertools.pairwise(told))
+
+
+def test_a_device_that_cannot_be_used_and_an_unknown_algorithm_are_errors(store: Store, log: Path) -> None:
+    missing = dataclasses.replace(DEVICE, selector="9:9")
+    with pytest.raises(WorkerError, match="no such device"):
+        compile_space(missing, PROBLEM, store, SAMPLE, command=EVIL)
+    with pytest.raises(ConfigurationError, match="no algorithm 'x'"):
+        compile_with(store, Extent(algorithms=("naive", "x")))
+    assert log.read_text() == ""
+    with pytest.raises(WorkerError, match="ended at its start"):
+        compile_space(DEVICE, PROBLEM, store, SAMPLE, command=(sys.executable, "-c", "raise SystemExit(3)"))
+
+
+def test_on_a_real_compiler(store: Store, pocl: Device) -> None:
+    extent = Extent(algorithms=("naive", "dot"), sample=3, jobs=1)
+    report = compile_space(pocl, GemmProblem(m=8, n=8, k=8), store, extent)
+    naive, dot = report.algorithms
+    assert naive.states[BuildState.BUILT] == dot.states[BuildState.BUILT] == 3
+    assert naive.sources == 1
+    assert naive.build_ns is not None and naive.build_ns.least > 1e6
+    assert naive.binary_bytes is not None and naive.binary_bytes.least > 100
+    assert dot.spilling == 0
+    builder = Builder()
+    plan = FAMILY.plan(PROBLEM, FAMILY.baseline)
+    fine = Sources(FAMILY, ()).job(pocl.selector, FAMILY.baseline, plan)
+    refused = builder.run(dataclasses.replace(fine, source="__kernel void gemm() { nonsense; }"))
+    renamed = builder.run(dataclasses.replace(fine, source=fine.source.replace("gemm(", "other(")))
+    builder.close()
+    assert (refused.state, renamed.state) == (BuildState.FAILED, BuildState.FAILED)
+    assert "nonsense" in refused.message
+
+
+# The search
+
+
+def test_the_search_measures_nothing_that_is_known_to_be_unfit_but_the_default(store: Store) -> None:
+    sources = Sources(FAMILY, find_profile(DEVICE).build_options)
+    default = FAMILY.default(PROBLEM, DEVICE.limits, find_profile(DEVICE).starting("gemm"))
+    space = SearchSpace(FAMILY, PROBLEM, DEVICE.limits, algorithms=["dot"])
+    examples = {sources.hash_of(c, FAMILY.plan(PROBLEM, c)): c for c in (space[i] for i in range(0, len(space), 5))}
+    spilling = {h: c for h, c in examples.items() if int(h, 16) % 4}
+    spilling[sources.hash_of(default, FAMILY.plan(PROBLEM, default))] = default
+    store.add_builds(
+        DEVICE,
+        [example(Build(source_hash=h, state=BuildState.BUILT, private_memory_bytes=8), c) for h, c in spilling.items()],
+    )
+    unfit = Unfit(DEVICE, PROBLEM, store.builds(DEVICE.slug, DEVICE.driver))
+    assert len(spilling) > 60
+    assert default in unfit
+    worker = FakeWorker(lambda job: 1000.0)
+    requests = [Request(problem=PROBLEM)]
+    (outcome,) = tune(DEVICE, requests, store, Budget(trials=20), Quiet(), worker=worker, algorithms=["dot"])
+    assert outcome.new_trials == 20
+    assert worker.measured[0] == default
+    assert [c for c in worker.measured[1:] if c in unfit and c != default] == []
+
+
+@pytest.mark.parametrize(
+    "build",
+    [
+        Build(source_hash="", state=BuildState.FAILED),
+        Build(source_hash="", state=BuildState.TIMED_OUT),
+        Build(source_hash="", state=BuildState.CRASHED),
+        Build(source_hash="", state=BuildState.BUILT, private_memory_bytes=4),
+        Build(source_hash="", state=BuildState.BUILT, work_group_limit=31),
+    ],
+)
+def test_every_reason_to_leave_a_configuration_out(build: Build) -> None:
+    configuration = Configuration.of("naive", work_group_m=4, work_group_n=8)
+    source_hash = Sources(FAMILY, find_profile(DEVICE).build_options).hash_of(
+        configuration, FAMILY.plan(PROBLEM, configuration)
+    )
+    assert configuration in Unfit(DEVICE, PROBLEM, {source_hash: build})
+    assert configuration not in Unfit(DEVICE, PROBLEM, {"other": build})
+    assert configuration not in Unfit(DEVICE, PROBLEM, {})
+    fine = Build(source_hash="", state=BuildState.BUILT, work_group_limit=32)
+    assert configuration not in Unfit(DEVICE, PROBLEM, {source_hash: fine})
+
+
+class Quiet:
+    """A listener of the search that keeps nothing."""
+
+    def problem_started(self, request: Request, number: int, total: int, space_size: int, resumed: int) -> None: ...
+
+    def trial_finished(self, request: Request, trial: Trial, new_trials: int, best_ns: float) -> None: ...
+
+    def finals_started(self, request: Request, finalists: int) -> None: ...
+
+    def problem_finished(self, outcome: object) -> None: ...
+
+
+# The ledger
+
+
+PROVENANCE = Provenance(
+    driver=DEVICE.driver, template_hash="0" * 12, space_version=1, tool_version="0", measured_at="2025-01-01T00:00:00Z"
+)
+
+
+def example(build: Build, configuration: Configuration = FAMILY.baseline) -> ExampleBuild:
+    return ExampleBuild(build=build, problem=PROBLEM, configuration=configuration, provenance=PROVENANCE)
+
+
+BUILD = Build(
+    source_hash="0123456789abcdef",
+    state=BuildState.BUILT,
+    message="a warning\0 with \ud800 odd characters",
+    build_ns=1.5,
+    private_memory_bytes=2**40,
+    work_group_limit=384,
+    binary_bytes=2**33,
+)
+
+
+def test_the_newest_build_of_a_source_holds_and_all_stay_in_the_ledger(store: Store) -> None:
+    failed = Build(source_hash=BUILD.source_hash, state=BuildState.CRASHED, message="once")
+    store.add_builds(DEVICE, [example(failed)])
+    store.add_builds(DEVICE, [example(BUILD), example(dataclasses.replace(BUILD, source_hash="f" * 16))])
+    builds = store.builds(DEVICE.slug, DEVICE.driver)
+    assert builds.keys() == {BUILD.source_hash, "f" * 16}
+    expected = dataclasses.replace(BUILD, message="a warning\\0 with \\ud800 odd characters")
+    assert builds[BUILD.source_hash] == expected
+    path = Path(store.location)
+    assert rows(path, "SELECT state FROM builds ORDER BY id") == [("crashed",), ("built",), ("built",)]
+    key = FAMILY.baseline.key
+    assert set(rows(path, "SELECT algorithm, configuration FROM builds")) == {("naive", key)}
+    assert store.builds(DEVICE.slug, "2.0") == store.builds("other", DEVICE.driver) == {}
+
+
+def test_no_builds_change_nothing(store: Store) -> None:
+    store.add_builds(DEVICE, [])
+    assert store.devices() == []
+
+
+def test_builds_are_added_all_or_none(store: Store) -> None:
+    huge = dataclasses.replace(BUILD, source_hash="1", private_memory_bytes=2**70)
+    with pytest.raises(StoreError):
+        store.add_builds(DEVICE, [example(BUILD), example(huge)])
+    assert store.builds(DEVICE.slug, DEVICE.driver) == {}
+
+
+def test_a_snapshot_of_one_device_holds_its_builds_only(store: Store, tmp_path: Path) -> None:
+    other = dataclasses.replace(DEVICE, slug="other")
+    far = GemmProblem(m=9, n=9, k=9)
+    store.add_builds(DEVICE, [example(BUILD)])
+    store.add_builds(other, [dataclasses.replace(example(BUILD), problem=far)])
+    copy = tmp_path / "copy.sqlite"
+    store.snapshot(copy, DEVICE.slug)
+    with Store.open(copy, read_only=True) as opened:
+        assert len(opened.builds(DEVICE.slug, DEVICE.driver)) == 1
+        assert opened.builds("other", DEVICE.driver) == {}
+    assert rows(copy, "SELECT label FROM problems") == [(PROBLEM.label,)]
+    store.snapshot(copy)
+    assert rows(copy, "SELECT count(*) FROM builds") == [(2,)]
+
+
+def test_a_database_of_the_first_schema_gets_the_ledger_and_keeps_its_rows(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "old.sqlite"
+    upgrade: Callable[[Config, str], None] = command.upgrade
+    trial = Trial(configuration=FAMILY.baseline, state=TrialState.CRASHED, message="old")
+    with monkeypatch.context() as patch:
+        patch.setattr(command, "upgrade", lambda config, _: upgrade(config, "0001"))
+        with Store.open(path) as old:
+            old.add_trial(DEVICE, PROBLEM, trial, PROVENANCE)
+    assert rows(path, "SELECT version_num FROM alembic_version") == [("0001",)]
+    assert rows(path, "SELECT name FROM sqlite_master WHERE name = 'builds'") == []
+    with Store.open(path) as store:
+        assert [s.trial for s in store.trials(DEVICE.slug, "gemm")] == [trial]
+        store.add_builds(DEVICE, [example(BUILD)])
+        assert len(store.builds(DEVICE.slug, DEVICE.driver)) == 1
+    assert len(list(data_folder("db").glob("migrations/versions/0002_*.py"))) == 1
+
+
+# The command
+
+
+@pytest.fixture
+def command_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], log: Path
+) -> Callable[..., tuple[int, str, str]]:
+    """Runs `autotune compile` for the invented device with the invented compiler: status, output, errors."""
+    monkeypatch.setattr("autotune.device.discovery.discover", lambda: [DEVICE])
+    monkeypatch.setattr("autotune.compiling.BUILDER", EVIL)
+
+    def run(*arguments: str) -> tuple[int, str, str]:
+        status = main(["compile", "--device", "invented", "--db", str(tmp_path / "cli.sqlite"), *arguments])
+        captured = capsys.readouterr()
+        return status, captured.out, captured.err
+
+    return run
+
+
+def test_the_table_tells_counts_spills_and_where_to_go_on(command_line: Callable[..., tuple[int, str, str]]) -> None:
+    chosen = ("--algorithm", "naive", "microtile", "--sample", "60", "--shape", "64,64,64", "--jobs", "2")
+    status, out, err = command_line(*chosen)
+    assert status == 0
+    assert "invented-1, driver 1.0: 64x64x64" in out
+    naive, microtile = ([cell.strip() for cell in line.split("|")] for line in out.splitlines()[3:5])
+    assert naive[0] == "naive" and naive[1] == naive[2] == naive[4]
+    assert naive[3] == "1"
+    assert microtile[0] == "microtile" and microtile[2] == microtile[4] == "60"
+    assert int(microtile[6]) > 0 and int(microtile[7]) > 0
+    assert f"microtile: private memory: {microtile[6]} up to 1 KiB" in out
+    assert "64x64x64 naive: 0/" in err and "64x64x64 microtile: 0/60 configurations" in err
+    assert command_line(*chosen, "--quiet")[1:] == (out, "")
+
+
+def test_the_counts_as_json(
+    command_line: Callable[..., tuple[int, str, str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("BUILD_HOW", "refuse")
+    status, out, _ = command_line("--algorithm", "naive", "--json", "--shape", "64,64,64", "8,8,8")
+    reports = json.loads(out)
+    assert status == 0
+    assert [report["problem"]["m"] for report in reports] == [64, 8]
+    naive = reports[0]["algorithms"]["naive"]
+    assert naive["built"] == naive["timed_out"] == 0
+    assert naive["failed"] == naive["space"] == naive["messages"][0]["configurations"] > 5
+    assert (naive["sources"], naive["new_sources"], naive["build_ns"]) == (1, 1, None)
+    assert reports[1]["algorithms"]["naive"]["new_sources"] == 0
+    status, out, _ = command_line("--algorithm", "naive", "--shape", "8,8,8")
+    assert "failed: error: use of undeclared identifier" in out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("--shape", "1,2"), "is not a shape"),
+        (("--algorithm", "x"), "no algorithm 'x'"),
+        (("--sample", "0"), "--sample: '0' is no integer from 1"),
+        (("--jobs", "many"), "--jobs: 'many' is no integer from 1"),
+        (("--device", "nothing"), "no device fits"),
+    ],
+)
+def test_wrong_usage(
+    arguments: tuple[str, ...], message: str, command_line: Callable[..., tuple[int, str, str]]
+) -> None:
+    status, out, err = command_line(*arguments)
+    assert (status, out) == (2, "")
+    assert message in err and err.startswith("autotune: error: ")
+
+
+def test_interrupted_once_it_stops_and_says_how_to_go_on(
+    command_line: Callable[..., tuple[int, str, str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = compiling._Compilation._consider
+
+    def consider(self: Any, configuration: Configuration) -> None:
+        real(self, configuration)
+        if self._seen.total() == 5:
+            os.kill(os.getpid(), signal.SIGINT)
+
+    monkeypatch.setattr(compiling._Compilation, "_consider", consider)
+    status, out, err = command_line("--algorithm", "microtile", "naive", "--sample", "60", "--shape", "64,64,64")
+    assert status == 130
+    assert "microtile" in out and "naive" not in out
+    assert "stopped; every build is kept" in err
+    assert "autotune compile --device invented" in err
+

@@ -1,0 +1,396 @@
+"""The runtime lookup: exact, nearest, default; what it reads, and what it loads."""
+
+import json
+import os
+import sqlite3
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from autotune.errors import (
+    AutotuneError,
+    NewerSchemaError,
+    NotADatabaseError,
+    ProblemError,
+    StoreError,
+    TableError,
+)
+from autotune.export import export_table
+from autotune.family import Configuration, Device, DeviceLimits
+from autotune.kernels.gemm import FAMILY, GemmProblem
+from autotune.lookup import Entry, Match, TuningTable, sqlite_table
+from autotune.profile import find_profile
+from autotune.store import Store
+from autotune.trial import Provenance, Winner
+
+GPU = Device(
+    slug="adreno-730",
+    vendor="Qualcomm",
+    model="Adreno 730",
+    family="adreno",
+    name="QUALCOMM Adreno(TM) 730",
+    driver="one",
+    limits=DeviceLimits(max_work_group_size=1024, max_work_item_sizes=(1024, 1024, 64), local_memory_bytes=32768),
+)
+PROVENANCE = Provenance(
+    driver="one", template_hash="abc", space_version=1, tool_version="0.1.0", measured_at="2026-01-31T12:00:00Z"
+)
+
+
+def naive(work_group_m: int, work_group_n: int) -> Configuration:
+    """Valid for problems of at least so many rows and columns, so that a test can tell where."""
+    return Configuration.of("naive", work_group_m=work_group_m, work_group_n=work_group_n)
+
+
+def product(m: int, n: int, k: int, **values: Any) -> GemmProblem:
+    return GemmProblem(m=m, n=n, k=k, **values)
+
+
+def table(*measured: tuple[GemmProblem, Configuration], device: Device = GPU) -> TuningTable:
+    entries = [(device.slug, Entry(problem=p, configuration=c, time_ns=1000.0)) for p, c in measured]
+    return TuningTable([device], entries)
+
+
+def winner(problem: GemmProblem, configuration: Configuration, time_ns: float = 1e6, slug: str = GPU.slug) -> Winner:
+    return Winner(
+        device=slug, problem=problem, configuration=configuration, time_ns=time_ns, default_ns=2 * time_ns,
+        baseline_ns=None, gain_low=1.9, gain_high=2.1, samples=9, is_default=False, provenance=PROVENANCE,
+    )  # fmt: skip
+
+
+@pytest.fixture
+def database(tmp_path: Path) -> Path:
+    path = tmp_path / "a % folder?#" / "tuned.sqlite"
+    with Store.open(path) as store:
+        store.add_device(GPU)
+        store.record_winner(winner(product(64, 64, 64), naive(4, 8)))
+        store.record_winner(winner(product(512, 512, 512), naive(8, 16), 5e6))
+    return path
+
+
+# What is found
+
+
+def test_an_exact_hit_is_what_was_measured() -> None:
+    found = table((product(64, 64, 64), naive(4, 8)), (product(65, 64, 64), naive(1, 1))).find(
+        "adreno-730", m=64, n=64, k=64
+    )
+    assert (found.match, found.configuration, found.time_ns) == (Match.EXACT, naive(4, 8), 1000.0)
+    assert found.source_problem == found.problem == product(64, 64, 64)
+    assert found.because == "64x64x64 was measured on adreno-730"
+
+
+def test_pitches_and_types_are_part_of_an_exact_hit() -> None:
+    measured = table((product(64, 64, 64, lda=128), naive(4, 8)), (product(64, 64, 64), naive(2, 2)))
+    assert measured.find(GPU.slug, product(64, 64, 64, lda=128)).configuration == naive(4, 8)
+    assert measured.find(GPU.slug, product(64, 64, 64)).configuration == naive(2, 2)
+    other = measured.find(GPU.slug, product(64, 64, 64, mode="float16"))
+    assert (other.match, other.source_problem, other.time_ns) == (Match.DEFAULT, None, None)
+
+
+def test_a_stride_without_a_gap_is_the_same_problem() -> None:
+    measured = table((product(64, 64, 64), naive(4, 8)))
+    assert measured.find(GPU.slug, product(64, 64, 64, lda=64, stride_c=4096)).match is Match.EXACT
+
+
+@pytest.mark.parametrize(
+    ("asked", "expected"),
+    [
+        ((100, 100, 100), 64),
+        ((300, 300, 300), 512),
+        ((1, 64, 64), 64),
+        ((4096, 4096, 4096), 512),
+        ((8, 4096, 512), 512),
+    ],
+)
+def test_the_nearest_is_nearest_by_ratios(asked: tuple[int, int, int], expected: int) -> None:
+    measured = table((product(64, 64, 64), naive(0, 0)), (product(512, 512, 512), naive(0, 0)))
+    found = measured.find(GPU.slug, product(*asked))
+    assert (found.match, found.source_problem) == (Match.NEAREST, product(expected, expected, expected))
+    assert f"{expected}x{expected}x{expected}, off by a factor of" in found.because
+
+
+def test_of_equally_near_problems_the_first_of_the_table_is_taken() -> None:
+    far, near = (product(128, 64, 64), naive(2, 2)), (product(32, 64, 64), naive(1, 1))
+    for order in ((far, near), (near, far)):
+        assert table(*order).find(GPU.slug, m=64, n=64, k=64).source_problem == product(32, 64, 64)
+
+
+def test_a_nearest_configuration_that_is_not_valid_is_passed_over() -> None:
+    measured = table(
+        (product(32, 512, 64), naive(32, 8)), (product(512, 16, 64), naive(2, 16)), (product(64, 64, 64), naive(16, 2))
+    )
+    found = measured.find(GPU.slug, m=3, n=64, k=64)
+    assert (found.match, found.source_problem) == (Match.NEAREST, product(512, 16, 64))
+    assert "2 nearer ones would not be valid" in found.because
+    assert not FAMILY.violations(found.problem, found.configuration, GPU.limits)
+
+
+def test_without_a_valid_one_the_profile_decides() -> None:
+    found = table((product(64, 64, 64), naive(16, 16))).find(GPU.slug, m=2, n=2, k=2)
+    starts = find_profile(GPU).starting("gemm")
+    assert found.match is Match.DEFAULT
+    assert found.configuration == FAMILY.default(found.problem, GPU.limits, starts)
+    assert "of 1 comparable shape none has a configuration valid here" in found.because
+
+
+def test_what_the_device_can_no_longer_do_is_not_an_exact_hit() -> None:
+    small = Device(**{**vars(GPU), "limits": DeviceLimits(max_work_group_size=8)})
+    found = table((product(64, 64, 64), naive(4, 8)), (product(70, 64, 64), naive(2, 4)), device=small).find(
+        small.slug, m=64, n=64, k=64
+    )
+    assert (found.match, found.configuration) == (Match.NEAREST, naive(2, 4))
+    assert "no longer valid" in found.because
+
+
+@pytest.mark.parametrize(
+    "configuration",
+    [
+        Configuration.of("of_tomorrow", x=1),
+        Configuration.of("naive", work_group_m=3, work_group_n=3),
+        naive(2, 2).of("naive"),
+    ],
+    ids=["algorithm", "value", "missing"],
+)
+def test_configurations_of_other_versions_are_never_used(configuration: Configuration) -> None:
+    found = table((product(64, 64, 64), configuration)).find(GPU.slug, m=64, n=64, k=64)
+    assert found.match is Match.DEFAULT
+    assert found.configuration != configuration
+
+
+def test_an_unknown_slug_gets_its_familys_profile_and_is_told() -> None:
+    found = table((product(64, 64, 64), naive(4, 8))).find("mali-g999", m=64, n=64, k=64)
+    assert found.match is Match.DEFAULT
+    assert "has no device 'mali-g999' (there: adreno-730)" in found.because
+    assert "profile 'mali'" in found.because
+
+
+def test_an_unknown_device_gets_what_its_own_limits_allow() -> None:
+    large = DeviceLimits(max_work_group_size=1024, has_images=True, max_image_width=8192, max_image_height=8192)
+    device = Device(slug="adreno-999", vendor="", model="", family="adreno", limits=large)
+    found = table().find(device, m=1024, n=1024, k=1024)
+    assert found.configuration == find_profile(device).starting("gemm")[0]
+    assert not FAMILY.violations(found.problem, found.configuration, large)
+
+
+def test_a_known_device_may_be_asked_for_by_itself() -> None:
+    assert table((product(64, 64, 64), naive(4, 8))).find(GPU, m=64, n=64, k=64).match is Match.EXACT
+
+
+@pytest.mark.parametrize(
+    "sizes", [{"m": 0, "n": 1, "k": 1}, {"m": -5, "n": 1, "k": 1}, {"m": 1, "n": 1}, {}, {"m": 2**40, "n": 1, "k": 1}]
+)
+def test_sizes_that_are_none_are_refused(sizes: dict[str, int]) -> None:
+    with pytest.raises(ProblemError):
+        table().find(GPU.slug, **sizes)  # type: ignore[arg-type]
+
+
+def test_a_question_asked_before_costs_one_access() -> None:
+    measured = table((product(64, 64, 64), naive(4, 8)))
+    first = measured.find(GPU.slug, m=64, n=64, k=64)
+    measured._shelves.clear()
+    assert measured.find(GPU.slug, m=64, n=64, k=64) is first
+
+
+def test_answers_kept_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("autotune.lookup._MOST_ANSWERS", 10)
+    measured = table((product(64, 64, 64), naive(0, 0)))
+    for m in range(1, 50):
+        assert measured.find(GPU.slug, m=m, n=64, k=64).problem == product(m, 64, 64)
+    assert len(measured._answers) <= 10
+
+
+# What is read
+
+
+def test_a_database_a_snapshot_and_a_json_table_give_the_same_answers(database: Path) -> None:
+    snapshot, exported = database.with_name("snapshot.sqlite"), database.with_name("table.json")
+    with Store.open(database) as store:
+        store.snapshot(snapshot)
+        text = export_table(store, None, "gemm", "json")
+    assert isinstance(text, str)
+    exported.write_text("\ufeff  " + text, encoding="utf-8")
+    tables = [TuningTable.open(path) for path in (database, str(snapshot), exported)]
+    assert [t.devices for t in tables] == [(GPU,)] * 3
+    for asked in ((64, 64, 64), (500, 500, 500), (1, 1, 1)):
+        answers = [t.find(GPU.slug, product(*asked)) for t in tables]
+        assert answers[0] == answers[1] == answers[2]
+    assert tables[0].find(GPU.slug, m=512, n=512, k=512).time_ns == 5e6
+
+
+def test_the_users_own_database_is_read_and_may_be_missing(
+    database: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    own = tmp_path / "own.sqlite"
+    monkeypatch.setattr("autotune.resources.default_database", lambda: own)
+    assert TuningTable.open().devices == ()
+    assert TuningTable.open().find("adreno-730", m=8, n=8, k=8).match is Match.DEFAULT
+    own.touch()
+    assert TuningTable.open().devices == ()
+    database.rename(own)
+    assert TuningTable.open().find("adreno-730", m=64, n=64, k=64).match is Match.EXACT
+
+
+def test_a_named_table_must_be_there(tmp_path: Path) -> None:
+    with pytest.raises(TableError, match="there is no table"):
+        TuningTable.open(tmp_path / "none.sqlite")
+    with pytest.raises(TableError, match="cannot be read"):
+        TuningTable.open(tmp_path)
+
+
+def test_what_another_program_is_writing_is_read(database: Path) -> None:
+    before = {path.name: path.read_bytes() for path in database.parent.iterdir()}
+    with Store.open(database) as store:
+        store.record_winner(winner(product(7, 5, 3), naive(1, 1)))
+        assert database.with_name("tuned.sqlite-wal").stat().st_size > 0
+        assert TuningTable.open(database).find(GPU.slug, m=7, n=5, k=3).match is Match.EXACT
+        writer = sqlite3.connect(database, isolation_level=None)
+        writer.execute("BEGIN IMMEDIATE")
+        writer.execute("DELETE FROM winners")
+        assert TuningTable.open(database).find(GPU.slug, m=7, n=5, k=3).match is Match.EXACT
+        writer.execute("ROLLBACK")
+        writer.close()
+    assert TuningTable.open(database).find(GPU.slug, m=7, n=5, k=3).match is Match.EXACT
+    assert {path.name for path in database.parent.iterdir()} == set(before)
+
+
+def test_reading_leaves_nothing_behind_and_changes_nothing(database: Path) -> None:
+    before = {path.name: path.read_bytes() for path in database.parent.iterdir()}
+    TuningTable.open(database)
+    assert {path.name: path.read_bytes() for path in database.parent.iterdir()} == before
+
+
+def test_a_read_only_folder_is_read_unless_something_would_be_missed(
+    database: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The tests may run as root, whom no permission binds: what SQLite and the system then say is played."""
+    connection = sqlite3.connect(database)
+    assert connection.execute("PRAGMA journal_mode").fetchone() == ("wal",)
+    connection.close()
+    monkeypatch.setattr(os, "access", lambda *_: False)
+    database.with_name("tuned.sqlite-shm").mkdir()  # in its way, as a read-only folder would be
+    assert sqlite_table._uri_options(database) == "?mode=ro&immutable=1"
+    assert TuningTable.open(database).find(GPU.slug, m=64, n=64, k=64).match is Match.EXACT
+    database.with_name("tuned.sqlite-wal").write_bytes(b"what was not merged")
+    with pytest.raises(StoreError, match="was not closed"):
+        TuningTable.open(database)
+
+
+def test_where_files_beside_it_can_be_made_a_database_opens_for_reading_alone(
+    database: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(os, "access", lambda *_: False)
+    assert sqlite_table._uri_options(database) == "?mode=ro"
+    assert TuningTable.open(database).find(GPU.slug, m=64, n=64, k=64).match is Match.EXACT
+
+
+def test_of_several_drivers_the_one_that_measured_last_sets_the_limits(database: Path) -> None:
+    newer = Device(**{**vars(GPU), "driver": "two", "limits": DeviceLimits(max_work_group_size=8)})
+    with Store.open(database) as store:
+        store.add_device(newer)
+        assert TuningTable.open(database).devices == (store.devices()[-1],) == (newer,)
+
+
+# What cannot be read
+
+
+def truncate(path: Path) -> None:
+    path.write_bytes(path.read_bytes()[:5000])
+
+
+def overwrite(path: Path) -> None:
+    data = path.read_bytes()
+    path.write_bytes(data[:4096] + b"\xff" * (len(data) - 4096))
+
+
+def execute(*statements: str) -> Callable[[Path], None]:
+    def change(path: Path) -> None:
+        connection = sqlite3.connect(path, isolation_level=None)
+        for statement in statements:
+            connection.execute(statement)
+        connection.close()
+
+    return change
+
+
+BROKEN: dict[str, tuple[Callable[[Path], object], type[AutotuneError], str]] = {
+    "truncated": (truncate, NotADatabaseError, "is damaged"),
+    "overwritten": (overwrite, NotADatabaseError, "is damaged"),
+    "text": (lambda path: path.write_text("hello " * 50), NotADatabaseError, "neither a database nor"),
+    "bytes": (lambda path: path.write_bytes(bytes(range(128, 256))), NotADatabaseError, "neither a database nor"),
+    "nothing": (lambda path: path.write_bytes(b""), NotADatabaseError, "neither a database nor"),
+    "header only": (lambda path: path.write_bytes(b"SQLite format 3\0" * 2), NotADatabaseError, "is damaged"),
+    "newer": (execute("UPDATE alembic_version SET version_num = '9999'"), NewerSchemaError, "schema 9999"),
+    "another program": (execute("PRAGMA application_id = 7"), NotADatabaseError, "another program"),
+    "no view": (execute("DROP VIEW best_configurations"), NotADatabaseError, "another program"),
+    "limits": (execute("UPDATE devices SET limits = '[1'"), TableError, "a row of devices (adreno-730)"),
+    "odd limits": (
+        execute("""UPDATE devices SET limits = '{"max_work_item_sizes": 3}'"""), TableError, "a row of devices"
+    ),
+    "problem": (execute("UPDATE problems SET spec = id"), TableError, "best_configurations (adreno-730, gemm)"),
+    "nested": (execute(f"UPDATE winners SET configuration = '{'[' * 99999}'"), TableError, "a row of best"),
+    "blob": (execute("UPDATE winners SET configuration = x'ff00'"), TableError, "a row of best_configurations"),
+    "time": (execute("UPDATE winners SET time_ns = 'soon'"), TableError, "time_ns is no time"),
+    "json": (lambda path: path.write_text('{"format": "autotune-table"'), TableError, "not JSON"),
+    "other json": (lambda path: path.write_text("{}"), TableError, "is not a tuning table"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", BROKEN)
+def test_a_broken_table_is_one_clear_line(database: Path, name: str) -> None:
+    change, error, text = BROKEN[name]
+    change(database)
+    with pytest.raises(error) as caught:
+        TuningTable.open(database)
+    assert text in str(caught.value)
+    assert str(database) in str(caught.value)
+    assert "\n" not in str(caught.value) and len(str(caught.value)) < 500
+
+
+def test_a_locked_database_is_told(database: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sqlite_table, "_WAIT_S", 0.05)
+    execute("PRAGMA journal_mode = DELETE")(database)
+    writer = sqlite3.connect(database, isolation_level=None)
+    writer.execute("BEGIN EXCLUSIVE")
+    with pytest.raises(StoreError, match="locked by another program"):
+        TuningTable.open(database)
+    writer.close()
+
+
+def test_rows_that_only_another_version_knows_are_left_out(database: Path) -> None:
+    spec = product(512, 512, 512).key
+    unknown = spec.replace('"k"', '"depth"')
+    execute(f"UPDATE problems SET spec = '{unknown}' WHERE spec = '{spec}'")(database)
+    measured = TuningTable.open(database)
+    assert measured.find(GPU.slug, m=512, n=512, k=512).source_problem == product(64, 64, 64)
+    execute("UPDATE problems SET family = 'of_tomorrow'")(database)
+    assert TuningTable.open(database).find(GPU.slug, m=64, n=64, k=64).match is Match.DEFAULT
+
+
+def test_an_empty_database_is_an_empty_table(tmp_path: Path) -> None:
+    path = tmp_path / "empty.sqlite"
+    execute("CREATE TABLE t (a)", "DROP TABLE t")(path)
+    assert TuningTable.open(path).devices == ()
+
+
+# What is loaded
+
+
+def test_a_lookup_loads_the_standard_library_only(database: Path) -> None:
+    code = (
+        "import sys, json\nimport autotune.lookup\nfirst = sorted(sys.modules)\n"
+        f"found = autotune.lookup.TuningTable.open({str(database)!r}).find('adreno-730', m=60, n=60, k=60)\n"
+        "default = autotune.lookup.TuningTable.open().find('cpu', m=60, n=60, k=60)\n"
+        "print(json.dumps([first, sorted(sys.modules), found.match.value, default.match.value]))"
+    )
+    environment = {**os.environ, "XDG_DATA_HOME": str(database.parent / "nowhere")}
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, env=environment)
+    first, last, *matches = json.loads(done.stdout)
+    assert matches == ["nearest", "default"]
+    assert {"sqlite3", "tomllib", "pathlib", "subprocess", "autotune.trial"} & set(first) <= {"pathlib"}
+    heavy = {"numpy", "jinja2", "pyopencl", "sqlalchemy", "alembic", "optuna", "rich"}
+    assert heavy & {name.partition(".")[0] for name in last} == set()
