@@ -1,6 +1,7 @@
 """Building without running: on PoCL, and with an invented compiler that spills, refuses, crashes and hangs."""
 
 import dataclasses
+import functools
 import itertools
 import json
 import os
@@ -432,7 +433,7 @@ def command_line(
 ) -> Callable[..., tuple[int, str, str]]:
     """Runs `autotune compile` for the invented device with the invented compiler: status, output, errors."""
     monkeypatch.setattr("autotune.device.discovery.discover", lambda: [DEVICE])
-    monkeypatch.setattr("autotune.compiling.BUILDER", EVIL)
+    monkeypatch.setattr(compiling, "compile_space", functools.partial(compile_space, command=EVIL))
 
     def run(*arguments: str) -> tuple[int, str, str]:
         status = main(["compile", "--device", "invented", "--db", str(tmp_path / "cli.sqlite"), *arguments])
@@ -457,9 +458,7 @@ def test_the_table_tells_counts_spills_and_where_to_go_on(command_line: Callable
     assert command_line(*chosen, "--quiet")[1:] == (out, "")
 
 
-def test_the_counts_as_json(
-    command_line: Callable[..., tuple[int, str, str]], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_counts_as_json(command_line: Callable[..., tuple[int, str, str]], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("BUILD_HOW", "refuse")
     status, out, _ = command_line("--algorithm", "naive", "--json", "--shape", "64,64,64", "8,8,8")
     reports = json.loads(out)
@@ -508,4 +507,3 @@ def test_interrupted_once_it_stops_and_says_how_to_go_on(
     assert "microtile" in out and "naive" not in out
     assert "stopped; every build is kept" in err
     assert "autotune compile --device invented" in err
-

@@ -272,7 +272,7 @@ def test_a_read_only_folder_is_read_unless_something_would_be_missed(
     assert connection.execute("PRAGMA journal_mode").fetchone() == ("wal",)
     connection.close()
     monkeypatch.setattr(os, "access", lambda *_: False)
-    database.with_name("tuned.sqlite-shm").mkdir()  # in its way, as a read-only folder would be
+    monkeypatch.setattr(sqlite_table, "_opens", lambda *_: False)
     assert sqlite_table._uri_options(database) == "?mode=ro&immutable=1"
     assert TuningTable.open(database).find(GPU.slug, m=64, n=64, k=64).match is Match.EXACT
     database.with_name("tuned.sqlite-wal").write_bytes(b"what was not merged")
@@ -286,6 +286,11 @@ def test_where_files_beside_it_can_be_made_a_database_opens_for_reading_alone(
     monkeypatch.setattr(os, "access", lambda *_: False)
     assert sqlite_table._uri_options(database) == "?mode=ro"
     assert TuningTable.open(database).find(GPU.slug, m=64, n=64, k=64).match is Match.EXACT
+
+
+def test_a_log_that_cannot_be_opened_is_noticed(database: Path) -> None:
+    database.with_name("tuned.sqlite-wal").mkdir()  # in its way, as a read-only folder would be
+    assert not sqlite_table._opens(database, "?mode=ro")
 
 
 def test_of_several_drivers_the_one_that_measured_last_sets_the_limits(database: Path) -> None:

@@ -14,12 +14,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-import autotune.kernels.reduce
+import autotune.kernels.reduce.planning
 import autotune.measure
 from autotune.device.session import Session
 from autotune.errors import ProblemError
 from autotune.family import Configuration, Device, DeviceLimits, KernelFamily, Plan, Role, family_names, find_family
-from autotune.kernels.reduce import DTYPES, FAMILY, OPERATIONS, ReduceCase, ReduceProblem
+from autotune.kernels.reduce import FAMILY, ReduceProblem
+from autotune.kernels.reduce.problem import DTYPES, OPERATIONS
+from autotune.kernels.reduce.reference import ReduceCase
 from autotune.measure import Measurer
 from autotune.profile import _read, profile_names
 from autotune.render import render, template_hash
@@ -267,7 +269,7 @@ def test_what_needs_other_hardware_is_right_in_emulation(
     emulated: Callable[[str], str],
 ) -> None:
     monkeypatch.setattr(autotune.measure, "render", lambda *given: emulated(render(*given)))
-    monkeypatch.setattr(autotune.kernels.reduce, "_build_options", lambda _: ())
+    monkeypatch.setattr(autotune.kernels.reduce.planning, "_build_options", lambda _: ())
     draw = random.Random(shape)
     problem = ReduceProblem.parse(shape)
     limits = dataclasses.replace(LARGE, has_sub_groups=True)

@@ -8,10 +8,10 @@ from collections.abc import Callable
 from pathlib import Path
 
 from autotune.errors import DeviceSelectionError, UsageError
-from autotune.export.c_header import c_header
+from autotune.export.c_header import write_c
 from autotune.export.contents import DeviceTable, read_contents
-from autotune.export.json_table import json_table
-from autotune.export.text_tables import csv_table, markdown_table
+from autotune.export.json_table import write_json
+from autotune.export.text_tables import write_csv, write_markdown
 from autotune.family import find_family
 from autotune.lookup.json_table import read_table
 from autotune.store import Store
@@ -19,10 +19,10 @@ from autotune.store import Store
 __all__ = ["FORMATS", "export_table", "read_table"]
 
 _WRITERS: dict[str, Callable[[list[DeviceTable], str], str]] = {
-    "json": lambda tables, _family: json_table(tables),
-    "csv": csv_table,
-    "markdown": markdown_table,
-    "c": c_header,
+    "json": lambda tables, _family: write_json(tables),
+    "csv": write_csv,
+    "markdown": write_markdown,
+    "c": write_c,
 }
 FORMATS = (*_WRITERS, "sqlite")
 

@@ -19,7 +19,7 @@ from autotune.lookup.json_table import undeclared
 from autotune.profile import find_profile
 
 
-def c_header(tables: list[DeviceTable], family: str) -> str:
+def write_c(tables: list[DeviceTable], family: str) -> str:
     """A header with a function `autotune_find_<family>_<device>` for each device.
 
     Raises UsageError when the family has no C export, TableError when two devices have one name in C.

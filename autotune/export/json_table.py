@@ -10,7 +10,7 @@ from autotune.lookup.json_table import DEVICE_TEXTS, FORMAT, MAX_BYTES, SCHEMA_V
 from autotune.trial import Winner
 
 
-def json_table(tables: list[DeviceTable]) -> str:
+def write_json(tables: list[DeviceTable]) -> str:
     """ASCII text in the form of `db/table.schema.json`, a line for each member of a device and for each entry.
 
     It holds no moment of export and nothing of the database it comes from. Raises TableError when too large to be

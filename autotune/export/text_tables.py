@@ -17,7 +17,7 @@ _MEASURED = (
 _PROVENANCE = ("driver", "template_hash", "space_version", "tool_version", "measured_at")
 
 
-def csv_table(tables: list[DeviceTable], family: str) -> str:
+def write_csv(tables: list[DeviceTable], family: str) -> str:
     """One row a winner, one column a size or parameter; empty where an algorithm has no such parameter."""
     kind = find_family(family)
     sizes = [field.name for field in dataclasses.fields(kind.problem_type)]
@@ -37,7 +37,7 @@ def csv_table(tables: list[DeviceTable], family: str) -> str:
     return text.getvalue()
 
 
-def markdown_table(tables: list[DeviceTable], family: str) -> str:
+def write_markdown(tables: list[DeviceTable], family: str) -> str:
     """A section for each device with a table of its winners."""
     return "\n".join(_section(table, family) for table in tables) or "Nothing is stored yet.\n"
 

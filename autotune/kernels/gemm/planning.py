@@ -63,6 +63,8 @@ class _Planner:
                 ("batched", int(p.batch > 1)),
                 ("ragged_m", int(p.m % self._tile_m != 0)),
                 ("ragged_n", int(self._columns != p.n)),
+                ("m_remainder", p.m % 4),
+                ("n_remainder", p.n % 4),
                 ("ragged_k", int(self._depth != p.k and not self._pads)),
                 ("c_aligned", int(p.ldc % 4 == 0 and p.n % 4 == 0 and p.stride_c % 4 == 0)),
             ),

@@ -1,0 +1,51 @@
+"""Reduce: one number for each row of a (batch, channels) input, row-major: sum, mean, max or min.
+
+Rows lie `pitch` elements apart. float16 is read and written as such and accumulated in float32. A row that holds
+NaN gives NaN, for max and min too, as NumPy and torch have it. Row offsets are 64 bits wide, so only memory limits
+the input; one row, and the number of rows, stay below 2**31.
+
+`problem.py` says what can be asked for, `algorithms.py` what can be chosen, `rule.py` what to begin with,
+`planning.py` what is then run, and `reference.py` what is right.
+
+Sources: `sub_group` follows a published reduction for phones: one work-group a row, the device's own reduction
+within a sub-group, local memory between sub-groups. The others are the classic forms.
+"""
+
+from collections.abc import Sequence
+
+from autotune.family import Case, Configuration, DeviceLimits, KernelFamily, Plan, Problem
+from autotune.kernels.reduce.algorithms import ALGORITHMS
+from autotune.kernels.reduce.planning import plan_reduce
+from autotune.kernels.reduce.problem import ReduceProblem
+from autotune.kernels.reduce.rule import by_rule
+
+__all__ = ["FAMILY", "Reduce", "ReduceProblem"]
+
+
+class Reduce(KernelFamily):
+    """The reduce family; see the module's docstring."""
+
+    name = "reduce"
+    space_version = 1
+    problem_type = ReduceProblem
+    algorithms = ALGORITHMS
+    baseline = Configuration.of("serial", work_group_size=0, vector_width=1, unroll=1, loads="vload")
+
+    def plan(self, problem: Problem, configuration: Configuration) -> Plan:
+        assert isinstance(problem, ReduceProblem)
+        return plan_reduce(problem, configuration)
+
+    def default(self, problem: Problem, limits: DeviceLimits, starts: Sequence[Configuration]) -> Configuration:
+        """The first of the starts that is legal here, else the first of a rule by size, else the baseline."""
+        assert isinstance(problem, ReduceProblem)
+        candidates = [*starts, *by_rule(problem, limits)]
+        return next((c for c in candidates if not self.violations(problem, c, limits)), self.baseline)
+
+    def make_case(self, problem: Problem, seed: int) -> Case:
+        from autotune.kernels.reduce.reference import ReduceCase  # loads NumPy, which a lookup does without
+
+        assert isinstance(problem, ReduceProblem)
+        return ReduceCase(problem, seed)
+
+
+FAMILY = Reduce()

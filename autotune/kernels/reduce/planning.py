@@ -1,0 +1,92 @@
+"""How a configuration of a reduction is run: buffers, launches, and what the template must know of the sizes."""
+
+from autotune.family import Buffer, Configuration, Launch, Plan, Role, Scalar, Value
+from autotune.kernels.reduce.problem import ReduceProblem
+
+LEAST_SUB_GROUP = 16
+"""Work-items assumed in a sub-group; where there are more, each reduces several rows, where fewer, some none."""
+
+
+def plan_reduce(problem: ReduceProblem, configuration: Configuration) -> Plan:
+    """Buffers and launches in order: the rows or parts of them, and the parts joined."""
+    elements = problem.batch * problem.pitch
+    buffers = [
+        Buffer(name="input", role=Role.INPUT, dtype=problem.dtype, elements=elements),
+        Buffer(name="output", role=Role.OUTPUT, dtype=problem.dtype, elements=problem.batch),
+    ]
+    if configuration.algorithm == "split_row":
+        parts = problem.batch * configuration.number("parts")
+        buffers.append(Buffer(name="parts", role=Role.SCRATCH, dtype="float32", elements=parts))
+    return Plan(
+        buffers=tuple(buffers),
+        launches=_launches(problem, configuration),
+        build_options=_build_options(configuration),
+        template_values=_template_values(problem, configuration),
+    )
+
+
+def _launches(problem: ReduceProblem, configuration: Configuration) -> tuple[Launch, ...]:
+    pitch, batch, channels = (Scalar(dtype="int32", value=v) for v in (problem.pitch, problem.batch, problem.channels))
+    items = configuration.number("work_group_size")
+    if configuration.algorithm == "split_row":
+        parts = configuration.number("parts")
+        return (
+            Launch(
+                kernel="reduce",
+                global_size=(parts * items, problem.batch),
+                local_size=(items, 1),
+                arguments=("input", pitch, "parts", channels),
+            ),
+            Launch(
+                kernel="combine",
+                global_size=(items * problem.batch,),
+                local_size=(items,),
+                arguments=("parts", "output", channels),
+            ),
+        )
+    groups = -(-problem.batch // _rows_per_group(configuration))
+    return (
+        Launch(
+            kernel="reduce",
+            global_size=(groups * items,) if items else (problem.batch,),
+            local_size=(items,) if items else None,
+            arguments=("input", pitch, "output", batch, channels),
+        ),
+    )
+
+
+def _rows_per_group(configuration: Configuration) -> int:
+    items = configuration.number("work_group_size")
+    if configuration.algorithm == "serial":
+        return max(items, 1)
+    if configuration.algorithm == "sub_group" and configuration["row_of"] == "sub_group":
+        return max(1, items // LEAST_SUB_GROUP)
+    if configuration.algorithm in ("local_tree", "shuffle"):
+        return configuration.number("rows_per_group")
+    return 1
+
+
+def _build_options(configuration: Configuration) -> tuple[str, ...]:
+    return (f"-cl-std={configuration['standard']}",) if configuration.algorithm == "sub_group" else ()
+
+
+def _template_values(problem: ReduceProblem, configuration: Configuration) -> tuple[tuple[str, Value], ...]:
+    """Types, and which guards the sizes call for: a row is whole passes, a ragged one, and single elements."""
+    width = configuration.number("vector_width")
+    vectors = problem.channels // width
+    in_pass = configuration.number("unroll") * _items_per_row(configuration)
+    return (
+        ("operation", problem.operation),
+        ("stored_type", {"float32": "float", "float16": "half"}[problem.dtype]),
+        ("sum_type", "float"),
+        ("whole_pass", int(vectors >= in_pass)),
+        ("ragged_pass", int(vectors % in_pass != 0)),
+        ("ragged_vector", int(problem.channels % width != 0)),
+        ("ragged_batch", int(problem.batch % _rows_per_group(configuration) != 0)),
+    )
+
+
+def _items_per_row(configuration: Configuration) -> int:
+    if configuration.algorithm == "serial":
+        return 1
+    return max(1, configuration.number("work_group_size") // _rows_per_group(configuration))

@@ -1,0 +1,88 @@
+"""What can be asked of a reduction: sizes, operation, type and pitch."""
+
+import re
+from dataclasses import dataclass
+from typing import ClassVar, Self
+
+from autotune.errors import ProblemError
+from autotune.family import DTYPE_BYTES, DeviceLimits, Problem
+
+OPERATIONS = ("sum", "mean", "max", "min")
+DTYPES = ("float32", "float16")
+MAX_LENGTH = 2**31 - 1
+"""Rows, and elements of a row: kernels take them as 32-bit integers."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReduceProblem(Problem):
+    """Sizes, and the pitch of rows in elements; a pitch of 0 means rows without a gap."""
+
+    family: ClassVar[str] = "reduce"
+
+    batch: int
+    channels: int
+    operation: str = "sum"
+    dtype: str = "float32"
+    pitch: int = 0
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "pitch", self.pitch or self.channels)
+        for name in ("batch", "channels", "pitch"):
+            if not 1 <= getattr(self, name) <= MAX_LENGTH:
+                raise ProblemError(f"{name} must be from 1 to {MAX_LENGTH}, not {getattr(self, name)}")
+        if self.pitch < self.channels:
+            raise ProblemError(f"pitch must be at least {self.channels}, the length of a row, not {self.pitch}")
+        for given, known in ((self.operation, OPERATIONS), (self.dtype, DTYPES)):
+            if given not in known:
+                raise ProblemError(f"reduce has no {given[:80]!r}", hint=f"there are {', '.join(known)}")
+
+    @property
+    def label(self) -> str:
+        dtype = "" if self.dtype == "float32" else f" {self.dtype}"
+        pitch = "" if self.pitch == self.channels else f" pitch={self.pitch}"
+        return f"{self.batch}x{self.channels} {self.operation}{dtype}{pitch}"
+
+    @property
+    def flops(self) -> int:
+        return self.batch * self.channels
+
+    @property
+    def bytes_moved(self) -> int:
+        return DTYPE_BYTES[self.dtype] * self.batch * (self.channels + 1)
+
+    @property
+    def size_vector(self) -> tuple[int, ...]:
+        return (self.batch, self.channels)
+
+    @classmethod
+    def parse(cls, text: str) -> Self:
+        """``BATCH,CHANNELS[,operation[,dtype]]``; an ``x`` separates the sizes as well."""
+        # ASCII alone: \d and isdecimal() would let other digits through.
+        found = re.fullmatch(
+            r"\s*([+-]?[0-9]{1,19})\s*[,x]\s*([+-]?[0-9]{1,19})(?:[\s,]+([a-z]+)(?:[\s,]+([a-z0-9]+))?)?\s*",
+            text[:200].lower(),
+        )
+        if not found or len(text) > 200:
+            raise ProblemError(
+                f"{text[:80]!r} is not a shape", hint="write BATCH,CHANNELS[,operation[,dtype]] such as 512,768,mean"
+            )
+        batch, channels, operation, dtype = found.groups()
+        return cls(batch=int(batch), channels=int(channels), operation=operation or "sum", dtype=dtype or "float32")
+
+    def check_device(self, limits: DeviceLimits) -> None:
+        size = DTYPE_BYTES[self.dtype]
+        needed, output = size * self.batch * self.pitch, size * self.batch
+        if max(needed, output) > limits.max_allocation_bytes:
+            raise ProblemError(
+                f"{self.label}: the input needs {_mebibytes(needed)}, "
+                f"the device allocates at most {_mebibytes(limits.max_allocation_bytes)} at once"
+            )
+        if needed + output > limits.global_memory_bytes:
+            raise ProblemError(
+                f"{self.label} needs {_mebibytes(needed + output)}, "
+                f"the device has {_mebibytes(limits.global_memory_bytes)}"
+            )
+
+
+def _mebibytes(size: int) -> str:
+    return f"{size / 2**20:.0f} MiB"

@@ -1,0 +1,415 @@
+"""Exported tables: every format, and the C header compiled and asked beside the Python lookup."""
+
+import csv
+import io
+import json
+import random
+import re
+import shutil
+import sqlite3
+import subprocess
+from dataclasses import fields, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from autotune.errors import DeviceSelectionError, ProblemError, TableError, UsageError
+from autotune.export import FORMATS, export_table
+from autotune.export.c_problem import problem_rules
+from autotune.family import Configuration, Device, DeviceLimits, Problem, Value, family_names, find_family
+from autotune.kernels.gemm import FAMILY, GemmProblem
+from autotune.lookup import Match, TuningTable
+from autotune.space import SearchSpace
+from autotune.store import Store
+from autotune.trial import Provenance, Winner
+
+ADRENO = Device(
+    slug="adreno-730",
+    vendor="Qualcomm",
+    model="Adreno 730",
+    family="adreno",
+    driver="OpenCL 3.0 */ int x; // ??/",
+    limits=DeviceLimits(
+        max_work_group_size=1024, max_work_item_sizes=(1024, 1024, 1024), local_memory_bytes=32768,
+        has_images=True, max_image_width=2048, max_image_height=2048,
+    ),
+)  # fmt: skip
+CPU = Device(
+    slug="pocl-test",
+    vendor="A | B",
+    model="=cmd\\|calc",
+    family="cpu",
+    driver="3.0",
+    limits=DeviceLimits(max_work_group_size=4096, max_work_item_sizes=(4096, 4096, 4096), is_cpu=True),
+)
+BARE = Device(slug="mali-t628", vendor="ARM", model="Mali-T628", family="mali")
+PROVENANCE = Provenance(
+    driver="=1+1", template_hash="abc", space_version=1, tool_version="0.1.0", measured_at="2026-01-31T12:00:00Z"
+)
+SIZES = (1, 2, 7, 16, 48, 64, 100, 128, 512, 768, 1000, 1024, 4096)
+ODD: tuple[dict[str, Any], ...] = (
+    {},
+    {"baseline_ns": None},
+    {"samples": 0, "gain_low": float("nan")},
+    {"is_default": True},
+)
+"""What may be special about a winner."""
+
+
+def make_winner(device: Device, problem: Problem, configuration: Configuration, **values: Any) -> Winner:
+    known: dict[str, Any] = {
+        "time_ns": 1e7 / 3, "default_ns": 2e7 / 3, "baseline_ns": 1e7, "gain_low": 1.9, "gain_high": 2.1, "samples": 30,
+        "is_default": False, "provenance": PROVENANCE,
+    }  # fmt: skip
+    return Winner(device=device.slug, problem=problem, configuration=configuration, **{**known, **values})
+
+
+def random_problem(numbers: random.Random, sizes: tuple[int, ...] = SIZES) -> GemmProblem:
+    m, n, k = (numbers.choice(sizes) for _ in "mnk")
+    values: dict[str, Any] = {}
+    if numbers.random() < 0.2:
+        values = {"lda": k + numbers.choice((0, 3, 8)), "ldc": n + 4}
+    elif numbers.random() < 0.2:
+        values = {"trans_a": numbers.randrange(2), "trans_b": numbers.randrange(2), "batch": numbers.choice((1, 3, 12))}
+    if numbers.random() < 0.2:
+        values["mode"] = numbers.choice(("float16", "float16-acc16", "int8"))
+    return GemmProblem(m=m, n=n, k=k, **values)
+
+
+def random_configuration(device: Device, problem: Problem, numbers: random.Random) -> Configuration:
+    """A valid one; all algorithms have equal chances."""
+    algorithm = numbers.choice(FAMILY.algorithms).name
+    space = SearchSpace(FAMILY, problem, device.limits, algorithms=[algorithm])
+    return space[numbers.randrange(len(space))] if len(space) else FAMILY.baseline
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory: pytest.TempPathFactory) -> Store:
+    """Two devices with 60 problems each, and one without any."""
+    numbers = random.Random(7)
+    store = Store.open(tmp_path_factory.mktemp("export") / "tuned.sqlite")
+    for device in (ADRENO, CPU, BARE):
+        store.add_device(device)
+    for device in (ADRENO, CPU):
+        problems = {random_problem(numbers): None for _ in range(60)}
+        for number, problem in enumerate(problems):
+            configuration = random_configuration(device, problem, numbers)
+            store.record_winner(make_winner(device, problem, configuration, **ODD[number % len(ODD)]))
+    return store
+
+
+def text_of(store: Store, slug: str | None, form: str, family: str = "gemm") -> str:
+    text = export_table(store, slug, family, form)
+    assert isinstance(text, str)
+    return text
+
+
+# All formats
+
+
+@pytest.mark.parametrize("form", FORMATS)
+def test_equal_contents_give_equal_tables(store: Store, form: str) -> None:
+    one, other = (export_table(store, "adreno-730", "gemm", form) for _ in range(2))
+    assert len(one) > 1000
+    if form != "sqlite":  # its pages hold more than the contents
+        assert one == other
+
+
+@pytest.mark.parametrize("form", FORMATS)
+def test_what_is_not_there_cannot_be_exported(store: Store, form: str) -> None:
+    with pytest.raises(DeviceSelectionError, match=r"no-such.*there are adreno-730, mali-t628, pocl-test"):
+        export_table(store, "no-such", "gemm", form)
+    with pytest.raises(ProblemError, match="no kernel family"):
+        export_table(store, None, "no_such", form)
+
+
+def test_an_unknown_format_is_refused(store: Store) -> None:
+    with pytest.raises(UsageError, match="there are json, csv, markdown, c, sqlite"):
+        export_table(store, None, "gemm", "xml")
+
+
+@pytest.mark.parametrize("form", FORMATS)
+def test_an_empty_store_gives_an_empty_table(tmp_path: Path, form: str) -> None:
+    with Store.open(tmp_path / "empty.sqlite") as empty:
+        assert len(export_table(empty, None, "gemm", form)) > 10
+
+
+@pytest.mark.parametrize("form", ["json", "csv", "markdown", "c"])
+def test_what_is_no_longer_declared_is_left_out(tmp_path: Path, form: str) -> None:
+    gone = Configuration.of("naive", work_group_m=5, work_group_n=77777)
+    with Store.open(tmp_path / "old.sqlite") as old:
+        old.add_device(ADRENO)
+        old.record_winner(make_winner(ADRENO, GemmProblem(m=123, n=123, k=123), gone))
+        text = text_of(old, None, form)
+    assert "77777" not in text and "123" not in text
+
+
+def test_sqlite_is_a_whole_database(store: Store, tmp_path: Path) -> None:
+    path = tmp_path / "table.sqlite"
+    content = export_table(store, "pocl-test", "gemm", "sqlite")
+    assert isinstance(content, bytes)
+    path.write_bytes(content)
+    connection = sqlite3.connect(f"{path.as_uri()}?mode=ro&immutable=1", uri=True)
+    devices = connection.execute("SELECT DISTINCT device FROM best_configurations").fetchall()
+    connection.close()
+    assert devices == [("pocl-test",)]
+    assert TuningTable.open(path).devices == (CPU,)
+
+
+def test_json_holds_everything(store: Store) -> None:
+    document = json.loads(text_of(store, "adreno-730", "json"))
+    (device,) = document["devices"]
+    assert {name: device[name] for name in ("slug", "family", "vendor", "model", "driver")} == {
+        name: getattr(ADRENO, name) for name in ("slug", "family", "vendor", "model", "driver")
+    }
+    assert DeviceLimits.from_dict(device["limits"]) == ADRENO.limits
+    winners = {w.problem.key: w for w in store.best("adreno-730")}
+    assert len(device["entries"]) == len(winners) > 40
+    for entry in device["entries"]:
+        winner = winners[GemmProblem.from_dict(entry["problem"]).key]
+        assert entry["configuration"] == winner.configuration.to_dict()
+        assert (entry["time_ns"], entry["gain_over_default"]) == (winner.time_ns, winner.gain_over_default)
+        assert entry["provenance"] == vars(PROVENANCE)
+        assert (entry["gain_low"] is None) == (winner.samples == 0)
+
+
+def test_json_that_could_not_be_read_back_is_not_written(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("autotune.export.json_table.MAX_BYTES", 1000)
+    with pytest.raises(TableError, match="one device at a time"):
+        export_table(store, None, "gemm", "json")
+
+
+def test_csv_has_one_row_a_winner(store: Store) -> None:
+    rows = list(csv.DictReader(io.StringIO(text_of(store, None, "csv"))))
+    winners = store.best(None, "gemm")
+    assert len(rows) == len(winners)
+    by_place = {(w.device, w.problem.label): w for w in winners}
+    for row in rows:
+        sizes: dict[str, Any] = {f.name: f.type(row[f.name]) for f in fields(GemmProblem)}  # type: ignore[operator]
+        winner = by_place[row["device"], GemmProblem(**sizes).label]
+        assert float(row["time_ns"]) == winner.time_ns
+        chosen = {name: row[name] for name, _ in winner.configuration.values}
+        assert chosen == {name: str(value) for name, value in winner.configuration.values}
+
+
+@pytest.mark.parametrize("name", family_names())
+def test_no_two_columns_of_csv_have_one_name(store: Store, name: str) -> None:
+    columns = text_of(store, None, "csv", name).splitlines()[0].split(",")
+    assert sorted(set(columns)) == sorted(columns)
+
+
+def test_csv_runs_no_formulas(store: Store) -> None:
+    rows = list(csv.reader(io.StringIO(text_of(store, None, "csv"))))
+    cells = [cell for row in rows for cell in row]
+    assert "'=1+1" in cells
+    assert not [cell for cell in cells if cell.startswith(("=", "+", "-", "@", "\t", "\r"))]
+
+
+def test_markdown_keeps_its_columns(store: Store) -> None:
+    text = text_of(store, None, "markdown")
+    assert r"## A \| B =cmd\\\|calc (`pocl-test`)" in text
+    assert r"`mali-t628`" in text and "Nothing is measured yet." in text
+    rows = [line for line in text.splitlines() if line.startswith("|")]
+    assert len(rows) == 4 + len(store.best())
+    assert {line.replace(r"\|", "").count("|") for line in rows} == {8}
+    assert "is the default" in text and ", provisional" in text and "(1.90 to 2.10)" in text
+
+
+# The header in C
+
+WARNINGS = ("-Wall", "-Wextra", "-Wpedantic", "-Wconversion", "-Werror")
+C, CPP = ("cc", "-std=c99", "-x", "c"), ("g++", "-std=c++11", "-x", "c++")
+
+needs_compiler = pytest.mark.skipif(shutil.which("cc") is None, reason="no C compiler here")
+
+
+def compile_text(compiler: tuple[str, ...], text: str, folder: Path, *arguments: str) -> None:
+    source = folder / "source.c"
+    source.write_text(text, encoding="ascii")
+    done = subprocess.run([*compiler, *WARNINGS, *arguments, str(source)], capture_output=True, text=True, cwd=folder)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+@needs_compiler
+@pytest.mark.parametrize("compiler", [C, CPP], ids=["c99", "c++11"])
+def test_the_header_compiles_without_warnings(store: Store, tmp_path: Path, compiler: tuple[str, ...]) -> None:
+    if shutil.which(compiler[0]) is None:
+        pytest.skip(f"no {compiler[0]} here")
+    for slug in ("adreno-730", "pocl-test", "mali-t628"):
+        (tmp_path / f"{slug}.h").write_text(text_of(store, slug, "c"), encoding="ascii")
+    includes = "".join(f'#include "{slug}.h"\n' for slug in ("adreno-730", "adreno-730", "pocl-test", "mali-t628"))
+    use = (
+        "int use(void) { struct autotune_gemm_configuration c;\n"
+        "return autotune_find_gemm_adreno_730(1, 2, 3, &c) == autotune_find_gemm_mali_t628(1, 2, 3, &c); }\n"
+    )
+    compile_text(compiler, includes + use, tmp_path, "-c", "-O2", "-o", "used.o")
+    compile_text(compiler, text_of(store, None, "c"), tmp_path, "-c", "-o", "unused.o")
+
+
+@needs_compiler
+def test_headers_of_different_versions_are_told_apart(store: Store, tmp_path: Path) -> None:
+    one, other = text_of(store, "adreno-730", "c"), text_of(store, "pocl-test", "c")
+    checksum = one.split("#define AUTOTUNE_GEMM_TYPES_CHECKSUM ")[1].split()[0]
+    (tmp_path / "both.c").write_text(one + other.replace(checksum, "0x1"))
+    done = subprocess.run([*C, "-fsyntax-only", "both.c"], capture_output=True, text=True, cwd=tmp_path)
+    assert done.returncode != 0 and "different versions of autotune" in done.stderr
+
+
+def test_two_devices_with_one_name_in_c_are_refused(tmp_path: Path) -> None:
+    with Store.open(tmp_path / "both.sqlite") as both:
+        for slug in ("a-b", "a_b"):
+            both.add_device(replace(BARE, slug=slug))
+        with pytest.raises(TableError, match="a-b and a_b have the same name in C"):
+            export_table(both, None, "gemm", "c")
+
+
+def test_texts_cannot_leave_a_comment(store: Store) -> None:
+    line = next(line for line in text_of(store, "adreno-730", "c").splitlines() if "driver" in line)
+    assert (line.count("*/"), line.count("/*")) == (1, 1) and line.endswith("*/")
+    assert "?" not in line and "\\" not in line
+
+
+def test_a_family_without_rules_has_no_c_export() -> None:
+    with pytest.raises(UsageError, match="no export to C"):
+        problem_rules("of_tomorrow")
+
+
+@pytest.mark.parametrize("family", ["gemm", "reduce"])
+def test_rules_for_c_are_those_of_python(family: str) -> None:
+    kind, rules = find_family(family).problem_type, problem_rules(family)
+    needed = {name: number for number, name in enumerate(("m", "n", "k") if family == "gemm" else rules.sizes, 2)}
+    plain = kind.from_dict(needed)
+    assert tuple(getattr(plain, name) for name in rules.sizes) == plain.size_vector
+    assert set(rules.words) == {f.name for f in fields(kind) if f.type is str}
+    for name, words in rules.words.items():
+        for word in words:
+            changed = kind.from_dict({**needed, name: word})
+            assert changed.is_comparable(plain) == (word == getattr(plain, name))
+        with pytest.raises(ProblemError):
+            kind.from_dict({**needed, name: "of tomorrow"})
+
+
+@needs_compiler
+@pytest.mark.parametrize("device", [ADRENO, CPU, BARE], ids=lambda device: device.slug)
+def test_c_gives_the_answers_of_python(store: Store, tmp_path: Path, device: Device) -> None:
+    numbers = random.Random(3)
+    problems = [w.problem.to_dict() for w in store.best(device.slug)]
+    problems += [random_problem(numbers).to_dict() for _ in range(300)]
+    problems += [near(numbers.choice(problems), numbers) for _ in range(300)]
+    problems += [odd_problem(numbers) for _ in range(400)]
+    answers = ask_c(text_of(store, device.slug, "c"), device.slug, "gemm", problems, tmp_path)
+    table = TuningTable.open(store.location)
+    expected = [ask_python(table, device.slug, "gemm", problem) for problem in problems]
+    for problem, one, other in zip(problems, answers, expected, strict=True):
+        assert one == other, problem
+    matches = {answer["match"] for answer in expected}
+    assert matches == ({3} if device is BARE else {1, 2, 3}) | {0}
+
+
+@needs_compiler
+def test_c_gives_the_answers_of_python_for_reduce(tmp_path: Path) -> None:
+    numbers, family = random.Random(11), find_family("reduce")
+    sizes, extreme = (1, 3, 8, 100, 768, 4096, 100_000), (0, -1, 2**31 - 1, 2**31, 2**62)
+
+    def some(sizes: tuple[int, ...]) -> dict[str, Value]:
+        words = {name: numbers.choice(words) for name, words in problem_rules("reduce").words.items()}
+        return {"batch": numbers.choice(sizes), "channels": numbers.choice(sizes), **words}
+
+    with Store.open(tmp_path / "tuned.sqlite") as store:
+        store.add_device(CPU)
+        for problem in {family.problem_type.from_dict(some(sizes)) for _ in range(40)}:
+            algorithm = numbers.choice(family.algorithms).name
+            space = SearchSpace(family, problem, CPU.limits, algorithms=[algorithm])
+            configuration = space[numbers.randrange(len(space))] if len(space) else family.baseline
+            store.record_winner(make_winner(CPU, problem, configuration, time_ns=1e9))
+        header = text_of(store, CPU.slug, "c", "reduce")
+    problems = [some(sizes) for _ in range(200)] + [some((*sizes, *extreme)) for _ in range(200)]
+    problems += [{**some(sizes), "pitch": numbers.choice((*sizes, *extreme))} for _ in range(100)]
+    table = TuningTable.open(tmp_path / "tuned.sqlite")
+    expected = [ask_python(table, CPU.slug, "reduce", problem) for problem in problems]
+    assert ask_c(header, CPU.slug, "reduce", problems, tmp_path) == expected
+    assert {answer["match"] for answer in expected} >= {0, 1, 2}
+
+
+def near(problem: dict[str, Value], numbers: random.Random) -> dict[str, Value]:
+    """One size a little off, and no gaps."""
+    sizes = {name: problem[name] for name in ("m", "n", "k", "trans_a", "trans_b", "batch", "mode")}
+    name = numbers.choice(("m", "n", "k"))
+    return {**sizes, name: max(1, int(sizes[name]) + numbers.choice((-3, -1, 1, 2, 16)))}
+
+
+def odd_problem(numbers: random.Random) -> dict[str, Value]:
+    """Anything from sensible to what is no problem at all."""
+    extreme = (0, -1, 1, 2, 3, 46340, 46341, 65536, 2**20, 2**31 - 1, 2**31, 2**62, -(2**62))
+    problem: dict[str, Value] = {name: numbers.choice((1, 1, 5, 64, numbers.choice(extreme))) for name in "mnk"}
+    for name in ("lda", "ldb", "ldc", "stride_a", "stride_b", "stride_c", "batch", "trans_a", "trans_b"):
+        if numbers.random() < 0.1:
+            problem[name] = numbers.choice(extreme)
+    return problem
+
+
+def ask_python(table: TuningTable, slug: str, family: str, problem: dict[str, Value]) -> dict[str, Value]:
+    kind = find_family(family)
+    try:
+        tuned = table.find(slug, kind.problem_type.from_dict(problem))
+    except ProblemError:
+        return {"match": 0}
+    number = {Match.EXACT: 1, Match.NEAREST: 2, Match.DEFAULT: 3}[tuned.match]
+    return {"match": number, **tuned.configuration.to_dict()}
+
+
+def ask_c(
+    header: str, slug: str, family: str, problems: list[dict[str, Value]], folder: Path
+) -> list[dict[str, Value]]:
+    """Answers of a program that reads problems and prints configurations, members in the order of the structures."""
+    sizes, parameters = members(header, f"{family}_problem"), members(header, f"{family}_configuration")
+    reading = "".join(f'        if (scanf("%lld", &v) != 1) return 0;\n        p.{n} = ({t})v;\n' for n, t in sizes)
+    writing = "".join(f'        printf(" %d", (int)c.{name});\n' for name, _ in parameters)
+    program = (
+        '#include "table.h"\n#include <stdio.h>\n#include <string.h>\nint main(void) {\n'
+        f"    long long v;\n    struct autotune_{family}_problem p;\n    struct autotune_{family}_configuration c;\n"
+        f"    for (;;) {{\n        memset(&c, 0, sizeof c);\n{reading}"
+        f'        printf("%d", (int)autotune_find_{family}_problem_{slug.replace("-", "_")}(&p, &c));\n{writing}'
+        '        printf("\\n");\n    }\n}\n'
+    )
+    (folder / "table.h").write_text(header, encoding="ascii")
+    compile_text(C, program, folder, "-O1", "-o", "ask")
+    words = word_numbers(header, family)
+    plain = {field.name: field.default for field in fields(find_family(family).problem_type)}
+    rows = [[{**plain, **problem}[name] for name, _ in sizes] for problem in problems]
+    text = "\n".join(" ".join(str(words[v] if isinstance(v, str) else v) for v in row) for row in rows)
+    done = subprocess.run([str(folder / "ask")], input=text, capture_output=True, text=True, check=True)
+    back = {number: word for word, number in words.items()}
+    return [to_plain(line, parameters, back, family) for line in done.stdout.splitlines()]
+
+
+def members(header: str, structure: str) -> list[tuple[str, str]]:
+    """Names and types of what a structure of the header holds."""
+    found = re.search(rf"struct autotune_{structure} {{\n(.*?)}}", header, re.DOTALL)
+    assert found
+    return [(name, kind) for kind, name in re.findall(r"    (.+) (\w+);\n", found[1])]
+
+
+def word_numbers(header: str, family: str) -> dict[str, int]:
+    """What the header writes for each text of a problem or a configuration."""
+    parameters = [p for algorithm in find_family(family).algorithms for p in algorithm.parameters]
+    words = {w for values in problem_rules(family).words.values() for w in values}
+    words |= {value for p in parameters for value in p.values if isinstance(value, str)}
+    numbers = dict(re.findall(rf"    AUTOTUNE_{family.upper()}_(\w+) = (\d+)", header))
+    return {word: int(numbers[re.sub("[^a-z0-9]", "_", word).upper()]) for word in words}
+
+
+def to_plain(line: str, parameters: list[tuple[str, str]], words: dict[int, str], family: str) -> dict[str, Value]:
+    match, number, *values = map(int, line.split())
+    if match == 0:
+        assert not any((number, *values))
+        return {"match": 0}
+    algorithm = find_family(family).algorithms[number - 1]
+    found: dict[str, Value] = {"match": match, "algorithm": algorithm.name}
+    for (name, kind), value in zip(parameters[1:], values, strict=True):
+        if name in algorithm.by_name:
+            found[name] = words[value] if kind.startswith("enum") else value
+        else:
+            assert value == 0
+    return found
