@@ -8,6 +8,7 @@
     ├── KernelError                 a kernel did not get as far as running
     │   ├── BuildError              the driver's compiler refused it
     │   └── LaunchError             the driver refused to run it
+    │       └── WorkGroupError      with work-groups of this size
     ├── WorkerError                 the measuring process cannot be started
     ├── StoreError                  the database cannot be used as asked
     │   ├── NotADatabaseError
@@ -59,6 +60,10 @@ class BuildError(KernelError):
 
 class LaunchError(KernelError):
     """The driver refused to run the kernel."""
+
+
+class WorkGroupError(LaunchError):
+    """The kernel cannot run with work-groups of this size."""
 
 
 class WorkerError(AutotuneError):

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from autotune.device.session import NUMPY_TYPES, KernelFacts, Memory, Session, event_ns
-from autotune.errors import BuildError, KernelError
+from autotune.errors import BuildError, KernelError, WorkGroupError
 from autotune.family import Buffer, KernelFamily, Plan, Role, find_family
 from autotune.render import render
 from autotune.trial import Job, Measurement, Timer, Trial, TrialState
@@ -61,6 +61,8 @@ class Measurer:
             measurement = _Runner(self._session, built).run(family, job)
         except _Refused as refusal:
             state, message = refusal.state, str(refusal)
+        except WorkGroupError as error:
+            state, message = TrialState.INVALID, str(error)
         except BuildError as error:
             state, message = TrialState.COMPILE_FAILED, str(error)
         except KernelError as error:
@@ -100,12 +102,6 @@ class _Runner:
         self._session = session
         self._built = built
         self._plan = built.plan
-        local_size = self._plan.launches[-1].local_size
-        limit = built.facts.work_group_limit
-        if local_size and limit and math.prod(local_size) > limit:
-            raise _Refused(
-                TrialState.INVALID, f"a work-group of {math.prod(local_size)}; this kernel is limited to {limit}"
-            )
         self._memory: dict[str, Memory] = {b.name: session.allocate(_with_canary(b)) for b in self._plan.buffers}
 
     def run(self, family: KernelFamily, job: Job) -> Measurement:

@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+import io
 import itertools
 import json
 import os
@@ -17,7 +18,7 @@ import pytest
 from alembic import command
 from alembic.config import Config
 
-from autotune import compiling
+from autotune import compiling, display
 from autotune.builder import Builder
 from autotune.cli import main
 from autotune.compiling import (
@@ -32,6 +33,7 @@ from autotune.compiling import (
     spills,
     work_items_of_group,
 )
+from autotune.display import building
 from autotune.errors import ConfigurationError, StoreError, WorkerError
 from autotune.family import Configuration, Device, DeviceLimits, Plan
 from autotune.kernels.gemm import FAMILY, GemmProblem
@@ -507,3 +509,42 @@ def test_interrupted_once_it_stops_and_says_how_to_go_on(
     assert "microtile" in out and "naive" not in out
     assert "stopped; every build is kept" in err
     assert "autotune compile --device invented" in err
+
+
+class _Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+PROGRESS = Progress(
+    problem=PROBLEM,
+    algorithm="microtile",
+    configurations=1000,
+    seen=40,
+    known_sources=3,
+    built_sources=12,
+    failed_sources=1,
+    spilling_sources=2,
+)
+LINE = "64x64x64 microtile: 40/1000 configurations, 12 sources built, 3 known, 1 failed, 2 spill"
+
+
+def test_progress_on_a_terminal_is_one_line_that_goes_away(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in (("TERM", "xterm"), ("COLUMNS", "120")):
+        monkeypatch.setenv(name, value)
+    stream = _Terminal()
+    with building(stream, is_quiet=False) as listener:
+        listener(PROGRESS)
+        listener(dataclasses.replace(PROGRESS, seen=41))
+    assert "41/1000 configurations" in stream.getvalue()
+    assert "\n64x64x64" not in stream.getvalue()
+
+
+def test_progress_in_a_pipe_is_a_line_at_the_start_and_then_every_ten_seconds(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = [0.0]
+    stream = io.StringIO()
+    plain = display._PlainBuilding(stream, clock=lambda: clock[0])
+    for seconds, seen in ((0.0, 0), (1.0, 10), (11.0, 40), (12.0, 50)):
+        clock[0] = seconds
+        plain.show(dataclasses.replace(PROGRESS, seen=seen))
+    assert stream.getvalue().splitlines() == [LINE.replace("40/", "0/"), LINE]

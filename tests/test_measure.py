@@ -3,15 +3,17 @@
 import math
 import random
 from collections.abc import Callable
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
 import autotune.measure
-from autotune.device.session import KernelFacts, Session
+from autotune.device.session import Session
 from autotune.errors import BuildError, DeviceSelectionError, KernelError
-from autotune.family import Buffer, Configuration, Device, KernelFamily, Plan, Role
-from autotune.kernels.gemm import FAMILY, GemmProblem
+from autotune.family import Buffer, Configuration, Device, KernelFamily, Plan, Problem, Role
+from autotune.kernels.gemm import FAMILY, Gemm, GemmProblem
+from autotune.kernels.gemm.planning import plan_gemm
 from autotune.kernels.gemm.reference import GemmCase
 from autotune.measure import Measurer, _Sample
 from autotune.render import render, template_hash
@@ -139,19 +141,18 @@ def test_what_does_not_compile_is_told_with_the_log(
     assert "this" in trial.message
 
 
-def test_a_work_group_beyond_the_kernels_limit_is_invalid(pocl: Device, measurer: Measurer) -> None:
-    problem = GemmProblem(m=64, n=128, k=8)
-    huge = Configuration.of("naive", work_group_m=32, work_group_n=128)
-    job = quick(pocl, problem, huge)
-    built = measurer._build(FAMILY, job)
-    facts = KernelFacts(work_group_limit=64, private_memory_bytes=0)
-    key = next(k for k, b in measurer._built.items() if b is built)
-    measurer._built[key] = autotune.measure._Built(
-        plan=built.plan, kernels=built.kernels, facts=facts, build_ns=built.build_ns
-    )
-    trial = measurer.measure(job)
+def test_a_work_group_that_the_driver_refuses_is_invalid(
+    pocl: Device, measurer: Measurer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def with_huge_groups(self: Gemm, problem: Problem, configuration: Configuration) -> Plan:
+        plan = plan_gemm(GemmProblem(m=1, n=2**20, k=1), configuration)
+        return replace(plan, launches=(replace(plan.launches[0], local_size=(2**20, 1, 1)),))
+
+    monkeypatch.setattr(Gemm, "plan", with_huge_groups)
+    trial = measurer.measure(quick(pocl, GemmProblem(m=1, n=2**20, k=1), FAMILY.baseline))
     assert trial.state is TrialState.INVALID
-    assert "limited to 64" in trial.message
+    assert "WORK_GROUP_SIZE" in trial.message or "WORK_ITEM_SIZE" in trial.message
+    assert trial.measurement is None
 
 
 def test_too_much_memory_is_a_failed_launch(pocl: Device) -> None:

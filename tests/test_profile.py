@@ -106,9 +106,9 @@ def test_the_search_space_takes_the_overrides() -> None:
     ("slug", "family", "name"),
     [
         ("adreno-630", "adreno", "adreno"),
-        ("adreno-740", "adreno", "adreno-71?"),
-        ("adreno-735", "adreno", "adreno-71?"),
-        ("adreno-750", "adreno", "adreno"),
+        ("adreno-740", "adreno", "adreno-7??"),
+        ("adreno-735", "adreno", "adreno-7??"),
+        ("adreno-750", "adreno", "adreno-7??"),
         ("adreno-830", "adreno", "adreno-8??"),
         ("adreno-840", "adreno", "adreno-840"),
         ("adreno-unknown", "adreno", "adreno"),

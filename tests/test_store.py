@@ -537,7 +537,8 @@ NEXT = f"{int(NEWEST) + 1:04}"
 def add_revision(folder: Path, monkeypatch: pytest.MonkeyPatch, upgrade: str) -> None:
     """Let the package find one migration more."""
     shutil.copytree(resources.data_folder("db"), folder / "db", ignore=shutil.ignore_patterns("__pycache__"))
-    text = f"from alembic import op\nimport sqlalchemy as sa\nrevision = '{NEXT}'\ndown_revision = '{NEWEST}'\n{upgrade}"
+    text = f"from alembic import op\nimport sqlalchemy as sa\nrevision = '{NEXT}'\n"
+    text += f"down_revision = '{NEWEST}'\n{upgrade}"
     (folder / "db" / "migrations" / "versions" / f"{NEXT}_test.py").write_text(text)
     monkeypatch.setattr(resources, "_PACKAGE", folder)
 

@@ -9,7 +9,7 @@ import pyopencl as cl
 from numpy.typing import NDArray
 
 from autotune.device.pocl import mend_unknown_processor
-from autotune.errors import BuildError, DeviceSelectionError, LaunchError
+from autotune.errors import BuildError, DeviceSelectionError, LaunchError, WorkGroupError
 from autotune.family import Buffer, Launch, Plan
 
 NUMPY_TYPES: dict[str, type[np.generic]] = {
@@ -62,17 +62,21 @@ class Session:
         return program
 
     def facts(self, kernel: cl.Kernel) -> KernelFacts:
-        """Limits of a built kernel; 0 where the driver does not answer."""
+        """Limits of a built kernel; 0 where the driver does not answer, or not the truth.
+
+        NVIDIA tells a work-group limit of 256 for every kernel that requires its work-group size, and runs 1024.
+        """
         info = cl.kernel_work_group_info
         return KernelFacts(
-            work_group_limit=self._ask(kernel, info.WORK_GROUP_SIZE),
+            work_group_limit=0 if "NVIDIA" in self._device.vendor else self._ask(kernel, info.WORK_GROUP_SIZE),
             private_memory_bytes=self._ask(kernel, info.PRIVATE_MEM_SIZE),
         )
 
     def binary_bytes(self, program: cl.Program) -> int:
         """Size of a built program's binary; 0 where the driver does not tell."""
         try:
-            return sum(int(size) for size in program.get_info(cl.program_info.BINARY_SIZES))
+            sizes: Any = program.get_info(cl.program_info.BINARY_SIZES)
+            return sum(int(size) for size in sizes)
         except cl.Error:
             return 0
 
@@ -124,9 +128,16 @@ class Session:
         kernel.set_args(*arguments)
 
     def enqueue(self, kernel: cl.Kernel, launch: Launch) -> cl.Event:
-        """Start a bound kernel. Raises LaunchError when the driver refuses."""
+        """Start a bound kernel. Raises LaunchError when the driver refuses, WorkGroupError for its work-group.
+
+        The driver is asked by trying, since what it tells before is not always so (see `facts`).
+        """
         try:
             return cl.enqueue_nd_range_kernel(self._queue, kernel, launch.global_size, launch.local_size)
+        except cl.LogicError as error:
+            refused = (cl.status_code.INVALID_WORK_GROUP_SIZE, cl.status_code.INVALID_WORK_ITEM_SIZE)
+            kind = WorkGroupError if error.code in refused else LaunchError
+            raise kind(_shorten(str(error))) from error
         except cl.Error as error:
             raise LaunchError(_shorten(str(error))) from error
 

@@ -1,6 +1,7 @@
 """What exported C code must know of a family's problems beyond their fields: the twins of Python code.
 
-A test holds both together on random problems. A family without rules here has no C export.
+A test holds both together on random problems. A family without rules here has no C export; none has them whose
+default is more than the first start that is valid (that of reduce follows sizes), for C could not give its answers.
 """
 
 from collections.abc import Mapping
@@ -38,23 +39,12 @@ _GEMM = """\
     return p->batch * p->stride_a <= most && p->batch * p->stride_b <= most && p->batch * p->stride_c <= most;
 """
 
-_REDUCE = """\
-    if (p->batch < 1 || p->batch > 2147483647LL || p->channels < 1) return 0;
-    return autotune_reduce_fill(&p->pitch, p->channels);
-"""
-
 _RULES = {
     "gemm": ProblemRules(
         sizes=("m", "n", "k", "batch"),
         kind=("mode", "trans_a", "trans_b"),
         words={"mode": ("float32", "float16", "float16-acc16", "int8")},
         complete=_GEMM,
-    ),
-    "reduce": ProblemRules(
-        sizes=("batch", "channels"),
-        kind=("operation", "dtype"),
-        words={"operation": ("sum", "mean", "max", "min"), "dtype": ("float32", "float16")},
-        complete=_REDUCE,
     ),
 }
 

@@ -123,7 +123,7 @@ ${entries}
         double best_distance = 0.0;
         while (low < high) {
             middle = low + (high - low) / 2;
-            if (${prefix}_compare(&table[middle].problem, &p) < 0) low = middle + 2;
+            if (${prefix}_compare(&table[middle].problem, &p) < 0) low = middle + 1;
             else high = middle;
         }
         if (low < ${count} && ${prefix}_compare(&table[low].problem, &p) == 0

@@ -58,6 +58,10 @@ def printable(text: str) -> str:
     return _UNPRINTABLE.sub(" ", text)[:MAX_TEXT]
 
 
+def _visible(name: str) -> str:
+    return _UNPRINTABLE.sub("?", name[:80])
+
+
 def undeclared(family: KernelFamily, configuration: Configuration) -> str:
     """The first thing in a configuration that its family does not declare, for people; empty when there is none."""
     algorithm = next((a for a in family.algorithms if a.name == configuration.algorithm), None)
@@ -67,7 +71,7 @@ def undeclared(family: KernelFamily, configuration: Configuration) -> str:
     values = dict(configuration.values)
     for name in values:
         if name not in algorithm.by_name:
-            return f"{name[:80]!r}: {algorithm.name} has no such parameter"
+            return f"{_visible(name)}: {algorithm.name} has no such parameter"
     for name, parameter in algorithm.by_name.items():
         if name not in values:
             return f"{name}: is missing"
@@ -101,7 +105,7 @@ class _Node:
         if not isinstance(self.value, dict):
             raise self.wrong(f"must be an object, not {_kind(self.value)}")
         prefix = f"{self.path}." if self.path else ""
-        return {name: _Node(value, prefix + _UNPRINTABLE.sub("?", name[:80])) for name, value in self.value.items()}
+        return {name: _Node(value, prefix + _visible(name)) for name, value in self.value.items()}
 
     def items(self, most: int | None = None) -> list["_Node"]:
         if not isinstance(self.value, list):

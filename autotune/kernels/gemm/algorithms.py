@@ -193,7 +193,7 @@ _LOCAL_TILE = Algorithm(
     parameters=(
         _parameter("work_group_m", (4, 8, 16, 32), "work-items along m"),
         _parameter("work_group_n", (4, 8, 16, 32), "work-items along n"),
-        _parameter("micro_tile_m", (1, 2, 4, 8, 16), "rows of C a work-item computes"),
+        _parameter("micro_tile_m", (1, 2, 4, 6, 8, 12, 16), "rows of C a work-item computes"),
         _parameter("micro_tile_n", (1, 2, 4, 8, 16), "columns of C a work-item computes"),
         _parameter("tile_k", (8, 16, 32), "depth of the tiles in local memory"),
         _parameter("vector_width", (1, 2, 4), "elements in one load from local memory and one store to C"),
@@ -303,7 +303,7 @@ _ROW = Algorithm(
         _parameter("micro_tile_n", (1, 2, 4, 8, 16, 32, 64, 128, 256), "columns of C a work-item computes"),
         _parameter("vector_width", (1, 2, 4, 8, 16), "columns in one vector"),
         _parameter("work_group_n", (1, 8, 16, 32, 64, 128), "work-items along n"),
-        _parameter("work_group_k", (1, 2, 4, 8, 16, 32), "work-items that share out k"),
+        _parameter("work_group_k", (1, 2, 4, 8, 16, 32, 64, 128), "work-items that share out k"),
         _parameter("unroll", (1, 2, 4, 8), "steps of k in one pass of the loop"),
         _parameter("split_k", (1, 2, 4, 8, 16, 32, 64), "work-groups that share out k"),
         _LOADS,
@@ -337,11 +337,11 @@ _ROW = Algorithm(
         ),
         _constraint(
             "sums_fit_local_memory",
-            "work_group_k == 1 or work_group_k * work_group_n * micro_tile_n * accumulator_bytes <= local_memory_bytes",
+            "work_group_k // 2 * work_group_n * micro_tile_n * accumulator_bytes <= local_memory_bytes",
             "the sums of a work-group exceed local memory",
         ),
         _constraint("step_within_k", "work_group_k * unroll * split_k <= k", "some work-items would have no k to do"),
-        _constraint("parts_stay_small", "split_k == 1 or batch * m * n * split_k <= 33554432", "128 MiB hold the parts"),
+        _constraint("parts_stay_small", "split_k == 1 or batch * m * n * split_k <= 33554432", "the parts fit 128 MiB"),
         _aligned("(ldb % vector_width == 0 and stride_b % vector_width == 0 and n % vector_width == 0)"),
         _constraint("alignment_matters", "loads == 'vload' or vector_width > 1", "single elements are always aligned"),
     ),
@@ -374,7 +374,7 @@ _COLUMN = Algorithm(
             "or (is_cpu == 1 and micro_tile_m * (micro_tile_n + unroll) * vector_width <= 384)",
             "the registers do not hold the sums and what is loaded",
         ),
-        _constraint("rows_to_do", "(work_group_m - 1) * micro_tile_m < m", "part of every group would have no row to do"),
+        _constraint("rows_to_do", "(work_group_m - 1) * micro_tile_m < m", "part of a group would have no row to do"),
         _constraint(
             "work_group_fits_device",
             "work_group_m * work_group_k <= max_work_group_size and work_group_k <= max_work_group_0 "
@@ -386,7 +386,7 @@ _COLUMN = Algorithm(
             "work_group_m * work_group_k * accumulator_bytes <= local_memory_bytes",
             "the sums of a work-group exceed local memory",
         ),
-        _constraint("step_within_k", "work_group_k * vector_width < 2 * k", "half the work-items would have no k to do"),
+        _constraint("step_within_k", "work_group_k * vector_width < 2 * k", "half the items would have no k to do"),
         _aligned(
             "(lda % vector_width == 0 and stride_a % vector_width == 0 "
             "and (trans_b == 0 or (ldb % vector_width == 0 and stride_b % vector_width == 0)))"
