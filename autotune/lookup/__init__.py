@@ -6,7 +6,8 @@ ever written. This file holds the answer and how it is found; how tables are rea
 
 import enum
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
+from functools import cached_property
 from operator import index
 from typing import TYPE_CHECKING, Self
 
@@ -155,10 +156,8 @@ class TuningTable:
             reasons.append(f"what was measured for {problem.label} is no longer valid ({violations[0]})")
         else:
             reasons.append(f"{problem.label} was not measured on {slug}")
-        comparable = [e for e in shelf.entries if e.problem.is_comparable(problem)]
-        return self._nearest(family, known, problem, comparable, reasons) or self._default(
-            known, problem, "; ".join(reasons)
-        )
+        nearest = self._nearest(family, known, problem, shelf.comparable(problem), reasons)
+        return nearest or self._default(known, problem, "; ".join(reasons))
 
     def _nearest(
         self, family: KernelFamily, device: Device, problem: Problem, entries: list[Entry], reasons: list[str]
@@ -211,10 +210,25 @@ class _Shelf:
         self.entries = sorted(entries, key=lambda entry: table_order(entry.problem))
         self.exact = {entry.problem: entry for entry in self.entries}
 
+    @cached_property
+    def _kinds(self) -> list[list[Entry]]:
+        """Entries that are comparable with one another, together."""
+        kinds: list[list[Entry]] = []
+        for entry in self.entries:
+            kind = next((kind for kind in kinds if kind[0].problem.is_comparable(entry.problem)), None)
+            if kind is None:
+                kinds.append([entry])
+            else:
+                kind.append(entry)
+        return kinds
+
+    def comparable(self, problem: Problem) -> list[Entry]:
+        return next((kind for kind in self._kinds if kind[0].problem.is_comparable(problem)), [])
+
 
 def table_order(problem: Problem) -> tuple[tuple[int, ...], tuple[int, ...], tuple[str, ...]]:
     """The order of a table: by sizes, then by the other numbers, then by the texts. Exported C code has it too."""
-    values = problem.to_dict().values()
+    values = [getattr(problem, field.name) for field in fields(problem)]
     numbers = tuple(value for value in values if isinstance(value, int))
     return problem.size_vector, numbers, tuple(value for value in values if isinstance(value, str))
 
