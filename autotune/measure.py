@@ -86,13 +86,21 @@ class Measurer:
         built = _Built(
             plan=plan,
             kernels=kernels,
-            facts=self._session.facts(kernels[-1]),
+            facts=self._worst_facts(kernels),
             build_ns=time.perf_counter_ns() - start,
         )
         self._built[key] = built
         if len(self._built) > self.KEPT_PROGRAMS:
             self._built.popitem(last=False)
         return built
+
+    def _worst_facts(self, kernels: Sequence[Any]) -> KernelFacts:
+        """The most private memory and the lowest work-group limit among the kernels of a plan."""
+        facts = [self._session.facts(kernel) for kernel in kernels]
+        return KernelFacts(
+            work_group_limit=min(f.work_group_limit for f in facts),
+            private_memory_bytes=max(f.private_memory_bytes for f in facts),
+        )
 
 
 class _Runner:

@@ -215,8 +215,15 @@ _LOCAL_TILE = Algorithm(
             "micro_tile_n % vector_width == 0 and micro_tile_m % vector_width == 0",
             "micro-tiles are made of whole vectors",
         ),
-        _constraint("accumulators_fit", "micro_tile_m * micro_tile_n <= 128", "the accumulators spill"),
+        _constraint(
+            "accumulators_fit",
+            "micro_tile_m * micro_tile_n <= 64 or (micro_tile_m * micro_tile_n <= 128 and local_memory_bytes > 32768)",
+            "the accumulators spill, above 64 on the small compute units that have 32 KiB of local memory or less",
+        ),
         _constraint("enough_work_items", "work_group_m * work_group_n >= 32", "a compute unit would be half idle"),
+        _constraint(
+            "group_within_cpu", "is_cpu == 0 or work_group_m * work_group_n <= 256", "a CPU runs large groups slowly"
+        ),
         _constraint("unroll_divides_tile", "tile_k % unroll == 0", "the inner loop has no remainder"),
         _constraint(
             "even_share_of_a",
@@ -331,9 +338,9 @@ _ROW = Algorithm(
         ),
         _constraint(
             "work_group_fits_device",
-            "work_group_n * work_group_k <= max_work_group_size and work_group_n <= max_work_group_0 "
-            "and work_group_k <= max_work_group_1",
-            "the work-group exceeds what the device allows",
+            "work_group_n * work_group_k <= min(max_work_group_size, 1024) and work_group_n <= max_work_group_0 "
+            "and work_group_k <= max_work_group_1 and (is_cpu == 0 or work_group_n * work_group_k <= 64)",
+            "the work-group exceeds what the device allows, or what a CPU adds up well",
         ),
         _constraint(
             "sums_fit_local_memory",
@@ -377,9 +384,9 @@ _COLUMN = Algorithm(
         _constraint("rows_to_do", "(work_group_m - 1) * micro_tile_m < m", "part of a group would have no row to do"),
         _constraint(
             "work_group_fits_device",
-            "work_group_m * work_group_k <= max_work_group_size and work_group_k <= max_work_group_0 "
-            "and work_group_m <= max_work_group_1",
-            "the work-group exceeds what the device allows",
+            "work_group_m * work_group_k <= min(max_work_group_size, 1024) and work_group_k <= max_work_group_0 "
+            "and work_group_m <= max_work_group_1 and (is_cpu == 0 or work_group_m * work_group_k <= 64)",
+            "the work-group exceeds what the device allows, or what a CPU adds up well",
         ),
         _constraint(
             "sums_fit_local_memory",
