@@ -17,7 +17,7 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from autotune.family import Configuration, Device
+from autotune.family import Configuration, Device, Problem, find_family
 from autotune.trial import BuildState, Request, Trial, TrialState, Winner
 
 if TYPE_CHECKING:
@@ -39,6 +39,13 @@ def time_text(time_ns: float) -> str:
         if time_ns >= size:
             return f"{time_ns / size:.4g} {unit}"
     return f"{time_ns:.4g} ns"
+
+
+def rate_text(problem: Problem, time_ns: float) -> str:
+    """Four digits and a unit: GFLOP/s, or GB/s where there is less than one operation for each byte moved."""
+    if problem.flops < problem.bytes_moved:
+        return f"{problem.bytes_moved / time_ns:.4g} GB/s"
+    return f"{problem.flops / time_ns:.4g} GFLOP/s"
 
 
 def duration_text(seconds: float) -> str:
@@ -129,7 +136,7 @@ class _Progress(ABC):
         left = self._seconds_left()
         parts = [
             "finals" if self._is_in_finals else f"trial {self._trials}{limit}",
-            f"best {self._request.problem.flops / self._best_ns:.4g} GFLOP/s" if self._best_ns < float("inf") else "",
+            f"best {rate_text(self._request.problem, self._best_ns)}" if self._best_ns < float("inf") else "",
             failures_text(self._failures),
             f"{duration_text(left)} left" if left is not None else "",
         ]
@@ -271,7 +278,8 @@ def _outcome_line(outcome: "Outcome") -> str:
     if winner is None:
         return f"nothing ran right {facts}"
     gain = "the default stays" if winner.is_default else f"{gain_text(winner)} over the default"
-    return f"{winner.configuration.algorithm}: {time_text(winner.time_ns)}, {winner.gflops:.4g} GFLOP/s, {gain} {facts}"
+    rate = rate_text(winner.problem, winner.time_ns)
+    return f"{winner.configuration.algorithm}: {time_text(winner.time_ns)}, {rate}, {gain} {facts}"
 
 
 # Results
@@ -321,7 +329,7 @@ def print_outcomes(outcomes: "Sequence[Outcome]", stream: IO[str]) -> None:
     if not outcomes:
         return
     console = _console(stream)
-    columns = ("shape", "calls", "winner", "time", "GFLOP/s", "over default", "over naive", "from")
+    columns = ("shape", "calls", "winner", "time", "rate", "over default", _over_baseline(outcomes), "from")
     rows = [_outcome_row(outcome) for outcome in outcomes]
     hidden = {name for name, values in zip(columns, zip(*rows, strict=True), strict=True) if not any(values)}
     _print_table(console, columns, rows, hidden=hidden)
@@ -330,6 +338,13 @@ def print_outcomes(outcomes: "Sequence[Outcome]", stream: IO[str]) -> None:
         console.print(str(winners[0].configuration), soft_wrap=True)
     elif winners:
         console.print(total_text(outcomes), soft_wrap=True)
+
+
+def _over_baseline(outcomes: "Sequence[Outcome]") -> str:
+    """``over naive``; ``over baseline`` for several families whose plainest kernels have different names."""
+    families = {outcome.request.problem.family for outcome in outcomes}
+    names = {find_family(family).baseline.algorithm for family in families}
+    return f"over {names.pop() if len(names) == 1 else 'baseline'}"
 
 
 def _outcome_row(outcome: "Outcome") -> tuple[str, ...]:
@@ -341,7 +356,7 @@ def _outcome_row(outcome: "Outcome") -> tuple[str, ...]:
         *name,
         winner.configuration.algorithm,
         time_text(winner.time_ns),
-        f"{winner.gflops:.4g}",
+        rate_text(winner.problem, winner.time_ns),
         gain_text(winner),
         baseline_gain_text(winner),
         request.label,
@@ -450,8 +465,7 @@ _NUMBERS = {
     "shapes",
     "GFLOP",
     "time",
-    "GFLOP/s",
-    "over naive",
+    "rate",
 }
 
 

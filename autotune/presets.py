@@ -2,24 +2,29 @@
 
 Products are computed from each network's layer table, one image or sequence at a time. A convolution is
 counted as im2col followed by one product: m output channels, n output pixels, k input channels times the
-window. Depthwise convolutions are no matrix product and are left out. In transformers m counts tokens. Where a
-network multiplies by a transposed matrix (attention scores), the sizes are those of the product.
+window. Depthwise convolutions are no matrix product and are left out. In transformers m counts tokens. Attention is
+one batched product over the heads, with the keys of each head stored as they are made, a row for each position.
 """
 
+import contextlib
 import csv
+import dataclasses
 import re
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 
 from autotune.errors import ProblemError, UsageError
-from autotune.family import Problem
+from autotune.family import Problem, Value
 from autotune.kernels.gemm import GemmProblem
 from autotune.trial import Request
 
 MAX_CALLS = 10**12
 MAX_FILE_BYTES = 4 * 2**20
 MAX_LABEL = 200
+MAX_SHAPE_WORDS = 16
+"""Of a line, looked at as words of the shape: more than any family has."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,6 +61,14 @@ def merge(requests: Iterable[Request]) -> list[Request]:
 
 def _product(label: str, m: int, n: int, k: int, calls: int = 1) -> Request:
     return Request(problem=GemmProblem(m=m, n=n, k=k), calls=calls, label=label)
+
+
+def _attention(tokens: int, context: int, heads: int, head: int, layers: int) -> Iterator[Request]:
+    """`tokens` queries of each head against `context` positions, each head `head` numbers long."""
+    scores = GemmProblem(m=tokens, n=context, k=head, batch=heads, trans_b=1)
+    yield Request(problem=scores, calls=layers, label="attention scores")
+    weighted = GemmProblem(m=tokens, n=head, k=context, batch=heads)
+    yield Request(problem=weighted, calls=layers, label="attention context")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -153,10 +166,8 @@ BERT_TOKENS = 128
 def _bert_base() -> Iterator[Request]:
     """Source: Devlin et al., BERT, 2018: 12 layers, hidden size 768, 12 heads, 3072 in between."""
     layers, hidden, heads, between, tokens = 12, 768, 12, 3072, BERT_TOKENS
-    head = hidden // heads
     yield _product("query, key, value", tokens, hidden, hidden, 3 * layers)
-    yield _product("attention scores", tokens, tokens, head, heads * layers)
-    yield _product("attention context", tokens, head, tokens, heads * layers)
+    yield from _attention(tokens, tokens, heads, hidden // heads, layers)
     yield _product("attention output", tokens, hidden, hidden, layers)
     yield _product("feed-forward in", tokens, between, hidden, layers)
     yield _product("feed-forward out", tokens, hidden, between, layers)
@@ -170,13 +181,13 @@ LLAMA_CONTEXT = 1024
 def _llama_1b(tokens: int, context: int) -> Iterator[Request]:
     """`tokens` new ones, each seeing `context` positions; only the last token goes through the vocabulary.
 
+    Keys and values are shared by four heads each; they are counted as repeated for every head.
     Source: the published configuration of Llama 3.2 1B.
     """
     layers, hidden, heads, key_heads, head, between, vocabulary = 16, 2048, 32, 8, 64, 8192, 128256
     yield _product("query", tokens, heads * head, hidden, layers)
     yield _product("key, value", tokens, key_heads * head, hidden, 2 * layers)
-    yield _product("attention scores", tokens, context, head, heads * layers)
-    yield _product("attention context", tokens, head, context, heads * layers)
+    yield from _attention(tokens, context, heads, head, layers)
     yield _product("attention output", tokens, hidden, heads * head, layers)
     yield _product("gate, up", tokens, between, hidden, 2 * layers)
     yield _product("down", tokens, hidden, between, layers)
@@ -215,21 +226,29 @@ PRESETS = {
 }
 
 
+def size_names(problem_type: type[Problem]) -> tuple[str, ...]:
+    """The sizes that a problem cannot be without, in order: m, n, k."""
+    fields = dataclasses.fields(problem_type)
+    return tuple(f.name for f in fields if f.type is int and f.default is dataclasses.MISSING)
+
+
 def read_shapes(path: Path, problem_type: type[Problem] = GemmProblem) -> list[Request]:
     """Sizes from a text file, equal ones merged.
 
-    One a line: ``M,N,K [xCOUNT] [label]``; ``#`` begins a comment. Or CSV: a header naming the sizes and,
-    if wanted, ``calls`` and ``label``. Raises UsageError naming file and line.
+    One a line: ``SHAPE [words of the shape] [xCOUNT] [label]``; ``#`` begins a comment. Or CSV: a header naming the
+    fields of the problem and, if wanted, ``calls`` and ``label``; an empty cell leaves a field at its default.
+    Raises UsageError naming file and line.
     """
     lines = [(number, _without_comment(line)) for number, line in enumerate(_read_lines(path), start=1)]
     lines = [(number, line) for number, line in lines if line]
     if not lines:
         raise UsageError(f"{path}: holds no shapes", hint="one a line, such as 512,512,512 x3 label")
     header = [name.strip().lower() for name in lines[0][1].split(",")]
+    is_csv = not set(header).isdisjoint(size_names(problem_type))
     requests = []
-    for number, line in lines[1:] if "m" in header else lines:
+    for number, line in lines[1:] if is_csv else lines:
         try:
-            requests.append(_from_csv(header, line, problem_type) if "m" in header else _from_line(line, problem_type))
+            requests.append(_from_csv(header, line, problem_type) if is_csv else _from_line(line, problem_type))
         except UsageError as error:
             raise UsageError(f"{path}:{number}: {error.message}", hint=error.hint) from error
     if not requests:
@@ -258,11 +277,26 @@ def _without_comment(line: str) -> str:
 
 
 def _from_line(line: str, problem_type: type[Problem]) -> Request:
-    shape, *rest = re.sub(r"\s*,\s*", ",", line, count=5).split(maxsplit=1)
-    count, label = "1", "".join(rest)
-    if match := re.match(r"[xX](\S+)(?:\s+|$)", label):
-        count, label = match[1], label[match.end() :]
-    return Request(problem=problem_type.parse(shape), calls=_calls(count), label=_label(label))
+    line = re.sub(r"(?<=[0-9])\s*,\s*(?=[-+]?[0-9])", ",", line)
+    end = _shape_end(line, problem_type)
+    problem, rest = problem_type.parse(line[:end]), line[end:].strip()
+    if re.match(r"[A-Za-z_]+=", rest):
+        # What looks like a value and does not fit is no label: this parse says why.
+        problem_type.parse(f"{line[:end]} {rest.split(maxsplit=1)[0]}")
+    count, label = "1", rest
+    if match := re.match(r"[xX](\S+)(?:\s+|$)", rest):
+        count, label = match[1], rest[match.end() :]
+    return Request(problem=problem, calls=_calls(count), label=_label(label))
+
+
+def _shape_end(line: str, problem_type: type[Problem]) -> int:
+    """Where the longest beginning of a line that is a shape ends, or else its first word."""
+    ends = [word.end() for word in islice(re.finditer(r"\S+", line), MAX_SHAPE_WORDS)]
+    for end in reversed(ends):
+        with contextlib.suppress(ProblemError):
+            problem_type.parse(line[:end])
+            return end
+    return ends[0]
 
 
 def _from_csv(header: list[str], line: str, problem_type: type[Problem]) -> Request:
@@ -276,8 +310,19 @@ def _from_csv(header: list[str], line: str, problem_type: type[Problem]) -> Requ
         raise UsageError(f"{len(cells)} cells under a header of {len(header)}")
     row = dict(zip(header, cells, strict=True))
     calls, label = _calls(row.pop("calls", "1")), _label(row.pop("label", ""))
-    sizes = {name: _integer(name, text) for name, text in row.items()}
-    return Request(problem=problem_type.from_dict(sizes), calls=calls, label=label)
+    problem = problem_type.from_dict(_values(row, problem_type))
+    return Request(problem=problem, calls=calls, label=label)
+
+
+def _values(row: Mapping[str, str], problem_type: type[Problem]) -> dict[str, Value]:
+    fields = {field.name: field for field in dataclasses.fields(problem_type)}
+    values: dict[str, Value] = {}
+    for name, text in row.items():
+        field = fields.get(name)
+        if not text and field is not None and field.default is not dataclasses.MISSING:
+            continue
+        values[name] = _integer(name, text) if field is not None and field.type is int else text
+    return values
 
 
 def _integer(name: str, text: str) -> int:
@@ -294,5 +339,7 @@ def _calls(text: str) -> int:
 
 def _label(text: str) -> str:
     if len(text) > MAX_LABEL or not text.isprintable():
-        raise UsageError(f"a label is at most {MAX_LABEL} printable characters", hint="M,N,K [xCOUNT] [label]")
+        raise UsageError(
+            f"a label is at most {MAX_LABEL} printable characters", hint="SHAPE [words of the shape] [xCOUNT] [label]"
+        )
     return text

@@ -3,6 +3,7 @@
 import io
 import json
 import os
+import shlex
 import signal
 import sqlite3
 import subprocess
@@ -29,13 +30,17 @@ from autotune.display import (
     gain_text,
     print_devices,
     progress,
+    rate_text,
     time_text,
     total_text,
 )
-from autotune.errors import UsageError
-from autotune.family import Configuration, Device, DeviceLimits
+from autotune.errors import AutotuneError, UsageError
+from autotune.family import Configuration, Device, DeviceLimits, Problem, find_family
 from autotune.kernels.gemm import GemmProblem
+from autotune.kernels.reduce import ReduceProblem
+from autotune.profile import find_profile
 from autotune.search import Budget, Listener, Outcome
+from autotune.store import Store
 from autotune.trial import Measurement, Provenance, Request, Timer, Trial, TrialState, Winner
 
 COMMANDS = ("devices", "presets", "run", "compile", "lookup", "export", "import")
@@ -53,7 +58,7 @@ NAIVE = Configuration.of("naive", work_group_m=0, work_group_n=0)
 START = Configuration.of("dot", vector_width=4)
 
 
-def _winner(problem: GemmProblem, time_ns: float = 1e6, **changes: Any) -> Winner:
+def _winner(problem: Problem, time_ns: float = 1e6, **changes: Any) -> Winner:
     provenance = Provenance(
         driver="1", template_hash="0" * 12, space_version=1, tool_version="0.1.0", measured_at="2026-01-01T00:00:00Z"
     )
@@ -100,7 +105,6 @@ class FakeTune:
         self.requests, self.budget, self.options = list(requests), budget, options
         outcomes = []
         for number, request in enumerate(requests, start=1):
-            assert isinstance(request.problem, GemmProblem)
             listener.problem_started(request, number, len(requests), 5000, 85 if number == 1 else 0)
             listener.trial_finished(request, _trial(1e6), 1, 1e6)
             listener.trial_finished(request, _trial(None), 2, 1e6)
@@ -151,8 +155,12 @@ def test_examples_in_help_are_accepted(command: str, capsys: pytest.CaptureFixtu
     with pytest.raises(SystemExit):
         main([command, "--help"])
     for line in capsys.readouterr().out.split("example")[1].splitlines()[1:]:
-        arguments = line.split(">")[0].split()[1:]
-        assert not arguments or make_parser().parse_args(arguments).command
+        arguments = shlex.split(line.split(">")[0])[1:]
+        options = make_parser().parse_args(arguments) if arguments else None
+        shapes = getattr(options, "shape", None) or []
+        problem_type = find_family(getattr(options, "family", None) or "gemm").problem_type
+        for shape in [",".join(shapes)] if command == "lookup" and shapes else shapes:
+            assert problem_type.parse(shape).flops > 0
 
 
 @pytest.mark.parametrize("arguments", [["--help"], ["run", "--help"], ["--version"], ["presets"], ["run", "--device"]])
@@ -175,6 +183,7 @@ def test_version(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 RUN = ("run", "--device", "adreno", "--shape", "8,8,8")
+REDUCE = ("run", "--device", "adreno", "--family", "reduce")
 
 
 @pytest.mark.parametrize(
@@ -209,13 +218,25 @@ RUN = ("run", "--device", "adreno", "--shape", "8,8,8")
         ((*RUN, "--seed", "-1"), "--seed: '-1' is no integer"),
         ((*RUN, "--algorithm", "magic"), "gemm has no algorithm 'magic' (there are naive"),
         ((*RUN, "--fast"), "unrecognized arguments: --fast"),
-        (("lookup", "--device", "adreno", "-1", "2", "3"), "a size: '-1' is no integer from 1"),
-        (("lookup", "--device", "adreno", "1", "2", "3.5"), "a size: '3.5' is no integer"),
-        (("lookup", "--device", "adreno", "1", "2"), "required: K"),
+        ((*RUN, "--family", "fft"), "argument --family: invalid choice: 'fft' (choose from"),
+        ((*RUN, "--family", "reduce"), "'8,8,8' is not a shape (write BATCH,CHANNELS"),
+        ((*RUN, "nt"), "'nt' is not a shape"),
+        ((*REDUCE, "--shape", "8,8,median"), "reduce has no 'median'"),
+        ((*REDUCE, "--shape", "8,8", "--algorithm", "naive"), "reduce has no algorithm 'naive' (there are serial"),
+        ((*REDUCE, "--preset", "bert-base", "--algorithm", "serial"), "gemm has no algorithm 'serial'"),
+        (("compile", "--device", "adreno", "--family", "reduce", "--shape", "1,2,3"), "'1,2,3' is not a shape"),
+        (("lookup", "--device", "adreno", "-1", "2", "3"), "m must be at least 1, not -1"),
+        (("lookup", "--device", "adreno", "1", "2", "3.5"), "'1,2,3.5' is not a shape"),
+        (("lookup", "--device", "adreno", "1", "2"), "'1,2' is not a shape (write M,N,K"),
+        (("lookup", "--device", "adreno", "1,2,3", "up"), "'1,2,3,up' is not a shape"),
+        (("lookup", "--device", "adreno", ""), "'' is not a shape"),
+        (("lookup", "--device", "adreno"), "required: SHAPE"),
+        (("lookup", "--device", "adreno", "--family", "reduce", "1", "2", "3"), "'1,2,3' is not a shape (write BATCH"),
         (("lookup", "--device", "a", "1", "2", "3", "--db", "x", "--table", "y"), "not allowed with"),
         (("lookup", "--device", "a", "1", "2", "3", "--db", "postgresql://h/d"), "lookup reads files (autotune export"),
         (("export", "--format", "xml"), "invalid choice: 'xml'"),
         (("export", "--format", "sqlite"), "a SQLite table is a file (--output FILE)"),
+        (("export", "--format", "sqlite", "--output", "x", "--family", "gemm"), "holds every kernel family (leave out"),
         (("presets", "alexnet"), "there is no preset 'alexnet'"),
     ],
 )
@@ -406,6 +427,38 @@ def test_run_merges_all_sources_and_passes_its_options_on(
     assert "continuing" not in captured.out
 
 
+def test_run_reads_words_of_shapes_and_tunes_another_family(
+    tune: FakeTune, tmp_path: Path, database: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "rows.txt"
+    path.write_text("64,1000 max float16 x3 rows\n")
+    assert main(["run", "--device", "730", "--shape", "8,8,8", "9,9,9 nt batch=4", "--db", database]) == 0
+    assert [request.problem.label for request in tune.requests] == ["8x8x8", "9x9x9 nt batch=4"]
+    assert main([*REDUCE, "--shape", "64,1000", "--shapes", str(path), "--trials", "1", "--db", database]) == 0
+    expected = ReduceProblem(batch=64, channels=1000, operation="max", dtype="float16")
+    assert tune.requests == [
+        Request(problem=ReduceProblem(batch=64, channels=1000)), Request(problem=expected, calls=3, label="rows")
+    ]  # fmt: skip
+    captured = capsys.readouterr()
+    assert "over naive" in captured.out and "over serial" in captured.out
+    assert "best 0.2563 GB/s" in captured.err  # 64 rows of 1001 numbers of 4 bytes in 1 ms
+    main([*REDUCE, "--shape", "8,8", "--preset", "bert-base", "--trials", "1", "--db", database])
+    assert "over baseline" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(("family", "label"), [("gemm", "512x512x512"), ("reduce", "512x512 sum")])
+@pytest.mark.usefixtures("tune")
+def test_compile_takes_512_for_every_size_when_no_shape_is_given(
+    family: str, label: str, database: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def refuse(device: Device, problem: Problem, *_: Any, **__: Any) -> None:
+        raise AutotuneError(f"{device.slug} is asked to build {problem.label}")
+
+    monkeypatch.setattr("autotune.compiling.compile_space", refuse)
+    assert main(["compile", "--device", "adreno", "--family", family, "--quiet", "--db", database]) == 1
+    assert capsys.readouterr().err == f"autotune: error: adreno-730 is asked to build {label}\n"
+
+
 def test_run_says_which_budget_it_takes(tune: FakeTune, database: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main([*RUN, "--db", database]) == 0
     assert tune.budget == Budget(trials=100)
@@ -492,6 +545,131 @@ def test_the_second_interrupt_ends_at_once_unless_interrupts_are_ignored(ignored
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     expected = (0, "False\nalive\n") if ignored else (130, "True\n")
     assert (done.returncode, done.stdout) == expected
+
+
+# lookup and export
+
+
+@pytest.mark.parametrize(
+    ("words", "problem"),
+    [
+        ("512 512 512", GemmProblem(m=512, n=512, k=512)),
+        ("512,512,512", GemmProblem(m=512, n=512, k=512)),
+        ("512x512x512", GemmProblem(m=512, n=512, k=512)),
+        ("512, 512, 512", GemmProblem(m=512, n=512, k=512)),
+        ("512 512 512 nt float16 batch=4", GemmProblem(m=512, n=512, k=512, trans_b=1, mode="float16", batch=4)),
+        ("512,512,512 tn", GemmProblem(m=512, n=512, k=512, trans_a=1)),
+        ("--family reduce 512 768 max", ReduceProblem(batch=512, channels=768, operation="max")),
+        (
+            "--family reduce 512,768 mean float16",
+            ReduceProblem(batch=512, channels=768, operation="mean", dtype="float16"),
+        ),
+        ("--family reduce 512x768", ReduceProblem(batch=512, channels=768)),
+    ],
+)
+@pytest.mark.usefixtures("tune")
+def test_lookup_reads_a_shape_in_words(
+    words: str, problem: Problem, tables: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["lookup", "--device", "adreno", *words.split(), "--table", str(tables), "--json"]) == 0
+    answer = json.loads(capsys.readouterr().out)
+    assert (answer["device"], answer["problem"]) == ("adreno-730", problem.to_dict())
+    quoted = [words] if "--" not in words else [*words.split(maxsplit=2)]
+    assert main(["lookup", "--device", "adreno", *quoted, "--table", str(tables), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out) == answer
+
+
+def test_lookup_of_an_untuned_device_of_this_machine_is_its_default(
+    tune: FakeTune, tables: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """With its own limits: of its slug alone nobody could tell that it has images."""
+    here = replace(DEVICE, slug="adreno-740", model="Adreno 740")
+    monkeypatch.setattr("autotune.device.discovery.discover", lambda: [here])
+    assert main(["lookup", "--device", "740", "512,512,512", "--table", str(tables), "--json"]) == 0
+    answer = json.loads(capsys.readouterr().out)
+    profile = find_profile(here)
+    default = find_family("gemm").default(GemmProblem(m=512, n=512, k=512), here.limits, profile.starting("gemm"))
+    assert (answer["device"], answer["match"]) == ("adreno-740", "default")
+    assert answer["configuration"] == default.to_dict()
+    assert "has no device 'adreno-740' (there: adreno-730)" in answer["because"]
+
+
+@pytest.fixture
+def stored(database: str) -> str:
+    """A database with a winner of each family."""
+    gemm = _winner(GemmProblem(m=8, n=8, k=8), configuration=NAIVE)
+    reduce = _winner(ReduceProblem(batch=64, channels=1000), configuration=find_family("reduce").baseline)
+    with Store.open(database) as store:
+        assert store.import_winners([gemm, reduce], [DEVICE]) == (2, 0)
+    return database
+
+
+@pytest.fixture
+def tables(stored: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Path:
+    path = tmp_path / "tables.json"
+    assert main(["export", "--format", "json", "--output", str(path), "--db", stored]) == 0
+    capsys.readouterr()
+    return path
+
+
+def _families(table: str) -> list[list[str]]:
+    return [[entry["family"] for entry in device["entries"]] for device in json.loads(table)["devices"]]
+
+
+def test_json_holds_every_family_and_comes_back_whole(
+    stored: str, tables: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert _families(tables.read_text()) == [["gemm", "reduce"]]
+    other = str(tmp_path / "other.sqlite")
+    assert main(["import", str(tables), "--db", other]) == 0
+    assert capsys.readouterr().out == "2 taken over, 0 left as they were\n"
+    assert main(["export", "--format", "json", "--db", other]) == 0
+    assert capsys.readouterr().out == tables.read_text()
+    assert main(["export", "--format", "json", "--family", "reduce", "--db", stored]) == 0
+    assert _families(capsys.readouterr().out) == [["reduce"]]
+
+
+def test_other_forms_hold_every_family_that_they_can(stored: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["export", "--format", "markdown", "--db", stored]) == 0
+    text = capsys.readouterr().out
+    assert "| 8x8x8 |" in text and "| 64x1000 sum |" in text
+    assert main(["export", "--format", "c", "--db", stored]) == 0
+    captured = capsys.readouterr()
+    assert "autotune_find_gemm_adreno_730" in captured.out
+    assert captured.err == "left out: reduce has no export to C (export it to json)\n"
+    assert main(["export", "--format", "csv", "--db", stored]) == 2
+    assert "one kernel family, and gemm, reduce are stored (--family gemm)" in capsys.readouterr().err
+    assert main(["export", "--format", "csv", "--family", "reduce", "--db", stored]) == 0
+    header, row = capsys.readouterr().out.splitlines()
+    assert header.startswith("device,family,batch,channels,") and row.startswith("adreno-730,reduce,64,1000,sum,")
+    assert main(["export", "--format", "c", "--family", "reduce", "--db", stored]) == 2
+    assert "reduce has no export to C" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("form", ["json", "csv", "markdown", "c", "sqlite"])
+def test_export_of_a_device_without_a_table_names_those_there_are(
+    tune: FakeTune,
+    stored: str,
+    tmp_path: Path,
+    form: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setattr("autotune.device.discovery.discover", lambda: [replace(DEVICE, slug="adreno-740")])
+    output = tmp_path / "table"
+    assert main(["export", "--device", "adreno", "--format", form, "--output", str(output), "--db", stored]) == 2
+    assert "nothing is stored for adreno-740 (there are adreno-730)" in capsys.readouterr().err
+    assert not output.exists()
+
+
+@pytest.mark.parametrize("form", ["json", "csv", "markdown", "c"])
+def test_export_of_an_empty_database_is_an_empty_table(
+    database: str, form: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    Store.open(database).close()
+    assert main(["export", "--format", form, "--db", database]) == 0
+    captured = capsys.readouterr()
+    assert (len(captured.out) > 10, captured.err) == (True, "")
 
 
 # Progress
@@ -583,6 +761,12 @@ def test_texts_for_people() -> None:
     problem = GemmProblem(m=1, n=1, k=1)
     assert gain_text(_winner(problem, is_default=True)) == "1x (the default)"
     assert gain_text(_winner(problem, samples=0)) == "2x (provisional)"
+
+
+def test_rate_is_of_memory_where_memory_bounds() -> None:
+    assert rate_text(GemmProblem(m=100, n=100, k=50), 1e6) == "1 GFLOP/s"
+    assert rate_text(ReduceProblem(batch=1000, channels=249), 1e6) == "1 GB/s"
+    assert rate_text(ReduceProblem(batch=1000, channels=249, dtype="float16"), 1e6) == "0.5 GB/s"
 
 
 def test_total_weighs_by_calls_and_says_what_it_leaves_out() -> None:

@@ -1,11 +1,13 @@
 """Presets against the totals published for each network, and files of shapes, good and hostile."""
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from autotune.errors import UsageError
 from autotune.kernels.gemm import GemmProblem
+from autotune.kernels.reduce import ReduceProblem
 from autotune.presets import (
     MAX_FILE_BYTES,
     PRESETS,
@@ -14,6 +16,7 @@ from autotune.presets import (
     preset,
     read_shapes,
     resnet50_layers,
+    size_names,
 )
 from autotune.trial import Request
 
@@ -29,7 +32,7 @@ def _calls(requests: list[Request]) -> dict[str, int]:
 def _weights(requests: list[Request], *, without: str) -> int:
     """Elements of B over all products whose B is a weight matrix, not an activation."""
     return sum(
-        request.calls * request.problem.n * request.problem.k
+        request.calls * request.problem.batch * request.problem.n * request.problem.k
         for request in requests
         if isinstance(request.problem, GemmProblem) and without not in request.label
     )
@@ -79,14 +82,15 @@ def test_bert_base_matches_published_totals() -> None:
     # 22.5 GFLOP are told for 128 tokens (Jiao et al., TinyBERT, 2019); the rest is no matrix product.
     assert 2 * _multiply_adds(requests) == pytest.approx(22.5e9, rel=0.01)
     assert _weights(requests, without="attention s") - 144 * 64 * 128 - 768**2 == 12 * 7_077_888
-    assert _calls(requests)["128x128x64"] == 12 * 12
+    assert _calls(requests)["128x128x64 nt batch=12"] == 12
+    assert _calls(requests)["128x64x128 batch=12"] == 12
 
 
 @pytest.mark.parametrize(("name", "tokens"), [("llama-1b-prefill", 128), ("llama-1b-decode", 1)])
 def test_llama_multiplies_by_every_published_weight(name: str, tokens: int) -> None:
     requests = preset(name)
     attention = sum(
-        request.calls * request.problem.n * request.problem.k
+        request.calls * request.problem.batch * request.problem.n * request.problem.k
         for request in requests
         if isinstance(request.problem, GemmProblem) and request.label in ("attention scores", "attention context")
     )
@@ -96,7 +100,13 @@ def test_llama_multiplies_by_every_published_weight(name: str, tokens: int) -> N
 
 
 def test_llama_decode_sees_the_whole_context() -> None:
-    assert _calls(preset("llama-1b-decode"))["1x1024x64"] == 16 * 32
+    calls = _calls(preset("llama-1b-decode"))
+    assert (calls["1x1024x64 nt batch=32"], calls["1x64x1024 batch=32"]) == (16, 16)
+
+
+def test_llama_attention_costs_as_much_as_its_heads_one_by_one() -> None:
+    attention = [r for r in preset("llama-1b-prefill") if r.label.startswith("attention") and "output" not in r.label]
+    assert _multiply_adds(attention) == 16 * 32 * 2 * 128 * 128 * 64
 
 
 def test_unknown_preset_names_those_there_are() -> None:
@@ -127,7 +137,7 @@ def test_shapes_file_with_counts_labels_and_comments(tmp_path: Path) -> None:
     path = _file(
         tmp_path,
         "\ufeff# our model\r\n\r\n512,512,512\n64 , 32,16 x3 first layer  # slow\n1x2x3\tX10\n"
-        "64,32,16\n7,5,3 #label\n8,8,8,16,16,16 extra rows x2",
+        "64,32,16\n7,5,3 #label\n8,8,8 lda=16 ldb=16 ldc=16 extra rows x2",
     )
     assert read_shapes(path) == [
         Request(problem=GemmProblem(m=512, n=512, k=512)),
@@ -144,6 +154,45 @@ def test_shapes_file_as_csv_in_any_order_of_columns(tmp_path: Path) -> None:
         Request(problem=GemmProblem(m=1, n=2, k=3), calls=4, label="one, two"),
         Request(problem=GemmProblem(m=4, n=5, k=6)),
     ]
+
+
+@pytest.mark.parametrize(
+    ("line", "problem", "calls", "label"),
+    [
+        ("64,32,16 nt float16 batch=12 x3 scores", {"trans_b": 1, "mode": "float16", "batch": 12}, 3, "scores"),
+        ("64,32,16 tn lda=70 ldb=40", {"trans_a": 1, "lda": 70, "ldb": 40}, 1, ""),
+        ("64,32,16 lda=70 stride_a=1200 tn", {"trans_a": 1, "lda": 70, "stride_a": 1200}, 1, ""),
+        ("64,32,100 lda=70 tn", {"k": 100, "trans_a": 1, "lda": 70}, 1, ""),  # too small a pitch without the tn
+        ("64, 32, 16 first, then int8", {}, 1, "first, then int8"),
+        ("64,32,16 X7 nt", {}, 7, "nt"),
+        ("64,32,16 1x1 reduce", {}, 1, "1x1 reduce"),
+    ],
+)
+def test_words_belong_to_the_shape_as_long_as_they_fit(
+    tmp_path: Path, line: str, problem: dict[str, Any], calls: int, label: str
+) -> None:
+    expected = GemmProblem(**{"m": 64, "n": 32, "k": 16, **problem})
+    assert read_shapes(_file(tmp_path, line)) == [Request(problem=expected, calls=calls, label=label)]
+
+
+def test_shapes_of_another_family_as_lines_and_as_csv(tmp_path: Path) -> None:
+    lines = _file(tmp_path, "512,768\n64 , 1000,max,float16 x2 pooling\n8,9 max pool\n")
+    half = ReduceProblem(batch=64, channels=1000, operation="max", dtype="float16")
+    assert read_shapes(lines, ReduceProblem) == [
+        Request(problem=ReduceProblem(batch=512, channels=768)),
+        Request(problem=half, calls=2, label="pooling"),
+        Request(problem=ReduceProblem(batch=8, channels=9, operation="max"), label="pool"),
+    ]
+    table = _file(tmp_path, "channels,batch,operation,pitch,label\n768,512,mean,,rows\n9,8,,12,\n")
+    assert read_shapes(table, ReduceProblem) == [
+        Request(problem=ReduceProblem(batch=512, channels=768, operation="mean"), label="rows"),
+        Request(problem=ReduceProblem(batch=8, channels=9, pitch=12)),
+    ]
+
+
+def test_the_sizes_a_shape_cannot_be_without() -> None:
+    assert size_names(GemmProblem) == ("m", "n", "k")
+    assert size_names(ReduceProblem) == ("batch", "channels")
 
 
 @pytest.mark.parametrize(
@@ -164,6 +213,9 @@ def test_shapes_file_as_csv_in_any_order_of_columns(tmp_path: Path) -> None:
         ("9" * 10000 + ",1,1", ":1: .* is not a shape"),
         ("1,2,3 " + "l" * 1000, ":1: a label is at most"),
         ("1,2,3 bell\a", ":1: a label is at most"),
+        ("1,2,3 lda=2 slow", ":1: lda must be at least 3"),
+        ("1,2,3 nt batch=none x3", ":1: '1,2,3 nt batch=none' is not a shape"),
+        ("4 , 0 , 6", ":1: n must be at least 1"),
         ("1,2,3\n\xff\xfe".encode("latin-1"), ":2: is not text in UTF-8"),
         (b"\x7fELF\x02\0\0\0\xf0", ":1: is not text"),
         (b"1,2,3\0", ":1:"),
@@ -172,6 +224,9 @@ def test_shapes_file_as_csv_in_any_order_of_columns(tmp_path: Path) -> None:
         ("m,n,k\n1,2,\u0663", ":2: k is"),
         ("m,n,k,m\n1,2,3,4", ":2: the header names a column twice"),
         ("m,n,k,colour\n1,2,3,4", ":2: gemm has no size named 'colour'"),
+        ("m,n,k,colour\n1,2,3,blue", ":2: gemm has no size named 'colour'"),
+        ("m,n,k,mode\n1,2,3,fast", ":2: gemm has no numeric mode 'fast'"),
+        ("m,n,k\n1,2,", ":2: k is '', not an integer"),
         ("m,n\n1,2", ":2: gemm needs k"),
         ('m,n,k,label\n1,2,3,"open', ":2:"),
         ("m,n,k,calls\n1,2,3,0", ":2: '0' is not a number of calls"),

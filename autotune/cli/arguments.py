@@ -6,8 +6,9 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 import autotune
-from autotune.cli import building, commands, run
+from autotune.cli import building, commands, exporting, run
 from autotune.errors import UsageError
+from autotune.family import family_names
 
 MAX_SECONDS = 366 * 24 * 3600
 FORMATS = ("json", "csv", "markdown", "c", "sqlite")
@@ -57,6 +58,28 @@ def _add_device(parser: argparse.ArgumentParser, *, required: bool = True) -> No
     )
 
 
+def _add_family(parser: argparse.ArgumentParser, meaning: str, *, default: str | None = "gemm") -> None:
+    parser.add_argument(
+        "--family",
+        metavar="NAME",
+        choices=family_names(),
+        default=default,
+        help=f"kernel family, {' or '.join(family_names())}: {meaning}" + (f" ({default})" if default else ""),
+    )
+
+
+def _add_shape(parser: argparse.ArgumentParser, meaning: str) -> None:
+    parser.add_argument(
+        "--shape",
+        metavar="SHAPE",
+        nargs="+",
+        action="extend",
+        default=[],
+        help=f"{meaning}; one value each, quoted where it has words: "
+        '512,512,512 "64,64,64 nt float16 batch=12"; for reduce BATCH,CHANNELS[,operation[,dtype]]',
+    )
+
+
 def _add_database(parser: Any) -> None:
     parser.add_argument(
         "--db", metavar="X", help="SQLite file or SQLAlchemy URL; by default a file in the user's data folder"
@@ -96,24 +119,21 @@ def _add_run(subparsers: Any) -> None:
         "run --device cpu --shape 512,512,512 --budget 2m",
         "run --device adreno --shape 64,3136,576 1000,1,2048 --trials 200 --algorithm microtile",
         "run --device mali --preset resnet50 --budget 1h --db phone.sqlite",
+        'run --device cpu --shape 512,512,512 "64,64,64 nt float16" --trials 50',
+        "run --device cpu --family reduce --shape 64,1000 512,768,max --budget 1m",
         "run --device gpu --shapes shapes.txt --trials 100 --json > winners.json",
     )
     _add_device(parser)
-    parser.add_argument(
-        "--shape",
-        metavar="M,N,K",
-        nargs="+",
-        action="extend",
-        default=[],
-        help="sizes of one product; several can be given",
-    )
+    _add_family(parser, "of the shapes given here; a preset knows its own")
+    _add_shape(parser, "a shape to tune for")
     parser.add_argument(
         "--shapes",
         metavar="FILE",
         type=Path,
         action="append",
         default=[],
-        help="one shape a line, M,N,K [xCOUNT] [label], # begins a comment; or CSV with the header m,n,k,calls,label",
+        help="one shape a line, SHAPE [words of the shape] [xCOUNT] [label], # begins a comment; "
+        "or CSV with the header m,n,k,calls,label",
     )
     parser.add_argument(
         "--preset", metavar="NAME", action="append", default=[], help="the products of a network; see autotune presets"
@@ -144,13 +164,9 @@ def _add_compile(subparsers: Any) -> None:
         "compile --device mali --shape 512,512,512 --jobs 8 --db phone.sqlite --json > builds.json",
     )
     _add_device(parser)
-    parser.add_argument(
-        "--shape",
-        metavar="M,N,K",
-        nargs="+",
-        action="extend",
-        default=[],
-        help=f"sizes whose valid configurations to build; {building.DEFAULT_SHAPE} when left out",
+    _add_family(parser, "whose configurations to build")
+    _add_shape(
+        parser, f"a shape whose valid configurations to build; {building.DEFAULT_SIZE} for every size when left out"
     )
     parser.add_argument(
         "--algorithm", metavar="NAME", nargs="+", action="extend", default=[], help="build these alone: naive, dot, ..."
@@ -172,11 +188,15 @@ def _add_lookup(subparsers: Any) -> None:
         commands.lookup_command,
         "Print the configuration to use for a shape: measured, nearest measured, or the default.",
         "lookup --device cpu 512 512 512 --explain",
-        "lookup --device adreno-730 64 3136 576 --table table.json --json",
+        "lookup --device adreno-730 64,3136,576 --table table.json --json",
+        "lookup --device cpu 512 512 512 nt float16 batch=4",
+        "lookup --device cpu --family reduce 512 768 max",
     )
     _add_device(parser)
-    for size in ("m", "n", "k"):
-        parser.add_argument(size, metavar=size.upper(), type=_size)
+    _add_family(parser, "of the shape")
+    parser.add_argument(
+        "shape", metavar="SHAPE", nargs="+", help="sizes and words: M N K [nt] [float16] [batch=4], or M,N,K"
+    )
     parser.add_argument("--explain", action="store_true", help="say where the answer comes from and why")
     source = parser.add_mutually_exclusive_group()
     source.add_argument("--table", metavar="FILE", type=Path, help="an exported table (JSON or SQLite)")
@@ -188,12 +208,14 @@ def _add_export(subparsers: Any) -> None:
     parser = _add(
         subparsers,
         "export",
-        commands.export_command,
+        exporting.export_command,
         "Write the tuning table of a device, or of all, for use in an application.",
         "export --device adreno-730 --format c --output autotune_adreno_730.h",
+        "export --format csv --family reduce",
         "export --format json > tables.json",
     )
     _add_device(parser, required=False)
+    _add_family(parser, "all that are stored when left out; CSV holds one", default=None)
     parser.add_argument("--format", choices=FORMATS, required=True, help="form of the table")
     parser.add_argument("--output", metavar="FILE", type=Path, help="where to; standard output when left out")
     _add_database(parser)
@@ -244,7 +266,3 @@ def _jobs(text: str) -> int:
 
 def _seed(text: str) -> int:
     return _integer("--seed", text, 0, 2**31 - 1)
-
-
-def _size(text: str) -> int:
-    return _integer("a size", text, 1, 2**31 - 1)

@@ -6,19 +6,20 @@ import sys
 from typing import TYPE_CHECKING
 
 from autotune.cli.output import plain_compilation, print_json, standard_error, tell
-from autotune.cli.run import FAMILY, STOPPED, Interrupts, check_algorithms
+from autotune.cli.run import STOPPED, Interrupts, check_algorithms
 from autotune.family import find_family
 
 if TYPE_CHECKING:
     from autotune.compiling import Report
+    from autotune.family import Problem
 
-DEFAULT_SHAPE = "512,512,512"
+DEFAULT_SIZE = 512
+"""Of every size, where no shape is given."""
 
 
 def compile_command(options: argparse.Namespace) -> int:
-    problem_type = find_family(FAMILY).problem_type
-    problems = [problem_type.parse(text) for text in options.shape or [DEFAULT_SHAPE]]
-    check_algorithms(options.algorithm)
+    problems = _problems(options)
+    check_algorithms(options.family, options.algorithm)
     from autotune.compiling import Extent, compile_space
     from autotune.device.discovery import discover, select
     from autotune.display import building
@@ -41,6 +42,14 @@ def compile_command(options: argparse.Namespace) -> int:
                 )
             )
     return _report(options, reports, was_stopped=interrupts.are_requested)
+
+
+def _problems(options: argparse.Namespace) -> "list[Problem]":
+    from autotune.presets import size_names
+
+    problem_type = find_family(options.family).problem_type
+    default = ",".join([str(DEFAULT_SIZE)] * len(size_names(problem_type)))
+    return [problem_type.parse(text) for text in options.shape or [default]]
 
 
 def _report(options: argparse.Namespace, reports: "list[Report]", *, was_stopped: bool) -> int:

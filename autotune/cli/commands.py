@@ -1,19 +1,14 @@
-"""The commands besides `run`: devices, presets, lookup, export, import."""
+"""The commands that neither measure nor build nor write a table: devices, presets, lookup, import."""
 
 import argparse
-import contextlib
+import re
 import sys
-from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-from autotune.cli.output import plain_request, plain_tuned, print_json, tell, write
-from autotune.cli.run import FAMILY
-from autotune.errors import DeviceSelectionError, UsageError
+from autotune.cli.devices import named_device
+from autotune.cli.output import plain_request, plain_tuned, print_json
+from autotune.errors import UsageError
 from autotune.family import find_family
-
-if TYPE_CHECKING:
-    from autotune.family import Device
 
 
 def devices_command(options: argparse.Namespace) -> int:
@@ -57,10 +52,11 @@ def lookup_command(options: argparse.Namespace) -> int:
     source = options.table or _database_file(options.db)
     from autotune.lookup import TuningTable
 
-    problem = find_family(FAMILY).problem_type.from_dict({"m": options.m, "n": options.n, "k": options.k})
+    words = re.findall(r"[^\s,]+", " ".join(options.shape))
+    problem = find_family(options.family).problem_type.parse(",".join(words))
     table = TuningTable.open(source)
-    device = _named_device(options.device, table.devices)
-    tuned = table.find(device.slug, problem)
+    device = named_device(options.device, table.devices)
+    tuned = table.find(device, problem)
     if options.json:
         print_json({"device": device.slug, "problem": problem.to_dict(), **plain_tuned(tuned)})
         return 0
@@ -88,23 +84,6 @@ def _database_file(database: str | None) -> Path | None:
     return Path(database)
 
 
-def export_command(options: argparse.Namespace) -> int:
-    if options.format == "sqlite" and options.output is None:
-        raise UsageError("a SQLite table is a file", hint="--output FILE")
-    from autotune.export import export_table
-    from autotune.store import Store
-
-    with Store.open(options.db, read_only=True) as store:
-        slug = _named_device(options.device, store.devices()).slug if options.device else None
-        if options.format == "sqlite":
-            store.snapshot(options.output, slug)
-        else:
-            write(options.output, export_table(store, slug, FAMILY, options.format))
-    if options.output is not None:
-        tell(f"wrote {options.output}")
-    return 0
-
-
 def import_command(options: argparse.Namespace) -> int:
     from autotune.export import read_table
     from autotune.store import Store
@@ -114,19 +93,3 @@ def import_command(options: argparse.Namespace) -> int:
         added, kept = store.import_winners(winners, devices)
     print(f"{added} taken over, {kept} left as they were")
     return 0
-
-
-def _named_device(selector: str, known: "Sequence[Device]") -> "Device":
-    """A device of a table by its slug, else one of this machine, else one of the table by any other name."""
-    from autotune.device.discovery import discover, select
-
-    wanted = selector.strip().lower()
-    for device in known:
-        if device.slug == wanted:
-            return device
-    try:
-        return select(selector, discover())
-    except DeviceSelectionError:
-        with contextlib.suppress(DeviceSelectionError):
-            return select(selector, known)
-        raise

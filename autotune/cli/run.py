@@ -23,12 +23,12 @@ if TYPE_CHECKING:
 STOPPED = 130
 """Exit status after Ctrl-C, as a shell gives it."""
 DEFAULT_TRIALS = 100
-FAMILY = "gemm"
 
 
 def run_command(options: argparse.Namespace) -> int:
     requests = _requests(options)
-    check_algorithms(options.algorithm)
+    for family in dict.fromkeys(request.problem.family for request in requests):
+        check_algorithms(family, options.algorithm)
     from autotune.device.discovery import discover, select
 
     device = select(options.device, discover())
@@ -61,22 +61,22 @@ def _requests(options: argparse.Namespace) -> "list[Request]":
     from autotune.presets import merge, preset, read_shapes
     from autotune.trial import Request
 
-    problem_type = find_family(FAMILY).problem_type
+    problem_type = find_family(options.family).problem_type
     requests = [Request(problem=problem_type.parse(text)) for text in options.shape]
     for path in options.shapes:
         requests += read_shapes(path, problem_type)
     for name in options.preset:
         requests += preset(name)
     if not requests:
-        raise UsageError("nothing to tune", hint="give --shape M,N,K, --shapes FILE or --preset NAME")
+        raise UsageError("nothing to tune", hint="give --shape SHAPE, --shapes FILE or --preset NAME")
     return merge(requests)
 
 
-def check_algorithms(names: Sequence[str]) -> None:
+def check_algorithms(family: str, names: Sequence[str]) -> None:
     """Raises UsageError."""
     for name in names:
         try:
-            find_family(FAMILY).algorithm(name)
+            find_family(family).algorithm(name)
         except ConfigurationError as error:
             raise UsageError(error.message, hint=error.hint) from error
 
@@ -85,7 +85,8 @@ def _without_oversized_presets(
     requests: "list[Request]", options: argparse.Namespace, device: "Device"
 ) -> "list[Request]":
     """Leave out, and say so, what a network asks for and the device cannot hold. Raises ProblemError for the rest."""
-    own_words = {find_family(FAMILY).problem_type.parse(text) for text in options.shape}
+    problem_type = find_family(options.family).problem_type
+    own_words = {problem_type.parse(text) for text in options.shape}
     kept = []
     for request in requests:
         try:

@@ -1,0 +1,91 @@
+"""The command `autotune export`: the table of one kernel family, or of all that are stored."""
+
+import argparse
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from autotune.cli.devices import named_device
+from autotune.cli.output import tell, write
+from autotune.errors import DeviceSelectionError, UsageError
+
+if TYPE_CHECKING:
+    from autotune.export.contents import DeviceTable
+    from autotune.store import Store
+
+DEFAULT_FAMILY = "gemm"
+"""Whose empty table is written where nothing is stored."""
+
+
+def export_command(options: argparse.Namespace) -> int:
+    if options.format == "sqlite" and options.output is None:
+        raise UsageError("a SQLite table is a file", hint="--output FILE")
+    if options.format == "sqlite" and options.family:
+        raise UsageError("a SQLite table holds every kernel family", hint="leave out --family")
+    from autotune.store import Store
+
+    with Store.open(options.db, read_only=True) as store:
+        slug = _stored_slug(store, options.device) if options.device else None
+        if options.format == "sqlite":
+            store.snapshot(options.output, slug)
+        else:
+            families = [options.family] if options.family else _stored_families(store, slug)
+            write(options.output, _text(store, slug, families, options.format))
+    if options.output is not None:
+        tell(f"wrote {options.output}")
+    return 0
+
+
+def _stored_slug(store: "Store", selector: str) -> str:
+    known = store.devices()
+    slug = named_device(selector, known).slug
+    stored = sorted({device.slug for device in known})
+    if slug not in stored:
+        there = f"there are {', '.join(stored)}" if stored else "there is none yet: autotune run makes the first"
+        raise DeviceSelectionError(f"nothing is stored for {slug}", hint=there)
+    return slug
+
+
+def _stored_families(store: "Store", slug: str | None) -> list[str]:
+    return sorted({winner.problem.family for winner in store.best(slug)}) or [DEFAULT_FAMILY]
+
+
+def _text(store: "Store", slug: str | None, families: Sequence[str], form: str) -> str | bytes:
+    from autotune.export import export_table
+    from autotune.export.json_table import write_json
+
+    if len(families) == 1:
+        return export_table(store, slug, families[0], form)
+    if form == "json":
+        return write_json(_joined(store, slug, families))
+    if form == "csv":
+        raise UsageError(
+            f"a CSV table has the columns of one kernel family, and {', '.join(families)} are stored",
+            hint=f"--family {families[0]}",
+        )
+    chosen = _with_c_export(families) if form == "c" else families
+    return "\n".join(str(export_table(store, slug, family, form)) for family in chosen)
+
+
+def _joined(store: "Store", slug: str | None, families: Sequence[str]) -> "list[DeviceTable]":
+    """Each device once, with its winners of all families."""
+    from autotune.export.contents import read_contents
+
+    of_each = zip(*(read_contents(store, slug, family) for family in families), strict=True)
+    return [replace(same[0], winners=tuple(w for table in same for w in table.winners)) for same in of_each]
+
+
+def _with_c_export(families: Sequence[str]) -> list[str]:
+    """Those that have one; says which are left out. Raises UsageError when none has."""
+    from autotune.export.c_problem import problem_rules
+
+    kept = []
+    for number, family in enumerate(families, start=1):
+        try:
+            problem_rules(family)
+            kept.append(family)
+        except UsageError as error:
+            if number == len(families) and not kept:
+                raise
+            tell(f"left out: {error}")
+    return kept
