@@ -26,6 +26,8 @@ MAX_LABEL = 200
 MAX_SHAPE_WORDS = 16
 """Of a line, looked at as words of the shape: more than any family has."""
 
+DEFAULT_PRESET = "general"
+
 
 @dataclass(frozen=True, kw_only=True)
 class Preset:
@@ -194,9 +196,26 @@ def _llama_1b(tokens: int, context: int) -> Iterator[Request]:
     yield _product("vocabulary", 1, vocabulary, hidden)
 
 
+def _general() -> Iterator[Request]:
+    """Squares, layers of networks, and products with one row or column: what any library is asked for."""
+    for size in (128, 256, 512, 1024, 2048):
+        yield _product(f"square of {size}", size, size, size)
+    yield _product("early convolution", 64, 12544, 147)
+    yield _product("middle convolution", 128, 784, 1152)
+    yield _product("late convolution", 512, 49, 4608)
+    yield _product("fully connected layer", 128, 768, 3072)
+    yield _product("one row", 1, 2048, 2048)
+    yield _product("one column", 2048, 1, 2048)
+
+
 PRESETS = {
     entry.name: entry
     for entry in (
+        Preset(
+            name=DEFAULT_PRESET,
+            meaning="sizes that any library is asked for; what run tunes when no shape is given",
+            products=_general,
+        ),
         Preset(
             name="resnet50",
             meaning="ResNet-50, one image of 224 x 224, convolutions as im2col",

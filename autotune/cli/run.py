@@ -26,6 +26,8 @@ DEFAULT_TRIALS = 100
 
 
 def run_command(options: argparse.Namespace) -> int:
+    if not (options.shape or options.shapes or options.preset):
+        _use_default_preset(options)
     requests = _requests(options)
     for family in dict.fromkeys(request.problem.family for request in requests):
         check_algorithms(family, options.algorithm)
@@ -67,9 +69,17 @@ def _requests(options: argparse.Namespace) -> "list[Request]":
         requests += read_shapes(path, problem_type)
     for name in options.preset:
         requests += preset(name)
-    if not requests:
-        raise UsageError("nothing to tune", hint="give --shape SHAPE, --shapes FILE or --preset NAME")
     return merge(requests)
+
+
+def _use_default_preset(options: argparse.Namespace) -> None:
+    """What is tuned when no shape is named. Raises UsageError for a family that has no such preset."""
+    from autotune.presets import DEFAULT_PRESET, preset
+
+    if {request.problem.family for request in preset(DEFAULT_PRESET)} != {options.family}:
+        raise UsageError(f"no shapes of {options.family} given", hint="give --shape SHAPE or --shapes FILE")
+    tell(f"no shape given: tuning the preset {DEFAULT_PRESET}, see `autotune presets {DEFAULT_PRESET}`")
+    options.preset = [DEFAULT_PRESET]
 
 
 def check_algorithms(family: str, names: Sequence[str]) -> None:
