@@ -164,9 +164,10 @@ class _ProblemSearch:
         self._best_ns = math.inf
         self._running_seconds: list[float] = []
         stored = store.trials(device.slug, self._family.name, self._problem)
-        self.resumed = [s for s in stored if self._is_current(s)]
+        current = [s for s in stored if self._is_current(s)]
+        self.resumed = [s for s in current if s.purpose == "search"]
         self._stale = [s for s in stored if not self._is_current(s)]
-        for item in self.resumed:
+        for item in current:
             self._learn(item.trial)
 
     def run(self) -> Outcome:
@@ -366,11 +367,15 @@ class _ProblemSearch:
             return None
         reference = self._default if self._default in rounds else min(rounds, key=lambda c: _median(rounds[c]))
         best = min(rounds, key=lambda c: _median(rounds[c]))
-        interval = _gain_interval(rounds[reference], rounds[best])
+        gain, interval = _gain(rounds[reference], rounds[best])
         if best != reference and interval[0] <= 1.0:
-            best, interval = reference, (1.0, 1.0)
+            best, gain, interval = reference, 1.0, (1.0, 1.0)
         samples = self.FINAL_SAMPLES * len(rounds[best])
-        winner = self._winner(best, _median(rounds[best]), _median(rounds[reference]), interval, samples)
+        time_ns = _median(rounds[best])
+        winner = self._winner(best, time_ns, gain * time_ns, interval, samples)
+        if self._family.baseline in rounds:
+            over_baseline, _ = _gain(rounds[self._family.baseline], rounds[best])
+            winner = dataclasses.replace(winner, baseline_ns=over_baseline * time_ns)
         self._store.record_winner(winner)
         return winner
 
@@ -390,8 +395,14 @@ class _ProblemSearch:
             for w in self._store.best(self._device.slug, self._family.name)
             if w.problem == self._problem and w.is_final and w.configuration in self._known
         ]
-        wanted = dict.fromkeys([*best, *incumbents, self._default])
+        wanted = dict.fromkeys([*best, *incumbents, self._default, *self._near_baseline()])
         return [c for c in wanted if c not in self._unsound and c in self._known]
+
+    def _near_baseline(self) -> list[Configuration]:
+        """The baseline where it is a rival; where it is far slower, the time of its one trial tells enough."""
+        trial = self._known.get(self._family.baseline)
+        is_near = trial is not None and trial.time_ns <= self.GIVE_UP_FACTOR * self._best_ns
+        return [self._family.baseline] if is_near else []
 
     def _final_rounds(self, finalists: Sequence[Configuration], deadline: float) -> dict[Configuration, list[float]]:
         """Time of each finalist in each round; who fails once is out. Empty when stopped."""
@@ -440,9 +451,9 @@ def _median(values: Iterable[float]) -> float:
     return float(np.median(list(values)))
 
 
-def _gain_interval(reference: Sequence[float], candidate: Sequence[float]) -> tuple[float, float]:
-    """95% interval of the gain, by bootstrap over rounds of the median ratio within a round."""
+def _gain(reference: Sequence[float], candidate: Sequence[float]) -> tuple[float, tuple[float, float]]:
+    """The gain, as the median ratio of times within a round, and its 95% interval by bootstrap over rounds."""
     ratios = np.array([r / c for r, c in zip(reference, candidate, strict=False)])
     drawn = np.random.default_rng(0).choice(ratios, (2000, len(ratios)))
     low, high = np.quantile(np.median(drawn, axis=1), [0.025, 0.975])
-    return float(low), float(high)
+    return float(np.median(ratios)), (float(low), float(high))

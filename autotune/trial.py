@@ -161,6 +161,7 @@ class Winner:
     configuration: Configuration
     time_ns: float
     default_ns: float
+    """The default's time under the same conditions: the median gain within a round of the finals times `time_ns`."""
     baseline_ns: float | None
     """The family's baseline (`naive`), where it was measured."""
     gain_low: float

@@ -35,6 +35,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except BrokenPipeError:
         _forget_output()
         return BROKEN_PIPE
+    except OSError as error:
+        _forget_output()
+        _complain(f"{error.filename or 'standard output'}: {error.strerror or error}")
+        return 1
     except Exception as error:  # noqa: BLE001 - nobody is helped by a traceback they did not ask for
         _forget_output()
         cause = " ".join(str(error).split())[:500]

@@ -23,6 +23,9 @@ BEGIN = "autotune_begin"
 
 _HEADER = b"SQLite format 3\0"
 
+_PACKAGES = {"MySQLdb": "mysqlclient", "psycopg2": "psycopg2-binary", "pyodbc": "pyodbc"}
+"""Drivers whose package is not called as the module is."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Target:
@@ -64,7 +67,7 @@ def server_engine(target: Target) -> Engine:
     except NoSuchModuleError as error:
         raise StoreError(f"no database is known by the scheme of {target}", hint="try postgresql://...") from error
     except ImportError as error:
-        raise StoreError(f"the driver for {target} is not installed", hint=f"pip install {error.name}") from error
+        raise StoreError(f"the driver for {target} is not installed", hint=f"pip install {_PACKAGES.get(str(error.name), error.name)}") from error
 
 
 def file_engine(path: Path, *, read_only: bool = False, foreign_keys: bool = True, pooled: bool = True) -> Engine:

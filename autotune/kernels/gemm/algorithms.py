@@ -284,7 +284,7 @@ _LOCAL_TILE = Algorithm(
         _WHOLE_NUMBERS[1],
         _constraint(
             "widest_vectors",
-            "vector_width == 4 or micro_tile_m % (2 * vector_width) != 0 or micro_tile_n % (2 * vector_width) != 0",
+            "vector_width > 1 or micro_tile_m % 2 != 0 or micro_tile_n % 2 != 0",
             "wider vectors would fill the micro-tile",
         ),
         _constraint(
