@@ -333,6 +333,10 @@ class KernelFamily(ABC):
     def make_case(self, problem: Problem, seed: int) -> "Case":
         """Fresh random inputs with what is needed to judge the outputs."""
 
+    @abstractmethod
+    def examples(self) -> tuple[Problem, ...]:
+        """Small problems at which every kernel is checked: ragged and degenerate sizes, all types and layouts."""
+
     def algorithm(self, name: str) -> Algorithm:
         """Raises ConfigurationError when the family has none of that name."""
         for algorithm in self.algorithms:

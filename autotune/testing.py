@@ -1,9 +1,161 @@
-"""Stand-ins for devices, for tests and for trying search strategies without one."""
+"""What tests are made of: stand-ins for devices, and the configurations at which kernels are checked.
 
-from collections.abc import Callable
+Also for trying search strategies without a device, and for checking all kernels on a device of one's own.
+"""
 
-from autotune.family import Configuration
+import dataclasses
+import itertools
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from autotune.errors import ProblemError
+from autotune.family import Algorithm, Configuration, DeviceLimits, KernelFamily, Problem, Value
+from autotune.space import SearchSpace
 from autotune.trial import Job, Measurement, Timer, Trial, TrialState
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sample:
+    """A configuration to check on a problem."""
+
+    problem: Problem
+    configuration: Configuration
+
+
+def spaces_to_check(
+    family: KernelFamily,
+    algorithm: str,
+    limits: DeviceLimits,
+    overrides: Mapping[str, tuple[Value, ...]] | None = None,
+) -> list[SearchSpace]:
+    """The search spaces of one algorithm for every example that the device can run.
+
+    A CPU is checked as a GPU too, so that it runs what only a GPU would choose.
+    """
+    variants = [limits]
+    if limits.is_cpu:
+        variants.append(dataclasses.replace(limits, is_cpu=False, compute_units=64))
+    problems = [problem for problem in family.examples() if _fits(problem, limits)]
+    return [
+        SearchSpace(family, problem, variant, algorithms=[algorithm], overrides=overrides)
+        for problem in problems
+        for variant in variants
+    ]
+
+
+def values_left_out(algorithm: Algorithm, spaces: Sequence[SearchSpace]) -> list[str]:
+    """Declared values, as ``name=value``, that no valid configuration of these spaces has."""
+    parameters = spaces[0].parameters[algorithm.name] if spaces else algorithm.parameters
+    found = {p.name: {int(i) for s in spaces for i in np.unique(s.columns[algorithm.name][p.name])} for p in parameters}
+    return [f"{p.name}={value}" for p in parameters for i, value in enumerate(p.values) if i not in found[p.name]]
+
+
+def covering_sample(
+    spaces: Sequence[SearchSpace], algorithm: str, *, strength: int = 2, each_problem: bool = False, seed: int = 0
+) -> list[Sample]:
+    """Few configurations that have every pair of parameter values which any valid configuration of `spaces` has.
+
+    A `strength` of 1 is content with every single value. Every problem that has valid configurations occurs; with
+    `each_problem` the problem counts as one more parameter. The sample is spread evenly over the problems, and
+    differs with `seed`. The spaces must have the same parameters.
+    """
+    spaces = [space for space in spaces if len(space)]
+    return _Cover(spaces, algorithm, strength, each_problem, seed).samples() if spaces else []
+
+
+class _Cover:
+    """Greedy: again and again, of some rows that have a random combination still missing, the row with most such.
+
+    A row is the value numbers of a configuration, then the number of its problem. A combination of values in some
+    columns has a code, its place in one long array of flags.
+    """
+
+    DRAWN_ROWS = 5000
+    """Rows kept of each space, besides one for each combination that occurs."""
+    COMPARED_ROWS = 400
+
+    def __init__(
+        self, spaces: Sequence[SearchSpace], algorithm: str, strength: int, each_problem: bool, seed: int
+    ) -> None:
+        self._algorithm = algorithm
+        self._draw = np.random.default_rng(seed)
+        self._problems = list(dict.fromkeys(space.problem for space in spaces))
+        self._parameters = spaces[0].parameters[algorithm]
+        assert all(space.parameters[algorithm] == self._parameters for space in spaces)
+        self._sizes = [len(p.values) for p in self._parameters] + [len(self._problems)]
+        self._groups = self._column_groups(strength, each_problem)
+        self._starts = np.cumsum([0, *(np.prod([self._sizes[c] for c in group]) for group in self._groups)])
+        self._missing = np.zeros(self._starts[-1], dtype=bool)
+        self._rows = np.concatenate([self._reduced(space, algorithm) for space in spaces])
+
+    def _column_groups(self, strength: int, each_problem: bool) -> list[tuple[int, ...]]:
+        """The columns whose combinations of values are to occur."""
+        problem = len(self._parameters)
+        groups: list[tuple[int, ...]] = [(problem,), *itertools.combinations(range(problem), strength)]
+        if each_problem:
+            groups += [(*group, problem) for group in itertools.combinations(range(problem), strength - 1) if group]
+        return groups
+
+    def _reduced(self, space: SearchSpace, algorithm: str) -> NDArray[np.uint8]:
+        """Some random rows of a space, and one of each combination; notes which combinations there are."""
+        columns = [space.columns[algorithm][p.name] for p in self._parameters]
+        columns.append(np.full(len(space), self._problems.index(space.problem), dtype=np.uint8))
+        kept = [self._draw.choice(len(space), min(len(space), self.DRAWN_ROWS), replace=False)]
+        for number, codes in enumerate(self._codes(columns)):
+            row_of = np.full(self._starts[number + 1] - self._starts[number], -1)
+            row_of[codes - self._starts[number]] = np.arange(len(space))
+            self._missing[self._starts[number] : self._starts[number + 1]] |= row_of >= 0
+            kept.append(row_of[row_of >= 0])
+        rows = np.unique(np.concatenate(kept))
+        return np.stack([column[rows] for column in columns], axis=1)
+
+    def _codes(self, columns: Sequence[NDArray[np.uint8]]) -> Iterator[NDArray[np.int64]]:
+        """The code of every row, for one group of columns after the other."""
+        for start, group in zip(self._starts, self._groups, strict=False):
+            codes = np.zeros(len(columns[0]), dtype=np.int64)
+            for column in group:
+                codes = codes * self._sizes[column] + columns[column]
+            yield codes + start
+
+    def samples(self) -> list[Sample]:
+        uses = np.zeros(len(self._problems), dtype=int)
+        found = []
+        while self._missing.any():
+            rows = self._rows_with(int(self._draw.choice(np.flatnonzero(self._missing))))
+            uses_of = uses[rows[:, -1]]
+            rows = rows[uses_of == uses_of.min()]
+            rows = rows[self._draw.permutation(len(rows))[: self.COMPARED_ROWS]]
+            codes = np.stack(list(self._codes(list(rows.T))), axis=1)
+            best = int(self._missing[codes].sum(axis=1).argmax())
+            self._missing[codes[best]] = False
+            uses[rows[best, -1]] += 1
+            found.append(self._sample(rows[best]))
+        return found
+
+    def _rows_with(self, code: int) -> NDArray[np.uint8]:
+        number = int(np.searchsorted(self._starts, code, side="right")) - 1
+        rest = code - int(self._starts[number])
+        mask = np.ones(len(self._rows), dtype=bool)
+        for column in reversed(self._groups[number]):
+            rest, value = divmod(rest, self._sizes[column])
+            mask &= self._rows[:, column] == value
+        return self._rows[mask]
+
+    def _sample(self, row: NDArray[Any]) -> Sample:
+        values = {p.name: p.values[int(number)] for p, number in zip(self._parameters, row, strict=False)}
+        return Sample(problem=self._problems[int(row[-1])], configuration=Configuration.of(self._algorithm, **values))
+
+
+def _fits(problem: Problem, limits: DeviceLimits) -> bool:
+    try:
+        problem.check_device(limits)
+    except ProblemError:
+        return False
+    return True
 
 
 class FakeWorker:

@@ -51,8 +51,10 @@ OWNERS = {
     "alembic": {"store"},
     "optuna": {"sampler", "search"},
     "rich": {"display"},
-    "numpy": {"expression", "family", "kernels", "device", "measure", "space", "sampler", "search", "runtime"},
-}
+    "numpy": {
+        "expression", "family", "kernels", "device", "measure", "space", "sampler", "search", "runtime", "testing",
+    },
+}  # fmt: skip
 """Libraries outside the standard one, and who may import them."""
 
 JUDGES = ("reference.py",)

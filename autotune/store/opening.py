@@ -52,6 +52,7 @@ def parse_target(target: str | Path | None) -> Target:
     except (ArgumentError, ValueError) as error:
         # The text is not shown: it may hold a password.
         hint = "write it as dialect://user:password@host/database"
+        hint = f"pip install {_PACKAGES.get(str(error.name), error.name)}"
         raise StoreError("the URL of the database cannot be understood", hint=hint) from error
     if url.get_backend_name() != "sqlite":
         return Target(url=target)
@@ -67,7 +68,7 @@ def server_engine(target: Target) -> Engine:
     except NoSuchModuleError as error:
         raise StoreError(f"no database is known by the scheme of {target}", hint="try postgresql://...") from error
     except ImportError as error:
-        raise StoreError(f"the driver for {target} is not installed", hint=f"pip install {_PACKAGES.get(str(error.name), error.name)}") from error
+        raise StoreError(f"the driver for {target} is not installed", hint=hint) from error
 
 
 def file_engine(path: Path, *, read_only: bool = False, foreign_keys: bool = True, pooled: bool = True) -> Engine:

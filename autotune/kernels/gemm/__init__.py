@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from autotune.family import Case, Configuration, DeviceLimits, KernelFamily, Plan, Problem
 from autotune.kernels.gemm.algorithms import ALGORITHMS
 from autotune.kernels.gemm.planning import plan_gemm
-from autotune.kernels.gemm.problem import GemmProblem
+from autotune.kernels.gemm.problem import EXAMPLES, GemmProblem
 
 __all__ = ["FAMILY", "Gemm", "GemmProblem"]
 
@@ -37,6 +37,9 @@ class Gemm(KernelFamily):
     def default(self, problem: Problem, limits: DeviceLimits, starts: Sequence[Configuration]) -> Configuration:
         """The first of the starts that is legal here, else the baseline."""
         return next((c for c in starts if not self.violations(problem, c, limits)), self.baseline)
+
+    def examples(self) -> tuple[Problem, ...]:
+        return tuple(GemmProblem.parse(text) for text in EXAMPLES)
 
     def make_case(self, problem: Problem, seed: int) -> Case:
         from autotune.kernels.gemm.reference import GemmCase  # loads NumPy, which a lookup does without

@@ -17,6 +17,47 @@ MODES = {
 }
 """Numeric modes by the name used after --shape: the type that is accumulated in, and the type of C."""
 
+EXAMPLES = (
+    "1,1,1",
+    "7,5,3",
+    "65,33,17",
+    "64,64,64",
+    "3,2,130",
+    "29,150,67 lda=72 ldb=156 ldc=151",
+    "37,35,1090 ldc=36",
+    "150,131,37 tn batch=2",
+    "34,66,41 nt lda=44 stride_a=1504 batch=3 stride_c=2300",
+    "43,21,76 tt ldb=80 ldc=28",
+    # few rows, few columns
+    "1,300,2100",
+    "13,259,140 ldb=264 ldc=262 batch=2",
+    "3,270,600 tn",
+    "4,130,260 float16",
+    "7,132,280 int8 batch=3",
+    "300,1,2100",
+    "133,13,150 lda=152 ldc=15 batch=2",
+    "66,3,600 nt ldb=608",
+    "70,4,270 float16",
+    "35,6,290 int8 lda=296 batch=2",
+    # the other types in every layout
+    "36,52,40 float16",
+    "33,50,29 nt float16 batch=2",
+    "70,39,131 tn float16 lda=72 ldb=40 ldc=42",
+    "41,22,18 tt float16 stride_b=500 batch=2",
+    "24,56,32 int8",
+    "37,43,21 nt int8 ldb=24 ldc=44",
+    "67,34,133 tn int8 batch=2 stride_c=2400",
+    "19,70,50 tt int8 lda=20 ldb=52",
+    "36,52,40 float16-acc16",
+    "33,50,29 nt float16-acc16 ldc=53",
+    "39,42,31 tn float16-acc16 batch=2",
+    "21,37,50 tt float16-acc16 ldb=52",
+    "5,70,130 float16-acc16 batch=2",
+    "70,5,130 float16-acc16",
+)
+"""Small problems, as `GemmProblem.parse` reads them, at which every kernel is checked."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class GemmProblem(Problem):
     """Sizes, and in elements row pitches and batch strides; 0 stands for rows and matrices without a gap.
@@ -128,7 +169,7 @@ class GemmProblem(Problem):
         words = text.strip().lower().replace(",", " ").split()
         if words and words[0].count("x") == 2:
             words[:1] = words[0].split("x")
-        wrong = ProblemError(f"{text[:80]!r} is not a shape", hint="write M,N,K such as 512,512,512")
+        wrong = ProblemError(f"{text.strip()[:80]!r} is not a shape", hint="write M,N,K such as 512,512,512")
         values: dict[str, Any] = {}
         for number, word in enumerate(words):
             name, equals, digits = word.partition("=")

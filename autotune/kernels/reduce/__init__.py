@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from autotune.family import Case, Configuration, DeviceLimits, KernelFamily, Plan, Problem
 from autotune.kernels.reduce.algorithms import ALGORITHMS
 from autotune.kernels.reduce.planning import plan_reduce
-from autotune.kernels.reduce.problem import ReduceProblem
+from autotune.kernels.reduce.problem import EXAMPLES, ReduceProblem
 from autotune.kernels.reduce.rule import by_rule
 
 __all__ = ["FAMILY", "Reduce", "ReduceProblem"]
@@ -40,6 +40,9 @@ class Reduce(KernelFamily):
         assert isinstance(problem, ReduceProblem)
         candidates = [*starts, *by_rule(problem, limits)]
         return next((c for c in candidates if not self.violations(problem, c, limits)), self.baseline)
+
+    def examples(self) -> tuple[Problem, ...]:
+        return EXAMPLES
 
     def make_case(self, problem: Problem, seed: int) -> Case:
         from autotune.kernels.reduce.reference import ReduceCase  # loads NumPy, which a lookup does without

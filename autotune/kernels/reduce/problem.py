@@ -84,5 +84,25 @@ class ReduceProblem(Problem):
             )
 
 
+EXAMPLES = (
+    ReduceProblem(batch=1, channels=1),
+    ReduceProblem(batch=2, channels=3, operation="min"),
+    ReduceProblem(batch=65, channels=33, operation="max", pitch=48),
+    ReduceProblem(batch=64, channels=64, operation="mean"),
+    ReduceProblem(batch=33, channels=130, operation="mean", pitch=133),
+    ReduceProblem(batch=513, channels=20, operation="min", pitch=32),
+    ReduceProblem(batch=7, channels=768),
+    ReduceProblem(batch=1, channels=70001),
+    ReduceProblem(batch=3, channels=5003, operation="max", pitch=5008),
+    ReduceProblem(batch=300, channels=1, operation="min", pitch=5),
+    ReduceProblem(batch=3, channels=1, operation="mean", dtype="float16"),
+    ReduceProblem(batch=100, channels=67, dtype="float16", pitch=80),
+    ReduceProblem(batch=70, channels=131, operation="mean", dtype="float16", pitch=135),
+    ReduceProblem(batch=5, channels=4096, operation="max", dtype="float16"),
+    ReduceProblem(batch=2, channels=9001, operation="min", dtype="float16", pitch=9008),
+)
+"""Small problems at which every kernel is checked."""
+
+
 def _mebibytes(size: int) -> str:
     return f"{size / 2**20:.0f} MiB"
