@@ -52,7 +52,6 @@ def parse_target(target: str | Path | None) -> Target:
     except (ArgumentError, ValueError) as error:
         # The text is not shown: it may hold a password.
         hint = "write it as dialect://user:password@host/database"
-        hint = f"pip install {_PACKAGES.get(str(error.name), error.name)}"
         raise StoreError("the URL of the database cannot be understood", hint=hint) from error
     if url.get_backend_name() != "sqlite":
         return Target(url=target)
@@ -68,6 +67,7 @@ def server_engine(target: Target) -> Engine:
     except NoSuchModuleError as error:
         raise StoreError(f"no database is known by the scheme of {target}", hint="try postgresql://...") from error
     except ImportError as error:
+        hint = f"pip install {_PACKAGES.get(str(error.name), error.name)}"
         raise StoreError(f"the driver for {target} is not installed", hint=hint) from error
 
 
