@@ -14,6 +14,7 @@ import optuna
 
 from autotune import __version__
 from autotune.compiling import Unfit
+from autotune.errors import ProblemError
 from autotune.family import Configuration, Device, KernelFamily, Problem, Value, find_family
 from autotune.profile import Profile, find_profile
 from autotune.render import template_hash
@@ -79,8 +80,7 @@ def tune(
     """
     for request in requests:
         request.problem.check_device(device.limits)
-        for name in algorithms:
-            find_family(request.problem.family).algorithm(name)
+        _check_algorithms(request.problem, device, algorithms)
     profile = find_profile(device)
     place = worker or Worker()
     deadline = time.monotonic() + (budget.seconds if budget.seconds is not None else math.inf)
@@ -100,6 +100,18 @@ def tune(
     return outcomes
 
 
+def _check_algorithms(problem: Problem, device: Device, algorithms: Sequence[str]) -> None:
+    """Raises ConfigurationError for an unknown algorithm, ProblemError when none of those named can do the problem."""
+    family = find_family(problem.family)
+    for name in algorithms:
+        family.algorithm(name)
+    if algorithms and not len(SearchSpace(family, problem, device.limits, algorithms=algorithms)):
+        names = " and ".join(algorithms)
+        raise ProblemError(
+            f"{names}: no valid configuration for {problem.label}", hint="leave the shape out, or name other algorithms"
+        )
+
+
 @dataclass(frozen=True, kw_only=True)
 class _Limits:
     """What ends the search of one problem."""
@@ -114,7 +126,7 @@ class _ProblemSearch:
 
     FINALISTS = 4
     FINAL_ROUNDS = 11
-    FINALS_SHARE = 0.25
+    FINALS_SHARE = 0.4
     """Largest part of a time budget kept for the finals."""
     GIVE_UP_FACTOR = 3.0
     """One sample is enough for what is this much slower than the best."""

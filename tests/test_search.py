@@ -239,6 +239,9 @@ def test_wrong_requests_are_refused_before_anything_is_measured(store: Store) ->
         tune(DEVICE, [fine, huge], store, Budget(trials=1), Recorder(), worker=worker)
     with pytest.raises(ConfigurationError, match="no algorithm 'magic'"):
         run(store, worker, algorithms=["magic"])
+    row = Request(problem=GemmProblem(m=65, n=33, k=17))
+    with pytest.raises(ProblemError, match="row: no valid configuration for 65x33x17"):
+        tune(DEVICE, [row], store, Budget(trials=1), Recorder(), worker=worker, algorithms=["row"])
     assert worker.jobs == []
 
 
