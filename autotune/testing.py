@@ -34,11 +34,12 @@ def spaces_to_check(
 ) -> list[SearchSpace]:
     """The search spaces of one algorithm for every example that the device can run.
 
-    A CPU is checked as a GPU too, so that it runs what only a GPU would choose.
+    A CPU is checked as a GPU too, one of small work-groups, so that it runs what only a GPU would choose.
     """
     variants = [limits]
     if limits.is_cpu:
-        variants.append(dataclasses.replace(limits, is_cpu=False, compute_units=64))
+        group = min(limits.max_work_group_size, 256)
+        variants.append(dataclasses.replace(limits, is_cpu=False, compute_units=64, max_work_group_size=group))
     problems = [problem for problem in family.examples() if _fits(problem, limits)]
     return [
         SearchSpace(family, problem, variant, algorithms=[algorithm], overrides=overrides)
@@ -55,16 +56,35 @@ def values_left_out(algorithm: Algorithm, spaces: Sequence[SearchSpace]) -> list
 
 
 def covering_sample(
-    spaces: Sequence[SearchSpace], algorithm: str, *, strength: int = 2, each_problem: bool = False, seed: int = 0
+    spaces: Sequence[SearchSpace],
+    algorithm: str,
+    *,
+    strength: int = 2,
+    each_problem: bool = False,
+    prefer_small: bool = False,
+    seed: int = 0,
 ) -> list[Sample]:
     """Few configurations that have every pair of parameter values which any valid configuration of `spaces` has.
 
     A `strength` of 1 is content with every single value. Every problem that has valid configurations occurs; with
     `each_problem` the problem counts as one more parameter. The sample is spread evenly over the problems, and
-    differs with `seed`. The spaces must have the same parameters.
+    differs with `seed`. The spaces must have the same parameters. `prefer_small` fills in early values of the
+    parameters where any would do: such kernels build sooner.
     """
     spaces = [space for space in spaces if len(space)]
-    return _Cover(spaces, algorithm, strength, each_problem, seed).samples() if spaces else []
+    if not spaces:
+        return []
+    groups = _column_groups(len(spaces[0].parameters[algorithm]), strength, each_problem)
+    cover = _Cover(spaces, algorithm, groups, seed)
+    return cover.samples(prefer_small=prefer_small)
+
+
+def _column_groups(parameters: int, strength: int, each_problem: bool) -> list[tuple[int, ...]]:
+    """The columns whose combinations of values are to occur; the last column is the problem."""
+    groups: list[tuple[int, ...]] = [(parameters,), *itertools.combinations(range(parameters), strength)]
+    if each_problem and strength > 1:
+        groups += [(*group, parameters) for group in itertools.combinations(range(parameters), strength - 1)]
+    return groups
 
 
 class _Cover:
@@ -77,51 +97,49 @@ class _Cover:
     DRAWN_ROWS = 5000
     """Rows kept of each space, besides one for each combination that occurs."""
     COMPARED_ROWS = 400
+    ROWS_AT_ONCE = 2**15
+    """Fit the caches of a processor."""
 
     def __init__(
-        self, spaces: Sequence[SearchSpace], algorithm: str, strength: int, each_problem: bool, seed: int
+        self, spaces: Sequence[SearchSpace], algorithm: str, groups: Sequence[tuple[int, ...]], seed: int
     ) -> None:
-        self._algorithm = algorithm
         self._draw = np.random.default_rng(seed)
+        self._algorithm = algorithm
         self._problems = list(dict.fromkeys(space.problem for space in spaces))
         self._parameters = spaces[0].parameters[algorithm]
         assert all(space.parameters[algorithm] == self._parameters for space in spaces)
         self._sizes = [len(p.values) for p in self._parameters] + [len(self._problems)]
-        self._groups = self._column_groups(strength, each_problem)
-        self._starts = np.cumsum([0, *(np.prod([self._sizes[c] for c in group]) for group in self._groups)])
+        self._groups = groups
+        self._starts = np.cumsum([0, *(np.prod([self._sizes[c] for c in group]) for group in groups)])
         self._missing = np.zeros(self._starts[-1], dtype=bool)
-        self._rows = np.concatenate([self._reduced(space, algorithm) for space in spaces])
+        self._rows = np.concatenate([self._reduced(space) for space in spaces])
 
-    def _column_groups(self, strength: int, each_problem: bool) -> list[tuple[int, ...]]:
-        """The columns whose combinations of values are to occur."""
-        problem = len(self._parameters)
-        groups: list[tuple[int, ...]] = [(problem,), *itertools.combinations(range(problem), strength)]
-        if each_problem:
-            groups += [(*group, problem) for group in itertools.combinations(range(problem), strength - 1) if group]
-        return groups
-
-    def _reduced(self, space: SearchSpace, algorithm: str) -> NDArray[np.uint8]:
+    def _reduced(self, space: SearchSpace) -> NDArray[np.uint8]:
         """Some random rows of a space, and one of each combination; notes which combinations there are."""
-        columns = [space.columns[algorithm][p.name] for p in self._parameters]
+        columns = [space.columns[self._algorithm][p.name] for p in self._parameters]
         columns.append(np.full(len(space), self._problems.index(space.problem), dtype=np.uint8))
-        kept = [self._draw.choice(len(space), min(len(space), self.DRAWN_ROWS), replace=False)]
-        for number, codes in enumerate(self._codes(columns)):
-            row_of = np.full(self._starts[number + 1] - self._starts[number], -1)
-            row_of[codes - self._starts[number]] = np.arange(len(space))
-            self._missing[self._starts[number] : self._starts[number + 1]] |= row_of >= 0
-            kept.append(row_of[row_of >= 0])
-        rows = np.unique(np.concatenate(kept))
+        row_of = np.full(len(self._missing), -1)
+        for first in range(0, len(space), self.ROWS_AT_ONCE):
+            part = [column[first : first + self.ROWS_AT_ONCE] for column in columns]
+            numbers = np.arange(first, first + len(part[0]))
+            for codes in self._codes(part):
+                row_of[codes] = numbers
+        self._missing |= row_of >= 0
+        drawn = self._draw.choice(len(space), min(len(space), self.DRAWN_ROWS), replace=False)
+        rows = np.unique(np.concatenate([drawn, row_of[row_of >= 0]]))
         return np.stack([column[rows] for column in columns], axis=1)
 
     def _codes(self, columns: Sequence[NDArray[np.uint8]]) -> Iterator[NDArray[np.int64]]:
         """The code of every row, for one group of columns after the other."""
         for start, group in zip(self._starts, self._groups, strict=False):
-            codes = np.zeros(len(columns[0]), dtype=np.int64)
-            for column in group:
-                codes = codes * self._sizes[column] + columns[column]
-            yield codes + start
+            codes = columns[group[0]].astype(np.int64)
+            for column in group[1:]:
+                codes *= self._sizes[column]
+                codes += columns[column]
+            codes += start
+            yield codes
 
-    def samples(self) -> list[Sample]:
+    def samples(self, *, prefer_small: bool) -> list[Sample]:
         uses = np.zeros(len(self._problems), dtype=int)
         found = []
         while self._missing.any():
@@ -130,11 +148,17 @@ class _Cover:
             rows = rows[uses_of == uses_of.min()]
             rows = rows[self._draw.permutation(len(rows))[: self.COMPARED_ROWS]]
             codes = np.stack(list(self._codes(list(rows.T))), axis=1)
-            best = int(self._missing[codes].sum(axis=1).argmax())
+            gain = self._missing[codes].sum(axis=1)
+            best = int((gain - 3 * self._largeness(rows) if prefer_small else gain).argmax())
             self._missing[codes[best]] = False
             uses[rows[best, -1]] += 1
             found.append(self._sample(rows[best]))
         return found
+
+    def _largeness(self, rows: NDArray[np.uint8]) -> NDArray[np.float64]:
+        """From 0 to a few combinations' worth: how far up the values of a row's parameters are."""
+        last = np.maximum(np.array(self._sizes[:-1]) - 1, 1)
+        return np.asarray((rows[:, :-1] / last).sum(axis=1))
 
     def _rows_with(self, code: int) -> NDArray[np.uint8]:
         number = int(np.searchsorted(self._starts, code, side="right")) - 1
