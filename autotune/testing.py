@@ -149,7 +149,7 @@ class _Cover:
             rows = rows[self._draw.permutation(len(rows))[: self.COMPARED_ROWS]]
             codes = np.stack(list(self._codes(list(rows.T))), axis=1)
             gain = self._missing[codes].sum(axis=1)
-            best = int((gain - 3 * self._largeness(rows) if prefer_small else gain).argmax())
+            best = int((gain - self._largeness(rows) if prefer_small else gain).argmax())
             self._missing[codes[best]] = False
             uses[rows[best, -1]] += 1
             found.append(self._sample(rows[best]))

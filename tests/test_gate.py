@@ -1,0 +1,171 @@
+"""The correctness gate: kernels of all families and algorithms, at all examples, on a real device and under Oclgrind.
+
+A family and its algorithms are found by themselves. `scripts/gate` does the same for longer, and on any device.
+"""
+
+import shutil
+import sys
+from collections.abc import Sequence
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+from autotune.device.session import Session
+from autotune.family import Configuration, Device, DeviceLimits, KernelFamily, family_names, find_family
+from autotune.kernels.gemm import FAMILY as GEMM
+from autotune.kernels.gemm import GemmProblem
+from autotune.measure import Measurer
+from autotune.space import SearchSpace
+from autotune.testing import Sample, covering_sample, spaces_to_check, values_left_out
+from autotune.trial import Job, TrialState
+from autotune.worker import Worker
+
+PARTS = 4
+"""Tests of one algorithm, so that they can run at the same time."""
+
+ALGORITHMS = [(name, algorithm.name) for name in family_names() for algorithm in find_family(name).algorithms]
+
+
+@pytest.fixture(scope="module")
+def measurer(pocl: Device) -> Measurer:
+    return Measurer(Session(pocl.selector))
+
+
+@cache
+def sample_of(family: str, algorithm: str, limits: DeviceLimits) -> list[Sample]:
+    return covering_sample(spaces_to_check(find_family(family), algorithm, limits), algorithm, prefer_small=True, seed=1)
+
+
+def quick_job(device_selector: str, sample: Sample, seed: int) -> Job:
+    return Job(
+        selector=device_selector,
+        problem=sample.problem,
+        configuration=sample.configuration,
+        seed=seed,
+        samples=1,
+        min_sample_ns=1,
+    )
+
+
+@pytest.mark.parametrize("part", range(PARTS))
+@pytest.mark.parametrize(("family", "algorithm"), ALGORITHMS)
+def test_every_pair_of_parameter_values_is_right(
+    pocl: Device, measurer: Measurer, family: str, algorithm: str, part: int
+) -> None:
+    samples = sample_of(family, algorithm, pocl.limits)
+    if not samples:
+        pytest.skip(f"not covered: PoCL has no valid configuration of {family} {algorithm}")
+    wrong = []
+    for number, sample in enumerate(samples[part::PARTS]):
+        trial = measurer.measure(quick_job(pocl.selector, sample, seed=number))
+        if trial.state is not TrialState.COMPLETE:
+            wrong.append(f"{sample.problem.label}: {sample.configuration}: {trial.state.value}: {trial.message[:300]}")
+    assert not wrong, "\n".join(wrong)
+
+
+# Under Oclgrind, which interprets kernels and tells what a device would let pass.
+
+CHECKS = {
+    "races": ("--data-races", "--check-api"),
+    # Its Uninitialized plug-in does not know an instruction that only the optimizer makes.
+    "uninitialized": ("--uninitialized", "--build-options", "-cl-opt-disable"),
+}
+"""Options by what is looked for; accesses out of bounds are always told."""
+
+SIMULATED = DeviceLimits(
+    compute_units=4,
+    max_work_group_size=64,
+    max_work_item_sizes=(64, 64, 64),
+    local_memory_bytes=32 * 1024,
+    has_images=True,
+    max_image_width=8192,
+    max_image_height=8192,
+)
+MOST_FLOPS = {"races": 400_000, "uninitialized": 100_000}
+"""Of a problem; Oclgrind interprets, the second check four times slower than the first."""
+
+SPOILED_WORKER = """
+import autotune.measure as measure
+from autotune.worker import serve
+render = measure.render
+def spoiled(*given):
+    source = render(*given)
+    assert {old!r} in source, "the fault does not apply to the template any more"
+    return source.replace({old!r}, {new!r})
+measure.render = spoiled
+serve()
+"""
+
+
+class Oclgrind:
+    """A worker under Oclgrind."""
+
+    def __init__(self, check: str, folder: Path, program: Sequence[str] = ("-m", "autotune.worker")) -> None:
+        if not shutil.which("oclgrind"):
+            pytest.skip("oclgrind is not installed (Debian, Ubuntu: apt install oclgrind)")
+        self._log = folder / "oclgrind.log"
+        self._log.touch()
+        self._read = 0
+        self.worker = Worker(("oclgrind", *CHECKS[check], "--log", str(self._log), sys.executable, *program))
+
+    def findings(self, sample: Sample) -> str:
+        """What Oclgrind has to say of one configuration; also when its result is wrong."""
+        trial = self.worker.run(quick_job("0:0", sample, seed=3))
+        told = self._log.read_bytes()[self._read :]
+        self._read += len(told)
+        wrong = "" if trial.state is TrialState.COMPLETE else f"{trial.state.value}: {trial.message}"
+        return told.decode(errors="replace") + wrong
+
+
+def samples_for_oclgrind(family: KernelFamily, algorithm: str, check: str) -> list[Sample]:
+    """Every value of every parameter at small examples; all pairs would take too long."""
+    spaces = [s for s in spaces_to_check(family, algorithm, SIMULATED) if s.problem.flops <= MOST_FLOPS[check]]
+    if check == "uninitialized" and "b_storage" in family.algorithm(algorithm).by_name:
+        # The plug-in loses track of images; Measurer fills them with NaN before they are written.
+        values = family.algorithm(algorithm).by_name["b_storage"].values
+        without = tuple(value for value in values if value != "image")
+        spaces = [
+            SearchSpace(family, s.problem, SIMULATED, algorithms=[algorithm], overrides={"b_storage": without})
+            for s in spaces
+        ]
+    return covering_sample(spaces, algorithm, strength=1, prefer_small=True, seed=2)
+
+
+@pytest.mark.parametrize("check", CHECKS)
+@pytest.mark.parametrize(("family", "algorithm"), ALGORITHMS)
+def test_oclgrind_finds_nothing(tmp_path: Path, family: str, algorithm: str, check: str) -> None:
+    samples = samples_for_oclgrind(find_family(family), algorithm, check)
+    if not samples:
+        pytest.skip(f"not covered: Oclgrind has no valid configuration of {family} {algorithm}")
+    oclgrind = Oclgrind(check, tmp_path)
+    with oclgrind.worker:
+        told = {sample: oclgrind.findings(sample) for sample in samples}
+    assert not any(told.values()), "\n".join(
+        f"{s.problem.label}: {s.configuration}: {t[:600]}" for s, t in told.items() if t
+    )
+
+
+LOCAL_TILE = Configuration.of(
+    "local_tile", work_group_m=8, work_group_n=4, micro_tile_m=1, micro_tile_n=2, tile_k=16, vector_width=1,
+    a_load_width=1, b_load_width=1, unroll=16, local_padding=0, stages=1, sub_group_columns=0, group_rows=0,
+    split_k=1, edges="guard", multiply_add="operator",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("check", "configuration", "old", "new", "finding"),
+    [
+        ("races", LOCAL_TILE, "barrier(CLK_LOCAL_MEM_FENCE);", "", "data race at local memory"),
+        ("races", GEMM.baseline, "p < k", "p <= k", "Invalid read"),
+        ("uninitialized", LOCAL_TILE, "float c0_1 = (float)(0);", "float c0_1;", "Uninitialized value"),
+    ],
+)
+def test_oclgrind_finds_faults(
+    tmp_path: Path, check: str, configuration: Configuration, old: str, new: str, finding: str
+) -> None:
+    problem = GemmProblem(m=12, n=9, k=20)
+    oclgrind = Oclgrind(check, tmp_path, ("-c", SPOILED_WORKER.format(old=old, new=new)))
+    with oclgrind.worker:
+        told = oclgrind.findings(Sample(problem=problem, configuration=configuration))
+    assert finding in told
