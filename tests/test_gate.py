@@ -17,7 +17,7 @@ from autotune.kernels.gemm import FAMILY as GEMM
 from autotune.kernels.gemm import GemmProblem
 from autotune.measure import Measurer
 from autotune.space import SearchSpace
-from autotune.testing import Sample, covering_sample, spaces_to_check, values_left_out
+from autotune.testing import Sample, covering_sample, spaces_to_check
 from autotune.trial import Job, TrialState
 from autotune.worker import Worker
 
@@ -34,7 +34,8 @@ def measurer(pocl: Device) -> Measurer:
 
 @cache
 def sample_of(family: str, algorithm: str, limits: DeviceLimits) -> list[Sample]:
-    return covering_sample(spaces_to_check(find_family(family), algorithm, limits), algorithm, prefer_small=True, seed=1)
+    spaces = spaces_to_check(find_family(family), algorithm, limits)
+    return covering_sample(spaces, algorithm, prefer_small=True, seed=1)
 
 
 def quick_job(device_selector: str, sample: Sample, seed: int) -> Job:

@@ -18,7 +18,7 @@ from autotune.sampler import (
     distributions,
     to_params,
 )
-from autotune.search import _suggest
+from autotune.search.proposals import suggest
 from autotune.space import SearchSpace
 
 LIMITS = DeviceLimits(has_images=True, max_image_width=8192, max_image_height=8192)
@@ -42,7 +42,7 @@ def explore(space: SearchSpace, trials: int, seed: int, fails_from: int = 10**9)
     asked_for: list[Configuration] = []
     for number in range(trials):
         asked = study.ask()
-        configuration = _suggest(asked, space)
+        configuration = suggest(asked, space)
         asked.set_user_attr(ROW, space.row_of(configuration))
         if number % fails_from == fails_from - 1:
             study.tell(asked, state=optuna.trial.TrialState.FAIL)
@@ -95,7 +95,7 @@ def test_enqueued_configurations_come_first() -> None:
     space = SearchSpace(FAMILY, GemmProblem(m=64, n=64, k=64), LIMITS)
     study = optuna.create_study(sampler=SpaceSampler(space))
     study.enqueue_trial(to_params(space, space[77]))
-    assert _suggest(study.ask(), space) == space[77]
+    assert suggest(study.ask(), space) == space[77]
 
 
 def test_the_model_fits_and_knows_what_it_does_not_know() -> None:

@@ -12,7 +12,8 @@ from autotune.errors import ConfigurationError, ProblemError, WorkerError
 from autotune.family import Configuration, Device, DeviceLimits
 from autotune.kernels.gemm import FAMILY, GemmProblem
 from autotune.profile import find_profile
-from autotune.search import Budget, Outcome, _gain, tune
+from autotune.search import Budget, Outcome, tune
+from autotune.search.finals import gain as gain_of
 from autotune.store import Store
 from autotune.testing import FakeWorker
 from autotune.trial import Job, Request, Trial, TrialState
@@ -257,10 +258,10 @@ def test_a_device_that_cannot_be_used_ends_the_run_and_the_worker(store: Store) 
 
 
 def test_gain_intervals_cover_the_gain_and_shrink_with_agreement() -> None:
-    assert _gain([200.0] * 11, [100.0] * 11) == (2.0, (2.0, 2.0))
-    gain, (low, high) = _gain([100, 105, 95, 102, 98, 100], [100, 95, 105, 98, 102, 100])
+    assert gain_of([200.0] * 11, [100.0] * 11) == (2.0, (2.0, 2.0))
+    gain, (low, high) = gain_of([100, 105, 95, 102, 98, 100], [100, 95, 105, 98, 102, 100])
     assert low < 1.0 < high
     assert low <= gain <= high
     drifting = [100.0 * 1.2**number for number in range(11)]
-    gain, (low, high) = _gain(drifting, [t / 1.5 for t in drifting])
+    gain, (low, high) = gain_of(drifting, [t / 1.5 for t in drifting])
     assert (gain, low, high) == pytest.approx((1.5, 1.5, 1.5)), "what drifts alike within a round cancels"

@@ -1,0 +1,76 @@
+"""Ask, measure, tell, store: the search over one or many problems, its budgets, finals and resume."""
+
+import math
+import time
+from collections.abc import Callable, Sequence
+
+from autotune.errors import ProblemError
+from autotune.family import Device, Problem, find_family
+from autotune.profile import find_profile
+from autotune.search.contract import Budget, Limits, Listener, Outcome
+from autotune.search.one_problem import ProblemSearch
+from autotune.space import SearchSpace
+from autotune.store import Store
+from autotune.trial import Request
+from autotune.worker import Measures, Worker
+
+__all__ = ["Budget", "Listener", "Outcome", "tune"]
+
+
+def tune(
+    device: Device,
+    requests: Sequence[Request],
+    store: Store,
+    budget: Budget,
+    listener: Listener,
+    *,
+    algorithms: Sequence[str] = (),
+    seed: int = 0,
+    should_stop: Callable[[], bool] = lambda: False,
+    worker: Measures | None = None,
+) -> list[Outcome]:
+    """Tune each request in turn; every trial is stored before the next begins.
+
+    `should_stop` is asked after each trial. A time budget is shared evenly among the requests still to come.
+    Raises ProblemError before anything is measured when a problem does not fit the device, ConfigurationError
+    for an unknown algorithm, WorkerError when the device cannot be used.
+    """
+    for request in requests:
+        request.problem.check_device(device.limits)
+        _check_algorithms(request.problem, device, algorithms)
+    profile = find_profile(device)
+    place = worker or Worker()
+    deadline = time.monotonic() + (budget.seconds if budget.seconds is not None else math.inf)
+    outcomes: list[Outcome] = []
+    try:
+        for number, request in enumerate(requests):
+            if outcomes and not outcomes[-1].is_finished:
+                break
+            share = (deadline - time.monotonic()) / (len(requests) - number)
+            limits = Limits(trials=budget.trials, seconds=share, should_stop=should_stop)
+            space = SearchSpace(
+                find_family(request.problem.family),
+                request.problem,
+                device.limits,
+                algorithms=algorithms,
+                overrides=profile.overrides_for(request.problem.family),
+            )
+            search = ProblemSearch(device, profile, request, space, store, place, listener, limits, seed)
+            listener.problem_started(request, number + 1, len(requests), len(space), search.resumed_trials)
+            outcomes.append(search.run())
+            listener.problem_finished(outcomes[-1])
+    finally:
+        place.close()
+    return outcomes
+
+
+def _check_algorithms(problem: Problem, device: Device, algorithms: Sequence[str]) -> None:
+    """Raises ConfigurationError for an unknown algorithm, ProblemError when none of those named can do the problem."""
+    family = find_family(problem.family)
+    for name in algorithms:
+        family.algorithm(name)
+    if algorithms and not len(SearchSpace(family, problem, device.limits, algorithms=algorithms)):
+        names = " and ".join(algorithms)
+        raise ProblemError(
+            f"{names}: no valid configuration for {problem.label}", hint="leave the shape out, or name other algorithms"
+        )

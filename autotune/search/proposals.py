@@ -1,0 +1,109 @@
+"""What to measure next: an Optuna study over the valid configurations, told what the ledger knows."""
+
+import math
+
+import optuna
+
+from autotune.compiling import Unfit
+from autotune.family import Configuration, Problem, Value
+from autotune.sampler import ROW, SpaceExhaustedError, SpaceSampler, distributions, to_params
+from autotune.search.knowledge import Knowledge
+from autotune.space import SearchSpace
+from autotune.store import Store
+from autotune.trial import Trial, TrialState
+
+
+class Proposals:
+    """Configurations not measured yet, those first that promise most."""
+
+    NEAR_PROBLEMS = 2
+
+    def __init__(self, knowledge: Knowledge, space: SearchSpace, store: Store, seed: int) -> None:
+        self._knowledge = knowledge
+        self._space = space
+        self._store = store
+        device = knowledge.device
+        self._unfit = Unfit(device, knowledge.problem, store.builds(device.slug, device.driver))
+        self._asked: dict[Configuration, optuna.Trial] = {}
+        self._study = self._new_study(seed)
+
+    def next(self) -> Configuration | None:
+        """One to measure, to be told of; None when all are known."""
+        while True:
+            try:
+                asked = self._study.ask()
+                configuration = suggest(asked, self._space)
+            except SpaceExhaustedError:
+                return None
+            asked.set_user_attr(ROW, self._space.row_of(configuration))
+            if configuration not in self._unfit:
+                self._asked[configuration] = asked
+                return configuration
+            self._study.tell(asked, state=optuna.trial.TrialState.FAIL)
+
+    def tell(self, trial: Trial) -> None:
+        """What became of a configuration proposed."""
+        asked = self._asked.pop(trial.configuration)
+        if trial.state is TrialState.COMPLETE:
+            self._study.tell(asked, trial.time_ns)
+        else:
+            self._study.tell(asked, state=optuna.trial.TrialState.FAIL)
+
+    def _new_study(self, seed: int) -> optuna.Study:
+        """A study in memory that knows the ledger's trials and is to begin with what promises most."""
+        optuna.logging.set_verbosity(optuna.logging.WARNING)
+        sampler = SpaceSampler(self._space, seed + len(self._knowledge.known))
+        study = optuna.create_study(direction="minimize", sampler=sampler)
+        everything = distributions(self._space)
+        for trial in self._knowledge.known.values():
+            row = self._space.row_of(trial.configuration)
+            if row is None:
+                continue
+            params = to_params(self._space, trial.configuration)
+            is_complete = trial.state is TrialState.COMPLETE
+            study.add_trial(
+                optuna.trial.create_trial(
+                    state=optuna.trial.TrialState.COMPLETE if is_complete else optuna.trial.TrialState.FAIL,
+                    value=trial.time_ns if is_complete else None,
+                    params=params,
+                    distributions={name: everything[name] for name in params},
+                    user_attrs={ROW: row},
+                )
+            )
+        for configuration in self._promising():
+            study.enqueue_trial(to_params(self._space, configuration))
+        return study
+
+    def _promising(self) -> list[Configuration]:
+        """What to try first: the best of before a change, winners of this and near problems, the profile's starts."""
+        knowledge = self._knowledge
+        stale = sorted(knowledge.stale, key=lambda s: s.trial.time_ns)[:3]
+        winners = self._store.best(knowledge.device.slug, knowledge.family.name)
+        comparable = [w for w in winners if w.problem.is_comparable(knowledge.problem)]
+        near = sorted(comparable, key=lambda w: _distance(w.problem, knowledge.problem))
+        wanted = [
+            *(s.trial.configuration for s in stale if s.trial.state is TrialState.COMPLETE),
+            *(w.configuration for w in near[: self.NEAR_PROBLEMS]),
+            *knowledge.starts,
+        ]
+        return [
+            c for c in dict.fromkeys(wanted) if c not in knowledge.known and self._space.row_of(c) is not None
+        ]
+
+
+def suggest(asked: optuna.Trial, space: SearchSpace) -> Configuration:
+    """The configuration an Optuna trial stands for."""
+    algorithm = asked.suggest_categorical("algorithm", list(space.parameters))
+    values: dict[str, Value] = {}
+    for parameter in space.parameters[algorithm]:
+        name = f"{algorithm}.{parameter.name}"
+        if parameter.is_numeric:
+            values[parameter.name] = parameter.values[asked.suggest_int(name, 0, len(parameter.values) - 1)]
+        else:
+            values[parameter.name] = str(asked.suggest_categorical(name, parameter.values))
+    return Configuration.of(algorithm, **values)
+
+
+def _distance(a: Problem, b: Problem) -> float:
+    """Product over the sizes of larger over smaller: 1 for equal sizes."""
+    return math.prod(max(x, y) / min(x, y) for x, y in zip(a.size_vector, b.size_vector, strict=True))
