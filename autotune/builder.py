@@ -1,15 +1,17 @@
 """Where building without running happens: child processes that work side by side."""
 
 import contextlib
+import dataclasses
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from queue import SimpleQueue
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from autotune import child
-from autotune.errors import BuildError
+from autotune.errors import BuildError, KernelError
+from autotune.family import Plan
 from autotune.trial import Build, BuildJob, BuildState
 
 if TYPE_CHECKING:
@@ -34,6 +36,10 @@ class Builder:
         assert isinstance(answer, Build)
         return answer
 
+    def kill(self) -> None:
+        """End what it builds now, from any thread; the build ends as crashed."""
+        self._child.kill()
+
     def close(self) -> None:
         """End the child at once."""
         self._child.close()
@@ -54,7 +60,14 @@ class BuilderPool:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._executor.shutdown(cancel_futures=True)
+        self.close()
+
+    def close(self) -> None:
+        """End all builds at once."""
+        self._executor.shutdown(wait=False, cancel_futures=True)
+        for builder in self._builders:
+            builder.kill()
+        self._executor.shutdown()
         for builder in self._builders:
             builder.close()
 
@@ -87,14 +100,33 @@ def build_once(session: "Session", job: BuildJob) -> Build:
     facts = [
         session.facts(kernel) for kernel, launch in zip(kernels, job.plan.launches, strict=True) if not launch.prepares
     ]
+    if job.launches:
+        _launch_once(session, kernels, job.plan)
+    build_ns = time.perf_counter_ns() - started
     return Build(
         source_hash=job.source_hash,
         state=BuildState.BUILT,
-        build_ns=time.perf_counter_ns() - started,
+        build_ns=build_ns,
         private_memory_bytes=max(f.private_memory_bytes for f in facts),
         work_group_limit=min(f.work_group_limit for f in facts),
-        binary_bytes=session.binary_bytes(program),
+        binary_bytes=0 if job.launches else session.binary_bytes(program),
     )
+
+
+def _launch_once(session: "Session", kernels: Sequence[Any], plan: Plan) -> None:
+    """One work-group of each kernel, on memory of the right sizes that nobody looks at.
+
+    Where the driver chooses the work-group, only the whole range would have the same one: that is done where
+    operands are merely copied. What cannot be launched is left to the trial, which tells why.
+    """
+    with contextlib.suppress(KernelError):
+        memory = {buffer.name: session.allocate(buffer) for buffer in plan.buffers}
+        for kernel, launch in zip(kernels, plan.launches, strict=True):
+            if launch.local_size or launch.prepares:
+                size = launch.local_size or launch.global_size
+                session.bind(kernel, launch, memory, {})
+                session.enqueue(kernel, dataclasses.replace(launch, global_size=size))
+        session.finish()
 
 
 def serve() -> None:

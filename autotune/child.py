@@ -69,6 +69,12 @@ class Child:
             self._send(message)
         return self._await_answer(limits_s)
 
+    def kill(self) -> None:
+        """End the process only; from any thread. Who waits for its answer gets a Loss."""
+        process = self._process
+        if process is not None:
+            process.kill()
+
     def close(self) -> None:
         """End the child at once."""
         if self._process is not None:

@@ -55,12 +55,16 @@ class Sources:
             self._hashes[key] = self.job("", configuration, plan).source_hash
         return self._hashes[key]
 
-    def job(self, selector: str, configuration: Configuration, plan: Plan) -> BuildJob:
-        """What to build for a configuration on the device of that selector."""
+    def job(
+        self, selector: str, configuration: Configuration, plan: Plan, *, launches: bool = False
+    ) -> BuildJob:
+        """What to build for a configuration on the device of that selector; `launches` as in BuildJob."""
         options = (*self._options, *plan.build_options)
         source = self._render(configuration, plan)
         digest = hashlib.sha256("\0".join([*options, source]).encode()).hexdigest()[:16]
-        return BuildJob(selector=selector, source_hash=digest, source=source, options=options, plan=plan)
+        return BuildJob(
+            selector=selector, source_hash=digest, source=source, options=options, plan=plan, launches=launches
+        )
 
     def _render(self, configuration: Configuration, plan: Plan) -> str:
         try:

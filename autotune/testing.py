@@ -6,6 +6,7 @@ Also for trying search strategies without a device, and for checking all kernels
 import dataclasses
 import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,7 +16,7 @@ from numpy.typing import NDArray
 from autotune.errors import ProblemError
 from autotune.family import Algorithm, Configuration, DeviceLimits, KernelFamily, Problem, Value
 from autotune.space import SearchSpace
-from autotune.trial import Job, Measurement, Timer, Trial, TrialState
+from autotune.trial import Build, BuildJob, BuildState, Job, Measurement, Timer, Trial, TrialState
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -209,3 +210,34 @@ class FakeWorker:
     def measured(self) -> list[Configuration]:
         """Configurations in the order in which they were measured."""
         return [job.configuration for job in self.jobs]
+
+
+class FakeBuilds:
+    """Builds by a formula: the state in which a source ends, and which of the builds, counted from 0, end at all."""
+
+    def __init__(
+        self,
+        size: int,
+        outcome: Callable[[BuildJob], BuildState] = lambda _: BuildState.BUILT,
+        *,
+        ends: Callable[[int], bool] = lambda _: True,
+    ) -> None:
+        self.size = size
+        self.jobs: list[BuildJob] = []
+        self.futures: list[Future[Build]] = []
+        self.is_closed = False
+        self._outcome = outcome
+        self._ends = ends
+
+    def submit(self, job: BuildJob) -> Future[Build]:
+        future: Future[Build] = Future()
+        if self._ends(len(self.jobs)):
+            state = self._outcome(job)
+            message = "" if state is BuildState.BUILT else "as told"
+            future.set_result(Build(source_hash=job.source_hash, state=state, message=message, build_ns=1e6))
+        self.jobs.append(job)
+        self.futures.append(future)
+        return future
+
+    def close(self) -> None:
+        self.is_closed = True

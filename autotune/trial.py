@@ -117,6 +117,8 @@ class BuildJob:
     options: tuple[str, ...]
     plan: Plan
     """Of one of the configurations that share the source: names the kernels."""
+    launches: bool = False
+    """Launch one work-group as well: some drivers finish a kernel, and keep it, only when it is launched."""
     limit_s: float = 60.0
 
 

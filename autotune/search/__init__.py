@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from autotune.errors import ProblemError
 from autotune.family import Device, Problem, find_family
 from autotune.profile import find_profile
+from autotune.search.ahead import Builds, builders_for
 from autotune.search.contract import Budget, Limits, Listener, Outcome
 from autotune.search.one_problem import ProblemSearch
 from autotune.space import SearchSpace
@@ -28,10 +29,13 @@ def tune(
     seed: int = 0,
     should_stop: Callable[[], bool] = lambda: False,
     worker: Measures | None = None,
+    builds: Builds | None = None,
+    jobs: int | None = None,
 ) -> list[Outcome]:
     """Tune each request in turn; every trial is stored before the next begins.
 
-    `should_stop` is asked after each trial. A time budget is shared evenly among the requests still to come.
+    `should_stop` is asked after each trial. Without a worker, one is started, and `jobs` processes that build in
+    advance (by default one for each free core). A time budget is shared evenly among the requests still to come.
     Raises ProblemError before anything is measured when a problem does not fit the device, ConfigurationError
     for an unknown algorithm, WorkerError when the device cannot be used.
     """
@@ -40,6 +44,8 @@ def tune(
         _check_algorithms(request.problem, device, algorithms)
     profile = find_profile(device)
     place = worker or Worker()
+    if worker is None and builds is None:
+        builds = builders_for(device, jobs)
     deadline = time.monotonic() + (budget.seconds if budget.seconds is not None else math.inf)
     outcomes: list[Outcome] = []
     try:
@@ -55,12 +61,14 @@ def tune(
                 algorithms=algorithms,
                 overrides=profile.overrides_for(request.problem.family),
             )
-            search = ProblemSearch(device, profile, request, space, store, place, listener, limits, seed)
+            search = ProblemSearch(device, profile, request, space, store, place, listener, limits, seed, builds)
             listener.problem_started(request, number + 1, len(requests), len(space), search.resumed_trials)
             outcomes.append(search.run())
             listener.problem_finished(outcomes[-1])
     finally:
         place.close()
+        if builds:
+            builds.close()
     return outcomes
 
 

@@ -1,5 +1,6 @@
 """From a configuration to a trial that is measured, stored and known."""
 
+import dataclasses
 import time
 
 import numpy as np
@@ -32,14 +33,20 @@ class Bench:
             seed=int(np.random.default_rng().integers(2**31)),
         )
 
-    def run(self, job: Job, purpose: str) -> Trial:
-        """Measure and store."""
+    def run(self, job: Job, purpose: str, built_before_ns: float = 0.0) -> Trial:
+        """Measure and store; `built_before_ns` is what building took before, elsewhere."""
         started = time.monotonic()
         trial = self._worker.run(job)
         if trial.measurement:
             self._running_seconds.append(time.monotonic() - started - trial.measurement.build_ns / 1e9)
+            whole = trial.measurement.build_ns + built_before_ns
+            trial = dataclasses.replace(trial, measurement=dataclasses.replace(trial.measurement, build_ns=whole))
+        return self.record(trial, purpose)
+
+    def record(self, trial: Trial, purpose: str = "search") -> Trial:
+        """Store a trial that needed no measuring."""
         knowledge = self._knowledge
-        provenance = knowledge.provenance(job.configuration)
+        provenance = knowledge.provenance(trial.configuration)
         self._store.add_trial(knowledge.device, knowledge.problem, trial, provenance, purpose)
         return trial
 

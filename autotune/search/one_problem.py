@@ -8,6 +8,7 @@ from collections import Counter
 from autotune.family import Configuration, Device
 from autotune.profile import Profile
 from autotune.search import finals
+from autotune.search.ahead import FAILURES, Ahead, Builds, Prepared
 from autotune.search.bench import Bench
 from autotune.search.contract import Limits, Listener, Outcome
 from autotune.search.finals import Finals
@@ -39,6 +40,7 @@ class ProblemSearch:
         listener: Listener,
         limits: Limits,
         seed: int,
+        builds: Builds | None = None,
     ) -> None:
         self._request = request
         self._space = space
@@ -46,6 +48,9 @@ class ProblemSearch:
         self._listener = listener
         self._limits = limits
         self._seed = seed
+        self._builds = builds
+        self._programs: dict[object, Trial] = {}
+        """Trials of this run by what was run."""
         self._knowledge = Knowledge(device, profile, request.problem, store)
         self._bench = Bench(self._knowledge, profile, store, worker)
         self._failures: Counter[str] = Counter()
@@ -74,11 +79,17 @@ class ProblemSearch:
         if self._knowledge.default not in self._knowledge.known:
             self._measure(self._knowledge.default)
         proposals = Proposals(self._knowledge, self._space, self._store, self._seed)
+        ahead = Ahead(proposals, self._knowledge, self._builds)
         while not self._is_over():
-            configuration = proposals.next()
-            if configuration is None:
+            prepared = ahead.next(self._bench.typical_seconds, self._trials_left)
+            if prepared is None:
                 break
-            proposals.tell(self._measure(configuration))
+            proposals.tell(self._measure_prepared(prepared))
+        ahead.abandon()
+
+    @property
+    def _trials_left(self) -> float:
+        return math.inf if self._limits.trials is None else self._limits.trials - self._new_trials
 
     def _is_over(self) -> bool:
         if self._limits.should_stop() or time.monotonic() + self._finals_seconds() >= self._deadline:
@@ -92,12 +103,30 @@ class ProblemSearch:
         jobs = finals.ROUNDS * (finals.FINALISTS + 1)
         return min(self.FINALS_SHARE * self._limits.seconds, jobs * self._bench.typical_seconds)
 
-    def _measure(self, configuration: Configuration) -> Trial:
-        """One new trial of the search, stored and told."""
+    def _measure_prepared(self, prepared: Prepared) -> Trial:
+        """A new trial of what was built in advance; what did not build, or was run before, is not run."""
+        configuration, build = prepared.configuration, prepared.build
+        if build and build.state in FAILURES:
+            failed = Trial(configuration=configuration, state=FAILURES[build.state], message=build.message)
+            return self._note(self._bench.record(failed))
+        twin = self._programs.get(prepared.program)
+        if twin is not None:
+            trial = dataclasses.replace(twin, configuration=configuration, message=f"same as {twin.configuration}")
+            return self._note(self._bench.record(trial))
+        trial = self._measure(configuration, build.build_ns if build else 0.0)
+        if trial.state is TrialState.COMPLETE:
+            self._programs[prepared.program] = trial
+        return trial
+
+    def _measure(self, configuration: Configuration, build_ns: float = 0.0) -> Trial:
+        """One new trial; `build_ns` is what building it in advance took."""
         job = dataclasses.replace(
             self._bench.job(configuration), give_up_above_ns=self.GIVE_UP_FACTOR * self._knowledge.best_ns
         )
-        trial = self._bench.run(job, "search")
+        return self._note(self._bench.run(job, "search", build_ns))
+
+    def _note(self, trial: Trial) -> Trial:
+        """Count, learn and tell a new trial of the search, which is stored already."""
         self._new_trials += 1
         self._count(trial)
         improved = trial.time_ns < self._knowledge.best_ns

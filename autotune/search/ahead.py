@@ -1,0 +1,136 @@
+"""Proposals built in advance, on the cores that measuring leaves free.
+
+A device of its own measures one configuration while others are built. On a processor that is also the device,
+building would disturb measuring, so the two take turns: some are built side by side, then measured one by one.
+"""
+
+import math
+import os
+import statistics
+from collections import deque
+from concurrent.futures import FIRST_COMPLETED, Future, wait
+from dataclasses import dataclass
+from typing import Protocol
+
+from autotune.builder import BuilderPool
+from autotune.compiling import Sources
+from autotune.family import Configuration, Device, Plan, find_family
+from autotune.profile import find_profile
+from autotune.search.knowledge import Knowledge
+from autotune.search.proposals import Proposals
+from autotune.trial import Build, BuildJob, BuildState, TrialState
+
+
+class Builds(Protocol):
+    """What is needed of a place that builds: a pool of child processes here, or a fake."""
+
+    @property
+    def size(self) -> int: ...
+
+    def submit(self, job: BuildJob) -> Future[Build]: ...
+
+    def close(self) -> None: ...
+
+
+def builders_for(device: Device, jobs: int | None) -> Builds | None:
+    """`jobs` processes, by default one for each core that is free; None where building ahead cannot pay."""
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    free = cores if device.limits.is_cpu else cores - 1
+    size = free if jobs is None else jobs
+    return BuilderPool(size) if size > (1 if device.limits.is_cpu else 0) else None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Prepared:
+    """A configuration to measure."""
+
+    configuration: Configuration
+    build: Build | None = None
+    """None where nothing was built in advance."""
+    program: object = None
+    """Equal for configurations that cannot differ in anything: the same source, launches and buffers."""
+
+
+FAILURES = {
+    BuildState.FAILED: TrialState.COMPILE_FAILED,
+    BuildState.TIMED_OUT: TrialState.TIMED_OUT,
+    BuildState.CRASHED: TrialState.CRASHED,
+}
+"""The state of a trial whose build ended so."""
+
+
+class Ahead:
+    """The proposals for one problem, built before they are handed out."""
+
+    def __init__(self, proposals: Proposals, knowledge: Knowledge, builds: Builds | None) -> None:
+        self._proposals = proposals
+        self._problem = knowledge.problem
+        self._family = find_family(self._problem.family)
+        self._selector = knowledge.device.selector
+        self._takes_turns = knowledge.device.limits.is_cpu
+        self._sources = Sources(self._family, find_profile(knowledge.device).build_options)
+        self._builds = builds
+        self._building: dict[Future[Build], Prepared] = {}
+        self._ready: deque[Prepared] = deque()
+        self._build_seconds: deque[float] = deque(maxlen=20)
+
+    def next(self, measuring_seconds: float, most: float = math.inf) -> Prepared | None:
+        """One to measure, to be told to the proposals; None when there is no other.
+
+        `measuring_seconds` is what measuring one takes, which tells how many to build meanwhile; `most` how many
+        are going to be asked for still. Raises WorkerError when the device cannot be used.
+        """
+        if self._builds is None:
+            configuration = self._proposals.next()
+            return None if configuration is None else self._prepared(configuration)
+        if not (self._takes_turns and self._ready):
+            self._fill(min(most, self._wanted(self._builds.size, measuring_seconds)))
+        while not self._ready and self._building:
+            self._collect()
+        return self._ready.popleft() if self._ready else None
+
+    def abandon(self) -> None:
+        """Give up what is not built yet."""
+        for future in self._building:
+            future.cancel()
+        self._building.clear()
+
+    def _wanted(self, builders: int, measuring_seconds: float) -> int:
+        """How many to have in hand: enough that measuring does not wait, few enough that proposals know the latest."""
+        if self._takes_turns or not self._build_seconds or not measuring_seconds:
+            return builders
+        busy = math.ceil(statistics.median(self._build_seconds) / measuring_seconds)
+        return min(busy, builders) + 1
+
+    def _fill(self, wanted: float) -> None:
+        while len(self._building) + len(self._ready) < wanted:
+            configuration = self._proposals.next()
+            if configuration is None:
+                return
+            prepared = self._prepared(configuration)
+            assert self._builds is not None
+            self._building[self._builds.submit(self._job(configuration))] = prepared
+
+    def _collect(self) -> None:
+        """Take in what is built; all of it where building and measuring take turns."""
+        done = wait(self._building, return_when="ALL_COMPLETED" if self._takes_turns else FIRST_COMPLETED).done
+        for future in [future for future in self._building if future in done]:
+            prepared, build = self._building.pop(future), future.result()
+            if build.state is BuildState.BUILT:
+                self._build_seconds.append(build.build_ns / 1e9)
+            self._ready.append(
+                Prepared(configuration=prepared.configuration, build=build, program=prepared.program)
+            )
+
+    def _prepared(self, configuration: Configuration) -> Prepared:
+        plan = self._plan(configuration)
+        program = (self._sources.hash_of(configuration, plan), plan.launches, plan.buffers)
+        return Prepared(configuration=configuration, program=program)
+
+    def _job(self, configuration: Configuration) -> BuildJob:
+        return self._sources.job(
+            self._selector, configuration, self._plan(configuration), launches=self._takes_turns
+        )
+
+    def _plan(self, configuration: Configuration) -> Plan:
+        return self._family.plan(self._problem, configuration)

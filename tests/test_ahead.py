@@ -1,0 +1,204 @@
+"""Building ahead: what is built when, what is measured of it, and what an end leaves behind."""
+
+import dataclasses
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from autotune.builder import BuilderPool
+from autotune.family import Configuration, Device, DeviceLimits
+from autotune.kernels.gemm import FAMILY, GemmProblem
+from autotune.profile import find_profile
+from autotune.search import Budget, Outcome, tune
+from autotune.search.ahead import Ahead, builders_for
+from autotune.search.knowledge import Knowledge
+from autotune.search.proposals import Proposals
+from autotune.space import SearchSpace
+from autotune.store import Store
+from autotune.testing import FakeBuilds, FakeWorker
+from autotune.trial import BuildJob, BuildState, Request, Trial, TrialState
+
+PROBLEM = GemmProblem(m=96, n=96, k=96)
+LIMITS = DeviceLimits(max_work_group_size=64, max_work_item_sizes=(64, 64, 64), max_allocation_bytes=2**28)
+GPU = Device(
+    slug="invented-1", vendor="none", model="invented", family="gpu", selector="0:0", driver="1.0", limits=LIMITS
+)
+CPU = dataclasses.replace(GPU, slug="pocl-invented", family="cpu", limits=dataclasses.replace(LIMITS, is_cpu=True))
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[Store]:
+    with Store.open(tmp_path / "tuning.sqlite") as opened:
+        yield opened
+
+
+class Recorder:
+    """A listener that keeps the trials."""
+
+    def __init__(self) -> None:
+        self.trials: list[Trial] = []
+
+    def problem_started(self, *_: Any) -> None: ...
+
+    def trial_finished(self, request: Request, trial: Trial, new_trials: int, best_ns: float) -> None:
+        self.trials.append(trial)
+
+    def finals_started(self, request: Request, finalists: int) -> None: ...
+
+    def problem_finished(self, outcome: Outcome) -> None: ...
+
+
+def run(
+    store: Store, builds: FakeBuilds, device: Device = GPU, trials: int = 20, **options: Any
+) -> tuple[Outcome, Recorder, FakeWorker]:
+    recorder, worker = Recorder(), FakeWorker(lambda _: 1000.0)
+    requests = [Request(problem=PROBLEM)]
+    outcomes = tune(device, requests, store, Budget(trials=trials), recorder, worker=worker, builds=builds, **options)
+    return outcomes[0], recorder, worker
+
+
+def ahead_of(store: Store, device: Device, builds: FakeBuilds) -> Ahead:
+    profile = find_profile(device)
+    knowledge = Knowledge(device, profile, PROBLEM, store)
+    space = SearchSpace(FAMILY, PROBLEM, device.limits, algorithms=["microtile"])
+    return Ahead(Proposals(knowledge, space, store, seed=0), knowledge, builds)
+
+
+def test_a_device_of_its_own_is_never_without_builds_under_way(store: Store) -> None:
+    builds = FakeBuilds(3, ends=lambda number: number in (1, 3))
+    ahead = ahead_of(store, GPU, builds)
+    first = ahead.next(measuring_seconds=0.0)
+    assert first is not None and first.build is not None
+    assert first.build.source_hash == builds.jobs[1].source_hash, "what is built first is measured first"
+    assert len(builds.jobs) == 3, "one for each process before anything is known"
+    assert not any(job.launches for job in builds.jobs), "a launch could disturb what is being measured"
+    second = ahead.next(measuring_seconds=0.0)
+    assert second is not None and second.configuration != first.configuration
+    assert [future.done() for future in builds.futures] == [False, True, False, True], "others go on meanwhile"
+
+
+@pytest.mark.parametrize(("measuring_seconds", "in_hand"), [(1.0, 2), (0.0004, 4), (1e-9, 9)])
+def test_no_more_is_built_ahead_than_measuring_can_use(store: Store, measuring_seconds: float, in_hand: int) -> None:
+    builds = FakeBuilds(8)
+    ahead = ahead_of(store, GPU, builds)
+    handed_out = 1
+    assert ahead.next(0.0) is not None
+    for _ in range(30):
+        assert ahead.next(measuring_seconds) is not None
+        handed_out += 1
+    assert len(builds.jobs) - handed_out == in_hand - 1, "builds of 1 ms; the one handed out counts as well"
+
+
+def test_a_processor_takes_turns_between_building_and_measuring(store: Store) -> None:
+    builds = FakeBuilds(2)
+    ahead = ahead_of(store, CPU, builds)
+    assert ahead.next(1.0) is not None
+    assert len(builds.jobs) == 2
+    assert ahead.next(1.0) is not None
+    assert len(builds.jobs) == 2, "nothing is built until all that was built is measured"
+    assert ahead.next(1.0) is not None
+    assert len(builds.jobs) == 4
+    assert all(job.launches for job in builds.jobs)
+
+
+def test_nothing_is_built_that_the_budget_does_not_cover(store: Store) -> None:
+    builds = FakeBuilds(8)
+    outcome, recorder, _ = run(store, builds, trials=5)
+    assert outcome.new_trials == 5
+    assert len(builds.jobs) == len(recorder.trials) - 1, "the default is measured without"
+
+
+@pytest.mark.parametrize(
+    ("built", "state"),
+    [
+        (BuildState.FAILED, TrialState.COMPILE_FAILED),
+        (BuildState.TIMED_OUT, TrialState.TIMED_OUT),
+        (BuildState.CRASHED, TrialState.CRASHED),
+    ],
+)
+def test_what_does_not_build_is_a_trial_that_is_never_run(store: Store, built: BuildState, state: TrialState) -> None:
+    def outcome_of(job: BuildJob) -> BuildState:
+        return built if "c1_0" in job.source else BuildState.BUILT
+
+    outcome, recorder, worker = run(store, FakeBuilds(4, outcome_of), algorithms=["microtile"], trials=30)
+    failed = [trial for trial in recorder.trials if trial.state is state]
+    assert failed and all(trial.message == "as told" for trial in failed)
+    assert outcome.failures == {state.value: len(failed)}
+    assert not {trial.configuration for trial in failed} & set(worker.measured)
+    stored = [s.trial.state for s in store.trials(GPU.slug, "gemm", PROBLEM)]
+    assert stored.count(state) == len(failed)
+
+
+def test_a_twin_gets_the_times_of_what_was_measured(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    plan = type(FAMILY).plan
+
+    def without_options(family: Any, problem: GemmProblem, configuration: Configuration) -> Any:
+        return dataclasses.replace(plan(family, problem, configuration), build_options=())
+
+    monkeypatch.setattr(type(FAMILY), "plan", without_options)
+    overrides = {"relaxed_math": ("off", "on"), "unroll": (4,), "vector_width": (4,), "loads": ("vload",)}
+    space = SearchSpace(FAMILY, PROBLEM, GPU.limits, algorithms=["dot"], overrides=overrides)
+    monkeypatch.setattr("autotune.search.SearchSpace", lambda *_, **__: space)
+    _, recorder, worker = run(store, FakeBuilds(4), trials=len(space) + 5)
+    twins = [trial for trial in recorder.trials if trial.message.startswith("same as dot(")]
+    assert len(twins) == len(space) // 2
+    assert all(trial.measurement for trial in twins)
+    searched = worker.measured[: len(recorder.trials) - len(twins)]
+    assert not {trial.configuration for trial in twins} & set(searched)
+
+
+def test_an_end_abandons_what_is_not_built(store: Store) -> None:
+    builds = FakeBuilds(4, ends=lambda number: number == 0)
+    ahead = ahead_of(store, GPU, builds)
+    assert ahead.next(0.0) is not None
+    ahead.abandon()
+    assert all(future.cancelled() for future in builds.futures[1:])
+
+
+def test_builders_are_closed_with_the_search(store: Store) -> None:
+    builds = FakeBuilds(4)
+    run(store, builds, trials=3)
+    assert builds.is_closed
+
+
+def test_closing_a_pool_ends_builds_that_hang(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("BUILD_HOW", "hang")
+    monkeypatch.setenv("BUILD_LOG", str(tmp_path / "log"))
+    pool = BuilderPool(2, (sys.executable, str(Path(__file__).parent / "evil_builder.py")))
+    plan = FAMILY.plan(PROBLEM, FAMILY.baseline)
+    futures = [
+        pool.submit(BuildJob(selector="0:0", source_hash=str(i), source="", options=(), plan=plan)) for i in range(5)
+    ]
+    while not (tmp_path / "log").exists():
+        time.sleep(0.01)
+    started = time.monotonic()
+    pool.close()
+    assert time.monotonic() - started < 30, "the builds would take 60 s"
+    assert all(future.done() for future in futures)
+
+
+def test_builders_fit_the_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("os.sched_getaffinity", lambda _: set(range(4)), raising=False)
+    sizes = {}
+    for device in (CPU, GPU):
+        builds = builders_for(device, None)
+        assert builds is not None
+        sizes[device.family] = builds.size
+        builds.close()
+    assert sizes == {"cpu": 4, "gpu": 3}
+    monkeypatch.setattr("os.sched_getaffinity", lambda _: {0}, raising=False)
+    assert builders_for(CPU, None) is None and builders_for(GPU, None) is None
+
+
+def test_on_a_device_all_is_as_without(store: Store, pocl: Device) -> None:
+    recorder = Recorder()
+    problem = GemmProblem(m=40, n=33, k=17)
+    outcome = tune(pocl, [Request(problem=problem)], store, Budget(trials=9), recorder, jobs=2)[0]
+    assert outcome.new_trials == len(recorder.trials) == 9
+    assert {trial.state for trial in recorder.trials} == {TrialState.COMPLETE}
+    assert all(trial.measurement and trial.measurement.build_ns > 0 for trial in recorder.trials)
+    assert outcome.winner is not None and outcome.winner.is_final
