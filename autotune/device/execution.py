@@ -27,8 +27,8 @@ Queue = cl.CommandQueue
 Context = cl.Context
 
 
-class Kind(enum.Enum):
-    """Where an operand lies."""
+class Kind(enum.StrEnum):
+    """Where an operand lies. Texts, since those are hashed fast: every call asks."""
 
     ARRAY = "array"
     """pyopencl.array.Array."""
@@ -52,18 +52,27 @@ class Origin(enum.Enum):
     """Built before in this process."""
 
 
+_kinds: dict[type, Kind] = {}
+"""Of types met before whose operands all lie alike."""
+
+
 def kind_of(operand: Any) -> Kind | None:
     """None for what is no operand."""
+    known = _kinds.get(type(operand))
+    if known is not None:
+        return known
     if isinstance(operand, np.ndarray):
         memory = shared_memory(operand)
         if memory is None:
             return Kind.HOST
         return Kind.IMAGE if memory.is_image else Kind.SHARED
-    if isinstance(operand, cl.Buffer):
-        return Kind.BUFFER
     # Who has such an array has loaded its module; others are spared the time.
     arrays = sys.modules.get("pyopencl.array")
-    return Kind.ARRAY if arrays is not None and isinstance(operand, arrays.Array) else None
+    if isinstance(operand, cl.Buffer):
+        _kinds[type(operand)] = Kind.BUFFER
+    elif arrays is not None and isinstance(operand, arrays.Array):
+        _kinds[type(operand)] = Kind.ARRAY
+    return _kinds.get(type(operand))
 
 
 def open_queue(selector: str) -> cl.CommandQueue:
@@ -248,17 +257,10 @@ class Executor:
 
         return cl_array.empty(self.queue, shape, NUMPY_TYPES[dtype])
 
-    def foreign_events(self, arrays: Sequence[Any]) -> list[cl.Event]:
-        """What must be done before arrays that other queues work on may be used."""
-        return [event for array in arrays if self._is_foreign(array) for event in array.events]
-
-    def announce(self, array: Any, event: cl.Event) -> None:
-        """Let the other queue of an array know that it is written."""
-        if self._is_foreign(array):
-            array.add_event(event)
-
-    def _is_foreign(self, array: Any) -> bool:
-        return array.queue is not self.queue and array.queue is not None and array.queue != self.queue
+    def is_foreign(self, array: Any) -> bool:
+        """Whether another queue works on a pyopencl array, so that its events order what is done with it."""
+        queue = array.queue
+        return queue is not self.queue and queue is not None and queue != self.queue
 
     def finish(self) -> None:
         """Wait for everything enqueued. Raises LaunchError when it failed while running."""

@@ -68,8 +68,8 @@ class SharedMemory:
         assert isinstance(self.memory, cl.Buffer)
         shape = (self.size_bytes,)
         view, _ = cl.enqueue_map_buffer(queue, self.memory, _FOR_BOTH, 0, shape, np.dtype("uint8"), is_blocking=True)
-        pixels: NDArray[Any] = view
-        return pixels
+        mapped: NDArray[Any] = view
+        return mapped
 
     def _map_image(self, queue: cl.CommandQueue) -> NDArray[Any]:
         assert isinstance(self.memory, cl.Image)

@@ -90,20 +90,23 @@ class Reduce:
         with engine.executor.lock:
             engine.stats.calls += 1
             operands = Operands(engine)
-            arrays = [x for x, kind in ((values, kind_in), (out, kind_out)) if kind is Kind.ARRAY]
             for name, operand, kind in (("the input", values, kind_in), ("out", out, kind_out)):
                 if kind is not Kind.HOST:
                     engine.executor.check(operand, kind, name)
-            wait_for = engine.executor.foreign_events(arrays) or None
+            foreign = [
+                array
+                for array, kind in ((values, kind_in), (out, kind_out))
+                if kind is Kind.ARRAY and engine.executor.is_foreign(array)
+            ]
 
             def launch(ready: Ready) -> None:
                 memory = (
                     operands.enter("the input", values, kind_in),
                     operands.enter("out", out, kind_out, is_read=False),
                 )
-                event = ready.call.enqueue(memory, (), wait_for)
-                if kind_out is Kind.ARRAY:
-                    engine.executor.announce(out, event)
+                event = ready.call.enqueue(memory, (), [event for array in foreign for event in array.events])
+                for array in foreign:
+                    array.add_event(event)
                 results[:] = [memory[1]]
 
             try:

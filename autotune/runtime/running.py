@@ -68,11 +68,6 @@ class Request:
     kinds: tuple[Kind, ...]
     ready: Ready | None = None
 
-    @property
-    def is_resident(self) -> bool:
-        """All operands are on the device."""
-        return all(kind in (Kind.ARRAY, Kind.BUFFER) for kind in self.kinds)
-
 
 class Engine:
     """A family's kernels on one queue, each built when first needed."""
