@@ -41,6 +41,11 @@ class SharedMemory:
             "data": (self.address, False),
         }
 
+    def is_whole(self, array: NDArray[Any]) -> bool:
+        """Whether an array is all of this memory, as it lies; an image cannot be used in part."""
+        address: int = array.__array_interface__["data"][0]
+        return (array.shape, array.strides, address) == (self.shape, np.asarray(self).strides, self.address)
+
     @property
     def size_bytes(self) -> int:
         return int(self.memory.size)

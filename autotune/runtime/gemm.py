@@ -18,6 +18,8 @@ from autotune.runtime.running import Operands, Ready, Request, Statistics, form,
 
 _NAMES = ("a", "b", "c")
 _SHOWN = ("a", "b", "out")
+_PACKED = frozenset((Kind.HOST, Kind.IMAGE))
+"""Kinds whose pitch does not matter: copied, or the driver's own."""
 _ON_HOST = frozenset((Kind.HOST, Kind.SHARED))
 
 
@@ -136,7 +138,9 @@ class Gemm:
         kind = kind_of(b)
         if kind is None or kind is Kind.BUFFER:
             raise ProblemError("prepare takes a NumPy or pyopencl array")
-        layout = read_layout("b", b, packs=kind in (Kind.HOST, Kind.IMAGE))
+        if kind is Kind.IMAGE:
+            _check_image(b)
+        layout = read_layout("b", b, packs=kind in _PACKED)
         engine = self._engine
         if kind is Kind.HOST:
             memory = engine.executor.buffer(b.nbytes, "b")
@@ -191,7 +195,9 @@ class Gemm:
         if kind_a is Kind.IMAGE or kind_c is Kind.IMAGE:
             raise ProblemError("only b can lie in an image")
         layout_a = read_layout("a", a, packs=kind_a is Kind.HOST)
-        layout_b = prepared.layout if prepared else _read_b(b, kind_b, trans_b)
+        if kind_b is Kind.IMAGE and trans_b:
+            raise ProblemError("an image for b must hold op(B), k x n", hint="fill it with the transpose")
+        layout_b = prepared.layout if prepared else read_layout("b", b, packs=kind_b in _PACKED)
         layout_c = None if kind_c is None else read_layout("out", out, packs=kind_c is Kind.HOST)
         if prepared and trans_b:
             raise ProblemError("b was prepared", hint="say trans_b when it is")
@@ -242,15 +248,15 @@ class Gemm:
         engine = self._engine
         with engine.executor.lock:
             engine.stats.calls += 1
-            if request.on_host:
-                self._run_on_host(request, a, b, out, scalars)
-            elif request.resident:
+            engine.stats.host_products += request.on_host
+            if request.resident:
                 self._run_resident(request, a, b, out, scalars)
-            else:
+            elif not request.on_host:
                 self._run_with_host(request, a, b, out, scalars)
+        if request.on_host:
+            self._run_on_host(request, a, b, out, scalars)
 
     def _run_on_host(self, request: _Request, a: Any, b: Any, out: Any, scalars: tuple[float, float]) -> None:
-        self._engine.stats.host_products += 1
         problem = request.gemm
         op_a, op_b = (
             x if bool(getattr(problem, f"trans_{name}")) == by_columns else x.swapaxes(-1, -2)
@@ -317,6 +323,8 @@ class Gemm:
         for name, operand, kind in (("a", a, kind_a), ("b", b, kind_b), ("out", out, kind_c)):
             if kind is not Kind.HOST and not isinstance(operand, PreparedMatrix):
                 self._engine.executor.check(operand, kind, name)
+            if kind is Kind.IMAGE:
+                _check_image(operand)
         results: list[Any] = []
 
         def launch(ready: Ready) -> None:
@@ -372,14 +380,10 @@ class BoundGemm:
         return self._operands[2]
 
 
-def _read_b(b: Any, kind: Kind, trans_b: bool) -> Layout:
-    layout = read_layout("b", b, packs=kind in (Kind.HOST, Kind.IMAGE))
-    if kind is not Kind.IMAGE:
-        return layout
+def _check_image(b: Any) -> None:
     memory = shared_memory(b)
-    if trans_b or layout.is_transposed or memory is None or b.shape != memory.shape:
-        raise ProblemError("an image for b must hold op(B), k x n, and be passed whole")
-    return layout
+    if memory is None or not memory.is_whole(b):
+        raise ProblemError("an image for b must be passed whole", hint="allocate one for this matrix")
 
 
 def _weights(kind: Kind, *, is_prepared: bool) -> Weights:

@@ -141,6 +141,7 @@ class Engine:
         packed = packed_operand(plan, "b") if weights is not Weights.PER_CALL else "b"
         packs = tuple(launch for launch in plan.launches if packed != "b" and launch.prepares == "b")
         works = tuple(launch for launch in plan.launches if launch not in packs)
+        must_pack = bool(packs) and weights is Weights.PACKED_ONCE
         names = [packed if name == "b" else name for name in operands]
         fixed = {
             buffer.name: self._allocate(buffer)
@@ -153,7 +154,7 @@ class Engine:
             problem=problem,
             choice=choice,
             call=BoundCall(session, program, _part(plan, works), names, fixed, ("alpha", "beta")),
-            packing=BoundCall(session, program, _part(plan, packs), ("b", packed), {}) if packs else None,
+            packing=BoundCall(session, program, _part(plan, packs), ("b", packed), {}) if must_pack else None,
             packed=buffers.get(packed) or plan.buffers[0],
             packing_number=self._packings.setdefault((packs, buffers.get(packed)), len(self._packings)),
         )
