@@ -19,12 +19,14 @@ import pytest
 from autotune.device.execution import Executor, Kind
 from autotune.errors import BuildError, DeviceSelectionError, LaunchError, ProblemError, TableError
 from autotune.family import Configuration, Device
-from autotune.kernels.gemm import GemmProblem
+from autotune.kernels.gemm import FAMILY, GemmProblem
 from autotune.kernels.reduce import ReduceProblem
 from autotune.lookup import Entry, TuningTable
-from autotune.lookup.trials import Timed
+from autotune.lookup.trials import Timed, read_trials
 from autotune.runtime import Crossover, CrossoverPoint, Gemm, Reduce, allocate, choosing, measure_crossover, running
 from autotune.runtime.crossover import host_product
+from autotune.store import Store
+from autotune.trial import Measurement, Provenance, Timer, Trial, TrialState
 
 NAIVE = Configuration.of("naive", work_group_m=0, work_group_n=0)
 TILE: dict[str, Any] = {
@@ -224,6 +226,15 @@ def test_results_beside_shared_operands_are_shared(gemm: Gemm) -> None:
     assert gemm.stats.bytes_copied == copied
 
 
+def test_operands_may_share_one_memory(gemm: Gemm) -> None:
+    memory = gemm.allocate((3, 32, 32), np.float32)
+    memory[:2] = matrix(2, 32, 32)
+    for _ in range(20):
+        gemm(memory[0], memory[1], memory[2])
+        assert np.array_equal(memory[2], product(memory[0], memory[1]))
+        memory[2] = 0
+
+
 def test_views_into_shared_memory_are_operands(gemm: Gemm) -> None:
     a, b = gemm.allocate((2, 9, 32), np.float32), gemm.allocate((20, 13), np.float32)
     a[...], b[...] = matrix(2, 9, 32), matrix(20, 13)
@@ -316,6 +327,8 @@ def test_transposed_weights(make: Callable[..., Gemm]) -> None:
     assert np.array_equal(gemm(a, gemm.prepare(b.T.copy().T)), product(a, b))
     with pytest.raises(ProblemError, match="was prepared"):
         gemm(a, weights, trans_b=True)
+    with pytest.raises(ProblemError, match="by another Gemm"):
+        make(FROM_IMAGE)(a, weights)
 
 
 def test_without_packing_another_configuration_may_win(
@@ -335,6 +348,35 @@ def test_without_packing_another_configuration_may_win(
     per_call, once = gemm.choice(a, b), gemm.choice(a, weights)
     assert per_call and per_call.configuration == FROM_BUFFER
     assert once and once.configuration == FROM_IMAGE and "packing" in once.because
+
+
+def test_trials_of_a_database_tell_what_packing_cost(pocl: Device, make: Callable[..., Gemm], tmp_path: Path) -> None:
+    problem = GemmProblem(m=9, n=13, k=20)
+    provenance = Provenance(
+        driver=pocl.driver, template_hash="x", space_version=1, tool_version="1", measured_at="2026-01-31T12:00:00Z"
+    )
+    with Store.open(tmp_path / "trials.sqlite") as store:
+        for configuration, time_ns, prepare_ns in ((FROM_BUFFER, 100.0, 0.0), (FROM_IMAGE, 120.0, 40.0)):
+            for extra in (-1.0, 0.0, 50.0):
+                measured = Measurement(
+                    time_ns=time_ns + extra, samples_ns=(1.0,), calls_per_sample=1, timer=Timer.EVENT,
+                    prepare_ns=prepare_ns,
+                )  # fmt: skip
+                trial = Trial(configuration=configuration, state=TrialState.COMPLETE, measurement=measured)
+                store.add_trial(pocl, problem, trial, provenance)
+        store.add_trial(pocl, problem, Trial(configuration=NAIVE, state=TrialState.CRASHED), provenance)
+    source = tmp_path / "trials.sqlite"
+    assert sorted(read_trials(source, pocl.slug, problem), key=lambda timed: timed.time_ns) == [
+        Timed(configuration=FROM_BUFFER, time_ns=100.0, prepare_ns=0.0),
+        Timed(configuration=FROM_IMAGE, time_ns=120.0, prepare_ns=40.0),
+    ]
+    assert read_trials(source, "another", problem) == []
+    assert read_trials(source, pocl.slug, GemmProblem(m=10, n=13, k=20)) == []
+    assert read_trials(tmp_path / "none", pocl.slug, problem) == read_trials(__file__, pocl.slug, problem) == []
+    gemm = Gemm(pocl.selector, table=source, host_blas=False)
+    weights = gemm.prepare(matrix(20, 13))
+    best = next(choosing.choices(FAMILY, gemm._engine.table, pocl, problem, choosing.Weights.PACKED_ONCE))
+    assert best.configuration == FROM_IMAGE and weights.layout.rows == 20
 
 
 # What does not fit
@@ -541,6 +583,21 @@ def test_measuring_both_sides(shape: str) -> None:
     (point,) = measure_crossover([problem], on_device).points
     assert point.problem == problem and point.host_ns > 0 and point.device_ns > 0
     assert all(seen)
+
+
+def test_a_gemm_is_a_side_to_measure(gemm: Gemm) -> None:
+    problem = GemmProblem.parse("9,13,20 nt")
+    calls = gemm.stats.calls
+    (point,) = measure_crossover([problem], gemm).points
+    assert point.device_ns > 0 and gemm.stats.calls > calls
+    assert problem in {ready.problem for ready in gemm._engine._ready.values()}
+
+
+def test_without_a_home_folder_there_is_no_cache(pocl: Device, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("HOME", "XDG_DATA_HOME", "XDG_CACHE_HOME"):
+        monkeypatch.setenv(name, "")
+    gemm = Gemm(pocl.selector, table=TuningTable([], []))
+    assert np.array_equal(gemm(matrix(1, 2), matrix(2, 1)), product(matrix(1, 2), matrix(2, 1)))
 
 
 def test_whole_numbers_wrap_around_on_the_host_as_on_the_device(gemm: Gemm) -> None:

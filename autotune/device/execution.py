@@ -220,15 +220,15 @@ class Executor:
             return shared.memory
         return part_of(shared.memory, array.__array_interface__["data"][0] - shared.address, name)
 
-    def take_shared(self, array: NDArray[Any]) -> None:
-        """Wait, and let the host have it back."""
-        shared = shared_memory(array)
-        assert shared
-        shared.take(self.queue)
+    def take_shared(self, arrays: Sequence[NDArray[Any]]) -> None:
+        """Wait, and let the host have shared memory back."""
+        memories = {id(memory): memory for memory in map(shared_memory, arrays) if memory}
+        for number, memory in enumerate(memories.values(), 1):
+            memory.take(self.queue, wait=number == len(memories))  # the queue runs in order: then all are done
 
-    def upload(self, values: NDArray[Any], memory: cl.Buffer) -> None:
-        """Copy rows without gaps to the device."""
-        cl.enqueue_copy(self.queue, memory, values, is_blocking=True)
+    def upload(self, values: NDArray[Any], memory: cl.Buffer) -> Any:
+        """Start to copy rows without gaps to the device; they are kept as long as what this returns, the event."""
+        return cl.enqueue_copy(self.queue, memory, values, is_blocking=False)
 
     def download(self, memory: cl.Buffer, into: NDArray[Any]) -> None:
         """Wait for the kernels and copy to the host."""

@@ -56,31 +56,31 @@ class SharedMemory:
             self._mapping.release(queue)
             self._mapping = None
 
-    def take(self, queue: cl.CommandQueue) -> None:
-        """Back to the host, when everything enqueued is done. Raises LaunchError."""
-        if self._mapping is None and self._map(queue) != self.address:
+    def take(self, queue: cl.CommandQueue, *, wait: bool = True) -> None:
+        """Back to the host, when everything enqueued is done, which is waited for. Raises LaunchError."""
+        if self._mapping is None and self._map(queue, wait=wait) != self.address:
             raise LaunchError("the driver mapped memory to another place than before; its NumPy views are void")
 
-    def _map(self, queue: cl.CommandQueue) -> int:
+    def _map(self, queue: cl.CommandQueue, *, wait: bool = True) -> int:
         try:
-            view = self._map_image(queue) if self.is_image else self._map_buffer(queue)
+            view = self._map_image(queue, wait) if self.is_image else self._map_buffer(queue, wait)
         except cl.Error as error:
             raise LaunchError(f"memory cannot be mapped: {error}") from error
         self._mapping = view.base
         return int(view.__array_interface__["data"][0])
 
-    def _map_buffer(self, queue: cl.CommandQueue) -> NDArray[Any]:
+    def _map_buffer(self, queue: cl.CommandQueue, wait: bool) -> NDArray[Any]:
         assert isinstance(self.memory, cl.Buffer)
         shape = (self.size_bytes,)
-        view, _ = cl.enqueue_map_buffer(queue, self.memory, _FOR_BOTH, 0, shape, np.dtype("uint8"), is_blocking=True)
+        view, _ = cl.enqueue_map_buffer(queue, self.memory, _FOR_BOTH, 0, shape, np.dtype("uint8"), is_blocking=wait)
         mapped: NDArray[Any] = view
         return mapped
 
-    def _map_image(self, queue: cl.CommandQueue) -> NDArray[Any]:
+    def _map_image(self, queue: cl.CommandQueue, wait: bool) -> NDArray[Any]:
         assert isinstance(self.memory, cl.Image)
         region = (self.memory.width, self.memory.height)
         view, _, row_bytes, _ = cl.enqueue_map_image(
-            queue, self.memory, _FOR_BOTH, (0, 0), region, (1,), self.dtype, is_blocking=True
+            queue, self.memory, _FOR_BOTH, (0, 0), region, (1,), self.dtype, is_blocking=wait
         )
         self._row_bytes = int(row_bytes)
         return view

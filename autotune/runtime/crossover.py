@@ -24,7 +24,7 @@ from typing import Any, ClassVar, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from autotune.errors import ProblemError, TableError
+from autotune.errors import AutotuneError, ProblemError, TableError
 from autotune.kernels.gemm import GemmProblem
 from autotune.resources import user_data_folder
 
@@ -69,10 +69,11 @@ class Crossover:
 
         Raises TableError for a file that cannot be understood.
         """
-        place = path or default_file()
+        place = path
         try:
+            place = path or default_file()
             data = json.loads(place.read_text(encoding="utf-8"))
-        except FileNotFoundError:
+        except (FileNotFoundError, AutotuneError):  # no file, or no home folder for one
             return cls()
         except (OSError, ValueError, RecursionError) as error:
             raise TableError(f"{place} cannot be read: {str(error)[:200]}") from error

@@ -26,10 +26,11 @@ _ON_HOST = frozenset((Kind.HOST, Kind.SHARED))
 class PreparedMatrix:
     """A constant B, packed once for each layout that a product wants; made by `Gemm.prepare`."""
 
-    def __init__(self, operand: Any, kind: Kind, layout: Layout, *, is_transposed: bool) -> None:
+    def __init__(self, owner: "Gemm", operand: Any, kind: Kind, layout: Layout, *, is_transposed: bool) -> None:
+        self.owner = owner
         self.operand, self.kind, self.layout = operand, kind, layout
         self.is_transposed = is_transposed
-        self.form = ("prepared", kind, layout, is_transposed)
+        self.form = ("prepared", id(owner), kind, layout, is_transposed)
         self.packed: dict[int, Any] = {}
 
 
@@ -143,13 +144,14 @@ class Gemm:
         layout = read_layout("b", b, packs=kind in _PACKED)
         engine = self._engine
         if kind is Kind.HOST:
-            memory = engine.executor.buffer(b.nbytes, "b")
-            Operands(engine).upload(b, memory, by_columns=layout.is_transposed)
-            return PreparedMatrix(memory, Kind.BUFFER, layout, is_transposed=trans_b)
+            memory, operands = engine.executor.buffer(b.nbytes, "b"), Operands(engine)
+            operands.upload(b, memory, by_columns=layout.is_transposed)
+            operands.leave()
+            return PreparedMatrix(self, memory, Kind.BUFFER, layout, is_transposed=trans_b)
         engine.executor.check(b, kind, "b")
         if kind is Kind.ARRAY and engine.executor.is_foreign(b):
             b.queue.finish()
-        return PreparedMatrix(b, kind, layout, is_transposed=trans_b)
+        return PreparedMatrix(self, b, kind, layout, is_transposed=trans_b)
 
     def allocate(self, shape: Any, dtype: Any, *, image: bool = False) -> Any:
         """Zeros that host and device both see, as a NumPy array; with `image` for a B read through the texture pipe."""
@@ -199,6 +201,8 @@ class Gemm:
             raise ProblemError("an image for b must hold op(B), k x n", hint="fill it with the transpose")
         layout_b = prepared.layout if prepared else read_layout("b", b, packs=kind_b in _PACKED)
         layout_c = None if kind_c is None else read_layout("out", out, packs=kind_c is Kind.HOST)
+        if prepared and prepared.owner is not self:
+            raise ProblemError("b was prepared by another Gemm")
         if prepared and trans_b:
             raise ProblemError("b was prepared", hint="say trans_b when it is")
         asked = gemm_problem(
@@ -321,7 +325,9 @@ class Gemm:
         operands = Operands(self._engine)
         kind_a, kind_b, kind_c = request.kinds
         for name, operand, kind in (("a", a, kind_a), ("b", b, kind_b), ("out", out, kind_c)):
-            if kind is not Kind.HOST and not isinstance(operand, PreparedMatrix):
+            if isinstance(operand, PreparedMatrix):
+                continue
+            if kind is not Kind.HOST:
                 self._engine.executor.check(operand, kind, name)
             if kind is Kind.IMAGE:
                 _check_image(operand)

@@ -14,7 +14,7 @@ from autotune.device.discovery import discover, select
 from autotune.device.execution import BoundCall, Context, Executor, Kind, Origin, Queue, kind_of, queue_of
 from autotune.device.execution import shared_executor as executor_of
 from autotune.device.memory import allocate_shared
-from autotune.errors import DeviceSelectionError, KernelError, ProblemError
+from autotune.errors import AutotuneError, DeviceSelectionError, KernelError, ProblemError
 from autotune.family import Buffer, Configuration, Device, KernelFamily, Plan, Problem, Role
 from autotune.lookup import TuningTable
 from autotune.profile import find_profile
@@ -187,12 +187,20 @@ def open_engine(
 
 def open_executor(device: str, place: "Queue | Context | None", binaries: Path | None = None) -> Executor:
     """Raises DeviceSelectionError."""
-    cache = BinaryCache(binaries or user_cache_folder() / "programs")
+    cache = _cache(binaries)
     if place is not None:
         if device:
             raise DeviceSelectionError("a device was named, and a queue or context passed", hint="one is enough")
         return Executor(place if isinstance(place, Queue) else queue_of(place), cache)
     return executor_of(default_device(device).selector, cache)
+
+
+def _cache(folder: Path | None) -> BinaryCache | None:
+    """None for an account without a home, such as a service may have."""
+    try:
+        return BinaryCache(folder or user_cache_folder() / "programs")
+    except AutotuneError:
+        return None
 
 
 def default_device(selector: str) -> Device:
@@ -227,6 +235,7 @@ class Operands:
         self._executor = engine.executor
         self._shares = engine.device.limits.shares_host_memory
         self._given: list[NDArray[Any]] = []
+        self._uploads: list[Any] = []
 
     def enter(self, name: str, operand: Any, kind: Kind, *, is_read: bool = True, by_columns: bool = False) -> Any:
         """Memory for the kernels. What is copied has rows without gaps, as `by_columns` says those of its transpose."""
@@ -244,16 +253,17 @@ class Operands:
         return memory
 
     def upload(self, values: NDArray[Any], memory: Any, *, by_columns: bool) -> None:
-        """Copy to the device, and wait."""
+        """Start to copy to the device."""
         rows = values.swapaxes(-1, -2) if by_columns else values
         dense = np.ascontiguousarray(rows)
         self._count(values.nbytes if dense is rows else 2 * values.nbytes)
-        self._executor.upload(dense, memory)
+        self._uploads.append(self._executor.upload(dense, memory))
 
     def download(self, memory: Any, out: NDArray[Any]) -> None:
         """Wait, and copy the result to the host."""
         dense = out if out.flags.c_contiguous else np.empty(out.shape, out.dtype)
         self._executor.download(memory, dense)
+        self._uploads.clear()
         self._count(out.nbytes)
         if dense is not out:
             out[...] = dense
@@ -261,9 +271,10 @@ class Operands:
 
     def leave(self) -> None:
         """Wait, and give the host back what is its own."""
-        for array in self._given:
-            self._count(0 if self._shares else array.nbytes)
-            self._executor.take_shared(array)
+        self._count(0 if self._shares else sum(array.nbytes for array in self._given))
+        self._executor.take_shared(self._given)
+        for upload in self._uploads:
+            upload.wait()
 
     def _count(self, size: int) -> None:
         self._engine.stats.bytes_copied += size
