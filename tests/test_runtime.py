@@ -160,9 +160,13 @@ def test_an_array_of_another_queue_is_waited_for(gemm: Gemm) -> None:
     other = cl.CommandQueue(gemm.queue.context)
     a, b = matrix(9, 20), matrix(20, 13)
     on_a, on_b = cla.to_device(other, a) + 1, cla.to_device(gemm.queue, b)
+    known = len(on_a.events)
     out = gemm(on_a, on_b)
-    assert on_a.events[-1].command_execution_status is not None
+    assert len(on_a.events) == known + 1  # so that the other queue waits before it writes there
     assert np.array_equal(out.get(), product(a + 1, b))
+    host = np.empty((9, 13), np.float32)
+    gemm(on_a, b, host)
+    assert len(on_a.events) == known + 2 and np.array_equal(host, product(a + 1, b))
 
 
 def test_numpy_with_weights_on_the_device(gemm: Gemm) -> None:

@@ -8,13 +8,14 @@
     weights = gemm.prepare(b)                       # constant: packed once, on the device
     c = gemm(a, weights)
 
-`layout` reads shapes and strides, `choosing` picks configurations, `running` builds and runs them, `crossover` knows
-what the host does faster.
+`layout` and `requests` read what operands ask for, `choosing` picks configurations, `running` builds and runs them,
+`crossover` knows what the host does faster.
 """
 
 from autotune.runtime.crossover import Crossover, CrossoverPoint, measure_crossover, measure_host_ns
-from autotune.runtime.gemm import BoundGemm, Gemm, PreparedMatrix
+from autotune.runtime.gemm import BoundGemm, Gemm
 from autotune.runtime.reduce import Reduce
+from autotune.runtime.requests import PreparedMatrix
 from autotune.runtime.running import Statistics, allocate
 
 __all__ = [
