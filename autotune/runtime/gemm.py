@@ -15,7 +15,7 @@ from autotune.runtime.choosing import Choice
 from autotune.runtime.crossover import Crossover, host_product
 from autotune.runtime.layout import read_layout
 from autotune.runtime.requests import NAMES, PACKED, GemmRequest, How, PreparedMatrix, check_image, read_request
-from autotune.runtime.running import Operands, Ready, Statistics, form, open_engine
+from autotune.runtime.running import Operands, Ready, Statistics, check_writable, form, open_engine
 
 _SHOWN = ("a", "b", "out")
 
@@ -164,6 +164,8 @@ class Gemm:
             raise ProblemError("out is an operand as well", hint="pass other memory")
         if request.takes_whole_numbers and any(value != int(value) for value in scalars):
             raise ProblemError("alpha and beta must be whole numbers in mode int8")
+        if not request.resident:
+            check_writable(out)
         engine = self._engine
         with engine.executor.lock:
             engine.stats.calls += 1

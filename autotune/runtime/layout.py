@@ -47,6 +47,7 @@ def read_layout(name: str, array: Any, *, packs: bool) -> Layout:
     strides = tuple(int(stride) for stride in array.strides)
     if len(shape) not in (2, 3):
         raise ProblemError(f"{name} has {len(shape)} axes", hint="a matrix has two, a batch of them three")
+    _check_bytes(name, dtype)
     if min(shape) < 1:
         raise ProblemError(f"{name} is empty: its shape is {shape}")
     rows, columns = shape[-2:]
@@ -123,6 +124,7 @@ def reduce_problem(array: Any, operation: str, *, packs: bool) -> ReduceProblem:
     shape = tuple(int(size) for size in array.shape)
     if not shape or min(shape) < 1:
         raise ProblemError(f"an array of shape {shape} has no rows to reduce")
+    _check_bytes("the input", array.dtype)
     size, channels = array.dtype.itemsize, shape[-1]
     if not _is_run(channels, int(array.strides[-1]), size):
         raise ProblemError(
@@ -142,6 +144,11 @@ def reduce_problem(array: Any, operation: str, *, packs: bool) -> ReduceProblem:
         rows *= length
     pitch = channels if packs or rows == 1 else _elements("the input", step, size, channels)
     return ReduceProblem(batch=rows, channels=channels, operation=operation, dtype=array.dtype.name, pitch=pitch)
+
+
+def _check_bytes(name: str, dtype: Any) -> None:
+    if not dtype.isnative:
+        raise ProblemError(f"{name} has the byte order of another machine", hint="astype to the plain type")
 
 
 def _is_run(length: int, stride: int, size: int) -> bool:

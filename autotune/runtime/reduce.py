@@ -13,7 +13,7 @@ from autotune.kernels.reduce import FAMILY, ReduceProblem
 from autotune.lookup import TuningTable
 from autotune.runtime.choosing import Weights
 from autotune.runtime.layout import reduce_problem
-from autotune.runtime.running import Operands, Ready, Request, Statistics, form, open_engine
+from autotune.runtime.running import Operands, Ready, Request, Statistics, check_writable, form, open_engine
 
 _NAMES = ("input", "output")
 
@@ -84,6 +84,7 @@ class Reduce:
     def _run(self, request: Request, values: Any, out: Any) -> None:
         if out is values:
             raise ProblemError("out is the input as well", hint="pass other memory")
+        check_writable(out)
         engine = self._engine
         kind_in, kind_out = request.kinds
         results: list[Any] = []

@@ -280,6 +280,12 @@ class Operands:
         self._engine.stats.bytes_copied += size
 
 
+def check_writable(out: Any) -> None:
+    """Raise ProblemError for a NumPy array that may not be written."""
+    if isinstance(out, np.ndarray) and not out.flags.writeable:
+        raise ProblemError("out is read-only")
+
+
 def form(operand: Any, name: str) -> tuple[Any, ...]:
     """What decides how an operand is treated: equal forms are treated alike. Raises ProblemError."""
     kind = kind_of(operand)
