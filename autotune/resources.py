@@ -40,6 +40,15 @@ def user_data_folder() -> Path:
     return _base("XDG_DATA_HOME", ".local/share") / "autotune"
 
 
+def user_cache_folder() -> Path:
+    """Where this system keeps what can be made again; not created. Raises AutotuneError without a home folder."""
+    if sys.platform == "win32":
+        return _base("LOCALAPPDATA", "AppData/Local") / "autotune" / "cache"
+    if sys.platform == "darwin":
+        return _home() / "Library" / "Caches" / "autotune"
+    return _base("XDG_CACHE_HOME", ".cache") / "autotune"
+
+
 def default_database() -> Path:
     """The database used when none is named; not created. Raises AutotuneError without a home folder."""
     return user_data_folder() / "autotune.sqlite"

@@ -7,7 +7,7 @@ import pytest
 
 from autotune import resources
 from autotune.errors import AutotuneError
-from autotune.resources import data_folder, default_database, schema_revisions, user_data_folder
+from autotune.resources import data_folder, default_database, schema_revisions, user_cache_folder, user_data_folder
 
 
 def test_a_checkout_has_its_data_beside_the_package() -> None:
@@ -62,6 +62,26 @@ def test_user_data_folder(
         monkeypatch.setenv(name, value)
     assert user_data_folder() == Path(expected)
     assert default_database() == Path(expected) / "autotune.sqlite"
+
+
+@pytest.mark.parametrize(
+    ("platform", "variables", "expected"),
+    [
+        ("linux", {"XDG_CACHE_HOME": "/cache"}, "/cache/autotune"),
+        ("linux", {}, "/home/someone/.cache/autotune"),
+        ("darwin", {}, "/home/someone/Library/Caches/autotune"),
+        ("win32", {"LOCALAPPDATA": "/local"}, "/local/autotune/cache"),
+    ],
+)
+def test_user_cache_folder(
+    monkeypatch: pytest.MonkeyPatch, platform: str, variables: dict[str, str], expected: str
+) -> None:
+    monkeypatch.setattr(sys, "platform", platform)
+    monkeypatch.setenv("HOME", "/home/someone")
+    monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    assert user_cache_folder() == Path(expected)
 
 
 @pytest.mark.parametrize("home", ["", "somewhere"])

@@ -79,6 +79,19 @@ def select(selector: str, devices: Sequence[Device]) -> Device:
     raise DeviceSelectionError(f"no device fits {shown}; {there_is}", hint=_mend(wanted))
 
 
+def describe(raw: Any) -> Device:
+    """One device of pyopencl's, as `discover` tells of it. Raises DeviceSelectionError when it does not answer."""
+    selector = ""
+    for number, platform in enumerate(_all_platforms()):
+        members = _members(platform)
+        if raw in members:
+            selector = f"{number}:{members.index(raw)}"
+    try:
+        return _describe(raw, raw.platform, selector)
+    except Exception as error:  # drivers raise what they like
+        raise DeviceSelectionError(f"the device does not answer: {_line(error)}") from error
+
+
 def to_plain(device: Device) -> dict[str, Any]:
     """A device as JSON holds it: texts, numbers, truths, lists and tables."""
     plain = dataclasses.asdict(device)
@@ -100,6 +113,11 @@ def _all_platforms() -> list[Any]:
         return list(pyopencl.get_platforms())
     except pyopencl.Error as error:  # the loader's way to say that there is none
         raise DeviceSelectionError(f"there is no OpenCL platform: {_line(error)}", hint=_nothing_mend()) from error
+
+
+def _members(platform: Any) -> list[Any]:
+    none: list[Any] = []
+    return _ask(lambda: list(platform.get_devices()), none)
 
 
 def _ask(query: Callable[[], _T], otherwise: _T) -> _T:

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 import pyopencl as cl
@@ -19,7 +19,7 @@ NUMPY_TYPES: dict[str, type[np.generic]] = {
     "int32": np.int32,
 }
 
-_CHANNELS = {
+CHANNELS = {
     "float32": cl.channel_type.FLOAT,
     "float16": cl.channel_type.HALF_FLOAT,
     "int8": cl.channel_type.SIGNED_INT8,
@@ -41,16 +41,25 @@ class Session:
 
     def __init__(self, selector: str) -> None:
         """`selector` is ``platform:device`` in numbers."""
-        try:
-            platform, number = (int(part) for part in selector.split(":"))
-            self._device = cl.get_platforms()[platform].get_devices()[number]
-        except (ValueError, IndexError, cl.Error) as error:
-            raise DeviceSelectionError(f"no device {selector!r}: {error}", hint="see `autotune devices`") from error
-        mend_unknown_processor(self._device)
-        self._context = cl.Context([self._device])
-        self._queue = cl.CommandQueue(
-            self._context, self._device, properties=cl.command_queue_properties.PROFILING_ENABLE
+        device = raw_device(selector)
+        self._use(
+            cl.CommandQueue(cl.Context([device]), device, properties=cl.command_queue_properties.PROFILING_ENABLE)
         )
+
+    @classmethod
+    def on(cls, queue: cl.CommandQueue) -> Self:
+        """A session on a queue that is there already; it need not profile."""
+        mend_unknown_processor(queue.device)
+        session = cls.__new__(cls)
+        session._use(queue)
+        return session
+
+    def _use(self, queue: cl.CommandQueue) -> None:
+        self._queue, self._device, self._context = queue, queue.device, queue.context
+
+    @property
+    def queue(self) -> cl.CommandQueue:
+        return self._queue
 
     def build(self, source: str, options: Sequence[str]) -> cl.Program:
         """Compile OpenCL C for the device. Raises BuildError with the first lines of the driver's log."""
@@ -85,7 +94,7 @@ class Session:
         flags = cl.mem_flags.READ_WRITE
         try:
             if buffer.image_width:
-                pixels = cl.ImageFormat(cl.channel_order.RGBA, _CHANNELS[buffer.dtype])
+                pixels = cl.ImageFormat(cl.channel_order.RGBA, CHANNELS[buffer.dtype])
                 return cl.create_image(self._context, flags, pixels, shape=(buffer.image_width, buffer.image_height))
             return cl.Buffer(self._context, flags, size=buffer.size_bytes)
         except cl.Error as error:
@@ -154,6 +163,17 @@ class Session:
             return int(answer)
         except cl.Error:
             return 0
+
+
+def raw_device(selector: str) -> cl.Device:
+    """The driver's device by ``platform:device`` in numbers, able to compile. Raises DeviceSelectionError."""
+    try:
+        platform, number = (int(part) for part in selector.split(":"))
+        device = cl.get_platforms()[platform].get_devices()[number]
+    except (ValueError, IndexError, cl.Error) as error:
+        raise DeviceSelectionError(f"no device {selector!r}: {error}", hint="see `autotune devices`") from error
+    mend_unknown_processor(device)
+    return device
 
 
 def event_ns(event: cl.Event) -> int:

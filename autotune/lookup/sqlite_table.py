@@ -43,7 +43,7 @@ def read_database(path: Path) -> tuple[list[Device], list[tuple[str, Entry]]]:
     Rows with families, sizes or configurations that this version does not know are left out: they serve another.
     Raises NotADatabaseError, NewerSchemaError or StoreError for the file, TableError for a broken row.
     """
-    with _reported(path), closing(_connect(path)) as connection:
+    with _reported(path), closing(connect(path)) as connection:
         # One transaction: devices and entries belong together, whatever is written meanwhile.
         connection.execute("BEGIN")
         if not _check_schema(connection, path):
@@ -68,7 +68,7 @@ def _reported(path: Path) -> Iterator[None]:
         raise StoreError(f"{path} cannot be read: {error}") from error
 
 
-def _connect(path: Path) -> sqlite3.Connection:
+def connect(path: Path) -> sqlite3.Connection:
     connection = sqlite3.connect(
         path.absolute().as_uri() + _uri_options(path), uri=True, timeout=_WAIT_S, isolation_level=None
     )
@@ -133,7 +133,7 @@ def _device(row: sqlite3.Row, path: Path) -> Device:
 
 def _entry(row: sqlite3.Row, path: Path) -> Entry | None:
     with _row_of(path, "best_configurations", f"{row['device']}, {row['family']}"):
-        problem, configuration, time_ns = _plain(row["spec"]), _plain(row["configuration"]), _time(row["time_ns"])
+        problem, configuration, time_ns = plain(row["spec"]), plain(row["configuration"]), _time(row["time_ns"])
         try:
             return Entry(
                 problem=find_family(row["family"]).problem_type.from_dict(problem),
@@ -144,7 +144,7 @@ def _entry(row: sqlite3.Row, path: Path) -> Entry | None:
             return None
 
 
-def _plain(text: str) -> dict[str, Any]:
+def plain(text: str) -> dict[str, Any]:
     data = json.loads(text)
     if not isinstance(data, dict):
         raise TypeError("not a JSON object")

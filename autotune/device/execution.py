@@ -1,0 +1,303 @@
+"""Running kernels again and again on one queue: programs built once, arguments set once, operands of every kind.
+
+`Executor` owns what calls share; `BoundCall` is a plan whose constant arguments are set, so that a call sets its
+operands and enqueues. The queue runs in order, which is what lets calls share memory for packing and for staging.
+"""
+
+import enum
+import sys
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyopencl as cl
+from numpy.typing import NDArray
+
+from autotune.device.binaries import BinaryCache, digest
+from autotune.device.discovery import describe
+from autotune.device.memory import part_of, shared_memory
+from autotune.device.session import NUMPY_TYPES, Memory, Session, raw_device
+from autotune.errors import DeviceSelectionError, LaunchError, ProblemError
+from autotune.family import Buffer, Launch, Plan, Role, Scalar
+
+Queue = cl.CommandQueue
+Context = cl.Context
+
+
+class Kind(enum.StrEnum):
+    """Where an operand lies. Texts, since those are hashed fast: every call asks."""
+
+    ARRAY = "array"
+    """pyopencl.array.Array."""
+    BUFFER = "buffer"
+    """pyopencl.Buffer: memory without a shape."""
+    HOST = "host"
+    """NumPy, in memory of the host: copied to the device and back."""
+    SHARED = "shared"
+    """NumPy, in memory that the device sees, too."""
+    IMAGE = "image"
+    """NumPy, in an image that the device sees, too."""
+
+
+class Origin(enum.Enum):
+    """Where a program came from."""
+
+    COMPILED = "compiled"
+    LOADED = "loaded"
+    """From the binary cache."""
+    KNOWN = "known"
+    """Built before in this process."""
+
+
+_kinds: dict[type, Kind] = {}
+"""Of types met before whose operands all lie alike."""
+
+
+def kind_of(operand: Any) -> Kind | None:
+    """None for what is no operand."""
+    known = _kinds.get(type(operand))
+    if known is not None:
+        return known
+    if isinstance(operand, np.ndarray):
+        memory = shared_memory(operand)
+        if memory is None:
+            return Kind.HOST
+        return Kind.IMAGE if memory.is_image else Kind.SHARED
+    # Who has such an array has loaded its module; others are spared the time.
+    arrays = sys.modules.get("pyopencl.array")
+    if isinstance(operand, cl.Buffer):
+        _kinds[type(operand)] = Kind.BUFFER
+    elif arrays is not None and isinstance(operand, arrays.Array):
+        _kinds[type(operand)] = Kind.ARRAY
+    return _kinds.get(type(operand))
+
+
+def open_queue(selector: str) -> cl.CommandQueue:
+    """A plain queue of a device by ``platform:device`` in numbers. Raises DeviceSelectionError."""
+    device = raw_device(selector)
+    return cl.CommandQueue(cl.Context([device]), device)
+
+
+def queue_of(context: cl.Context) -> cl.CommandQueue:
+    """A queue of the context's one device. Raises DeviceSelectionError when it has several."""
+    if len(context.devices) != 1:
+        raise DeviceSelectionError(f"the context has {len(context.devices)} devices", hint="pass a queue of one")
+    return cl.CommandQueue(context, context.devices[0])
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Step:
+    """One launch, and which of its arguments every call may change."""
+
+    kernel: cl.Kernel
+    launch: Launch
+    operands: tuple[tuple[int, int], ...]
+    """Index of the argument, and number of the operand."""
+    scalars: tuple[tuple[int, int, type[np.generic]], ...]
+    """Index of the argument, number of the scalar, type."""
+
+
+class BoundCall:
+    """Launches of a plan with all arguments set but its operands, and scalars that a call names."""
+
+    def __init__(
+        self,
+        session: Session,
+        program: cl.Program,
+        plan: Plan,
+        operands: Sequence[str],
+        fixed: Mapping[str, Memory],
+        scalars: Sequence[str] = (),
+    ) -> None:
+        """`operands` and `scalars` are in the order that calls give them; `fixed` is what never changes.
+
+        Raises BuildError when the program lacks a kernel.
+        """
+        self._session = session
+        self._fixed = fixed  # kept alive: a kernel holds no reference to its arguments
+        self._steps = tuple(
+            _bind(kernel, launch, tuple(operands), fixed, tuple(scalars))
+            for kernel, launch in zip(session.kernels(program, plan), plan.launches, strict=True)
+        )
+        self._scalars_set: tuple[float, ...] | None = None
+
+    def enqueue(
+        self, memory: Sequence[Memory], scalars: tuple[float, ...] = (), wait_for: Sequence[cl.Event] | None = None
+    ) -> cl.Event:
+        """Start the launches. Raises LaunchError. Calls of one object must not overlap."""
+        queue = self._session.queue
+        are_new = scalars != self._scalars_set
+        event: cl.Event | None = None
+        try:
+            for step in self._steps:
+                kernel = step.kernel
+                for index, number in step.operands:
+                    kernel.set_arg(index, memory[number])
+                if are_new:
+                    for index, number, kind in step.scalars:
+                        kernel.set_arg(index, kind(scalars[number]))
+                launch = step.launch
+                event = cl.enqueue_nd_range_kernel(queue, kernel, launch.global_size, launch.local_size, None, wait_for)
+        except cl.Error as error:
+            self._scalars_set = None
+            raise LaunchError(str(error)[:1500]) from error
+        self._scalars_set = scalars
+        assert event is not None
+        return event
+
+
+class Executor:
+    """A queue on which programs are kept, and through which operands reach the device."""
+
+    def __init__(self, queue: cl.CommandQueue, binaries: BinaryCache | None) -> None:
+        """`binaries` of None keeps programs in this process only. Raises DeviceSelectionError."""
+        if queue.properties & cl.command_queue_properties.OUT_OF_ORDER_EXEC_MODE_ENABLE:
+            raise DeviceSelectionError("the queue runs out of order", hint="pass one that runs in order")
+        self.queue = queue
+        self.context = queue.context
+        self.session = Session.on(queue)
+        self.device = describe(queue.device)
+        self.lock = threading.RLock()
+        """Held while arguments are set and kernels enqueued."""
+        self._binaries = binaries
+        self._build_lock = threading.Lock()
+        self._programs: dict[str, cl.Program] = {}
+        self._unsaved: list[tuple[str, cl.Program]] = []
+        self._staging: dict[str, cl.Buffer] = {}
+
+    # Programs
+
+    def program(self, recipe: str, options: Sequence[str], make_source: Callable[[], str]) -> tuple[cl.Program, Origin]:
+        """The program of a recipe, from memory, from the binary cache or compiled. Raises BuildError."""
+        key = digest(recipe, *options)
+        with self._build_lock:
+            known = self._programs.get(key)
+            if known is not None:
+                return known, Origin.KNOWN
+            program, origin = self._load(key, options), Origin.LOADED
+            if program is None:
+                program, origin = self.session.build(make_source(), options), Origin.COMPILED
+                self._unsaved.append((key, program))
+            self._programs[key] = program
+            return program, origin
+
+    def save_programs(self) -> None:
+        """Keep what was compiled since the last time; after its kernels have run, see `BinaryCache.store`."""
+        with self._build_lock:
+            unsaved, self._unsaved = self._unsaved, []
+        for key, program in unsaved:
+            if self._binaries:
+                self._binaries.store(self.queue.device, key, program)
+
+    def _load(self, key: str, options: Sequence[str]) -> cl.Program | None:
+        return self._binaries.load(self.context, self.queue.device, key, options) if self._binaries else None
+
+    # Operands
+
+    def check(self, operand: Any, kind: Kind, name: str) -> None:
+        """Raise ProblemError where an operand lies in memory of another context."""
+        context = shared_memory(operand).context if kind in (Kind.SHARED, Kind.IMAGE) else operand.context  # type: ignore[union-attr]
+        if context != self.context:
+            raise ProblemError(
+                f"{name} lies in memory of another OpenCL context than that of {self.device.slug}",
+                hint="pass queue= or context= of your arrays",
+            )
+
+    def array_memory(self, array: Any, name: str) -> cl.Buffer:
+        """The buffer of a pyopencl array, from its first element on."""
+        memory: cl.Buffer = array.base_data
+        return part_of(memory, int(array.offset), name) if array.offset else memory
+
+    def give_shared(self, array: NDArray[Any], name: str) -> Memory:
+        """Let the device have shared memory, and begin where the array does."""
+        shared = shared_memory(array)
+        assert shared
+        shared.give(self.queue)
+        if isinstance(shared.memory, cl.Image):
+            return shared.memory
+        return part_of(shared.memory, array.__array_interface__["data"][0] - shared.address, name)
+
+    def take_shared(self, arrays: Sequence[NDArray[Any]]) -> None:
+        """Wait, and let the host have shared memory back."""
+        memories = {id(memory): memory for memory in map(shared_memory, arrays) if memory}
+        for number, memory in enumerate(memories.values(), 1):
+            memory.take(self.queue, wait=number == len(memories))  # the queue runs in order: then all are done
+
+    def upload(self, values: NDArray[Any], memory: cl.Buffer) -> Any:
+        """Start to copy rows without gaps to the device; they are kept as long as what this returns, the event."""
+        return cl.enqueue_copy(self.queue, memory, values, is_blocking=False)
+
+    def download(self, memory: cl.Buffer, into: NDArray[Any]) -> None:
+        """Wait for the kernels and copy to the host."""
+        cl.enqueue_copy(self.queue, into, memory, is_blocking=True)
+
+    def staging(self, name: str, size_bytes: int) -> cl.Buffer:
+        """Memory for a copy of an operand on the device, used by one call after the other."""
+        known = self._staging.get(name)
+        if known is None or known.size < size_bytes:
+            known = self._staging[name] = self.buffer(size_bytes, name)
+        return known
+
+    def buffer(self, size_bytes: int, name: str) -> cl.Buffer:
+        """Raises LaunchError when there is not enough memory."""
+        memory = self.allocate(Buffer(name=name, role=Role.SCRATCH, dtype="int8", elements=size_bytes))
+        assert isinstance(memory, cl.Buffer)
+        return memory
+
+    def allocate(self, buffer: Buffer) -> Memory:
+        """Memory for a buffer or image of a plan. Raises LaunchError when there is not enough."""
+        return self.session.allocate(buffer)
+
+    def new_array(self, shape: tuple[int, ...], dtype: str) -> Any:
+        """A pyopencl array of nothing in particular."""
+        from pyopencl import array as cl_array
+
+        return cl_array.empty(self.queue, shape, NUMPY_TYPES[dtype])
+
+    def is_foreign(self, array: Any) -> bool:
+        """Whether another queue works on a pyopencl array, so that its events order what is done with it."""
+        queue = array.queue
+        return queue is not self.queue and queue is not None and queue != self.queue
+
+    def finish(self) -> None:
+        """Wait for everything enqueued. Raises LaunchError when it failed while running."""
+        self.session.finish()
+
+
+_executors: dict[tuple[str, Path | None], Executor] = {}
+_executors_lock = threading.Lock()
+
+
+def shared_executor(selector: str, binaries: BinaryCache | None) -> Executor:
+    """The one executor of this process for a device by numbers, so that all that use it share memory and programs."""
+    key = (selector, binaries.folder if binaries else None)
+    with _executors_lock:
+        if key not in _executors:
+            _executors[key] = Executor(open_queue(selector), binaries)
+        return _executors[key]
+
+
+def _bind(
+    kernel: cl.Kernel,
+    launch: Launch,
+    operands: tuple[str, ...],
+    fixed: Mapping[str, Memory],
+    scalars: tuple[str, ...],
+) -> _Step:
+    """Set what never changes, and note what does."""
+    changing: list[tuple[int, int]] = []
+    named: list[tuple[int, int, type[np.generic]]] = []
+    for index, argument in enumerate(launch.arguments):
+        if isinstance(argument, Scalar):
+            kind = NUMPY_TYPES[argument.dtype]
+            kernel.set_arg(index, kind(argument.value))
+            if argument.name in scalars:
+                named.append((index, scalars.index(argument.name), kind))
+        elif argument in operands:
+            changing.append((index, operands.index(argument)))
+        else:
+            kernel.set_arg(index, fixed[argument])
+    return _Step(kernel=kernel, launch=launch, operands=tuple(changing), scalars=tuple(named))

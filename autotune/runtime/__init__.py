@@ -1,0 +1,32 @@
+"""Tuned kernels on arrays: `Gemm` and `Reduce`, and `allocate` for memory that host and device share.
+
+    from autotune.runtime import Gemm, allocate
+
+    gemm = Gemm()                                   # the device at hand, the user's tuning table
+    c = gemm(a, b)                                  # NumPy or pyopencl arrays
+    gemm(a, b, out=c, alpha=2, beta=1, trans_b=True)
+    weights = gemm.prepare(b)                       # constant: packed once, on the device
+    c = gemm(a, weights)
+
+`layout` and `requests` read what operands ask for, `choosing` picks configurations, `running` builds and runs them,
+`crossover` knows what the host does faster.
+"""
+
+from autotune.runtime.crossover import Crossover, CrossoverPoint, measure_crossover, measure_host_ns
+from autotune.runtime.gemm import BoundGemm, Gemm
+from autotune.runtime.reduce import Reduce
+from autotune.runtime.requests import PreparedMatrix
+from autotune.runtime.running import Statistics, allocate
+
+__all__ = [
+    "BoundGemm",
+    "Crossover",
+    "CrossoverPoint",
+    "Gemm",
+    "PreparedMatrix",
+    "Reduce",
+    "Statistics",
+    "allocate",
+    "measure_crossover",
+    "measure_host_ns",
+]

@@ -1,0 +1,139 @@
+"""Which configuration runs a problem: the table's, checked against the device at hand, and what to fall back on.
+
+The table's winner was measured with packing at each call. Where B is packed once and for all, that part does not
+count, so another configuration may win; where B lies in an image already, only those that read an image can serve.
+"""
+
+import enum
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from autotune.errors import AutotuneError, ProblemError
+from autotune.family import Configuration, Device, KernelFamily, Plan, Problem, Value
+from autotune.lookup import Tuned, TuningTable
+from autotune.lookup.trials import Timed, read_trials
+from autotune.profile import find_profile
+
+_MARGIN = 0.97
+"""Times of single trials scatter: what is to replace the table's winner must be faster by more than this."""
+
+_IMAGE_TILES = ((8, 8), (8, 4), (4, 8), (4, 4), (2, 4), (1, 4))
+
+
+class Weights(enum.Enum):
+    """How B reaches the kernels."""
+
+    PER_CALL = "per call"
+    """As it is; packed by each call where the configuration wants another layout."""
+    PACKED_ONCE = "packed once"
+    IN_IMAGE = "in an image"
+    """The caller's own: there is nothing to pack."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Choice:
+    """A configuration, and why."""
+
+    configuration: Configuration
+    because: str
+
+
+def choices(
+    family: KernelFamily, table: TuningTable, device: Device, problem: Problem, weights: Weights
+) -> Iterator[Choice]:
+    """Valid configurations, the one to use first; the others are for devices that refuse it.
+
+    Raises ProblemError when no configuration can serve.
+    """
+    tuned = table.find(device, problem)
+    found = False
+    seen: set[Configuration] = set()
+    for choice in _ranked(family, table, device, tuned, weights):
+        if choice.configuration in seen or _is_invalid(family, problem, choice.configuration, device):
+            continue
+        if weights is Weights.IN_IMAGE and not _reads_image(choice.configuration):
+            continue
+        seen.add(choice.configuration)
+        found = True
+        yield choice
+    if not found:
+        raise ProblemError(f"no kernel reads B from an image for {problem.label} on {device.slug}")
+
+
+def packed_operand(plan: Plan, operand: str) -> str:
+    """The buffer of a plan that another layout of the operand goes to; the operand itself where it stays."""
+    names = [launch.arguments for launch in plan.launches if launch.prepares == operand]
+    buffers = {buffer.name for buffer in plan.buffers} - {operand}
+    return next((a for arguments in names for a in arguments if isinstance(a, str) and a in buffers), operand)
+
+
+def _ranked(
+    family: KernelFamily, table: TuningTable, device: Device, tuned: Tuned, weights: Weights
+) -> Iterator[Choice]:
+    if weights is Weights.PACKED_ONCE:
+        yield from _best_packed(family, table, device, tuned)
+    yield Choice(configuration=tuned.configuration, because=tuned.because)
+    starts = find_profile(device).starting(family.name)
+    if weights is Weights.IN_IMAGE:
+        for start in (*starts, *_image_kernels()):
+            yield Choice(configuration=start, because="B lies in an image, and nothing measured reads one here")
+    default = family.default(tuned.problem, device.limits, starts)
+    yield Choice(configuration=default, because="the device refuses what is tuned: the default")
+    yield Choice(configuration=family.baseline, because="the device refuses all else: the plainest kernel")
+
+
+def _best_packed(family: KernelFamily, table: TuningTable, device: Device, tuned: Tuned) -> Iterator[Choice]:
+    """What was fastest but for packing B, where that is not the winner."""
+    trials = read_trials(table.source, device.slug, tuned.problem)
+    times = {
+        trial.configuration: _time_without_packing(family, tuned.problem, trial)
+        for trial in trials
+        if not _is_invalid(family, tuned.problem, trial.configuration, device)
+    }
+    best = min(times, key=lambda configuration: times[configuration], default=None)
+    if best is None or not times[best] < _MARGIN * times.get(tuned.configuration, float("inf")):
+        return
+    yield Choice(configuration=best, because=f"fastest trial of {tuned.problem.label} where packing B does not count")
+
+
+def _time_without_packing(family: KernelFamily, problem: Problem, trial: Timed) -> float:
+    """Where A is packed as well, B's part goes by its share of the bytes."""
+    plan = family.plan(problem, trial.configuration)
+    size = {buffer.name: buffer.size_bytes for buffer in plan.buffers}
+    packed = [launch.prepares for launch in plan.launches if launch.prepares]
+    total = sum(size[packed_operand(plan, operand)] for operand in packed)
+    of_b = size[packed_operand(plan, "b")] if "b" in packed else 0
+    return trial.time_ns - trial.prepare_ns * (of_b / total if total else 0.0)
+
+
+def _image_kernels() -> Iterator[Configuration]:
+    """Plain kernels for B in an image, for whatever problem."""
+    for tile_m, tile_n in _IMAGE_TILES:
+        for form in ("mad", "operator"):
+            values: dict[str, Value] = {
+                "micro_tile_m": tile_m,
+                "micro_tile_n": tile_n,
+                "vector_width": 4,
+                "unroll": 4 if tile_m > 1 else 1,
+                "a_vector_width": 1,
+                "b_storage": "image",
+                "work_group_m": 0,
+                "work_group_n": 0,
+                "edges": "guard",
+                "loads": "vload",
+                "multiply_add": form,
+                "relaxed_math": "off",
+            }
+            yield Configuration.of("microtile", **values)
+
+
+def _reads_image(configuration: Configuration) -> bool:
+    return dict(configuration.values).get("b_storage") == "image"
+
+
+def _is_invalid(family: KernelFamily, problem: Problem, configuration: Configuration, device: Device) -> Sequence[str]:
+    """Checked here once more: the table may tell of another device of this name."""
+    try:
+        return family.violations(problem, configuration, device.limits)
+    except AutotuneError as error:
+        return [error.message]

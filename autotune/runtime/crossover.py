@@ -1,0 +1,202 @@
+"""Where the host's BLAS is faster than the device, launch and transfer included: measured, kept, asked.
+
+A record holds points: a product, the host's time and the device's for NumPy operands, whole calls both. A product is
+done on the host where the nearest comparable point says so; without a comparable point, never.
+
+The file is JSON, and stands beside the database in the user's data folder:
+
+    {"format": "autotune-crossover", "version": 1,
+     "devices": {"adreno-730": [{"problem": {"m": 64, "n": 64, "k": 64}, "host_ns": 9000.0, "device_ns": 80000.0}]}}
+
+with `problem` as `GemmProblem.from_dict` reads it, and times of one call in nanoseconds.
+"""
+
+import json
+import os
+import statistics
+import time
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from math import inf, isfinite
+from pathlib import Path
+from typing import Any, ClassVar, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from autotune.errors import AutotuneError, ProblemError, TableError
+from autotune.kernels.gemm import GemmProblem
+from autotune.resources import user_data_folder
+
+_FORMAT, _VERSION = "autotune-crossover", 1
+_SAMPLE_NS = 2_000_000
+_SAMPLES = 5
+
+
+@dataclass(frozen=True, kw_only=True)
+class CrossoverPoint:
+    """One product measured on both sides, NumPy operands to NumPy result."""
+
+    problem: GemmProblem
+    host_ns: float
+    device_ns: float
+
+    def to_dict(self) -> dict[str, Any]:
+        return {"problem": self.problem.to_dict(), "host_ns": self.host_ns, "device_ns": self.device_ns}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Crossover:
+    """The points of one device."""
+
+    points: tuple[CrossoverPoint, ...] = ()
+
+    NEVER: ClassVar["Crossover"]
+
+    def prefers_host(self, problem: GemmProblem) -> bool:
+        """Whether the host was faster at the nearest comparable point; a tie goes to the device."""
+        nearest, best = None, inf
+        for point in self.points:
+            if point.problem.is_comparable(problem):
+                distance = _distance(point.problem, problem)
+                if distance < best:
+                    nearest, best = point, distance
+        return nearest is not None and nearest.host_ns < nearest.device_ns
+
+    @classmethod
+    def read(cls, device: str, path: Path | None = None) -> Self:
+        """Of a device by its slug, by default from the user's own file; none where there is no file.
+
+        Raises TableError for a file that cannot be understood.
+        """
+        place = path
+        try:
+            place = path or default_file()
+            data = json.loads(place.read_text(encoding="utf-8"))
+        except (FileNotFoundError, AutotuneError):  # no file, or no home folder for one
+            return cls()
+        except (OSError, ValueError, RecursionError) as error:
+            raise TableError(f"{place} cannot be read: {str(error)[:200]}") from error
+        try:
+            return cls(points=tuple(_points(data, device)))
+        except (KeyError, TypeError, ValueError, AttributeError, ProblemError) as error:
+            raise TableError(f"{place} is no record of crossovers: {str(error)[:200]}") from error
+
+    def write(self, device: str, path: Path | None = None) -> None:
+        """Put this in the place of what the file holds of the device. Raises TableError, OSError."""
+        place = path or default_file()
+        place.parent.mkdir(parents=True, exist_ok=True)
+        data: dict[str, Any] = {"format": _FORMAT, "version": _VERSION, "devices": {}}
+        if place.exists():
+            Crossover.read(device, place)
+            data = json.loads(place.read_text(encoding="utf-8"))
+        data["devices"][device] = [point.to_dict() for point in self.points]
+        unfinished = place.with_name(f"{place.name}.{os.getpid()}.part")
+        unfinished.write_text(json.dumps(data, indent=1) + "\n", encoding="utf-8")
+        unfinished.replace(place)
+
+
+Crossover.NEVER = Crossover()
+
+
+def default_file() -> Path:
+    """The user's own record; need not exist."""
+    return user_data_folder() / "crossover.json"
+
+
+def host_product(
+    problem: GemmProblem, a: NDArray[Any], b: NDArray[Any], out: NDArray[Any], *, alpha: float = 1, beta: float = 0
+) -> None:
+    """op(A) @ op(B) by the host's BLAS, in float32, and whole numbers exactly by way of float64.
+
+    `a` and `b` are op(A) and op(B), so views of transposes where operands are transposed.
+    """
+    if problem.mode == "float32" and alpha == 1 and not beta:
+        np.matmul(a, b, out=out)
+        return
+    kind = "float64" if problem.mode == "int8" else "float32"
+    product = np.matmul(a.astype(kind, copy=False), b.astype(kind, copy=False))
+    if alpha != 1:
+        product *= alpha
+    if beta:
+        product += beta * out.astype(kind, copy=False)
+    # Past the range of int32 the device wraps around, and so does this.
+    out[...] = product.astype(np.int64).astype(np.int32) if problem.mode == "int8" else product
+
+
+def measure_host_ns(problem: GemmProblem) -> float:
+    """Median time of a product by the host's BLAS."""
+    a, b, out = _operands(problem)
+    return _median_ns(lambda: host_product(problem, a, b, out))
+
+
+def measure_crossover(
+    problems: Iterable[GemmProblem], on_device: Callable[[NDArray[Any], NDArray[Any], NDArray[Any]], object]
+) -> Crossover:
+    """Time each product on both sides, in turns.
+
+    `on_device` takes NumPy arrays op(A), op(B), C and fills C, as a `Gemm` with `host_blas=False` does.
+    """
+    return Crossover(points=tuple(_measure(problem, on_device) for problem in problems))
+
+
+def _measure(
+    problem: GemmProblem, on_device: Callable[[NDArray[Any], NDArray[Any], NDArray[Any]], object]
+) -> CrossoverPoint:
+    a, b, out = _operands(problem)
+    sides: Sequence[Callable[[], object]] = (
+        lambda: host_product(problem, a, b, out),
+        lambda: on_device(a, b, out),
+    )
+    calls = [_calls(side) for side in sides]
+    samples = [[_time_ns(side, count) for side, count in zip(sides, calls, strict=True)] for _ in range(_SAMPLES)]
+    host_ns, device_ns = (statistics.median(column) for column in zip(*samples, strict=True))
+    return CrossoverPoint(problem=problem, host_ns=host_ns, device_ns=device_ns)
+
+
+def _operands(problem: GemmProblem) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any]]:
+    """op(A), op(B) and C, without gaps."""
+    draw = np.random.default_rng(0)
+    arrays = []
+    for operand in "abc":
+        rows, columns = problem.stored[operand]
+        shape = (problem.batch, rows, columns) if problem.batch > 1 else (rows, columns)
+        values = draw.integers(-8, 8, shape).astype(problem.dtype(operand))
+        arrays.append(values.swapaxes(-1, -2) if getattr(problem, f"trans_{operand}", 0) else values)
+    return arrays[0], arrays[1], arrays[2]
+
+
+def _calls(side: Callable[[], object]) -> int:
+    """So many make a sample; the first is not counted, since it may build."""
+    side()
+    return max(1, int(_SAMPLE_NS / max(1.0, _time_ns(side, 1))))
+
+
+def _time_ns(side: Callable[[], object], calls: int) -> float:
+    start = time.perf_counter_ns()
+    for _ in range(calls):
+        side()
+    return (time.perf_counter_ns() - start) / calls
+
+
+def _median_ns(side: Callable[[], object]) -> float:
+    calls = _calls(side)
+    return statistics.median(_time_ns(side, calls) for _ in range(_SAMPLES))
+
+
+def _distance(one: GemmProblem, other: GemmProblem) -> float:
+    """As in the lookup: the product of the ratios of sizes, 1.0 for equal ones."""
+    distance = 1.0
+    for a, b in zip(one.size_vector, other.size_vector, strict=True):
+        distance *= max(a, b) / min(a, b)
+    return distance
+
+
+def _points(data: Any, device: str) -> Iterable[CrossoverPoint]:
+    if data["format"] != _FORMAT or data["version"] != _VERSION:
+        raise ValueError(f"format {data['format']!r} of version {data['version']!r}")
+    for row in data["devices"].get(device, []):
+        times = float(row["host_ns"]), float(row["device_ns"])
+        if not all(isfinite(value) and value > 0 for value in times):
+            raise ValueError("a time is no time")
+        yield CrossoverPoint(problem=GemmProblem.from_dict(row["problem"]), host_ns=times[0], device_ns=times[1])

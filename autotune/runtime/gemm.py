@@ -1,0 +1,313 @@
+"""`Gemm`: products of matrices by the tuned kernels of a device."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from autotune.device.execution import Context, Kind, Queue, kind_of
+from autotune.device.memory import allocate_shared
+from autotune.errors import ProblemError
+from autotune.family import Device
+from autotune.kernels.gemm import FAMILY, GemmProblem
+from autotune.lookup import TuningTable
+from autotune.runtime.choosing import Choice
+from autotune.runtime.crossover import Crossover, host_product
+from autotune.runtime.layout import read_layout
+from autotune.runtime.requests import NAMES, PACKED, GemmRequest, How, PreparedMatrix, check_image, read_request
+from autotune.runtime.running import Operands, Ready, Statistics, check_writable, form, open_engine
+
+_SHOWN = ("a", "b", "out")
+
+
+class Gemm:
+    """``C = alpha * op(A) @ op(B) + beta * C`` with the tuned kernel for each size.
+
+    Operands are NumPy arrays, pyopencl arrays, or pyopencl buffers with a `GemmProblem`; of two axes, or three with
+    a batch first. Rows may be apart (pitches), and a transposed view counts as transposed storage. Types: float32,
+    float16 (summed in float32; mode "float16-acc16" in float16), int8 (summed in int32, as the result is). One B
+    without a batch serves a whole batch of A.
+
+    NumPy operands in memory of `allocate` are not copied where device and host share memory; others are. With
+    pyopencl operands alone calls return at once, like all of OpenCL; with NumPy operands when they are done. Threads
+    may share a Gemm. `stats` counts what happened.
+    """
+
+    def __init__(
+        self,
+        device: str = "",
+        *,
+        queue: Queue | None = None,
+        context: Context | None = None,
+        table: TuningTable | str | Path | None = None,
+        host_blas: bool | Crossover = True,
+        binaries: Path | None = None,
+    ) -> None:
+        """`device` is chosen as on the command line; by default the only one there is, or the only GPU.
+
+        `queue` or `context` take its place. `table` is a file or an open table, by default the user's database.
+        `host_blas` lets the host do what was measured to be faster there; False never, a `Crossover` as that says.
+        `binaries` is the folder for built programs, by default in the user's cache folder.
+        Raises DeviceSelectionError, TableError, StoreError.
+        """
+        self._engine = open_engine(FAMILY, device, table, queue or context, binaries)
+        if isinstance(host_blas, bool):
+            host_blas = Crossover.read(self.device.slug) if host_blas else Crossover.NEVER
+        self._crossover = host_blas
+
+    @property
+    def device(self) -> Device:
+        return self._engine.device
+
+    @property
+    def queue(self) -> Queue:
+        """Where kernels are enqueued."""
+        return self._engine.executor.queue
+
+    @property
+    def stats(self) -> Statistics:
+        return self._engine.stats
+
+    def __call__(
+        self,
+        a: Any,
+        b: Any,
+        out: Any = None,
+        *,
+        alpha: float = 1.0,
+        beta: float = 0.0,
+        trans_a: bool = False,
+        trans_b: bool = False,
+        mode: str = "",
+        problem: GemmProblem | None = None,
+    ) -> Any:
+        """The product, in `out` where given. Raises ProblemError, KernelError.
+
+        `trans_a` and `trans_b` multiply by the transpose. With pyopencl buffers `problem` says all, and `out` must be
+        given. What `out` held matters only with beta.
+        """
+        request = self._request(a, b, out, trans_a, trans_b, mode, problem)
+        if out is None:
+            out = self._new_result(request, beta)
+        self._run(request, a, b, out, (alpha, beta))
+        return out
+
+    def bind(self, a: Any, b: Any, out: Any, *, alpha: float = 1.0, beta: float = 0.0, **layout: Any) -> "BoundGemm":
+        """The same product to be called again and again, for less; takes what a call takes."""
+        request = self._request(a, b, out, *How(**layout))
+        return BoundGemm(self, request, (a, b, out), (alpha, beta))
+
+    def prepare(self, b: Any, *, trans_b: bool = False) -> PreparedMatrix:
+        """Constant weights: brought to the device and packed once, so that calls choose kernels without that cost.
+
+        `b` must not change as long as this is used.
+        """
+        kind = kind_of(b)
+        if kind is None or kind is Kind.BUFFER:
+            raise ProblemError("prepare takes a NumPy or pyopencl array")
+        if kind is Kind.IMAGE:
+            check_image(b)
+        layout = read_layout("b", b, packs=kind in PACKED)
+        engine = self._engine
+        if kind is Kind.HOST:
+            memory, operands = engine.executor.buffer(b.nbytes, "b"), Operands(engine)
+            operands.upload(b, memory, by_columns=layout.is_transposed)
+            operands.leave()
+            return PreparedMatrix(self, memory, Kind.BUFFER, layout, is_transposed=trans_b)
+        engine.executor.check(b, kind, "b")
+        if kind is Kind.ARRAY and engine.executor.is_foreign(b):
+            b.queue.finish()
+        return PreparedMatrix(self, b, kind, layout, is_transposed=trans_b)
+
+    def allocate(self, shape: Any, dtype: Any, *, image: bool = False) -> Any:
+        """Zeros that host and device both see, as a NumPy array; with `image` for a B read through the texture pipe."""
+        return allocate_shared(self.queue, shape, dtype, image=image)
+
+    def choice(self, a: Any, b: Any, out: Any = None, **layout: Any) -> Choice | None:
+        """The configuration that such operands ran with, and why; None before the first call."""
+        ready = self._request(a, b, out, *How(**layout)).ready
+        return ready.choice if ready else None
+
+    def finish(self) -> None:
+        """Wait for everything enqueued."""
+        self._engine.executor.finish()
+
+    def _request(
+        self, a: Any, b: Any, out: Any, trans_a: bool, trans_b: bool, mode: str, problem: GemmProblem | None
+    ) -> GemmRequest:
+        forms = (
+            form(a, "a"),
+            b.form if isinstance(b, PreparedMatrix) else form(b, "b"),
+            None if out is None else form(out, "out"),
+        )
+        key = (forms, trans_a, trans_b, mode, problem)
+        known = self._engine.requests.get(key)
+        if known is None:
+            how = How(trans_a, trans_b, mode, problem)
+            known = self._engine.requests[key] = read_request(self, (a, b, out), how, self._crossover)
+        assert isinstance(known, GemmRequest)
+        return known
+
+    def _new_result(self, request: GemmRequest, beta: float) -> Any:
+        if beta:
+            raise ProblemError("beta adds to what out holds", hint="pass out")
+        dtype = request.gemm.dtype("c")
+        match request.kinds[2]:
+            case Kind.ARRAY:
+                return self._engine.executor.new_array(request.shape, dtype)
+            case Kind.SHARED:
+                return self.allocate(request.shape, dtype)
+        return np.empty(request.shape, dtype)
+
+    def _run(self, request: GemmRequest, a: Any, b: Any, out: Any, scalars: tuple[float, float]) -> None:
+        if out is a or out is b:
+            raise ProblemError("out is an operand as well", hint="pass other memory")
+        if request.takes_whole_numbers and any(value != int(value) for value in scalars):
+            raise ProblemError("alpha and beta must be whole numbers in mode int8")
+        if not request.resident:
+            check_writable(out)
+        engine = self._engine
+        with engine.executor.lock:
+            engine.stats.calls += 1
+            engine.stats.host_products += request.on_host
+            if request.resident:
+                self._run_resident(request, a, b, out, scalars)
+            elif not request.on_host:
+                self._run_with_host(request, a, b, out, scalars)
+        if request.on_host:
+            self._run_on_host(request, a, b, out, scalars)
+
+    def _run_on_host(self, request: GemmRequest, a: Any, b: Any, out: Any, scalars: tuple[float, float]) -> None:
+        problem = request.gemm
+        op_a, op_b = (
+            x if bool(getattr(problem, f"trans_{name}")) == by_columns else x.swapaxes(-1, -2)
+            for name, x, by_columns in (("a", a, request.a_by_columns), ("b", b, request.b_by_columns))
+        )
+        host_product(problem, op_a, op_b, out, alpha=scalars[0], beta=scalars[1])
+
+    def _run_resident(self, request: GemmRequest, a: Any, b: Any, out: Any, scalars: tuple[float, float]) -> None:
+        """Enqueue, and do not wait."""
+        if request.ready is not None:
+            self._enqueue(request, request.ready, (a, b, out), scalars)
+            return
+        self._engine.run(request, NAMES, lambda ready: self._enqueue(request, ready, (a, b, out), scalars))
+
+    def _enqueue(
+        self, request: GemmRequest, ready: Ready, operands: tuple[Any, Any, Any], scalars: tuple[float, float]
+    ) -> None:
+        self._start(request, ready, self._resident(request, ready, operands), operands, scalars)
+
+    def _start(
+        self,
+        request: GemmRequest,
+        ready: Ready,
+        memory: tuple[Any, Any, Any],
+        operands: tuple[Any, Any, Any],
+        scalars: tuple[float, float],
+    ) -> None:
+        """Enqueue, in order with the other queues that arrays belong to."""
+        executor = self._engine.executor
+        foreign = [operands[i] for i in request.arrays if executor.is_foreign(operands[i])]
+        if not foreign:
+            ready.call.enqueue(memory, scalars)
+            return
+        event = ready.call.enqueue(memory, scalars, [event for array in foreign for event in array.events])
+        for array in foreign:
+            array.add_event(event)  # its queue must not change it before
+
+    def _resident(self, request: GemmRequest, ready: Ready, operands: tuple[Any, Any, Any]) -> tuple[Any, Any, Any]:
+        """Memory of operands that are on the device. Raises ProblemError."""
+        a, b, out = operands
+        return (
+            self._buffer(request, a, 0),
+            self._packed(b, ready) if isinstance(b, PreparedMatrix) else self._buffer(request, b, 1),
+            self._buffer(request, out, 2),
+        )
+
+    def _fixed_memory(self, request: GemmRequest, operands: tuple[Any, Any, Any]) -> tuple[Any, Any, Any] | None:
+        """Memory that stays the same from call to call; None where calls have to look again."""
+        executor = self._engine.executor
+        if not request.resident or any(executor.is_foreign(operands[number]) for number in request.arrays):
+            return None
+        assert request.ready
+        return self._resident(request, request.ready, operands)
+
+    def _buffer(self, request: GemmRequest, operand: Any, number: int) -> Any:
+        executor = self._engine.executor
+        if operand.context is not executor.context:
+            executor.check(operand, request.kinds[number], _SHOWN[number])
+        if request.kinds[number] is Kind.ARRAY:
+            return executor.array_memory(operand, _SHOWN[number]) if operand.offset else operand.base_data
+        if operand.size < request.bytes[number]:
+            raise ProblemError(
+                f"{_SHOWN[number]} holds {operand.size} bytes, {request.gemm.label} takes {request.bytes[number]}"
+            )
+        return operand
+
+    def _packed(self, weights: PreparedMatrix, ready: Ready) -> Any:
+        return self._weights_memory(weights, ready, Operands(self._engine))
+
+    def _run_with_host(self, request: GemmRequest, a: Any, b: Any, out: Any, scalars: tuple[float, float]) -> None:
+        """Bring operands to the device, run, and wait for the result."""
+        operands = Operands(self._engine)
+        kind_a, kind_b, kind_c = request.kinds
+        for name, operand, kind in (("a", a, kind_a), ("b", b, kind_b), ("out", out, kind_c)):
+            if isinstance(operand, PreparedMatrix):
+                continue
+            if kind is not Kind.HOST:
+                self._engine.executor.check(operand, kind, name)
+            if kind is Kind.IMAGE:
+                check_image(operand)
+        results: list[Any] = []
+
+        def launch(ready: Ready) -> None:
+            memory_a = operands.enter("a", a, kind_a, by_columns=request.a_by_columns)
+            if isinstance(b, PreparedMatrix):
+                memory_b = self._weights_memory(b, ready, operands)
+            else:
+                memory_b = operands.enter("b", b, kind_b, by_columns=request.b_by_columns)
+            memory_c = operands.enter("out", out, kind_c, is_read=bool(scalars[1]))
+            self._start(request, ready, (memory_a, memory_b, memory_c), (a, b, out), scalars)
+            results[:] = [memory_c]
+
+        try:
+            self._engine.run(request, NAMES, launch)
+            if kind_c is Kind.HOST:
+                operands.download(results[0], out)
+        finally:
+            operands.leave()
+
+    def _weights_memory(self, weights: PreparedMatrix, ready: Ready, operands: Operands) -> Any:
+        """B in the layout that the kernels want, packed now if it has not been."""
+        if ready.packing is None:
+            return operands.enter("b", weights.operand, weights.kind)
+        packed = weights.packed.get(ready.packing_number)
+        if packed is None:
+            packed = self._engine.executor.allocate(ready.packed)
+            ready.packing.enqueue((operands.enter("b", weights.operand, weights.kind), packed))
+            weights.packed[ready.packing_number] = packed
+            self.stats.packings += 1
+        return packed
+
+
+class BoundGemm:
+    """One product on the same operands, call after call; made by `Gemm.bind`."""
+
+    def __init__(
+        self, gemm: Gemm, request: GemmRequest, operands: tuple[Any, Any, Any], scalars: tuple[float, float]
+    ) -> None:
+        self._gemm, self._request, self._operands, self._scalars = gemm, request, operands, scalars
+        self._memory: tuple[Any, Any, Any] | None = None
+
+    def __call__(self) -> Any:
+        """Run once more; returns `out`."""
+        gemm, ready = self._gemm, self._request.ready
+        if self._memory is None or ready is None:
+            gemm._run(self._request, *self._operands, self._scalars)
+            self._memory = gemm._fixed_memory(self._request, self._operands)
+        else:
+            engine = gemm._engine
+            with engine.executor.lock:
+                engine.stats.calls += 1
+                ready.call.enqueue(self._memory, self._scalars)
+        return self._operands[2]

@@ -1,0 +1,202 @@
+"""How operands lie in memory, read from their shapes and strides, and the problem they make together."""
+
+from dataclasses import dataclass
+from typing import Any
+
+from autotune.errors import ProblemError
+from autotune.kernels.gemm import GemmProblem
+from autotune.kernels.gemm.problem import MODES
+from autotune.kernels.reduce import ReduceProblem
+
+_MODE_OF = {"float32": "float32", "float16": "float16", "int8": "int8"}
+"""The numeric mode that is meant where none is named, by the type of A and B."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Layout:
+    """A matrix, or a batch of them, as its owner sees it; `pitch` and `stride` are in elements of what is stored."""
+
+    rows: int
+    columns: int
+    pitch: int
+    batch: int
+    stride: int
+    is_batched: bool
+    """Has an axis for the batch, which may have a length of 1."""
+    is_transposed: bool
+    """Stored by columns: memory holds `columns` rows of `rows` elements."""
+    dtype: str
+
+    @property
+    def shape(self) -> str:
+        """For people."""
+        return f"{f'{self.batch} x ' if self.is_batched else ''}{self.rows} x {self.columns}"
+
+    @property
+    def has_whole_rows(self) -> bool:
+        """The batch is one matrix of more rows."""
+        return not self.is_transposed and self.stride == self.rows * self.pitch
+
+
+def read_layout(name: str, array: Any, *, packs: bool) -> Layout:
+    """Of a NumPy or pyopencl array of two or three axes; `packs` says that its rows will be copied without gaps.
+
+    Raises ProblemError for other numbers of axes, and where neither rows nor columns are contiguous.
+    """
+    shape, dtype = tuple(int(size) for size in array.shape), array.dtype
+    strides = tuple(int(stride) for stride in array.strides)
+    if len(shape) not in (2, 3):
+        raise ProblemError(f"{name} has {len(shape)} axes", hint="a matrix has two, a batch of them three")
+    _check_bytes(name, dtype)
+    if min(shape) < 1:
+        raise ProblemError(f"{name} is empty: its shape is {shape}")
+    rows, columns = shape[-2:]
+    (down, across), size = strides[-2:], dtype.itemsize
+    is_transposed = not _is_run(columns, across, size) and _is_run(rows, down, size)
+    if not is_transposed and not _is_run(columns, across, size):
+        raise ProblemError(
+            f"neither rows nor columns of {name} are contiguous: its strides are {strides} bytes",
+            hint="numpy.ascontiguousarray makes them so",
+        )
+    stored_rows, run = (columns, rows) if is_transposed else (rows, columns)
+    step = across if is_transposed else down
+    pitch = run if packs or stored_rows == 1 else _elements(name, step, size, run)
+    matrix = stored_rows * pitch
+    is_batched = len(shape) == 3
+    batch = shape[0] if is_batched else 1
+    stride = matrix if packs or batch == 1 else _elements(name, strides[0], size, matrix)
+    return Layout(
+        rows=rows,
+        columns=columns,
+        pitch=pitch,
+        batch=batch,
+        stride=stride,
+        is_batched=is_batched,
+        is_transposed=is_transposed,
+        dtype=dtype.name,
+    )
+
+
+def gemm_problem(
+    a: Layout, b: Layout, c: Layout | None, *, trans_a: bool = False, trans_b: bool = False, mode: str = ""
+) -> GemmProblem:
+    """What op(A) @ op(B) asks for, C by rows without gaps where none is given. Raises ProblemError."""
+    mode = _mode(a, b, mode)
+    m, k = (a.columns, a.rows) if trans_a else (a.rows, a.columns)
+    depth, n = (b.columns, b.rows) if trans_b else (b.rows, b.columns)
+    if k != depth:
+        raise ProblemError(
+            f"a is {a.shape}{' transposed' if trans_a else ''} and b is {b.shape}{' transposed' if trans_b else ''}: "
+            f"{k} and {depth} should be one number"
+        )
+    batch = _batch(a, b, c, trans_a=trans_a)
+    if a.batch > 1 and batch == 1:
+        m *= a.batch  # one B for all of A: its matrices are one of more rows
+    if c is not None:
+        _check_result(c, m // (a.batch if batch == 1 else 1), n, a)
+    values = {"lda": a.pitch, "ldb": b.pitch, "ldc": c.pitch if c else 0}
+    if batch > 1:
+        values |= {"stride_a": a.stride, "stride_b": b.stride, "stride_c": c.stride if c else 0}
+    problem = GemmProblem(
+        m=m,
+        n=n,
+        k=k,
+        batch=batch,
+        mode=mode,
+        trans_a=int(trans_a != a.is_transposed),
+        trans_b=int(trans_b != b.is_transposed),
+        **values,
+    )
+    if c is not None and c.dtype != problem.dtype("c"):
+        raise ProblemError(f"out is {c.dtype}, the product in mode {mode} is {problem.dtype('c')}")
+    return problem
+
+
+def result_shape(problem: GemmProblem, a: Layout) -> tuple[int, ...]:
+    """Of the array a product fills: with an axis for the batch where A has one."""
+    if not a.is_batched:
+        return (problem.m, problem.n)
+    return (a.batch, problem.m // (a.batch if problem.batch == 1 else 1), problem.n)
+
+
+def reduce_problem(array: Any, operation: str, *, packs: bool) -> ReduceProblem:
+    """Rows along the last axis; all other axes are rows, at one distance from another. Raises ProblemError."""
+    shape = tuple(int(size) for size in array.shape)
+    if not shape or min(shape) < 1:
+        raise ProblemError(f"an array of shape {shape} has no rows to reduce")
+    _check_bytes("the input", array.dtype)
+    size, channels = array.dtype.itemsize, shape[-1]
+    if not _is_run(channels, int(array.strides[-1]), size):
+        raise ProblemError(
+            f"the last axis is not contiguous: strides are {tuple(array.strides)} bytes",
+            hint="numpy.ascontiguousarray makes it so",
+        )
+    rows = 1
+    step = channels * size
+    for length, stride in reversed(list(zip(shape[:-1], array.strides[:-1], strict=True))):
+        if length > 1 and rows > 1 and stride != rows * step:
+            if not packs:
+                raise ProblemError(
+                    "rows do not lie at one distance from another", hint="reduce a contiguous copy, or part by part"
+                )
+        elif length > 1 and rows == 1:
+            step = int(stride)
+        rows *= length
+    pitch = channels if packs or rows == 1 else _elements("the input", step, size, channels)
+    return ReduceProblem(batch=rows, channels=channels, operation=operation, dtype=array.dtype.name, pitch=pitch)
+
+
+def _check_bytes(name: str, dtype: Any) -> None:
+    if not dtype.isnative:
+        raise ProblemError(f"{name} has the byte order of another machine", hint="astype to the plain type")
+
+
+def _is_run(length: int, stride: int, size: int) -> bool:
+    return length == 1 or stride == size
+
+
+def _elements(name: str, stride: int, size: int, least: int) -> int:
+    """A stride in elements."""
+    if stride % size or stride // size < least:
+        raise ProblemError(
+            f"{name} overlaps itself or runs backwards: {stride} bytes from one part to the next, "
+            f"each of {least * size}",
+            hint="copy it first",
+        )
+    return stride // size
+
+
+def _mode(a: Layout, b: Layout, mode: str) -> str:
+    if a.dtype != b.dtype:
+        raise ProblemError(f"a is {a.dtype}, b is {b.dtype}: they must be of one type")
+    if not mode:
+        if a.dtype not in _MODE_OF:
+            raise ProblemError(f"there is no product of {a.dtype}", hint=f"there are {', '.join(_MODE_OF)}")
+        return _MODE_OF[a.dtype]
+    if mode not in MODES:
+        raise ProblemError(f"gemm has no numeric mode {mode[:80]!r}", hint=f"there are {', '.join(MODES)}")
+    if a.dtype != mode.removesuffix("-acc16"):
+        raise ProblemError(f"a and b are {a.dtype}, which mode {mode} is not for")
+    return mode
+
+
+def _batch(a: Layout, b: Layout, c: Layout | None, *, trans_a: bool) -> int:
+    """Matrices in the batch; 1 where one B serves all of A."""
+    if b.is_batched or not a.is_batched:
+        if a.batch != b.batch or a.is_batched != b.is_batched:
+            raise ProblemError(f"a is {a.shape} and b is {b.shape}: batches must be of one length")
+        return a.batch
+    if a.batch > 1 and (trans_a or not a.has_whole_rows or (c is not None and not c.has_whole_rows)):
+        raise ProblemError(
+            "one b for a batch of a needs matrices that follow one another by rows, in a and in out",
+            hint="give b a batch as well, or copy",
+        )
+    return 1
+
+
+def _check_result(c: Layout, m: int, n: int, a: Layout) -> None:
+    if (c.batch, c.rows, c.columns, c.is_batched) != (a.batch, m, n, a.is_batched):
+        expected = f"{f'{a.batch} x ' if a.is_batched else ''}{m} x {n}"
+        raise ProblemError(f"out is {c.shape}, the product is {expected}")
+    if c.is_transposed:
+        raise ProblemError("out is stored by columns", hint="pass rows; the product of transposes is (B^T A^T)^T")

@@ -1,0 +1,130 @@
+"""What operands of a product ask for, found once for all that have the same form."""
+
+from typing import Any, NamedTuple
+
+from autotune.device.execution import Kind, kind_of
+from autotune.device.memory import shared_memory
+from autotune.errors import ProblemError
+from autotune.family import DTYPE_BYTES
+from autotune.kernels.gemm import GemmProblem
+from autotune.runtime.choosing import Weights
+from autotune.runtime.crossover import Crossover
+from autotune.runtime.layout import Layout, gemm_problem, read_layout, result_shape
+from autotune.runtime.running import Request
+
+NAMES = ("a", "b", "c")
+PACKED = frozenset((Kind.HOST, Kind.IMAGE))
+"""Kinds whose pitch does not matter: copied, or the driver's own."""
+_ON_HOST = frozenset((Kind.HOST, Kind.SHARED))
+
+
+class How(NamedTuple):
+    """What a call says besides its operands."""
+
+    trans_a: bool = False
+    trans_b: bool = False
+    mode: str = ""
+    problem: GemmProblem | None = None
+
+
+class PreparedMatrix:
+    """A constant B, packed once for each layout that a product wants; made by `Gemm.prepare`."""
+
+    def __init__(self, owner: object, operand: Any, kind: Kind, layout: Layout, *, is_transposed: bool) -> None:
+        self.owner = owner
+        self.operand, self.kind, self.layout = operand, kind, layout
+        self.is_transposed = is_transposed
+        self.form = ("prepared", id(owner), kind, layout, is_transposed)
+        self.packed: dict[int, Any] = {}
+
+
+class GemmRequest(Request):
+    """With the result's shape, and which operands are stored by columns."""
+
+    def __init__(
+        self, problem: GemmProblem, weights: Weights, kinds: tuple[Kind, ...], shape: tuple[int, ...], **more: bool
+    ) -> None:
+        super().__init__(problem=problem, weights=weights, kinds=kinds)
+        self.gemm = problem
+        self.shape = shape
+        self.a_by_columns = more.get("a_by_columns", False)
+        self.b_by_columns = more.get("b_by_columns", False)
+        self.on_host = more.get("on_host", False)
+        self.resident = all(kind in (Kind.ARRAY, Kind.BUFFER) for kind in kinds)
+        is_prepared = weights is Weights.PACKED_ONCE
+        self.arrays = [i for i, kind in enumerate(kinds) if kind is Kind.ARRAY and not (is_prepared and i == 1)]
+        self.takes_whole_numbers = problem.accumulator == "int32"
+        self.bytes = tuple(_bytes(problem, name) for name in NAMES)
+
+
+def read_request(owner: object, operands: tuple[Any, Any, Any], how: How, crossover: Crossover) -> GemmRequest:
+    """`owner` is who prepared what is prepared; out may be None. Raises ProblemError where operands do not fit."""
+    a, b, out = operands
+    prepared = b if isinstance(b, PreparedMatrix) else None
+    kind_a, kind_b = kind_of(a), prepared.kind if prepared else kind_of(b)
+    kind_c = kind_of(out) if out is not None else None
+    assert kind_a and kind_b
+    if how.problem or Kind.BUFFER in (kind_a, kind_c) or (kind_b is Kind.BUFFER and not prepared):
+        return _read_buffers((kind_a, kind_b, kind_c), how.problem)
+    if kind_a is Kind.IMAGE or kind_c is Kind.IMAGE:
+        raise ProblemError("only b can lie in an image")
+    if prepared:
+        how = _as_prepared(prepared, owner, how)
+    if kind_b is Kind.IMAGE and how.trans_b:
+        raise ProblemError("an image for b must hold op(B), k x n", hint="fill it with the transpose")
+    layout_a = read_layout("a", a, packs=kind_a is Kind.HOST)
+    layout_b = prepared.layout if prepared else read_layout("b", b, packs=kind_b in PACKED)
+    layout_c = None if kind_c is None else read_layout("out", out, packs=kind_c is Kind.HOST)
+    problem = gemm_problem(layout_a, layout_b, layout_c, trans_a=how.trans_a, trans_b=how.trans_b, mode=how.mode)
+    kinds = (kind_a, kind_b, kind_c or _kind_of_result(kind_a, kind_b))
+    return GemmRequest(
+        problem,
+        _weights(kind_b, is_prepared=prepared is not None),
+        kinds,
+        result_shape(problem, layout_a),
+        a_by_columns=layout_a.is_transposed,
+        b_by_columns=layout_b.is_transposed,
+        on_host=not prepared and _ON_HOST.issuperset(kinds) and crossover.prefers_host(problem),
+    )
+
+
+def _read_buffers(kinds: tuple[Kind | None, ...], problem: GemmProblem | None) -> GemmRequest:
+    if problem is None:
+        raise ProblemError("a buffer has no shape", hint="pass problem=GemmProblem(m=..., n=..., k=..., ...)")
+    if any(kind is not Kind.BUFFER for kind in kinds):
+        raise ProblemError("with a problem all of a, b and out must be buffers")
+    return GemmRequest(problem, Weights.PER_CALL, (Kind.BUFFER,) * 3, (problem.m, problem.n))
+
+
+def _as_prepared(b: PreparedMatrix, owner: object, how: How) -> How:
+    if b.owner is not owner:
+        raise ProblemError("b was prepared by another Gemm")
+    if how.trans_b:
+        raise ProblemError("b was prepared", hint="say trans_b when it is")
+    return how._replace(trans_b=b.is_transposed)
+
+
+def check_image(b: Any) -> None:
+    memory = shared_memory(b)
+    if memory is None or not memory.is_whole(b):
+        raise ProblemError("an image for b must be passed whole", hint="allocate one for this matrix")
+
+
+def _weights(kind: Kind, *, is_prepared: bool) -> Weights:
+    if kind is Kind.IMAGE:
+        return Weights.IN_IMAGE
+    return Weights.PACKED_ONCE if is_prepared else Weights.PER_CALL
+
+
+def _kind_of_result(a: Kind, b: Kind) -> Kind:
+    """Where a result goes that the caller has no place for: beside A, in shared memory where one operand is."""
+    if a is Kind.HOST and b in (Kind.SHARED, Kind.IMAGE):
+        return Kind.SHARED
+    return a
+
+
+def _bytes(problem: GemmProblem, operand: str) -> int:
+    """From the first element to the last."""
+    rows, columns = problem.stored[operand]
+    last = (problem.batch - 1) * problem.stride(operand) + (rows - 1) * problem.pitch(operand) + columns
+    return last * DTYPE_BYTES[problem.dtype(operand)]
