@@ -210,5 +210,3 @@ class _Shape:
             return self.number("tile_k") * self.number("stages")
         along_k = self.number("vector_width") if self.algorithm in ("dot", "column") else 1
         return along_k * self.number("unroll")
-
-
