@@ -4,7 +4,7 @@ A test holds both together on random problems. A family without rules here has n
 must be the candidate of least estimate that is valid (that of reduce is not), for C could not give its answers.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from autotune.errors import UsageError
@@ -25,7 +25,7 @@ class ProblemRules:
     """Values of the text fields; the first stands for a field that is not given."""
     complete: str
     """Statements of a function that fills in what is 0 in ``*p`` and returns 0 for what is no problem."""
-    candidates: Callable[[Sequence[Configuration], DeviceLimits], Mapping[Configuration, Mapping[str, int]]]
+    candidates: Callable[[tuple[Configuration, ...], DeviceLimits], Mapping[Configuration, Mapping[str, int]]]
     """What the default of a device is chosen from, and the numbers that the estimate knows of each."""
     estimate: Expression
     """The default is the first candidate with the least of it that is valid; over fields, limits and numbers."""
@@ -52,7 +52,7 @@ _RULES = {
         kind=("mode", "trans_a", "trans_b"),
         words={"mode": ("float32", "float16", "float16-acc16", "int8")},
         complete=_GEMM,
-        candidates=lambda starts, limits: gemm_rule.candidates(tuple(starts), limits),
+        candidates=gemm_rule.candidates,
         estimate=gemm_rule.ESTIMATE,
     ),
 }
