@@ -327,7 +327,7 @@ class KernelFamily(ABC):
 
     @abstractmethod
     def default(self, problem: Problem, limits: DeviceLimits, starts: Sequence[Configuration]) -> Configuration:
-        """What to use before anything is tuned; `starts` are the device profile's, best first."""
+        """What to use before anything is tuned, by a rule of the family; `starts` are the profile's, best first."""
 
     @abstractmethod
     def make_case(self, problem: Problem, seed: int) -> "Case":

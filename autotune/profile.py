@@ -6,7 +6,7 @@ The knowledge itself is data, one TOML file per family in `profiles/`:
     traps = ["one short sentence", ...]           shown to people
     [overrides.gemm]                              values that replace a parameter's own in the search
     micro_tile_m = [1, 2, 4]
-    [[starts.gemm]]                               configurations, best first; the last is legal everywhere
+    [[starts.gemm]]                               candidates of the family's rule, best first; one is legal everywhere
     algorithm = "naive"
     work_group_m = 0
     [[variant]]                                   some devices of the family

@@ -20,7 +20,7 @@ from autotune.errors import (
     TableError,
 )
 from autotune.export import export_table
-from autotune.family import Configuration, Device, DeviceLimits
+from autotune.family import Configuration, Device, DeviceLimits, find_family
 from autotune.kernels.gemm import FAMILY, GemmProblem
 from autotune.lookup import Entry, Match, TuningTable, sqlite_table
 from autotune.profile import find_profile
@@ -175,6 +175,26 @@ def test_an_unknown_device_gets_what_its_own_limits_allow() -> None:
     found = table().find(device, m=1024, n=1024, k=1024)
     assert found.configuration == find_profile(device).starting("gemm")[0]
     assert not FAMILY.violations(found.problem, found.configuration, large)
+
+
+def test_a_default_says_what_it_rests_on() -> None:
+    large = GPU.limits
+    group = Device(**{**vars(GPU), "limits": DeviceLimits(**{**vars(large), "compute_units": 6})})
+    reduce = find_family("reduce").problem_type.from_dict({"batch": 4, "channels": 100_000})
+    start, variant, by_size = (
+        table(device=group).find(group, problem)
+        for problem in (product(2048, 2048, 2048), product(16, 8192, 512), reduce)
+    )
+    starts = find_profile(GPU).starting("gemm")
+    assert start.configuration in starts and start.because.endswith(
+        "the default is by rule from the profile 'adreno-7??'"
+    )
+    assert variant.configuration not in starts
+    assert by_size.configuration != find_family("reduce").baseline
+    for found in (variant, by_size):
+        assert "the default is by rule from the sizes, the device's limits and the profile" in found.because
+    plain = table().find(Device(slug="x", vendor="", model="", family="gpu"), product(1, 1, 1))
+    assert plain.configuration == FAMILY.baseline
 
 
 def test_a_known_device_may_be_asked_for_by_itself() -> None:

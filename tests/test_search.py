@@ -154,15 +154,15 @@ def test_a_finalist_that_fails_once_is_out(store: Store) -> None:
 
     def outcome_of(job: Job) -> float | TrialState:
         seen[job.configuration] = seen.get(job.configuration, 0) + 1
-        is_fickle = int(dict(job.configuration.values).get("micro_tile_m", 1)) != 6
+        is_fickle = job.configuration != DEFAULT
         return TrialState.WRONG_RESULT if is_fickle and seen[job.configuration] == 3 else invented_time(job)
 
     winner = run(store, FakeWorker(outcome_of), trials=20).winner
     assert winner is not None
-    assert winner.configuration["micro_tile_m"] == 6, "all others were wrong in one of the rounds"
+    assert winner.configuration == DEFAULT, "all others were wrong in one of the rounds"
     again = run(store, FakeWorker(invented_time), trials=3).winner
     assert again is not None
-    wrong = {c for c, times in seen.items() if times >= 3 and dict(c.values).get("micro_tile_m") != 6}
+    wrong = {c for c, times in seen.items() if times >= 3 and c != DEFAULT}
     assert wrong and again.configuration not in wrong, "what was ever wrong does not count later either"
 
 

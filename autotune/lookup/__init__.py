@@ -29,7 +29,7 @@ class Match(enum.Enum):
     NEAREST = "nearest"
     """The nearest measured problem of the same device, whose configuration is valid for this one too."""
     DEFAULT = "default"
-    """Nothing measured serves: what the device profile starts from."""
+    """Nothing measured serves: what the family chooses by rule from the sizes, the device's limits and its profile."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -186,8 +186,14 @@ class TuningTable:
 
         profile = find_profile(device)
         starts = profile.starting(problem.family)
-        configuration = find_family(problem.family).default(problem, device.limits, starts)
-        origin = f"the profile {profile.name!r}" if configuration in starts else "the family's plainest kernel"
+        family = find_family(problem.family)
+        configuration = family.default(problem, device.limits, starts)
+        if configuration in starts:
+            origin = f"is by rule from the profile {profile.name!r}"
+        elif configuration == family.baseline:
+            origin = f"is the plainest kernel of {family.name}, as nothing by rule is valid"
+        else:
+            origin = f"is by rule from the sizes, the device's limits and the profile {profile.name!r}"
         return Tuned(
             configuration=configuration,
             match=Match.DEFAULT,
@@ -195,7 +201,7 @@ class TuningTable:
             problem=problem,
             source_problem=None,
             time_ns=None,
-            because=f"{reason}; the default comes from {origin}",
+            because=f"{reason}; the default {origin}",
         )
 
     def _unknown(self, slug: str) -> str:

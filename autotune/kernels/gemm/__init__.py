@@ -4,8 +4,8 @@ op(A) is m x k, op(B) is k x n, C is m x n; row pitches `lda`, `ldb`, `ldc` and 
 elements of what is stored. Work-items run along n in dimension 0 and along m in dimension 1; dimension 2 holds the
 batch and the parts of a split k. With beta zero C is never read.
 
-`problem.py` says what can be asked for, `algorithms.py` what can be chosen, `planning.py` what is then run, and
-`reference.py` what is right.
+`problem.py` says what can be asked for, `algorithms.py` what can be chosen, `rule.py` what to use untuned,
+`planning.py` what is then run, and `reference.py` what is right.
 
 Sources: the `microtile` kernel and its image for B follow Qualcomm's description of SGEMM on Adreno, `dot` the
 float4 dot products used on Mali-T604, `local_tile` the classic tiling through local memory.
@@ -17,6 +17,7 @@ from autotune.family import Case, Configuration, DeviceLimits, KernelFamily, Pla
 from autotune.kernels.gemm.algorithms import ALGORITHMS
 from autotune.kernels.gemm.planning import plan_gemm
 from autotune.kernels.gemm.problem import EXAMPLES, GemmProblem
+from autotune.kernels.gemm.rule import by_rule
 
 __all__ = ["FAMILY", "Gemm", "GemmProblem"]
 
@@ -35,8 +36,9 @@ class Gemm(KernelFamily):
         return plan_gemm(problem, configuration)
 
     def default(self, problem: Problem, limits: DeviceLimits, starts: Sequence[Configuration]) -> Configuration:
-        """The first of the starts that is legal here, else the baseline."""
-        return next((c for c in starts if not self.violations(problem, c, limits)), self.baseline)
+        """What `rule.py` chooses among the starts and their variants, else the baseline."""
+        assert isinstance(problem, GemmProblem)
+        return by_rule(problem, limits, starts) or self.baseline
 
     def examples(self) -> tuple[Problem, ...]:
         return tuple(GemmProblem.parse(text) for text in EXAMPLES)
