@@ -32,6 +32,10 @@ class TrialState(enum.Enum):
     CRASHED = "crashed"
 
 
+QUARANTINED_STATES = frozenset({TrialState.CRASHED, TrialState.TIMED_OUT})
+"""What ended so is not run again unasked: it cost a process, and might have cost the machine."""
+
+
 class Timer(enum.Enum):
     """Where a time comes from."""
 

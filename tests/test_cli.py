@@ -530,8 +530,12 @@ def test_json_of_an_interrupted_run_says_so(tune: FakeTune, database: str, capfd
     assert json.loads(capfd.readouterr().out)["is_complete"] is False
 
 
-@pytest.mark.parametrize("ignored", [False, True])
-def test_the_second_interrupt_ends_at_once_unless_interrupts_are_ignored(ignored: bool) -> None:
+@pytest.mark.parametrize(
+    ("ignored", "expected"), [(False, (130, "True\ncleared\n")), (True, (0, "False\nalive\nalive\n"))]
+)
+def test_the_second_interrupt_unwinds_and_the_third_ends_unless_interrupts_are_ignored(
+    ignored: bool, expected: tuple[int, str]
+) -> None:
     code = (
         "import os, signal, sys\n"
         f"if {ignored}: signal.signal(signal.SIGINT, signal.SIG_IGN)\n"
@@ -539,11 +543,15 @@ def test_the_second_interrupt_ends_at_once_unless_interrupts_are_ignored(ignored
         "with Interrupts('the running trial') as interrupts:\n"
         "    os.kill(os.getpid(), signal.SIGINT)\n"
         "    print(interrupts.are_requested, flush=True)\n"
+        "    try:\n"
+        "        os.kill(os.getpid(), signal.SIGINT)\n"
+        "        print('alive')\n"
+        "    except KeyboardInterrupt:\n"
+        "        print('cleared', flush=True)\n"
         "    os.kill(os.getpid(), signal.SIGINT)\n"
         "    print('alive')\n"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
-    expected = (0, "False\nalive\n") if ignored else (130, "True\n")
     assert (done.returncode, done.stdout) == expected
 
 

@@ -28,9 +28,11 @@ def tune(
     seed: int = 0,
     should_stop: Callable[[], bool] = lambda: False,
     worker: Measures | None = None,
+    retries_quarantined: bool = False,
 ) -> list[Outcome]:
     """Tune each request in turn; every trial is stored before the next begins.
 
+    What was in flight when an earlier run was killed is quarantined, and not run unless `retries_quarantined`.
     `should_stop` is asked after each trial. A time budget is shared evenly among the requests still to come.
     Raises ProblemError before anything is measured when a problem does not fit the device, ConfigurationError
     for an unknown algorithm, WorkerError when the device cannot be used.
@@ -47,7 +49,13 @@ def tune(
             if outcomes and not outcomes[-1].is_finished:
                 break
             share = (deadline - time.monotonic()) / (len(requests) - number)
-            limits = Limits(trials=budget.trials, seconds=share, should_stop=should_stop)
+            limits = Limits(
+                trials=budget.trials,
+                seconds=share,
+                should_stop=should_stop,
+                retries_quarantined=retries_quarantined,
+            )
+            store.quarantine_lost()
             space = SearchSpace(
                 find_family(request.problem.family),
                 request.problem,
