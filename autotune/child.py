@@ -28,8 +28,8 @@ START_TRIES = 3
 FIRST_PAUSE_S = 0.5
 """Before a child that ended at its start is started again; doubled each time, as a driver may need to recover."""
 
-MAX_ANSWERS = 1000
-MAX_GROWTH_BYTES = 2**30
+MAX_ANSWERS = 200
+MAX_GROWTH_BYTES = 2**29
 """A child is replaced after so many answers, or when it has grown so much since its first: drivers leak programs."""
 
 Entering = Callable[[str], None]
