@@ -508,7 +508,7 @@ def test_run_without_any_winner_fails(tune: FakeTune, database: str, capsys: pyt
     assert "none" in captured.out
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_an_interrupt_stops_keeps_and_says_how_to_go_on(
     tune: FakeTune, database: str, capfd: pytest.CaptureFixture[str], number: signal.Signals
 ) -> None:

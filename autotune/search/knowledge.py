@@ -23,8 +23,6 @@ class Knowledge:
         self.default = self.family.default(problem, device.limits, self.starts)
         self.known: dict[Configuration, Trial] = {}
         self.best_ns = math.inf
-        self.quarantine = quarantine_of(device, problem, store)
-        """Configurations that are not to be run."""
         self._unsound: set[Configuration] = set()
         self._store = store
         stored = store.trials(device.slug, self.family.name, problem)
@@ -32,6 +30,9 @@ class Knowledge:
         self.resumed = [s for s in current if s.purpose == "search"]
         self.stale = [s for s in stored if not self._is_current(s)]
         """Of another driver, template or space: good for a guess, no more."""
+        right = {s.trial.configuration for s in current if s.trial.state is TrialState.COMPLETE}
+        self.quarantine = quarantine_of(device, problem, store, right)
+        """Configurations that are not to be run."""
         for item in current:
             has_left_quarantine = item.trial.state in QUARANTINED_STATES and not self.is_quarantined(item.trial)
             if not has_left_quarantine:

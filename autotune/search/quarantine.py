@@ -1,6 +1,7 @@
 """Which configurations a search leaves alone, because they took a worker, a run or the machine along."""
 
 from collections import defaultdict
+from collections.abc import Set as AbstractSet
 
 from autotune.family import Configuration, Device, Problem
 from autotune.store import Fate, Store
@@ -10,10 +11,13 @@ PROBLEMS = 2
 """What crashed or was lost at so many problems of a family is not run at any other either."""
 
 
-def quarantine_of(device: Device, problem: Problem, store: Store) -> set[Configuration]:
+def quarantine_of(
+    device: Device, problem: Problem, store: Store, right_here: AbstractSet[Configuration]
+) -> set[Configuration]:
     """Configurations not to be run at a problem, on a device under its driver.
 
-    In flight on another machine counts too: nobody here knows whether that machine still runs.
+    In flight on another machine counts too: nobody here knows whether that machine still runs. What happened at
+    other problems is not held against those that were `right_here`.
     """
     entries = [q for q in store.quarantined(device.slug, device.driver) if q.problem.family == problem.family]
     here = {q.configuration for q in entries if q.problem == problem}
@@ -27,4 +31,4 @@ def quarantine_of(device: Device, problem: Problem, store: Store) -> set[Configu
         for flight in store.in_flight(device.slug, device.driver)
         if flight.problem == problem and flight.fate is Fate.UNKNOWN
     }
-    return here | everywhere | elsewhere
+    return here | (everywhere - right_here) | elsewhere
