@@ -40,7 +40,7 @@ from autotune.kernels.gemm import GemmProblem
 from autotune.kernels.reduce import ReduceProblem
 from autotune.profile import find_profile
 from autotune.search import Budget, Listener, Outcome
-from autotune.store import Store
+from autotune.store import Store, new_owner
 from autotune.trial import Measurement, Provenance, Request, Timer, Trial, TrialState, Winner
 
 COMMANDS = ("devices", "presets", "run", "compile", "lookup", "export", "import")
@@ -522,6 +522,23 @@ def test_an_interrupt_stops_keeps_and_says_how_to_go_on(
     assert "8x8x8" in captured.out
     assert "9x9x9" not in captured.out
     assert signal.getsignal(number) == former
+
+
+def test_a_run_tells_what_the_last_one_lost_and_retries_when_asked(
+    tune: FakeTune, database: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    configuration = find_family("gemm").baseline
+    with Store.open(database) as store:
+        gone = dataclasses.replace(new_owner(), process_start="another boot 1")
+        store.begin_trial(DEVICE, GemmProblem(m=8, n=8, k=8), configuration, gone)
+    assert main([*RUN, "--trials", "2", "--db", database]) == 0
+    told = capsys.readouterr().err
+    assert f"quarantined: {configuration} for 8x8x8 on adreno-730, in flight when process" in told
+    assert "--retry-quarantined" in told
+    assert tune.options["retries_quarantined"] is False
+    assert main([*RUN, "--trials", "2", "--db", database, "--retry-quarantined"]) == 0
+    assert "in flight" not in capsys.readouterr().err
+    assert tune.options["retries_quarantined"] is True
 
 
 def test_json_of_an_interrupted_run_says_so(tune: FakeTune, database: str, capfd: pytest.CaptureFixture[str]) -> None:
