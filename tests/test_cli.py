@@ -529,7 +529,7 @@ def test_a_run_tells_what_the_last_one_lost_and_retries_when_asked(
 ) -> None:
     configuration = find_family("gemm").baseline
     with Store.open(database) as store:
-        gone = dataclasses.replace(new_owner(), process_start="another boot 1")
+        gone = replace(new_owner(), process_start="another boot 1")
         store.begin_trial(DEVICE, GemmProblem(m=8, n=8, k=8), configuration, gone)
     assert main([*RUN, "--trials", "2", "--db", database]) == 0
     told = capsys.readouterr().err
