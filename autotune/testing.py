@@ -15,8 +15,9 @@ from numpy.typing import NDArray
 
 from autotune.errors import ProblemError
 from autotune.family import Algorithm, Configuration, DeviceLimits, KernelFamily, Problem, Value
+from autotune.search import Outcome
 from autotune.space import SearchSpace
-from autotune.trial import Build, BuildJob, BuildState, Job, Measurement, Timer, Trial, TrialState
+from autotune.trial import Build, BuildJob, BuildState, Job, Measurement, Request, Timer, Trial, TrialState
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -181,6 +182,18 @@ def _fits(problem: Problem, limits: DeviceLimits) -> bool:
     except ProblemError:
         return False
     return True
+
+
+class Silence:
+    """A listener of a search that says nothing."""
+
+    def problem_started(self, request: Request, number: int, total: int, space_size: int, resumed: int) -> None: ...
+
+    def trial_finished(self, request: Request, trial: Trial, new_trials: int, best_ns: float) -> None: ...
+
+    def finals_started(self, request: Request, finalists: int) -> None: ...
+
+    def problem_finished(self, outcome: Outcome) -> None: ...
 
 
 class FakeWorker:

@@ -8,6 +8,9 @@ from dataclasses import dataclass
 
 from autotune.family import Configuration, Plan, Problem
 
+BUILD_LIMIT_S = 60.0
+"""What building may take where nothing is known yet."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Request:
@@ -30,6 +33,10 @@ class TrialState(enum.Enum):
     WRONG_RESULT = "wrong result"
     TIMED_OUT = "timed out"
     CRASHED = "crashed"
+
+
+QUARANTINED_STATES = frozenset({TrialState.CRASHED, TrialState.TIMED_OUT})
+"""What ended so is not run again unasked: it cost a process, and might have cost the machine."""
 
 
 class Timer(enum.Enum):
@@ -58,7 +65,7 @@ class Job:
     give_up_above_ns: float = float("inf")
     """One sample is enough for a call slower than this."""
     verify: bool = True
-    build_limit_s: float = 60.0
+    build_limit_s: float = BUILD_LIMIT_S
     run_limit_s: float = 30.0
 
 
@@ -119,7 +126,7 @@ class BuildJob:
     """Of one of the configurations that share the source: names the kernels."""
     launches: bool = False
     """Launch one work-group as well: some drivers finish a kernel, and keep it, only when it is launched."""
-    limit_s: float = 60.0
+    limit_s: float = BUILD_LIMIT_S
 
 
 @dataclass(frozen=True, kw_only=True)

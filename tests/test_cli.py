@@ -40,7 +40,7 @@ from autotune.kernels.gemm import GemmProblem
 from autotune.kernels.reduce import ReduceProblem
 from autotune.profile import find_profile
 from autotune.search import Budget, Listener, Outcome
-from autotune.store import Store
+from autotune.store import Store, new_owner
 from autotune.trial import Measurement, Provenance, Request, Timer, Trial, TrialState, Winner
 
 COMMANDS = ("devices", "presets", "run", "compile", "lookup", "export", "import")
@@ -508,7 +508,7 @@ def test_run_without_any_winner_fails(tune: FakeTune, database: str, capsys: pyt
     assert "none" in captured.out
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_an_interrupt_stops_keeps_and_says_how_to_go_on(
     tune: FakeTune, database: str, capfd: pytest.CaptureFixture[str], number: signal.Signals
 ) -> None:
@@ -524,14 +524,35 @@ def test_an_interrupt_stops_keeps_and_says_how_to_go_on(
     assert signal.getsignal(number) == former
 
 
+def test_a_run_tells_what_the_last_one_lost_and_retries_when_asked(
+    tune: FakeTune, database: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    configuration = find_family("gemm").baseline
+    with Store.open(database) as store:
+        gone = replace(new_owner(), process_start="another boot 1")
+        store.begin_trial(DEVICE, GemmProblem(m=8, n=8, k=8), configuration, gone)
+    assert main([*RUN, "--trials", "2", "--db", database]) == 0
+    told = capsys.readouterr().err
+    assert f"quarantined: {configuration} for 8x8x8 on adreno-730, in flight when process" in told
+    assert "--retry-quarantined" in told
+    assert tune.options["retries_quarantined"] is False
+    assert main([*RUN, "--trials", "2", "--db", database, "--retry-quarantined"]) == 0
+    assert "in flight" not in capsys.readouterr().err
+    assert tune.options["retries_quarantined"] is True
+
+
 def test_json_of_an_interrupted_run_says_so(tune: FakeTune, database: str, capfd: pytest.CaptureFixture[str]) -> None:
     tune.during = lambda: os.kill(os.getpid(), signal.SIGINT)
     assert main([*RUN, "--trials", "2", "--json", "--db", database]) == 130
     assert json.loads(capfd.readouterr().out)["is_complete"] is False
 
 
-@pytest.mark.parametrize("ignored", [False, True])
-def test_the_second_interrupt_ends_at_once_unless_interrupts_are_ignored(ignored: bool) -> None:
+@pytest.mark.parametrize(
+    ("ignored", "expected"), [(False, (130, "True\ncleared\n")), (True, (0, "False\nalive\nalive\n"))]
+)
+def test_the_second_interrupt_unwinds_and_the_third_ends_unless_interrupts_are_ignored(
+    ignored: bool, expected: tuple[int, str]
+) -> None:
     code = (
         "import os, signal, sys\n"
         f"if {ignored}: signal.signal(signal.SIGINT, signal.SIG_IGN)\n"
@@ -539,11 +560,15 @@ def test_the_second_interrupt_ends_at_once_unless_interrupts_are_ignored(ignored
         "with Interrupts('the running trial') as interrupts:\n"
         "    os.kill(os.getpid(), signal.SIGINT)\n"
         "    print(interrupts.are_requested, flush=True)\n"
+        "    try:\n"
+        "        os.kill(os.getpid(), signal.SIGINT)\n"
+        "        print('alive')\n"
+        "    except KeyboardInterrupt:\n"
+        "        print('cleared', flush=True)\n"
         "    os.kill(os.getpid(), signal.SIGINT)\n"
         "    print('alive')\n"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
-    expected = (0, "False\nalive\n") if ignored else (130, "True\n")
     assert (done.returncode, done.stdout) == expected
 
 

@@ -753,9 +753,11 @@ def test_paths_that_cannot_be(tmp_path: Path, name: str) -> None:
     assert "\n" not in str(caught.value)
 
 
-def test_a_full_disk_is_told_and_loses_nothing(path: Path) -> None:
+def test_a_full_disk_is_told_and_loses_nothing(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("autotune.store.failures.PATIENCE_S", 0.1)
+
     def fill(connection: sqlite3.Connection, _: object) -> None:
-        connection.execute("PRAGMA max_page_count = 30")
+        connection.execute("PRAGMA max_page_count = 40")
 
     event.listen(Engine, "connect", fill)
     try:

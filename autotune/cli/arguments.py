@@ -149,6 +149,11 @@ def _add_run(subparsers: Any) -> None:
         help="search these alone: naive, dot, ...",
     )
     parser.add_argument("--seed", metavar="N", type=_seed, default=0, help="of the search and its inputs (0)")
+    parser.add_argument(
+        "--retry-quarantined",
+        action="store_true",
+        help="begin with what crashed, hung or was running when an earlier run was killed; otherwise never run again",
+    )
     parser.add_argument("--quiet", action="store_true", help="no progress, only the final table")
     _add_database(parser)
     _add_json(parser)

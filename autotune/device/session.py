@@ -1,6 +1,7 @@
 """Running kernels on one device: context and queue, building, memory, launching."""
 
-from collections.abc import Mapping, Sequence
+import contextlib
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Self
 
@@ -101,20 +102,23 @@ class Session:
             raise LaunchError(f"cannot allocate {buffer.name}: {_shorten(str(error))}") from error
 
     def write(self, memory: Memory, values: NDArray[Any]) -> None:
-        """Copy into a plain buffer from the host and wait."""
+        """Copy into a plain buffer from the host and wait. Raises LaunchError."""
         assert isinstance(memory, cl.Buffer)
-        cl.enqueue_copy(self._queue, memory, values, is_blocking=True)
+        with _refusals():
+            cl.enqueue_copy(self._queue, memory, values, is_blocking=True)
 
     def write_image(self, image: Memory, values: NDArray[Any], layout: Buffer) -> None:
-        """Copy rows of pixels from the host and wait."""
+        """Copy rows of pixels from the host and wait. Raises LaunchError."""
         assert isinstance(image, cl.Image)
         region = (layout.image_width, layout.image_height)
-        cl.enqueue_copy(self._queue, image, values, origin=(0, 0), region=region, is_blocking=True)
+        with _refusals():
+            cl.enqueue_copy(self._queue, image, values, origin=(0, 0), region=region, is_blocking=True)
 
     def read(self, memory: Memory, into: NDArray[Any]) -> None:
-        """Copy a plain buffer to the host and wait."""
+        """Copy a plain buffer to the host and wait. Raises LaunchError."""
         assert isinstance(memory, cl.Buffer)
-        cl.enqueue_copy(self._queue, into, memory, is_blocking=True)
+        with _refusals():
+            cl.enqueue_copy(self._queue, into, memory, is_blocking=True)
 
     def kernels(self, program: cl.Program, plan: Plan) -> list[cl.Kernel]:
         """One kernel object per launch of the plan. Raises BuildError when one is missing."""
@@ -134,7 +138,8 @@ class Session:
             else:
                 value = scalars.get(argument.name, argument.value)
                 arguments.append(NUMPY_TYPES[argument.dtype](value))
-        kernel.set_args(*arguments)
+        with _refusals():
+            kernel.set_args(*arguments)
 
     def enqueue(self, kernel: cl.Kernel, launch: Launch) -> cl.Event:
         """Start a bound kernel. Raises LaunchError when the driver refuses, WorkGroupError for its work-group.
@@ -152,10 +157,8 @@ class Session:
 
     def finish(self) -> None:
         """Wait for everything enqueued. Raises LaunchError when it failed while running."""
-        try:
+        with _refusals():
             self._queue.finish()
-        except cl.Error as error:
-            raise LaunchError(_shorten(str(error))) from error
 
     def _ask(self, kernel: cl.Kernel, what: int) -> int:
         try:
@@ -182,6 +185,15 @@ def event_ns(event: cl.Event) -> int:
         return int(event.profile.end) - int(event.profile.start)
     except cl.Error:
         return 0
+
+
+@contextlib.contextmanager
+def _refusals() -> Iterator[None]:
+    """Raises LaunchError for what the driver refuses, as it does when an earlier kernel has spoilt the context."""
+    try:
+        yield
+    except cl.Error as error:
+        raise LaunchError(_shorten(str(error))) from error
 
 
 def _shorten(text: str, limit: int = 1500) -> str:

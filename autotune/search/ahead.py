@@ -4,10 +4,12 @@ A device of its own measures one configuration while others are built. On a proc
 building would disturb measuring, so the two take turns: some are built side by side, then measured one by one.
 """
 
+import dataclasses
 import math
 import os
 import statistics
 from collections import deque
+from collections.abc import Callable
 from concurrent.futures import FIRST_COMPLETED, Future, wait
 from dataclasses import dataclass
 from typing import Protocol
@@ -18,7 +20,7 @@ from autotune.family import Configuration, Device, Plan, find_family
 from autotune.profile import find_profile
 from autotune.search.knowledge import Knowledge
 from autotune.search.proposals import Proposals
-from autotune.trial import Build, BuildJob, BuildState, TrialState
+from autotune.trial import BUILD_LIMIT_S, Build, BuildJob, BuildState, TrialState
 
 
 class Builds(Protocol):
@@ -62,7 +64,14 @@ FAILURES = {
 class Ahead:
     """The proposals for one problem, built before they are handed out."""
 
-    def __init__(self, proposals: Proposals, knowledge: Knowledge, builds: Builds | None) -> None:
+    def __init__(
+        self,
+        proposals: Proposals,
+        knowledge: Knowledge,
+        builds: Builds | None,
+        build_limit_s: Callable[[], float] = lambda: BUILD_LIMIT_S,
+    ) -> None:
+        self._build_limit_s = build_limit_s
         self._proposals = proposals
         self._problem = knowledge.problem
         self._family = find_family(self._problem.family)
@@ -128,9 +137,9 @@ class Ahead:
         return Prepared(configuration=configuration, program=program)
 
     def _job(self, configuration: Configuration) -> BuildJob:
-        return self._sources.job(
-            self._selector, configuration, self._plan(configuration), launches=self._takes_turns
-        )
+        plan = self._plan(configuration)
+        job = self._sources.job(self._selector, configuration, plan, launches=self._takes_turns)
+        return dataclasses.replace(job, limit_s=self._build_limit_s())
 
     def _plan(self, configuration: Configuration) -> Plan:
         return self._family.plan(self._problem, configuration)

@@ -22,6 +22,8 @@ class Limits:
     trials: int | None
     seconds: float
     should_stop: Callable[[], bool]
+    retries_quarantined: bool = False
+    """Whether to begin with what is in quarantine."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -7,8 +7,9 @@ from autotune import __version__
 from autotune.family import Configuration, Device, KernelFamily, Problem, find_family
 from autotune.profile import Profile
 from autotune.render import template_hash
+from autotune.search.quarantine import quarantine_of
 from autotune.store import Store, StoredTrial
-from autotune.trial import Provenance, Trial, TrialState, Winner
+from autotune.trial import QUARANTINED_STATES, Provenance, Trial, TrialState, Winner
 
 
 class Knowledge:
@@ -29,27 +30,46 @@ class Knowledge:
         self.resumed = [s for s in current if s.purpose == "search"]
         self.stale = [s for s in stored if not self._is_current(s)]
         """Of another driver, template or space: good for a guess, no more."""
+        right = {s.trial.configuration for s in current if s.trial.state is TrialState.COMPLETE}
+        self.quarantine = quarantine_of(device, problem, store, right)
+        """Configurations that are not to be run."""
         for item in current:
-            self.learn(item.trial)
+            has_left_quarantine = item.trial.state in QUARANTINED_STATES and not self.is_quarantined(item.trial)
+            if not has_left_quarantine:
+                self.learn(item.trial)
 
     def learn(self, trial: Trial) -> None:
         """A configuration that ever failed does not count, however often it was right."""
         before = self.known.get(trial.configuration)
+        if trial.state in QUARANTINED_STATES:
+            self.quarantine.add(trial.configuration)
         if trial.state is not TrialState.COMPLETE:
             self._unsound.add(trial.configuration)
             self.known[trial.configuration] = trial
         elif trial.configuration not in self._unsound and (before is None or trial.time_ns < before.time_ns):
             self.known[trial.configuration] = trial
-        self.best_ns = min((t.time_ns for t in self.known.values()), default=math.inf)
+        self.best_ns = min((t.time_ns for t in self.known.values() if not self.is_quarantined(t)), default=math.inf)
+
+    def is_quarantined(self, trial: Trial) -> bool:
+        """Whether the configuration of a trial is not to be run."""
+        return trial.configuration in self.quarantine
+
+    def release(self, configuration: Configuration) -> None:
+        """Let a configuration out of quarantine, to be judged anew."""
+        self.quarantine.discard(configuration)
+        trial = self.known.get(configuration)
+        if trial and trial.state in QUARANTINED_STATES:
+            del self.known[configuration]
+            self._unsound.discard(configuration)
 
     def is_sound(self, configuration: Configuration) -> bool:
-        """Whether it was measured, and never failed."""
-        return configuration in self.known and configuration not in self._unsound
+        """Whether it was measured, never failed, and may be run."""
+        return configuration in self.known and configuration not in self._unsound | self.quarantine
 
     @property
     def ranking(self) -> list[Trial]:
         """Trials of the sound configurations, fastest first."""
-        sound = [t for t in self.known.values() if t.state is TrialState.COMPLETE]
+        sound = [t for t in self.known.values() if t.state is TrialState.COMPLETE and not self.is_quarantined(t)]
         return sorted(sound, key=lambda t: t.time_ns)
 
     def provenance(self, configuration: Configuration) -> Provenance:

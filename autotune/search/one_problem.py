@@ -76,10 +76,12 @@ class ProblemSearch:
         )
 
     def _search(self) -> None:
-        if self._knowledge.default not in self._knowledge.known:
+        if self._limits.retries_quarantined:
+            self._retry_quarantined()
+        if self._may_run_first(self._knowledge.default):
             self._measure(self._knowledge.default)
         proposals = Proposals(self._knowledge, self._space, self._store, self._seed)
-        ahead = Ahead(proposals, self._knowledge, self._builds)
+        ahead = Ahead(proposals, self._knowledge, self._builds, lambda: self._bench.build_limit_s)
         while not self._is_over():
             prepared = ahead.next(self._bench.typical_seconds, self._trials_left)
             if prepared is None:
@@ -90,6 +92,20 @@ class ProblemSearch:
     @property
     def _trials_left(self) -> float:
         return math.inf if self._limits.trials is None else self._limits.trials - self._new_trials
+
+    def _retry_quarantined(self) -> None:
+        """Run once more what is in quarantine; what fails again goes back."""
+        for configuration in sorted(self._knowledge.quarantine, key=lambda c: c.key):
+            is_valid = configuration in (self._knowledge.default, self._knowledge.family.baseline) or (
+                self._space.row_of(configuration) is not None
+            )
+            if is_valid and not self._is_over():
+                self._knowledge.release(configuration)
+                self._measure(configuration)
+
+    def _may_run_first(self, configuration: Configuration) -> bool:
+        """Whether it was not measured before, and is not in quarantine."""
+        return configuration not in self._knowledge.known.keys() | self._knowledge.quarantine
 
     def _is_over(self) -> bool:
         if self._limits.should_stop() or time.monotonic() + self._finals_seconds() >= self._deadline:
@@ -155,7 +171,7 @@ class ProblemSearch:
     def _measure_baseline(self) -> None:
         """The plainest kernel, once, so that gains can be told against it."""
         baseline = self._knowledge.family.baseline
-        if baseline in self._knowledge.known:
+        if not self._may_run_first(baseline):
             return
         job = dataclasses.replace(
             self._bench.job(baseline),

@@ -36,7 +36,7 @@ class Proposals:
             except SpaceExhaustedError:
                 return None
             asked.set_user_attr(ROW, self._space.row_of(configuration))
-            if configuration not in self._unfit:
+            if configuration not in self._unfit and configuration not in self._knowledge.quarantine:
                 self._asked[configuration] = asked
                 return configuration
             self._study.tell(asked, state=optuna.trial.TrialState.FAIL)
@@ -86,9 +86,8 @@ class Proposals:
             *(w.configuration for w in near[: self.NEAR_PROBLEMS]),
             *knowledge.starts,
         ]
-        return [
-            c for c in dict.fromkeys(wanted) if c not in knowledge.known and self._space.row_of(c) is not None
-        ]
+        left_out = knowledge.known.keys() | knowledge.quarantine
+        return [c for c in dict.fromkeys(wanted) if c not in left_out and self._space.row_of(c) is not None]
 
 
 def suggest(asked: optuna.Trial, space: SearchSpace) -> Configuration:
