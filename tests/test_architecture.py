@@ -47,6 +47,7 @@ ORDER = (
 OWNERS = {
     "jinja2": {"render"},
     "pyopencl": {"device"},
+    "pynvml": {"device"},
     "sqlalchemy": {"store"},
     "alembic": {"store"},
     "optuna": {"sampler", "search"},

@@ -15,7 +15,8 @@ from autotune.family import Buffer, Configuration, Device, KernelFamily, Plan, P
 from autotune.kernels.gemm import FAMILY, Gemm, GemmProblem
 from autotune.kernels.gemm.planning import plan_gemm
 from autotune.kernels.gemm.reference import GemmCase
-from autotune.measure import Measurer, _Sample
+from autotune.measure import Measurer
+from autotune.measure.timing import Sample
 from autotune.render import render, template_hash
 from autotune.space import SearchSpace
 from autotune.trial import Job, Timer, Trial, TrialState
@@ -169,19 +170,22 @@ def test_session_refuses_what_is_no_device() -> None:
 
 
 @pytest.mark.parametrize(
-    ("host_ns", "event_ns", "agree"),
+    ("host_ns", "event_ns", "is_possible", "is_too_short"),
     [
-        (100.0, 90.0, True),
-        (100.0, 0.0, False),
-        (100.0, -5.0, False),
-        (1e6, 2e6, False),
-        (1e7, 1e6, False),  # far too short for a long call
-        (1e7, 9e6, True),
-        (50_000.0, 5_000.0, True),  # a short call is mostly launch overhead
+        (100.0, 90.0, True, False),
+        (100.0, 0.0, False, False),
+        (100.0, -5.0, False, False),
+        (1e6, 2e6, False, False),
+        (1e7, 1e6, True, True),  # far too short for a long call
+        (1e7, 9e6, True, False),
+        (50_000.0, 5_000.0, True, False),  # a short call is mostly launch overhead
     ],
 )
-def test_events_are_checked_against_the_host_clock(host_ns: float, event_ns: float, agree: bool) -> None:
-    assert _Sample(host_ns=host_ns, event_ns=event_ns, prepare_ns=0.0).events_agree is agree
+def test_events_are_checked_against_the_host_clock(
+    host_ns: float, event_ns: float, is_possible: bool, is_too_short: bool
+) -> None:
+    sample = Sample(calls=1, host_ns=host_ns, event_ns=event_ns, prepare_ns=0.0)
+    assert (sample.is_possible, sample.is_too_short) == (is_possible, is_too_short)
 
 
 @pytest.mark.parametrize("seed", [2, 3])
