@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from autotune.errors import ProblemError
 from autotune.family import Algorithm, Configuration, DeviceLimits, KernelFamily, Problem, Value
 from autotune.space import SearchSpace
-from autotune.trial import Job, Measurement, Timer, Trial, TrialState
+from autotune.trial import Job, Measurement, Trial, TrialState
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -196,7 +196,7 @@ class FakeWorker:
         if isinstance(outcome, TrialState):
             return Trial(configuration=job.configuration, state=outcome, message="as told", seed=job.seed)
         measurement = Measurement(
-            time_ns=outcome, samples_ns=(outcome,) * job.samples, calls_per_sample=1, timer=Timer.EVENT
+            time_ns=outcome, samples_ns=(outcome,) * job.samples, calls_per_sample=1, timer=job.timer
         )
         return Trial(
             configuration=job.configuration, state=TrialState.COMPLETE, measurement=measurement, seed=job.seed

@@ -29,6 +29,7 @@ ORDER = (
     "child",
     "worker",
     "builder",
+    "calibrating",
     "store",
     "space",
     "compiling",

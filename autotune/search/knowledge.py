@@ -7,8 +7,9 @@ from autotune import __version__
 from autotune.family import Configuration, Device, KernelFamily, Problem, find_family
 from autotune.profile import Profile
 from autotune.render import template_hash
+from autotune.search.drift import SENTINEL, Drift
 from autotune.store import Store, StoredTrial
-from autotune.trial import Provenance, Trial, TrialState, Winner
+from autotune.trial import Provenance, Timer, Trial, TrialState, Winner
 
 
 class Knowledge:
@@ -22,18 +23,28 @@ class Knowledge:
         self.default = self.family.default(problem, device.limits, self.starts)
         self.known: dict[Configuration, Trial] = {}
         self.best_ns = math.inf
+        self.drift = Drift()
         self._unsound: set[Configuration] = set()
         self._store = store
         stored = store.trials(device.slug, self.family.name, problem)
-        current = [s for s in stored if self._is_current(s)]
-        self.resumed = [s for s in current if s.purpose == "search"]
-        self.stale = [s for s in stored if not self._is_current(s)]
-        """Of another driver, template or space: good for a guess, no more."""
-        for item in current:
-            self.learn(item.trial)
+        timers = [s.trial.measurement.timer for s in stored if self._is_current(s) and s.trial.measurement]
+        self.timer = timers[-1] if timers else Timer.EVENT
+        """Of all times known. Those of events and of the host's clock are never compared."""
+        self.resumed: list[StoredTrial] = []
+        self.stale: list[StoredTrial] = []
+        """Of another driver, template, space or timer: good for a guess, no more."""
+        for item in stored:
+            if not self._is_current(item) or not self._is_comparable(item.trial):
+                self.stale.append(item)
+                continue
+            self._recall(item)
+            if item.purpose == "search":
+                self.resumed.append(item)
 
     def learn(self, trial: Trial) -> None:
         """A configuration that ever failed does not count, however often it was right."""
+        if not self._is_comparable(trial):
+            self._change_timer()
         before = self.known.get(trial.configuration)
         if trial.state is not TrialState.COMPLETE:
             self._unsound.add(trial.configuration)
@@ -41,6 +52,12 @@ class Knowledge:
         elif trial.configuration not in self._unsound and (before is None or trial.time_ns < before.time_ns):
             self.known[trial.configuration] = trial
         self.best_ns = min((t.time_ns for t in self.known.values()), default=math.inf)
+
+    def revise(self, trial: Trial) -> None:
+        """A better judgement of a configuration takes the place of the one before."""
+        if trial.state is TrialState.COMPLETE and trial.configuration not in self._unsound:
+            self.known.pop(trial.configuration, None)
+        self.learn(trial)
 
     def is_sound(self, configuration: Configuration) -> bool:
         """Whether it was measured, and never failed."""
@@ -98,6 +115,29 @@ class Knowledge:
             is_default=configuration == self.default,
             provenance=self.provenance(configuration),
         )
+
+    def _recall(self, stored: StoredTrial) -> None:
+        """A trial of the ledger, judged as it was when it was measured."""
+        trial = stored.trial
+        if stored.purpose == "search":
+            self.revise(self.drift.corrected(trial))
+        elif stored.purpose != SENTINEL or trial.state is not TrialState.COMPLETE:
+            self.learn(self.drift.scaled(trial))
+        else:
+            for revision in self.drift.observe(trial):
+                self.revise(revision.trial)
+
+    def _is_comparable(self, trial: Trial) -> bool:
+        return trial.measurement is None or trial.measurement.timer is self.timer
+
+    def _change_timer(self) -> None:
+        """The device's events were found wrong: times by them are good for a guess, no more."""
+        self.timer = Timer.HOST if self.timer is Timer.EVENT else Timer.EVENT
+        self.drift = Drift()
+        for trial in [t for t in self.known.values() if not self._is_comparable(t)]:
+            del self.known[trial.configuration]
+            provenance = self.provenance(trial.configuration)
+            self.stale.append(StoredTrial(trial=trial, problem=self.problem, provenance=provenance, purpose="search"))
 
     def _is_current(self, stored: StoredTrial) -> bool:
         """Whether a stored trial still says something about driver, template and space of today."""

@@ -13,6 +13,7 @@ from autotune.search.contract import Limits, Listener, Outcome
 from autotune.search.finals import Finals
 from autotune.search.knowledge import Knowledge
 from autotune.search.proposals import Proposals
+from autotune.search.sentinel import Sentinel
 from autotune.space import SearchSpace
 from autotune.store import Store
 from autotune.trial import Request, Trial, TrialState, Winner
@@ -48,6 +49,7 @@ class ProblemSearch:
         self._seed = seed
         self._knowledge = Knowledge(device, profile, request.problem, store)
         self._bench = Bench(self._knowledge, profile, store, worker)
+        self._sentinel = Sentinel(self._knowledge, self._bench, self._tell_drift, limits.should_stop)
         self._failures: Counter[str] = Counter()
         self._new_trials = 0
         self._deadline = time.monotonic() + limits.seconds
@@ -71,14 +73,21 @@ class ProblemSearch:
         )
 
     def _search(self) -> None:
-        if self._knowledge.default not in self._knowledge.known:
-            self._measure(self._knowledge.default)
-        proposals = Proposals(self._knowledge, self._space, self._store, self._seed)
+        proposals, timer = self._begin(), self._knowledge.timer
         while not self._is_over():
             configuration = proposals.next()
             if configuration is None:
                 break
             proposals.tell(self._measure(configuration))
+            self._sentinel.look_if_due()
+            if self._knowledge.timer is not timer:  # what was known before tells nothing any more
+                proposals, timer = self._begin(), self._knowledge.timer
+
+    def _begin(self) -> Proposals:
+        """The default is measured first, so that a search that is cut short never loses."""
+        if self._knowledge.default not in self._knowledge.known:
+            self._measure(self._knowledge.default)
+        return Proposals(self._knowledge, self._space, self._store, self._seed)
 
     def _is_over(self) -> bool:
         if self._limits.should_stop() or time.monotonic() + self._finals_seconds() >= self._deadline:
@@ -95,9 +104,10 @@ class ProblemSearch:
     def _measure(self, configuration: Configuration) -> Trial:
         """One new trial of the search, stored and told."""
         job = dataclasses.replace(
-            self._bench.job(configuration), give_up_above_ns=self.GIVE_UP_FACTOR * self._knowledge.best_ns
+            self._bench.job(configuration),
+            give_up_above_ns=self.GIVE_UP_FACTOR * self._knowledge.best_ns * self._sentinel.slowdown,
         )
-        trial = self._bench.run(job, "search")
+        trial = self._sentinel.corrected(self._bench.run(job, "search"))
         self._new_trials += 1
         self._count(trial)
         improved = trial.time_ns < self._knowledge.best_ns
@@ -106,6 +116,9 @@ class ProblemSearch:
             self._knowledge.record_provisional()
         self._listener.trial_finished(self._request, trial, self._new_trials, self._knowledge.best_ns)
         return trial
+
+    def _tell_drift(self, slowdown: float, rest_s: float) -> None:
+        self._listener.device_drifted(self._request, slowdown, rest_s)
 
     def _count(self, trial: Trial) -> None:
         if trial.state is not TrialState.COMPLETE:
@@ -132,5 +145,6 @@ class ProblemSearch:
             self._bench.job(baseline),
             give_up_above_ns=self.GIVE_UP_FACTOR * self._knowledge.best_ns,
             run_limit_s=self.BASELINE_LIMIT_S,
+            probe=False,  # far slower it may be
         )
-        self._knowledge.learn(self._bench.run(job, "search"))
+        self._knowledge.learn(self._sentinel.corrected(self._bench.run(job, "search")))

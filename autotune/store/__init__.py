@@ -62,7 +62,7 @@ class StoredTrial:
     problem: Problem
     provenance: Provenance
     purpose: str
-    """`search` or `final`."""
+    """`search`, `final` or `sentinel`."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -112,7 +112,7 @@ class Store:
     def add_trial(
         self, device: Device, problem: Problem, trial: Trial, provenance: Provenance, purpose: str = "search"
     ) -> None:
-        """Add a trial to the ledger. `purpose` is `search` or `final`."""
+        """Add a trial to the ledger. `purpose` is `search`, `final` or `sentinel`."""
 
         def add(session: Session) -> None:
             device_id = _device_id(session, device, is_seen_here=True)
