@@ -78,10 +78,11 @@ def gain_text(winner: Winner) -> str:
 
 
 def drift_text(slowdown: float) -> str:
-    """``1.4 times slower than at the start``."""
-    if slowdown < 1:
-        return f"{1 / slowdown:.3g} times faster than at the start"
-    return f"{slowdown:.3g} times slower than at the start" if slowdown > 1 else "as fast as at the start again"
+    """``1.4 times slower than at the start: times are corrected``."""
+    if slowdown == 1:
+        return "as fast as at the start again"
+    how = f"{slowdown:.3g} times slower" if slowdown > 1 else f"{1 / slowdown:.3g} times faster"
+    return f"{how} than at the start: times are corrected"
 
 
 def baseline_gain_text(winner: Winner) -> str:
@@ -131,8 +132,8 @@ class _Progress(ABC):
         self._show(is_better=False)
 
     def device_drifted(self, request: Request, slowdown: float, rest_s: float) -> None:  # noqa: ARG002
-        rest = f"; a rest of {duration_text(rest_s)}" if rest_s else ""
-        self._say(f"  the device runs {drift_text(slowdown)}, which times are corrected for{rest}")
+        rest = f"; it rests for {duration_text(rest_s)}" if rest_s else ""
+        self._say(f"  the device runs {drift_text(slowdown)}{rest}")
 
     def problem_finished(self, outcome: "Outcome") -> None:
         self._say(f"  {_outcome_line(outcome)}")

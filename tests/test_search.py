@@ -85,7 +85,7 @@ def run(store: Store, worker: FakeWorker, trials: int = 12, **options: Any) -> O
 def test_the_default_is_measured_first_and_nothing_twice(store: Store) -> None:
     worker = FakeWorker(invented_time)
     outcome = run(store, worker, trials=25)
-    searched = worker.measured[:25]
+    searched = [job.configuration for job in worker.jobs if job.verify][:25]
     assert searched[0] == DEFAULT
     assert len(set(searched)) == 25
     assert outcome.new_trials == 25

@@ -7,8 +7,8 @@ among those there are take no longer for more of them: of these nothing is foret
 
 import dataclasses
 import math
-import time
 from collections.abc import Sequence
+from time import perf_counter_ns
 from typing import Any
 
 from autotune.device.session import Session
@@ -71,17 +71,17 @@ class Probe:
         return total
 
     def _least_ns(self, kernel: Any, launch: Launch, limit_ns: float) -> float:
-        there, groups = group_count(launch), self._first_groups
-        if there <= groups:
+        there, wanted = group_count(launch), self._first_groups
+        if there <= wanted:
             return 0.0
-        self._time(kernel, launch, groups)  # some drivers finish building at the first launch
-        took_ns = self._time(kernel, launch, groups)
+        self._time(kernel, launch, wanted)  # some drivers finish building at the first launch
+        groups, took_ns = self._time(kernel, launch, wanted)
         growth = GROWTH if took_ns < self._significant_ns else CAREFUL_GROWTH
-        while (more := groups * growth) < there:
-            took_longer_ns = self._time(kernel, launch, more)
+        while (wanted := wanted * growth) < there:
+            more, took_longer_ns = self._time(kernel, launch, wanted)
             least_ns = self._extrapolated(groups, took_ns, more, took_longer_ns, there)
             for _ in range(RECHECKS if least_ns > limit_ns else 0):
-                took_longer_ns = min(took_longer_ns, self._time(kernel, launch, more))
+                took_longer_ns = min(took_longer_ns, self._time(kernel, launch, wanted)[1])
                 least_ns = self._extrapolated(groups, took_ns, more, took_longer_ns, there)
             if least_ns:
                 return least_ns
@@ -90,16 +90,18 @@ class Probe:
 
     def _extrapolated(self, few: int, few_ns: float, more: int, more_ns: float, there: int) -> float:
         """Time of `there` work-groups, from that of `few` and of `more`; 0 where it does not grow in proportion."""
-        per_group_ns = (more_ns - few_ns) / (more - few)
+        per_group_ns = (more_ns - few_ns) / max(1, more - few)
         if more_ns < self._significant_ns or per_group_ns * more < IN_PROPORTION * more_ns:
             return 0.0
         return more_ns + per_group_ns * (there - more)
 
-    def _time(self, kernel: Any, launch: Launch, groups: int) -> float:
-        start = time.perf_counter_ns()
-        self._session.enqueue(kernel, clipped(launch, groups))
+    def _time(self, kernel: Any, launch: Launch, groups: int) -> tuple[int, float]:
+        """The work-groups of a part with at most so many of them, and its time by the host's clock."""
+        part = clipped(launch, groups)
+        start = perf_counter_ns()
+        self._session.enqueue(kernel, part)
         self._session.finish()
-        return time.perf_counter_ns() - start
+        return group_count(part), perf_counter_ns() - start
 
 
 def _local_size(launch: Launch) -> tuple[int, ...]:

@@ -6,9 +6,9 @@ calibration or in a trial, the host's clock times everything that follows.
 
 import math
 import statistics
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from time import perf_counter_ns
 from typing import Any
 
 from autotune.device.session import Session, event_ns
@@ -141,10 +141,10 @@ class Stopwatch:
         return sample
 
     def _sample(self, call: Call, launches: Sequence[Launch], calls: int, timer: Timer) -> Sample:
-        start = time.perf_counter_ns()
+        start = perf_counter_ns()
         events = [call() for _ in range(calls)]
         self._session.finish()
-        host_ns = (time.perf_counter_ns() - start) / calls
+        host_ns = (perf_counter_ns() - start) / calls
         if timer is Timer.HOST:
             return Sample(calls=calls, host_ns=host_ns, event_ns=0.0, prepare_ns=0.0)
         per_launch = [sum(event_ns(of_call[i]) for of_call in events) / calls for i in range(len(launches))]
