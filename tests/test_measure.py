@@ -387,6 +387,7 @@ class Timed:
     """A session whose launches take a time by their number of work-groups."""
 
     compute_units = 2
+    builds_by_work_group_size = True
 
     def __init__(self, time_of: Callable[[int], float]) -> None:
         self.now = 0.0
@@ -405,11 +406,11 @@ LARGE = Launch(kernel="k", global_size=(64 * 1000, 10), local_size=(64, 1), argu
 
 
 def probed(
-    monkeypatch: pytest.MonkeyPatch, time_of: Callable[[int], float], limit_ns: float
+    monkeypatch: pytest.MonkeyPatch, time_of: Callable[[int], float], limit_ns: float, launch: Launch = LARGE
 ) -> tuple[float, list[int]]:
     session = Timed(time_of)
     monkeypatch.setattr(probing, "perf_counter_ns", lambda: session.now)
-    return Probe(cast("Session", session), 10_000.0).least_ns([None], [LARGE], limit_ns), session.ran
+    return Probe(cast("Session", session), 10_000.0).least_ns([None], [launch], limit_ns), session.ran
 
 
 def test_what_is_far_too_slow_is_known_after_a_few_work_groups(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -430,15 +431,24 @@ def test_of_work_groups_that_share_out_all_the_work_nothing_is_foretold(monkeypa
     assert max(ran) < 10_000
 
 
+def test_small_launches_and_those_that_would_be_built_anew_for_a_part_are_run_whole(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    for launch in (replace(LARGE, global_size=(128, 1)), replace(LARGE, local_size=None)):
+        assert probed(monkeypatch, lambda _: 1e9, 1e6, launch) == (0.0, [])
+
+
 def test_a_disturbed_part_is_timed_again(monkeypatch: pytest.MonkeyPatch) -> None:
     disturbed = iter([30e6])
     least_ns, _ = probed(monkeypatch, lambda g: 100.0 * g + (next(disturbed, 0.0) if g > 8 else 0.0), 1e8)
     assert least_ns < 1e8
 
 
-def test_a_far_too_slow_kernel_is_not_run_in_full(pocl: Device) -> None:
+def test_a_far_too_slow_kernel_is_not_run_in_full(pocl: Device, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(autotune.measure, "WORTH_REFUSING_NS", 1000.0)
     problem = GemmProblem(m=256, n=256, k=256)
-    job = replace(quick(pocl, problem, FAMILY.baseline), give_up_above_ns=1.0)
+    plain = Configuration.of("naive", work_group_m=8, work_group_n=8)
+    job = replace(quick(pocl, problem, plain), give_up_above_ns=1.0)
     measurer = Measurer(Session(pocl.selector), TRUSTED)
     slow = measurer.measure(job)
     assert (slow.state, slow.measurement) == (TrialState.TOO_SLOW, None)

@@ -23,6 +23,8 @@ COARSE_NS = 20_000.0
 """Event times that tick more rarely are of no use: 1000 ticks, the least of a sample, would be 20 ms."""
 TOLERANCE = 0.1
 """By which event times may differ from the host's clock over some milliseconds, and their speed may change."""
+ROUNDING_NS = 1_000
+"""By which the end of a launch may be told to lie before that of the one ahead of it."""
 LEAST_SHARE = 0.5
 """Of what the host sees of a long launch, the least that events must tell."""
 
@@ -154,7 +156,8 @@ def _nearest_to_one(bounds: tuple[float, float]) -> float:
 
 def _runs_backwards(spans: Sequence[tuple[int, int]]) -> bool:
     """Whether a launch ends before it starts, or one of an in-order queue ends before the one ahead of it."""
-    return any(end < start for start, end in spans) or any(b[1] < a[1] for a, b in pairwise(spans))
+    out_of_order = any(b[1] < a[1] - ROUNDING_NS for a, b in pairwise(spans))
+    return out_of_order or any(end < start for start, end in spans)
 
 
 def _tick(observed: Observations) -> float:

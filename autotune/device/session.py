@@ -64,6 +64,11 @@ class Session:
         return float(_told(self._device, "profiling_timer_resolution") or 0)
 
     @property
+    def builds_by_work_group_size(self) -> bool:
+        """Whether the driver builds a kernel anew for each size of work-group it meets, as PoCL does at a launch."""
+        return "PoCL" in str(_told(self._device, "version") or "")
+
+    @property
     def whereabouts(self) -> Whereabouts:
         """What tells the device's sensors from those of others."""
         bus, slot = _told(self._device, "pci_bus_id_nv"), _told(self._device, "pci_slot_id_nv")

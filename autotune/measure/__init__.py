@@ -28,6 +28,8 @@ LARGE_FLOPS = 2**37
 
 FAR_TOO_SLOW = 20.0
 """What the probe foretells to be this much slower than what is given up is not run in full."""
+WORTH_REFUSING_NS = 50e6
+"""What a call takes at least before it is refused for being slow: running less in full costs little."""
 
 
 class _Refused(Exception):
@@ -165,7 +167,7 @@ class _Runner:
 
     def _probe(self, job: Job, seed: int) -> None:
         """Run on small parts of the range. Refuses what would take far too long in full."""
-        limit_ns = min(FAR_TOO_SLOW * job.give_up_above_ns, job.run_limit_s * 1e9)
+        limit_ns = min(max(WORTH_REFUSING_NS, FAR_TOO_SLOW * job.give_up_above_ns), job.run_limit_s * 1e9)
         self._load(self._make_case(job.problem, seed).inputs)
         self._bind({})
         least_ns = self._tools.probe.least_ns(self._built.kernels, self._plan.launches, limit_ns)

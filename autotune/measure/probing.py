@@ -52,11 +52,12 @@ class Probe:
     def __init__(self, session: Session, latency_ns: float) -> None:
         self._session = session
         self._first_groups = session.compute_units
+        self._needs_given_groups = session.builds_by_work_group_size
         self._significant_ns = max(SIGNIFICANT_NS, LATENCIES * latency_ns)
 
     def has_parts(self, launches: Sequence[Launch]) -> bool:
         """Whether any launch is large enough to have a small part."""
-        return any(group_count(launch) > self._first_groups for launch in launches)
+        return any(self._has_parts(launch) for launch in launches)
 
     def least_ns(self, kernels: Sequence[Any], launches: Sequence[Launch], limit_ns: float) -> float:
         """Time that one call takes at least; 0 where nothing can be foretold. Ends early above the limit.
@@ -71,9 +72,9 @@ class Probe:
         return total
 
     def _least_ns(self, kernel: Any, launch: Launch, limit_ns: float) -> float:
-        there, wanted = group_count(launch), self._first_groups
-        if there <= wanted:
+        if not self._has_parts(launch):
             return 0.0
+        there, wanted = group_count(launch), self._first_groups
         self._time(kernel, launch, wanted)  # some drivers finish building at the first launch
         groups, took_ns = self._time(kernel, launch, wanted)
         growth = GROWTH if took_ns < self._significant_ns else CAREFUL_GROWTH
@@ -87,6 +88,12 @@ class Probe:
                 return least_ns
             groups, took_ns = more, took_longer_ns
         return 0.0
+
+    def _has_parts(self, launch: Launch) -> bool:
+        """Where the driver chooses the work-group it may choose another for each part, which must not cost a build."""
+        if launch.local_size is None and self._needs_given_groups:
+            return False
+        return group_count(launch) > self._first_groups
 
     def _extrapolated(self, few: int, few_ns: float, more: int, more_ns: float, there: int) -> float:
         """Time of `there` work-groups, from that of `few` and of `more`; 0 where it does not grow in proportion."""
