@@ -329,6 +329,14 @@ def test_events_far_shorter_than_every_long_call_are_wrong(paced: MakePaced) -> 
     assert stopwatch.time(device.call, [LAUNCH], PACED_JOB).timer is Timer.HOST
 
 
+def test_a_host_that_is_busy_with_other_things_changes_no_timer(paced: MakePaced) -> None:
+    device, stopwatch = paced(2e6, lambda _: 1.9e6, latency_ns=8e6)  # it sees the end of a sample 8 ms late
+    found = stopwatch.time(device.call, [LAUNCH], PACED_JOB)
+    assert all(sample.is_too_short for sample in found.samples)
+    assert (found.timer, stopwatch.timer) == (Timer.EVENT, Timer.EVENT)
+    assert set(found.times_ns) == {1.9e6}
+
+
 def test_what_spoils_a_few_samples_is_left_out_and_changes_no_timer(paced: MakePaced) -> None:
     device, stopwatch = paced(3e6, lambda call: 0.0 if call == 3 else 1e6 if call == 4 else 2.9e6)
     found = stopwatch.time(device.call, [LAUNCH], PACED_JOB)

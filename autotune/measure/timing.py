@@ -22,6 +22,8 @@ TICKS = 1000
 """Least length of a sample by events."""
 LATENCIES = 50
 """Least length of a sample by the host's clock, in times of what it takes to know that a launch has ended."""
+CONVINCING_NS = 50e6
+"""Length of a sample that decides whether events tell too little: the host is never that late to see an end."""
 HEADROOM = 1.25
 """A sample is planned this much longer than the least, since its first call was the slowest."""
 
@@ -65,12 +67,14 @@ class Timing:
     timer: Timer
 
     @property
-    def is_believable(self) -> bool:
-        """Whether its events are: most of them possible, and not all too short."""
-        if self.timer is Timer.HOST:
-            return True
+    def is_impossible(self) -> bool:
+        """Whether half of its events or more are."""
         possible = sum(sample.is_possible for sample in self.samples)
-        return 2 * possible > len(self.samples) and not all(sample.is_too_short for sample in self.samples)
+        return self.timer is Timer.EVENT and 2 * possible <= len(self.samples)
+
+    @property
+    def is_too_short(self) -> bool:
+        return self.timer is Timer.EVENT and all(sample.is_too_short for sample in self.samples)
 
     @property
     def times_ns(self) -> tuple[float, ...]:
@@ -100,15 +104,22 @@ class Stopwatch:
         self.timer = calibration.timer
 
     def time(self, call: Call, launches: Sequence[Launch], job: Job) -> Timing:
-        """Samples of a call. What spoils the events of a trial twice over makes the device's timer the host's clock."""
+        """Samples of a call. Events that cannot be true make the device's timer the host's clock."""
         timer = Timer.HOST if job.timer is Timer.HOST else self.timer
         timing = self._time(call, launches, job, timer)
-        if not timing.is_believable:
+        if timing.is_impossible:
             timing = self._time(call, launches, job, timer)
-        if not timing.is_believable:
+        if timing.is_impossible or (timing.is_too_short and self._stays_too_short(call, launches, timing)):
             self.timer = Timer.HOST
             timing = self._time(call, launches, job, Timer.HOST)
         return timing
+
+    def _stays_too_short(self, call: Call, launches: Sequence[Launch], timing: Timing) -> bool:
+        """Whether events tell too little in long samples too, which other work on the host does not explain."""
+        last = timing.samples[-1]
+        calls = math.ceil(CONVINCING_NS / max(last.event_ns, last.host_ns / 10))
+        calls = min(MAX_CALLS_PER_SAMPLE, max(1, calls))
+        return all(self._sample(call, launches, calls, Timer.EVENT).is_too_short for _ in range(3))
 
     def overhead_ns(self, timing: Timing, launches: int) -> float:
         """See Measurement.launch_overhead_ns; `launches` are those of a call."""
