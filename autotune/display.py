@@ -18,7 +18,7 @@ from rich.table import Table
 from rich.text import Text
 
 from autotune.family import Configuration, Device, Problem, find_family
-from autotune.trial import BuildState, Request, Trial, TrialState, Winner
+from autotune.trial import BuildState, Calibration, Request, Timer, Trial, TrialState, Winner
 
 if TYPE_CHECKING:
     from autotune.compiling import AlgorithmReport, Progress, Report
@@ -77,6 +77,14 @@ def gain_text(winner: Winner) -> str:
     return f"{winner.gain_over_default:.3g}x ({winner.gain_low:.3g} to {winner.gain_high:.3g})"
 
 
+def drift_text(slowdown: float) -> str:
+    """``1.4 times slower than at the start: times are corrected``."""
+    if slowdown == 1:
+        return "as fast as at the start again"
+    how = f"{slowdown:.3g} times slower" if slowdown > 1 else f"{1 / slowdown:.3g} times faster"
+    return f"{how} than at the start: times are corrected"
+
+
 def baseline_gain_text(winner: Winner) -> str:
     return f"{winner.gain_over_baseline:.3g}x" if winner.gain_over_baseline else "-"
 
@@ -122,6 +130,10 @@ class _Progress(ABC):
         self._is_in_finals = True
         self._say(f"  finals: {finalists} configurations measured in turns")
         self._show(is_better=False)
+
+    def device_drifted(self, request: Request, slowdown: float, rest_s: float) -> None:  # noqa: ARG002
+        rest = f"; it rests for {duration_text(rest_s)}" if rest_s else ""
+        self._say(f"  the device runs {drift_text(slowdown)}{rest}")
 
     def problem_finished(self, outcome: "Outcome") -> None:
         self._say(f"  {_outcome_line(outcome)}")
@@ -210,6 +222,9 @@ class Silence:
     def finals_started(self, request: Request, finalists: int) -> None:
         pass
 
+    def device_drifted(self, request: Request, slowdown: float, rest_s: float) -> None:
+        pass
+
     def problem_finished(self, outcome: "Outcome") -> None:
         pass
 
@@ -285,14 +300,20 @@ def _outcome_line(outcome: "Outcome") -> str:
 # Results
 
 
-def print_devices(devices: Sequence[Device], traps: Mapping[str, Sequence[str]], stream: IO[str]) -> None:
-    """Every device in a paragraph; `traps` are known troubles by slug."""
+def print_devices(
+    devices: Sequence[Device],
+    traps: Mapping[str, Sequence[str]],
+    stream: IO[str],
+    clocks: Mapping[str, Calibration | str] | None = None,
+) -> None:
+    """Every device in a paragraph; `traps` are known troubles by slug, `clocks` calibrations by selector."""
     console = _console(stream)
     for number, device in enumerate(devices):
         if number:
             console.print()
         console.print(f"{device.selector}  {device.slug}", style="bold", soft_wrap=True)
-        rows = _device_rows(device) + [("beware", trap) for trap in traps.get(device.slug, ())]
+        rows = _device_rows(device) + _clock_rows((clocks or {}).get(device.selector))
+        rows += [("beware", trap) for trap in traps.get(device.slug, ())]
         _print_pairs(console, rows)
 
 
@@ -321,6 +342,19 @@ def _device_rows(device: Device) -> list[tuple[str, str]]:
         ),
         ("images", images),
         ("sub-groups", sub_groups),
+    ]
+
+
+def _clock_rows(calibration: Calibration | str | None) -> list[tuple[str, str]]:
+    if calibration is None or isinstance(calibration, str):
+        return [("timer", f"not calibrated: {calibration}")] if calibration else []
+    is_event = calibration.timer is Timer.EVENT
+    told = f", said to be {time_text(calibration.told_tick_ns)}" if calibration.told_tick_ns else ""
+    timer = f"events, a tick is {time_text(calibration.tick_ns)} at most{told}"
+    overhead, latency = time_text(calibration.launch_overhead_ns), time_text(calibration.launch_latency_ns)
+    return [
+        ("timer", timer if is_event else f"the host's clock, since {calibration.reason}"),
+        ("launch", f"{overhead} each in a row, {latency} until the end of one is known"),
     ]
 
 

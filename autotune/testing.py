@@ -17,7 +17,7 @@ from autotune.errors import ProblemError
 from autotune.family import Algorithm, Configuration, DeviceLimits, KernelFamily, Problem, Value
 from autotune.search import Outcome
 from autotune.space import SearchSpace
-from autotune.trial import Build, BuildJob, BuildState, Job, Measurement, Request, Timer, Trial, TrialState
+from autotune.trial import Build, BuildJob, BuildState, Job, Measurement, Request, Trial, TrialState
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -191,6 +191,8 @@ class Silence:
 
     def trial_finished(self, request: Request, trial: Trial, new_trials: int, best_ns: float) -> None: ...
 
+    def device_drifted(self, request: Request, slowdown: float, rest_s: float) -> None: ...
+
     def finals_started(self, request: Request, finalists: int) -> None: ...
 
     def problem_finished(self, outcome: Outcome) -> None: ...
@@ -210,7 +212,7 @@ class FakeWorker:
         if isinstance(outcome, TrialState):
             return Trial(configuration=job.configuration, state=outcome, message="as told", seed=job.seed)
         measurement = Measurement(
-            time_ns=outcome, samples_ns=(outcome,) * job.samples, calls_per_sample=1, timer=Timer.EVENT
+            time_ns=outcome, samples_ns=(outcome,) * job.samples, calls_per_sample=1, timer=job.timer
         )
         return Trial(
             configuration=job.configuration, state=TrialState.COMPLETE, measurement=measurement, seed=job.seed

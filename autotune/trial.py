@@ -33,6 +33,8 @@ class TrialState(enum.Enum):
     WRONG_RESULT = "wrong result"
     TIMED_OUT = "timed out"
     CRASHED = "crashed"
+    TOO_SLOW = "too slow"
+    """Run on a small part of its range only, which tells that the whole would take far too long."""
 
 
 QUARANTINED_STATES = frozenset({TrialState.CRASHED, TrialState.TIMED_OUT})
@@ -46,6 +48,28 @@ class Timer(enum.Enum):
     """Profiling events of the device, found to agree with the host clock."""
     HOST = "host"
     """Host clock around a batch, launch overhead included."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Calibration:
+    """How the event times of a device behave, and what a launch costs the host."""
+
+    timer: Timer
+    """EVENT where event times may be believed."""
+    reason: str = ""
+    """Why they may not."""
+    tick_ns: float = 0.0
+    """Least difference of event times seen; 0 when no two differ."""
+    told_tick_ns: float = 0.0
+    """What the driver calls its resolution."""
+    launch_overhead_ns: float = 0.0
+    """Time of the host for each of many empty launches in a row."""
+    launch_latency_ns: float = 0.0
+    """From one empty launch to knowing that it has ended."""
+    clock_speed: float = 0.0
+    """Of the device's clock over the host's; 1 wherever nothing shows another one."""
+    drift: float = 0.0
+    """By how much that speed surely changed meanwhile: 0.01 is 1%."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -65,6 +89,10 @@ class Job:
     give_up_above_ns: float = float("inf")
     """One sample is enough for a call slower than this."""
     verify: bool = True
+    probe: bool = True
+    """The first run of a configuration in a process covers a small part of its range only."""
+    timer: Timer = Timer.EVENT
+    """HOST where other times to be compared with come from the host's clock; EVENT leaves it to the calibration."""
     build_limit_s: float = BUILD_LIMIT_S
     run_limit_s: float = 30.0
 
@@ -80,11 +108,16 @@ class Measurement:
     timer: Timer
     prepare_ns: float = 0.0
     """The part of `time_ns` spent bringing operands into another layout."""
+    launch_overhead_ns: float = 0.0
+    """What a call takes the host beside `time_ns`; by the host's clock, what launching is of `time_ns` at most."""
     build_ns: float = 0.0
     error_ratio: float = 0.0
     """Largest error over its tolerance."""
     private_memory_bytes: int = 0
     kernel_work_group_limit: int = 0
+    clock_mhz: float | None = None
+    """Of the device after the last sample, where the system tells."""
+    temperature_c: float | None = None
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -19,7 +19,7 @@ from autotune.search.knowledge import Knowledge
 from autotune.search.proposals import Proposals
 from autotune.space import SearchSpace
 from autotune.store import Store
-from autotune.testing import FakeBuilds, FakeWorker
+from autotune.testing import FakeBuilds, FakeWorker, Silence
 from autotune.trial import BuildJob, BuildState, Request, Trial, TrialState
 
 PROBLEM = GemmProblem(m=96, n=96, k=96)
@@ -36,20 +36,14 @@ def store(tmp_path: Path) -> Iterator[Store]:
         yield opened
 
 
-class Recorder:
+class Recorder(Silence):
     """A listener that keeps the trials."""
 
     def __init__(self) -> None:
         self.trials: list[Trial] = []
 
-    def problem_started(self, *_: Any) -> None: ...
-
     def trial_finished(self, request: Request, trial: Trial, new_trials: int, best_ns: float) -> None:
         self.trials.append(trial)
-
-    def finals_started(self, request: Request, finalists: int) -> None: ...
-
-    def problem_finished(self, outcome: Outcome) -> None: ...
 
 
 def run(
@@ -79,6 +73,22 @@ def test_a_device_of_its_own_is_never_without_builds_under_way(store: Store) -> 
     second = ahead.next(measuring_seconds=0.0)
     assert second is not None and second.configuration != first.configuration
     assert [future.done() for future in builds.futures] == [False, True, False, True], "others go on meanwhile"
+
+
+def test_the_next_is_proposed_while_one_is_measured(store: Store) -> None:
+    builds = FakeBuilds(2)
+    ahead = ahead_of(store, GPU, builds)
+    assert ahead.next(0.0, most=4) is not None
+    assert len(builds.jobs) == 2
+    for _ in range(2):
+        assert ahead.go_on is not None
+        ahead.go_on()
+        assert len(builds.jobs) == 3, "one is measured, two are in hand"
+    assert ahead.next(0.0, most=3) is not None
+    assert ahead.next(0.0, most=2) is not None
+    ahead.go_on()
+    assert len(builds.jobs) == 4, "no more than are going to be asked for"
+    assert ahead_of(store, CPU, builds).go_on is None, "it would disturb what is being measured"
 
 
 @pytest.mark.parametrize(("measuring_seconds", "in_hand"), [(1.0, 2), (0.0004, 4), (1e-9, 9)])

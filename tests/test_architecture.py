@@ -29,6 +29,7 @@ ORDER = (
     "child",
     "worker",
     "builder",
+    "calibrating",
     "store",
     "space",
     "compiling",
@@ -47,6 +48,7 @@ ORDER = (
 OWNERS = {
     "jinja2": {"render"},
     "pyopencl": {"device"},
+    "pynvml": {"device"},
     "sqlalchemy": {"store"},
     "alembic": {"store"},
     "optuna": {"sampler", "search"},

@@ -41,7 +41,7 @@ from autotune.kernels.reduce import ReduceProblem
 from autotune.profile import find_profile
 from autotune.search import Budget, Listener, Outcome
 from autotune.store import Store, new_owner
-from autotune.trial import Measurement, Provenance, Request, Timer, Trial, TrialState, Winner
+from autotune.trial import Calibration, Measurement, Provenance, Request, Timer, Trial, TrialState, Winner
 
 COMMANDS = ("devices", "presets", "run", "compile", "lookup", "export", "import")
 
@@ -120,11 +120,19 @@ class FakeTune:
         return outcomes
 
 
+CLOCKS = {
+    "0:0": Calibration(
+        timer=Timer.EVENT, tick_ns=52, told_tick_ns=1000, launch_overhead_ns=25_000, launch_latency_ns=1_400_000
+    )
+}
+
+
 @pytest.fixture
 def tune(monkeypatch: pytest.MonkeyPatch) -> FakeTune:
     fake = FakeTune()
     monkeypatch.setattr("autotune.device.discovery.discover", lambda: [DEVICE])
     monkeypatch.setattr("autotune.search.tune", fake)
+    monkeypatch.setattr("autotune.calibrating.try_calibration", lambda selector: CLOCKS[selector])
     return fake
 
 
@@ -372,12 +380,24 @@ def test_devices_tells_limits_and_traps(tune: FakeTune, capsys: pytest.CaptureFi
     ):
         assert text in out
     assert "beware" in out
+    assert "events, a tick is 52 ns at most, said to be 1 us" in out
+    assert "25 us each in a row, 1.4 ms until the end of one is known" in out
+    print_devices([DEVICE], {}, sys.stdout, {"0:0": Calibration(timer=Timer.HOST, reason="event times are zero")})
+    assert "the host's clock, since event times are zero" in capsys.readouterr().out
+    print_devices([DEVICE], {}, sys.stdout, {"0:0": "calibration took more than 20 s"})
+    assert "not calibrated: calibration took more than 20 s" in capsys.readouterr().out
 
 
 @pytest.mark.usefixtures("tune")
-def test_devices_as_json(capsys: pytest.CaptureFixture[str]) -> None:
+def test_devices_as_json(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     assert main(["devices", "--json"]) == 0
     (device,) = json.loads(capsys.readouterr().out)
+    assert device["clocks"] == {**vars(CLOCKS["0:0"]), "timer": "event"}
+    monkeypatch.setattr("autotune.calibrating.try_calibration", lambda _: "killed by SIGSEGV")
+    assert main(["devices", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)[0]["clocks"] == {"trouble": "killed by SIGSEGV"}
+    assert main(["devices", "--json", "--no-clocks"]) == 0
+    assert json.loads(capsys.readouterr().out)[0]["clocks"] is None
     assert (device["slug"], device["limits"]["local_memory_bytes"]) == ("adreno-730", 16 * 1024)
     assert device["profile"]
     assert isinstance(device["traps"], list)
@@ -721,12 +741,16 @@ def test_plain_progress_tells_better_trials_and_then_every_ten_seconds() -> None
     listener.trial_finished(REQUEST, _trial(None), 2, 1e6)
     clock.now += 10
     listener.trial_finished(REQUEST, _trial(2e6), 3, 1e6)
+    listener.device_drifted(REQUEST, 1.4, 10.0)
+    listener.device_drifted(REQUEST, 1.0, 0.0)
     listener.finals_started(REQUEST, 4)
     listener.problem_finished(_outcome(REQUEST, _winner(GemmProblem(m=100, n=100, k=50))))
     assert stream.getvalue().splitlines() == [
         "[1/2] 100x100x50 (fc): 5000 configurations",
         "  trial 1/4, best 1 GFLOP/s, 0:07 left",
         "  trial 3/4, best 1 GFLOP/s, 1 failed (1 timed out), 0:20 left",
+        "  the device runs 1.4 times slower than at the start: times are corrected; it rests for 0:10",
+        "  the device runs as fast as at the start again",
         "  finals: 4 configurations measured in turns",
         "  dot: 1 ms, 1 GFLOP/s, 2x (1.9 to 2.1) over the default (2 trials, 1 failed (1 timed out))",
     ]

@@ -48,6 +48,7 @@ class Recorder:
         self.started: list[tuple[str, int, int, int]] = []
         self.finals: list[int] = []
         self.outcomes: list[Outcome] = []
+        self.slowdowns: list[float] = []
 
     def problem_started(self, request: Request, number: int, total: int, space_size: int, resumed: int) -> None:
         self.started.append((request.problem.label, number, total, resumed))
@@ -56,6 +57,9 @@ class Recorder:
     def trial_finished(self, request: Request, trial: Trial, new_trials: int, best_ns: float) -> None:
         self.trials.append(trial)
         assert best_ns <= trial.time_ns
+
+    def device_drifted(self, request: Request, slowdown: float, rest_s: float) -> None:
+        self.slowdowns.append(slowdown)
 
     def finals_started(self, request: Request, finalists: int) -> None:
         self.finals.append(finalists)
@@ -81,7 +85,7 @@ def run(store: Store, worker: FakeWorker, trials: int = 12, **options: Any) -> O
 def test_the_default_is_measured_first_and_nothing_twice(store: Store) -> None:
     worker = FakeWorker(invented_time)
     outcome = run(store, worker, trials=25)
-    searched = worker.measured[:25]
+    searched = [job.configuration for job in worker.jobs if job.verify][:25]
     assert searched[0] == DEFAULT
     assert len(set(searched)) == 25
     assert outcome.new_trials == 25

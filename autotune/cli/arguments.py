@@ -92,8 +92,14 @@ def _add_json(parser: argparse.ArgumentParser) -> None:
 
 def _add_devices(subparsers: Any) -> None:
     parser = _add(
-        subparsers, "devices", commands.devices_command, "List every OpenCL device.", "devices", "devices --json"
+        subparsers,
+        "devices",
+        commands.devices_command,
+        "List every OpenCL device, and how far its clocks can be trusted.",
+        "devices",
+        "devices --no-clocks --json",
     )
+    parser.add_argument("--no-clocks", action="store_true", help="ask the drivers only, run nothing on the devices")
     _add_json(parser)
 
 

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from autotune.compiling import Report, Spread
     from autotune.family import Problem
     from autotune.search import Outcome
-    from autotune.trial import Request, Winner
+    from autotune.trial import Calibration, Request, Winner
 
 
 def tell(line: str) -> None:
@@ -43,6 +43,13 @@ def write(path: Path | None, content: str | bytes) -> None:
 
 def print_json(content: object) -> None:
     print(json.dumps(content, indent=2, ensure_ascii=True, allow_nan=False))
+
+
+def plain_calibration(calibration: "Calibration | str | None") -> dict[str, Any] | None:
+    """None where the clocks were left out; the trouble where they could not be calibrated."""
+    if calibration is None or isinstance(calibration, str):
+        return {"trouble": calibration} if calibration else None
+    return {**vars(calibration), "timer": calibration.timer.value}
 
 
 def plain_request(request: "Request") -> dict[str, Any]:

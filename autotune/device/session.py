@@ -10,6 +10,7 @@ import pyopencl as cl
 from numpy.typing import NDArray
 
 from autotune.device.pocl import mend_unknown_processor
+from autotune.device.sensors import Whereabouts
 from autotune.errors import BuildError, DeviceSelectionError, LaunchError, WorkGroupError
 from autotune.family import Buffer, Launch, Plan
 
@@ -61,6 +62,34 @@ class Session:
     @property
     def queue(self) -> cl.CommandQueue:
         return self._queue
+
+    @property
+    def compute_units(self) -> int:
+        """At least 1."""
+        return max(1, int(_told(self._device, "max_compute_units") or 1))
+
+    @property
+    def timer_resolution_ns(self) -> float:
+        """What the driver calls the resolution of its event times; 0 where it does not tell."""
+        return float(_told(self._device, "profiling_timer_resolution") or 0)
+
+    @property
+    def builds_by_work_group_size(self) -> bool:
+        """Whether the driver builds a kernel anew for each size of work-group it meets, as PoCL does at a launch."""
+        return "PoCL" in str(_told(self._device, "version") or "")
+
+    @property
+    def whereabouts(self) -> Whereabouts:
+        """What tells the device's sensors from those of others."""
+        bus, slot = _told(self._device, "pci_bus_id_nv"), _told(self._device, "pci_slot_id_nv")
+        domain = int(_told(self._device, "pci_domain_id_nv") or 0)
+        is_known = isinstance(bus, int) and isinstance(slot, int)
+        return Whereabouts(
+            vendor=str(_told(self._device, "vendor") or ""),
+            name=str(_told(self._device, "name") or ""),
+            is_cpu=bool(int(_told(self._device, "type") or 0) & cl.device_type.CPU),
+            pci_address=f"{domain:08x}:{bus:02x}:{slot:02x}.0" if is_known else "",
+        )
 
     def build(self, source: str, options: Sequence[str]) -> cl.Program:
         """Compile OpenCL C for the device. Raises BuildError with the first lines of the driver's log."""
@@ -179,12 +208,26 @@ def raw_device(selector: str) -> cl.Device:
     return device
 
 
+def event_span_ns(event: cl.Event) -> tuple[int, int]:
+    """Start and end of a finished command by the device's clock; zeros where the driver cannot tell."""
+    try:
+        return int(event.profile.start), int(event.profile.end)
+    except cl.Error:
+        return 0, 0
+
+
 def event_ns(event: cl.Event) -> int:
     """Device time from start to end of a finished command; 0 where the driver cannot tell."""
+    start, end = event_span_ns(event)
+    return end - start
+
+
+def _told(device: cl.Device, attribute: str) -> Any:
+    """What a driver answers; None where it refuses, or pyopencl does not know the question."""
     try:
-        return int(event.profile.end) - int(event.profile.start)
-    except cl.Error:
-        return 0
+        return getattr(device, attribute)
+    except (cl.Error, AttributeError):
+        return None
 
 
 @contextlib.contextmanager

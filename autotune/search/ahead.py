@@ -82,6 +82,8 @@ class Ahead:
         self._building: dict[Future[Build], Prepared] = {}
         self._ready: deque[Prepared] = deque()
         self._build_seconds: deque[float] = deque(maxlen=20)
+        self._goal = self._most = 0.0
+        """How many to have in hand, and how many were going to be asked for."""
 
     def next(self, measuring_seconds: float, most: float = math.inf) -> Prepared | None:
         """One to measure, to be told to the proposals; None when there is no other.
@@ -92,11 +94,20 @@ class Ahead:
         if self._builds is None:
             configuration = self._proposals.next()
             return None if configuration is None else self._prepared(configuration)
+        self._most = most
+        self._goal = min(most, self._wanted(self._builds.size, measuring_seconds))
         if not (self._takes_turns and self._ready):
-            self._fill(min(most, self._wanted(self._builds.size, measuring_seconds)))
+            self._fill(self._goal)
         while not self._ready and self._building:
             self._collect()
         return self._ready.popleft() if self._ready else None
+
+    @property
+    def go_on(self) -> Callable[[], None] | None:
+        """Proposes and starts what is to be built next; None where that would disturb what is being measured."""
+        if self._builds is None or self._takes_turns:
+            return None
+        return lambda: self._fill(min(self._goal, self._most - 1))  # one is being measured
 
     def abandon(self) -> None:
         """Give up what is not built yet."""

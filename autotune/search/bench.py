@@ -40,6 +40,7 @@ class Bench:
             problem=self._knowledge.problem,
             configuration=configuration,
             build_options=self._profile.build_options,
+            timer=self._knowledge.timer,
             seed=int(np.random.default_rng().integers(2**31)),
         )
 

@@ -48,6 +48,9 @@ class Listener(Protocol):
 
     def trial_finished(self, request: Request, trial: Trial, new_trials: int, best_ns: float) -> None: ...
 
+    def device_drifted(self, request: Request, slowdown: float, rest_s: float) -> None:
+        """The device is that much slower than at its first trial; it is given a rest of so many seconds, or none."""
+
     def finals_started(self, request: Request, finalists: int) -> None: ...
 
     def problem_finished(self, outcome: Outcome) -> None: ...

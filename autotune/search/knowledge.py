@@ -7,9 +7,10 @@ from autotune import __version__
 from autotune.family import Configuration, Device, KernelFamily, Problem, find_family
 from autotune.profile import Profile
 from autotune.render import template_hash
+from autotune.search.drift import SENTINEL, Drift
 from autotune.search.quarantine import quarantine_of
 from autotune.store import Store, StoredTrial
-from autotune.trial import QUARANTINED_STATES, Provenance, Trial, TrialState, Winner
+from autotune.trial import QUARANTINED_STATES, Provenance, Timer, Trial, TrialState, Winner
 
 
 class Knowledge:
@@ -23,23 +24,29 @@ class Knowledge:
         self.default = self.family.default(problem, device.limits, self.starts)
         self.known: dict[Configuration, Trial] = {}
         self.best_ns = math.inf
+        self.drift = Drift()
         self._unsound: set[Configuration] = set()
         self._store = store
         stored = store.trials(device.slug, self.family.name, problem)
-        current = [s for s in stored if self._is_current(s)]
+        timers = [s.trial.measurement.timer for s in stored if self._is_current(s) and s.trial.measurement]
+        self.timer = timers[-1] if timers else Timer.EVENT
+        """Of all times known. Those of events and of the host's clock are never compared."""
+        current = [s for s in stored if self._is_current(s) and self._is_comparable(s.trial)]
         self.resumed = [s for s in current if s.purpose == "search"]
-        self.stale = [s for s in stored if not self._is_current(s)]
-        """Of another driver, template or space: good for a guess, no more."""
+        self.stale = [s for s in stored if not (self._is_current(s) and self._is_comparable(s.trial))]
+        """Of another driver, template, space or timer: good for a guess, no more."""
         right = {s.trial.configuration for s in current if s.trial.state is TrialState.COMPLETE}
         self.quarantine = quarantine_of(device, problem, store, right)
         """Configurations that are not to be run."""
         for item in current:
             has_left_quarantine = item.trial.state in QUARANTINED_STATES and not self.is_quarantined(item.trial)
             if not has_left_quarantine:
-                self.learn(item.trial)
+                self._recall(item)
 
     def learn(self, trial: Trial) -> None:
         """A configuration that ever failed does not count, however often it was right."""
+        if not self._is_comparable(trial):
+            self._change_timer()
         before = self.known.get(trial.configuration)
         if trial.state in QUARANTINED_STATES:
             self.quarantine.add(trial.configuration)
@@ -61,6 +68,12 @@ class Knowledge:
         if trial and trial.state in QUARANTINED_STATES:
             del self.known[configuration]
             self._unsound.discard(configuration)
+
+    def revise(self, trial: Trial) -> None:
+        """A better judgement of a configuration takes the place of the one before."""
+        if trial.state is TrialState.COMPLETE and trial.configuration not in self._unsound:
+            self.known.pop(trial.configuration, None)
+        self.learn(trial)
 
     def is_sound(self, configuration: Configuration) -> bool:
         """Whether it was measured, never failed, and may be run."""
@@ -118,6 +131,29 @@ class Knowledge:
             is_default=configuration == self.default,
             provenance=self.provenance(configuration),
         )
+
+    def _recall(self, stored: StoredTrial) -> None:
+        """A trial of the ledger, judged as it was when it was measured."""
+        trial = stored.trial
+        if stored.purpose == "search":
+            self.revise(self.drift.corrected(trial))
+        elif stored.purpose != SENTINEL or trial.state is not TrialState.COMPLETE:
+            self.learn(self.drift.scaled(trial))
+        else:
+            for revision in self.drift.observe(trial):
+                self.revise(revision.trial)
+
+    def _is_comparable(self, trial: Trial) -> bool:
+        return trial.measurement is None or trial.measurement.timer is self.timer
+
+    def _change_timer(self) -> None:
+        """The device's events were found wrong: times by them are good for a guess, no more."""
+        self.timer = Timer.HOST if self.timer is Timer.EVENT else Timer.EVENT
+        self.drift = Drift()
+        for trial in [t for t in self.known.values() if not self._is_comparable(t)]:
+            del self.known[trial.configuration]
+            provenance = self.provenance(trial.configuration)
+            self.stale.append(StoredTrial(trial=trial, problem=self.problem, provenance=provenance, purpose="search"))
 
     def _is_current(self, stored: StoredTrial) -> bool:
         """Whether a stored trial still says something about driver, template and space of today."""

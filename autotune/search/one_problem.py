@@ -4,6 +4,7 @@ import dataclasses
 import math
 import time
 from collections import Counter
+from collections.abc import Callable
 
 from autotune.family import Configuration, Device
 from autotune.profile import Profile
@@ -14,6 +15,7 @@ from autotune.search.contract import Limits, Listener, Outcome
 from autotune.search.finals import Finals
 from autotune.search.knowledge import Knowledge
 from autotune.search.proposals import Proposals
+from autotune.search.sentinel import Sentinel
 from autotune.space import SearchSpace
 from autotune.store import Store
 from autotune.trial import Request, Trial, TrialState, Winner
@@ -53,6 +55,7 @@ class ProblemSearch:
         """Trials of this run by what was run."""
         self._knowledge = Knowledge(device, profile, request.problem, store)
         self._bench = Bench(self._knowledge, profile, store, worker)
+        self._sentinel = Sentinel(self._knowledge, self._bench, self._tell_drift, limits.should_stop)
         self._failures: Counter[str] = Counter()
         self._new_trials = 0
         self._deadline = time.monotonic() + limits.seconds
@@ -78,16 +81,24 @@ class ProblemSearch:
     def _search(self) -> None:
         if self._limits.retries_quarantined:
             self._retry_quarantined()
-        if self._may_run_first(self._knowledge.default):
-            self._measure(self._knowledge.default)
-        proposals = Proposals(self._knowledge, self._space, self._store, self._seed)
-        ahead = Ahead(proposals, self._knowledge, self._builds, lambda: self._bench.build_limit_s)
+        (proposals, ahead), timer = self._begin(), self._knowledge.timer
         while not self._is_over():
             prepared = ahead.next(self._bench.typical_seconds, self._trials_left)
             if prepared is None:
                 break
-            proposals.tell(self._measure_prepared(prepared))
+            proposals.tell(self._measure_prepared(prepared, ahead.go_on))
+            self._sentinel.look_if_due()
+            if self._knowledge.timer is not timer:  # what was known before tells nothing any more
+                ahead.abandon()
+                (proposals, ahead), timer = self._begin(), self._knowledge.timer
         ahead.abandon()
+
+    def _begin(self) -> tuple[Proposals, Ahead]:
+        """The default is measured first, so that a search that is cut short never loses."""
+        if self._may_run_first(self._knowledge.default):
+            self._measure(self._knowledge.default)
+        proposals = Proposals(self._knowledge, self._space, self._store, self._seed)
+        return proposals, Ahead(proposals, self._knowledge, self._builds, lambda: self._bench.build_limit_s)
 
     @property
     def _trials_left(self) -> float:
@@ -119,7 +130,7 @@ class ProblemSearch:
         jobs = finals.ROUNDS * (finals.FINALISTS + 1)
         return min(self.FINALS_SHARE * self._limits.seconds, jobs * self._bench.typical_seconds)
 
-    def _measure_prepared(self, prepared: Prepared) -> Trial:
+    def _measure_prepared(self, prepared: Prepared, meanwhile: Callable[[], None] | None) -> Trial:
         """A new trial of what was built in advance; what did not build, or was run before, is not run."""
         configuration, build = prepared.configuration, prepared.build
         if build and build.state in FAILURES:
@@ -129,17 +140,20 @@ class ProblemSearch:
         if twin is not None:
             trial = dataclasses.replace(twin, configuration=configuration, message=f"same as {twin.configuration}")
             return self._note(self._bench.record(trial))
-        trial = self._measure(configuration, build.build_ns if build else 0.0)
+        trial = self._measure(configuration, build.build_ns if build else 0.0, meanwhile)
         if trial.state is TrialState.COMPLETE:
             self._programs[prepared.program] = trial
         return trial
 
-    def _measure(self, configuration: Configuration, build_ns: float = 0.0) -> Trial:
+    def _measure(
+        self, configuration: Configuration, build_ns: float = 0.0, meanwhile: Callable[[], None] | None = None
+    ) -> Trial:
         """One new trial; `build_ns` is what building it in advance took."""
         job = dataclasses.replace(
-            self._bench.job(configuration), give_up_above_ns=self.GIVE_UP_FACTOR * self._knowledge.best_ns
+            self._bench.job(configuration),
+            give_up_above_ns=self.GIVE_UP_FACTOR * self._knowledge.best_ns * self._sentinel.slowdown,
         )
-        return self._note(self._bench.run(job, "search", build_ns))
+        return self._note(self._sentinel.corrected(self._bench.run(job, "search", build_ns, meanwhile)))
 
     def _note(self, trial: Trial) -> Trial:
         """Count, learn and tell a new trial of the search, which is stored already."""
@@ -151,6 +165,9 @@ class ProblemSearch:
             self._knowledge.record_provisional()
         self._listener.trial_finished(self._request, trial, self._new_trials, self._knowledge.best_ns)
         return trial
+
+    def _tell_drift(self, slowdown: float, rest_s: float) -> None:
+        self._listener.device_drifted(self._request, slowdown, rest_s)
 
     def _count(self, trial: Trial) -> None:
         if trial.state is not TrialState.COMPLETE:
@@ -177,5 +194,6 @@ class ProblemSearch:
             self._bench.job(baseline),
             give_up_above_ns=self.GIVE_UP_FACTOR * self._knowledge.best_ns,
             run_limit_s=self.BASELINE_LIMIT_S,
+            probe=False,  # far slower it may be
         )
-        self._knowledge.learn(self._bench.run(job, "search"))
+        self._knowledge.learn(self._sentinel.corrected(self._bench.run(job, "search")))

@@ -68,7 +68,7 @@ class StoredTrial:
     problem: Problem
     provenance: Provenance
     purpose: str
-    """`search` or `final`."""
+    """`search`, `final` or `sentinel`."""
 
 
 @dataclass(frozen=True, kw_only=True)

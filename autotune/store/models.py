@@ -97,7 +97,7 @@ class TrialRow(_ProvenanceColumns, Base):
     __tablename__ = "trials"
     __table_args__ = (
         Index(None, "device_id", "problem_id"),
-        CheckConstraint("purpose IN ('search', 'final')", name="purpose"),
+        CheckConstraint("purpose IN ('search', 'final', 'sentinel')", name="purpose"),
     )
 
     id: Mapped[int] = mapped_column(primary_key=True)
@@ -119,6 +119,9 @@ class TrialRow(_ProvenanceColumns, Base):
     kernel_work_group_limit: Mapped[int | None] = mapped_column(BigInteger)
     message: Mapped[str] = mapped_column(Text)
     seed: Mapped[int] = mapped_column(BigInteger)
+    launch_overhead_ns: Mapped[float | None]
+    clock_mhz: Mapped[float | None]
+    temperature_c: Mapped[float | None]
 
 
 class BuildRow(_ProvenanceColumns, Base):
@@ -357,6 +360,9 @@ def _measurement_columns(measurement: Measurement | None) -> dict[str, Any]:
         "error_ratio": measurement.error_ratio,
         "private_memory_bytes": measurement.private_memory_bytes,
         "kernel_work_group_limit": measurement.kernel_work_group_limit,
+        "launch_overhead_ns": measurement.launch_overhead_ns,
+        "clock_mhz": measurement.clock_mhz,
+        "temperature_c": measurement.temperature_c,
     }
 
 
@@ -371,6 +377,9 @@ def _to_measurement(row: TrialRow) -> Measurement:
         error_ratio=_number(row.error_ratio),
         private_memory_bytes=row.private_memory_bytes or 0,
         kernel_work_group_limit=row.kernel_work_group_limit or 0,
+        launch_overhead_ns=row.launch_overhead_ns or 0.0,
+        clock_mhz=row.clock_mhz,
+        temperature_c=row.temperature_c,
     )
 
 
