@@ -25,7 +25,7 @@ from autotune.family import Configuration, Device, DeviceLimits
 from autotune.kernels.gemm import GemmProblem
 from autotune.store import Store, failures
 from autotune.store.models import BEST, Base
-from autotune.trial import Measurement, Provenance, Timer, Trial, TrialState, Winner
+from autotune.trial import Measurement, Provenance, Timer, Trial, TrialState, Verdict, Winner
 
 DEVICE = Device(
     slug="adreno-730",
@@ -80,6 +80,8 @@ def winner(time_ns: float = 100.0, **changes: Any) -> Winner:
         gain_high=1.3,
         samples=11,
         is_default=False,
+        verdict=Verdict.FASTER,
+        verifications=60,
         provenance=PROVENANCE,
     )
     return dataclasses.replace(base, **changes)
@@ -261,7 +263,10 @@ def test_a_winner_without_baseline_or_bounds_comes_back(store: Store) -> None:
     assert best.gain_high == math.inf
 
 
-@pytest.mark.parametrize("changes", [{"time_ns": 0.0}, {"time_ns": -1.0}, {"samples": -1}, {"source": "heard"}])
+@pytest.mark.parametrize(
+    "changes",
+    [{"time_ns": 0.0}, {"time_ns": -1.0}, {"samples": -1}, {"verifications": -1}, {"source": "heard"}],
+)
 def test_a_winner_that_cannot_be_is_refused(store: Store, changes: dict[str, Any]) -> None:
     with pytest.raises(StoreError):
         store.record_winner(winner(**changes))
@@ -349,6 +354,8 @@ def test_a_person_can_query_the_view(path: Path) -> None:
         "spec": PROBLEM.key,
         "default_ns": 256.0,
         "baseline_ns": None,
+        "verdict": "faster",
+        "verifications": 60,
     }
     assert list(row.keys()) == list(BEST.columns.keys())
 

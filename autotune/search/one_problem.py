@@ -89,7 +89,7 @@ class ProblemSearch:
         """How long the finals are going to take, from how long trials took without building."""
         if math.isinf(self._limits.seconds):
             return 0.0
-        jobs = finals.ROUNDS * (finals.FINALISTS + 1)
+        jobs = finals.USUAL_ROUNDS * (finals.FINALISTS + 1)
         return min(self.FINALS_SHARE * self._limits.seconds, jobs * self._bench.typical_seconds)
 
     def _measure(self, configuration: Configuration) -> Trial:
