@@ -17,6 +17,8 @@ from typing import Any
 
 import pytest
 import sqlalchemy
+from alembic import command
+from alembic.config import Config
 from sqlalchemy import Engine, event
 
 from autotune import resources
@@ -24,7 +26,8 @@ from autotune.errors import AutotuneError, NewerSchemaError, NotADatabaseError, 
 from autotune.family import Configuration, Device, DeviceLimits
 from autotune.kernels.gemm import GemmProblem
 from autotune.store import Store, failures
-from autotune.store.models import BEST, Base
+from autotune.store.models import APPLICATION_ID, BEST, Base
+from autotune.store.opening import file_engine
 from autotune.trial import Measurement, Provenance, Timer, Trial, TrialState, Verdict, Winner
 
 DEVICE = Device(
@@ -567,6 +570,33 @@ def test_an_older_database_is_migrated_and_keeps_its_rows(path: Path, monkeypatc
         assert [s.trial for s in store.trials(DEVICE.slug, "gemm")] == [TRIAL]
     assert rows(path, "SELECT slug, note FROM devices") == [(DEVICE.slug, "none")]
     assert rows(path, "SELECT version_num FROM alembic_version") == [(NEXT,)]
+    assert is_whole(path)
+
+
+def test_winners_of_before_get_the_verdict_that_their_samples_tell(path: Path) -> None:
+    engine = file_engine(path, foreign_keys=False, pooled=False)
+    with engine.begin() as connection:
+        config = Config()
+        config.set_main_option("script_location", str(resources.data_folder("db") / "migrations"))
+        config.set_main_option("path_separator", "os")
+        config.attributes["connection"] = connection
+        command.upgrade(config, "0002")
+        connection.exec_driver_sql(f"PRAGMA application_id = {APPLICATION_ID}")
+        for number, (samples, is_default) in enumerate([(0, 0), (9, 0), (9, 1)]):
+            connection.exec_driver_sql(
+                "INSERT INTO problems (family, spec, label, flops) VALUES ('gemm', ?, '', 1.0)",
+                (GemmProblem(m=number + 1, n=1, k=1).key,),
+            )
+            connection.exec_driver_sql(
+                "INSERT INTO winners (device, problem_id, configuration, algorithm, time_ns, default_ns, samples,"
+                " is_default, source, driver, template_hash, space_version, tool_version, measured_at) VALUES"
+                " ('old', ?, '{\"algorithm\":\"dot\"}', 'dot', 1, 1, ?, ?, 'measured', '1', 'h', 1, '0', 'then')",
+                (number + 1, samples, is_default),
+            )
+    engine.dispose()
+    with Store.open(path) as store:
+        found = [(winner.samples, winner.verdict, winner.verifications) for winner in store.best("old")]
+    assert found == [(0, Verdict.PROVISIONAL, 0), (9, Verdict.FASTER, 0), (9, Verdict.DEFAULT, 0)]
     assert is_whole(path)
 
 
