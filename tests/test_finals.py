@@ -13,7 +13,7 @@ from autotune.kernels.gemm import FAMILY, GemmProblem
 from autotune.profile import find_profile
 from autotune.search import judging
 from autotune.search.bench import Bench
-from autotune.search.finals import LEAST_VERIFICATIONS, MOST_VERIFICATIONS, SAMPLES, Finals
+from autotune.search.finals import LEAST_VERIFICATIONS, MOST_VERIFICATIONS, SAMPLES, Finals, foreseen_seconds
 from autotune.search.judging import Decision, decide, gain, still_in_question
 from autotune.search.knowledge import Knowledge
 from autotune.store import Store
@@ -284,6 +284,15 @@ def test_a_challenger_that_ties_with_the_winner_of_before_does_not_replace_it(st
     assert tied.verdict is Verdict.FASTER, "than the default"
     beaten = Arena(store, FakeWorker(as_told)).decide()
     assert beaten is not None and beaten.configuration == BEST
+
+
+def test_the_time_kept_for_finals_follows_how_long_calls_take() -> None:
+    assert foreseen_seconds(float("inf"), 0.0) == 0.0, "nothing ran yet"
+    short, middle, long = (foreseen_seconds(ns, 0.1) for ns in (1e3, 1e7, 1e9))
+    assert 2.0 < short < 10.0, "each sample lasts 2 ms at least"
+    assert short < middle < long
+    with_inputs = foreseen_seconds(1e3, 1.0)
+    assert with_inputs - short == pytest.approx(9 * 0.9), "each finalist, then the winner, on fresh inputs"
 
 
 def test_finals_that_are_late_play_the_fewest_rounds(store: Store) -> None:

@@ -1,6 +1,7 @@
 """The finals: the best few and the default, measured in turns until it is clear who wins, and the winner verified."""
 
 import dataclasses
+import math
 import time
 from collections.abc import Callable, Sequence
 
@@ -14,8 +15,6 @@ from autotune.store import Store
 from autotune.trial import Job, Trial, TrialState, Winner
 
 FINALISTS = 4
-USUAL_ROUNDS = 16
-"""For foreseeing how long finals take; `judging.LOOKS` has the fewest and the most."""
 VERIFIED_ROUNDS = 1
 """Rounds in which every finalist is verified on fresh inputs again; the others only time it."""
 SAMPLES = 3
@@ -32,6 +31,17 @@ MOST_VERIFICATIONS = 60
 VERIFYING_NS = 5e9
 """More than the least only where the kernel runs no longer than this in all."""
 VERIFYING_LIMIT_S = 600.0
+
+
+def foreseen_seconds(best_ns: float, trial_s: float) -> float:
+    """How long finals may take that need many rounds; `trial_s` is what a verified trial takes without building."""
+    if not math.isfinite(best_ns):
+        return 0.0
+    samples = 1 + _samples(best_ns)
+    round_s = (FINALISTS + 1) * samples * max(best_ns, Job.min_sample_ns) / 1e9
+    # Verifying takes the inputs of a few trials.
+    verifying_s = 4 * trial_s + _verifications(best_ns) * best_ns / 1e9
+    return judging.LOOKS[-1] * round_s + VERIFIED_ROUNDS * (FINALISTS + 1) * trial_s + verifying_s
 
 
 class Finals:
@@ -59,7 +69,8 @@ class Finals:
 
         None when stopped or nobody is left. The least number of rounds is played whatever the deadline.
         """
-        deadline = min(deadline, time.monotonic() + MOST_SECONDS)
+        if math.isinf(deadline):
+            deadline = time.monotonic() + MOST_SECONDS
         self._times = {c: {} for c in finalists}
         self._samples = dict.fromkeys(finalists, 0)
         incumbents = self._incumbents()
@@ -123,18 +134,17 @@ class Finals:
         best_ns = self._knowledge.best_ns
         job = dataclasses.replace(
             self._bench.job(configuration),
-            samples=SAMPLES if best_ns < LONG_NS else 1,
+            samples=_samples(best_ns),
             give_up_above_ns=FAR_SLOWER * best_ns,
         )
         return job if self._played < VERIFIED_ROUNDS else dataclasses.replace(job, verify=False, seed=0)
 
     def _verify(self, configuration: Configuration) -> int:
         """Check many runs; how many there were, or 0 when one was not right."""
-        enough = VERIFYING_NS / self._median_ns(configuration)
         job = dataclasses.replace(
             self._bench.job(configuration),
             samples=1,
-            verifications=int(min(max(enough, LEAST_VERIFICATIONS), MOST_VERIFICATIONS)),
+            verifications=_verifications(self._median_ns(configuration)),
             run_limit_s=VERIFYING_LIMIT_S,
         )
         trial = self._bench.run(job, "final")
@@ -164,3 +174,13 @@ class Finals:
 
     def _median_ns(self, configuration: Configuration) -> float:
         return float(np.median(list(self._times[configuration].values())))
+
+
+def _samples(best_ns: float) -> int:
+    """Of a finalist in one round."""
+    return SAMPLES if best_ns < LONG_NS else 1
+
+
+def _verifications(time_ns: float) -> int:
+    """Runs to check of a winner that takes so long."""
+    return int(min(max(VERIFYING_NS / time_ns, LEAST_VERIFICATIONS), MOST_VERIFICATIONS))
