@@ -14,7 +14,9 @@ from autotune.search.knowledge import Knowledge
 from autotune.store import Store
 from autotune.trial import Job, Trial, TrialState, Winner
 
-FINALISTS = 4
+FINALISTS = 6
+"""Of the fastest; fewer of what takes long. More cost little, since the slow drop out after the first rounds."""
+FINALISTS_OF_LONG = 4
 VERIFIED_ROUNDS = 1
 """Rounds in which every finalist is verified on fresh inputs again; the others only time it."""
 SAMPLES = 3
@@ -38,10 +40,11 @@ def foreseen_seconds(best_ns: float, trial_s: float) -> float:
     if not math.isfinite(best_ns):
         return 0.0
     samples = 1 + _samples(best_ns)
-    round_s = (FINALISTS + 1) * samples * max(best_ns, Job.min_sample_ns) / 1e9
+    finalists = _finalists(best_ns) + 1
+    round_s = finalists * samples * max(best_ns, Job.min_sample_ns) / 1e9
     # Verifying takes the inputs of a few trials.
     verifying_s = 4 * trial_s + _verifications(best_ns) * best_ns / 1e9
-    return judging.LOOKS[-1] * round_s + VERIFIED_ROUNDS * (FINALISTS + 1) * trial_s + verifying_s
+    return judging.LOOKS[-1] * round_s + VERIFIED_ROUNDS * finalists * trial_s + verifying_s
 
 
 class Finals:
@@ -60,7 +63,7 @@ class Finals:
     def finalists(self) -> list[Configuration]:
         """The best few, an earlier winner, the default, and the baseline where it is a rival."""
         knowledge = self._knowledge
-        best = [t.configuration for t in knowledge.ranking[:FINALISTS]]
+        best = [t.configuration for t in knowledge.ranking[: _finalists(knowledge.best_ns)]]
         wanted = dict.fromkeys([*best, *self._incumbents(), knowledge.default, *self._near_baseline()])
         return [c for c in wanted if knowledge.is_sound(c)]
 
@@ -174,6 +177,11 @@ class Finals:
 
     def _median_ns(self, configuration: Configuration) -> float:
         return float(np.median(list(self._times[configuration].values())))
+
+
+def _finalists(best_ns: float) -> int:
+    """Without default and earlier winner."""
+    return FINALISTS if best_ns < LONG_NS else FINALISTS_OF_LONG
 
 
 def _samples(best_ns: float) -> int:

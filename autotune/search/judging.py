@@ -24,6 +24,8 @@ LEVEL = 0.998
 """Of a single interval at a single look."""
 NARROW = 0.01
 """A tie is believed when the interval reaches at most this far, as a part of the gain, to either side."""
+TOLD = 0.05
+"""How far the interval of a gain that is sure may reach, so that it tells something."""
 _DRAWS = 8000
 
 
@@ -43,8 +45,11 @@ class Gain:
     @property
     def is_settled(self) -> bool:
         """Whether more rounds would decide nothing: a sure gain, a sure loss, or a close tie."""
-        is_narrow = self.high - self.low <= 2 * NARROW * self.ratio
-        return is_narrow or self.is_sure or self.high < 1.0
+        return self.reaches_at_most(NARROW) or self.is_sure or self.high < 1.0
+
+    def reaches_at_most(self, share: float) -> bool:
+        """Whether the interval is no wider than so much of the gain to either side."""
+        return self.high - self.low <= 2 * share * self.ratio
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -70,13 +75,16 @@ def gain(times: Times, reference: Configuration, candidate: Configuration) -> Ga
 
 
 def still_in_question(times: Times, default: Configuration) -> list[Configuration]:
-    """Those that more rounds are needed of; empty when all is settled. Whoever is surely slower drops out."""
+    """Those that more rounds are needed of; empty when all is settled. Whoever is surely slower drops out.
+
+    The default stays for as long as it is not known how much slower it is than each of those that may still win.
+    """
     leader = _leader(times)
-    rivals = [c for c in times if c != leader and not gain(times, c, leader).is_settled]
-    # Each of them may come to win, and its gain over the default is then to be known.
-    if default in times and default not in rivals and default != leader:
-        rivals += [default] if any(not gain(times, default, c).is_settled for c in rivals) else []
-    return [leader, *rivals] if rivals else []
+    found = [leader, *(c for c in times if c != leader and not gain(times, c, leader).is_settled)]
+    if default in times and default not in found:
+        over_default = [gain(times, default, candidate) for candidate in found]
+        found += [] if all(g.is_settled and g.reaches_at_most(TOLD) for g in over_default) else [default]
+    return found if len(found) > 1 else []
 
 
 def decide(times: Times, default: Configuration, incumbents: Collection[Configuration] = ()) -> Decision:
