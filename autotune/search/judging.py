@@ -26,7 +26,7 @@ NARROW = 0.01
 """A tie is believed when the interval reaches at most this far, as a part of the gain, to either side."""
 TOLD = 0.05
 """How far the interval of a gain that is sure may reach, so that it tells something."""
-_DRAWS = 8000
+_DRAWS = 20_000
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -68,9 +68,11 @@ def gain(times: Times, reference: Configuration, candidate: Configuration) -> Ga
     """Of the candidate over the reference, by bootstrap over the rounds in which both took part."""
     common = times[reference].keys() & times[candidate].keys()
     ratios = np.sort([times[reference][number] / times[candidate][number] for number in common])
-    below, above = _middle_ranks(len(ratios))
+    below, above, shares = _middle_ranks(len(ratios))
     medians = (ratios[below] + ratios[above]) / 2
-    low, high = np.quantile(medians, [(1 - LEVEL) / 2, (1 + LEVEL) / 2])
+    order = np.argsort(medians)
+    ends = np.searchsorted(np.cumsum(shares[order]), [(1 - LEVEL) / 2, (1 + LEVEL) / 2])
+    low, high = medians[order][ends]
     return Gain(ratio=float(np.median(ratios)), low=float(low), high=float(high))
 
 
@@ -123,7 +125,8 @@ def _unbeaten_incumbent(
 
 
 @cache
-def _middle_ranks(size: int) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
-    """Ranks of the two middle values in each of many samples drawn, with replacement, from `size` sorted ones."""
+def _middle_ranks(size: int) -> tuple[NDArray[np.intp], NDArray[np.intp], NDArray[np.float64]]:
+    """Ranks of the two middle values in samples drawn, with replacement, from `size` sorted ones; how often each."""
     drawn = np.sort(np.random.default_rng(0).integers(size, size=(_DRAWS, size)), axis=1)
-    return drawn[:, (size - 1) // 2], drawn[:, size // 2]
+    pairs, counts = np.unique(drawn[:, [(size - 1) // 2, size // 2]], axis=0, return_counts=True)
+    return pairs[:, 0], pairs[:, 1], counts / _DRAWS
