@@ -89,6 +89,8 @@ class Job:
     give_up_above_ns: float = float("inf")
     """One sample is enough for a call slower than this."""
     verify: bool = True
+    verifications: int = 0
+    """Runs to check on several fresh inputs, in place of the two that `verify` stands for."""
     probe: bool = True
     """The first run of a configuration in a process covers a small part of its range only."""
     timer: Timer = Timer.EVENT
@@ -189,6 +191,28 @@ class Provenance:
     """UTC, ISO 8601, seconds."""
 
 
+class Verdict(enum.Enum):
+    """Why a winner is the winner."""
+
+    FASTER = "faster"
+    """Than the default, surely."""
+    TIE = "tie"
+    """No difference between default and fastest could be shown: the default stays."""
+    DEFAULT = "default"
+    """The default is itself the fastest, surely."""
+    DEFAULT_FAILED = "default failed"
+    """There is no default to compare with: it did not run, or not right."""
+    PROVISIONAL = "provisional"
+    """The best of a search so far; no final has confirmed it."""
+
+    @classmethod
+    def presumed(cls, *, samples: int, is_default: bool) -> "Verdict":
+        """Of a winner from before verdicts were stored."""
+        if not samples:
+            return cls.PROVISIONAL
+        return cls.DEFAULT if is_default else cls.FASTER
+
+
 @dataclass(frozen=True, kw_only=True)
 class Winner:
     """The configuration to use for one problem on one device, and how well that is known.
@@ -211,6 +235,9 @@ class Winner:
     samples: int
     """Samples in the final rounds; 0 for a provisional winner that no final has confirmed."""
     is_default: bool
+    verdict: Verdict
+    verifications: int
+    """Runs with the right result, on fresh inputs, after the finals; 0 for a provisional winner."""
     provenance: Provenance
     source: str = "measured"
     """`measured` here, or `imported` from a table."""

@@ -81,12 +81,15 @@ def test_the_next_is_proposed_while_one_is_measured(store: Store) -> None:
     assert ahead.next(0.0, most=4) is not None
     assert len(builds.jobs) == 2
     for _ in range(2):
-        assert ahead.go_on is not None
-        ahead.go_on()
+        go_on = ahead.go_on
+        assert go_on is not None
+        go_on()
         assert len(builds.jobs) == 3, "one is measured, two are in hand"
     assert ahead.next(0.0, most=3) is not None
     assert ahead.next(0.0, most=2) is not None
-    ahead.go_on()
+    go_on = ahead.go_on
+    assert go_on is not None
+    go_on()
     assert len(builds.jobs) == 4, "no more than are going to be asked for"
     assert ahead_of(store, CPU, builds).go_on is None, "it would disturb what is being measured"
 

@@ -29,10 +29,12 @@ from autotune.display import (
     failures_text,
     gain_text,
     print_devices,
+    print_outcomes,
     progress,
     rate_text,
     time_text,
     total_text,
+    verdict_text,
 )
 from autotune.errors import AutotuneError, UsageError
 from autotune.family import Configuration, Device, DeviceLimits, Problem, find_family
@@ -41,9 +43,9 @@ from autotune.kernels.reduce import ReduceProblem
 from autotune.profile import find_profile
 from autotune.search import Budget, Listener, Outcome
 from autotune.store import Store, new_owner
-from autotune.trial import Calibration, Measurement, Provenance, Request, Timer, Trial, TrialState, Winner
+from autotune.trial import Calibration, Measurement, Provenance, Request, Timer, Trial, TrialState, Verdict, Winner
 
-COMMANDS = ("devices", "presets", "run", "compile", "lookup", "export", "import")
+COMMANDS = ("devices", "presets", "run", "verify", "status", "compile", "lookup", "export", "import")
 
 DEVICE = Device(
     slug="adreno-730", vendor="Qualcomm", model="Adreno 730", family="adreno", selector="0:0",
@@ -64,7 +66,8 @@ def _winner(problem: Problem, time_ns: float = 1e6, **changes: Any) -> Winner:
     )
     winner = Winner(
         device=DEVICE.slug, problem=problem, configuration=START, time_ns=time_ns, default_ns=2 * time_ns,
-        baseline_ns=10 * time_ns, gain_low=1.9, gain_high=2.1, samples=11, is_default=False, provenance=provenance,
+        baseline_ns=10 * time_ns, gain_low=1.9, gain_high=2.1, samples=11, is_default=False, verdict=Verdict.FASTER,
+        verifications=60, provenance=provenance,
     )  # fmt: skip
     return replace(winner, **changes)
 
@@ -810,12 +813,35 @@ def test_texts_for_people() -> None:
     problem = GemmProblem(m=1, n=1, k=1)
     assert gain_text(_winner(problem, is_default=True)) == "1x (the default)"
     assert gain_text(_winner(problem, samples=0)) == "2x (provisional)"
+    assert gain_text(_winner(problem)) == "2x (1.9 to 2.1)"
+    assert gain_text(_winner(problem, is_default=True, verdict=Verdict.TIE)) == "1x (a tie: the default stays)"
+    assert gain_text(_winner(problem, verdict=Verdict.DEFAULT_FAILED)) == "- (the default fails)"
+    assert verdict_text(_winner(problem)) == "2x (1.9 to 2.1) over the default"
+    assert verdict_text(_winner(problem, is_default=True, verdict=Verdict.TIE)) == "a tie, the default stays"
+    assert verdict_text(_winner(problem, is_default=True, verdict=Verdict.DEFAULT)) == "the default stays"
+    assert verdict_text(_winner(problem, verdict=Verdict.DEFAULT_FAILED)) == "the default fails"
 
 
 def test_rate_is_of_memory_where_memory_bounds() -> None:
     assert rate_text(GemmProblem(m=100, n=100, k=50), 1e6) == "1 GFLOP/s"
     assert rate_text(ReduceProblem(batch=1000, channels=249), 1e6) == "1 GB/s"
     assert rate_text(ReduceProblem(batch=1000, channels=249, dtype="float16"), 1e6) == "0.5 GB/s"
+
+
+def test_the_table_of_a_run_tells_gain_tie_and_samples() -> None:
+    problems = [GemmProblem(m=size, n=1, k=1) for size in (1, 2, 3, 4)]
+    won = [
+        _winner(problems[0]), _winner(problems[1], is_default=True, verdict=Verdict.TIE, verifications=20),
+        _winner(problems[2], samples=0, verifications=0, verdict=Verdict.PROVISIONAL), None,
+    ]  # fmt: skip
+    stream = io.StringIO()
+    print_outcomes([_outcome(Request(problem=p), w) for p, w in zip(problems, won, strict=True)], stream)
+    header, _, *rows = [[cell.strip() for cell in line.split("|")] for line in stream.getvalue().splitlines()[:6]]
+    columns = [header.index(name) for name in ("over default", "samples", "checked")]
+    assert [[row[column] for column in columns] for row in rows] == [
+        ["2x (1.9 to 2.1)", "11", "60"], ["1x (a tie: the default stays)", "11", "20"], ["2x (provisional)", "", ""],
+        ["-", "", ""],
+    ]  # fmt: skip
 
 
 def test_total_weighs_by_calls_and_says_what_it_leaves_out() -> None:

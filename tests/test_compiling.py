@@ -18,7 +18,7 @@ import pytest
 from alembic import command
 from alembic.config import Config
 
-from autotune import compiling, display
+from autotune import compiling
 from autotune.builder import Builder
 from autotune.cli import main
 from autotune.compiling import (
@@ -34,6 +34,7 @@ from autotune.compiling import (
     work_items_of_group,
 )
 from autotune.display import building
+from autotune.display.progress import _PlainBuilding
 from autotune.errors import ConfigurationError, StoreError, WorkerError
 from autotune.family import Configuration, Device, DeviceLimits, Plan
 from autotune.kernels.gemm import FAMILY, GemmProblem
@@ -556,7 +557,7 @@ def test_progress_on_a_terminal_is_one_line_that_goes_away(monkeypatch: pytest.M
 def test_progress_in_a_pipe_is_a_line_at_the_start_and_then_every_ten_seconds(monkeypatch: pytest.MonkeyPatch) -> None:
     clock = [0.0]
     stream = io.StringIO()
-    plain = display._PlainBuilding(stream, clock=lambda: clock[0])
+    plain = _PlainBuilding(stream, clock=lambda: clock[0])
     for seconds, seen in ((0.0, 0), (1.0, 10), (11.0, 40), (12.0, 50)):
         clock[0] = seconds
         plain.show(dataclasses.replace(PROGRESS, seen=seen))

@@ -22,7 +22,7 @@ from autotune.kernels.gemm import FAMILY, GemmProblem
 from autotune.lookup import Match, TuningTable
 from autotune.space import SearchSpace
 from autotune.store import Store
-from autotune.trial import Provenance, Winner
+from autotune.trial import Provenance, Verdict, Winner
 
 ADRENO = Device(
     slug="adreno-730",
@@ -76,7 +76,7 @@ ODD: tuple[dict[str, Any], ...] = (
 def make_winner(device: Device, problem: Problem, configuration: Configuration, **values: Any) -> Winner:
     known: dict[str, Any] = {
         "time_ns": 1e7 / 3, "default_ns": 2e7 / 3, "baseline_ns": 1e7, "gain_low": 1.9, "gain_high": 2.1, "samples": 30,
-        "is_default": False, "provenance": PROVENANCE,
+        "is_default": False, "verdict": Verdict.FASTER, "verifications": 60, "provenance": PROVENANCE,
     }  # fmt: skip
     return Winner(device=device.slug, problem=problem, configuration=configuration, **{**known, **values})
 

@@ -2,12 +2,14 @@
 
 import math
 import random
+import re
 from collections.abc import Callable
 from dataclasses import replace
-from typing import cast
+from typing import Any, cast
 
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 
 import autotune.measure
 from autotune.device.session import Session
@@ -16,7 +18,7 @@ from autotune.family import Buffer, Configuration, Device, KernelFamily, Launch,
 from autotune.kernels.gemm import FAMILY, Gemm, GemmProblem
 from autotune.kernels.gemm.planning import plan_gemm
 from autotune.kernels.gemm.reference import GemmCase
-from autotune.measure import Measurer, probing, timing
+from autotune.measure import FRESH_INPUTS, Measurer, probing, timing
 from autotune.measure.probing import Probe, clipped, group_count
 from autotune.measure.timing import Sample, Stopwatch
 from autotune.render import render, template_hash
@@ -131,6 +133,61 @@ def test_wrong_kernels_are_found(
     assert trial.state is TrialState.WRONG_RESULT, trial.message
     assert trial.measurement is None
     assert trial.time_ns == math.inf
+
+
+class FickleSession(Session):
+    """A device whose every tenth result is wrong in one place, or differs in its last bit alone."""
+
+    runs = 0
+    spoil: Callable[[Any], Any] = staticmethod(lambda value: value)
+
+    def read(self, memory: Any, values: NDArray[Any]) -> None:
+        super().read(memory, values)
+        self.runs += 1
+        if self.runs % 10 == 0:
+            values[7] = self.spoil(values[7])
+
+
+@pytest.mark.parametrize(
+    ("spoil", "state", "runs"),
+    [
+        (lambda value: value, TrialState.COMPLETE, 20),
+        (lambda value: np.nextafter(value, np.float32(9)), TrialState.COMPLETE, 20),
+        (lambda value: value + np.float32(1), TrialState.WRONG_RESULT, 10),
+        (lambda value: np.float32(np.nan), TrialState.WRONG_RESULT, 10),
+    ],
+)
+def test_many_verifications_find_what_is_wrong_now_and_then(
+    pocl: Device, monkeypatch: pytest.MonkeyPatch, spoil: Callable[[Any], Any], state: TrialState, runs: int
+) -> None:
+    references: list[Any] = []
+    judge = GemmCase.error_ratio
+
+    def counted(case: GemmCase, outputs: Any) -> float:
+        references.append(case)
+        return judge(case, outputs)
+
+    monkeypatch.setattr(GemmCase, "error_ratio", counted)
+    session = FickleSession(pocl.selector)
+    session.spoil = spoil
+    job = replace(quick(pocl, GemmProblem(m=13, n=24, k=17), TILE), verifications=20)
+    trial = Measurer(session).measure(job)
+    assert (trial.state, session.runs) == (state, runs)
+    if state is TrialState.COMPLETE:
+        assert len(set(references)) == FRESH_INPUTS
+        differing = 2 if spoil(np.float32(0.5)) != 0.5 else 0
+        assert FRESH_INPUTS + differing <= len(references) <= FRESH_INPUTS + 2 * differing
+    else:
+        assert re.search(r"\(run \d+ of 20, inputs of seed \d+\)|inf times", trial.message)
+
+
+def test_what_is_written_is_poisoned_before_each_of_many_runs(
+    pocl: Device, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(autotune.measure, "render", lambda *_: "__kernel void gemm() { }")
+    monkeypatch.setattr(Session, "bind", lambda *_: None)
+    lazy = replace(quick(pocl, GemmProblem(m=13, n=24, k=17), TILE), verifications=20)
+    assert Measurer(Session(pocl.selector)).measure(lazy).state is TrialState.WRONG_RESULT
 
 
 def test_what_does_not_compile_is_told_with_the_log(

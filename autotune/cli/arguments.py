@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 import autotune
-from autotune.cli import building, commands, exporting, run
+from autotune.cli import building, checking, commands, exporting, run
 from autotune.errors import UsageError
 from autotune.family import family_names
 
@@ -31,7 +31,10 @@ def make_parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--version", action="version", version=f"autotune {autotune.__version__}")
     subparsers = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
-    for add in (_add_devices, _add_presets, _add_run, _add_compile, _add_lookup, _add_export, _add_import):
+    for add in (
+        _add_devices, _add_presets, _add_run, _add_verify, _add_status, _add_compile, _add_lookup, _add_export,
+        _add_import,
+    ):  # fmt: skip
         add(subparsers)
     return parser
 
@@ -77,6 +80,18 @@ def _add_shape(parser: argparse.ArgumentParser, meaning: str) -> None:
         default=[],
         help=f"{meaning}; one value each, quoted where it has words: "
         '512,512,512 "64,64,64 nt float16 batch=12"; for reduce BATCH,CHANNELS[,operation[,dtype]]',
+    )
+
+
+def _add_shapes(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--shapes",
+        metavar="FILE",
+        type=Path,
+        action="append",
+        default=[],
+        help="one shape a line, SHAPE [words of the shape] [xCOUNT] [label], # begins a comment; "
+        "or CSV with the header m,n,k,calls,label",
     )
 
 
@@ -132,15 +147,7 @@ def _add_run(subparsers: Any) -> None:
     _add_device(parser)
     _add_family(parser, "of the shapes given here; a preset knows its own")
     _add_shape(parser, "a shape to tune for")
-    parser.add_argument(
-        "--shapes",
-        metavar="FILE",
-        type=Path,
-        action="append",
-        default=[],
-        help="one shape a line, SHAPE [words of the shape] [xCOUNT] [label], # begins a comment; "
-        "or CSV with the header m,n,k,calls,label",
-    )
+    _add_shapes(parser)
     parser.add_argument(
         "--preset", metavar="NAME", action="append", default=[], help="the products of a network; see autotune presets"
     )
@@ -161,6 +168,38 @@ def _add_run(subparsers: Any) -> None:
         help="begin with what crashed, hung or was running when an earlier run was killed; otherwise never run again",
     )
     parser.add_argument("--quiet", action="store_true", help="no progress, only the final table")
+    _add_database(parser)
+    _add_json(parser)
+
+
+def _add_verify(subparsers: Any) -> None:
+    parser = _add(
+        subparsers,
+        "verify",
+        checking.verify_command,
+        "Verify and time what is tuned again; what fails or lost its lead gives way to the next best or the default.",
+        "verify --device adreno",
+        "verify --device cpu --shape 512,512,512 --json",
+    )
+    _add_device(parser)
+    _add_family(parser, "all that are tuned when left out; gemm for shapes given here", default=None)
+    _add_shape(parser, "a tuned shape to verify, instead of all")
+    _add_shapes(parser)
+    parser.add_argument("--quiet", action="store_true", help="no progress, only the final table")
+    _add_database(parser)
+    _add_json(parser)
+
+
+def _add_status(subparsers: Any) -> None:
+    parser = _add(
+        subparsers,
+        "status",
+        checking.status_command,
+        "Tell for each device what is tuned, what is out of date, and how the trials ended.",
+        "status",
+        "status --device adreno --json",
+    )
+    _add_device(parser, required=False)
     _add_database(parser)
     _add_json(parser)
 

@@ -13,6 +13,8 @@ if TYPE_CHECKING:
     from autotune.compiling import Report, Spread
     from autotune.family import Problem
     from autotune.search import Outcome
+    from autotune.search.overview import Overview
+    from autotune.search.rechecking import Recheck
     from autotune.trial import Calibration, Request, Winner
 
 
@@ -81,6 +83,32 @@ def plain_winner(winner: "Winner") -> dict[str, Any]:
         "samples": winner.samples,
         "is_default": winner.is_default,
         "is_final": winner.is_final,
+        "verdict": winner.verdict.value,
+        "verifications": winner.verifications,
+    }
+
+
+def plain_recheck(recheck: "Recheck") -> dict[str, Any]:
+    return {
+        "problem": recheck.before.problem.to_dict(),
+        "result": recheck.standing.value,
+        "message": recheck.message,
+        "before": plain_winner(recheck.before),
+        "after": plain_winner(recheck.after) if recheck.after else None,
+    }
+
+
+def plain_overview(overview: "Overview") -> dict[str, Any]:
+    return {
+        "device": overview.device,
+        "driver": overview.driver,
+        "problems": overview.problems,
+        "verdicts": dict(overview.verdicts),
+        "stale_problems": overview.stale_problems,
+        "stale": dict(overview.stale),
+        "last_measured": overview.last_measured,
+        "trials": dict(overview.trials),
+        "set_aside": dict(overview.set_aside),
     }
 
 

@@ -16,7 +16,9 @@ from autotune.errors import AutotuneError, ConfigurationError, ProblemError, Usa
 from autotune.family import find_family
 
 if TYPE_CHECKING:
-    from autotune.family import Device
+    from pathlib import Path
+
+    from autotune.family import Device, Problem
     from autotune.search import Budget, Outcome
     from autotune.store import Quarantined
     from autotune.trial import Request
@@ -71,15 +73,22 @@ def _tell_lost(lost: "Sequence[Quarantined]") -> None:
 
 def _requests(options: argparse.Namespace) -> "list[Request]":
     """All shapes asked for, equal ones merged, in order. Raises UsageError."""
-    from autotune.presets import merge, preset, read_shapes
-    from autotune.trial import Request
+    from autotune.presets import merge, preset
 
-    problem_type = find_family(options.family).problem_type
-    requests = [Request(problem=problem_type.parse(text)) for text in options.shape]
-    for path in options.shapes:
-        requests += read_shapes(path, problem_type)
+    requests = read_requests(find_family(options.family).problem_type, options.shape, options.shapes)
     for name in options.preset:
         requests += preset(name)
+    return merge(requests)
+
+
+def read_requests(problem_type: "type[Problem]", shapes: Sequence[str], files: "Sequence[Path]") -> "list[Request]":
+    """Those of the command line and of files, equal ones merged, in order. Raises UsageError."""
+    from autotune.presets import merge, read_shapes
+    from autotune.trial import Request
+
+    requests = [Request(problem=problem_type.parse(text)) for text in shapes]
+    for path in files:
+        requests += read_shapes(path, problem_type)
     return merge(requests)
 
 

@@ -14,7 +14,7 @@ from typing import Any, get_args, get_origin
 
 from autotune.errors import ProblemError, TableError
 from autotune.family import Configuration, Device, DeviceLimits, KernelFamily, Problem, family_names, find_family
-from autotune.trial import Provenance, Winner
+from autotune.trial import Provenance, Verdict, Winner
 
 FORMAT = "autotune-table"
 SCHEMA_VERSION = 1
@@ -34,6 +34,8 @@ DEVICE_TEXTS = ("vendor", "model", "platform", "name", "version", "opencl_c_vers
 PROVENANCE_TEXTS = ("driver", "template_hash", "tool_version", "measured_at")
 
 _MEASURED = ("time_ns", "default_ns", "baseline_ns", "gain_low", "gain_high", "samples", "is_default")
+_LATER = ("verdict", "verifications")
+"""Not in the first tables."""
 _DERIVED = ("gflops", "gain_over_default", "gain_over_baseline")
 _UNPRINTABLE = re.compile(
     "[\0-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff\ufeff\ufffe\uffff]"
@@ -269,10 +271,11 @@ def _read_entries(slug: str, node: _Node) -> list[Winner]:
 
 
 def _read_entry(slug: str, node: _Node) -> Winner:
-    members = node.record(("family", "problem", "configuration", *_MEASURED, "provenance"), _DERIVED)
+    members = node.record(("family", "problem", "configuration", *_MEASURED, "provenance"), (*_DERIVED, *_LATER))
     family = _read_family(members["family"])
     problem = _read_problem(members["problem"], family)
     time_ns = members["time_ns"].number(MAX_TIME_NS)
+    samples, is_default = members["samples"].whole(2**31 - 1), members["is_default"].truth()
     if problem.flops / time_ns * 1e9 > MAX_FLOPS_PER_SECOND:
         raise members["time_ns"].wrong(f"{time_ns:g} ns for {problem.label} is faster than any device")
     winner = Winner(
@@ -284,8 +287,10 @@ def _read_entry(slug: str, node: _Node) -> Winner:
         baseline_ns=_optional(members["baseline_ns"], MAX_TIME_NS),
         gain_low=_gain(members["gain_low"]),
         gain_high=_gain(members["gain_high"]),
-        samples=members["samples"].whole(2**31 - 1),
-        is_default=members["is_default"].truth(),
+        samples=samples,
+        is_default=is_default,
+        verdict=_read_verdict(members.get("verdict")) or Verdict.presumed(samples=samples, is_default=is_default),
+        verifications=members["verifications"].whole(2**31 - 1) if "verifications" in members else 0,
         provenance=_read_provenance(members["provenance"]),
         source="imported",
     )
@@ -333,6 +338,13 @@ def _read_provenance(node: _Node) -> Provenance:
     if not _MOMENT.fullmatch(texts["measured_at"]):
         raise members["measured_at"].wrong("must be a moment in UTC such as 2026-01-31T12:00:00Z")
     return Provenance(space_version=members["space_version"].whole(2**31 - 1), **texts)
+
+
+def _read_verdict(node: _Node | None) -> Verdict | None:
+    known = [verdict.value for verdict in Verdict]
+    if node is not None and node.value not in known:
+        raise node.wrong(f"must be one of {', '.join(known)}")
+    return Verdict(node.value) if node is not None else None
 
 
 def _optional(node: _Node, most: float) -> float | None:

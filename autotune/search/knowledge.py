@@ -8,9 +8,10 @@ from autotune.family import Configuration, Device, KernelFamily, Problem, find_f
 from autotune.profile import Profile
 from autotune.render import template_hash
 from autotune.search.drift import SENTINEL, Drift
+from autotune.search.judging import Decision, Gain
 from autotune.search.quarantine import quarantine_of
 from autotune.store import Store, StoredTrial
-from autotune.trial import QUARANTINED_STATES, Provenance, Timer, Trial, TrialState, Winner
+from autotune.trial import QUARANTINED_STATES, Provenance, Timer, Trial, TrialState, Verdict, Winner
 
 
 class Knowledge:
@@ -85,6 +86,13 @@ class Knowledge:
         sound = [t for t in self.known.values() if t.state is TrialState.COMPLETE and not self.is_quarantined(t)]
         return sorted(sound, key=lambda t: t.time_ns)
 
+    @property
+    def stale_ranking(self) -> list[Configuration]:
+        """Configurations that ran right before something changed and never failed, fastest first."""
+        failed = {s.trial.configuration for s in self.stale if s.trial.state is not TrialState.COMPLETE}
+        by_time = sorted(self.stale, key=lambda s: s.trial.time_ns)
+        return [c for c in dict.fromkeys(s.trial.configuration for s in by_time) if c not in failed]
+
     def provenance(self, configuration: Configuration) -> Provenance:
         """Of a trial measured now."""
         return Provenance(
@@ -103,33 +111,30 @@ class Knowledge:
         best = ranking[0]
         reference = self.known.get(self.default, best)
         default_ns = reference.time_ns if reference.state is TrialState.COMPLETE else best.time_ns
-        gain = default_ns / best.time_ns
-        winner = self.winner(best.configuration, best.time_ns, default_ns, (gain, gain), samples=0)
+        ratio = default_ns / best.time_ns
+        gain = Gain(ratio=ratio, low=ratio, high=ratio)
+        decision = Decision(configuration=best.configuration, gain=gain, verdict=Verdict.PROVISIONAL)
+        winner = self.winner(decision, best.time_ns, samples=0, verifications=0)
         self._store.record_winner(winner)
         return winner
 
-    def winner(
-        self,
-        configuration: Configuration,
-        time_ns: float,
-        default_ns: float,
-        interval: tuple[float, float],
-        samples: int,
-    ) -> Winner:
-        """A decision for a configuration; `interval` is of its gain over the default."""
+    def winner(self, decision: Decision, time_ns: float, *, samples: int, verifications: int) -> Winner:
+        """What is stored of a decision."""
         baseline = self.known.get(self.family.baseline)
         return Winner(
             device=self.device.slug,
             problem=self.problem,
-            configuration=configuration,
+            configuration=decision.configuration,
             time_ns=time_ns,
-            default_ns=default_ns,
+            default_ns=decision.gain.ratio * time_ns,
             baseline_ns=baseline.time_ns if baseline and baseline.state is TrialState.COMPLETE else None,
-            gain_low=interval[0],
-            gain_high=interval[1],
+            gain_low=decision.gain.low,
+            gain_high=decision.gain.high,
             samples=samples,
-            is_default=configuration == self.default,
-            provenance=self.provenance(configuration),
+            is_default=decision.configuration == self.default,
+            verdict=decision.verdict,
+            verifications=verifications,
+            provenance=self.provenance(decision.configuration),
         )
 
     def _recall(self, stored: StoredTrial) -> None:

@@ -124,11 +124,11 @@ class ProblemSearch:
         return self._limits.trials is not None and self._new_trials >= self._limits.trials
 
     def _finals_seconds(self) -> float:
-        """How long the finals are going to take, from how long trials took without building."""
+        """How long the finals may take, from how long trials took without building."""
         if math.isinf(self._limits.seconds):
             return 0.0
-        jobs = finals.ROUNDS * (finals.FINALISTS + 1)
-        return min(self.FINALS_SHARE * self._limits.seconds, jobs * self._bench.typical_seconds)
+        foreseen = finals.foreseen_seconds(self._knowledge.best_ns, self._bench.typical_seconds)
+        return min(self.FINALS_SHARE * self._limits.seconds, foreseen)
 
     def _measure_prepared(self, prepared: Prepared, meanwhile: Callable[[], None] | None) -> Trial:
         """A new trial of what was built in advance; what did not build, or was run before, is not run."""

@@ -17,6 +17,8 @@ class Proposals:
     """Configurations not measured yet, those first that promise most."""
 
     NEAR_PROBLEMS = 2
+    STALE = 5
+    """Configurations measured again first after a change of driver, template or space."""
 
     def __init__(self, knowledge: Knowledge, space: SearchSpace, store: Store, seed: int) -> None:
         self._knowledge = knowledge
@@ -75,14 +77,14 @@ class Proposals:
         return study
 
     def _promising(self) -> list[Configuration]:
-        """What to try first: the best of before a change, winners of this and near problems, the profile's starts."""
+        """What to try first: winner and best of before a change, winners of near problems, the profile's starts."""
         knowledge = self._knowledge
-        stale = sorted(knowledge.stale, key=lambda s: s.trial.time_ns)[:3]
         winners = self._store.best(knowledge.device.slug, knowledge.family.name)
         comparable = [w for w in winners if w.problem.is_comparable(knowledge.problem)]
         near = sorted(comparable, key=lambda w: _distance(w.problem, knowledge.problem))
         wanted = [
-            *(s.trial.configuration for s in stale if s.trial.state is TrialState.COMPLETE),
+            *(w.configuration for w in near if w.problem == knowledge.problem),
+            *knowledge.stale_ranking[: self.STALE],
             *(w.configuration for w in near[: self.NEAR_PROBLEMS]),
             *knowledge.starts,
         ]

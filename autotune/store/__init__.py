@@ -72,6 +72,16 @@ class StoredTrial:
 
 
 @dataclass(frozen=True, kw_only=True)
+class TrialCounts:
+    """The trials of a device, under every driver."""
+
+    by_state: dict[str, int]
+    """By the value of TrialState."""
+    last_measured: str
+    """UTC, ISO 8601; empty without trials."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class ExampleBuild:
     """A build with one problem and configuration that render to its source."""
 
@@ -189,6 +199,19 @@ class Store:
             return found
 
         return self._read(read)
+
+    def trial_counts(self, device_slug: str) -> TrialCounts:
+        """How many trials ended in which state, and when the last was."""
+        query = (
+            select(TrialRow.state, func.count(), func.max(TrialRow.measured_at))
+            .join(DeviceRow, DeviceRow.id == TrialRow.device_id)
+            .where(DeviceRow.slug == device_slug)
+            .group_by(TrialRow.state)
+            .order_by(TrialRow.state)
+        )
+        rows = self._read(lambda session: session.execute(query).all())
+        last = max((moment for _, _, moment in rows), default="")
+        return TrialCounts(by_state={state: count for state, count, _ in rows}, last_measured=last)
 
     def add_builds(self, device: Device, builds: Sequence[ExampleBuild]) -> None:
         """Add builds to the ledger, all or none."""

@@ -25,7 +25,7 @@ from sqlalchemy import (
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 
 from autotune.family import Configuration, Device, DeviceLimits, Problem, find_family
-from autotune.trial import Build, BuildState, Measurement, Provenance, Timer, Trial, TrialState, Winner
+from autotune.trial import Build, BuildState, Measurement, Provenance, Timer, Trial, TrialState, Verdict, Winner
 
 APPLICATION_ID = 0x4154554E
 """Marks an SQLite file as a database of this project ("ATUN" in its header)."""
@@ -156,6 +156,7 @@ class WinnerRow(_ProvenanceColumns, Base):
         CheckConstraint("source IN ('measured', 'imported')", name="source"),
         CheckConstraint("time_ns > 0", name="time_ns"),
         CheckConstraint("samples >= 0", name="samples"),
+        CheckConstraint("verifications >= 0", name="verifications"),
     )
 
     id: Mapped[int] = mapped_column(primary_key=True)
@@ -172,6 +173,8 @@ class WinnerRow(_ProvenanceColumns, Base):
     samples: Mapped[int]
     is_default: Mapped[bool]
     source: Mapped[str] = mapped_column(String(16))
+    verdict: Mapped[str] = mapped_column(String(16))
+    verifications: Mapped[int]
 
 
 BEST = Table(
@@ -184,6 +187,7 @@ BEST = Table(
     Column("samples", Integer),
     *(Column(name) for name in ("is_default", "source", "driver", "template_hash")),
     *(Column(name) for name in ("space_version", "tool_version", "measured_at", "spec", "default_ns", "baseline_ns")),
+    *(Column(name) for name in ("verdict", "verifications")),
 )
 """The view: the winner that holds for each device, family and problem."""
 
@@ -305,6 +309,8 @@ def winner_row(winner: Winner, problem_id: int) -> WinnerRow:
         samples=winner.samples,
         is_default=winner.is_default,
         source=winner.source,
+        verdict=winner.verdict.value,
+        verifications=winner.verifications,
         **_provenance_columns(winner.provenance),
     )
 
@@ -322,6 +328,8 @@ def to_winner(row: Any) -> Winner:
         gain_high=_number(row.gain_high),
         samples=row.samples,
         is_default=bool(row.is_default),
+        verdict=Verdict(row.verdict),
+        verifications=row.verifications,
         provenance=to_provenance(row),
         source=row.source,
     )
