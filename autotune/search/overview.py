@@ -73,6 +73,10 @@ def _overview(store: Store, slug: str, driver: str, winners: list[Winner]) -> Ov
     )
 
 
-def _set_aside(store: Store, slug: str, driver: str) -> dict[str, int]:  # noqa: ARG001
-    """Configurations in flight and in quarantine under a driver, by that word. The ledger tells of neither yet."""
-    return {}
+def _set_aside(store: Store, slug: str, driver: str) -> dict[str, int]:
+    """Configurations in flight and in quarantine under a driver, by that word."""
+    counts = {
+        "in flight": len(store.in_flight(slug, driver)),
+        "in quarantine": len(store.quarantined(slug, driver)),
+    }
+    return {word: count for word, count in counts.items() if count}
