@@ -392,7 +392,7 @@ def test_limits_follow_the_search_within_bounds(store: Store, monkeypatch: pytes
 
 
 @pytest.mark.parametrize(
-    ("build_s", "run_s", "expected"), [(0.5, 0.1, (20.0, 15.0)), (3.0, 3.0, (30.0, 24.0)), (30.0, 20.0, (60.0, 30.0))]
+    ("build_s", "run_s", "expected"), [(0.5, 0.1, (20.0, 20.0)), (6.0, 5.0, (30.0, 25.0)), (30.0, 20.0, (60.0, 30.0))]
 )
 def test_limits_are_a_few_times_the_usual(build_s: float, run_s: float, expected: tuple[float, float]) -> None:
     from autotune.search.time_limits import TimeLimits

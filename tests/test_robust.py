@@ -2,7 +2,9 @@
 
 import contextlib
 import dataclasses
+import os
 import random
+import signal
 import sqlite3
 import subprocess
 import sys
@@ -138,6 +140,19 @@ def test_a_failure_in_a_used_context_is_judged_again_in_a_fresh_one(pocl: Device
         spoilt = worker.pid
         assert worker.run(dataclasses.replace(job, seed=FINE)).state is TrialState.COMPLETE
         assert worker.pid != spoilt
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="POSIX signals")
+def test_a_worker_killed_from_outside_ends_its_trial_as_crashed(pocl: Device) -> None:
+    job = Job(selector=pocl.selector, problem=PROBLEM, configuration=FAMILY.baseline, samples=1, min_sample_ns=1000)
+    with Worker(EVIL) as worker:
+        assert worker.run(job).state is TrialState.COMPLETE
+        assert worker.pid is not None
+        threading.Timer(0.5, os.kill, (worker.pid, signal.SIGKILL)).start()
+        killed = worker.run(dataclasses.replace(job, seed=NEVER_ENDING))
+        assert killed.state is TrialState.CRASHED
+        assert "killed by SIGKILL" in killed.message
+        assert worker.run(job).state is TrialState.COMPLETE
 
 
 def test_a_child_is_replaced_after_many_trials_and_when_it_has_grown(

@@ -1,20 +1,24 @@
-"""How long a trial may build and run: a few times what building usually takes and the best runs, in this search."""
+"""How long a trial may build and run: a few times what building usually takes and the best runs, in this search.
+
+What is usual is a high quantile of recent trials, not their median: other programs on the machine, and drivers that
+finish compiling at the first launch as PoCL does, make some sound trials many times slower than most.
+"""
 
 import statistics
 from collections import deque
+from collections.abc import Collection
 
 from autotune.trial import Job, Trial
 
 LEAST_TRIALS = 3
 """Complete ones, before which only the job's own limits hold."""
 RECENT_TRIALS = 20
-BUILD_FACTOR = 10.0
+USUAL_PERCENT = 90
+FACTOR = 5.0
 LEAST_BUILD_S = 20.0
 """Some configurations unroll far more than the usual ones."""
-RUN_FACTOR = 8.0
-LEAST_RUN_S = 15.0
-"""Verifying tiny kernels takes time on the host, more so when others use it too; and some drivers, as PoCL, finish
-compiling at the first launch: with 5 times and 10 s, a large tile was cut on a machine under heavy load."""
+LEAST_RUN_S = 20.0
+"""Verifying tiny kernels takes time on the host, and PoCL compiles a large tile for seconds when it is launched."""
 
 
 class TimeLimits:
@@ -40,16 +44,20 @@ class TimeLimits:
         """Seconds the job may build, at most its own limit."""
         if len(self._build_s) < LEAST_TRIALS:
             return job.build_limit_s
-        return min(job.build_limit_s, max(LEAST_BUILD_S, BUILD_FACTOR * statistics.median(self._build_s)))
+        return min(job.build_limit_s, max(LEAST_BUILD_S, FACTOR * _usual(self._build_s)))
 
     def run_s(self, job: Job) -> float:
         """Seconds the job may run, at most its own limit."""
         if len(self._run_s) < LEAST_TRIALS:
             return job.run_limit_s
-        usual_s = max(self._best_run_s, self.typical_run_s)
-        return min(job.run_limit_s, max(LEAST_RUN_S, RUN_FACTOR * usual_s))
+        usual_s = max(self._best_run_s, _usual(self._run_s))
+        return min(job.run_limit_s, max(LEAST_RUN_S, FACTOR * usual_s))
 
     @property
     def typical_run_s(self) -> float:
         """What recent trials took without building; 0 before the first."""
         return statistics.median(self._run_s) if self._run_s else 0.0
+
+
+def _usual(seconds: Collection[float]) -> float:
+    return statistics.quantiles(seconds, n=100, method="inclusive")[USUAL_PERCENT - 1]
