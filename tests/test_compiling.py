@@ -415,10 +415,16 @@ def test_a_database_of_the_first_schema_gets_the_ledger_and_keeps_its_rows(
     path = tmp_path / "old.sqlite"
     upgrade: Callable[[Config, str], None] = command.upgrade
     trial = Trial(configuration=FAMILY.baseline, state=TrialState.CRASHED, message="old")
+    with Store.open(tmp_path / "new.sqlite") as new:
+        new.add_trial(DEVICE, PROBLEM, trial, PROVENANCE)
     with monkeypatch.context() as patch:
         patch.setattr(command, "upgrade", lambda config, _: upgrade(config, "0001"))
-        with Store.open(path) as old:
-            old.add_trial(DEVICE, PROBLEM, trial, PROVENANCE)
+        Store.open(path).close()
+    with closing(sqlite3.connect(path)) as old, old:
+        old.execute("ATTACH ? AS new", (str(tmp_path / "new.sqlite"),))
+        for table in ("devices", "problems", "trials"):
+            columns = ", ".join(name for _, name, *_ in old.execute(f"PRAGMA table_info({table})"))
+            old.execute(f"INSERT INTO {table} ({columns}) SELECT {columns} FROM new.{table}")
     assert rows(path, "SELECT version_num FROM alembic_version") == [("0001",)]
     assert rows(path, "SELECT name FROM sqlite_master WHERE name = 'builds'") == []
     with Store.open(path) as store:
