@@ -416,21 +416,16 @@ def test_a_database_of_the_first_schema_gets_the_ledger_and_keeps_its_rows(
     path = tmp_path / "old.sqlite"
     upgrade: Callable[[Config, str], None] = command.upgrade
     trial = Trial(configuration=FAMILY.baseline, state=TrialState.CRASHED, message="old")
+    with Store.open(tmp_path / "new.sqlite") as new:
+        new.add_trial(DEVICE, PROBLEM, trial, PROVENANCE)
     with monkeypatch.context() as patch:
         patch.setattr(command, "upgrade", lambda config, _: upgrade(config, "0001"))
         Store.open(path).close()
-    with closing(sqlite3.connect(path)) as old:
-        # In the words of that time: models and methods of today know more columns and tables.
-        devices = "INSERT INTO devices VALUES (1, 'f', ?, '', '', 'cpu', '', '', '', '', '1.0', '{}')"
-        old.execute(devices, (DEVICE.slug,))
-        old.execute("INSERT INTO problems VALUES (1, 'gemm', ?, '', 1, 1, 1, 1.0)", (PROBLEM.key,))
-        old.execute(
-            "INSERT INTO trials (device_id, problem_id, purpose, configuration, algorithm, state, message, seed,"
-            " driver, template_hash, space_version, tool_version, measured_at)"
-            " VALUES (1, 1, 'search', ?, '', 'crashed', 'old', 0, '1.0', '', 1, '', '')",
-            (trial.configuration.key,),
-        )
-        old.commit()
+    with closing(sqlite3.connect(path)) as old, old:
+        old.execute("ATTACH ? AS new", (str(tmp_path / "new.sqlite"),))
+        for table in ("devices", "problems", "trials"):
+            columns = ", ".join(name for _, name, *_ in old.execute(f"PRAGMA table_info({table})"))
+            old.execute(f"INSERT INTO {table} ({columns}) SELECT {columns} FROM new.{table}")
     assert rows(path, "SELECT version_num FROM alembic_version") == [("0001",)]
     assert rows(path, "SELECT name FROM sqlite_master WHERE name = 'builds'") == []
     with Store.open(path) as store:

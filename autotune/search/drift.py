@@ -37,7 +37,9 @@ class Drift:
         self.sentinel: Configuration | None = None
         """The configuration whose next run tells of a change."""
         self._references: dict[Configuration, float] = {}
-        """Times at a slowdown of 1, each of a run that was not picked for being fast."""
+        """Paces at a slowdown of 1, each of a run that was not picked for being fast."""
+        self._is_settled = False
+        """Whether the first reference has been checked: nothing else showed what it is worth."""
         self._since: list[Trial] = []
         """Complete trials since the sentinel last ran, as measured."""
         self._suspected: float | None = None
@@ -66,6 +68,9 @@ class Drift:
             self._anchor(run)
             return []
         self.sentinel = run.configuration
+        if not self._is_settled:
+            self._is_settled = True
+            self._references[run.configuration] = min(self._references[run.configuration], _pace(run))
         slowdown = self._judged(run)
         if slowdown is None:
             return []
@@ -75,12 +80,12 @@ class Drift:
 
     def _anchor(self, run: Trial) -> None:
         self.sentinel = run.configuration
-        self._references[run.configuration] = run.time_ns / self.slowdown
+        self._references[run.configuration] = _pace(run) / self.slowdown
 
     def _judged(self, run: Trial) -> float | None:
         """The new slowdown; None while it is the old one, or a change waits for its confirmation."""
         noise = max(NOISE, _spread(run))
-        seen = run.time_ns / self._references[run.configuration]
+        seen = _pace(run) / self._references[run.configuration]
         if self._suspected is not None:
             seen = min(seen, self._suspected, key=lambda s: _change(s, self.slowdown))
         if _change(seen, self.slowdown) <= noise:
@@ -115,6 +120,12 @@ def _divided(trial: Trial, slowdown: float) -> Trial:
         prepare_ns=measurement.prepare_ns / slowdown,
     )
     return dataclasses.replace(trial, measurement=faster)
+
+
+def _pace(run: Trial) -> float:
+    """The fastest sample: other work on the host slows some of them, a device that is slower slows all."""
+    assert run.measurement is not None
+    return min(run.measurement.samples_ns)
 
 
 def _change(a: float, b: float) -> float:
