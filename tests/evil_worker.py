@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import autotune.measure
+import autotune.measure.timing
 import autotune.worker
 from autotune.device.session import Session, event_ns
 from autotune.errors import LaunchError
@@ -55,7 +56,7 @@ def no_memory(*_: Any) -> None:
 def prepare(behaviour: int) -> None:
     source = SOURCES.get(behaviour)
     vars(autotune.measure)["render"] = lambda *a: source or render(*a)
-    vars(autotune.measure)["event_ns"] = (lambda _: 0) if behaviour == ZERO_TIMERS else event_ns
+    vars(autotune.measure.timing)["event_ns"] = (lambda _: 0) if behaviour == ZERO_TIMERS else event_ns
     Session.bind = (lambda *_: None) if source else _bind  # type: ignore[method-assign]
     failing: dict[int, Any] = {NO_DEVICE_MEMORY: allocate, NO_HOST_MEMORY: no_memory}
     Session.allocate = failing.get(behaviour, _allocate)  # type: ignore[method-assign]

@@ -15,6 +15,7 @@ from autotune.kernels.gemm import FAMILY, GemmProblem
 from autotune.profile import find_profile
 from autotune.search import Budget, Outcome, tune
 from autotune.search.ahead import Ahead, builders_for
+from autotune.search.bench import Bench
 from autotune.search.knowledge import Knowledge
 from autotune.search.proposals import Proposals
 from autotune.space import SearchSpace
@@ -59,7 +60,8 @@ def ahead_of(store: Store, device: Device, builds: FakeBuilds) -> Ahead:
     profile = find_profile(device)
     knowledge = Knowledge(device, profile, PROBLEM, store)
     space = SearchSpace(FAMILY, PROBLEM, device.limits, algorithms=["microtile"])
-    return Ahead(Proposals(knowledge, space, store, seed=0), knowledge, builds)
+    bench = Bench(knowledge, profile, store, FakeWorker(lambda _: 1000.0))
+    return Ahead(Proposals(knowledge, space, store, seed=0), knowledge, bench, builds)
 
 
 def test_a_device_of_its_own_is_never_without_builds_under_way(store: Store) -> None:
@@ -116,6 +118,19 @@ def test_a_processor_takes_turns_between_building_and_measuring(store: Store) ->
     assert ahead.next(1.0) is not None
     assert len(builds.jobs) == 4
     assert all(job.launches for job in builds.jobs)
+
+
+def test_what_is_launched_while_it_is_built_is_in_flight(store: Store) -> None:
+    builds = FakeBuilds(2, ends=lambda number: number < 2)
+    ahead = ahead_of(store, CPU, builds)
+    prepared = ahead.next(1.0)
+    assert prepared is not None
+    held = {flight.configuration for flight in store.in_flight()}
+    assert len(held) == 2 and prepared.configuration in held
+    ahead.abandon()
+    assert store.in_flight() == []
+    assert ahead_of(store, GPU, builds).next(1.0, most=0) is None
+    assert store.in_flight() == []
 
 
 def test_nothing_is_built_that_the_budget_does_not_cover(store: Store) -> None:

@@ -18,9 +18,10 @@ from autotune.builder import BuilderPool
 from autotune.compiling import Sources
 from autotune.family import Configuration, Device, Plan, find_family
 from autotune.profile import find_profile
+from autotune.search.bench import Bench
 from autotune.search.knowledge import Knowledge
 from autotune.search.proposals import Proposals
-from autotune.trial import BUILD_LIMIT_S, Build, BuildJob, BuildState, TrialState
+from autotune.trial import Build, BuildJob, BuildState, TrialState
 
 
 class Builds(Protocol):
@@ -68,10 +69,10 @@ class Ahead:
         self,
         proposals: Proposals,
         knowledge: Knowledge,
+        bench: Bench,
         builds: Builds | None,
-        build_limit_s: Callable[[], float] = lambda: BUILD_LIMIT_S,
     ) -> None:
-        self._build_limit_s = build_limit_s
+        self._bench = bench
         self._proposals = proposals
         self._problem = knowledge.problem
         self._family = find_family(self._problem.family)
@@ -114,6 +115,7 @@ class Ahead:
         for future in self._building:
             future.cancel()
         self._building.clear()
+        self._bench.release()
 
     def _wanted(self, builders: int, measuring_seconds: float) -> int:
         """How many to have in hand: enough that measuring does not wait, few enough that proposals know the latest."""
@@ -128,6 +130,8 @@ class Ahead:
             if configuration is None:
                 return
             prepared = self._prepared(configuration)
+            if self._takes_turns:  # then building launches as well
+                self._bench.hold(configuration)
             assert self._builds is not None
             self._building[self._builds.submit(self._job(configuration))] = prepared
 
@@ -150,7 +154,7 @@ class Ahead:
     def _job(self, configuration: Configuration) -> BuildJob:
         plan = self._plan(configuration)
         job = self._sources.job(self._selector, configuration, plan, launches=self._takes_turns)
-        return dataclasses.replace(job, limit_s=self._build_limit_s())
+        return dataclasses.replace(job, limit_s=self._bench.build_limit_s)
 
     def _plan(self, configuration: Configuration) -> Plan:
         return self._family.plan(self._problem, configuration)

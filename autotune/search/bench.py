@@ -51,18 +51,25 @@ class Bench:
 
         `built_before_ns` is what building took before, elsewhere; `meanwhile` is called while the worker measures.
         """
-        knowledge = self._knowledge
         try:
-            self._store.begin_trial(knowledge.device, knowledge.problem, job.configuration, self._owner)
+            self.hold(job.configuration)
             trial = self._measure(job, built_before_ns, meanwhile)
             self.record(trial, purpose)
         except BaseException:
             # Ended in order, by Ctrl-C or an error: the configuration is not to blame. With a database that fails,
             # it stays in flight.
             with contextlib.suppress(StoreError):
-                self._store.abandon_trials(self._owner)
+                self.release()
             raise
         return trial
+
+    def hold(self, configuration: Configuration) -> None:
+        """A trial is in flight before it is measured: it is launched where it is built."""
+        self._store.begin_trial(self._knowledge.device, self._knowledge.problem, configuration, self._owner)
+
+    def release(self) -> None:
+        """Nothing is in flight any more."""
+        self._store.abandon_trials(self._owner)
 
     @property
     def typical_seconds(self) -> float:

@@ -88,17 +88,18 @@ class ProblemSearch:
                 break
             proposals.tell(self._measure_prepared(prepared, ahead.go_on))
             self._sentinel.look_if_due()
-            if self._knowledge.timer is not timer:  # what was known before tells nothing any more
+            if self._knowledge.timer is not timer and not self._is_over():  # what was known tells nothing any more
                 ahead.abandon()
                 (proposals, ahead), timer = self._begin(), self._knowledge.timer
         ahead.abandon()
 
     def _begin(self) -> tuple[Proposals, Ahead]:
         """The default is measured first, so that a search that is cut short never loses."""
+        self._programs.clear()
         if self._may_run_first(self._knowledge.default):
             self._measure(self._knowledge.default)
         proposals = Proposals(self._knowledge, self._space, self._store, self._seed)
-        return proposals, Ahead(proposals, self._knowledge, self._builds, lambda: self._bench.build_limit_s)
+        return proposals, Ahead(proposals, self._knowledge, self._bench, self._builds)
 
     @property
     def _trials_left(self) -> float:
@@ -140,23 +141,28 @@ class ProblemSearch:
         if twin is not None:
             trial = dataclasses.replace(twin, configuration=configuration, message=f"same as {twin.configuration}")
             return self._note(self._bench.record(trial))
-        trial = self._measure(configuration, build.build_ns if build else 0.0, meanwhile)
-        if trial.state is TrialState.COMPLETE:
-            self._programs[prepared.program] = trial
-        return trial
+        measured = self._run(configuration, build.build_ns if build else 0.0, meanwhile)
+        if measured.state is TrialState.COMPLETE:
+            self._programs[prepared.program] = measured
+        return self._note(measured)
 
-    def _measure(
+    def _measure(self, configuration: Configuration) -> Trial:
+        """One new trial of what was not built in advance."""
+        return self._note(self._run(configuration))
+
+    def _run(
         self, configuration: Configuration, build_ns: float = 0.0, meanwhile: Callable[[], None] | None = None
     ) -> Trial:
-        """One new trial; `build_ns` is what building it in advance took."""
+        """As measured and stored; `build_ns` is what building it in advance took."""
         job = dataclasses.replace(
             self._bench.job(configuration),
             give_up_above_ns=self.GIVE_UP_FACTOR * self._knowledge.best_ns * self._sentinel.slowdown,
         )
-        return self._note(self._sentinel.corrected(self._bench.run(job, "search", build_ns, meanwhile)))
+        return self._bench.run(job, "search", build_ns, meanwhile)
 
-    def _note(self, trial: Trial) -> Trial:
-        """Count, learn and tell a new trial of the search, which is stored already."""
+    def _note(self, measured: Trial) -> Trial:
+        """Count, learn and tell a new trial of the search, which is stored already; as the sentinel corrects it."""
+        trial = self._sentinel.corrected(measured)
         self._new_trials += 1
         self._count(trial)
         improved = trial.time_ns < self._knowledge.best_ns

@@ -131,8 +131,10 @@ class _Rechecking:
         return [c for c in dict.fromkeys(wanted) if not self._misfit(c)]
 
     def _misfit(self, configuration: Configuration) -> str:
-        """Why a configuration is none of today's search space; empty when it is."""
+        """Why a configuration is none of today's search space, or not to be run; empty when it is."""
         knowledge = self._knowledge
+        if configuration in knowledge.quarantine:
+            return "in quarantine, since it crashed, hung or was lost"
         try:
             reasons = knowledge.family.violations(knowledge.problem, configuration, knowledge.device.limits)
         except ConfigurationError as error:

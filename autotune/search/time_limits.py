@@ -47,8 +47,8 @@ class TimeLimits:
         return min(job.build_limit_s, max(LEAST_BUILD_S, FACTOR * _usual(self._build_s)))
 
     def run_s(self, job: Job) -> float:
-        """Seconds the job may run, at most its own limit."""
-        if len(self._run_s) < LEAST_TRIALS:
+        """Seconds the job may run, at most its own limit; all of that where it verifies often."""
+        if len(self._run_s) < LEAST_TRIALS or job.verifications:
             return job.run_limit_s
         usual_s = max(self._best_run_s, _usual(self._run_s))
         return min(job.run_limit_s, max(LEAST_RUN_S, FACTOR * usual_s))
