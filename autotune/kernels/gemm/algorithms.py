@@ -193,7 +193,6 @@ _LOCAL_TILE = Algorithm(
     parameters=(
         _parameter("work_group_m", (4, 8, 16, 32), "work-items along m"),
         _parameter("work_group_n", (4, 8, 16, 32), "work-items along n"),
-        _parameter("work_group_k", (1, 2, 4), "slices of a work-group that share k, each with tiles of its own"),
         _parameter("micro_tile_m", (1, 2, 4, 6, 8, 10, 12, 16), "rows of C a work-item computes"),
         _parameter("micro_tile_n", (1, 2, 4, 8, 16), "columns of C a work-item computes"),
         _parameter("tile_k", (8, 16, 32), "depth of the tiles in local memory"),
@@ -215,12 +214,7 @@ _LOCAL_TILE = Algorithm(
         _MULTIPLY_ADD,
     ),
     constraints=(
-        _constraint(
-            "work_group_fits_device",
-            "work_group_m * work_group_n * work_group_k <= max_work_group_size and work_group_n <= max_work_group_0 "
-            "and work_group_m * work_group_k <= max_work_group_1",
-            "the work-group exceeds what the device allows",
-        ),
+        _WORK_GROUP_LIMITS[1],
         _constraint(
             "vectors_fill_tile",
             "micro_tile_n % vector_width == 0",
@@ -248,7 +242,7 @@ _LOCAL_TILE = Algorithm(
         ),
         _constraint(
             "tiles_fit_local_memory",
-            "accumulator_bytes * work_group_k * stages * tile_k * (work_group_m * micro_tile_m + work_group_n * micro_tile_n "
+            "accumulator_bytes * stages * tile_k * (work_group_m * micro_tile_m + work_group_n * micro_tile_n "
             "+ 2 * local_padding) <= local_memory_bytes",
             "the tiles of A and B exceed local memory",
         ),
@@ -286,23 +280,6 @@ _LOCAL_TILE = Algorithm(
             "each part of k holds at least four tiles, and the parts of C fit 128 MiB",
         ),
         _constraint(
-            "slices_leave_work",
-            "work_group_k == 1 or (k >= 4 * split_k * work_group_k * tile_k and is_cpu == 0)",
-            "each slice of k holds at least four tiles; a CPU has nothing to fill",
-        ),
-        _constraint(
-            "slices_fill_device",
-            "work_group_k == 1 or (work_group_m * work_group_n <= 256 and (batch * m * n * split_k) "
-            "// (work_group_m * micro_tile_m * work_group_n * micro_tile_n) <= 4 * compute_units)",
-            "there are work-groups or work-items enough without slices",
-        ),
-        _constraint(
-            "slices_add_up_in_tiles",
-            "(work_group_k - 1) * work_group_m * work_group_n * micro_tile_n "
-            "<= work_group_k * stages * tile_k * (work_group_n * micro_tile_n + local_padding)",
-            "the tiles of B hold a row of every micro-tile while the slices add up",
-        ),
-        _constraint(
             "split_fills_device",
             "split_k == 1 or (batch * m * n * split_k) // (work_group_m * micro_tile_m * work_group_n * micro_tile_n) "
             "<= 32 * compute_units",
@@ -316,8 +293,8 @@ _LOCAL_TILE = Algorithm(
         ),
         _constraint(
             "copies_by_instruction",
-            "stages <= 2 or (has_ptx == 1 and mode == 'float32' and (a_load_width == 1 or trans_a == 1) "
-            "and (b_load_width == 1 or trans_b == 0))",
+            "stages <= 2 or (has_ptx == 1 and mode == 'float32' and edges == 'guard' "
+            "and (a_load_width == 1 or trans_a == 1) and (b_load_width == 1 or trans_b == 0))",
             "only NVIDIA's compiler takes the instruction, and it does not turn what it copies",
         ),
         _WHOLE_NUMBERS[1],

@@ -36,7 +36,7 @@ class _Planner:
         if self._algorithm == "local_tile":
             tile_m *= self._number("work_group_m")
             tile_n *= self._number("work_group_n")
-            step_k = self._number("tile_k") * self._number("work_group_k")
+            step_k = self._number("tile_k")
         elif self._algorithm in ("dot", "column"):
             step_k *= self._number("vector_width")
         self._tile_m = tile_m
@@ -194,7 +194,7 @@ class _Planner:
             return (across * deep, _round_up(down, high)), (deep, high)
         if wide == 0:
             return (across, down), None
-        return (_round_up(across, wide), _round_up(down, high) * deep), (wide, high * deep)
+        return (_round_up(across, wide), _round_up(down, high)), (wide, high)
 
     def _scratch(self, name: str, dtype: str, elements: int) -> None:
         self._buffers.append(Buffer(name=name, role=Role.SCRATCH, dtype=dtype, elements=elements))
