@@ -27,7 +27,11 @@ TYPICAL = {
     "intel": DeviceLimits(max_work_item_sizes=(256, 256, 256), local_memory_bytes=64 * 1024),
     "mali": DeviceLimits(max_work_item_sizes=(256, 256, 256), local_memory_bytes=32 * 1024),
     "nvidia": DeviceLimits(
-        compute_units=132, max_work_group_size=1024, max_work_item_sizes=(1024, 1024, 64), local_memory_bytes=48 * 1024
+        compute_units=132,
+        max_work_group_size=1024,
+        max_work_item_sizes=(1024, 1024, 64),
+        local_memory_bytes=48 * 1024,
+        extensions=("cl_nv_device_attribute_query",),
     ),
 }
 
@@ -36,7 +40,7 @@ ORDINARY = tuple(
     GemmProblem.parse(shape)
     for shape in (
         *("1024,1024,1024", "4096,4096,4096", "512,512,512", "4,1024,1024", "1024,1,1024", "1,300,300"),
-        *("512,196,4608", "16,1024,50000", "4096,16,4096", "35,8457,2560"),
+        *("512,196,4608", "16,1024,50000", "4096,16,4096", "35,8457,2560", "777,777,777", "1536,1536,1536"),
     )
 )
 """What starts are for: each of them shall be valid for one of these."""

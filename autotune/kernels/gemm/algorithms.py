@@ -193,7 +193,7 @@ _LOCAL_TILE = Algorithm(
     parameters=(
         _parameter("work_group_m", (4, 8, 16, 32), "work-items along m"),
         _parameter("work_group_n", (4, 8, 16, 32), "work-items along n"),
-        _parameter("micro_tile_m", (1, 2, 4, 6, 8, 12, 16), "rows of C a work-item computes"),
+        _parameter("micro_tile_m", (1, 2, 4, 6, 8, 10, 12, 16), "rows of C a work-item computes"),
         _parameter("micro_tile_n", (1, 2, 4, 8, 16), "columns of C a work-item computes"),
         _parameter("tile_k", (8, 16, 32), "depth of the tiles in local memory"),
         _parameter("vector_width", (1, 2, 4), "elements in one load from local memory and one store to C"),
@@ -201,7 +201,12 @@ _LOCAL_TILE = Algorithm(
         _parameter("b_load_width", (1, 2, 4), "elements in one load of B from global memory"),
         _parameter("unroll", (4, 8, 16), "steps of k in one pass of the inner loop"),
         _parameter("local_padding", (0, 4), "elements between rows of a tile in local memory"),
-        _parameter("stages", (1, 2), "tiles in local memory at once; with two the next is fetched ahead"),
+        _parameter(
+            "stages",
+            (1, 2, 3, 4),
+            "tiles in local memory at once; with two the next is fetched ahead, with more NVIDIA's copy instruction "
+            "fetches further ahead",
+        ),
         _parameter("sub_group_columns", (0, 4, 8, 16), "32 work-items as a block of so many columns; 0: as a row"),
         _parameter("group_rows", (0, 4, 8), "rows of work-groups that run as one band; 0: row by row"),
         _parameter("split_k", (1, 2, 4, 8, 16, 32), "work-groups that share the k of one macro-tile"),
@@ -212,7 +217,7 @@ _LOCAL_TILE = Algorithm(
         _WORK_GROUP_LIMITS[1],
         _constraint(
             "vectors_fill_tile",
-            "micro_tile_n % vector_width == 0 and micro_tile_m % vector_width == 0",
+            "micro_tile_n % vector_width == 0",
             "micro-tiles are made of whole vectors",
         ),
         _constraint(
@@ -265,6 +270,11 @@ _LOCAL_TILE = Algorithm(
             "there are too few work-groups for bands to differ from rows",
         ),
         _constraint(
+            "padding_aligns",
+            "edges == 'guard' or lda % 4 != 0 or ldb % 4 != 0 or n % 4 != 0",
+            "rows are aligned as they are",
+        ),
+        _constraint(
             "split_leaves_work",
             "split_k == 1 or (k >= 4 * split_k * tile_k and batch * m * n * split_k <= 33554432)",
             "each part of k holds at least four tiles, and the parts of C fit 128 MiB",
@@ -280,6 +290,12 @@ _LOCAL_TILE = Algorithm(
             "edges == 'pad' or (lda % a_load_width == 0 and ldb % b_load_width == 0 "
             "and stride_a % a_load_width == 0 and stride_b % b_load_width == 0)",
             "rows do not start at aligned addresses, and vectors are read whole",
+        ),
+        _constraint(
+            "copies_by_instruction",
+            "stages <= 2 or (has_ptx == 1 and mode == 'float32' and edges == 'guard' "
+            "and (a_load_width == 1 or trans_a == 1) and (b_load_width == 1 or trans_b == 0))",
+            "only NVIDIA's compiler takes the instruction, and it does not turn what it copies",
         ),
         _WHOLE_NUMBERS[1],
         _constraint(

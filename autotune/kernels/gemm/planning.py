@@ -1,7 +1,12 @@
 """How a configuration of GEMM is run: which operands are packed, where they lie, and the launches."""
 
+import math
+
 from autotune.family import Buffer, Configuration, Launch, Plan, Role, Scalar
 from autotune.kernels.gemm.problem import GemmProblem
+
+LEAST_COMBINING = 32
+"""Work-items in a work-group that adds up parts; where the product has fewer, the driver chooses."""
 
 _C_TYPES = {"float32": "float", "float16": "half", "int8": "char", "int32": "int"}
 
@@ -66,7 +71,7 @@ class _Planner:
                 ("m_remainder", p.m % 4),
                 ("n_remainder", p.n % 4),
                 ("ragged_k", int(self._depth != p.k and not self._pads)),
-                ("c_aligned", int(p.ldc % 4 == 0 and p.n % 4 == 0 and p.stride_c % 4 == 0)),
+                ("c_aligned", int(self._c_aligned)),
             ),
         )
 
@@ -156,14 +161,27 @@ class _Planner:
             )
         )
         if self._split > 1:
-            self._launches.append(
-                Launch(
-                    kernel="combine",
-                    global_size=(p.n, p.m, p.batch),
-                    local_size=None,
-                    arguments=(c, "c", _int(p.ldc), _int(p.stride_c), *sizes, *scale),
-                )
+            self._combine((c, "c", _int(p.ldc), _int(p.stride_c), *sizes, *scale))
+
+    def _combine(self, arguments: tuple[str | Scalar, ...]) -> None:
+        """Add up the parts: a vector of C a work-item, in work-groups as large as the product's."""
+        p = self._problem
+        _, local = self._work_sizes()
+        items = math.prod(local or (1,))
+        vectors = -(-p.m * p.n // (4 if self._c_aligned else 1))
+        self._launches.append(
+            Launch(
+                kernel="combine",
+                global_size=(_round_up(vectors, max(items, LEAST_COMBINING)), p.batch),
+                local_size=(items, 1) if items >= LEAST_COMBINING else None,
+                arguments=arguments,
             )
+        )
+
+    @property
+    def _c_aligned(self) -> bool:
+        """Whether every row of C, and of its parts, is whole aligned vectors of four."""
+        return self._problem.ldc % 4 == 0 and self._problem.n % 4 == 0 and self._problem.stride_c % 4 == 0
 
     def _work_sizes(self) -> tuple[tuple[int, int], tuple[int, int] | None]:
         """Global and local size in dimensions 0 and 1; no local size where the driver chooses."""
