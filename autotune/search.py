@@ -265,9 +265,8 @@ class _ProblemSearch:
             *(w.configuration for w in near[: self.NEAR_PROBLEMS]),
             *self._starts,
         ]
-        return [
-            c for c in dict.fromkeys(wanted) if c not in self._known and self.space.row_of(c) is not None
-        ]
+        distinct = dict.fromkeys(map(self._family.complete, wanted))
+        return [c for c in distinct if c not in self._known and self.space.row_of(c) is not None]
 
     def _measure(self, configuration: Configuration) -> Trial:
         """One new trial of the search, stored and told."""

@@ -166,7 +166,7 @@ def test_a_variant_keeps_what_it_does_not_replace() -> None:
     variant = file.profile_for("x-1")
     assert variant.build_options == ("-a",)
     assert variant.overrides_for("gemm") == {"unroll": (1, 2)}
-    assert variant.starting("gemm") == (Configuration.of("dot", vector_width=4),)
+    assert variant.starting("gemm") == (FAMILY.complete(Configuration.of("dot", vector_width=4)),)
     assert variant.starting("reduce") == (Configuration.of("serial"),)
     assert file.profile_for("x-2").starting("gemm") == (Configuration.of("naive", work_group_m=0),)
     assert variant.starting("convolution") == ()
