@@ -122,7 +122,9 @@ class _Runner:
         self._make_case = make_case
         self._built = built
         self._plan = built.plan
-        self._memory: dict[str, Memory] = {b.name: session.allocate(_with_canary(b)) for b in self._plan.buffers}
+        self._memory: dict[str, Memory] = {}
+        for buffer in self._plan.buffers:
+            self._memory[buffer.name] = session.allocate(_with_canary(buffer), self._memory)
 
     def run(self, job: Job) -> Measurement:
         error_ratio = 0.0
