@@ -26,6 +26,19 @@ Value = int | str
 DTYPE_BYTES = {"float32": 4, "float16": 2, "int8": 1, "int32": 4}
 
 
+ARM_REGISTER_ALLOCATIONS = (32, 64)
+"""Those that any GPU of Arm's so far offers."""
+
+_FACTS_BY_EXTENSION = {
+    "has_image_from_buffer": "cl_khr_image2d_from_buffer",
+    "has_khr_integer_dot": "cl_khr_integer_dot_product",
+    "has_arm_integer_dot": "cl_arm_integer_dot_product_int8",
+    "has_wave_sizes": "cl_qcom_reqd_sub_group_size",
+    "has_register_cap": "cl_nv_compiler_options",
+}
+"""What constraints may ask for beside the limits, as 0 and 1."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class DeviceLimits:
     """What a device can do, as its driver tells. Constraints see every field under its own name."""
@@ -42,6 +55,8 @@ class DeviceLimits:
     max_image_height: int = 0
     image_pitch_alignment: int = 0
     """In pixels; 0 where the driver does not tell."""
+    register_allocations: tuple[int, ...] = ()
+    """Registers of a work-item that the compiler can be told to use; empty where it cannot be told."""
     sub_group_sizes: tuple[int, ...] = ()
     has_sub_groups: bool = False
     has_float16: bool = False
@@ -55,6 +70,11 @@ class DeviceLimits:
         values = {name: int(value) for name, value in vars(self).items() if isinstance(value, int)}
         values["max_work_group_0"], values["max_work_group_1"] = self.max_work_item_sizes[:2]
         values["has_ptx"] = int("cl_nv_device_attribute_query" in self.extensions)
+        for name, extension in _FACTS_BY_EXTENSION.items():
+            values[name] = int(extension in self.extensions)
+        values["has_qcom_compiler"] = int(any(name.startswith("cl_qcom_") for name in self.extensions))
+        for registers in ARM_REGISTER_ALLOCATIONS:
+            values[f"allocates_{registers}_registers"] = int(registers in self.register_allocations)
         return values
 
     def to_dict(self) -> dict[str, Any]:
@@ -164,6 +184,8 @@ class Parameter:
     name: str
     values: tuple[Value, ...]
     meaning: str
+    neutral: Value | None = None
+    """What configurations had that were made before there was this parameter; None where it may not be missing."""
 
     @property
     def is_numeric(self) -> bool:
@@ -236,6 +258,8 @@ class Role(enum.Enum):
     OUTPUT = "output"
     """Read before it is written only where the problem says so (beta)."""
     SCRATCH = "scratch"
+    VIEW = "view"
+    """An image over the memory of another buffer, which it does not copy."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -250,6 +274,10 @@ class Buffer:
     image_width: int = 0
     """In pixels; 0 for a plain buffer."""
     image_height: int = 0
+    view_of: str = ""
+    """The buffer that an image with the role of a view shows; it stands earlier in the plan."""
+    row_pitch: int = 0
+    """Elements from row to row of the buffer shown."""
 
     @property
     def size_bytes(self) -> int:
@@ -344,6 +372,17 @@ class KernelFamily(ABC):
                 return algorithm
         known = ", ".join(a.name for a in self.algorithms)
         raise ConfigurationError(f"{self.name} has no algorithm {name[:80]!r}", hint=f"there are {known}")
+
+    def complete(self, configuration: Configuration) -> Configuration:
+        """The same with neutral values for parameters that are newer than it; unchanged where nothing is missing."""
+        algorithm = next((a for a in self.algorithms if a.name == configuration.algorithm), None)
+        given = dict(configuration.values)
+        missing = {
+            name: parameter.neutral
+            for name, parameter in (algorithm.by_name if algorithm else {}).items()
+            if name not in given and parameter.neutral is not None
+        }
+        return Configuration.of(configuration.algorithm, **given, **missing) if missing else configuration
 
     def violations(self, problem: Problem, configuration: Configuration, limits: DeviceLimits) -> list[str]:
         """Why a configuration is not valid here, one text a reason; empty when it is."""

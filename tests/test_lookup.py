@@ -23,7 +23,9 @@ from autotune.export import export_table
 from autotune.family import Configuration, Device, DeviceLimits, find_family
 from autotune.kernels.gemm import FAMILY, GemmProblem
 from autotune.lookup import Entry, Match, TuningTable, sqlite_table
+from autotune.lookup.json_table import read_table
 from autotune.profile import find_profile
+from autotune.resources import data_folder
 from autotune.store import Store
 from autotune.trial import Provenance, Verdict, Winner
 
@@ -161,6 +163,15 @@ def test_configurations_of_other_versions_are_never_used(configuration: Configur
     found = table((product(64, 64, 64), configuration)).find(GPU.slug, m=64, n=64, k=64)
     assert found.match is Match.DEFAULT
     assert found.configuration != configuration
+
+
+def test_every_published_table_still_serves() -> None:
+    tables = sorted((data_folder("db") / "tables").glob("*.json"))
+    assert tables
+    for path in tables:
+        _, winners = read_table(path)
+        published = TuningTable.open(path)
+        assert {published.find(w.device, w.problem).match for w in winners} == {Match.EXACT}
 
 
 def test_an_unknown_slug_gets_its_familys_profile_and_is_told() -> None:

@@ -79,7 +79,7 @@ def test_a_complete_trial_tells_its_times(pocl: Device, measurer: Measurer) -> N
     problem = GemmProblem(m=64, n=64, k=64)
     padded = Configuration.of(
         "dot", work_group_m=1, work_group_n=64, vector_width=4, unroll=1, b_storage="transposed", edges="guard",
-        loads="vload", relaxed_math="off",
+        loads="vload", relaxed_math="off", integer_dot="off",
     )  # fmt: skip
     job = Job(selector=pocl.selector, problem=problem, configuration=padded, samples=3, min_sample_ns=200_000)
     measurement = measurer.measure(job).measurement
@@ -96,10 +96,10 @@ def test_a_complete_trial_tells_its_times(pocl: Device, measurer: Measurer) -> N
     assert given_up is not None and len(given_up.samples_ns) == 1
 
 
-TILE = Configuration.of(
+TILE = FAMILY.complete(Configuration.of(
     "microtile", micro_tile_m=4, micro_tile_n=8, vector_width=8, unroll=1, a_vector_width=1, b_storage="buffer",
     work_group_m=1, work_group_n=1, edges="guard", loads="vload", multiply_add="operator", relaxed_math="off",
-)  # fmt: skip
+))  # fmt: skip
 
 WRONG: dict[str, Callable[[str], str]] = {
     "one term of the sum is missing": lambda s: s.replace("int p = 0;", "int p = 1;"),

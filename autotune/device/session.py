@@ -3,6 +3,7 @@
 import contextlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any, Self
 
 import numpy as np
@@ -12,7 +13,7 @@ from numpy.typing import NDArray
 from autotune.device.pocl import mend_unknown_processor
 from autotune.device.sensors import Whereabouts
 from autotune.errors import BuildError, DeviceSelectionError, LaunchError, WorkGroupError
-from autotune.family import Buffer, Launch, Plan
+from autotune.family import DTYPE_BYTES, Buffer, Launch, Plan
 
 NUMPY_TYPES: dict[str, type[np.generic]] = {
     "float32": np.float32,
@@ -28,6 +29,7 @@ CHANNELS = {
 }
 
 Memory = cl.Buffer | cl.Image
+_NOTHING: Mapping[str, Memory] = MappingProxyType({})
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -119,13 +121,24 @@ class Session:
         except cl.Error:
             return 0
 
-    def allocate(self, buffer: Buffer) -> Memory:
-        """Device memory for a buffer or image. Raises LaunchError when there is not enough."""
+    def allocate(self, buffer: Buffer, allocated: Mapping[str, Memory] = _NOTHING) -> Memory:
+        """Device memory for a buffer or image; a view shows the memory of one of those `allocated`, by name.
+
+        Raises LaunchError when there is not enough, or the driver does not take the layout.
+        """
         flags = cl.mem_flags.READ_WRITE
         try:
             if buffer.image_width:
                 pixels = cl.ImageFormat(cl.channel_order.RGBA, CHANNELS[buffer.dtype])
-                return cl.create_image(self._context, flags, pixels, shape=(buffer.image_width, buffer.image_height))
+                shape = (buffer.image_width, buffer.image_height)
+                if not buffer.view_of:
+                    return cl.create_image(self._context, flags, pixels, shape=shape)
+                view = cl.ImageDescriptor()
+                view.image_type = cl.mem_object_type.IMAGE2D
+                view.shape = (*shape, 1)
+                view.pitches = (buffer.row_pitch * DTYPE_BYTES[buffer.dtype], 0)
+                view.buffer = allocated[buffer.view_of]
+                return cl.Image(self._context, flags, pixels, desc=view)
             return cl.Buffer(self._context, flags, size=buffer.size_bytes)
         except cl.Error as error:
             raise LaunchError(f"cannot allocate {buffer.name}: {_shorten(str(error))}") from error

@@ -325,7 +325,9 @@ def _read_configuration(node: _Node, family: KernelFamily) -> Configuration:
         if type(member.value) not in (int, str) or (name == "algorithm" and type(member.value) is not str):
             raise member.wrong(f"must be {'a text' if name == 'algorithm' else 'a whole number or a text'}")
     values = {name: member.value for name, member in members.items() if name != "algorithm"}
-    configuration = Configuration(algorithm=members["algorithm"].value, values=tuple(sorted(values.items())))
+    configuration = family.complete(
+        Configuration(algorithm=members["algorithm"].value, values=tuple(sorted(values.items())))
+    )
     problem = undeclared(family, configuration)
     if problem:
         raise TableError(f"{node.path}.{problem}")

@@ -134,10 +134,11 @@ def _device(row: sqlite3.Row, path: Path) -> Device:
 def _entry(row: sqlite3.Row, path: Path) -> Entry | None:
     with _row_of(path, "best_configurations", f"{row['device']}, {row['family']}"):
         problem, configuration, time_ns = plain(row["spec"]), plain(row["configuration"]), _time(row["time_ns"])
+        family = find_family(row["family"])
         try:
             return Entry(
-                problem=find_family(row["family"]).problem_type.from_dict(problem),
-                configuration=Configuration.from_dict(configuration),
+                problem=family.problem_type.from_dict(problem),
+                configuration=family.complete(Configuration.from_dict(configuration)),
                 time_ns=time_ns,
             )
         except (ProblemError, ConfigurationError):

@@ -156,7 +156,9 @@ class _Runner:
         self._built = built
         self._plan = built.plan
         self._outputs = {b.name: b for b in built.plan.buffers if b.role is Role.OUTPUT}
-        self._memory: dict[str, Memory] = {b.name: session.allocate(_with_canary(b)) for b in self._plan.buffers}
+        self._memory: dict[str, Memory] = {}
+        for buffer in self._plan.buffers:
+            self._memory[buffer.name] = session.allocate(_with_canary(buffer), self._memory)
 
     def run(self, job: Job, *, is_first: bool) -> Measurement:
         error_ratio = 0.0

@@ -89,7 +89,8 @@ class Proposals:
             *knowledge.starts,
         ]
         left_out = knowledge.known.keys() | knowledge.quarantine
-        return [c for c in dict.fromkeys(wanted) if c not in left_out and self._space.row_of(c) is not None]
+        distinct = dict.fromkeys(map(knowledge.family.complete, wanted))
+        return [c for c in distinct if c not in left_out and self._space.row_of(c) is not None]
 
 
 def suggest(asked: optuna.Trial, space: SearchSpace) -> Configuration:

@@ -26,7 +26,7 @@ class Gemm(KernelFamily):
     """The GEMM family; see the module's docstring."""
 
     name = "gemm"
-    space_version = 1
+    space_version = 2
     problem_type = GemmProblem
     algorithms = ALGORITHMS
     baseline = Configuration.of("naive", work_group_m=0, work_group_n=0)

@@ -139,6 +139,7 @@ def _numbers(configuration: Configuration, limits: DeviceLimits) -> dict[str, in
     shape = _Shape(configuration, limits)
     work = shape.work(weights)
     pads = int(shape.text("edges") == "pad")
+    packs_a = pads or int(shape.text("a_storage") == "image")
     packs_b = pads or int(shape.text("b_storage") in ("image", "transposed"))
     split = shape.number("split_k")
     return {
@@ -150,8 +151,8 @@ def _numbers(configuration: Configuration, limits: DeviceLimits) -> dict[str, in
         "work": work,
         "gather": work // 4 if shape.gathers() else 0,
         "wait": weights.latency // shape.steps_under_way(),
-        "besides": weights.launch * (pads + packs_b + int(split > 1)),
-        "copies_a": 2 * weights.copy * pads,
+        "besides": weights.launch * (packs_a + packs_b + int(split > 1)),
+        "copies_a": 2 * weights.copy * packs_a,
         "copies_b": 2 * weights.copy * packs_b,
         "copies_c": weights.copy * (split + 1) if split > 1 else 0,
     }
@@ -191,7 +192,8 @@ class _Shape:
             near_a = near // 2
         else:
             near_a = near * 2 if self.text("loads") == "vload" else near
-        near_b = near // 2 if self.text("b_storage") == "image" else near_a
+        near_b = near // 2 if self.text("b_storage") in ("image", "image_view") else near_a
+        near_a = near // 2 if self.text("a_storage") in ("image", "image_view") else near_a
         return self.tile_m * self.tile_n + near_a * self.tile_m + near_b * self.tile_n
 
     def _work_of_item_on_cpu(self, near: int) -> int:
