@@ -13,16 +13,15 @@ from autotune.sampler import (
     ROW,
     SpaceExhaustedError,
     SpaceSampler,
-    _expected_improvement,
-    _GaussianProcess,
     distributions,
     to_params,
 )
+from autotune.sampler.explorer import expected_improvement
+from autotune.sampler.gaussian import Hyperparameters, HyperPrior, fit
 from autotune.search import _suggest
 from autotune.space import SearchSpace
 
 LIMITS = DeviceLimits(has_images=True, max_image_width=8192, max_image_height=8192)
-RNG = np.random.default_rng(0)
 optuna.logging.set_verbosity(optuna.logging.WARNING)
 
 
@@ -98,21 +97,26 @@ def test_enqueued_configurations_come_first() -> None:
     assert _suggest(study.ask(), space) == space[77]
 
 
+def plain_prior(features: int) -> HyperPrior:
+    return HyperPrior(mean=Hyperparameters(log_weights=np.zeros(features), log_noise=math.log(0.01)))
+
+
 def test_the_model_fits_and_knows_what_it_does_not_know() -> None:
     features = np.linspace(0, 1, 12)[:, None]
-    values = np.sin(4 * features[:, 0])
-    mean, deviation = _GaussianProcess(features, values, None, RNG).predict(np.array([[0.5], [4.0]]))
+    prior = plain_prior(1)
+    mean, deviation = fit(features, np.sin(4 * features[:, 0]), prior, prior.mean, 30).predict(np.array([[0.5], [4.0]]))
     assert mean[0] == pytest.approx(np.sin(2.0), abs=0.05)
     assert deviation[1] > 5 * deviation[0]
 
 
 def test_equal_times_do_not_upset_the_model() -> None:
-    mean, deviation = _GaussianProcess(np.zeros((3, 2)), np.ones(3), None, RNG).predict(np.ones((2, 2)))
+    prior = plain_prior(2)
+    mean, deviation = fit(np.zeros((3, 2)), np.ones(3), prior, prior.mean, 5).predict(np.ones((2, 2)))
     assert np.isfinite(mean).all() and np.isfinite(deviation).all()
 
 
 def test_expected_improvement_prefers_the_better_and_the_less_known() -> None:
-    gains = _expected_improvement(np.array([1.0, 0.5, 1.0]), np.array([0.1, 0.1, 1.0]), best=0.8)
+    gains = expected_improvement(np.array([1.0, 0.5, 1.0]), np.array([0.1, 0.1, 1.0]), best=0.8)
     assert gains[1] > gains[0]
     assert gains[2] > gains[0]
     assert (gains >= 0).all()
