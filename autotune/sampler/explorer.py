@@ -5,6 +5,7 @@ is says little about the good ones. Proposed is the row with the largest expecte
 probability that it works at all.
 """
 
+import dataclasses
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -74,8 +75,10 @@ class Explorer:
     """Random rows ranked at each proposal, besides the neighbours of the best."""
     WORTHWHILE = 0.03
     """Smallest improvement of log time that counts: less is noise, and there are many near-equals."""
-    CLIMBS = 4
-    """Steps from the most promising of these to its most promising neighbour."""
+    REMEMBERED = 512
+    """The most promising of those are ranked again at the next proposal."""
+    CLIMBS, BEAM = 4, 6
+    """Steps from the most promising of these to their most promising neighbours."""
     MODELLED = 300
     """Observations in a model; of more, the fastest."""
     BELIEVED_SOURCES = 3
@@ -84,6 +87,8 @@ class Explorer:
     """How much likelier than not a source is thought to hold here before anything is measured."""
     SOURCE_STARTS = 3
     """The best of the sources that are measured first."""
+    EXCURSION = 3
+    """Of the first trials with sources, each so many-th ignores them."""
     STEPS, FIRST_STEPS = 8, 32
 
     def __init__(self, space: SearchSpace, seed: int = 0, prior: Prior | None = None) -> None:
@@ -94,6 +99,7 @@ class Explorer:
         self._hyper_prior = _hyper_prior(self._features)
         self._starts: dict[int, Hyperparameters] = {}
         self._beliefs: _Beliefs | None = None
+        self._remembered = np.zeros(0, dtype=np.int64)
         self._sources = self._model_sources(prior or Prior())
 
     def _model_sources(self, prior: Prior) -> list[SourceModel]:
@@ -125,7 +131,15 @@ class Explorer:
             return 0.0 if len(known.taken) >= self._size else 1.0
         beliefs = self._believe(known)
         candidates = self._candidates(known, known.taken)
-        return 1.0 - math.exp(-float(self._gains(beliefs, beliefs.experts, candidates, 0.0).max()))
+        return 1.0 - math.exp(-float(self._gains(beliefs, candidates, 0.0).max()))
+
+    def foretell(self, known: Observations, rows: Rows) -> Array:
+        """How much slower than the best so far each row is expected to be, as a logarithm; needs a model."""
+        beliefs = self._believe(known)
+        points = self._features.of(rows)
+        squeezed = np.sum([e.trust * e.predict(rows, points)[0] for e in beliefs.experts], axis=0)
+        trusts = sum(e.trust for e in beliefs.experts)
+        return np.asarray(np.expm1(squeezed / trusts), dtype=np.float64)
 
     def _next(self, known: Observations, pending: Sequence[int]) -> int:
         taken = {*known.taken, *pending}
@@ -136,16 +150,32 @@ class Explorer:
             return self._first(known, taken)
         beliefs = self._believe(known)
         experts = tuple(self._with_pending(e, pending) for e in beliefs.experts)
-        best, gain = self._most_promising(beliefs, experts, self._candidates(known, taken))
+        return self._climb(dataclasses.replace(beliefs, experts=experts), self._candidates(known, taken), taken)
+
+    def _climb(self, beliefs: _Beliefs, rows: Rows, taken: set[int]) -> int:
+        """From the most promising of many candidates to their most promising neighbours, and so on."""
+        gains = self._gains(beliefs, rows, self.WORTHWHILE)
+        order = np.argsort(-gains)
+        rows, gains = rows[order], gains[order]
+        self._remembered = rows[: self.REMEMBERED]
+        seen = set(rows.tolist())
+        climbed = rows[: self.BEAM]
         for _ in range(self.CLIMBS):
-            near = _untaken(self._neighbours.of(best), taken)
+            near = np.unique(np.concatenate([self._neighbours.of(int(row)) for row in climbed]))
+            near = _untaken(near, taken | seen)
             if not len(near):
                 break
-            better, more = self._most_promising(beliefs, experts, near)
-            if more <= gain:
+            seen.update(near.tolist())
+            more = self._gains(beliefs, near, self.WORTHWHILE)
+            better = more > gains[min(self.BEAM, len(gains)) - 1]
+            climbed = near[better][np.argsort(-more[better])][: self.BEAM]
+            if not len(climbed):
                 break
-            best, gain = better, more
-        return best
+            rows, gains = np.append(rows[: self.BEAM], near[better]), np.append(gains[: self.BEAM], more[better])
+            order = np.argsort(-gains)
+            rows, gains = rows[order], gains[order]
+        self._remembered = np.append(self._remembered, rows[: self.BEAM])
+        return int(rows[0])
 
     def _with_pending(self, expert: _Expert, pending: Sequence[int]) -> _Expert:
         if not pending:
@@ -169,9 +199,9 @@ class Explorer:
         return int(rows[np.argmin(source.of(rows))]) if len(rows) else None
 
     def _is_excursion(self, known: Observations, pending: Sequence[int]) -> bool:
-        """With sources, every other of the first trials is drawn at random: only so can they be found wrong."""
-        tried = len(known.taken) + len(pending)
-        return bool(self._sources) and tried < 2 * self.FIRST_TRIALS - self.SOURCE_STARTS and tried % 2 == 1
+        """With sources, some of the first trials are drawn at random: only so can they be found wrong."""
+        tried = len({*known.taken, *pending}) - self.SOURCE_STARTS
+        return bool(self._sources) and tried < self.FIRST_TRIALS and tried % self.EXCURSION == self.EXCURSION - 1
 
     def _first(self, known: Observations, taken: set[int]) -> int:
         """Of the algorithm least tried for its size, a random row."""
@@ -193,20 +223,16 @@ class Explorer:
     def _candidates(self, known: Observations, taken: set[int]) -> Rows:
         best = sorted(known.log_times, key=known.log_times.__getitem__)[:3]
         near = [self._neighbours.of(row) for row in best]
-        found = _untaken(np.unique(np.concatenate([self._drawn(), *near])), taken)
+        found = _untaken(np.unique(np.concatenate([self._drawn(), self._remembered, *near])), taken)
         return found if len(found) else _untaken(np.arange(self._size), taken)
 
-    def _most_promising(self, beliefs: _Beliefs, experts: tuple[_Expert, ...], rows: Rows) -> tuple[int, float]:
-        gains = self._gains(beliefs, experts, rows, self.WORTHWHILE)
-        best = int(np.argmax(gains))
-        return int(rows[best]), float(gains[best])
-
-    def _gains(self, beliefs: _Beliefs, experts: tuple[_Expert, ...], rows: Rows, least: float) -> Array:
+    def _gains(self, beliefs: _Beliefs, rows: Rows, least: float) -> Array:
         """Expected improvement of log time by more than `least`, for each row."""
         points = self._features.of(rows)
         gains = np.zeros(len(rows))
-        for expert in experts:
-            gains += expert.trust * expected_improvement(*expert.predict(rows, points), -least)
+        for expert in beliefs.experts:
+            mean, deviation = expert.predict(rows, points)
+            gains += expert.trust * expected_improvement(mean, deviation, -least)
         if beliefs.works is not None:
             gains *= np.clip(beliefs.works.predict(points)[0], 0.01, 1.0)
         return gains
@@ -293,7 +319,7 @@ def _affordable(steps: int, points: int) -> int:
 def _hyper_prior(features: Features) -> HyperPrior:
     """Each group of features is thought to make its weight of the squared distance of two typical rows."""
     weights = np.zeros(features.count)
-    for group in (features.main, features.derived):
+    for group in features.groups:
         if len(group.columns):
             weights[group.columns] = 0.5 * math.log(0.5 * group.weight / len(group.columns))
     return HyperPrior(mean=Hyperparameters(log_weights=weights, log_noise=math.log(0.01)))

@@ -1,8 +1,9 @@
 """A search space as numbers: what a model of run times sees of each configuration, and who its neighbours are.
 
-Nothing here knows a kernel. Parameters count by their logarithm; products and ratios of any two of them, which is what
-work-items in a group, outputs of a work-item or tiles of local memory are, come from the logarithms by adding and
-subtracting; a family's own features are added. All are scaled by how much they vary over the space.
+Nothing here knows a kernel. Parameters count by their logarithm, and by each of their values for itself, since one value
+may stand out. Products and ratios of any two of them, which is what work-items in a group, outputs of a work-item or
+tiles of local memory are, come from the logarithms by adding and subtracting; a family's own features are added. All
+are scaled by how much they vary over the space.
 """
 
 from collections.abc import Mapping, Sequence
@@ -34,7 +35,10 @@ class Features:
     """Configurations from which mean and deviation of a feature are taken."""
     KEPT_NUMBERS = 6_000_000
     """A table of features up to this size is kept whole."""
-    MAIN_WEIGHT, DERIVED_WEIGHT = 1.0, 0.5
+    RARE = 0.35
+    """Deviation below which the column of a rare value is not scaled up to the others."""
+    MAIN_WEIGHT, VALUE_WEIGHT, DERIVED_WEIGHT = 1.0, 0.03, 0.5
+    """Single values count for little unless they prove to: with much, a space of many parameters is learnt slowly."""
 
     def __init__(self, space: SearchSpace) -> None:
         self._space = space
@@ -43,11 +47,12 @@ class Features:
             **space.limits.constraint_values(),
             **space.problem.constraint_values(),
         }
-        self._main: dict[str, int] = {}
-        self._derived: dict[str, int] = {}
+        self._columns: dict[str, tuple[int, int]] = {}
+        """By name: its place among all columns, and its group."""
         self._pairs: dict[str, list[tuple[str, str]]] = {}
         for algorithm, parameters in space.parameters.items():
             self._name_columns(algorithm, parameters)
+        self._all = np.array([group for _, group in self._columns.values()])
         self._choose_columns()
         self._table: NDArray[np.float32] | None = None
         if len(space) * self.count <= self.KEPT_NUMBERS:
@@ -59,7 +64,7 @@ class Features:
 
     def of_configurations(self, configurations: Sequence[Configuration]) -> NDArray[np.float32]:
         """The same for configurations of this space's algorithms and parameters, whether or not they are valid here."""
-        out = np.zeros((len(configurations), len(self._main) + len(self._derived)))
+        out = np.zeros((len(configurations), len(self._columns)))
         for algorithm, parameters in self._space.parameters.items():
             lines = np.array([i for i, c in enumerate(configurations) if c.algorithm == algorithm], dtype=np.intp)
             if len(lines):
@@ -73,39 +78,46 @@ class Features:
         return parameters is not None and {p.name for p in parameters} == {name for name, _ in configuration.values}
 
     def _name_columns(self, algorithm: str, parameters: Sequence[Parameter]) -> None:
-        def add(names: dict[str, int], name: str) -> None:
-            names.setdefault(name, len(names))
+        def add(name: str, group: int) -> None:
+            self._columns.setdefault(name, (len(self._columns), group))
 
         if len(self._space.parameters) > 1:
-            add(self._main, f"is {algorithm}")
+            add(f"is {algorithm}", _MAIN)
         for parameter in parameters:
-            for name in [parameter.name] if parameter.is_numeric else _choices(parameter):
-                add(self._main, name)
+            if parameter.is_numeric:
+                add(parameter.name, _MAIN)
+            if not parameter.is_numeric or len(parameter.values) > 2:
+                for name in _value_names(parameter):
+                    add(name, _VALUE if parameter.is_numeric else _MAIN)
         ranging = [p.name for p in parameters if p.is_numeric and len(p.values) > 2]
         self._pairs[algorithm] = [(a, b) for i, a in enumerate(ranging) for b in ranging[:i]]
         for a, b in self._pairs[algorithm]:
-            add(self._derived, f"{a} * {b}")
-            add(self._derived, f"{a} / {b}")
+            add(f"{a} * {b}", _DERIVED)
+            add(f"{a} / {b}", _DERIVED)
         for feature in self._space.family.algorithm(algorithm).features:
-            add(self._derived, f"feature {feature.text}")
+            add(f"feature {feature.text}", _DERIVED)
 
     def _choose_columns(self) -> None:
         """Scale by a sample of the space; leave out what does not vary."""
         count = len(self._space)
         rows = np.arange(count) if count <= self.SAMPLE else np.random.default_rng(0).integers(0, count, self.SAMPLE)
-        self._kept = np.arange(len(self._main) + len(self._derived))
-        self._mean, self._deviation = np.zeros(len(self._kept)), np.ones(len(self._kept))
+        self._kept = np.arange(len(self._columns))
+        self._mean, self._factor = np.zeros(len(self._kept)), np.ones(len(self._kept))
         raw = self._compute(rows)
         mean, deviation = raw.mean(axis=0), raw.std(axis=0)
         self._kept = np.flatnonzero(deviation > 1e-6)
-        self._mean, self._deviation = mean[self._kept], deviation[self._kept]
+        groups = self._all[self._kept]
+        deviation = deviation[self._kept]
+        self._mean = mean[self._kept]
+        self._factor = 1.0 / np.where(groups == _VALUE, np.maximum(deviation, self.RARE), deviation)
         self.count = len(self._kept)
-        main, derived = np.flatnonzero(self._kept < len(self._main)), np.flatnonzero(self._kept >= len(self._main))
-        self.main = Group(columns=main, weight=self.MAIN_WEIGHT)
-        self.derived = Group(columns=derived, weight=self.DERIVED_WEIGHT)
+        weights = {_MAIN: self.MAIN_WEIGHT, _VALUE: self.VALUE_WEIGHT, _DERIVED: self.DERIVED_WEIGHT}
+        self.groups = [
+            Group(columns=np.flatnonzero(groups == group), weight=weight) for group, weight in weights.items()
+        ]
 
     def _compute(self, rows: Rows) -> Matrix:
-        out = np.zeros((len(rows), len(self._main) + len(self._derived)))
+        out = np.zeros((len(rows), len(self._columns)))
         for span in self.spans:
             lines = np.flatnonzero((rows >= span.first) & (rows < span.first + span.count))
             if not len(lines):
@@ -118,31 +130,36 @@ class Features:
         return self._scaled(out)
 
     def _scaled(self, out: Matrix) -> Matrix:
-        scaled: Matrix = (out[:, self._kept] - self._mean) / self._deviation
+        scaled: Matrix = (out[:, self._kept] - self._mean) * self._factor
         return scaled
 
     def _fill(self, out: Matrix, lines: NDArray[np.intp], algorithm: str, values: Mapping[str, Any]) -> None:
+        def put(name: str, numbers: Any) -> None:
+            out[lines, self._columns[name][0]] = numbers
+
         if len(self._space.parameters) > 1:
-            out[lines, self._main[f"is {algorithm}"]] = 1.0
+            put(f"is {algorithm}", 1.0)
         logs: dict[str, Matrix] = {}
         for parameter in self._space.parameters[algorithm]:
+            given = values[parameter.name]
             if parameter.is_numeric:
-                logs[parameter.name] = _logarithm(values[parameter.name], has_zero=min(parameter.values) == 0)
-                out[lines, self._main[parameter.name]] = logs[parameter.name]
-            else:
-                for value, name in zip(parameter.values, _choices(parameter), strict=True):
-                    out[lines, self._main[name]] = values[parameter.name] == value
-        first = len(self._main)
+                logs[parameter.name] = _logarithm(given, has_zero=min(parameter.values) == 0)
+                put(parameter.name, logs[parameter.name])
+            if not parameter.is_numeric or len(parameter.values) > 2:
+                for value, name in zip(parameter.values, _value_names(parameter), strict=True):
+                    put(name, given == value)
         for a, b in self._pairs[algorithm]:
-            out[lines, first + self._derived[f"{a} * {b}"]] = logs[a] + logs[b]
-            out[lines, first + self._derived[f"{a} / {b}"]] = logs[a] - logs[b]
+            put(f"{a} * {b}", logs[a] + logs[b])
+            put(f"{a} / {b}", logs[a] - logs[b])
         for feature in self._space.family.algorithm(algorithm).features:
-            column = first + self._derived[f"feature {feature.text}"]
             number = np.asarray(feature({**self._environment, **values}), dtype=np.float64)
-            out[lines, column] = np.log2(1.0 + np.maximum(number, 0.0))
+            put(f"feature {feature.text}", np.log2(1.0 + np.maximum(number, 0.0)))
 
 
-def _choices(parameter: Parameter) -> list[str]:
+_MAIN, _VALUE, _DERIVED = range(3)
+
+
+def _value_names(parameter: Parameter) -> list[str]:
     return [f"{parameter.name}={value}" for value in parameter.values]
 
 
