@@ -39,6 +39,10 @@ class Observations:
     def taken(self) -> set[int]:
         return {*self.log_times, *self.failed, *self.at_least, *self.pending}
 
+    def copy(self) -> "Observations":
+        """One that does not change with the caller's dictionaries."""
+        return dataclasses.replace(self, log_times=dict(self.log_times), at_least=dict(self.at_least))
+
 
 @dataclass(frozen=True, kw_only=True)
 class _Expert:
@@ -82,12 +86,12 @@ class Explorer:
     MODELLED = 300
     """Observations in a model; of more, the fastest."""
     BELIEVED_SOURCES = 3
-    LEAST_TRUST = 0.01
+    LEAST_TRUST = LEAST_CHANCE = 0.01
     SOURCE_ODDS = 2.0
     """How much likelier than not a source is thought to hold here before anything is measured."""
     SOURCE_STARTS = 3
     """The best of the sources that are measured first."""
-    EXCURSION = 3
+    EXCURSION = 2
     """Of the first trials with sources, each so many-th ignores them."""
     STEPS, FIRST_STEPS = 8, 32
 
@@ -106,7 +110,9 @@ class Explorer:
         models = []
         for source in prior.sources[: self.BELIEVED_SOURCES]:
             if sum(map(self._features.can_describe, source.configurations)) >= self.LEAST_TRIALS:
-                models.append(SourceModel(source, self._features, self._hyper_prior, self._size))
+                model = SourceModel(source, self._features, self._hyper_prior, self._neighbours)
+                models.append(model)
+                self._remembered = np.append(self._remembered, model.best_rows)
         return models
 
     def row_of(self, algorithm: str, indices: Mapping[str, int]) -> int | None:
@@ -130,7 +136,7 @@ class Explorer:
         if not self._is_modelled(known) or len(known.taken) >= self._size:
             return 0.0 if len(known.taken) >= self._size else 1.0
         beliefs = self._believe(known)
-        candidates = self._candidates(known, known.taken)
+        candidates = self._candidates(known, known.taken, np.random.default_rng(len(known.taken)))
         return 1.0 - math.exp(-float(self._gains(beliefs, candidates, 0.0).max()))
 
     def foretell(self, known: Observations, rows: Rows) -> Array:
@@ -143,14 +149,16 @@ class Explorer:
 
     def _next(self, known: Observations, pending: Sequence[int]) -> int:
         taken = {*known.taken, *pending}
-        start = self._source_start(known, taken)
+        start = self._source_start(taken)
         if start is not None:
             return start
-        if not self._is_modelled(known) or self._is_excursion(known, pending):
+        if not self._is_modelled(known) or self._is_excursion(taken):
             return self._first(known, taken)
         beliefs = self._believe(known)
         experts = tuple(self._with_pending(e, pending) for e in beliefs.experts)
-        return self._climb(dataclasses.replace(beliefs, experts=experts), self._candidates(known, taken), taken)
+        return self._climb(
+            dataclasses.replace(beliefs, experts=experts), self._candidates(known, taken, self._rng), taken
+        )
 
     def _climb(self, beliefs: _Beliefs, rows: Rows, taken: set[int]) -> int:
         """From the most promising of many candidates to their most promising neighbours, and so on."""
@@ -190,21 +198,22 @@ class Explorer:
             least = self.LEAST_TRIALS
         return len(known.log_times) >= least
 
-    def _source_start(self, known: Observations, taken: set[int]) -> int | None:
-        """The best that a source knows or foretells, source after source."""
+    def _source_start(self, taken: set[int]) -> int | None:
+        """The best that a source knows or foretells, source after source, and not all of one neighbourhood."""
         if not self._sources or len(taken) >= self.SOURCE_STARTS:
             return None
         source = self._sources[len(taken) % len(self._sources)]
-        rows = _untaken(self._drawn(), taken)
+        near = {int(other) for row in taken for other in self._neighbours.of(row, steps=2)}
+        rows = _untaken(np.append(self._drawn(self._rng), source.best_rows), taken | near)
         return int(rows[np.argmin(source.of(rows))]) if len(rows) else None
 
-    def _is_excursion(self, known: Observations, pending: Sequence[int]) -> bool:
+    def _is_excursion(self, taken: set[int]) -> bool:
         """With sources, some of the first trials are drawn at random: only so can they be found wrong."""
-        tried = len({*known.taken, *pending}) - self.SOURCE_STARTS
+        tried = len(taken) - self.SOURCE_STARTS
         return bool(self._sources) and tried < self.FIRST_TRIALS and tried % self.EXCURSION == self.EXCURSION - 1
 
     def _first(self, known: Observations, taken: set[int]) -> int:
-        """Of the algorithm least tried for its size, a random row."""
+        """Of the algorithm least tried for its size, a random row; where some have failed, one that likely works."""
         shares = []
         for span in self._neighbours.spans:
             tried = sum(span.first <= row < span.first + span.count for row in taken)
@@ -213,17 +222,24 @@ class Explorer:
         drawn = _untaken(self._rng.integers(span.first, span.first + span.count, 64), taken)
         if not len(drawn):
             drawn = _untaken(np.arange(span.first, span.first + span.count), taken)
-        return int(self._rng.choice(drawn))
+        if not known.failed or not known.log_times:
+            return int(self._rng.choice(drawn))
+        works = self._chances(self._fit_failures(known), self._features.of(drawn))
+        return int(self._rng.choice(drawn, p=works / works.sum()))
 
-    def _drawn(self) -> Rows:
+    def _chances(self, works: GaussianProcess | None, points: NDArray[np.float32]) -> Array:
+        """Probability that a row works; never quite 0, since the model may err."""
+        return np.ones(len(points)) if works is None else np.clip(works.predict(points)[0], self.LEAST_CHANCE, 1.0)
+
+    def _drawn(self, rng: np.random.Generator) -> Rows:
         if self._size <= self.CANDIDATES:
             return np.arange(self._size)
-        return self._rng.integers(0, self._size, self.CANDIDATES)
+        return rng.integers(0, self._size, self.CANDIDATES)
 
-    def _candidates(self, known: Observations, taken: set[int]) -> Rows:
+    def _candidates(self, known: Observations, taken: set[int], rng: np.random.Generator) -> Rows:
         best = sorted(known.log_times, key=known.log_times.__getitem__)[:3]
         near = [self._neighbours.of(row) for row in best]
-        found = _untaken(np.unique(np.concatenate([self._drawn(), self._remembered, *near])), taken)
+        found = _untaken(np.unique(np.concatenate([self._drawn(rng), self._remembered, *near])), taken)
         return found if len(found) else _untaken(np.arange(self._size), taken)
 
     def _gains(self, beliefs: _Beliefs, rows: Rows, least: float) -> Array:
@@ -233,9 +249,7 @@ class Explorer:
         for expert in beliefs.experts:
             mean, deviation = expert.predict(rows, points)
             gains += expert.trust * expected_improvement(mean, deviation, -least)
-        if beliefs.works is not None:
-            gains *= np.clip(beliefs.works.predict(points)[0], 0.01, 1.0)
-        return gains
+        return gains * self._chances(beliefs.works, points)
 
     def _believe(self, known: Observations) -> _Beliefs:
         """Models of what is known; those of the call before where nothing was learnt since."""
@@ -259,7 +273,7 @@ class Explorer:
             for process, source, trust in zip(processes, sources, trusts / trusts.sum(), strict=True)
             if trust > self.LEAST_TRUST
         )
-        self._beliefs = _Beliefs(known=known, experts=experts, works=self._fit_failures(known))
+        self._beliefs = _Beliefs(known=known.copy(), experts=experts, works=self._fit_failures(known))
         return self._beliefs
 
     def _with_bounds(self, expert: _Expert, known: Observations) -> _Expert:
@@ -283,7 +297,7 @@ class Explorer:
         return process
 
     def _fit_failures(self, known: Observations) -> GaussianProcess | None:
-        if not known.failed:
+        if not known.failed or not known.log_times:
             return None
         failed = sorted(known.failed)[-self.MODELLED // 2 :]
         worked = list(known.log_times)[-self.MODELLED // 2 :]

@@ -1,9 +1,9 @@
 """A search space as numbers: what a model of run times sees of each configuration, and who its neighbours are.
 
-Nothing here knows a kernel. Parameters count by their logarithm, and by each of their values for itself, since one value
-may stand out. Products and ratios of any two of them, which is what work-items in a group, outputs of a work-item or
-tiles of local memory are, come from the logarithms by adding and subtracting; a family's own features are added. All
-are scaled by how much they vary over the space.
+Nothing here knows a kernel. Parameters count by their logarithm, and a little by each value for itself, since one may
+stand out. Products and ratios of any two of them, which is what work-items in a group, outputs of a work-item or tiles
+of local memory are, come from the logarithms by adding and subtracting; a family's own features are added. All are
+scaled by how much they vary over the space.
 """
 
 from collections.abc import Mapping, Sequence
@@ -231,6 +231,20 @@ class Neighbours:
         if steps > 1:
             wanted += [(a[:, None] + b[None, :]).ravel() for i, a in enumerate(changes) for b in changes[:i]]
         return self._find(number, key + np.concatenate(wanted)) if wanted else np.zeros(0, dtype=np.int64)
+
+    @property
+    def size(self) -> int:
+        return sum(span.count for span in self.spans)
+
+    def find(self, configuration: Configuration) -> int | None:
+        """The row of a configuration, or None where it is not in the space."""
+        indices: dict[str, int] = {}
+        for parameter in self._space.parameters.get(configuration.algorithm, ()):
+            value = dict(configuration.values).get(parameter.name)
+            if value not in parameter.values:
+                return None
+            indices[parameter.name] = parameter.values.index(value)
+        return self.row_of(configuration.algorithm, indices)
 
     def row_of(self, algorithm: str, indices: Mapping[str, int]) -> int | None:
         """The row with these indices into the values of the algorithm's parameters, or None."""

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from autotune.family import Configuration
-from autotune.sampler.features import Features, Rows
+from autotune.sampler.features import Features, Neighbours, Rows
 from autotune.sampler.gaussian import Array, GaussianProcess, HyperPrior, fit
 
 
@@ -36,12 +36,11 @@ class SourceModel:
 
     MODELLED = 300
     STEPS = 40
+    BEST = 32
 
-    def __init__(self, source: Source, features: Features, hyper_prior: HyperPrior, size: int) -> None:
-        """Raises ValueError when no configuration of the source is of this space's algorithms and parameters."""
+    def __init__(self, source: Source, features: Features, hyper_prior: HyperPrior, neighbours: Neighbours) -> None:
+        """What of the source is not of this space's algorithms and parameters is left out; not all of it may be."""
         usable = [i for i, c in enumerate(source.configurations) if features.can_describe(c)]
-        if len(usable) < 2:
-            raise ValueError(f"{source.name} has nothing to say about this space")
         times = np.array([source.log_times[i] for i in usable])
         values = np.log1p(times - times.min())
         chosen = self._chosen(values)
@@ -49,7 +48,11 @@ class SourceModel:
         start = hyper_prior.mean
         self._process: GaussianProcess = fit(points, values[chosen], hyper_prior, start, self.STEPS)
         self._features = features
-        self._known = np.full(size, np.nan, dtype=np.float32)
+        self._known = np.full(neighbours.size, np.nan, dtype=np.float32)
+        fastest = [source.configurations[usable[i]] for i in np.argsort(values)[: self.BEST]]
+        rows = [neighbours.find(configuration) for configuration in fastest]
+        self.best_rows: Rows = np.array([row for row in rows if row is not None], dtype=np.int64)
+        """Rows of the source's fastest configurations that are valid here."""
 
     def _chosen(self, values: Array) -> NDArray[np.intp]:
         """Of many trials the fastest, and as many over the whole range."""
