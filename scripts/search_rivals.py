@@ -11,6 +11,7 @@ recorded space holds counts as an evaluation; proposals outside it are refused w
 import argparse
 import contextlib
 import csv
+import functools
 import gzip
 import io
 import json
@@ -78,7 +79,10 @@ def limited(seconds: int) -> Iterator[None]:
 
 
 class KernelTuner:
-    """Kernel Tuner's strategies on its simulation runner; the search space is made once and shared by the runs."""
+    """Kernel Tuner's strategies on its simulation runner.
+
+    Every run has a search space of its own: one that was used keeps neighbours that later runs then prefer.
+    """
 
     def __init__(self, space: Recorded) -> None:
         import kernel_tuner
@@ -98,7 +102,9 @@ class KernelTuner:
         self._numbers = {key: number for number, key in enumerate(self._results)}
         self._values = {name: list(values) for name, values in space.values.items()}
         recorded = {key: {n: r[n] for n in space.names} for key, r in self._results.items()}
-        self._space = Searchspace(None, None, None, from_cache={"tune_params": self._values, "cache": recorded})
+        self._make_space = functools.partial(
+            Searchspace, None, None, None, from_cache={"tune_params": self._values, "cache": recorded}
+        )
 
     def names(self) -> list[str]:
         left_out = {"brute_force", "nsga2", "nsga3", "skopt", "pyatf_strategies"}
@@ -119,13 +125,15 @@ class KernelTuner:
 
         kernel_options = self._interface.Options(kernel_name="recorded")
         runner = self._runner(kernel_options)
+        space = self._make_space()
         tuning = self._tuning_options(options, budget, seed)
+        tuning["restrictions"] = space._modified_restrictions
         tuning["cache"] = Cache()
         random.seed(seed)
         np.random.seed(seed)
         quietly = contextlib.redirect_stdout(io.StringIO())
         with limited(RUN_LIMIT_S), quietly, contextlib.suppress(self._util.StopCriterionReached):
-            self._interface.strategy_map[strategy].tune(self._space, runner, tuning)
+            self._interface.strategy_map[strategy].tune(space, runner, tuning)
         return [self._numbers[key] for key in seen][:budget]
 
     def _runner(self, kernel_options: Any) -> Any:
@@ -141,7 +149,6 @@ class KernelTuner:
             budget=self._util.TuningBudget(None, budget),
             objective=["time"],
             objective_higher_is_better=[False],
-            restrictions=self._space._modified_restrictions,
             tune_params=self._values,
             metrics=None,
             verbose=False,

@@ -91,7 +91,7 @@ class Explorer:
     """How much likelier than not a source is thought to hold here before anything is measured."""
     SOURCE_STARTS = 3
     """The best of the sources that are measured first."""
-    EXCURSION = 2
+    EXCURSION = 3
     """Of the first trials with sources, each so many-th ignores them."""
     STEPS, FIRST_STEPS = 8, 32
 
