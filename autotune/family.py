@@ -10,7 +10,7 @@ import dataclasses
 import enum
 import json
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache, cached_property
 from typing import TYPE_CHECKING, Any, ClassVar, Self
@@ -354,8 +354,14 @@ class KernelFamily(ABC):
         """Buffers and launches of a valid configuration."""
 
     @abstractmethod
+    def candidates(
+        self, problem: Problem, limits: DeviceLimits, starts: Sequence[Configuration]
+    ) -> Iterator[Configuration]:
+        """Valid configurations by a rule of the family, most promising first; `starts` are the profile's."""
+
     def default(self, problem: Problem, limits: DeviceLimits, starts: Sequence[Configuration]) -> Configuration:
-        """What to use before anything is tuned, by a rule of the family; `starts` are the profile's, best first."""
+        """What to use before anything is tuned."""
+        return next(self.candidates(problem, limits, starts), self.baseline)
 
     @abstractmethod
     def make_case(self, problem: Problem, seed: int) -> "Case":

@@ -11,7 +11,7 @@ Sources: the `microtile` kernel and its image for B follow Qualcomm's descriptio
 float4 dot products used on Mali-T604, `local_tile` the classic tiling through local memory.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from autotune.family import Case, Configuration, DeviceLimits, KernelFamily, Plan, Problem
 from autotune.kernels.gemm.algorithms import ALGORITHMS
@@ -35,10 +35,12 @@ class Gemm(KernelFamily):
         assert isinstance(problem, GemmProblem)
         return plan_gemm(problem, configuration)
 
-    def default(self, problem: Problem, limits: DeviceLimits, starts: Sequence[Configuration]) -> Configuration:
-        """What `rule.py` chooses among the starts and their variants, else the baseline."""
+    def candidates(
+        self, problem: Problem, limits: DeviceLimits, starts: Sequence[Configuration]
+    ) -> Iterator[Configuration]:
+        """The starts and their variants, as `rule.py` ranks them."""
         assert isinstance(problem, GemmProblem)
-        return by_rule(problem, limits, starts) or self.baseline
+        return by_rule(problem, limits, starts)
 
     def examples(self) -> tuple[Problem, ...]:
         return tuple(GemmProblem.parse(text) for text in EXAMPLES)

@@ -51,12 +51,14 @@ Candidates = Mapping[Configuration, Mapping[str, int]]
 """What the default of one device is chosen from, and what `ESTIMATE` knows of each."""
 
 
-def by_rule(problem: GemmProblem, limits: DeviceLimits, starts: Sequence[Configuration]) -> Configuration | None:
-    """The best candidate that is valid; None when none is."""
+def by_rule(
+    problem: GemmProblem, limits: DeviceLimits, starts: Sequence[Configuration]
+) -> Iterator[Configuration]:
+    """The valid candidates, best first."""
     values = {**limits.constraint_values(), **problem.constraint_values()}
     known = candidates(tuple(starts), limits).items()
     ranked = sorted(known, key=lambda item: int(ESTIMATE({**values, **item[1]})))
-    return next((c for c, _ in ranked if _is_valid(c, values)), None)
+    return (c for c, _ in ranked if _is_valid(c, values))
 
 
 _EXPANDED: dict[tuple[int, int], tuple[tuple[Configuration, ...], DeviceLimits, Candidates]] = {}
