@@ -44,9 +44,9 @@ def refuse(*_: Any) -> None:
     raise LaunchError("clEnqueueNDRangeKernel failed: OUT_OF_RESOURCES")
 
 
-def allocate(self: Session, buffer: Any) -> Any:
+def allocate(self: Session, buffer: Any, *others: Any) -> Any:
     """Four mebibytes for every byte: more than the driver grants."""
-    return _allocate(self, dataclasses.replace(buffer, elements=buffer.elements << 42))
+    return _allocate(self, dataclasses.replace(buffer, elements=buffer.elements << 42), *others)
 
 
 def no_memory(*_: Any) -> None:

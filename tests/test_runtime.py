@@ -33,9 +33,9 @@ TILE: dict[str, Any] = {
     "micro_tile_m": 4, "micro_tile_n": 8, "vector_width": 4, "unroll": 4, "a_vector_width": 1, "work_group_m": 0,
     "work_group_n": 0, "edges": "guard", "loads": "vload", "multiply_add": "mad", "relaxed_math": "off",
 }  # fmt: skip
-FROM_IMAGE = Configuration.of("microtile", b_storage="image", **TILE)
-FROM_BUFFER = Configuration.of("microtile", b_storage="buffer", **TILE)
-PADDED = Configuration.of("microtile", b_storage="buffer", **TILE | {"edges": "pad"})
+FROM_IMAGE = FAMILY.complete(Configuration.of("microtile", b_storage="image", **TILE))
+FROM_BUFFER = FAMILY.complete(Configuration.of("microtile", b_storage="buffer", **TILE))
+PADDED = FAMILY.complete(Configuration.of("microtile", b_storage="buffer", **TILE | {"edges": "pad"}))
 
 
 @pytest.fixture(scope="module")
@@ -206,7 +206,7 @@ def test_a_bound_call_repeats(gemm: Gemm) -> None:
 
 @pytest.mark.parametrize("image", [False, True], ids=["buffer", "image"])
 def test_a_product_of_1024_cubed_copies_no_byte(make: Callable[..., Gemm], image: bool) -> None:
-    gemm = make(FROM_IMAGE if image else Configuration.of("microtile", b_storage="buffer", **TILE))
+    gemm = make(FROM_IMAGE if image else FROM_BUFFER)
     assert gemm.device.limits.shares_host_memory
     a, out = gemm.allocate((1024, 1024), np.float32), gemm.allocate((1024, 1024), np.float32)
     b = gemm.allocate((1024, 1024), np.float32, image=image)

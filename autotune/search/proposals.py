@@ -102,14 +102,14 @@ class Proposals:
     def _promising(self) -> list[Configuration]:
         """What to try first: what won before, here and at near problems, and what the rule ranks best."""
         knowledge = self._knowledge
+        left_out = knowledge.known.keys() | knowledge.quarantine
         candidates = knowledge.family.candidates(knowledge.problem, knowledge.device.limits, knowledge.starts)
         wanted = [
             *(w.configuration for w in self._winners() if w.problem == knowledge.problem),
-            *knowledge.stale_ranking[: self.STALE],
+            *[c for c in knowledge.stale_ranking if c not in left_out][: self.STALE],
             *(w.configuration for w in self._winners()[: self.NEAR_PROBLEMS]),
             *itertools.islice(candidates, self.CANDIDATES),
         ]
-        left_out = knowledge.known.keys() | knowledge.quarantine
         distinct = dict.fromkeys(map(knowledge.family.complete, wanted))
         return [c for c in distinct if c not in left_out and self._space.row_of(c) is not None]
 
