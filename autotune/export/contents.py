@@ -4,7 +4,8 @@ from dataclasses import dataclass, replace
 
 from autotune.family import Device, find_family
 from autotune.lookup import table_order
-from autotune.lookup.json_table import DEVICE_TEXTS, PROVENANCE_TEXTS, printable, undeclared
+from autotune.lookup.document import printable
+from autotune.lookup.json_table import DEVICE_TEXTS, PROVENANCE_TEXTS, undeclared
 from autotune.store import Store
 from autotune.trial import Provenance, Winner
 

@@ -6,7 +6,8 @@ from typing import Any
 
 from autotune.errors import TableError
 from autotune.export.contents import DeviceTable
-from autotune.lookup.json_table import DEVICE_TEXTS, FORMAT, MAX_BYTES, SCHEMA_VERSION
+from autotune.lookup.document import MAX_BYTES
+from autotune.lookup.json_table import DEVICE_TEXTS, FORMAT, SCHEMA_VERSION
 from autotune.trial import Winner
 
 
