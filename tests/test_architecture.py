@@ -34,6 +34,7 @@ ORDER = (
     "compiling",
     "sampler",
     "search",
+    "predict",
     "runtime",
     "export",
     "presets",
@@ -52,7 +53,8 @@ OWNERS = {
     "optuna": {"sampler", "search"},
     "rich": {"display"},
     "numpy": {
-        "expression", "family", "kernels", "device", "measure", "space", "sampler", "search", "runtime", "testing",
+        "expression", "family", "kernels", "device", "measure", "space", "sampler", "search", "predict", "runtime",
+        "testing",
     },
 }  # fmt: skip
 """Libraries outside the standard one, and who may import them."""

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 import autotune
-from autotune.cli import building, commands, exporting, run
+from autotune.cli import building, commands, evaluating, exporting, run
 from autotune.errors import UsageError
 from autotune.family import family_names
 
@@ -31,7 +31,10 @@ def make_parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--version", action="version", version=f"autotune {autotune.__version__}")
     subparsers = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
-    for add in (_add_devices, _add_presets, _add_run, _add_compile, _add_lookup, _add_export, _add_import):
+    adders = (
+        _add_devices, _add_presets, _add_run, _add_compile, _add_evaluate, _add_lookup, _add_export, _add_import,
+    )  # fmt: skip
+    for add in adders:
         add(subparsers)
     return parser
 
@@ -77,6 +80,18 @@ def _add_shape(parser: argparse.ArgumentParser, meaning: str) -> None:
         default=[],
         help=f"{meaning}; one value each, quoted where it has words: "
         '512,512,512 "64,64,64 nt float16 batch=12"; for reduce BATCH,CHANNELS[,operation[,dtype]]',
+    )
+
+
+def _add_shapes(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--shapes",
+        metavar="FILE",
+        type=Path,
+        action="append",
+        default=[],
+        help="one shape a line, SHAPE [words of the shape] [xCOUNT] [label], # begins a comment; "
+        "or CSV with the header m,n,k,calls,label",
     )
 
 
@@ -126,17 +141,12 @@ def _add_run(subparsers: Any) -> None:
     _add_device(parser)
     _add_family(parser, "of the shapes given here; a preset knows its own")
     _add_shape(parser, "a shape to tune for")
-    parser.add_argument(
-        "--shapes",
-        metavar="FILE",
-        type=Path,
-        action="append",
-        default=[],
-        help="one shape a line, SHAPE [words of the shape] [xCOUNT] [label], # begins a comment; "
-        "or CSV with the header m,n,k,calls,label",
-    )
+    _add_shapes(parser)
     parser.add_argument(
         "--preset", metavar="NAME", action="append", default=[], help="the products of a network; see autotune presets"
+    )
+    parser.add_argument(
+        "--misses", action="store_true", help="sizes that lookups on this machine asked for and never found"
     )
     parser.add_argument("--trials", metavar="N", type=_trials, help="at most N new trials for each shape")
     parser.add_argument("--budget", metavar="TIME", type=parse_budget, help="time for all shapes: 90s, 10m, 1h30m")
@@ -181,12 +191,33 @@ def _add_compile(subparsers: Any) -> None:
     _add_json(parser)
 
 
+def _add_evaluate(subparsers: Any) -> None:
+    parser = _add(
+        subparsers,
+        "evaluate",
+        evaluating.evaluate_command,
+        "Measure how much of the tuned speed is reached at sizes left out, predicted from the others.",
+        "evaluate --device cpu --holdout 10",
+        "evaluate --device adreno --shapes others.txt --json > regret.json",
+    )
+    _add_device(parser)
+    _add_family(parser, "whose sizes to hold out")
+    _add_shape(parser, "a tuned shape to hold out")
+    _add_shapes(parser)
+    parser.add_argument(
+        "--holdout", metavar="N", type=_holdout, help=f"hold out N of the tuned shapes ({evaluating.HELD_OUT})"
+    )
+    parser.add_argument("--quiet", action="store_true", help="no line for each size, only the table")
+    _add_database(parser)
+    _add_json(parser)
+
+
 def _add_lookup(subparsers: Any) -> None:
     parser = _add(
         subparsers,
         "lookup",
         commands.lookup_command,
-        "Print the configuration to use for a shape: measured, nearest measured, or the default.",
+        "Print the configuration to use for a shape: measured, predicted, nearest measured, or the default.",
         "lookup --device cpu 512 512 512 --explain",
         "lookup --device adreno-730 64,3136,576 --table table.json --json",
         "lookup --device cpu 512 512 512 nt float16 batch=4",
@@ -258,6 +289,10 @@ def _trials(text: str) -> int:
 
 def _sample(text: str) -> int:
     return _integer("--sample", text, 1, 10**9)
+
+
+def _holdout(text: str) -> int:
+    return _integer("--holdout", text, 1, 10**6)
 
 
 def _jobs(text: str) -> int:
