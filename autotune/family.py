@@ -13,6 +13,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache, cached_property
+from json.encoder import encode_basestring_ascii
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 from autotune.errors import ConfigurationError, ProblemError
@@ -22,8 +23,6 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 Value = int | str
-
-_canonical = json.JSONEncoder(sort_keys=True, separators=(",", ":")).encode
 
 DTYPE_BYTES = {"float32": 4, "float16": 2, "int8": 1, "int32": 4}
 
@@ -146,7 +145,11 @@ class Problem(ABC):
     @property
     def key(self) -> str:
         """Canonical JSON of all fields: equal problems have equal keys."""
-        return _canonical(self.to_dict())
+        template, texts = _key_template(type(self))
+        values = self.to_dict()
+        for name in texts:
+            values[name] = encode_basestring_ascii(str(values[name]))
+        return template % values
 
     def constraint_values(self) -> dict[str, Value]:
         """What constraints may name."""
@@ -162,7 +165,15 @@ class Problem(ABC):
         return self._kind()
 
     def _kind(self) -> tuple[tuple[str, str], ...]:
-        return tuple((name, value) for name, value in self.to_dict().items() if isinstance(value, str))
+        return tuple([(name, getattr(self, name)) for name in _key_template(type(self))[1]])
+
+
+@cache
+def _key_template(problem_type: type[Problem]) -> tuple[str, tuple[str, ...]]:
+    """The canonical JSON with places for the values, and the fields that are texts: keys are made at every lookup."""
+    fields = dataclasses.fields(problem_type)
+    members = ",".join(f'"{name}":%({name})s' for name in sorted(field.name for field in fields))
+    return f"{{{members}}}", tuple(field.name for field in fields if field.type is str)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -214,7 +214,8 @@ def test_a_cover_takes_what_serves_most_and_stops_when_nothing_is_gained() -> No
 
 def test_what_is_reached() -> None:
     told = reach(np.log([1.0, 1.0, 2.0, 4.0]))
-    assert (told.mean, told.median, told.worst) == (pytest.approx(2**-0.75, abs=1e-4), 0.75, 0.25)
+    assert told.mean == pytest.approx(2**-0.75, abs=1e-4)
+    assert (told.median, told.worst) == (0.75, 0.25)
 
 
 def test_sizes_and_tiles_are_told_from_names() -> None:
@@ -227,7 +228,7 @@ def test_sizes_and_tiles_are_told_from_names() -> None:
     assert (tile, split) == ((2, 32, 0, 1), 16)
     # 5 x 2 tiles for each of 3 matrices, each shared by 16: 480 groups, in 120 rounds on 4 units
     values = features((2, 32, 0, 1), 16, (9, 40, 7, 3), (1.0, 2.0), 4)
-    assert values == (1.0, 1.0, 2.0, math.log2(120), math.log2(480), pytest.approx(math.log2(10 * 64 / 360)))
+    assert values == pytest.approx((1.0, 1.0, 2.0, math.log2(120), math.log2(480), math.log2(10 * 64 / 360)))
 
 
 def test_models_evaluate_as_written() -> None:

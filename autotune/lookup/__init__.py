@@ -9,20 +9,20 @@ sizes are answered that nobody measured.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
+from functools import cache
 from operator import index
 from typing import TYPE_CHECKING, Self
 
 from autotune.errors import NotADatabaseError, ProblemError, TableError
 from autotune.family import Device, Problem, find_family
 from autotune.lookup.answer import Entry, Match, Tuned, table_order
-from autotune.lookup.chain import Chain
-from autotune.lookup.contents import AtHand, Contents, Layers, Shipped, read_json
-from autotune.lookup.predictor import Predictor
 
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from autotune.lookup.contents import Contents
     from autotune.lookup.misses import MissLog
+    from autotune.lookup.predictor import Predictor
 
 __all__ = ["Entry", "Match", "Tuned", "TuningTable", "table_order"]
 
@@ -39,10 +39,12 @@ class TuningTable:
         entries: Iterable[tuple[str, Entry]],
         *,
         source: str = "the table",
-        predictors: Mapping[str, Sequence[Predictor]] | None = None,
+        predictors: "Mapping[str, Sequence[Predictor]] | None" = None,
     ) -> None:
         """`entries` come with the slug of their device, `predictors` by it; of two devices with one slug the last
         holds."""
+        from autotune.lookup.contents import AtHand
+
         self._fill(AtHand(devices, entries, predictors or {}), source, None)
 
     @classmethod
@@ -58,6 +60,7 @@ class TuningTable:
         if path is not None:
             table._fill(_read(Path(path), may_be_missing=False), str(path), None)
             return table
+        from autotune.lookup.contents import Layers, Shipped
         from autotune.resources import data_folder, default_database
 
         own = default_database()
@@ -70,7 +73,10 @@ class TuningTable:
         table._fill(contents, str(own), misses)
         return table
 
-    def _fill(self, contents: Contents, source: str, misses: "MissLog | None") -> None:
+    def _fill(self, contents: "Contents", source: str, misses: "MissLog | None") -> None:
+        # Not when this module is loaded: an application that imports the lookup may never open a table.
+        from autotune.lookup.chain import Chain
+
         self.source = source
         self._contents = contents
         self._misses = misses
@@ -119,13 +125,15 @@ class TuningTable:
             self._misses.add(answer.device, asked)
         return answer
 
-    def predictor(self, device: str, problem: Problem) -> Predictor | None:
+    def predictor(self, device: str, problem: Problem) -> "Predictor | None":
         """What predicts for problems of this kind on a device, by its slug; None where nothing does."""
         found = self._contents.predictors(device, problem.family)
         return next((p for p in found if p.example.is_comparable(problem)), None)
 
 
-def _read(place: "Path", *, may_be_missing: bool) -> Contents:
+def _read(place: "Path", *, may_be_missing: bool) -> "Contents":
+    from autotune.lookup.contents import AtHand, read_json
+
     nothing = AtHand([], [], {})
     try:
         with place.open("rb") as file:
@@ -151,5 +159,9 @@ def _plain_product(m: object, n: object, k: object) -> Problem:
     if m is None or n is None or k is None:
         raise ProblemError("a lookup needs a problem, or all of m, n and k")
     # index() takes the integers of other libraries, and no fractions.
-    sizes = {name: index(size) for name, size in zip("mnk", (m, n, k), strict=True)}  # type: ignore[arg-type]
-    return find_family("gemm").problem_type(**sizes)
+    return _plain_type()(m=index(m), n=index(n), k=index(k))  # type: ignore[arg-type, call-arg]
+
+
+@cache
+def _plain_type() -> type[Problem]:
+    return find_family("gemm").problem_type

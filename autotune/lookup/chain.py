@@ -1,14 +1,17 @@
 """From the question to the answer, step by step: exact, predicted, nearest, sibling, vendor, default."""
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from math import log
+from typing import TYPE_CHECKING, NamedTuple
 
 from autotune.family import Configuration, Device, DeviceLimits, KernelFamily, Problem, Value, find_family
 from autotune.lookup.answer import Entry, Match, Tuned, distance
 from autotune.lookup.contents import Contents, Shelf
 from autotune.lookup.legality import Legality
-from autotune.lookup.predictor import Predictor
+
+if TYPE_CHECKING:
+    from autotune.lookup.predictor import Predictor
 
 _MOST_RELATIVES = 4
 """Devices of each relation that are asked when the device itself has no answer."""
@@ -16,8 +19,7 @@ _MOST_PLACES = 1024
 """A program that asks for ever new devices must not grow without end."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Question:
+class Question(NamedTuple):
     """What is asked, with what constraints are told of it."""
 
     family: KernelFamily
@@ -58,13 +60,13 @@ class Place:
         loss = predictor.loss("nearest") if predictor else None
         return self._nearest(question, loss, reasons)
 
-    def predictor(self, problem: Problem) -> Predictor | None:
+    def predictor(self, problem: Problem) -> "Predictor | None":
         return self._predictors.get(problem.kind)
 
     def _violation(self, configuration: Configuration, question: Question) -> str:
         return self._legality.violation(configuration, question.values)
 
-    def _predicted(self, predictor: Predictor, question: Question, reasons: list[str]) -> Tuned | None:
+    def _predicted(self, predictor: "Predictor", question: Question, reasons: list[str]) -> Tuned | None:
         for number in predictor.model.ranking(question.problem, self._device.limits.compute_units):
             configuration = predictor.configurations[number]
             if not self._violation(configuration, question):
@@ -124,34 +126,47 @@ class Chain:
         """`name` tells people which table it is."""
         self._contents = contents
         self._name = name
-        self._known: dict[str, Device | None] = {}
+        self._families: dict[str, KernelFamily] = {}
+        self._known: dict[str, Device] = {}
+        self._named_places: dict[tuple[str, str], Place] = {}
         self._guessed: dict[str, Device] = {}
         self._places: dict[tuple[object, ...], Place] = {}
 
     def answer(self, device: str | Device, problem: Problem) -> Tuned:
         """Raises ProblemError, and what reading raises."""
-        slug = device if isinstance(device, str) else device.slug
-        known = self._device(slug)
-        # A device tells its limits itself: the table's may be those of another driver.
-        running = self._named(slug) if isinstance(device, str) else device
-        family = find_family(problem.family)
-        question = Question(family=family, problem=problem, values=problem.constraint_values())
+        family = self._families.get(problem.family)
+        if family is None:
+            family = self._families[problem.family] = find_family(problem.family)
+        question = Question(family, problem, problem.constraint_values())
         reasons: list[str] = []
+        place = self._own_place(device, family)
         predictor = None
-        if known is not None:
-            place = self._place(slug, running, family)
+        if place is not None:
             own = place.answer(question, reasons)
             if own is not None:
                 return own
             predictor = place.predictor(problem)
-        else:
-            reasons.append(self._unknown(slug))
+        running = self._named(device) if isinstance(device, str) else device
+        if place is None:
+            reasons.append(self._unknown(running.slug))
         if predictor is None or predictor.favours != "default":
             relative = self._from_relatives(question, running, reasons)
             if relative is not None:
                 return relative
         default = self._default(running, question, "; ".join(reasons))
         return replace(default, expected_loss=predictor.loss("default")) if predictor else default
+
+    def _own_place(self, device: str | Device, family: KernelFamily) -> Place | None:
+        """Of the device asked for; None for one that the table does not know."""
+        if isinstance(device, str):
+            # Every new size comes by here.
+            place = self._named_places.get((device, family.name))
+            known = self._device(device) if place is None else None
+            if known is not None:
+                place = self._named_places[device, family.name] = self._place(device, known, family)
+            return place
+        # A device tells its limits itself: the table's may be those of another driver.
+        return self._place(device.slug, device, family) if self._device(device.slug) else None
 
     def _from_relatives(self, question: Question, running: Device, reasons: list[str]) -> Tuned | None:
         for match, device in self._relatives(running):
@@ -192,7 +207,10 @@ class Chain:
 
     def _device(self, slug: str) -> Device | None:
         if slug not in self._known:
-            self._known[slug] = self._contents.device(slug)
+            device = self._contents.device(slug)
+            if device is None:
+                return None
+            self._known[slug] = device
         return self._known[slug]
 
     def _place(self, source: str, running: Device, family: KernelFamily) -> Place:

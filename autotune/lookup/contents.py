@@ -5,12 +5,15 @@ predicts there. What is not asked for is not read.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from pathlib import Path
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from autotune.family import Device, Problem
 from autotune.lookup.answer import Entry, table_order
-from autotune.lookup.predictor import Predictor
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from autotune.lookup.predictor import Predictor
 
 Row = tuple[str, str, float]
 """An entry not yet read: the key of its problem, its configuration as JSON, its time."""
@@ -65,7 +68,7 @@ class Contents(Protocol):
 
     def shelf(self, slug: str, family: str) -> Shelf: ...
 
-    def predictors(self, slug: str, family: str) -> list[Predictor]: ...
+    def predictors(self, slug: str, family: str) -> "list[Predictor]": ...
 
 
 class AtHand:
@@ -75,7 +78,7 @@ class AtHand:
         self,
         devices: Sequence[Device],
         entries: Iterable[tuple[str, Entry]],
-        predictors: Mapping[str, Sequence[Predictor]],
+        predictors: "Mapping[str, Sequence[Predictor]]",
     ) -> None:
         """Of two devices with one slug the last holds."""
         self._devices = {device.slug: device for device in devices}
@@ -94,14 +97,14 @@ class AtHand:
     def shelf(self, slug: str, family: str) -> Shelf:
         return self._shelves.get((slug, family)) or Shelf()
 
-    def predictors(self, slug: str, family: str) -> list[Predictor]:
+    def predictors(self, slug: str, family: str) -> "list[Predictor]":
         return [p for p in self._predictors.get(slug, ()) if p.example.family == family]
 
 
 class Shipped:
     """A folder of JSON tables, one a device, each named like the slug of its device."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: "Path") -> None:
         self._files = {path.stem: path for path in folder.glob("*.json")}
         self._read: dict[str, AtHand] = {}
 
@@ -114,7 +117,7 @@ class Shipped:
     def shelf(self, slug: str, family: str) -> Shelf:
         return self._table(slug).shelf(slug, family)
 
-    def predictors(self, slug: str, family: str) -> list[Predictor]:
+    def predictors(self, slug: str, family: str) -> "list[Predictor]":
         return self._table(slug).predictors(slug, family)
 
     def _table(self, slug: str) -> AtHand:
@@ -141,7 +144,7 @@ class Layers:
     def shelf(self, slug: str, family: str) -> Shelf:
         return self._upper.shelf(slug, family).over(self._lower.shelf(slug, family))
 
-    def predictors(self, slug: str, family: str) -> list[Predictor]:
+    def predictors(self, slug: str, family: str) -> "list[Predictor]":
         """Of one kind that which rests on more sizes; the upper one's where both rest on as many."""
         found = {p.example.kind: p for p in self._upper.predictors(slug, family)}
         for predictor in self._lower.predictors(slug, family):
@@ -151,7 +154,7 @@ class Layers:
         return list(found.values())
 
 
-def read_json(path: Path) -> AtHand:
+def read_json(path: "Path") -> AtHand:
     """An exported table. Raises TableError."""
     from autotune.lookup.json_table import read_contents
 

@@ -8,6 +8,7 @@ configurations that cover the measured sizes, and a model that ranks them for a 
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import repeat
 from math import dist, log2
 
 from autotune.family import Configuration, Problem
@@ -94,13 +95,13 @@ class Neighbours:
     def ranking(self, problem: Problem, compute_units: int) -> Sequence[int]:  # noqa: ARG002 - alike in all models
         """Numbers of the configurations, best first."""
         here = [log2(size) for size in problem.size_vector]
-        distances = [dist(place, here) for place in self._places]
-        nearest = sorted(range(len(distances)), key=distances.__getitem__)[: self.count]
+        distances = list(map(dist, self._places, repeat(here)))
         expected = [0.0] * len(self.points[0].losses)
-        for number in nearest:
+        # Of equally near points the first count.
+        for number in sorted(range(len(distances)), key=distances.__getitem__)[: self.count]:
             weight = 1.0 / (0.05 + distances[number])
-            for choice, loss in enumerate(self.points[number].losses):
-                expected[choice] += weight * loss
+            losses = self.points[number].losses
+            expected = [total + weight * loss for total, loss in zip(expected, losses, strict=True)]
         return sorted(range(len(expected)), key=expected.__getitem__)
 
 

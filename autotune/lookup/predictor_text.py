@@ -1,5 +1,7 @@
 """Predictors as plain data, and back as hostile input; `db/table.schema.json` says the same for other programs."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -43,12 +45,39 @@ def predictors_file(database: Path) -> Path:
 
 def read_predictors_file(path: Path) -> dict[str, list[Predictor]]:
     """Predictors by slug; none where there is no file. Raises TableError, one line that names the path."""
-    if not path.exists():
-        return {}
-    try:
-        return _read_file(parse(read_file(path)))
-    except TableError as error:
-        raise TableError(f"{path}: {error.message}", hint=error.hint) from error
+    unread = UnreadPredictors(path)
+    return {slug: unread.of(slug) for slug in unread.slugs}
+
+
+class UnreadPredictors:
+    """A file of predictors, those of a device read when they are asked for."""
+
+    def __init__(self, path: Path) -> None:
+        """Raises TableError, one line that names the path."""
+        self._path = path
+        self._nodes: dict[str, Node] = {}
+        self._read: dict[str, list[Predictor]] = {}
+        if path.exists():
+            with self._named():
+                self._nodes = _devices(parse(read_file(path)))
+
+    @property
+    def slugs(self) -> list[str]:
+        return list(self._nodes)
+
+    def of(self, slug: str) -> list[Predictor]:
+        """Nothing for a device that the file does not know. Raises TableError."""
+        if slug in self._nodes and slug not in self._read:
+            with self._named():
+                self._read[slug] = read_predictors(self._nodes[slug])
+        return self._read.get(slug, [])
+
+    @contextmanager
+    def _named(self) -> Iterator[None]:
+        try:
+            yield
+        except TableError as error:
+            raise TableError(f"{self._path}: {error.message}", hint=error.hint) from error
 
 
 def to_plain_file(predictors: dict[str, list[Predictor]]) -> dict[str, Any]:
@@ -82,7 +111,7 @@ def read_predictors(node: Node) -> list[Predictor]:
     return found
 
 
-def _read_file(document: Node) -> dict[str, list[Predictor]]:
+def _devices(document: Node) -> dict[str, Node]:
     members = document.record(("format", "version", "devices"))
     if members["format"].value != FORMAT:
         raise TableError("holds no predictors", hint=f'its "format" would be "{FORMAT}"')
@@ -93,7 +122,7 @@ def _read_file(document: Node) -> dict[str, list[Predictor]]:
     found = {}
     for item in members["devices"].items():
         of_device = item.record(("slug", "predictors"))
-        found[of_device["slug"].slug()] = read_predictors(of_device["predictors"])
+        found[of_device["slug"].slug()] = of_device["predictors"]
     return found
 
 

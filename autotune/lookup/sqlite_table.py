@@ -11,7 +11,7 @@ from contextlib import closing, contextmanager
 from functools import partial
 from math import isfinite
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from autotune.errors import (
     ConfigurationError,
@@ -26,6 +26,9 @@ from autotune.lookup.answer import Entry
 from autotune.lookup.contents import Row, Shelf
 from autotune.lookup.predictor import Predictor
 from autotune.resources import schema_revisions
+
+if TYPE_CHECKING:
+    from autotune.lookup.predictor_text import UnreadPredictors
 
 _APPLICATION_ID = 0x4154554E
 _WAIT_S = 10.0
@@ -57,7 +60,7 @@ class Database:
         self._path = path
         self._devices: dict[str, Device] = {}
         self._shelves: dict[tuple[str, str], Shelf] = {}
-        self._predictors: dict[str, list[Predictor]] | None = None
+        self._predictors: UnreadPredictors | None = None
         with _reported(path), closing(connect(path)) as connection:
             # One transaction: devices and entries belong together, whatever is written meanwhile.
             connection.execute("BEGIN")
@@ -85,10 +88,10 @@ class Database:
     def predictors(self, slug: str, family: str) -> list[Predictor]:
         """From the file beside the database, where there is one. Raises TableError."""
         if self._predictors is None:
-            from autotune.lookup.predictor_text import predictors_file, read_predictors_file
+            from autotune.lookup.predictor_text import UnreadPredictors, predictors_file
 
-            self._predictors = read_predictors_file(predictors_file(self._path))
-        return [p for p in self._predictors.get(slug, ()) if p.example.family == family]
+            self._predictors = UnreadPredictors(predictors_file(self._path))
+        return [p for p in self._predictors.of(slug) if p.example.family == family]
 
     def _read_all(self, connection: sqlite3.Connection) -> None:
         places = connection.execute("SELECT DISTINCT device, family FROM best_configurations").fetchall()

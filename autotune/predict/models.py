@@ -41,12 +41,8 @@ def fit_one_neighbour(samples: Samples) -> Model:
     return _neighbours(samples, 1)
 
 
-def fit_few_neighbours(samples: Samples) -> Model:
-    return _neighbours(samples, 3)
-
-
 def fit_neighbours(samples: Samples) -> Model:
-    return _neighbours(samples, 6)
+    return _neighbours(samples, 3)
 
 
 def fit_tree(samples: Samples) -> Model:
@@ -73,7 +69,6 @@ def fit_linear(samples: Samples) -> Model:
 
 
 FITS: dict[str, Callable[[Samples], Model]] = {
-    "few neighbours": fit_few_neighbours,
     "neighbours": fit_neighbours,
     "one neighbour": fit_one_neighbour,
     "tree": fit_tree,
