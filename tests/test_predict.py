@@ -5,11 +5,12 @@ import math
 import random
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 import pytest
 
+from autotune.cli import main
 from autotune.errors import TableError
 from autotune.family import Configuration, Device, DeviceLimits
 from autotune.kernels.gemm import FAMILY, GemmProblem
@@ -37,10 +38,11 @@ from autotune.lookup.predictor_text import (
     to_plain_file,
 )
 from autotune.predict import add_predictors, make_predictors, note_measured, refresh_predictors, write_predictors
-from autotune.predict.fitting import cover, fit, reach
+from autotune.predict.fitting import _samples, cover, fit, reach
 from autotune.predict.models import FITS, axis_names, shares
 from autotune.predict.observations import observe
 from autotune.predict.regret import choose_held_out, measure_regret, summarise
+from autotune.resources import data_folder
 from autotune.store import Store
 from autotune.trial import Job, Measurement, Provenance, Timer, Trial, TrialState, Winner
 
@@ -146,8 +148,6 @@ def test_a_predictor_finds_what_suits_sizes_it_never_saw(store: Store) -> None:
 
 @pytest.mark.parametrize("name", FITS)
 def test_every_model_tells_apart_what_is_plain_to_see(store: Store, name: str) -> None:
-    from autotune.predict.fitting import _samples
-
     (observed,) = observe(GPU, "gemm", store.trials(GPU.slug, "gemm"), store.best(GPU.slug, "gemm"))
     everything = np.arange(len(observed.problems))
     truth = observed.completed(everything)
@@ -253,6 +253,19 @@ def test_models_evaluate_as_written() -> None:
     )
     assert linear.ranking(product(64, 64, 64), 16) == [0, 1]
     assert linear.ranking(product(1024, 1024, 64), 1) == [1, 0]
+
+
+def test_of_many_sizes_some_are_left_out_and_some_are_points(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("autotune.predict.fitting.MOST_LEFT_OUT", 7)
+    monkeypatch.setattr("autotune.predict.models.MOST_POINTS", 5)
+    (made,) = make_predictors(store, GPU, "gemm")
+    assert (made.expected.sizes, made.sizes) == (7, len(SIZES))
+    (observed,) = observe(GPU, "gemm", store.trials(GPU.slug, "gemm"), store.best(GPU.slug, "gemm"))
+    everything = np.arange(len(SIZES))
+    fitted = FITS["neighbours"](_samples(observed, [0, 1], everything, observed.completed(everything)))
+    assert isinstance(fitted, Neighbours)
+    sizes = {point.sizes for point in fitted.points}
+    assert len(sizes) == 5 and {(1, 16, 64, 1), (1024, 1024, 64, 1)} <= sizes
 
 
 # What the lookup makes of it
@@ -531,3 +544,86 @@ def test_a_predictor_with_no_measured_kind_is_none() -> None:
 def _empty() -> Any:
     (observed,) = observe(GPU, "gemm", [], [winner(product(8, 8, 8), SMALL, 1e6)])
     return observed
+
+
+# The commands
+
+
+@pytest.fixture
+def commands(store: Store, monkeypatch: pytest.MonkeyPatch) -> Store:
+    class Context(FakeWorker):
+        def __enter__(self) -> Self:
+            return self
+
+        def __exit__(self, *_: object) -> None: ...
+
+    monkeypatch.setattr("autotune.device.discovery.discover", lambda: [GPU])
+    monkeypatch.setattr("autotune.worker.Worker", Context)
+    return store
+
+
+def test_evaluate_prints_what_is_reached_and_lookup_tells_it(
+    commands: Store, capsys: pytest.CaptureFixture[str]
+) -> None:
+    database = commands.location
+    assert main(["evaluate", "--device", "adreno", "--holdout", "5", "--db", database]) == 0
+    out, err = capsys.readouterr()
+    assert out.splitlines()[0] == "5 sizes held out on adreno-730; parts of the tuned speed:"
+    assert [line.split()[0] for line in out.splitlines()[2:]] == ["predicted", "nearest", "default"]
+    assert len(err.splitlines()) == 5
+    (known,) = read_predictors_file(predictors_file(Path(database)))[GPU.slug]
+    assert known.measured and known.measured.sizes == 5
+    assert main(["lookup", "--device", "adreno-730", "3,500,64", "--db", database, "--explain"]) == 0
+    shown = capsys.readouterr().out
+    assert "predicted" in shown and "measured on sizes held out: 5" in shown and "expected loss" in shown
+
+
+def test_evaluate_holds_out_the_shapes_named(
+    commands: Store, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    shapes = tmp_path / "shapes.txt"
+    shapes.write_text("4,128,64\n16 1024 64 x3 label\n")
+    evaluate = ["evaluate", "--device", "adreno", "--db", commands.location, "--quiet", "--json"]
+    assert main([*evaluate, "--shapes", str(shapes)]) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert [c["problem"]["m"] for c in told["comparisons"]] == [4, 16]
+    assert told["sizes"] == 2 and 0 < told["default"]["worst"] <= 1
+    assert main([*evaluate, "--shape", "5,5,5"]) == 2
+    assert "5x5x5: not tuned on adreno-730" in capsys.readouterr().err
+    assert main([*evaluate, "--family", "reduce"]) == 2
+    assert "too few to hold some out" in capsys.readouterr().err
+
+
+def test_exports_and_imports_carry_predictors(
+    commands: Store, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    refresh_predictors(commands, GPU, ["gemm"])
+    snapshot, exported = tmp_path / "snapshot.sqlite", tmp_path / "table.json"
+    assert main(["export", "--format", "sqlite", "--output", str(snapshot), "--db", commands.location]) == 0
+    assert main(["export", "--format", "json", "--output", str(exported), "--db", commands.location]) == 0
+    other = tmp_path / "other.sqlite"
+    assert main(["import", str(exported), "--db", str(other)]) == 0
+    asked = product(2, 700, 64)
+    answers = [TuningTable.open(path).find(GPU.slug, asked) for path in (snapshot, exported, other)]
+    assert {answer.match for answer in answers} == {Match.PREDICTED}
+    assert len({answer.configuration for answer in answers}) == 1
+    jsonschema = pytest.importorskip("jsonschema")
+    schema = json.loads((data_folder("db") / "table.schema.json").read_text())
+    jsonschema.Draft202012Validator(schema).validate(json.loads(exported.read_text()))
+
+
+@pytest.mark.parametrize("name", FITS)
+def test_every_model_that_is_fitted_may_be_written(store: Store, name: str) -> None:
+    (observed,) = observe(GPU, "gemm", store.trials(GPU.slug, "gemm"), store.best(GPU.slug, "gemm"))
+    everything = np.arange(len(observed.problems))
+    chosen = cover(observed.completed(everything), 3)
+    samples = _samples(observed, chosen, everything, observed.completed(everything))
+    made = predictor(FITS[name](samples), configurations=samples.configurations)
+    data = json.loads(json.dumps(to_plain(made)))
+    assert read_predictors(Document([data], "")) == [made]
+    jsonschema = pytest.importorskip("jsonschema")
+    schema = json.loads((data_folder("db") / "table.schema.json").read_text())
+    schema["$ref"] = "#/$defs/predictor"
+    for unwanted in ("type", "required", "properties", "additionalProperties"):
+        del schema[unwanted]
+    jsonschema.Draft202012Validator(schema).validate(data)

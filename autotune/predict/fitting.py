@@ -13,6 +13,8 @@ from autotune.predict.observations import Observed
 
 LEAST_SIZES = 5
 """Measured sizes below which nothing is predicted."""
+MOST_LEFT_OUT = 60
+"""Of very many sizes some are left out in turn: it says as much, and takes time that grows with their square."""
 PORTFOLIOS = (6, 12, 24)
 """Configurations to choose among, at most."""
 _LEAST_SAVING = 0.001
@@ -37,8 +39,10 @@ def fit(observed: Observed) -> Predictor | None:
         return None
     everything = np.arange(count)
     truth = np.maximum(0.0, observed.completed(everything))
-    best = min(_trials(observed, truth), key=lambda tried: float(tried.losses.mean()))
-    nearest = np.array([_loss_of_nearest(observed, truth, column) for column in range(count)])
+    left_out = [int(column) for column in np.unique(np.linspace(0, count - 1, MOST_LEFT_OUT).round())]
+    best = min(_trials(observed, truth, left_out), key=lambda tried: float(tried.losses.mean()))
+    nearest = np.array([_loss_of_nearest(observed, truth, column) for column in left_out])
+    default = observed.default_losses[left_out]
     chosen = cover(truth, best.most)
     samples = _samples(observed, chosen, everything, truth)
     return Predictor(
@@ -46,9 +50,9 @@ def fit(observed: Observed) -> Predictor | None:
         sizes=count,
         configurations=samples.configurations,
         model=FITS[best.model](samples),
-        favours=_favoured(best.losses, nearest, observed.default_losses),
+        favours=_favoured(best.losses, nearest, default),
         expected=Evaluation(
-            sizes=count, predicted=reach(best.losses), nearest=reach(nearest), default=reach(observed.default_losses)
+            sizes=len(left_out), predicted=reach(best.losses), nearest=reach(nearest), default=reach(default)
         ),
     )
 
@@ -78,12 +82,11 @@ def reach(losses: NDArray[np.float64]) -> Reach:
     )
 
 
-def _trials(observed: Observed, truth: NDArray[np.float64]) -> list[_Trialed]:
-    """Every way to predict, at each size from the others."""
-    count = len(observed.problems)
-    lost = {(model, most): np.zeros(count) for model in FITS for most in PORTFOLIOS}
-    for left_out in range(count):
-        others = np.delete(np.arange(count), left_out)
+def _trials(observed: Observed, truth: NDArray[np.float64], columns: Sequence[int]) -> list[_Trialed]:
+    """Every way to predict, at some of the sizes, each from all the others."""
+    lost = {(model, most): np.zeros(len(columns)) for model in FITS for most in PORTFOLIOS}
+    for number, left_out in enumerate(columns):
+        others = np.delete(np.arange(len(observed.problems)), left_out)
         rows = np.flatnonzero(observed.nominations[:, others].any(axis=1))
         losses = np.maximum(0.0, observed.completed(others))
         for most in PORTFOLIOS:
@@ -93,7 +96,7 @@ def _trials(observed: Observed, truth: NDArray[np.float64]) -> list[_Trialed]:
                 ranking = fit_model(samples).ranking(
                     observed.problems[left_out], observed.device.limits.compute_units
                 )
-                lost[name, most][left_out] = _loss_of_first_valid(
+                lost[name, most][number] = _loss_of_first_valid(
                     observed, truth, left_out, [chosen[place] for place in ranking]
                 )
     return [_Trialed(model=model, most=most, losses=losses) for (model, most), losses in lost.items()]

@@ -15,6 +15,8 @@ _DEEPEST = 4
 _LEAST_IN_LEAF = 2
 _LEAST_GAIN = 0.002
 """Mean loss that a split of a tree must save over all sizes."""
+MOST_POINTS = 96
+"""Measured sizes that neighbours are sought among, so that a lookup stays quick."""
 _RIDGE = 3.0
 _DIGITS = 5
 
@@ -116,12 +118,25 @@ def _has_no_default(field: object) -> bool:
 
 
 def _neighbours(samples: Samples, count: int) -> Neighbours:
-    columns = np.round(samples.losses.T, _DIGITS).tolist()
     points = [
-        Point(sizes=problem.size_vector, losses=tuple(losses))
-        for problem, losses in zip(samples.problems, columns, strict=True)
+        Point(
+            sizes=samples.problems[column].size_vector,
+            losses=tuple(np.round(samples.losses[:, column], _DIGITS).tolist()),
+        )
+        for column in _spread(samples.places, MOST_POINTS)
     ]
     return Neighbours(count=count, points=tuple(points))
+
+
+def _spread(places: NDArray[np.float64], most: int) -> list[int]:
+    """Rows, at most so many, each as far as can be from those before it; all of them in order where they are few."""
+    if len(places) <= most:
+        return list(range(len(places)))
+    chosen = [0]
+    while len(chosen) < most:
+        gaps = np.linalg.norm(places[:, None] - places[chosen][None, :], axis=2).min(axis=1)
+        chosen.append(int(np.argmax(gaps)))
+    return sorted(chosen)
 
 
 def _directions(axes: Sequence[int], count: int) -> list[tuple[int, ...]]:
