@@ -16,7 +16,7 @@ import os
 import time
 from collections import Counter
 from pathlib import Path
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
 from autotune.errors import AutotuneError
 from autotune.family import Problem, family_names, find_family
@@ -25,6 +25,7 @@ from autotune.resources import user_data_folder
 MAX_BYTES = 2**20
 _MAX_LINE = 2000
 _MOST_WAITING = 32
+_MOST_SEEN = 10000
 _WAIT_S = 5.0
 SWITCH = "AUTOTUNE_MISSES"
 """The environment variable that turns the log off with a value of 0."""
@@ -41,25 +42,33 @@ class Miss(NamedTuple):
 class MissLog:
     """Gathers the misses of this process, and appends them a few at a time and at the end of the process."""
 
+    _OF_THIS_PROCESS: ClassVar[dict[Path, "MissLog"]] = {}
+
     def __init__(self, path: Path) -> None:
         self._path = path
+        self._seen: set[Miss] = set()
         self._waiting: list[Miss] = []
         self._written_at = time.monotonic()
         atexit.register(self.write)
 
     @classmethod
     def default(cls) -> "MissLog | None":
-        """The user's own; None where it is turned off or there is no place for it."""
+        """The user's own, one for all tables; None where it is turned off or there is no place for it."""
         if os.environ.get(SWITCH) == "0":
             return None
         try:
-            return cls(default_file())
+            path = default_file()
         except AutotuneError:
             return None
+        return cls._OF_THIS_PROCESS.get(path) or cls._OF_THIS_PROCESS.setdefault(path, cls(path))
 
     def add(self, device: str, problem: Problem) -> None:
-        """Take note; call it once for each size."""
-        self._waiting.append(Miss(device, problem))
+        """Take note of a size, if it is new to this process."""
+        miss = Miss(device, problem)
+        if miss in self._seen or len(self._seen) >= _MOST_SEEN:
+            return
+        self._seen.add(miss)
+        self._waiting.append(miss)
         if len(self._waiting) >= _MOST_WAITING or time.monotonic() > self._written_at + _WAIT_S:
             self.write()
 
