@@ -443,6 +443,12 @@ def test_predictors_lie_beside_the_database_and_are_found_by_lookups(store: Stor
     assert (found.match, found.configuration) == (Match.PREDICTED, ROWS)
     assert note_measured(store, GPU.slug, product(1, 1, 1), EVALUATION)
     assert not note_measured(store, GPU.slug, product(1, 1, 1, trans_a=1), EVALUATION)
+    worse = replace(EVALUATION, default=even(0.97))
+    note_measured(store, GPU.slug, product(1, 1, 1), replace(worse, sizes=4))
+    assert TuningTable.open(path).find(GPU.slug, m=2, n=700, k=64).match is Match.PREDICTED
+    note_measured(store, GPU.slug, product(1, 1, 1), worse)
+    assert TuningTable.open(path).find(GPU.slug, m=2, n=700, k=64).match is Match.DEFAULT
+    note_measured(store, GPU.slug, product(1, 1, 1), EVALUATION)
     # What was measured outlives the next making.
     assert refresh_predictors(store, GPU, ["gemm"]) == [replace(made, measured=EVALUATION)]
     known = TuningTable.open(path).predictor(GPU.slug, product(5, 5, 5))

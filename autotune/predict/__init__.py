@@ -15,7 +15,7 @@ from autotune.errors import TableError
 from autotune.family import Device, Problem
 from autotune.lookup.predictor import Evaluation, Predictor
 from autotune.lookup.predictor_text import predictors_file, read_predictors_file, to_plain_file
-from autotune.predict.fitting import LEAST_SIZES, fit
+from autotune.predict.fitting import LEAST_SIZES, favoured, fit
 from autotune.predict.observations import observe
 from autotune.store import Store
 
@@ -76,11 +76,14 @@ def add_predictors(store: Store, others: Mapping[str, Sequence[Predictor]]) -> N
 
 
 def note_measured(store: Store, slug: str, example: Problem, evaluation: Evaluation) -> bool:
-    """Keep what was measured with the predictor of its kind; whether there is one. Raises TableError."""
+    """Keep what was measured with the predictor of its kind; whether there is one. Raises TableError.
+
+    Where enough was measured, it decides over what was expected which way to choose is favoured.
+    """
     place = _place(store)
     kept = read_predictors_file(place) if place else {}
     found = kept.get(slug, [])
-    kept[slug] = [replace(p, measured=evaluation) if p.example.is_comparable(example) else p for p in found]
+    kept[slug] = [_measured(p, evaluation) if p.example.is_comparable(example) else p for p in found]
     if place is None or kept[slug] == found:
         return any(p.example.is_comparable(example) for p in found)
     write_predictors(place, kept)
@@ -114,4 +117,9 @@ def _place(store: Store) -> Path | None:
 def _with_measured(predictor: Predictor, former: Iterable[Predictor]) -> Predictor:
     """An evaluation is of the way predictors are made as much as of one: it stays until the next."""
     known = next((p for p in former if p.example.is_comparable(predictor.example)), None)
-    return replace(predictor, measured=known.measured) if known else predictor
+    return _measured(predictor, known.measured) if known and known.measured else predictor
+
+
+def _measured(predictor: Predictor, evaluation: Evaluation) -> Predictor:
+    favours = favoured(evaluation) if evaluation.sizes >= LEAST_SIZES else predictor.favours
+    return replace(predictor, measured=evaluation, favours=favours)

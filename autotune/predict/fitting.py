@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from autotune.lookup.answer import distance
-from autotune.lookup.predictor import Evaluation, Predictor, Reach
+from autotune.lookup.predictor import FAVOURS, Evaluation, Predictor, Reach
 from autotune.predict.models import FITS, Samples
 from autotune.predict.observations import Observed
 
@@ -20,7 +20,7 @@ PORTFOLIOS = (6, 12, 24)
 _LEAST_SAVING = 0.001
 """Mean loss that one more configuration must save."""
 _TIE = 0.002
-"""Mean loss by which plain nearness or the default must be better to be preferred to a prediction."""
+"""Mean part of the tuned speed by which nearness or the default must be better to be preferred to a prediction."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,15 +45,16 @@ def fit(observed: Observed) -> Predictor | None:
     default = observed.default_losses[left_out]
     chosen = cover(truth, best.most)
     samples = _samples(observed, chosen, everything, truth)
+    expected = Evaluation(
+        sizes=len(left_out), predicted=reach(best.losses), nearest=reach(nearest), default=reach(default)
+    )
     return Predictor(
         example=observed.problems[0],
         sizes=count,
         configurations=samples.configurations,
         model=FITS[best.model](samples),
-        favours=_favoured(best.losses, nearest, default),
-        expected=Evaluation(
-            sizes=len(left_out), predicted=reach(best.losses), nearest=reach(nearest), default=reach(default)
-        ),
+        favours=favoured(expected),
+        expected=expected,
     )
 
 
@@ -122,10 +123,11 @@ def _loss_of_nearest(observed: Observed, truth: NDArray[np.float64], column: int
     return float(observed.default_losses[column])
 
 
-def _favoured(predicted: NDArray[np.float64], nearest: NDArray[np.float64], default: NDArray[np.float64]) -> str:
-    means = {"nearest": float(nearest.mean()), "default": float(default.mean())}
-    best = min(means, key=means.__getitem__)
-    return best if means[best] < float(predicted.mean()) - _TIE else "predicted"
+def favoured(evaluation: Evaluation) -> str:
+    """What reached most, of FAVOURS; a prediction where it is as good as the others."""
+    means = {name: getattr(evaluation, name).mean for name in FAVOURS}
+    best = max(means, key=means.__getitem__)
+    return best if means[best] > means["predicted"] + _TIE else "predicted"
 
 
 def _samples(
