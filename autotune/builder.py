@@ -52,6 +52,7 @@ class BuilderPool:
         self.size = size
         self._executor = ThreadPoolExecutor(size)
         self._builders = [Builder(command) for _ in range(size)]
+        self._running: set[Future[Build]] = set()
         self._idle: SimpleQueue[Builder] = SimpleQueue()
         for builder in self._builders:
             self._idle.put(builder)
@@ -65,15 +66,19 @@ class BuilderPool:
     def close(self) -> None:
         """End all builds at once."""
         self._executor.shutdown(wait=False, cancel_futures=True)
-        for builder in self._builders:
-            builder.kill()
-        self._executor.shutdown()
+        while not all(future.done() for future in self._running):
+            for builder in self._builders:
+                builder.kill()  # again, since some start only now
+            time.sleep(0.05)
         for builder in self._builders:
             builder.close()
 
     def submit(self, job: BuildJob) -> Future[Build]:
         """Build when a builder is free; the result may be a WorkerError."""
-        return self._executor.submit(self._run, job)
+        self._running = {future for future in self._running if not future.done()}
+        future = self._executor.submit(self._run, job)
+        self._running.add(future)
+        return future
 
     def _run(self, job: BuildJob) -> Build:
         with self._one() as builder:

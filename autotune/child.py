@@ -15,16 +15,29 @@ import subprocess
 import sys
 import tempfile
 import threading
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import IO, Any, NoReturn, Self
 
 from autotune.errors import AutotuneError, WorkerError
 
 START_LIMIT_S = 120.0
+START_TRIES = 3
+FIRST_PAUSE_S = 0.5
+"""Before a child that ended at its start is started again; doubled each time, as a driver may need to recover."""
+
+MAX_ANSWERS = 200
+MAX_GROWTH_BYTES = 2**29
+"""A child is replaced after so many answers, or when it has grown so much since its first: drivers leak programs."""
 
 Entering = Callable[[str], None]
 """Tells the parent which phase of its work the child begins; every phase has its own time limit."""
+
+
+class _NoStart(Exception):
+    """A child ended, hung or gave up before it began with the work; the work is not to blame."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,6 +56,10 @@ class Child:
         self._process: subprocess.Popen[bytes] | None = None
         self._messages: queue.Queue[tuple[str, Any]] = queue.Queue()
         self._errors: IO[bytes] | None = None
+        self._has_answered = False
+        self.answers = 0
+        """Of the process that runs now."""
+        self._first_bytes = 0
 
     def __enter__(self) -> Self:
         return self
@@ -58,16 +75,46 @@ class Child:
     def ask(self, message: object, limits_s: Mapping[str, float]) -> Any:
         """The child's answer, or a Loss; `limits_s` has the seconds allowed for each phase.
 
-        Raises WorkerError when no child can be started, or the child says that it cannot work at all.
+        A child that dies, hangs or gives up before its first phase is replaced a few times. Raises WorkerError
+        when none can be started, or the first child ever says that it cannot work at all.
         """
+        for tries_left in reversed(range(START_TRIES)):
+            try:
+                return self._ask_once(message, limits_s)
+            except _NoStart as reason:
+                self.close()
+                if not tries_left:
+                    raise WorkerError(str(reason)) from reason
+                time.sleep(FIRST_PAUSE_S * 2 ** (START_TRIES - 1 - tries_left))
+
+    def _ask_once(self, message: object, limits_s: Mapping[str, float]) -> Any:
         self._ensure_started()
         try:
             self._send(message)
-        except OSError:  # died between two messages: not this one's doing
-            self.close()
-            self._ensure_started()
-            self._send(message)
-        return self._await_answer(limits_s)
+        except OSError:
+            raise _NoStart(self._last_words()) from None
+        answer = self._await_answer(limits_s)
+        if not isinstance(answer, Loss):
+            self._has_answered = True
+            self.answers += 1
+            if self.answers == 1:
+                self._first_bytes = self.memory_bytes
+        return answer
+
+    @property
+    def memory_bytes(self) -> int:
+        """Resident memory of the child; 0 without a child, and where the system does not tell."""
+        try:
+            pages = int(Path(f"/proc/{self.pid}/statm").read_text().split()[1])
+        except (OSError, ValueError, IndexError):
+            return 0
+        return pages * os.sysconf("SC_PAGE_SIZE")
+
+    @property
+    def _is_worn(self) -> bool:
+        if not self.answers:
+            return False
+        return self.answers >= MAX_ANSWERS or self.memory_bytes - self._first_bytes > MAX_GROWTH_BYTES
 
     def kill(self) -> None:
         """End the process only; from any thread. Who waits for its answer gets a Loss."""
@@ -85,6 +132,7 @@ class Child:
                 if self._process.stdin:
                     self._process.stdin.close()
             self._process = None
+            self.answers = 0
         if self._errors is not None:
             self._errors.close()
             self._errors = None
@@ -99,15 +147,22 @@ class Child:
                 return content
             elif kind == "unusable":
                 self.close()
+                if self._has_answered:  # a driver that recovers may hide its device for a moment
+                    raise _NoStart(content)
                 raise WorkerError(content)
+            elif phase == "start":
+                raise _NoStart(self._last_words() if kind == "ended" else f"no child process within {limit:g} s")
             elif kind == "late":
                 self.close()
                 return Loss(was_late=True, message=f"{phase} took more than {limit:g} s")
             else:
                 status, last_words = self._bury()
-                if phase == "start":
-                    raise WorkerError(f"the child process ended at its start ({status}): {last_words}")
                 return Loss(was_late=False, message=f"{phase}: {status}. {last_words}".strip())
+
+    def _last_words(self) -> str:
+        """Of a child that ended before it began."""
+        status, last_words = self._bury()
+        return f"the child process ended at its start ({status}): {last_words}"
 
     def _receive(self, limit_s: float) -> tuple[str, Any]:
         try:
@@ -116,7 +171,7 @@ class Child:
             return "late", None
 
     def _ensure_started(self) -> None:
-        if self._process is not None and self._process.poll() is None:
+        if self._process is not None and self._process.poll() is None and not self._is_worn:
             return
         self.close()
         self._errors = tempfile.TemporaryFile()  # noqa: SIM115 - lives as long as the child

@@ -10,7 +10,7 @@ import dataclasses
 import enum
 import json
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache, cached_property
 from json.encoder import encode_basestring_ascii
@@ -25,6 +25,19 @@ if TYPE_CHECKING:
 Value = int | str
 
 DTYPE_BYTES = {"float32": 4, "float16": 2, "int8": 1, "int32": 4}
+
+
+ARM_REGISTER_ALLOCATIONS = (32, 64)
+"""Those that any GPU of Arm's so far offers."""
+
+_FACTS_BY_EXTENSION = {
+    "has_image_from_buffer": "cl_khr_image2d_from_buffer",
+    "has_khr_integer_dot": "cl_khr_integer_dot_product",
+    "has_arm_integer_dot": "cl_arm_integer_dot_product_int8",
+    "has_wave_sizes": "cl_qcom_reqd_sub_group_size",
+    "has_register_cap": "cl_nv_compiler_options",
+}
+"""What constraints may ask for beside the limits, as 0 and 1."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,6 +56,8 @@ class DeviceLimits:
     max_image_height: int = 0
     image_pitch_alignment: int = 0
     """In pixels; 0 where the driver does not tell."""
+    register_allocations: tuple[int, ...] = ()
+    """Registers of a work-item that the compiler can be told to use; empty where it cannot be told."""
     sub_group_sizes: tuple[int, ...] = ()
     has_sub_groups: bool = False
     has_float16: bool = False
@@ -56,6 +71,11 @@ class DeviceLimits:
         values = {name: int(value) for name, value in vars(self).items() if isinstance(value, int)}
         values["max_work_group_0"], values["max_work_group_1"] = self.max_work_item_sizes[:2]
         values["has_ptx"] = int("cl_nv_device_attribute_query" in self.extensions)
+        for name, extension in _FACTS_BY_EXTENSION.items():
+            values[name] = int(extension in self.extensions)
+        values["has_qcom_compiler"] = int(any(name.startswith("cl_qcom_") for name in self.extensions))
+        for registers in ARM_REGISTER_ALLOCATIONS:
+            values[f"allocates_{registers}_registers"] = int(registers in self.register_allocations)
         return values
 
     def to_dict(self) -> dict[str, Any]:
@@ -183,6 +203,8 @@ class Parameter:
     name: str
     values: tuple[Value, ...]
     meaning: str
+    neutral: Value | None = None
+    """What configurations had that were made before there was this parameter; None where it may not be missing."""
 
     @property
     def is_numeric(self) -> bool:
@@ -255,6 +277,8 @@ class Role(enum.Enum):
     OUTPUT = "output"
     """Read before it is written only where the problem says so (beta)."""
     SCRATCH = "scratch"
+    VIEW = "view"
+    """An image over the memory of another buffer, which it does not copy."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -269,6 +293,10 @@ class Buffer:
     image_width: int = 0
     """In pixels; 0 for a plain buffer."""
     image_height: int = 0
+    view_of: str = ""
+    """The buffer that an image with the role of a view shows; it stands earlier in the plan."""
+    row_pitch: int = 0
+    """Elements from row to row of the buffer shown."""
 
     @property
     def size_bytes(self) -> int:
@@ -345,8 +373,14 @@ class KernelFamily(ABC):
         """Buffers and launches of a valid configuration."""
 
     @abstractmethod
+    def candidates(
+        self, problem: Problem, limits: DeviceLimits, starts: Sequence[Configuration]
+    ) -> Iterator[Configuration]:
+        """Valid configurations by a rule of the family, most promising first; `starts` are the profile's."""
+
     def default(self, problem: Problem, limits: DeviceLimits, starts: Sequence[Configuration]) -> Configuration:
-        """What to use before anything is tuned; `starts` are the device profile's, best first."""
+        """What to use before anything is tuned."""
+        return next(self.candidates(problem, limits, starts), self.baseline)
 
     @abstractmethod
     def make_case(self, problem: Problem, seed: int) -> "Case":
@@ -363,6 +397,17 @@ class KernelFamily(ABC):
                 return algorithm
         known = ", ".join(a.name for a in self.algorithms)
         raise ConfigurationError(f"{self.name} has no algorithm {name[:80]!r}", hint=f"there are {known}")
+
+    def complete(self, configuration: Configuration) -> Configuration:
+        """The same with neutral values for parameters that are newer than it; unchanged where nothing is missing."""
+        algorithm = next((a for a in self.algorithms if a.name == configuration.algorithm), None)
+        given = dict(configuration.values)
+        missing = {
+            name: parameter.neutral
+            for name, parameter in (algorithm.by_name if algorithm else {}).items()
+            if name not in given and parameter.neutral is not None
+        }
+        return Configuration.of(configuration.algorithm, **given, **missing) if missing else configuration
 
     def violations(self, problem: Problem, configuration: Configuration, limits: DeviceLimits) -> list[str]:
         """Why a configuration is not valid here, one text a reason; empty when it is."""

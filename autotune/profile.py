@@ -6,7 +6,8 @@ The knowledge itself is data, one TOML file per family in `profiles/`:
     traps = ["one short sentence", ...]           shown to people
     [overrides.gemm]                              values that replace a parameter's own in the search
     micro_tile_m = [1, 2, 4]
-    [[starts.gemm]]                               configurations, best first; the last is legal everywhere
+    [[starts.gemm]]                               candidates of the family's rule, best first; one is legal everywhere
+                                                  parameters that have a neutral value may be left out
     algorithm = "naive"
     work_group_m = 0
     [[variant]]                                   some devices of the family
@@ -23,7 +24,7 @@ from pathlib import Path
 from typing import Any
 
 from autotune.errors import ConfigurationError
-from autotune.family import Configuration, Device, Value
+from autotune.family import Configuration, Device, Value, find_family
 
 _FOLDER = Path(__file__).parent / "profiles"
 
@@ -40,8 +41,9 @@ class Profile:
     traps: tuple[str, ...] = ()
 
     def starting(self, family: str) -> tuple[Configuration, ...]:
-        """Configurations of a kernel family to try first, best first."""
-        return self.starts.get(family, ())
+        """Configurations of a kernel family to try first, best first, with the parameters a file may leave out."""
+        starts = self.starts.get(family, ())
+        return tuple(find_family(family).complete(start) for start in starts)
 
     def overrides_for(self, family: str) -> Mapping[str, tuple[Value, ...]]:
         """Values that replace those of parameters by name, as `SearchSpace` takes them."""

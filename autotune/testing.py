@@ -15,8 +15,9 @@ from numpy.typing import NDArray
 
 from autotune.errors import ProblemError
 from autotune.family import Algorithm, Configuration, DeviceLimits, KernelFamily, Problem, Value
+from autotune.search import Outcome
 from autotune.space import SearchSpace
-from autotune.trial import Build, BuildJob, BuildState, Job, Measurement, Timer, Trial, TrialState
+from autotune.trial import Build, BuildJob, BuildState, Job, Measurement, Request, Trial, TrialState
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -183,6 +184,20 @@ def _fits(problem: Problem, limits: DeviceLimits) -> bool:
     return True
 
 
+class Silence:
+    """A listener of a search that says nothing."""
+
+    def problem_started(self, request: Request, number: int, total: int, space_size: int, resumed: int) -> None: ...
+
+    def trial_finished(self, request: Request, trial: Trial, new_trials: int, best_ns: float) -> None: ...
+
+    def device_drifted(self, request: Request, slowdown: float, rest_s: float) -> None: ...
+
+    def finals_started(self, request: Request, finalists: int) -> None: ...
+
+    def problem_finished(self, outcome: Outcome) -> None: ...
+
+
 class FakeWorker:
     """Measures by a formula: a time in nanoseconds, or the state in which a configuration ends."""
 
@@ -197,7 +212,7 @@ class FakeWorker:
         if isinstance(outcome, TrialState):
             return Trial(configuration=job.configuration, state=outcome, message="as told", seed=job.seed)
         measurement = Measurement(
-            time_ns=outcome, samples_ns=(outcome,) * job.samples, calls_per_sample=1, timer=Timer.EVENT
+            time_ns=outcome, samples_ns=(outcome,) * job.samples, calls_per_sample=1, timer=job.timer
         )
         return Trial(
             configuration=job.configuration, state=TrialState.COMPLETE, measurement=measurement, seed=job.seed

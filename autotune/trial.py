@@ -8,6 +8,9 @@ from dataclasses import dataclass
 
 from autotune.family import Configuration, Plan, Problem
 
+BUILD_LIMIT_S = 60.0
+"""What building may take where nothing is known yet."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Request:
@@ -30,6 +33,12 @@ class TrialState(enum.Enum):
     WRONG_RESULT = "wrong result"
     TIMED_OUT = "timed out"
     CRASHED = "crashed"
+    TOO_SLOW = "too slow"
+    """Run on a small part of its range only, which tells that the whole would take far too long."""
+
+
+QUARANTINED_STATES = frozenset({TrialState.CRASHED, TrialState.TIMED_OUT})
+"""What ended so is not run again unasked: it cost a process, and might have cost the machine."""
 
 
 class Timer(enum.Enum):
@@ -39,6 +48,28 @@ class Timer(enum.Enum):
     """Profiling events of the device, found to agree with the host clock."""
     HOST = "host"
     """Host clock around a batch, launch overhead included."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Calibration:
+    """How the event times of a device behave, and what a launch costs the host."""
+
+    timer: Timer
+    """EVENT where event times may be believed."""
+    reason: str = ""
+    """Why they may not."""
+    tick_ns: float = 0.0
+    """Least difference of event times seen; 0 when no two differ."""
+    told_tick_ns: float = 0.0
+    """What the driver calls its resolution."""
+    launch_overhead_ns: float = 0.0
+    """Time of the host for each of many empty launches in a row."""
+    launch_latency_ns: float = 0.0
+    """From one empty launch to knowing that it has ended."""
+    clock_speed: float = 0.0
+    """Of the device's clock over the host's; 1 wherever nothing shows another one."""
+    drift: float = 0.0
+    """By how much that speed surely changed meanwhile: 0.01 is 1%."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,7 +89,13 @@ class Job:
     give_up_above_ns: float = float("inf")
     """One sample is enough for a call slower than this."""
     verify: bool = True
-    build_limit_s: float = 60.0
+    verifications: int = 0
+    """Runs to check on several fresh inputs, in place of the two that `verify` stands for."""
+    probe: bool = True
+    """The first run of a configuration in a process covers a small part of its range only."""
+    timer: Timer = Timer.EVENT
+    """HOST where other times to be compared with come from the host's clock; EVENT leaves it to the calibration."""
+    build_limit_s: float = BUILD_LIMIT_S
     run_limit_s: float = 30.0
 
 
@@ -73,11 +110,16 @@ class Measurement:
     timer: Timer
     prepare_ns: float = 0.0
     """The part of `time_ns` spent bringing operands into another layout."""
+    launch_overhead_ns: float = 0.0
+    """What a call takes the host beside `time_ns`; by the host's clock, what launching is of `time_ns` at most."""
     build_ns: float = 0.0
     error_ratio: float = 0.0
     """Largest error over its tolerance."""
     private_memory_bytes: int = 0
     kernel_work_group_limit: int = 0
+    clock_mhz: float | None = None
+    """Of the device after the last sample, where the system tells."""
+    temperature_c: float | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -119,7 +161,7 @@ class BuildJob:
     """Of one of the configurations that share the source: names the kernels."""
     launches: bool = False
     """Launch one work-group as well: some drivers finish a kernel, and keep it, only when it is launched."""
-    limit_s: float = 60.0
+    limit_s: float = BUILD_LIMIT_S
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -149,6 +191,28 @@ class Provenance:
     """UTC, ISO 8601, seconds."""
 
 
+class Verdict(enum.Enum):
+    """Why a winner is the winner."""
+
+    FASTER = "faster"
+    """Than the default, surely."""
+    TIE = "tie"
+    """No difference between default and fastest could be shown: the default stays."""
+    DEFAULT = "default"
+    """The default is itself the fastest, surely."""
+    DEFAULT_FAILED = "default failed"
+    """There is no default to compare with: it did not run, or not right."""
+    PROVISIONAL = "provisional"
+    """The best of a search so far; no final has confirmed it."""
+
+    @classmethod
+    def presumed(cls, *, samples: int, is_default: bool) -> "Verdict":
+        """Of a winner from before verdicts were stored."""
+        if not samples:
+            return cls.PROVISIONAL
+        return cls.DEFAULT if is_default else cls.FASTER
+
+
 @dataclass(frozen=True, kw_only=True)
 class Winner:
     """The configuration to use for one problem on one device, and how well that is known.
@@ -171,6 +235,9 @@ class Winner:
     samples: int
     """Samples in the final rounds; 0 for a provisional winner that no final has confirmed."""
     is_default: bool
+    verdict: Verdict
+    verifications: int
+    """Runs with the right result, on fresh inputs, after the finals; 0 for a provisional winner."""
     provenance: Provenance
     source: str = "measured"
     """`measured` here, or `imported` from a table."""

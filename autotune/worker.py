@@ -7,6 +7,11 @@ from typing import Protocol, Self
 from autotune import child
 from autotune.trial import Job, Trial, TrialState
 
+SPOILING = frozenset({TrialState.LAUNCH_FAILED, TrialState.WRONG_RESULT})
+"""After these the child is replaced: its context may be poisoned, its memory overwritten."""
+REFUSED_BUILDS = 3
+"""As after so many refused builds in a row, which a poisoned context can look like."""
+
 
 class Measures(Protocol):
     """What a search needs of a place that measures: the child process here, or a fake."""
@@ -21,6 +26,7 @@ class Worker:
 
     def __init__(self, command: Sequence[str] = (sys.executable, "-m", "autotune.worker")) -> None:
         self._child = child.Child(command)
+        self._refused_builds = 0
 
     def __enter__(self) -> Self:
         return self
@@ -38,18 +44,28 @@ class Worker:
 
         Raises WorkerError when no child can be started, or the child cannot use the device at all.
         """
+        is_fresh = self._child.answers == 0
+        trial = self._run_once(job)
+        if trial.state is TrialState.LAUNCH_FAILED and not is_fresh:
+            # An earlier trial may have spoilt the context; in a fresh one the verdict is this configuration's own.
+            trial = self._run_once(job)
+        return trial
+
+    def _run_once(self, job: Job) -> Trial:
         answer = self._child.ask(job, {"build": job.build_limit_s, "run": job.run_limit_s})
         if isinstance(answer, child.Loss):
             state = TrialState.TIMED_OUT if answer.was_late else TrialState.CRASHED
             return Trial(configuration=job.configuration, state=state, message=answer.message, seed=job.seed)
         assert isinstance(answer, Trial)
-        if answer.state is TrialState.LAUNCH_FAILED:
-            self.close()  # its context may be poisoned
+        self._refused_builds = self._refused_builds + 1 if answer.state is TrialState.COMPILE_FAILED else 0
+        if answer.state in SPOILING or self._refused_builds >= REFUSED_BUILDS:
+            self.close()
         return answer
 
     def close(self) -> None:
         """End the child at once."""
         self._child.close()
+        self._refused_builds = 0
 
 
 def serve() -> None:

@@ -1,35 +1,84 @@
-"""A measuring process whose kernels misbehave as the seed of the job says; started by test_worker.py."""
+"""A measuring process that misbehaves as the seed of the job says; started by test_worker.py and test_robust.py."""
 
+import dataclasses
 import os
 import sys
 import time
+from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import autotune.measure
+import autotune.measure.timing
 import autotune.worker
-from autotune.device.session import Session
+from autotune.device.session import Session, event_ns
+from autotune.errors import LaunchError
 from autotune.render import render
 
-NEVER_ENDING = "__kernel void gemm() { volatile int x = 1; while (x) { } }"
-STRAY_WRITE = "__kernel void gemm() { *(volatile __global int *)8 = 1; }"
+(
+    FINE, NEVER_ENDING, STRAY_WRITE, SLOW_BUILD, ABORT, NO_BUILD, POISON, NO_DEVICE_MEMORY, NO_HOST_MEMORY, ZERO_TIMERS,
+) = range(10)  # fmt: skip
 
-_measure, _bind = autotune.measure.Measurer.measure, Session.bind
+SOURCES = {
+    NEVER_ENDING: "__kernel void gemm() { volatile int x = 1; while (x) { } }",
+    STRAY_WRITE: "__kernel void gemm() { *(volatile __global int *)8 = 1; }",
+    NO_BUILD: "__kernel void gemm() { no such thing }",
+}
+
+_measure, _bind, _allocate = autotune.measure.Measurer.measure, Session.bind, Session.allocate
 
 
-def measure(self: autotune.measure.Measurer, job: Any, entering: Any = lambda _: None) -> Any:
-    source = {1: NEVER_ENDING, 2: STRAY_WRITE}.get(job.seed)
+def start_badly() -> None:
+    """One byte is added to EVIL_LOG by each start; those whose numbers are in EVIL_STARTS fail."""
+    log = os.environ.get("EVIL_LOG")
+    if log is None:
+        return
+    with Path(log).open("a") as file:
+        file.write("x")
+    if Path(log).stat().st_size in {int(number) for number in os.environ["EVIL_STARTS"].split(",")}:
+        print("no start today", file=sys.stderr, flush=True)
+        sys.exit(3)
+
+
+def refuse(*_: Any) -> None:
+    raise LaunchError("clEnqueueNDRangeKernel failed: OUT_OF_RESOURCES")
+
+
+def allocate(self: Session, buffer: Any) -> Any:
+    """Four mebibytes for every byte: more than the driver grants."""
+    return _allocate(self, dataclasses.replace(buffer, elements=buffer.elements << 42))
+
+
+def no_memory(*_: Any) -> None:
+    raise MemoryError
+
+
+def prepare(behaviour: int) -> None:
+    source = SOURCES.get(behaviour)
     vars(autotune.measure)["render"] = lambda *a: source or render(*a)
+    vars(autotune.measure.timing)["event_ns"] = (lambda _: 0) if behaviour == ZERO_TIMERS else event_ns
     Session.bind = (lambda *_: None) if source else _bind  # type: ignore[method-assign]
+    failing: dict[int, Any] = {NO_DEVICE_MEMORY: allocate, NO_HOST_MEMORY: no_memory}
+    Session.allocate = failing.get(behaviour, _allocate)  # type: ignore[method-assign]
+
+
+def measure(self: autotune.measure.Measurer, job: Any, entering: Callable[[str], None] = lambda _: None) -> Any:
+    prepare(job.seed)
     self._built.clear()
     print("a driver that prints to standard output")
     entering("build")
-    if job.seed == 3:
+    if job.seed == SLOW_BUILD:
         time.sleep(60)
-    if job.seed == 4:
+    if job.seed == ABORT:
         print("last words", file=sys.stderr, flush=True)
         os.abort()
-    return _measure(self, job, entering)
+    trial = _measure(self, job, entering)
+    if job.seed == POISON:
+        Session.enqueue = refuse  # type: ignore[method-assign,assignment]
+    return trial
 
 
-autotune.measure.Measurer.measure = measure  # type: ignore[method-assign]
-autotune.worker.serve()
+if __name__ == "__main__":
+    start_badly()
+    autotune.measure.Measurer.measure = measure  # type: ignore[method-assign]
+    autotune.worker.serve()

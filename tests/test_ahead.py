@@ -15,11 +15,12 @@ from autotune.kernels.gemm import FAMILY, GemmProblem
 from autotune.profile import find_profile
 from autotune.search import Budget, Outcome, tune
 from autotune.search.ahead import Ahead, builders_for
+from autotune.search.bench import Bench
 from autotune.search.knowledge import Knowledge
 from autotune.search.proposals import Proposals
 from autotune.space import SearchSpace
 from autotune.store import Store
-from autotune.testing import FakeBuilds, FakeWorker
+from autotune.testing import FakeBuilds, FakeWorker, Silence
 from autotune.trial import BuildJob, BuildState, Request, Trial, TrialState
 
 PROBLEM = GemmProblem(m=96, n=96, k=96)
@@ -36,20 +37,14 @@ def store(tmp_path: Path) -> Iterator[Store]:
         yield opened
 
 
-class Recorder:
+class Recorder(Silence):
     """A listener that keeps the trials."""
 
     def __init__(self) -> None:
         self.trials: list[Trial] = []
 
-    def problem_started(self, *_: Any) -> None: ...
-
     def trial_finished(self, request: Request, trial: Trial, new_trials: int, best_ns: float) -> None:
         self.trials.append(trial)
-
-    def finals_started(self, request: Request, finalists: int) -> None: ...
-
-    def problem_finished(self, outcome: Outcome) -> None: ...
 
 
 def run(
@@ -65,7 +60,8 @@ def ahead_of(store: Store, device: Device, builds: FakeBuilds) -> Ahead:
     profile = find_profile(device)
     knowledge = Knowledge(device, profile, PROBLEM, store)
     space = SearchSpace(FAMILY, PROBLEM, device.limits, algorithms=["microtile"])
-    return Ahead(Proposals(knowledge, space, store, seed=0), knowledge, builds)
+    bench = Bench(knowledge, profile, store, FakeWorker(lambda _: 1000.0))
+    return Ahead(Proposals(knowledge, space, store, seed=0), knowledge, bench, builds)
 
 
 def test_a_device_of_its_own_is_never_without_builds_under_way(store: Store) -> None:
@@ -79,6 +75,25 @@ def test_a_device_of_its_own_is_never_without_builds_under_way(store: Store) -> 
     second = ahead.next(measuring_seconds=0.0)
     assert second is not None and second.configuration != first.configuration
     assert [future.done() for future in builds.futures] == [False, True, False, True], "others go on meanwhile"
+
+
+def test_the_next_is_proposed_while_one_is_measured(store: Store) -> None:
+    builds = FakeBuilds(2)
+    ahead = ahead_of(store, GPU, builds)
+    assert ahead.next(0.0, most=4) is not None
+    assert len(builds.jobs) == 2
+    for _ in range(2):
+        go_on = ahead.go_on
+        assert go_on is not None
+        go_on()
+        assert len(builds.jobs) == 3, "one is measured, two are in hand"
+    assert ahead.next(0.0, most=3) is not None
+    assert ahead.next(0.0, most=2) is not None
+    go_on = ahead.go_on
+    assert go_on is not None
+    go_on()
+    assert len(builds.jobs) == 4, "no more than are going to be asked for"
+    assert ahead_of(store, CPU, builds).go_on is None, "it would disturb what is being measured"
 
 
 @pytest.mark.parametrize(("measuring_seconds", "in_hand"), [(1.0, 2), (0.0004, 4), (1e-9, 9)])
@@ -103,6 +118,19 @@ def test_a_processor_takes_turns_between_building_and_measuring(store: Store) ->
     assert ahead.next(1.0) is not None
     assert len(builds.jobs) == 4
     assert all(job.launches for job in builds.jobs)
+
+
+def test_what_is_launched_while_it_is_built_is_in_flight(store: Store) -> None:
+    builds = FakeBuilds(2, ends=lambda number: number < 2)
+    ahead = ahead_of(store, CPU, builds)
+    prepared = ahead.next(1.0)
+    assert prepared is not None
+    held = {flight.configuration for flight in store.in_flight()}
+    assert len(held) == 2 and prepared.configuration in held
+    ahead.abandon()
+    assert store.in_flight() == []
+    assert ahead_of(store, GPU, builds).next(1.0, most=0) is None
+    assert store.in_flight() == []
 
 
 def test_nothing_is_built_that_the_budget_does_not_cover(store: Store) -> None:

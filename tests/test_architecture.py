@@ -29,6 +29,7 @@ ORDER = (
     "child",
     "worker",
     "builder",
+    "calibrating",
     "store",
     "space",
     "compiling",
@@ -48,6 +49,7 @@ ORDER = (
 OWNERS = {
     "jinja2": {"render"},
     "pyopencl": {"device"},
+    "pynvml": {"device"},
     "sqlalchemy": {"store"},
     "alembic": {"store"},
     "optuna": {"sampler", "search"},

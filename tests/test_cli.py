@@ -29,10 +29,12 @@ from autotune.display import (
     failures_text,
     gain_text,
     print_devices,
+    print_outcomes,
     progress,
     rate_text,
     time_text,
     total_text,
+    verdict_text,
 )
 from autotune.errors import AutotuneError, UsageError
 from autotune.family import Configuration, Device, DeviceLimits, Problem, find_family
@@ -41,10 +43,12 @@ from autotune.kernels.reduce import ReduceProblem
 from autotune.lookup.misses import Miss, MissLog, default_file, read_misses
 from autotune.profile import find_profile
 from autotune.search import Budget, Listener, Outcome
-from autotune.store import Store
-from autotune.trial import Measurement, Provenance, Request, Timer, Trial, TrialState, Winner
+from autotune.store import Store, new_owner
+from autotune.trial import Calibration, Measurement, Provenance, Request, Timer, Trial, TrialState, Verdict, Winner
 
-COMMANDS = ("devices", "presets", "run", "compile", "evaluate", "lookup", "export", "import")
+COMMANDS = (
+    "devices", "presets", "run", "verify", "status", "compile", "evaluate", "lookup", "export", "import",
+)  # fmt: skip
 
 DEVICE = Device(
     slug="adreno-730", vendor="Qualcomm", model="Adreno 730", family="adreno", selector="0:0",
@@ -65,7 +69,8 @@ def _winner(problem: Problem, time_ns: float = 1e6, **changes: Any) -> Winner:
     )
     winner = Winner(
         device=DEVICE.slug, problem=problem, configuration=START, time_ns=time_ns, default_ns=2 * time_ns,
-        baseline_ns=10 * time_ns, gain_low=1.9, gain_high=2.1, samples=11, is_default=False, provenance=provenance,
+        baseline_ns=10 * time_ns, gain_low=1.9, gain_high=2.1, samples=11, is_default=False, verdict=Verdict.FASTER,
+        verifications=60, provenance=provenance,
     )  # fmt: skip
     return replace(winner, **changes)
 
@@ -121,11 +126,19 @@ class FakeTune:
         return outcomes
 
 
+CLOCKS = {
+    "0:0": Calibration(
+        timer=Timer.EVENT, tick_ns=52, told_tick_ns=1000, launch_overhead_ns=25_000, launch_latency_ns=1_400_000
+    )
+}
+
+
 @pytest.fixture
 def tune(monkeypatch: pytest.MonkeyPatch) -> FakeTune:
     fake = FakeTune()
     monkeypatch.setattr("autotune.device.discovery.discover", lambda: [DEVICE])
     monkeypatch.setattr("autotune.search.tune", fake)
+    monkeypatch.setattr("autotune.calibrating.try_calibration", lambda selector: CLOCKS[selector])
     return fake
 
 
@@ -373,12 +386,24 @@ def test_devices_tells_limits_and_traps(tune: FakeTune, capsys: pytest.CaptureFi
     ):
         assert text in out
     assert "beware" in out
+    assert "events, a tick is 52 ns at most, said to be 1 us" in out
+    assert "25 us each in a row, 1.4 ms until the end of one is known" in out
+    print_devices([DEVICE], {}, sys.stdout, {"0:0": Calibration(timer=Timer.HOST, reason="event times are zero")})
+    assert "the host's clock, since event times are zero" in capsys.readouterr().out
+    print_devices([DEVICE], {}, sys.stdout, {"0:0": "calibration took more than 20 s"})
+    assert "not calibrated: calibration took more than 20 s" in capsys.readouterr().out
 
 
 @pytest.mark.usefixtures("tune")
-def test_devices_as_json(capsys: pytest.CaptureFixture[str]) -> None:
+def test_devices_as_json(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     assert main(["devices", "--json"]) == 0
     (device,) = json.loads(capsys.readouterr().out)
+    assert device["clocks"] == {**vars(CLOCKS["0:0"]), "timer": "event"}
+    monkeypatch.setattr("autotune.calibrating.try_calibration", lambda _: "killed by SIGSEGV")
+    assert main(["devices", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)[0]["clocks"] == {"trouble": "killed by SIGSEGV"}
+    assert main(["devices", "--json", "--no-clocks"]) == 0
+    assert json.loads(capsys.readouterr().out)[0]["clocks"] is None
     assert (device["slug"], device["limits"]["local_memory_bytes"]) == ("adreno-730", 16 * 1024)
     assert device["profile"]
     assert isinstance(device["traps"], list)
@@ -509,7 +534,7 @@ def test_run_without_any_winner_fails(tune: FakeTune, database: str, capsys: pyt
     assert "none" in captured.out
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_an_interrupt_stops_keeps_and_says_how_to_go_on(
     tune: FakeTune, database: str, capfd: pytest.CaptureFixture[str], number: signal.Signals
 ) -> None:
@@ -525,14 +550,35 @@ def test_an_interrupt_stops_keeps_and_says_how_to_go_on(
     assert signal.getsignal(number) == former
 
 
+def test_a_run_tells_what_the_last_one_lost_and_retries_when_asked(
+    tune: FakeTune, database: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    configuration = find_family("gemm").baseline
+    with Store.open(database) as store:
+        gone = replace(new_owner(), process_start="another boot 1")
+        store.begin_trial(DEVICE, GemmProblem(m=8, n=8, k=8), configuration, gone)
+    assert main([*RUN, "--trials", "2", "--db", database]) == 0
+    told = capsys.readouterr().err
+    assert f"quarantined: {configuration} for 8x8x8 on adreno-730, in flight when process" in told
+    assert "--retry-quarantined" in told
+    assert tune.options["retries_quarantined"] is False
+    assert main([*RUN, "--trials", "2", "--db", database, "--retry-quarantined"]) == 0
+    assert "in flight" not in capsys.readouterr().err
+    assert tune.options["retries_quarantined"] is True
+
+
 def test_json_of_an_interrupted_run_says_so(tune: FakeTune, database: str, capfd: pytest.CaptureFixture[str]) -> None:
     tune.during = lambda: os.kill(os.getpid(), signal.SIGINT)
     assert main([*RUN, "--trials", "2", "--json", "--db", database]) == 130
     assert json.loads(capfd.readouterr().out)["is_complete"] is False
 
 
-@pytest.mark.parametrize("ignored", [False, True])
-def test_the_second_interrupt_ends_at_once_unless_interrupts_are_ignored(ignored: bool) -> None:
+@pytest.mark.parametrize(
+    ("ignored", "expected"), [(False, (130, "True\ncleared\n")), (True, (0, "False\nalive\nalive\n"))]
+)
+def test_the_second_interrupt_unwinds_and_the_third_ends_unless_interrupts_are_ignored(
+    ignored: bool, expected: tuple[int, str]
+) -> None:
     code = (
         "import os, signal, sys\n"
         f"if {ignored}: signal.signal(signal.SIGINT, signal.SIG_IGN)\n"
@@ -540,11 +586,15 @@ def test_the_second_interrupt_ends_at_once_unless_interrupts_are_ignored(ignored
         "with Interrupts('the running trial') as interrupts:\n"
         "    os.kill(os.getpid(), signal.SIGINT)\n"
         "    print(interrupts.are_requested, flush=True)\n"
+        "    try:\n"
+        "        os.kill(os.getpid(), signal.SIGINT)\n"
+        "        print('alive')\n"
+        "    except KeyboardInterrupt:\n"
+        "        print('cleared', flush=True)\n"
         "    os.kill(os.getpid(), signal.SIGINT)\n"
         "    print('alive')\n"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
-    expected = (0, "False\nalive\n") if ignored else (130, "True\n")
     assert (done.returncode, done.stdout) == expected
 
 
@@ -723,12 +773,16 @@ def test_plain_progress_tells_better_trials_and_then_every_ten_seconds() -> None
     listener.trial_finished(REQUEST, _trial(None), 2, 1e6)
     clock.now += 10
     listener.trial_finished(REQUEST, _trial(2e6), 3, 1e6)
+    listener.device_drifted(REQUEST, 1.4, 10.0)
+    listener.device_drifted(REQUEST, 1.0, 0.0)
     listener.finals_started(REQUEST, 4)
     listener.problem_finished(_outcome(REQUEST, _winner(GemmProblem(m=100, n=100, k=50))))
     assert stream.getvalue().splitlines() == [
         "[1/2] 100x100x50 (fc): 5000 configurations",
         "  trial 1/4, best 1 GFLOP/s, 0:07 left",
         "  trial 3/4, best 1 GFLOP/s, 1 failed (1 timed out), 0:20 left",
+        "  the device runs 1.4 times slower than at the start: times are corrected; it rests for 0:10",
+        "  the device runs as fast as at the start again",
         "  finals: 4 configurations measured in turns",
         "  dot: 1 ms, 1 GFLOP/s, 2x (1.9 to 2.1) over the default (2 trials, 1 failed (1 timed out))",
     ]
@@ -788,12 +842,35 @@ def test_texts_for_people() -> None:
     problem = GemmProblem(m=1, n=1, k=1)
     assert gain_text(_winner(problem, is_default=True)) == "1x (the default)"
     assert gain_text(_winner(problem, samples=0)) == "2x (provisional)"
+    assert gain_text(_winner(problem)) == "2x (1.9 to 2.1)"
+    assert gain_text(_winner(problem, is_default=True, verdict=Verdict.TIE)) == "1x (a tie: the default stays)"
+    assert gain_text(_winner(problem, verdict=Verdict.DEFAULT_FAILED)) == "- (the default fails)"
+    assert verdict_text(_winner(problem)) == "2x (1.9 to 2.1) over the default"
+    assert verdict_text(_winner(problem, is_default=True, verdict=Verdict.TIE)) == "a tie, the default stays"
+    assert verdict_text(_winner(problem, is_default=True, verdict=Verdict.DEFAULT)) == "the default stays"
+    assert verdict_text(_winner(problem, verdict=Verdict.DEFAULT_FAILED)) == "the default fails"
 
 
 def test_rate_is_of_memory_where_memory_bounds() -> None:
     assert rate_text(GemmProblem(m=100, n=100, k=50), 1e6) == "1 GFLOP/s"
     assert rate_text(ReduceProblem(batch=1000, channels=249), 1e6) == "1 GB/s"
     assert rate_text(ReduceProblem(batch=1000, channels=249, dtype="float16"), 1e6) == "0.5 GB/s"
+
+
+def test_the_table_of_a_run_tells_gain_tie_and_samples() -> None:
+    problems = [GemmProblem(m=size, n=1, k=1) for size in (1, 2, 3, 4)]
+    won = [
+        _winner(problems[0]), _winner(problems[1], is_default=True, verdict=Verdict.TIE, verifications=20),
+        _winner(problems[2], samples=0, verifications=0, verdict=Verdict.PROVISIONAL), None,
+    ]  # fmt: skip
+    stream = io.StringIO()
+    print_outcomes([_outcome(Request(problem=p), w) for p, w in zip(problems, won, strict=True)], stream)
+    header, _, *rows = [[cell.strip() for cell in line.split("|")] for line in stream.getvalue().splitlines()[:6]]
+    columns = [header.index(name) for name in ("over default", "samples", "checked")]
+    assert [[row[column] for column in columns] for row in rows] == [
+        ["2x (1.9 to 2.1)", "11", "60"], ["1x (a tie: the default stays)", "11", "20"], ["2x (provisional)", "", ""],
+        ["-", "", ""],
+    ]  # fmt: skip
 
 
 def test_total_weighs_by_calls_and_says_what_it_leaves_out() -> None:

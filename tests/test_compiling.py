@@ -18,7 +18,7 @@ import pytest
 from alembic import command
 from alembic.config import Config
 
-from autotune import compiling, display
+from autotune import compiling
 from autotune.builder import Builder
 from autotune.cli import main
 from autotune.compiling import (
@@ -34,6 +34,7 @@ from autotune.compiling import (
     work_items_of_group,
 )
 from autotune.display import building
+from autotune.display.progress import _PlainBuilding
 from autotune.errors import ConfigurationError, StoreError, WorkerError
 from autotune.family import Configuration, Device, DeviceLimits, Plan
 from autotune.kernels.gemm import FAMILY, GemmProblem
@@ -337,6 +338,8 @@ class Quiet:
 
     def trial_finished(self, request: Request, trial: Trial, new_trials: int, best_ns: float) -> None: ...
 
+    def device_drifted(self, request: Request, slowdown: float, rest_s: float) -> None: ...
+
     def finals_started(self, request: Request, finalists: int) -> None: ...
 
     def problem_finished(self, outcome: object) -> None: ...
@@ -413,10 +416,16 @@ def test_a_database_of_the_first_schema_gets_the_ledger_and_keeps_its_rows(
     path = tmp_path / "old.sqlite"
     upgrade: Callable[[Config, str], None] = command.upgrade
     trial = Trial(configuration=FAMILY.baseline, state=TrialState.CRASHED, message="old")
+    with Store.open(tmp_path / "new.sqlite") as new:
+        new.add_trial(DEVICE, PROBLEM, trial, PROVENANCE)
     with monkeypatch.context() as patch:
         patch.setattr(command, "upgrade", lambda config, _: upgrade(config, "0001"))
-        with Store.open(path) as old:
-            old.add_trial(DEVICE, PROBLEM, trial, PROVENANCE)
+        Store.open(path).close()
+    with closing(sqlite3.connect(path)) as old, old:
+        old.execute("ATTACH ? AS new", (str(tmp_path / "new.sqlite"),))
+        for table in ("devices", "problems", "trials"):
+            columns = ", ".join(name for _, name, *_ in old.execute(f"PRAGMA table_info({table})"))
+            old.execute(f"INSERT INTO {table} ({columns}) SELECT {columns} FROM new.{table}")
     assert rows(path, "SELECT version_num FROM alembic_version") == [("0001",)]
     assert rows(path, "SELECT name FROM sqlite_master WHERE name = 'builds'") == []
     with Store.open(path) as store:
@@ -543,7 +552,7 @@ def test_progress_on_a_terminal_is_one_line_that_goes_away(monkeypatch: pytest.M
 def test_progress_in_a_pipe_is_a_line_at_the_start_and_then_every_ten_seconds(monkeypatch: pytest.MonkeyPatch) -> None:
     clock = [0.0]
     stream = io.StringIO()
-    plain = display._PlainBuilding(stream, clock=lambda: clock[0])
+    plain = _PlainBuilding(stream, clock=lambda: clock[0])
     for seconds, seen in ((0.0, 0), (1.0, 10), (11.0, 40), (12.0, 50)):
         clock[0] = seconds
         plain.show(dataclasses.replace(PROGRESS, seen=seen))

@@ -194,6 +194,16 @@ def test_sub_group_sizes_are_asked_as_each_vendor_answers(
     assert found.limits.sub_group_sizes == sizes
 
 
+def test_register_allocations_are_asked_where_the_compiler_can_be_told(
+    raw_answers: dict[tuple[int, int], list[int]],
+) -> None:
+    raw_answers[0x40, 0x41EB] = [64, 32]
+    (found,) = devices_of({**H200, "extensions": "cl_arm_scheduling_controls"})
+    assert found.limits.register_allocations == (32, 64)
+    (found,) = devices_of(H200)
+    assert found.limits.register_allocations == ()
+
+
 @pytest.mark.parametrize(
     ("answers", "expected"),
     [

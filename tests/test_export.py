@@ -22,7 +22,7 @@ from autotune.kernels.gemm import FAMILY, GemmProblem
 from autotune.lookup import Match, TuningTable
 from autotune.space import SearchSpace
 from autotune.store import Store
-from autotune.trial import Provenance, Winner
+from autotune.trial import Provenance, Verdict, Winner
 
 ADRENO = Device(
     slug="adreno-730",
@@ -44,6 +44,22 @@ CPU = Device(
     limits=DeviceLimits(max_work_group_size=4096, max_work_item_sizes=(4096, 4096, 4096), is_cpu=True),
 )
 BARE = Device(slug="mali-t628", vendor="ARM", model="Mali-T628", family="mali")
+UNTUNED = (
+    BARE,
+    Device(
+        slug="nvidia-test", vendor="NVIDIA", model="test", family="nvidia",
+        limits=DeviceLimits(
+            compute_units=132, max_work_group_size=1024, max_work_item_sizes=(1024, 1024, 64),
+            local_memory_bytes=48 * 1024, sub_group_sizes=(32,),
+        ),
+    ),
+    Device(
+        slug="adreno-610", vendor="Qualcomm", model="Adreno 610", family="adreno",
+        limits=replace(ADRENO.limits, compute_units=3, sub_group_sizes=(64, 128)),
+    ),
+    replace(CPU, slug="pocl-untuned"),
+    Device(slug="amd-test", vendor="AMD", model="test", family="amd", limits=DeviceLimits(compute_units=60)),
+)  # fmt: skip
 PROVENANCE = Provenance(
     driver="=1+1", template_hash="abc", space_version=1, tool_version="0.1.0", measured_at="2026-01-31T12:00:00Z"
 )
@@ -60,7 +76,7 @@ ODD: tuple[dict[str, Any], ...] = (
 def make_winner(device: Device, problem: Problem, configuration: Configuration, **values: Any) -> Winner:
     known: dict[str, Any] = {
         "time_ns": 1e7 / 3, "default_ns": 2e7 / 3, "baseline_ns": 1e7, "gain_low": 1.9, "gain_high": 2.1, "samples": 30,
-        "is_default": False, "provenance": PROVENANCE,
+        "is_default": False, "verdict": Verdict.FASTER, "verifications": 60, "provenance": PROVENANCE,
     }  # fmt: skip
     return Winner(device=device.slug, problem=problem, configuration=configuration, **{**known, **values})
 
@@ -308,6 +324,25 @@ def test_c_gives_the_answers_of_python(store: Store, tmp_path: Path, device: Dev
         assert one == other, problem
     matches = {answer["match"] for answer in expected}
     assert matches == ({3} if device is BARE else {1, 2, 3}) | {0}
+
+
+@needs_compiler
+@pytest.mark.parametrize("device", UNTUNED, ids=lambda device: device.slug)
+def test_c_chooses_the_defaults_of_python(tmp_path: Path, device: Device) -> None:
+    """The rule alone, where nothing is measured: many shapes, since each decides between some 40 candidates."""
+    numbers = random.Random(5)
+    problems = [random_problem(numbers, (*SIZES, 3, 5, 9, 33, 65, 300, 2500, 12000)).to_dict() for _ in range(1500)]
+    problems += [odd_problem(numbers) for _ in range(300)]
+    with Store.open(tmp_path / "untuned.sqlite") as untuned:
+        untuned.add_device(device)
+        header = text_of(untuned, device.slug, "c")
+        table = TuningTable.open(untuned.location)
+    answers = ask_c(header, device.slug, "gemm", problems, tmp_path)
+    expected = [ask_python(table, device.slug, "gemm", problem) for problem in problems]
+    for problem, one, other in zip(problems, answers, expected, strict=True):
+        assert one == other, problem
+    chosen = {tuple(sorted(answer.items())) for answer in answers}
+    assert len(chosen) > 5, "a rule that always chooses the same"
 
 
 def near(problem: dict[str, Value], numbers: random.Random) -> dict[str, Value]:

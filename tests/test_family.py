@@ -123,7 +123,7 @@ def test_baseline_and_some_default_are_legal_everywhere(shape: str) -> None:
         assert FAMILY.violations(problem, FAMILY.default(problem, limits, []), limits) == []
 
 
-def test_default_is_the_first_legal_start() -> None:
+def test_the_default_is_a_start_that_is_legal() -> None:
     illegal = Configuration.of("naive", work_group_m=32, work_group_n=128)
     legal = Configuration.of("naive", work_group_m=1, work_group_n=64)
     assert FAMILY.default(GemmProblem(m=64, n=64, k=1), SMALL, [illegal, legal]) == legal

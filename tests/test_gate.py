@@ -122,13 +122,15 @@ class Oclgrind:
 def samples_for_oclgrind(family: KernelFamily, algorithm: str, check: str) -> list[Sample]:
     """Every value of every parameter at small examples; all pairs would take too long."""
     spaces = [s for s in spaces_to_check(family, algorithm, SIMULATED) if s.problem.flops <= MOST_FLOPS[check]]
-    if check == "uninitialized" and "b_storage" in family.algorithm(algorithm).by_name:
+    if check == "uninitialized":
         # The plug-in loses track of images; Measurer fills them with NaN before they are written.
-        values = family.algorithm(algorithm).by_name["b_storage"].values
-        without = tuple(value for value in values if value != "image")
+        overrides = {
+            name: tuple(value for value in parameter.values if value != "image")
+            for name, parameter in family.algorithm(algorithm).by_name.items()
+            if "image" in parameter.values
+        }
         spaces = [
-            SearchSpace(family, s.problem, SIMULATED, algorithms=[algorithm], overrides={"b_storage": without})
-            for s in spaces
+            SearchSpace(family, s.problem, SIMULATED, algorithms=[algorithm], overrides=overrides) for s in spaces
         ]
     return covering_sample(spaces, algorithm, strength=1, prefer_small=True, seed=2)
 

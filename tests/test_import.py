@@ -18,6 +18,7 @@ from autotune.family import Configuration
 from autotune.kernels.gemm import GemmProblem
 from autotune.resources import data_folder
 from autotune.store import Store
+from autotune.trial import Verdict
 
 DOCUMENT: dict[str, Any] = {
     "format": "autotune-table",
@@ -110,6 +111,8 @@ def test_a_table_is_read_whole() -> None:
     assert first.configuration == Configuration.of("naive", work_group_m=4, work_group_n=16)
     assert (first.time_ns, first.default_ns, first.baseline_ns) == (1e6, 2e6, None)
     assert (first.samples, first.is_default, first.source) == (30, False, "imported")
+    assert (first.verdict, first.verifications) == (Verdict.FASTER, 0), "of a table from before verdicts were told"
+    assert second.verdict is Verdict.PROVISIONAL
     assert first.provenance.measured_at == "2026-01-31T12:00:00Z"
     assert second.gain_low != second.gain_low  # not a number: not known
     assert second.problem == GemmProblem(m=1, n=7, k=3, mode="float16", trans_b=1)
@@ -240,6 +243,9 @@ REFUSED: list[tuple[str, Any, str]] = [
     (ENTRY + "gain_over_baseline", 2.0, "gain_over_baseline: does not follow from the times, which give None"),
     (ENTRY + "gflops", 1e9, "gflops: does not follow from the times"),
     (ENTRY + "samples", -1, "devices[0].entries[0].samples: must be from 0"),
+    (ENTRY + "verdict", "great", "devices[0].entries[0].verdict: must be one of faster, tie, default"),
+    (ENTRY + "verdict", ["tie"], "devices[0].entries[0].verdict: must be one of faster, tie, default"),
+    (ENTRY + "verifications", -1, "devices[0].entries[0].verifications: must be from 0"),
     (ENTRY + "samples", 2**31, "devices[0].entries[0].samples: must be from 0"),
     (ENTRY + "is_default", 0, "devices[0].entries[0].is_default: must be true or false"),
     (ENTRY + "provenance", "me", "devices[0].entries[0].provenance: must be an object"),

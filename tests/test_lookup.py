@@ -20,12 +20,14 @@ from autotune.errors import (
     TableError,
 )
 from autotune.export import export_table
-from autotune.family import Configuration, Device, DeviceLimits
+from autotune.family import Configuration, Device, DeviceLimits, find_family
 from autotune.kernels.gemm import FAMILY, GemmProblem
 from autotune.lookup import Entry, Match, TuningTable, sqlite_table
+from autotune.lookup.json_table import read_table
 from autotune.profile import find_profile
+from autotune.resources import data_folder
 from autotune.store import Store
-from autotune.trial import Provenance, Winner
+from autotune.trial import Provenance, Verdict, Winner
 
 GPU = Device(
     slug="adreno-730",
@@ -58,7 +60,8 @@ def table(*measured: tuple[GemmProblem, Configuration], device: Device = GPU) ->
 def winner(problem: GemmProblem, configuration: Configuration, time_ns: float = 1e6, slug: str = GPU.slug) -> Winner:
     return Winner(
         device=slug, problem=problem, configuration=configuration, time_ns=time_ns, default_ns=2 * time_ns,
-        baseline_ns=None, gain_low=1.9, gain_high=2.1, samples=9, is_default=False, provenance=PROVENANCE,
+        baseline_ns=None, gain_low=1.9, gain_high=2.1, samples=9, is_default=False,
+        verdict=Verdict.FASTER, verifications=60, provenance=PROVENANCE,
     )  # fmt: skip
 
 
@@ -162,6 +165,15 @@ def test_configurations_of_other_versions_are_never_used(configuration: Configur
     assert found.configuration != configuration
 
 
+def test_every_published_table_still_serves() -> None:
+    tables = sorted((data_folder("db") / "tables").glob("*.json"))
+    assert tables
+    for path in tables:
+        _, winners = read_table(path)
+        published = TuningTable.open(path)
+        assert {published.find(w.device, w.problem).match for w in winners} == {Match.EXACT}
+
+
 def test_an_unknown_slug_gets_its_familys_profile_and_is_told() -> None:
     found = table((product(64, 64, 64), naive(4, 8))).find("mali-g999", m=64, n=64, k=64)
     assert found.match is Match.DEFAULT
@@ -175,6 +187,26 @@ def test_an_unknown_device_gets_what_its_own_limits_allow() -> None:
     found = table().find(device, m=1024, n=1024, k=1024)
     assert found.configuration == find_profile(device).starting("gemm")[0]
     assert not FAMILY.violations(found.problem, found.configuration, large)
+
+
+def test_a_default_says_what_it_rests_on() -> None:
+    large = GPU.limits
+    group = Device(**{**vars(GPU), "limits": DeviceLimits(**{**vars(large), "compute_units": 6})})
+    reduce = find_family("reduce").problem_type.from_dict({"batch": 4, "channels": 100_000})
+    start, variant, by_size = (
+        table(device=group).find(group, problem)
+        for problem in (product(2048, 2048, 2048), product(16, 8192, 512), reduce)
+    )
+    starts = find_profile(GPU).starting("gemm")
+    assert start.configuration in starts and start.because.endswith(
+        "the default is by rule from the profile 'adreno-7??'"
+    )
+    assert variant.configuration not in starts
+    assert by_size.configuration != find_family("reduce").baseline
+    for found in (variant, by_size):
+        assert "the default is by rule from the sizes, the device's limits and the profile" in found.because
+    plain = table().find(Device(slug="x", vendor="", model="", family="gpu"), product(1, 1, 1))
+    assert plain.configuration == FAMILY.baseline
 
 
 def test_a_known_device_may_be_asked_for_by_itself() -> None:

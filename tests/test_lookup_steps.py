@@ -18,7 +18,7 @@ from autotune.lookup.json_table import read_contents
 from autotune.lookup.misses import Miss, MissLog, forget_misses, read_misses
 from autotune.resources import data_folder
 from autotune.store import Store
-from autotune.trial import Provenance, Winner
+from autotune.trial import Provenance, Verdict, Winner
 
 LIMITS = DeviceLimits(compute_units=12, max_work_group_size=1024, max_work_item_sizes=(1024, 1024, 64))
 PROVENANCE = Provenance(
@@ -48,7 +48,8 @@ def table(*measured: tuple[Device, GemmProblem, Configuration]) -> TuningTable:
 def winner(slug: str, problem: Any, configuration: Configuration, time_ns: float = 1e6) -> Winner:
     return Winner(
         device=slug, problem=problem, configuration=configuration, time_ns=time_ns, default_ns=2 * time_ns,
-        baseline_ns=None, gain_low=1.9, gain_high=2.1, samples=9, is_default=False, provenance=PROVENANCE,
+        baseline_ns=None, gain_low=1.9, gain_high=2.1, samples=9, is_default=False,
+        verdict=Verdict.FASTER, verifications=9, provenance=PROVENANCE,
     )  # fmt: skip
 
 

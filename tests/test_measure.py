@@ -2,23 +2,28 @@
 
 import math
 import random
+import re
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Any, cast
 
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 
 import autotune.measure
 from autotune.device.session import Session
 from autotune.errors import BuildError, DeviceSelectionError, KernelError
-from autotune.family import Buffer, Configuration, Device, KernelFamily, Plan, Problem, Role
+from autotune.family import Buffer, Configuration, Device, KernelFamily, Launch, Plan, Problem, Role
 from autotune.kernels.gemm import FAMILY, Gemm, GemmProblem
 from autotune.kernels.gemm.planning import plan_gemm
 from autotune.kernels.gemm.reference import GemmCase
-from autotune.measure import Measurer, _Sample
+from autotune.measure import FRESH_INPUTS, Measurer, probing, timing
+from autotune.measure.probing import Probe, clipped, group_count
+from autotune.measure.timing import Sample, Stopwatch
 from autotune.render import render, template_hash
 from autotune.space import SearchSpace
-from autotune.trial import Job, Timer, Trial, TrialState
+from autotune.trial import Calibration, Job, Timer, Trial, TrialState
 
 SHAPES = (
     "1,1,1",
@@ -74,7 +79,7 @@ def test_a_complete_trial_tells_its_times(pocl: Device, measurer: Measurer) -> N
     problem = GemmProblem(m=64, n=64, k=64)
     padded = Configuration.of(
         "dot", work_group_m=1, work_group_n=64, vector_width=4, unroll=1, b_storage="transposed", edges="guard",
-        loads="vload", relaxed_math="off",
+        loads="vload", relaxed_math="off", integer_dot="off",
     )  # fmt: skip
     job = Job(selector=pocl.selector, problem=problem, configuration=padded, samples=3, min_sample_ns=200_000)
     measurement = measurer.measure(job).measurement
@@ -91,10 +96,10 @@ def test_a_complete_trial_tells_its_times(pocl: Device, measurer: Measurer) -> N
     assert given_up is not None and len(given_up.samples_ns) == 1
 
 
-TILE = Configuration.of(
+TILE = FAMILY.complete(Configuration.of(
     "microtile", micro_tile_m=4, micro_tile_n=8, vector_width=8, unroll=1, a_vector_width=1, b_storage="buffer",
     work_group_m=1, work_group_n=1, edges="guard", loads="vload", multiply_add="operator", relaxed_math="off",
-)  # fmt: skip
+))  # fmt: skip
 
 WRONG: dict[str, Callable[[str], str]] = {
     "one term of the sum is missing": lambda s: s.replace("int p = 0;", "int p = 1;"),
@@ -128,6 +133,61 @@ def test_wrong_kernels_are_found(
     assert trial.state is TrialState.WRONG_RESULT, trial.message
     assert trial.measurement is None
     assert trial.time_ns == math.inf
+
+
+class FickleSession(Session):
+    """A device whose every tenth result is wrong in one place, or differs in its last bit alone."""
+
+    runs = 0
+    spoil: Callable[[Any], Any] = staticmethod(lambda value: value)
+
+    def read(self, memory: Any, values: NDArray[Any]) -> None:
+        super().read(memory, values)
+        self.runs += 1
+        if self.runs % 10 == 0:
+            values[7] = self.spoil(values[7])
+
+
+@pytest.mark.parametrize(
+    ("spoil", "state", "runs"),
+    [
+        (lambda value: value, TrialState.COMPLETE, 20),
+        (lambda value: np.nextafter(value, np.float32(9)), TrialState.COMPLETE, 20),
+        (lambda value: value + np.float32(1), TrialState.WRONG_RESULT, 10),
+        (lambda value: np.float32(np.nan), TrialState.WRONG_RESULT, 10),
+    ],
+)
+def test_many_verifications_find_what_is_wrong_now_and_then(
+    pocl: Device, monkeypatch: pytest.MonkeyPatch, spoil: Callable[[Any], Any], state: TrialState, runs: int
+) -> None:
+    references: list[Any] = []
+    judge = GemmCase.error_ratio
+
+    def counted(case: GemmCase, outputs: Any) -> float:
+        references.append(case)
+        return judge(case, outputs)
+
+    monkeypatch.setattr(GemmCase, "error_ratio", counted)
+    session = FickleSession(pocl.selector)
+    session.spoil = spoil
+    job = replace(quick(pocl, GemmProblem(m=13, n=24, k=17), TILE), verifications=20)
+    trial = Measurer(session).measure(job)
+    assert (trial.state, session.runs) == (state, runs)
+    if state is TrialState.COMPLETE:
+        assert len(set(references)) == FRESH_INPUTS
+        differing = 2 if spoil(np.float32(0.5)) != 0.5 else 0
+        assert FRESH_INPUTS + differing <= len(references) <= FRESH_INPUTS + 2 * differing
+    else:
+        assert re.search(r"\(run \d+ of 20, inputs of seed \d+\)|inf times", trial.message)
+
+
+def test_what_is_written_is_poisoned_before_each_of_many_runs(
+    pocl: Device, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(autotune.measure, "render", lambda *_: "__kernel void gemm() { }")
+    monkeypatch.setattr(Session, "bind", lambda *_: None)
+    lazy = replace(quick(pocl, GemmProblem(m=13, n=24, k=17), TILE), verifications=20)
+    assert Measurer(Session(pocl.selector)).measure(lazy).state is TrialState.WRONG_RESULT
 
 
 def test_what_does_not_compile_is_told_with_the_log(
@@ -169,19 +229,22 @@ def test_session_refuses_what_is_no_device() -> None:
 
 
 @pytest.mark.parametrize(
-    ("host_ns", "event_ns", "agree"),
+    ("host_ns", "event_ns", "is_possible", "is_too_short"),
     [
-        (100.0, 90.0, True),
-        (100.0, 0.0, False),
-        (100.0, -5.0, False),
-        (1e6, 2e6, False),
-        (1e7, 1e6, False),  # far too short for a long call
-        (1e7, 9e6, True),
-        (50_000.0, 5_000.0, True),  # a short call is mostly launch overhead
+        (100.0, 90.0, True, False),
+        (100.0, 0.0, False, False),
+        (100.0, -5.0, False, False),
+        (1e6, 2e6, False, False),
+        (1e7, 1e6, True, True),  # far too short for a long call
+        (1e7, 9e6, True, False),
+        (50_000.0, 5_000.0, True, False),  # a short call is mostly launch overhead
     ],
 )
-def test_events_are_checked_against_the_host_clock(host_ns: float, event_ns: float, agree: bool) -> None:
-    assert _Sample(host_ns=host_ns, event_ns=event_ns, prepare_ns=0.0).events_agree is agree
+def test_events_are_checked_against_the_host_clock(
+    host_ns: float, event_ns: float, is_possible: bool, is_too_short: bool
+) -> None:
+    sample = Sample(calls=1, host_ns=host_ns, event_ns=event_ns, prepare_ns=0.0)
+    assert (sample.is_possible, sample.is_too_short) == (is_possible, is_too_short)
 
 
 @pytest.mark.parametrize("seed", [2, 3])
@@ -235,3 +298,226 @@ def test_programs_are_kept_for_the_finals(pocl: Device, measurer: Measurer) -> N
     trials: list[Trial] = [measurer.measure(job) for _ in range(2)]
     builds = {t.measurement.build_ns for t in trials if t.measurement}
     assert len(builds) == 1, "the second trial used the program of the first"
+
+
+# Timers
+
+
+class Paced:
+    """A session and its calls: a call takes some time by the host's clock, and another by events."""
+
+    def __init__(self, host_ns: float, event_of: Callable[[int], float], latency_ns: float = 0.0) -> None:
+        self.now = 0.0
+        self.calls = 0
+        self._host_ns, self._latency_ns = host_ns, latency_ns
+        self._event_of = event_of
+
+    def call(self) -> list[float]:
+        self.calls += 1
+        self.now += self._host_ns
+        return [self._event_of(self.calls)]
+
+    def finish(self) -> None:
+        self.now += self._latency_ns
+
+    def clock(self) -> float:
+        return self.now
+
+
+LAUNCH = Launch(kernel="k", global_size=(64,), local_size=None, arguments=())
+PACED_JOB = Job(
+    selector="0:0", problem=GemmProblem(m=1, n=1, k=1), configuration=FAMILY.baseline, samples=5, min_sample_ns=2000000
+)
+TRUSTED = Calibration(timer=Timer.EVENT, tick_ns=1.0, launch_overhead_ns=300.0, launch_latency_ns=30_000.0)
+
+
+@pytest.fixture
+def paced(monkeypatch: pytest.MonkeyPatch) -> Callable[..., tuple[Paced, Stopwatch]]:
+    def make(
+        host_ns: float, event_of: Callable[[int], float], calibration: Calibration = TRUSTED, latency_ns: float = 0.0
+    ) -> tuple[Paced, Stopwatch]:
+        device = Paced(host_ns, event_of, latency_ns)
+        monkeypatch.setattr(timing, "perf_counter_ns", device.clock)
+        monkeypatch.setattr(timing, "event_ns", lambda event: event)
+        return device, Stopwatch(cast("Session", device), calibration)
+
+    return make
+
+
+MakePaced = Callable[..., tuple[Paced, Stopwatch]]
+
+
+def test_a_sample_is_far_longer_than_the_tick_of_its_timer(paced: MakePaced) -> None:
+    device, stopwatch = paced(20_000.0, lambda _: 10_000.0, replace(TRUSTED, tick_ns=10_000.0))
+    found = stopwatch.time(device.call, [LAUNCH], PACED_JOB)
+    assert found.timer is Timer.EVENT
+    assert found.samples[0].calls * 10_000.0 >= 1000 * 10_000.0, "1000 ticks are more than the 2 ms asked for"
+    assert set(found.times_ns) == {10_000.0}
+    assert stopwatch.overhead_ns(found, 1) == 10_000.0, "what the host saw beside the kernel"
+    device, stopwatch = paced(10_000.0, lambda _: 9_000.0)
+    found = stopwatch.time(device.call, [LAUNCH], PACED_JOB)
+    assert 2_000_000 <= found.samples[0].calls * 9_000.0 <= 3_000_000
+
+
+def test_a_sample_by_the_host_is_far_longer_than_it_takes_to_see_an_end(paced: MakePaced) -> None:
+    untrusted = replace(TRUSTED, timer=Timer.HOST, reason="zero", launch_latency_ns=200_000.0)
+    device, stopwatch = paced(10_000.0, lambda _: 0.0, untrusted, latency_ns=200_000.0)
+    found = stopwatch.time(device.call, [LAUNCH], PACED_JOB)
+    assert found.timer is Timer.HOST
+    assert found.samples[0].calls * 10_000.0 >= 45 * 200_000.0
+    assert 10_000.0 < found.times_ns[0] < 10_300.0
+    assert found.prepare_ns == 0.0
+    assert stopwatch.overhead_ns(found, 2) == 600.0
+
+
+@pytest.mark.parametrize("event_of", [lambda _: 0.0, lambda _: 40_000.0, lambda _: -3.0])
+def test_impossible_events_make_the_timer_of_the_device_the_host(
+    paced: MakePaced, event_of: Callable[[int], float]
+) -> None:
+    device, stopwatch = paced(20_000.0, event_of)
+    found = stopwatch.time(device.call, [LAUNCH], PACED_JOB)
+    assert found.timer is Timer.HOST
+    assert set(found.times_ns) == {20_000.0}
+    assert stopwatch.timer is Timer.HOST, "for all trials from then on"
+
+
+def test_events_far_shorter_than_every_long_call_are_wrong(paced: MakePaced) -> None:
+    device, stopwatch = paced(3e6, lambda _: 1e6)
+    assert stopwatch.time(device.call, [LAUNCH], PACED_JOB).timer is Timer.HOST
+
+
+def test_a_host_that_is_busy_with_other_things_changes_no_timer(paced: MakePaced) -> None:
+    device, stopwatch = paced(2e6, lambda _: 1.9e6, latency_ns=8e6)  # it sees the end of a sample 8 ms late
+    found = stopwatch.time(device.call, [LAUNCH], PACED_JOB)
+    assert all(sample.is_too_short for sample in found.samples)
+    assert (found.timer, stopwatch.timer) == (Timer.EVENT, Timer.EVENT)
+    assert set(found.times_ns) == {1.9e6}
+
+
+def test_what_spoils_a_few_samples_is_left_out_and_changes_no_timer(paced: MakePaced) -> None:
+    device, stopwatch = paced(3e6, lambda call: 0.0 if call == 3 else 1e6 if call == 4 else 2.9e6)
+    found = stopwatch.time(device.call, [LAUNCH], PACED_JOB)
+    assert (found.timer, stopwatch.timer) == (Timer.EVENT, Timer.EVENT)
+    assert sorted(found.times_ns) == [1e6, 2.9e6, 2.9e6, 2.9e6]
+
+
+def test_a_job_may_ask_for_the_host_where_others_were_timed_by_it(paced: MakePaced) -> None:
+    device, stopwatch = paced(20_000.0, lambda _: 15_000.0)
+    found = stopwatch.time(device.call, [LAUNCH], replace(PACED_JOB, timer=Timer.HOST))
+    assert (found.timer, found.times_ns[0]) == (Timer.HOST, 20_000.0)
+    assert stopwatch.timer is Timer.EVENT
+
+
+def test_one_sample_is_enough_for_what_is_given_up(paced: MakePaced) -> None:
+    device, stopwatch = paced(5e6, lambda _: 4.9e6)
+    found = stopwatch.time(device.call, [LAUNCH], replace(PACED_JOB, give_up_above_ns=4e6))
+    assert (found.times_ns, device.calls) == ((4.9e6,), 1)
+
+
+def test_zero_events_of_a_real_device_end_as_times_by_the_host(pocl: Device, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(timing, "event_ns", lambda _: 0)
+    measurer = Measurer(Session(pocl.selector), TRUSTED)
+    trial = measurer.measure(quick(pocl, GemmProblem(m=4, n=4, k=4), FAMILY.baseline))
+    assert trial.measurement is not None
+    assert (trial.state, trial.measurement.timer) == (TrialState.COMPLETE, Timer.HOST)
+    assert trial.time_ns > 0
+
+
+# The first run
+
+
+@pytest.mark.parametrize(
+    ("global_size", "local_size", "groups", "expected"),
+    [
+        ((1024, 64, 1), (16, 8, 1), 4, (64, 8, 1)),
+        ((32, 64, 1), (16, 8, 1), 8, (32, 32, 1)),
+        ((32, 16, 50), (16, 8, 1), 12, (32, 16, 3)),
+        ((48, 64), (16, 8), 7, (48, 16)),  # six groups: three across, two down
+        ((32, 16), (16, 8), 100, (32, 16)),
+        ((4096,), (256,), 1, (256,)),
+        ((1000, 500, 3), None, 4, (256, 1, 1)),
+        ((30, 500, 3), None, 4, (30, 4, 1)),
+    ],
+)
+def test_a_part_of_a_launch_is_whole_work_groups(
+    global_size: tuple[int, ...], local_size: tuple[int, ...] | None, groups: int, expected: tuple[int, ...]
+) -> None:
+    launch = Launch(kernel="k", global_size=global_size, local_size=local_size, arguments=())
+    part = clipped(launch, groups)
+    assert part == replace(launch, global_size=expected)
+    assert group_count(part) <= groups or part == launch
+
+
+class Timed:
+    """A session whose launches take a time by their number of work-groups."""
+
+    compute_units = 2
+    builds_by_work_group_size = True
+
+    def __init__(self, time_of: Callable[[int], float]) -> None:
+        self.now = 0.0
+        self.ran: list[int] = []
+        self._time_of = time_of
+
+    def enqueue(self, _: object, launch: Launch) -> None:
+        self.ran.append(group_count(launch))
+        self.now += self._time_of(self.ran[-1])
+
+    def finish(self) -> None:
+        pass
+
+
+LARGE = Launch(kernel="k", global_size=(64 * 1000, 10), local_size=(64, 1), arguments=())
+
+
+def probed(
+    monkeypatch: pytest.MonkeyPatch, time_of: Callable[[int], float], limit_ns: float, launch: Launch = LARGE
+) -> tuple[float, list[int]]:
+    session = Timed(time_of)
+    monkeypatch.setattr(probing, "perf_counter_ns", lambda: session.now)
+    return Probe(cast("Session", session), 10_000.0).least_ns([None], [launch], limit_ns), session.ran
+
+
+def test_what_is_far_too_slow_is_known_after_a_few_work_groups(monkeypatch: pytest.MonkeyPatch) -> None:
+    least_ns, ran = probed(monkeypatch, lambda groups: 20_000.0 + 1e6 * groups, limit_ns=1e9)
+    assert least_ns == pytest.approx(10_000 * 1e6, rel=0.01)
+    assert max(ran) <= 16
+
+
+def test_parts_grow_until_they_tell_something(monkeypatch: pytest.MonkeyPatch) -> None:
+    least_ns, ran = probed(monkeypatch, lambda groups: 20_000.0 + 1e3 * groups, limit_ns=1e9)
+    assert ran == [2, 2, 16, 128, 1000]
+    assert least_ns == pytest.approx(10e6, rel=0.01)
+
+
+def test_of_work_groups_that_share_out_all_the_work_nothing_is_foretold(monkeypatch: pytest.MonkeyPatch) -> None:
+    least_ns, ran = probed(monkeypatch, lambda groups: 5e9 / min(groups, 64), limit_ns=1e6)
+    assert least_ns == 0.0
+    assert max(ran) < 10_000
+
+
+def test_small_launches_and_those_that_would_be_built_anew_for_a_part_are_run_whole(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    for launch in (replace(LARGE, global_size=(128, 1)), replace(LARGE, local_size=None)):
+        assert probed(monkeypatch, lambda _: 1e9, 1e6, launch) == (0.0, [])
+
+
+def test_a_disturbed_part_is_timed_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    disturbed = iter([30e6])
+    least_ns, _ = probed(monkeypatch, lambda g: 100.0 * g + (next(disturbed, 0.0) if g > 8 else 0.0), 1e8)
+    assert least_ns < 1e8
+
+
+def test_a_far_too_slow_kernel_is_not_run_in_full(pocl: Device, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(autotune.measure, "WORTH_REFUSING_NS", 1000.0)
+    problem = GemmProblem(m=256, n=256, k=256)
+    plain = Configuration.of("naive", work_group_m=8, work_group_n=8)
+    job = replace(quick(pocl, problem, plain), give_up_above_ns=1.0)
+    measurer = Measurer(Session(pocl.selector), TRUSTED)
+    slow = measurer.measure(job)
+    assert (slow.state, slow.measurement) == (TrialState.TOO_SLOW, None)
+    assert "part of its work-groups" in slow.message
+    assert measurer.measure(job).state is TrialState.COMPLETE, "only the first run is a probe"
+    unprobed = Measurer(Session(pocl.selector), TRUSTED).measure(replace(job, probe=False))
+    assert unprobed.state is TrialState.COMPLETE

@@ -44,7 +44,7 @@ from autotune.predict.observations import observe
 from autotune.predict.regret import choose_held_out, measure_regret, summarise
 from autotune.resources import data_folder
 from autotune.store import Store
-from autotune.trial import Job, Measurement, Provenance, Timer, Trial, TrialState, Winner
+from autotune.trial import Job, Measurement, Provenance, Timer, Trial, TrialState, Verdict, Winner
 
 GPU = Device(
     slug="adreno-730",
@@ -87,7 +87,8 @@ def winner(problem: GemmProblem, configuration: Configuration, time: float) -> W
     return Winner(
         device=GPU.slug, problem=problem, configuration=configuration, time_ns=time,
         default_ns=time_ns(problem, SMALL), baseline_ns=None, gain_low=0.9, gain_high=2.1, samples=9,
-        is_default=False, provenance=PROVENANCE,
+        is_default=False, verdict=Verdict.FASTER, verifications=9,
+        provenance=PROVENANCE,
     )  # fmt: skip
 
 

@@ -20,14 +20,24 @@ TYPICAL = {
         has_images=True,
         max_image_width=16384,
         max_image_height=16384,
+        image_pitch_alignment=64,
+        extensions=("cl_khr_image2d_from_buffer", "cl_khr_integer_dot_product"),
     ),
     "amd": DeviceLimits(max_work_item_sizes=(1024, 1024, 1024), local_memory_bytes=64 * 1024),
     "cpu": DeviceLimits(max_work_group_size=4096, max_work_item_sizes=(4096, 4096, 4096), is_cpu=True),
     "generic": DeviceLimits(max_work_group_size=1, max_work_item_sizes=(1, 1, 1), local_memory_bytes=0),
     "intel": DeviceLimits(max_work_item_sizes=(256, 256, 256), local_memory_bytes=64 * 1024),
-    "mali": DeviceLimits(max_work_item_sizes=(256, 256, 256), local_memory_bytes=32 * 1024),
+    "mali": DeviceLimits(
+        max_work_item_sizes=(256, 256, 256),
+        local_memory_bytes=32 * 1024,
+        extensions=("cl_arm_integer_dot_product_int8",),
+    ),
     "nvidia": DeviceLimits(
-        compute_units=132, max_work_group_size=1024, max_work_item_sizes=(1024, 1024, 64), local_memory_bytes=48 * 1024
+        compute_units=132,
+        max_work_group_size=1024,
+        max_work_item_sizes=(1024, 1024, 64),
+        local_memory_bytes=48 * 1024,
+        extensions=("cl_nv_device_attribute_query",),
     ),
 }
 
@@ -36,7 +46,8 @@ ORDINARY = tuple(
     GemmProblem.parse(shape)
     for shape in (
         *("1024,1024,1024", "4096,4096,4096", "512,512,512", "4,1024,1024", "1024,1,1024", "1,300,300"),
-        *("512,196,4608", "16,1024,50000", "4096,16,4096", "35,8457,2560"),
+        *("512,196,4608", "16,1024,50000", "4096,16,4096", "35,8457,2560", "777,777,777", "1536,1536,1536"),
+        "512,512,512 int8",
     )
 )
 """What starts are for: each of them shall be valid for one of these."""
@@ -166,7 +177,7 @@ def test_a_variant_keeps_what_it_does_not_replace() -> None:
     variant = file.profile_for("x-1")
     assert variant.build_options == ("-a",)
     assert variant.overrides_for("gemm") == {"unroll": (1, 2)}
-    assert variant.starting("gemm") == (Configuration.of("dot", vector_width=4),)
+    assert variant.starting("gemm") == (FAMILY.complete(Configuration.of("dot", vector_width=4)),)
     assert variant.starting("reduce") == (Configuration.of("serial"),)
     assert file.profile_for("x-2").starting("gemm") == (Configuration.of("naive", work_group_m=0),)
     assert variant.starting("convolution") == ()

@@ -164,7 +164,7 @@ class TestConfigurations:
         assert FAMILY.default(problem, LARGE, starts).algorithm == "shuffle"
         assert FAMILY.default(problem, dataclasses.replace(LARGE, extensions=()), starts).algorithm == "local_tree"
         long = ReduceProblem(batch=1, channels=10_000_000)
-        assert FAMILY.default(long, LARGE, starts).number("parts") == 1024
+        assert FAMILY.default(long, LARGE, starts).number("parts") == 384
 
     @pytest.mark.parametrize("name", profile_names())
     def test_starts_of_the_profiles_are_legal_for_some_problem(self, name: str) -> None:
@@ -321,7 +321,7 @@ WRONG: dict[str, tuple[Configuration, str, Callable[[str], str]]] = {
     "a row more is written": (TREE, "sum", lambda s: s.replace("row < (uint)batch", "row < (uint)batch + 1")),
     "nothing is written": (TREE, "sum", lambda s: s.replace("*(output + row)", "*part")),
     "the last part is left out": (SPLIT, "sum", lambda s: s.replace("p < 4;", "p < 3;")),
-    "the parts overlap": (SPLIT, "sum", lambda s: s.replace("begin + share)", "begin + share + 1)")),
+    "the parts overlap": (SPLIT, "sum", lambda s: s.replace("lanes = 4;", "lanes = 3;")),
 }  # fmt: skip
 
 
@@ -409,6 +409,8 @@ class Silent:
     def problem_started(self, *_: object) -> None: ...
 
     def trial_finished(self, *_: object) -> None: ...
+
+    def device_drifted(self, *_: object) -> None: ...
 
     def finals_started(self, *_: object) -> None: ...
 

@@ -13,10 +13,9 @@ from autotune.family import Configuration, Device, DeviceLimits
 from autotune.kernels.gemm import FAMILY, GemmProblem
 from autotune.profile import find_profile
 from autotune.search import Budget, Outcome, tune
-from autotune.search.finals import gain as gain_of
 from autotune.store import Store
 from autotune.testing import FakeWorker
-from autotune.trial import Job, Request, Trial, TrialState
+from autotune.trial import Job, Request, Trial, TrialState, Verdict
 
 DEVICE = Device(
     slug="pocl-invented",
@@ -48,6 +47,7 @@ class Recorder:
         self.started: list[tuple[str, int, int, int]] = []
         self.finals: list[int] = []
         self.outcomes: list[Outcome] = []
+        self.slowdowns: list[float] = []
 
     def problem_started(self, request: Request, number: int, total: int, space_size: int, resumed: int) -> None:
         self.started.append((request.problem.label, number, total, resumed))
@@ -56,6 +56,9 @@ class Recorder:
     def trial_finished(self, request: Request, trial: Trial, new_trials: int, best_ns: float) -> None:
         self.trials.append(trial)
         assert best_ns <= trial.time_ns
+
+    def device_drifted(self, request: Request, slowdown: float, rest_s: float) -> None:
+        self.slowdowns.append(slowdown)
 
     def finals_started(self, request: Request, finalists: int) -> None:
         self.finals.append(finalists)
@@ -81,7 +84,7 @@ def run(store: Store, worker: FakeWorker, trials: int = 12, **options: Any) -> O
 def test_the_default_is_measured_first_and_nothing_twice(store: Store) -> None:
     worker = FakeWorker(invented_time)
     outcome = run(store, worker, trials=25)
-    searched = worker.measured[:25]
+    searched = [job.configuration for job in worker.jobs if job.verify][:25]
     assert searched[0] == DEFAULT
     assert len(set(searched)) == 25
     assert outcome.new_trials == 25
@@ -95,19 +98,19 @@ def test_the_winner_beats_the_default_and_carries_its_gain(store: Store) -> None
     assert winner is not None
     assert winner.gain_low > 1.0
     assert winner.gain_low <= winner.gain_over_default <= winner.gain_high
-    assert winner.is_final and not winner.is_default
+    assert winner.is_final and not winner.is_default and winner.verdict is Verdict.FASTER
     assert winner.gain_over_baseline is not None and winner.gain_over_baseline > winner.gain_over_default
     assert store.best(DEVICE.slug) == [winner]
     assert winner.provenance.driver == "1.0"
 
 
 def test_a_tie_goes_to_the_default(store: Store) -> None:
-    noise = itertools.cycle([1.0, 1.02, 0.98, 1.01, 0.99])
-    worker = FakeWorker(lambda job: 1000.0 * next(noise) if job.configuration != DEFAULT else 1005.0 * next(noise))
+    noise = itertools.cycle([1.0, 1.002, 0.998, 1.001, 0.999])
+    worker = FakeWorker(lambda job: 1000.0 * next(noise) if job.configuration != DEFAULT else 1000.5 * next(noise))
     winner = run(store, worker, trials=15).winner
     assert winner is not None
     assert winner.configuration == DEFAULT
-    assert winner.is_default
+    assert winner.is_default and winner.verdict is Verdict.TIE
     assert (winner.gain_low, winner.gain_high) == (1.0, 1.0)
     assert winner.gain_over_default == 1.0
 
@@ -142,7 +145,7 @@ def test_failures_are_kept_and_never_win(store: Store) -> None:
         return next(states) if job.configuration.algorithm == "microtile" and job.configuration != DEFAULT else 500.0
 
     outcome = run(store, FakeWorker(outcome_of), trials=30)
-    assert sum(outcome.failures.values()) > 5
+    assert sum(outcome.failures.values()) > 2  # few: the sampler learns to stay away
     assert set(outcome.failures) <= {state.value for state in TrialState} - {"complete"}
     assert outcome.winner is not None and outcome.winner.configuration == DEFAULT
     stored = store.trials(DEVICE.slug, "gemm", PROBLEM)
@@ -154,15 +157,15 @@ def test_a_finalist_that_fails_once_is_out(store: Store) -> None:
 
     def outcome_of(job: Job) -> float | TrialState:
         seen[job.configuration] = seen.get(job.configuration, 0) + 1
-        is_fickle = int(dict(job.configuration.values).get("micro_tile_m", 1)) != 6
+        is_fickle = job.configuration != DEFAULT
         return TrialState.WRONG_RESULT if is_fickle and seen[job.configuration] == 3 else invented_time(job)
 
     winner = run(store, FakeWorker(outcome_of), trials=20).winner
     assert winner is not None
-    assert winner.configuration["micro_tile_m"] == 6, "all others were wrong in one of the rounds"
+    assert winner.configuration == DEFAULT, "all others were wrong in one of the rounds"
     again = run(store, FakeWorker(invented_time), trials=3).winner
     assert again is not None
-    wrong = {c for c, times in seen.items() if times >= 3 and dict(c.values).get("micro_tile_m") != 6}
+    wrong = {c for c, times in seen.items() if times >= 3 and c != DEFAULT}
     assert wrong and again.configuration not in wrong, "what was ever wrong does not count later either"
 
 
@@ -177,7 +180,7 @@ def test_a_failing_default_does_not_hide_the_others(store: Store) -> None:
     worker = FakeWorker(lambda job: TrialState.CRASHED if job.configuration == DEFAULT else invented_time(job))
     winner = run(store, worker, trials=12).winner
     assert winner is not None
-    assert winner.configuration != DEFAULT
+    assert winner.configuration != DEFAULT and winner.verdict is Verdict.DEFAULT_FAILED
     assert math.isfinite(winner.gain_over_default)
 
 
@@ -255,13 +258,3 @@ def test_a_device_that_cannot_be_used_ends_the_run_and_the_worker(store: Store) 
     with pytest.raises(WorkerError):
         run(store, worker)
     assert worker.is_closed
-
-
-def test_gain_intervals_cover_the_gain_and_shrink_with_agreement() -> None:
-    assert gain_of([200.0] * 11, [100.0] * 11) == (2.0, (2.0, 2.0))
-    gain, (low, high) = gain_of([100, 105, 95, 102, 98, 100], [100, 95, 105, 98, 102, 100])
-    assert low < 1.0 < high
-    assert low <= gain <= high
-    drifting = [100.0 * 1.2**number for number in range(11)]
-    gain, (low, high) = gain_of(drifting, [t / 1.5 for t in drifting])
-    assert (gain, low, high) == pytest.approx((1.5, 1.5, 1.5)), "what drifts alike within a round cancels"

@@ -17,6 +17,8 @@ from typing import Any
 
 import pytest
 import sqlalchemy
+from alembic import command
+from alembic.config import Config
 from sqlalchemy import Engine, event
 
 from autotune import resources
@@ -24,8 +26,9 @@ from autotune.errors import AutotuneError, NewerSchemaError, NotADatabaseError, 
 from autotune.family import Configuration, Device, DeviceLimits
 from autotune.kernels.gemm import GemmProblem
 from autotune.store import Store, failures
-from autotune.store.models import BEST, Base
-from autotune.trial import Measurement, Provenance, Timer, Trial, TrialState, Winner
+from autotune.store.models import APPLICATION_ID, BEST, Base
+from autotune.store.opening import file_engine
+from autotune.trial import Measurement, Provenance, Timer, Trial, TrialState, Verdict, Winner
 
 DEVICE = Device(
     slug="adreno-730",
@@ -80,6 +83,8 @@ def winner(time_ns: float = 100.0, **changes: Any) -> Winner:
         gain_high=1.3,
         samples=11,
         is_default=False,
+        verdict=Verdict.FASTER,
+        verifications=60,
         provenance=PROVENANCE,
     )
     return dataclasses.replace(base, **changes)
@@ -261,7 +266,10 @@ def test_a_winner_without_baseline_or_bounds_comes_back(store: Store) -> None:
     assert best.gain_high == math.inf
 
 
-@pytest.mark.parametrize("changes", [{"time_ns": 0.0}, {"time_ns": -1.0}, {"samples": -1}, {"source": "heard"}])
+@pytest.mark.parametrize(
+    "changes",
+    [{"time_ns": 0.0}, {"time_ns": -1.0}, {"samples": -1}, {"verifications": -1}, {"source": "heard"}],
+)
 def test_a_winner_that_cannot_be_is_refused(store: Store, changes: dict[str, Any]) -> None:
     with pytest.raises(StoreError):
         store.record_winner(winner(**changes))
@@ -349,6 +357,8 @@ def test_a_person_can_query_the_view(path: Path) -> None:
         "spec": PROBLEM.key,
         "default_ns": 256.0,
         "baseline_ns": None,
+        "verdict": "faster",
+        "verifications": 60,
     }
     assert list(row.keys()) == list(BEST.columns.keys())
 
@@ -563,6 +573,33 @@ def test_an_older_database_is_migrated_and_keeps_its_rows(path: Path, monkeypatc
     assert is_whole(path)
 
 
+def test_winners_of_before_get_the_verdict_that_their_samples_tell(path: Path) -> None:
+    engine = file_engine(path, foreign_keys=False, pooled=False)
+    with engine.begin() as connection:
+        config = Config()
+        config.set_main_option("script_location", str(resources.data_folder("db") / "migrations"))
+        config.set_main_option("path_separator", "os")
+        config.attributes["connection"] = connection
+        command.upgrade(config, "0002")
+        connection.exec_driver_sql(f"PRAGMA application_id = {APPLICATION_ID}")
+        for number, (samples, is_default) in enumerate([(0, 0), (9, 0), (9, 1)]):
+            connection.exec_driver_sql(
+                "INSERT INTO problems (family, spec, label, flops) VALUES ('gemm', ?, '', 1.0)",
+                (GemmProblem(m=number + 1, n=1, k=1).key,),
+            )
+            connection.exec_driver_sql(
+                "INSERT INTO winners (device, problem_id, configuration, algorithm, time_ns, default_ns, samples,"
+                " is_default, source, driver, template_hash, space_version, tool_version, measured_at) VALUES"
+                " ('old', ?, '{\"algorithm\":\"dot\"}', 'dot', 1, 1, ?, ?, 'measured', '1', 'h', 1, '0', 'then')",
+                (number + 1, samples, is_default),
+            )
+    engine.dispose()
+    with Store.open(path) as store:
+        found = [(winner.samples, winner.verdict, winner.verifications) for winner in store.best("old")]
+    assert found == [(0, Verdict.PROVISIONAL, 0), (9, Verdict.FASTER, 0), (9, Verdict.DEFAULT, 0)]
+    assert is_whole(path)
+
+
 def test_an_older_database_is_not_migrated_for_reading(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     Store.open(path).close()
     add_revision(path.parent / "new", monkeypatch, "def upgrade(): pass")
@@ -753,9 +790,11 @@ def test_paths_that_cannot_be(tmp_path: Path, name: str) -> None:
     assert "\n" not in str(caught.value)
 
 
-def test_a_full_disk_is_told_and_loses_nothing(path: Path) -> None:
+def test_a_full_disk_is_told_and_loses_nothing(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("autotune.store.failures.PATIENCE_S", 0.1)
+
     def fill(connection: sqlite3.Connection, _: object) -> None:
-        connection.execute("PRAGMA max_page_count = 30")
+        connection.execute("PRAGMA max_page_count = 40")
 
     event.listen(Engine, "connect", fill)
     try:

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 import autotune
-from autotune.cli import building, commands, evaluating, exporting, run
+from autotune.cli import building, checking, commands, evaluating, exporting, run
 from autotune.errors import UsageError
 from autotune.family import family_names
 
@@ -31,10 +31,10 @@ def make_parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--version", action="version", version=f"autotune {autotune.__version__}")
     subparsers = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
-    adders = (
-        _add_devices, _add_presets, _add_run, _add_compile, _add_evaluate, _add_lookup, _add_export, _add_import,
-    )  # fmt: skip
-    for add in adders:
+    for add in (
+        _add_devices, _add_presets, _add_run, _add_verify, _add_status, _add_compile, _add_evaluate, _add_lookup,
+        _add_export, _add_import,
+    ):  # fmt: skip
         add(subparsers)
     return parser
 
@@ -107,8 +107,14 @@ def _add_json(parser: argparse.ArgumentParser) -> None:
 
 def _add_devices(subparsers: Any) -> None:
     parser = _add(
-        subparsers, "devices", commands.devices_command, "List every OpenCL device.", "devices", "devices --json"
+        subparsers,
+        "devices",
+        commands.devices_command,
+        "List every OpenCL device, and how far its clocks can be trusted.",
+        "devices",
+        "devices --no-clocks --json",
     )
+    parser.add_argument("--no-clocks", action="store_true", help="ask the drivers only, run nothing on the devices")
     _add_json(parser)
 
 
@@ -159,7 +165,44 @@ def _add_run(subparsers: Any) -> None:
         help="search these alone: naive, dot, ...",
     )
     parser.add_argument("--seed", metavar="N", type=_seed, default=0, help="of the search and its inputs (0)")
+    parser.add_argument(
+        "--retry-quarantined",
+        action="store_true",
+        help="begin with what crashed, hung or was running when an earlier run was killed; otherwise never run again",
+    )
     parser.add_argument("--quiet", action="store_true", help="no progress, only the final table")
+    _add_database(parser)
+    _add_json(parser)
+
+
+def _add_verify(subparsers: Any) -> None:
+    parser = _add(
+        subparsers,
+        "verify",
+        checking.verify_command,
+        "Verify and time what is tuned again; what fails or lost its lead gives way to the next best or the default.",
+        "verify --device adreno",
+        "verify --device cpu --shape 512,512,512 --json",
+    )
+    _add_device(parser)
+    _add_family(parser, "all that are tuned when left out; gemm for shapes given here", default=None)
+    _add_shape(parser, "a tuned shape to verify, instead of all")
+    _add_shapes(parser)
+    parser.add_argument("--quiet", action="store_true", help="no progress, only the final table")
+    _add_database(parser)
+    _add_json(parser)
+
+
+def _add_status(subparsers: Any) -> None:
+    parser = _add(
+        subparsers,
+        "status",
+        checking.status_command,
+        "Tell for each device what is tuned, what is out of date, and how the trials ended.",
+        "status",
+        "status --device adreno --json",
+    )
+    _add_device(parser, required=False)
     _add_database(parser)
     _add_json(parser)
 

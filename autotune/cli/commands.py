@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from autotune.cli.devices import named_device
-from autotune.cli.output import plain_request, plain_tuned, print_json
+from autotune.cli.output import plain_calibration, plain_request, plain_tuned, print_json
 from autotune.errors import UsageError
 from autotune.family import find_family
 from autotune.lookup.predictor import FAVOURS
@@ -17,15 +17,22 @@ if TYPE_CHECKING:
 
 
 def devices_command(options: argparse.Namespace) -> int:
+    from autotune.calibrating import try_calibration
     from autotune.device.discovery import discover, to_plain
     from autotune.profile import find_profile
 
     devices = discover()
     profiles = [find_profile(device) for device in devices]
+    clocks = {} if options.no_clocks else {device.selector: try_calibration(device.selector) for device in devices}
     if options.json:
         print_json(
             [
-                {**to_plain(device), "profile": profile.name, "traps": list(profile.traps)}
+                {
+                    **to_plain(device),
+                    "profile": profile.name,
+                    "traps": list(profile.traps),
+                    "clocks": plain_calibration(clocks.get(device.selector)),
+                }
                 for device, profile in zip(devices, profiles, strict=True)
             ]
         )
@@ -33,7 +40,7 @@ def devices_command(options: argparse.Namespace) -> int:
     from autotune.display import print_devices
 
     traps = {device.slug: profile.traps for device, profile in zip(devices, profiles, strict=True)}
-    print_devices(devices, traps, sys.stdout)
+    print_devices(devices, traps, sys.stdout, clocks)
     return 0
 
 

@@ -4,7 +4,7 @@ import argparse
 from typing import TYPE_CHECKING, Any
 
 from autotune.cli.output import print_json, tell
-from autotune.cli.run import STOPPED, Interrupts
+from autotune.cli.run import STOPPED, Interrupts, read_requests
 from autotune.errors import UsageError
 from autotune.family import find_family
 from autotune.lookup.predictor import FAVOURS
@@ -58,11 +58,8 @@ def _held_out(options: argparse.Namespace, store: "Store", device: "Device") -> 
     from autotune.predict.regret import choose_held_out
 
     winners = {winner.problem: winner for winner in store.best(device.slug, options.family)}
-    named = [find_family(options.family).problem_type.parse(text) for text in options.shape]
-    for path in options.shapes:
-        from autotune.presets import read_shapes
-
-        named += [request.problem for request in read_shapes(path, find_family(options.family).problem_type)]
+    requests = read_requests(find_family(options.family).problem_type, options.shape, options.shapes)
+    named = [request.problem for request in requests]
     missing = [problem.label for problem in named if problem not in winners]
     if missing:
         others = " and others" if len(missing) > 5 else ""
@@ -70,7 +67,7 @@ def _held_out(options: argparse.Namespace, store: "Store", device: "Device") -> 
             f"{', '.join(missing[:5])}{others}: not tuned on {device.slug}, so there is nothing to compare with",
             hint="autotune run first",
         )
-    chosen = list(dict.fromkeys(named)) or choose_held_out(winners, options.holdout or HELD_OUT)
+    chosen = named or choose_held_out(winners, options.holdout or HELD_OUT)
     if not chosen or len(chosen) == len(winners):
         raise UsageError(
             f"{len(winners)} sizes of {options.family} are tuned on {device.slug}: too few to hold some out",

@@ -13,7 +13,9 @@ if TYPE_CHECKING:
     from autotune.compiling import Report, Spread
     from autotune.family import Problem
     from autotune.search import Outcome
-    from autotune.trial import Request, Winner
+    from autotune.search.overview import Overview
+    from autotune.search.rechecking import Recheck
+    from autotune.trial import Calibration, Request, Winner
 
 
 def tell(line: str) -> None:
@@ -45,6 +47,13 @@ def print_json(content: object) -> None:
     print(json.dumps(content, indent=2, ensure_ascii=True, allow_nan=False))
 
 
+def plain_calibration(calibration: "Calibration | str | None") -> dict[str, Any] | None:
+    """None where the clocks were left out; the trouble where they could not be calibrated."""
+    if calibration is None or isinstance(calibration, str):
+        return {"trouble": calibration} if calibration else None
+    return {**vars(calibration), "timer": calibration.timer.value}
+
+
 def plain_request(request: "Request") -> dict[str, Any]:
     return {"problem": request.problem.to_dict(), "calls": request.calls, "label": request.label}
 
@@ -74,6 +83,32 @@ def plain_winner(winner: "Winner") -> dict[str, Any]:
         "samples": winner.samples,
         "is_default": winner.is_default,
         "is_final": winner.is_final,
+        "verdict": winner.verdict.value,
+        "verifications": winner.verifications,
+    }
+
+
+def plain_recheck(recheck: "Recheck") -> dict[str, Any]:
+    return {
+        "problem": recheck.before.problem.to_dict(),
+        "result": recheck.standing.value,
+        "message": recheck.message,
+        "before": plain_winner(recheck.before),
+        "after": plain_winner(recheck.after) if recheck.after else None,
+    }
+
+
+def plain_overview(overview: "Overview") -> dict[str, Any]:
+    return {
+        "device": overview.device,
+        "driver": overview.driver,
+        "problems": overview.problems,
+        "verdicts": dict(overview.verdicts),
+        "stale_problems": overview.stale_problems,
+        "stale": dict(overview.stale),
+        "last_measured": overview.last_measured,
+        "trials": dict(overview.trials),
+        "set_aside": dict(overview.set_aside),
     }
 
 

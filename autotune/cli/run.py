@@ -16,9 +16,11 @@ from autotune.errors import AutotuneError, ConfigurationError, ProblemError, Usa
 from autotune.family import find_family
 
 if TYPE_CHECKING:
-    from autotune.family import Device
+    from pathlib import Path
+
+    from autotune.family import Device, Problem
     from autotune.search import Budget, Outcome
-    from autotune.store import Store
+    from autotune.store import Quarantined, Store
     from autotune.trial import Request
 
 STOPPED = 130
@@ -48,6 +50,7 @@ def run_command(options: argparse.Namespace) -> int:
         Interrupts("the running trial") as interrupts,
         progress(budget, standard_error(), is_quiet=options.quiet) as listener,
     ):
+        _tell_lost(store.quarantine_lost())
         outcomes = tune(
             device,
             requests,
@@ -57,22 +60,38 @@ def run_command(options: argparse.Namespace) -> int:
             algorithms=options.algorithm,
             seed=options.seed,
             should_stop=lambda: interrupts.are_requested,
+            retries_quarantined=options.retry_quarantined,
         )
         _learn(store, device, outcomes)
     return _report(options, device, requests, outcomes, was_stopped=interrupts.are_requested)
 
 
+def _tell_lost(lost: "Sequence[Quarantined]") -> None:
+    for entry in lost:
+        tell(
+            f"quarantined: {entry.configuration} for {entry.problem.label} on {entry.device}, "
+            f"{entry.message} (run it again with --retry-quarantined)"
+        )
+
+
 def _requests(options: argparse.Namespace) -> "list[Request]":
     """All shapes asked for, equal ones merged, in order. Raises UsageError."""
-    from autotune.presets import merge, preset, read_shapes
-    from autotune.trial import Request
+    from autotune.presets import merge, preset
 
-    problem_type = find_family(options.family).problem_type
-    requests = [Request(problem=problem_type.parse(text)) for text in options.shape]
-    for path in options.shapes:
-        requests += read_shapes(path, problem_type)
+    requests = read_requests(find_family(options.family).problem_type, options.shape, options.shapes)
     for name in options.preset:
         requests += preset(name)
+    return merge(requests)
+
+
+def read_requests(problem_type: "type[Problem]", shapes: Sequence[str], files: "Sequence[Path]") -> "list[Request]":
+    """Those of the command line and of files, equal ones merged, in order. Raises UsageError."""
+    from autotune.presets import merge, read_shapes
+    from autotune.trial import Request
+
+    requests = [Request(problem=problem_type.parse(text)) for text in shapes]
+    for path in files:
+        requests += read_shapes(path, problem_type)
     return merge(requests)
 
 
@@ -157,16 +176,24 @@ def _budget(options: argparse.Namespace) -> "Budget":
 
 
 class Interrupts:
-    """While entered, Ctrl-C and SIGTERM only ask the work to stop; the second one ends everything at once."""
+    """While entered, Ctrl-C only asks the work to stop, the second one interrupts it, a third one ends everything.
+
+    SIGTERM and the loss of the terminal count as Ctrl-C.
+    """
 
     def __init__(self, unfinished: str) -> None:
         """`unfinished` is what is waited for, such as ``the running trial``."""
         self._unfinished = unfinished
-        self.are_requested = False
+        self._count = 0
         self._former: dict[int, Any] = {}
 
+    @property
+    def are_requested(self) -> bool:
+        return self._count > 0
+
     def __enter__(self) -> Self:
-        for number in (signal.SIGINT, signal.SIGTERM):
+        names = ("SIGINT", "SIGTERM", "SIGHUP")  # SIGHUP is POSIX's
+        for number in (getattr(signal, name) for name in names if hasattr(signal, name)):
             if signal.getsignal(number) is not signal.SIG_IGN:  # as under nohup, or in the background of a script
                 self._former[number] = signal.signal(number, self._handle)
         return self
@@ -179,14 +206,17 @@ class Interrupts:
 
     def _handle(self, _number: int, _frame: FrameType | None) -> None:
         # Written past Python's buffers: they may be in use where the signal struck.
-        if self.are_requested:
+        self._count += 1
+        if self._count == 1:
+            with contextlib.suppress(OSError):
+                os.write(2, f"\nstopping after {self._unfinished}; once more to stop at once\n".encode())
+        elif self._count == 2:
+            raise KeyboardInterrupt  # on the way out the ledger learns that the running trial is not to blame
+        else:
             show_cursor = b"\x1b[?25h\n" if os.isatty(2) else b""
             with contextlib.suppress(OSError):
                 os.write(2, show_cursor)
             os._exit(STOPPED)
-        self.are_requested = True
-        with contextlib.suppress(OSError):
-            os.write(2, f"\nstopping after {self._unfinished}; once more to stop at once\n".encode())
 
 
 def _report(

@@ -26,6 +26,7 @@ _LONGEST_TEXT = 1000
 _TYPE_CPU, _TYPE_GPU = 1 << 1, 1 << 2
 _LOCAL_MEMORY_OF_ITS_OWN = 1
 _IMAGE_PITCH_ALIGNMENT = 0x104A
+_REGISTER_ALLOCATIONS_ARM = 0x41EB
 _SUB_GROUP_SIZES_INTEL = 0x4108
 _WARP_SIZE_NV = 0x4003
 _WAVEFRONT_WIDTH_AMD = 0x4043
@@ -198,6 +199,7 @@ def _limits(raw: Any, *, is_cpu: bool) -> DeviceLimits:
         max_image_width=_number(raw, "image2d_max_width", 0) if has_images else 0,
         max_image_height=_number(raw, "image2d_max_height", 0) if has_images else 0,
         image_pitch_alignment=_first(_query_numbers(raw, _IMAGE_PITCH_ALIGNMENT, ctypes.c_uint)) if has_images else 0,
+        register_allocations=_register_allocations(raw, extensions),
         sub_group_sizes=_sub_group_sizes(raw, extensions),
         has_sub_groups=_has_sub_groups(raw, extensions),
         has_float16="cl_khr_fp16" in extensions,
@@ -221,6 +223,12 @@ def _has_sub_groups(raw: Any, extensions: Sequence[str]) -> bool:
     version = re.match(r"OpenCL (\d+)\.(\d+)", _text(raw, "version"))
     is_part_of_opencl = version is not None and (int(version[1]), int(version[2])) >= (2, 1)
     return is_part_of_opencl and _number(raw, "max_num_sub_groups", 0) > 0
+
+
+def _register_allocations(raw: Any, extensions: Sequence[str]) -> tuple[int, ...]:
+    if "cl_arm_scheduling_controls" not in extensions:
+        return ()
+    return tuple(sorted(_query_numbers(raw, _REGISTER_ALLOCATIONS_ARM, ctypes.c_uint)))
 
 
 def _sub_group_sizes(raw: Any, extensions: Sequence[str]) -> tuple[int, ...]:

@@ -88,14 +88,17 @@ def queue_of(context: cl.Context) -> cl.CommandQueue:
     return cl.CommandQueue(context, context.devices[0])
 
 
+MOST_VIEWS = 64
+
+
 @dataclass(frozen=True, kw_only=True)
 class _Step:
     """One launch, and which of its arguments every call may change."""
 
     kernel: cl.Kernel
     launch: Launch
-    operands: tuple[tuple[int, int], ...]
-    """Index of the argument, and number of the operand."""
+    operands: tuple[tuple[int, int, Buffer | None], ...]
+    """Index of the argument, number of the operand, and the image over it that the kernel takes instead."""
     scalars: tuple[tuple[int, int, type[np.generic]], ...]
     """Index of the argument, number of the scalar, type."""
 
@@ -117,9 +120,14 @@ class BoundCall:
         Raises BuildError when the program lacks a kernel.
         """
         self._session = session
+        self._views: dict[tuple[str, int], tuple[Memory, Memory]] = {}
+        """Images over operands that calls gave, by name and identity of the memory, which is kept alive with them."""
+        views = {buffer.name: buffer for buffer in plan.buffers if buffer.role is Role.VIEW}
+        of_fixed = {name: session.allocate(view, fixed) for name, view in views.items() if view.view_of in fixed}
+        fixed = {**fixed, **of_fixed}
         self._fixed = fixed  # kept alive: a kernel holds no reference to its arguments
         self._steps = tuple(
-            _bind(kernel, launch, tuple(operands), fixed, tuple(scalars))
+            _bind(kernel, launch, tuple(operands), views, fixed, tuple(scalars))
             for kernel, launch in zip(session.kernels(program, plan), plan.launches, strict=True)
         )
         self._scalars_set: tuple[float, ...] | None = None
@@ -134,8 +142,8 @@ class BoundCall:
         try:
             for step in self._steps:
                 kernel = step.kernel
-                for index, number in step.operands:
-                    kernel.set_arg(index, memory[number])
+                for index, number, view in step.operands:
+                    kernel.set_arg(index, memory[number] if view is None else self._view(view, memory[number]))
                 if are_new:
                     for index, number, kind in step.scalars:
                         kernel.set_arg(index, kind(scalars[number]))
@@ -147,6 +155,15 @@ class BoundCall:
         self._scalars_set = scalars
         assert event is not None
         return event
+
+    def _view(self, view: Buffer, memory: Memory) -> Memory:
+        """Raises LaunchError where the driver does not take the layout."""
+        key = (view.name, id(memory))
+        if key not in self._views:
+            if len(self._views) >= MOST_VIEWS:
+                self._views.clear()
+            self._views[key] = (memory, self._session.allocate(view, {view.view_of: memory}))
+        return self._views[key][1]
 
 
 class Executor:
@@ -284,11 +301,12 @@ def _bind(
     kernel: cl.Kernel,
     launch: Launch,
     operands: tuple[str, ...],
+    views: Mapping[str, Buffer],
     fixed: Mapping[str, Memory],
     scalars: tuple[str, ...],
 ) -> _Step:
     """Set what never changes, and note what does."""
-    changing: list[tuple[int, int]] = []
+    changing: list[tuple[int, int, Buffer | None]] = []
     named: list[tuple[int, int, type[np.generic]]] = []
     for index, argument in enumerate(launch.arguments):
         if isinstance(argument, Scalar):
@@ -297,7 +315,9 @@ def _bind(
             if argument.name in scalars:
                 named.append((index, scalars.index(argument.name), kind))
         elif argument in operands:
-            changing.append((index, operands.index(argument)))
+            changing.append((index, operands.index(argument), None))
+        elif argument in views and views[argument].view_of in operands:
+            changing.append((index, operands.index(views[argument].view_of), views[argument]))
         else:
             kernel.set_arg(index, fixed[argument])
     return _Step(kernel=kernel, launch=launch, operands=tuple(changing), scalars=tuple(named))

@@ -1,7 +1,9 @@
 """Running kernels on one device: context and queue, building, memory, launching."""
 
-from collections.abc import Mapping, Sequence
+import contextlib
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any, Self
 
 import numpy as np
@@ -9,8 +11,9 @@ import pyopencl as cl
 from numpy.typing import NDArray
 
 from autotune.device.pocl import mend_unknown_processor
+from autotune.device.sensors import Whereabouts
 from autotune.errors import BuildError, DeviceSelectionError, LaunchError, WorkGroupError
-from autotune.family import Buffer, Launch, Plan
+from autotune.family import DTYPE_BYTES, Buffer, Launch, Plan
 
 NUMPY_TYPES: dict[str, type[np.generic]] = {
     "float32": np.float32,
@@ -26,6 +29,7 @@ CHANNELS = {
 }
 
 Memory = cl.Buffer | cl.Image
+_NOTHING: Mapping[str, Memory] = MappingProxyType({})
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,6 +65,34 @@ class Session:
     def queue(self) -> cl.CommandQueue:
         return self._queue
 
+    @property
+    def compute_units(self) -> int:
+        """At least 1."""
+        return max(1, int(_told(self._device, "max_compute_units") or 1))
+
+    @property
+    def timer_resolution_ns(self) -> float:
+        """What the driver calls the resolution of its event times; 0 where it does not tell."""
+        return float(_told(self._device, "profiling_timer_resolution") or 0)
+
+    @property
+    def builds_by_work_group_size(self) -> bool:
+        """Whether the driver builds a kernel anew for each size of work-group it meets, as PoCL does at a launch."""
+        return "PoCL" in str(_told(self._device, "version") or "")
+
+    @property
+    def whereabouts(self) -> Whereabouts:
+        """What tells the device's sensors from those of others."""
+        bus, slot = _told(self._device, "pci_bus_id_nv"), _told(self._device, "pci_slot_id_nv")
+        domain = int(_told(self._device, "pci_domain_id_nv") or 0)
+        is_known = isinstance(bus, int) and isinstance(slot, int)
+        return Whereabouts(
+            vendor=str(_told(self._device, "vendor") or ""),
+            name=str(_told(self._device, "name") or ""),
+            is_cpu=bool(int(_told(self._device, "type") or 0) & cl.device_type.CPU),
+            pci_address=f"{domain:08x}:{bus:02x}:{slot:02x}.0" if is_known else "",
+        )
+
     def build(self, source: str, options: Sequence[str]) -> cl.Program:
         """Compile OpenCL C for the device. Raises BuildError with the first lines of the driver's log."""
         try:
@@ -89,32 +121,46 @@ class Session:
         except cl.Error:
             return 0
 
-    def allocate(self, buffer: Buffer) -> Memory:
-        """Device memory for a buffer or image. Raises LaunchError when there is not enough."""
+    def allocate(self, buffer: Buffer, allocated: Mapping[str, Memory] = _NOTHING) -> Memory:
+        """Device memory for a buffer or image; a view shows the memory of one of those `allocated`, by name.
+
+        Raises LaunchError when there is not enough, or the driver does not take the layout.
+        """
         flags = cl.mem_flags.READ_WRITE
         try:
             if buffer.image_width:
                 pixels = cl.ImageFormat(cl.channel_order.RGBA, CHANNELS[buffer.dtype])
-                return cl.create_image(self._context, flags, pixels, shape=(buffer.image_width, buffer.image_height))
+                shape = (buffer.image_width, buffer.image_height)
+                if not buffer.view_of:
+                    return cl.create_image(self._context, flags, pixels, shape=shape)
+                view = cl.ImageDescriptor()
+                view.image_type = cl.mem_object_type.IMAGE2D
+                view.shape = (*shape, 1)
+                view.pitches = (buffer.row_pitch * DTYPE_BYTES[buffer.dtype], 0)
+                view.buffer = allocated[buffer.view_of]
+                return cl.Image(self._context, flags, pixels, desc=view)
             return cl.Buffer(self._context, flags, size=buffer.size_bytes)
         except cl.Error as error:
             raise LaunchError(f"cannot allocate {buffer.name}: {_shorten(str(error))}") from error
 
     def write(self, memory: Memory, values: NDArray[Any]) -> None:
-        """Copy into a plain buffer from the host and wait."""
+        """Copy into a plain buffer from the host and wait. Raises LaunchError."""
         assert isinstance(memory, cl.Buffer)
-        cl.enqueue_copy(self._queue, memory, values, is_blocking=True)
+        with _refusals():
+            cl.enqueue_copy(self._queue, memory, values, is_blocking=True)
 
     def write_image(self, image: Memory, values: NDArray[Any], layout: Buffer) -> None:
-        """Copy rows of pixels from the host and wait."""
+        """Copy rows of pixels from the host and wait. Raises LaunchError."""
         assert isinstance(image, cl.Image)
         region = (layout.image_width, layout.image_height)
-        cl.enqueue_copy(self._queue, image, values, origin=(0, 0), region=region, is_blocking=True)
+        with _refusals():
+            cl.enqueue_copy(self._queue, image, values, origin=(0, 0), region=region, is_blocking=True)
 
     def read(self, memory: Memory, into: NDArray[Any]) -> None:
-        """Copy a plain buffer to the host and wait."""
+        """Copy a plain buffer to the host and wait. Raises LaunchError."""
         assert isinstance(memory, cl.Buffer)
-        cl.enqueue_copy(self._queue, into, memory, is_blocking=True)
+        with _refusals():
+            cl.enqueue_copy(self._queue, into, memory, is_blocking=True)
 
     def kernels(self, program: cl.Program, plan: Plan) -> list[cl.Kernel]:
         """One kernel object per launch of the plan. Raises BuildError when one is missing."""
@@ -134,7 +180,8 @@ class Session:
             else:
                 value = scalars.get(argument.name, argument.value)
                 arguments.append(NUMPY_TYPES[argument.dtype](value))
-        kernel.set_args(*arguments)
+        with _refusals():
+            kernel.set_args(*arguments)
 
     def enqueue(self, kernel: cl.Kernel, launch: Launch) -> cl.Event:
         """Start a bound kernel. Raises LaunchError when the driver refuses, WorkGroupError for its work-group.
@@ -152,10 +199,8 @@ class Session:
 
     def finish(self) -> None:
         """Wait for everything enqueued. Raises LaunchError when it failed while running."""
-        try:
+        with _refusals():
             self._queue.finish()
-        except cl.Error as error:
-            raise LaunchError(_shorten(str(error))) from error
 
     def _ask(self, kernel: cl.Kernel, what: int) -> int:
         try:
@@ -176,12 +221,35 @@ def raw_device(selector: str) -> cl.Device:
     return device
 
 
+def event_span_ns(event: cl.Event) -> tuple[int, int]:
+    """Start and end of a finished command by the device's clock; zeros where the driver cannot tell."""
+    try:
+        return int(event.profile.start), int(event.profile.end)
+    except cl.Error:
+        return 0, 0
+
+
 def event_ns(event: cl.Event) -> int:
     """Device time from start to end of a finished command; 0 where the driver cannot tell."""
+    start, end = event_span_ns(event)
+    return end - start
+
+
+def _told(device: cl.Device, attribute: str) -> Any:
+    """What a driver answers; None where it refuses, or pyopencl does not know the question."""
     try:
-        return int(event.profile.end) - int(event.profile.start)
-    except cl.Error:
-        return 0
+        return getattr(device, attribute)
+    except (cl.Error, AttributeError):
+        return None
+
+
+@contextlib.contextmanager
+def _refusals() -> Iterator[None]:
+    """Raises LaunchError for what the driver refuses, as it does when an earlier kernel has spoilt the context."""
+    try:
+        yield
+    except cl.Error as error:
+        raise LaunchError(_shorten(str(error))) from error
 
 
 def _shorten(text: str, limit: int = 1500) -> str:

@@ -16,8 +16,7 @@ from autotune.export.c_problem import ProblemRules, problem_rules
 from autotune.export.c_text import DEVICE, MATCH, SEARCH, SHARED, TYPES
 from autotune.export.contents import DeviceTable
 from autotune.export.text_tables import parameter_names
-from autotune.family import Algorithm, Configuration, KernelFamily, Problem, Value, find_family
-from autotune.lookup.json_table import undeclared
+from autotune.family import Algorithm, Configuration, DeviceLimits, KernelFamily, Problem, Value, find_family
 from autotune.profile import find_profile
 
 
@@ -71,6 +70,8 @@ class _Writer:
         self.fields = [f.name for f in fields]
         self.needed = [name for name in self.fields if name not in self.defaults]
         self.parameters = parameter_names(family)
+        known = {*self.fields, *DeviceLimits().constraint_values()}
+        self.numbers = sorted(rules.estimate.names - known)
         declared = [p for algorithm in family.algorithms for p in algorithm.parameters]
         self.texts = {p.name for p in declared if not p.is_numeric} | rules.words.keys()
         words = {word for values in rules.words.values() for word in values}
@@ -94,6 +95,7 @@ class _Writer:
             words=",\n".join(f"    {self._word(word)} = {number}" for number, word in enumerate(self.words, 1)),
             fields="\n".join(f"    {self._type(name, 'long long')} {name};" for name in self.fields),
             parameters="\n".join(f"    {self._type(name, 'int')} {name};" for name in self.parameters),
+            numbers="\n".join(f"    long long {name};" for name in self.numbers),
             complete="".join(unknown) + self.rules.complete,
             comparisons="\n".join(
                 f"    if (a->{name} != b->{name}) return a->{name} < b->{name} ? -1 : 1;" for name in self._order()
@@ -114,15 +116,19 @@ class _Writer:
             "device": _identifier(device.slug),
         }
         limits = device.limits.constraint_values()
-        starts = [c for c in find_profile(device).starting(self.family.name) if not undeclared(self.family, c)]
-        if starts[-1:] == [self.family.baseline]:
-            starts.pop()
+        candidates = self.rules.candidates(find_profile(device).starting(self.family.name), device.limits)
         return DEVICE.substitute(
             names,
             title=_comment(f"{device.slug}: {device.vendor} {device.model}, driver {device.driver}"),
             cases="".join(self._case(algorithm, limits) for algorithm in self.family.algorithms),
-            starts=",\n".join(f"        {self._configuration(c)}" for c in [*starts, self.family.baseline]),
-            last_start=len(starts),
+            meanings="".join(
+                f"    const long long {name} = {self._meaning_in_estimate(name, limits)};\n"
+                for name in sorted(self.rules.estimate.names)
+            ),
+            estimate=self.rules.estimate.to_c(lambda name: name, self._word),
+            baseline=self._configuration(self.family.baseline),
+            candidates=",\n".join(f"        {self._candidate(*candidate)}" for candidate in candidates.items()),
+            candidate_count=len(candidates),
             search=SEARCH.substitute(names, entries=self._entries(table), count=len(table.winners))
             if table.winners
             else "",
@@ -156,6 +162,14 @@ class _Writer:
         if name not in limits:
             raise TableError(f"a constraint of {algorithm.name} names {name!r}, which C does not know")
         return f"{limits[name]}LL"
+
+    def _meaning_in_estimate(self, name: str, limits: Mapping[str, int]) -> str:
+        if name in self.numbers:
+            return f"c->{name}"
+        return f"p->{name}" if name in self.fields else f"{limits[name]}LL"
+
+    def _candidate(self, configuration: Configuration, numbers: Mapping[str, int]) -> str:
+        return f"{{{self._configuration(configuration)}, {', '.join(str(numbers[name]) for name in self.numbers)}}}"
 
     def _derived(self, name: str) -> str:
         """A value that follows from one text field, such as the bytes of an element; empty when it does not."""

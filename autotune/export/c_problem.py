@@ -1,18 +1,21 @@
 """What exported C code must know of a family's problems beyond their fields: the twins of Python code.
 
-A test holds both together on random problems. A family without rules here has no C export; none has them whose
-default is more than the first start that is valid (that of reduce follows sizes), for C could not give its answers.
+A test holds both together on random problems. A family without rules here has no C export. To have them its default
+must be the candidate of least estimate that is valid (that of reduce is not), for C could not give its answers.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from autotune.errors import UsageError
+from autotune.expression import Expression
+from autotune.family import Configuration, DeviceLimits
+from autotune.kernels.gemm import rule as gemm_rule
 
 
 @dataclass(frozen=True, kw_only=True)
 class ProblemRules:
-    """`Problem.size_vector`, `Problem.is_comparable`, and what its constructor fills in and refuses."""
+    """`Problem.size_vector`, `Problem.is_comparable`, what its constructor fills in and refuses, and the default."""
 
     sizes: tuple[str, ...]
     """Fields in which nearness is measured, in the order of `size_vector`."""
@@ -22,6 +25,10 @@ class ProblemRules:
     """Values of the text fields; the first stands for a field that is not given."""
     complete: str
     """Statements of a function that fills in what is 0 in ``*p`` and returns 0 for what is no problem."""
+    candidates: Callable[[tuple[Configuration, ...], DeviceLimits], Mapping[Configuration, Mapping[str, int]]]
+    """What the default of a device is chosen from, and the numbers that the estimate knows of each."""
+    estimate: Expression
+    """The default is the first candidate with the least of it that is valid; over fields, limits and numbers."""
 
 
 _GEMM = """\
@@ -45,6 +52,8 @@ _RULES = {
         kind=("mode", "trans_a", "trans_b"),
         words={"mode": ("float32", "float16", "float16-acc16", "int8")},
         complete=_GEMM,
+        candidates=gemm_rule.candidates,
+        estimate=gemm_rule.ESTIMATE,
     ),
 }
 

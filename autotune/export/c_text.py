@@ -10,7 +10,7 @@ enum autotune_match {
     AUTOTUNE_INVALID = 0, /* these sizes are none: nothing was written */
     AUTOTUNE_EXACT = 1,   /* this problem was measured on this device */
     AUTOTUNE_NEAREST = 2, /* the nearest measured one whose configuration is valid for this one too */
-    AUTOTUNE_DEFAULT = 3  /* nothing measured serves: what the device profile starts from */
+    AUTOTUNE_DEFAULT = 3  /* nothing measured serves: chosen by rule from the sizes and the device's limits */
 };
 #endif
 """
@@ -47,6 +47,12 @@ ${parameters}
 struct ${prefix}_entry {
     struct ${prefix}_problem problem;
     struct ${prefix}_configuration configuration;
+};
+
+/* What may become the default, with what is known of it to estimate its time. */
+struct ${prefix}_candidate {
+    struct ${prefix}_configuration configuration;
+${numbers}
 };
 
 static inline int ${prefix}_fill(long long *value, long long least) {
@@ -90,18 +96,37 @@ ${cases}    }
     return 0;
 }
 
+/* The time of the busiest compute unit; it only ranks. */
+static inline long long ${prefix}_estimate_${device}(
+        const struct ${prefix}_problem *p, const struct ${prefix}_candidate *c) {
+${meanings}    return ${estimate};
+}
+
+/* The candidate of the least estimate that is valid, of equal ones the first; else the plainest configuration. */
+static inline void ${prefix}_default_${device}(
+        const struct ${prefix}_problem *p, struct ${prefix}_configuration *configuration) {
+    static const struct ${prefix}_configuration baseline = ${baseline};
+    static const struct ${prefix}_candidate candidates[] = {
+${candidates}
+    };
+    long long estimate, least = -1;
+    int number;
+    *configuration = baseline;
+    for (number = 0; number < ${candidate_count}; number++) {
+        estimate = ${prefix}_estimate_${device}(p, &candidates[number]);
+        if (least >= 0 && estimate >= least) continue;
+        if (!${prefix}_is_valid_${device}(p, &candidates[number].configuration)) continue;
+        least = estimate;
+        *configuration = candidates[number].configuration;
+    }
+}
+
 /* What to use for any problem; fields that are 0 are filled in. */
 static inline enum autotune_match ${find}_problem_${device}(
         const struct ${prefix}_problem *problem, struct ${prefix}_configuration *configuration) {
-    /* The profile's first configurations, best first; the last is valid everywhere. */
-    static const struct ${prefix}_configuration starts[] = {
-${starts}
-    };
     struct ${prefix}_problem p = *problem;
-    int start = 0;
     if (!${prefix}_complete(&p)) return AUTOTUNE_INVALID;
-${search}    while (start < ${last_start} && !${prefix}_is_valid_${device}(&p, &starts[start])) start++;
-    *configuration = starts[start];
+${search}    ${prefix}_default_${device}(&p, configuration);
     return AUTOTUNE_DEFAULT;
 }
 

@@ -26,8 +26,10 @@ def read_contents(store: Store, device_slug: str | None, family: str) -> list[De
     # The last of one slug is the one that measured last; a lookup goes by it too.
     devices = {device.slug: device for device in store.devices() if device_slug in (None, device.slug)}
     found: dict[str, list[Winner]] = {slug: [] for slug in sorted(devices)}
-    for winner in store.best(device_slug, family):
-        if not undeclared(find_family(family), winner.configuration):
+    known = find_family(family)
+    for stored in store.best(device_slug, family):
+        winner = replace(stored, configuration=known.complete(stored.configuration))
+        if not undeclared(known, winner.configuration):
             found[winner.device].append(_printable_winner(winner))
     return [
         DeviceTable(

@@ -59,6 +59,8 @@ def _entry(winner: Winner) -> dict[str, Any]:
         "gain_over_baseline": winner.gain_over_baseline,
         "samples": winner.samples,
         "is_default": winner.is_default,
+        "verdict": winner.verdict.value,
+        "verifications": winner.verifications,
         "provenance": vars(winner.provenance),
     }
 

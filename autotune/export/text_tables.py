@@ -8,12 +8,13 @@ from math import isfinite
 
 from autotune.export.contents import DeviceTable
 from autotune.family import KernelFamily, Value, find_family
-from autotune.trial import Winner
+from autotune.trial import Verdict, Winner
 
 _MEASURED = (
     "time_ns", "gflops", "default_ns", "gain_over_default", "gain_low", "gain_high", "baseline_ns",
-    "gain_over_baseline", "samples",
+    "gain_over_baseline", "samples", "verifications",
 )  # fmt: skip
+_JUDGED = ("is_default", "verdict")
 _PROVENANCE = ("driver", "template_hash", "space_version", "tool_version", "measured_at")
 
 
@@ -24,7 +25,7 @@ def write_csv(tables: list[DeviceTable], family: str) -> str:
     parameters = parameter_names(kind)
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(["device", "family", *sizes, "algorithm", *parameters, *_MEASURED, "is_default", *_PROVENANCE])
+    writer.writerow(["device", "family", *sizes, "algorithm", *parameters, *_MEASURED, *_JUDGED, *_PROVENANCE])
     for table in tables:
         for winner in table.winners:
             chosen = dict(winner.configuration.values)
@@ -32,7 +33,8 @@ def write_csv(tables: list[DeviceTable], family: str) -> str:
             cells += winner.problem.to_dict().values()
             cells += [winner.configuration.algorithm, *(chosen.get(name) for name in parameters)]
             cells += [getattr(winner, name) for name in _MEASURED]
-            cells += [int(winner.is_default), *(getattr(winner.provenance, name) for name in _PROVENANCE)]
+            cells += [int(winner.is_default), winner.verdict.value]
+            cells += [*(getattr(winner.provenance, name) for name in _PROVENANCE)]
             writer.writerow([_cell(cell) for cell in cells])
     return text.getvalue()
 
@@ -84,7 +86,7 @@ def _row(winner: Winner) -> list[str]:
 
 def _gain(winner: Winner) -> str:
     if winner.is_default:
-        return "is the default"
+        return "tie, the default stays" if winner.verdict is Verdict.TIE else "is the default"
     text = f"{winner.gain_over_default:.2f}x"
     if not winner.is_final:
         return f"{text}, provisional"

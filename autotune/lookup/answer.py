@@ -20,7 +20,7 @@ class Match(enum.Enum):
     VENDOR = "vendor"
     """What another device of the same maker would use."""
     DEFAULT = "default"
-    """Nothing measured serves: what the device profile starts from."""
+    """Nothing measured serves: what the family chooses by rule from the sizes, the device's limits and its profile."""
 
 
 @dataclass(frozen=True, kw_only=True)

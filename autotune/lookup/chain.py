@@ -227,8 +227,14 @@ class Chain:
 
         profile = find_profile(device)
         starts = profile.starting(question.family.name)
-        configuration = question.family.default(question.problem, device.limits, starts)
-        origin = f"the profile {profile.name!r}" if configuration in starts else "the family's plainest kernel"
+        family = question.family
+        configuration = family.default(question.problem, device.limits, starts)
+        if configuration in starts:
+            origin = f"is by rule from the profile {profile.name!r}"
+        elif configuration == family.baseline:
+            origin = f"is the plainest kernel of {family.name}, as nothing by rule is valid"
+        else:
+            origin = f"is by rule from the sizes, the device's limits and the profile {profile.name!r}"
         return Tuned(
             configuration=configuration,
             match=Match.DEFAULT,
@@ -236,7 +242,7 @@ class Chain:
             problem=question.problem,
             source_problem=None,
             time_ns=None,
-            because=f"{reason}; the default comes from {origin}",
+            because=f"{reason}; the default {origin}",
         )
 
     def _unknown(self, slug: str) -> str:

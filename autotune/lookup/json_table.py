@@ -13,11 +13,10 @@ from typing import Any, get_args, get_origin
 
 from autotune.errors import ProblemError, TableError
 from autotune.family import Configuration, Device, DeviceLimits, KernelFamily, Problem, family_names, find_family
-from autotune.lookup.document import Node as _Node
-from autotune.lookup.document import parse, read_file, visible
+from autotune.lookup.document import Node, parse, read_file, visible
 from autotune.lookup.predictor import Predictor
 from autotune.lookup.predictor_text import read_predictors
-from autotune.trial import Provenance, Winner
+from autotune.trial import Provenance, Verdict, Winner
 
 FORMAT = "autotune-table"
 SCHEMA_VERSION = 1
@@ -34,6 +33,8 @@ DEVICE_TEXTS = ("vendor", "model", "platform", "name", "version", "opencl_c_vers
 PROVENANCE_TEXTS = ("driver", "template_hash", "tool_version", "measured_at")
 
 _MEASURED = ("time_ns", "default_ns", "baseline_ns", "gain_low", "gain_high", "samples", "is_default")
+_LATER = ("verdict", "verifications")
+"""Not in the first tables."""
 _DERIVED = ("gflops", "gain_over_default", "gain_over_baseline")
 _MOMENT = re.compile(r"\d{4}-[01]\d-[0-3]\dT[0-2]\d:[0-5]\d:[0-6]\d(Z|\+00:00)", re.ASCII)
 
@@ -82,11 +83,11 @@ def undeclared(family: KernelFamily, configuration: Configuration) -> str:
     return ""
 
 
-def _read(document: _Node) -> Contents:
+def _read(document: Node) -> Contents:
     members = document.members()
     if "format" not in members or members["format"].value != FORMAT:
         raise TableError("is not a tuning table", hint=f'its "format" would be "{FORMAT}"')
-    version = _Node(document.value.get("schema_version"), "schema_version").whole()
+    version = Node(document.value.get("schema_version"), "schema_version").whole()
     if version > SCHEMA_VERSION:
         raise TableError(
             f"has schema version {version}, this version of autotune knows {SCHEMA_VERSION} at most",
@@ -104,11 +105,11 @@ def _read(document: _Node) -> Contents:
             raise node.wrong(f"slug: {device.slug} stands in the table already")
         devices[device.slug] = device
         winners.extend(_read_entries(device.slug, entries))
-        predictors[device.slug] = read_predictors(node.members().get("predictors", _Node([], "")))
+        predictors[device.slug] = read_predictors(node.members().get("predictors", Node([], "")))
     return Contents(devices=list(devices.values()), winners=winners, predictors=predictors)
 
 
-def _read_device(node: _Node) -> tuple[Device, _Node]:
+def _read_device(node: Node) -> tuple[Device, Node]:
     members = node.record(("slug", "family", *DEVICE_TEXTS, "limits", "entries"), ("predictors",))
     texts = {name: members[name].text() for name in DEVICE_TEXTS}
     device = Device(
@@ -120,7 +121,7 @@ def _read_device(node: _Node) -> tuple[Device, _Node]:
     return device, members["entries"]
 
 
-def _read_limits(node: _Node) -> DeviceLimits:
+def _read_limits(node: Node) -> DeviceLimits:
     fields = {field.name: field.type for field in dataclasses.fields(DeviceLimits)}
     members = node.record((), tuple(fields))
     limits = DeviceLimits(**{name: _read_limit(member, fields[name]) for name, member in members.items()})
@@ -129,7 +130,7 @@ def _read_limits(node: _Node) -> DeviceLimits:
     return limits
 
 
-def _read_limit(node: _Node, wanted: Any) -> Any:
+def _read_limit(node: Node, wanted: Any) -> Any:
     if get_origin(wanted) is tuple:
         return tuple(_read_limit(item, get_args(wanted)[0]) for item in node.items(MAX_ITEMS))
     if wanted is bool:
@@ -137,7 +138,7 @@ def _read_limit(node: _Node, wanted: Any) -> Any:
     return node.text() if wanted is str else node.whole()
 
 
-def _read_entries(slug: str, node: _Node) -> list[Winner]:
+def _read_entries(slug: str, node: Node) -> list[Winner]:
     winners: list[Winner] = []
     seen: dict[tuple[str, str], int] = {}
     for number, item in enumerate(node.items()):
@@ -150,11 +151,12 @@ def _read_entries(slug: str, node: _Node) -> list[Winner]:
     return winners
 
 
-def _read_entry(slug: str, node: _Node) -> Winner:
-    members = node.record(("family", "problem", "configuration", *_MEASURED, "provenance"), _DERIVED)
+def _read_entry(slug: str, node: Node) -> Winner:
+    members = node.record(("family", "problem", "configuration", *_MEASURED, "provenance"), (*_DERIVED, *_LATER))
     family = read_family(members["family"])
     problem = _read_problem(members["problem"], family)
     time_ns = members["time_ns"].number(MAX_TIME_NS)
+    samples, is_default = members["samples"].whole(2**31 - 1), members["is_default"].truth()
     if problem.flops / time_ns * 1e9 > MAX_FLOPS_PER_SECOND:
         raise members["time_ns"].wrong(f"{time_ns:g} ns for {problem.label} is faster than any device")
     winner = Winner(
@@ -166,8 +168,10 @@ def _read_entry(slug: str, node: _Node) -> Winner:
         baseline_ns=_optional(members["baseline_ns"], MAX_TIME_NS),
         gain_low=_gain(members["gain_low"]),
         gain_high=_gain(members["gain_high"]),
-        samples=members["samples"].whole(2**31 - 1),
-        is_default=members["is_default"].truth(),
+        samples=samples,
+        is_default=is_default,
+        verdict=_read_verdict(members.get("verdict")) or Verdict.presumed(samples=samples, is_default=is_default),
+        verifications=members["verifications"].whole(2**31 - 1) if "verifications" in members else 0,
         provenance=_read_provenance(members["provenance"]),
         source="imported",
     )
@@ -177,7 +181,7 @@ def _read_entry(slug: str, node: _Node) -> Winner:
     return winner
 
 
-def read_family(node: _Node) -> KernelFamily:
+def read_family(node: Node) -> KernelFamily:
     """The kernel family of that name."""
     # A module is loaded by this name: only after it was found in the list.
     if node.text() not in family_names():
@@ -185,7 +189,7 @@ def read_family(node: _Node) -> KernelFamily:
     return find_family(node.value)
 
 
-def _read_problem(node: _Node, family: KernelFamily) -> Problem:
+def _read_problem(node: Node, family: KernelFamily) -> Problem:
     for member in node.members().values():
         if isinstance(member.value, str):
             member.text()
@@ -195,7 +199,7 @@ def _read_problem(node: _Node, family: KernelFamily) -> Problem:
         raise node.wrong(error.message, hint=error.hint) from error
 
 
-def read_configuration(node: _Node, family: KernelFamily) -> Configuration:
+def read_configuration(node: Node, family: KernelFamily) -> Configuration:
     """A configuration that its family declares."""
     members = node.members()
     if "algorithm" not in members:
@@ -204,14 +208,16 @@ def read_configuration(node: _Node, family: KernelFamily) -> Configuration:
         if type(member.value) not in (int, str) or (name == "algorithm" and type(member.value) is not str):
             raise member.wrong(f"must be {'a text' if name == 'algorithm' else 'a whole number or a text'}")
     values = {name: member.value for name, member in members.items() if name != "algorithm"}
-    configuration = Configuration(algorithm=members["algorithm"].value, values=tuple(sorted(values.items())))
+    configuration = family.complete(
+        Configuration(algorithm=members["algorithm"].value, values=tuple(sorted(values.items())))
+    )
     problem = undeclared(family, configuration)
     if problem:
         raise TableError(f"{node.path}.{problem}")
     return configuration
 
 
-def _read_provenance(node: _Node) -> Provenance:
+def _read_provenance(node: Node) -> Provenance:
     members = node.record((*PROVENANCE_TEXTS, "space_version"))
     texts = {name: members[name].text() for name in PROVENANCE_TEXTS}
     if not _MOMENT.fullmatch(texts["measured_at"]):
@@ -219,17 +225,24 @@ def _read_provenance(node: _Node) -> Provenance:
     return Provenance(space_version=members["space_version"].whole(2**31 - 1), **texts)
 
 
-def _optional(node: _Node, most: float) -> float | None:
+def _read_verdict(node: Node | None) -> Verdict | None:
+    known = [verdict.value for verdict in Verdict]
+    if node is not None and node.value not in known:
+        raise node.wrong(f"must be one of {', '.join(known)}")
+    return Verdict(node.value) if node is not None else None
+
+
+def _optional(node: Node, most: float) -> float | None:
     return None if node.value is None else node.number(most)
 
 
-def _gain(node: _Node) -> float:
+def _gain(node: Node) -> float:
     """A gain, or NaN where the table says null: not known."""
     gain = _optional(node, MAX_TIME_NS)
     return nan if gain is None else gain
 
 
-def _check_derived(members: dict[str, _Node], winner: Winner) -> None:
+def _check_derived(members: dict[str, Node], winner: Winner) -> None:
     """Numbers that follow from others may be left out, but not contradict them."""
     for name in _DERIVED:
         node, told = members.get(name), getattr(winner, name)

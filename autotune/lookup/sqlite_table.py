@@ -190,7 +190,7 @@ def _entry(path: Path, slug: str, family: KernelFamily, row: Row) -> Entry | Non
         try:
             return Entry(
                 problem=family.problem_type.from_dict(problem),
-                configuration=Configuration.from_dict(configuration),
+                configuration=family.complete(Configuration.from_dict(configuration)),
                 time_ns=time_ns,
             )
         except (ProblemError, ConfigurationError):

@@ -31,9 +31,11 @@ def tune(
     worker: Measures | None = None,
     builds: Builds | None = None,
     jobs: int | None = None,
+    retries_quarantined: bool = False,
 ) -> list[Outcome]:
     """Tune each request in turn; every trial is stored before the next begins.
 
+    What was in flight when an earlier run was killed is quarantined, and not run unless `retries_quarantined`.
     `should_stop` is asked after each trial. Without a worker, one is started, and `jobs` processes that build in
     advance (by default one for each free core). A time budget is shared evenly among the requests still to come.
     Raises ProblemError before anything is measured when a problem does not fit the device, ConfigurationError
@@ -53,7 +55,13 @@ def tune(
             if outcomes and not outcomes[-1].is_finished:
                 break
             share = (deadline - time.monotonic()) / (len(requests) - number)
-            limits = Limits(trials=budget.trials, seconds=share, should_stop=should_stop)
+            limits = Limits(
+                trials=budget.trials,
+                seconds=share,
+                should_stop=should_stop,
+                retries_quarantined=retries_quarantined,
+            )
+            store.quarantine_lost()
             space = SearchSpace(
                 find_family(request.problem.family),
                 request.problem,

@@ -4,10 +4,12 @@ A device of its own measures one configuration while others are built. On a proc
 building would disturb measuring, so the two take turns: some are built side by side, then measured one by one.
 """
 
+import dataclasses
 import math
 import os
 import statistics
 from collections import deque
+from collections.abc import Callable
 from concurrent.futures import FIRST_COMPLETED, Future, wait
 from dataclasses import dataclass
 from typing import Protocol
@@ -16,6 +18,7 @@ from autotune.builder import BuilderPool
 from autotune.compiling import Sources
 from autotune.family import Configuration, Device, Plan, find_family
 from autotune.profile import find_profile
+from autotune.search.bench import Bench
 from autotune.search.knowledge import Knowledge
 from autotune.search.proposals import Proposals
 from autotune.trial import Build, BuildJob, BuildState, TrialState
@@ -62,7 +65,14 @@ FAILURES = {
 class Ahead:
     """The proposals for one problem, built before they are handed out."""
 
-    def __init__(self, proposals: Proposals, knowledge: Knowledge, builds: Builds | None) -> None:
+    def __init__(
+        self,
+        proposals: Proposals,
+        knowledge: Knowledge,
+        bench: Bench,
+        builds: Builds | None,
+    ) -> None:
+        self._bench = bench
         self._proposals = proposals
         self._problem = knowledge.problem
         self._family = find_family(self._problem.family)
@@ -73,6 +83,8 @@ class Ahead:
         self._building: dict[Future[Build], Prepared] = {}
         self._ready: deque[Prepared] = deque()
         self._build_seconds: deque[float] = deque(maxlen=20)
+        self._goal = self._most = 0.0
+        """How many to have in hand, and how many were going to be asked for."""
 
     def next(self, measuring_seconds: float, most: float = math.inf) -> Prepared | None:
         """One to measure, to be told to the proposals; None when there is no other.
@@ -83,17 +95,27 @@ class Ahead:
         if self._builds is None:
             configuration = self._proposals.next()
             return None if configuration is None else self._prepared(configuration)
+        self._most = most
+        self._goal = min(most, self._wanted(self._builds.size, measuring_seconds))
         if not (self._takes_turns and self._ready):
-            self._fill(min(most, self._wanted(self._builds.size, measuring_seconds)))
+            self._fill(self._goal)
         while not self._ready and self._building:
             self._collect()
         return self._ready.popleft() if self._ready else None
+
+    @property
+    def go_on(self) -> Callable[[], None] | None:
+        """Proposes and starts what is to be built next; None where that would disturb what is being measured."""
+        if self._builds is None or self._takes_turns:
+            return None
+        return lambda: self._fill(min(self._goal, self._most - 1))  # one is being measured
 
     def abandon(self) -> None:
         """Give up what is not built yet."""
         for future in self._building:
             future.cancel()
         self._building.clear()
+        self._bench.release()
 
     def _wanted(self, builders: int, measuring_seconds: float) -> int:
         """How many to have in hand: enough that measuring does not wait, few enough that proposals know the latest."""
@@ -108,6 +130,8 @@ class Ahead:
             if configuration is None:
                 return
             prepared = self._prepared(configuration)
+            if self._takes_turns:  # then building launches as well
+                self._bench.hold(configuration)
             assert self._builds is not None
             self._building[self._builds.submit(self._job(configuration))] = prepared
 
@@ -128,9 +152,9 @@ class Ahead:
         return Prepared(configuration=configuration, program=program)
 
     def _job(self, configuration: Configuration) -> BuildJob:
-        return self._sources.job(
-            self._selector, configuration, self._plan(configuration), launches=self._takes_turns
-        )
+        plan = self._plan(configuration)
+        job = self._sources.job(self._selector, configuration, plan, launches=self._takes_turns)
+        return dataclasses.replace(job, limit_s=self._bench.build_limit_s)
 
     def _plan(self, configuration: Configuration) -> Plan:
         return self._family.plan(self._problem, configuration)

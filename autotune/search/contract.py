@@ -22,6 +22,8 @@ class Limits:
     trials: int | None
     seconds: float
     should_stop: Callable[[], bool]
+    retries_quarantined: bool = False
+    """Whether to begin with what is in quarantine."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,6 +47,9 @@ class Listener(Protocol):
     def problem_started(self, request: Request, number: int, total: int, space_size: int, resumed: int) -> None: ...
 
     def trial_finished(self, request: Request, trial: Trial, new_trials: int, best_ns: float) -> None: ...
+
+    def device_drifted(self, request: Request, slowdown: float, rest_s: float) -> None:
+        """The device is that much slower than at its first trial; it is given a rest of so many seconds, or none."""
 
     def finals_started(self, request: Request, finalists: int) -> None: ...
 

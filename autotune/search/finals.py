@@ -1,109 +1,204 @@
-"""The finals: the best few and the default, measured in turns, decide the winner."""
+"""The finals: the best few and the default, measured in turns until it is clear who wins, and the winner verified."""
 
 import dataclasses
+import math
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
 from autotune.family import Configuration
+from autotune.search import judging
 from autotune.search.bench import Bench
 from autotune.search.knowledge import Knowledge
 from autotune.store import Store
-from autotune.trial import Trial, TrialState, Winner
+from autotune.trial import Job, Trial, TrialState, Winner
 
-FINALISTS = 4
-ROUNDS = 11
-LEAST_ROUNDS = 4
-VERIFIED_ROUNDS = 4
+FINALISTS = 6
+"""Of the fastest; fewer of what takes long. More cost little, since the slow drop out after the first rounds."""
+FINALISTS_OF_LONG = 4
+VERIFIED_ROUNDS = 1
 """Rounds in which every finalist is verified on fresh inputs again; the others only time it."""
 SAMPLES = 3
-"""Of a finalist in one round."""
-NEAR_FACTOR = 3.0
-"""The baseline takes part when it is at most this much slower than the best."""
+"""Of a finalist in one round; one is enough for what takes long."""
+LONG_NS = 50e6
+FAR_SLOWER = 3.0
+"""One sample a round is enough for what is this much slower than the best; a baseline as slow takes no part."""
+MOST_SECONDS = 120.0
+"""Without a time budget."""
+
+LEAST_VERIFICATIONS = 20
+MOST_VERIFICATIONS = 60
+"""Runs of the winner to check: 60 find 95 of 100 kernels that are wrong in one of 20 runs, 20 find 64."""
+VERIFYING_NS = 5e9
+"""More than the least only where the kernel runs no longer than this in all."""
+VERIFYING_LIMIT_S = 600.0
+
+
+def foreseen_seconds(best_ns: float, trial_s: float) -> float:
+    """How long finals may take that need many rounds; `trial_s` is what a verified trial takes without building."""
+    if not math.isfinite(best_ns):
+        return 0.0
+    samples = 1 + _samples(best_ns)
+    finalists = _finalists(best_ns) + 1
+    round_s = finalists * samples * max(best_ns, Job.min_sample_ns) / 1e9
+    # Verifying takes the inputs of a few trials.
+    verifying_s = 4 * trial_s + _verifications(best_ns) * best_ns / 1e9
+    return judging.LOOKS[-1] * round_s + VERIFIED_ROUNDS * finalists * trial_s + verifying_s
 
 
 class Finals:
     """One decision for one problem."""
 
-    def __init__(
-        self, knowledge: Knowledge, bench: Bench, store: Store, should_stop: Callable[[], bool]
-    ) -> None:
+    def __init__(self, knowledge: Knowledge, bench: Bench, store: Store, should_stop: Callable[[], bool]) -> None:
         self._knowledge = knowledge
         self._bench = bench
         self._store = store
         self._should_stop = should_stop
+        self._times: dict[Configuration, dict[int, float]] = {}
+        self._samples: dict[Configuration, int] = {}
+        self._played = 0
         self.failed: list[Trial] = []
 
     def finalists(self) -> list[Configuration]:
         """The best few, an earlier winner, the default, and the baseline where it is a rival."""
         knowledge = self._knowledge
-        best = [t.configuration for t in knowledge.ranking[:FINALISTS]]
-        incumbents = [
-            w.configuration
-            for w in self._store.best(knowledge.device.slug, knowledge.family.name)
-            if w.problem == knowledge.problem and w.is_final
-        ]
-        wanted = dict.fromkeys([*best, *incumbents, knowledge.default, *self._near_baseline()])
+        best = [t.configuration for t in knowledge.ranking[: _finalists(knowledge.best_ns)]]
+        wanted = dict.fromkeys([*best, *self._incumbents(), knowledge.default, *self._near_baseline()])
         return [c for c in wanted if knowledge.is_sound(c)]
 
     def decide(self, finalists: Sequence[Configuration], deadline: float) -> Winner | None:
-        """Measure in turns; the default wins unless it is surely beaten. None when stopped or nobody is left."""
-        rounds = self._rounds(finalists, deadline)
-        if not rounds:
-            return None
+        """Measure in turns, choose, verify; who fails is out, and it goes on with the others.
+
+        None when stopped or nobody is left. The least number of rounds is played whatever the deadline.
+        """
+        if math.isinf(deadline):
+            deadline = time.monotonic() + MOST_SECONDS
+        self._times = {c: {} for c in finalists}
+        self._samples = dict.fromkeys(finalists, 0)
+        incumbents = self._incumbents()
+        while self._times:
+            self._play(deadline)
+            if self._should_stop():
+                return None
+            if not self._times:
+                break
+            decision = judging.decide(self._times, self._knowledge.default, incumbents)
+            verifications = self._verify(decision.configuration)
+            if verifications:
+                return self._record(decision, verifications)
+        return None
+
+    def _incumbents(self) -> list[Configuration]:
+        """The winner of earlier finals, if there is one."""
         knowledge = self._knowledge
-        best = min(rounds, key=lambda c: _median(rounds[c]))
-        reference = knowledge.default if knowledge.default in rounds else best
-        ratio, interval = gain(rounds[reference], rounds[best])
-        if best != reference and interval[0] <= 1.0:
-            best, ratio, interval = reference, 1.0, (1.0, 1.0)
-        time_ns = _median(rounds[best])
-        winner = knowledge.winner(best, time_ns, ratio * time_ns, interval, SAMPLES * len(rounds[best]))
-        baseline = knowledge.family.baseline
-        if baseline in rounds:
-            over_baseline, _ = gain(rounds[baseline], rounds[best])
-            winner = dataclasses.replace(winner, baseline_ns=over_baseline * time_ns)
-        self._store.record_winner(winner)
-        return winner
+        winners = self._store.best(knowledge.device.slug, knowledge.family.name)
+        return [w.configuration for w in winners if w.problem == knowledge.problem and w.is_final]
 
     def _near_baseline(self) -> list[Configuration]:
         """The baseline where it is a rival; where it is far slower, the time of its one trial tells enough."""
         baseline = self._knowledge.family.baseline
         trial = self._knowledge.known.get(baseline)
-        is_near = trial is not None and trial.time_ns <= NEAR_FACTOR * self._knowledge.best_ns
+        is_near = trial is not None and trial.time_ns <= FAR_SLOWER * self._knowledge.best_ns
         return [baseline] if is_near else []
 
-    def _rounds(self, finalists: Sequence[Configuration], deadline: float) -> dict[Configuration, list[float]]:
-        """Time of each finalist in each round; who fails once is out. Empty when stopped."""
-        rounds: dict[Configuration, list[float]] = {c: [] for c in finalists}
-        for number in range(ROUNDS):
-            if not rounds or (number >= LEAST_ROUNDS and time.monotonic() > deadline):
-                break
-            order = list(rounds)
-            for configuration in order[number % len(order) :] + order[: number % len(order)]:
-                job = dataclasses.replace(self._bench.job(configuration), samples=SAMPLES)
-                if number >= VERIFIED_ROUNDS:
-                    job = dataclasses.replace(job, verify=False, seed=0)
-                trial = self._bench.run(job, "final")
-                if trial.state is TrialState.COMPLETE:
-                    rounds[configuration].append(trial.time_ns)
-                else:
-                    self._knowledge.learn(trial)
-                    self.failed.append(trial)
-                    del rounds[configuration]
-                if self._should_stop():
-                    return {}
-        return rounds
+    def _play(self, deadline: float) -> None:
+        """Rounds until all is settled, nobody is left, time is up, or the work is to stop."""
+        for look in judging.LOOKS:
+            if look <= self._played:
+                continue
+            taking_part = list(self._times)
+            if self._played:
+                taking_part = judging.still_in_question(self._times, self._knowledge.default)
+            while taking_part and self._played < look:
+                is_late = self._played >= judging.LOOKS[0] and time.monotonic() > deadline
+                if is_late or not self._play_round(taking_part):
+                    return
+                taking_part = [c for c in taking_part if c in self._times]
+            if not taking_part:
+                return
+
+    def _play_round(self, taking_part: Sequence[Configuration]) -> bool:
+        """Time each once, another first in every round; False when the work is to stop."""
+        turn = self._played % len(taking_part)
+        for configuration in [*taking_part[turn:], *taking_part[:turn]]:
+            trial = self._bench.run(self._timing(configuration), "final")
+            if trial.measurement and trial.measurement.timer is not self._knowledge.timer:
+                self._start_again(trial)
+                return not self._should_stop()
+            if trial.state is TrialState.COMPLETE and trial.measurement:
+                self._times[configuration][self._played] = trial.time_ns
+                self._samples[configuration] += len(trial.measurement.samples_ns)
+            else:
+                self._drop(trial)
+            if self._should_stop():
+                return False
+        self._played += 1
+        return True
+
+    def _timing(self, configuration: Configuration) -> Job:
+        best_ns = self._knowledge.best_ns
+        job = dataclasses.replace(
+            self._bench.job(configuration),
+            samples=_samples(best_ns),
+            give_up_above_ns=FAR_SLOWER * best_ns,
+        )
+        return job if self._played < VERIFIED_ROUNDS else dataclasses.replace(job, verify=False, seed=0)
+
+    def _verify(self, configuration: Configuration) -> int:
+        """Check many runs; how many there were, or 0 when one was not right."""
+        job = dataclasses.replace(
+            self._bench.job(configuration),
+            samples=1,
+            verifications=_verifications(self._median_ns(configuration)),
+            run_limit_s=VERIFYING_LIMIT_S,
+        )
+        trial = self._bench.run(job, "final")
+        if trial.state is TrialState.COMPLETE:
+            return job.verifications
+        self._drop(trial)
+        return 0
+
+    def _start_again(self, trial: Trial) -> None:
+        """The device's events were found wrong: times by them and by the host's clock do not compare."""
+        self._knowledge.learn(trial)
+        self._times = {c: {} for c in self._times}
+        self._samples = dict.fromkeys(self._times, 0)
+        self._played = 0
+
+    def _drop(self, trial: Trial) -> None:
+        self._knowledge.learn(trial)
+        self.failed.append(trial)
+        del self._times[trial.configuration]
+
+    def _record(self, decision: judging.Decision, verifications: int) -> Winner:
+        winner = self._knowledge.winner(
+            decision,
+            self._median_ns(decision.configuration),
+            samples=self._samples[decision.configuration],
+            verifications=verifications,
+        )
+        baseline = self._knowledge.family.baseline
+        if baseline in self._times:
+            over_baseline = judging.gain(self._times, baseline, decision.configuration)
+            winner = dataclasses.replace(winner, baseline_ns=over_baseline.ratio * winner.time_ns)
+        self._store.record_winner(winner)
+        return winner
+
+    def _median_ns(self, configuration: Configuration) -> float:
+        return float(np.median(list(self._times[configuration].values())))
 
 
-def gain(reference: Sequence[float], candidate: Sequence[float]) -> tuple[float, tuple[float, float]]:
-    """The gain, as the median ratio of times within a round, and its 95% interval by bootstrap over rounds."""
-    ratios = np.array([r / c for r, c in zip(reference, candidate, strict=False)])
-    drawn = np.random.default_rng(0).choice(ratios, (2000, len(ratios)))
-    low, high = np.quantile(np.median(drawn, axis=1), [0.025, 0.975])
-    return float(np.median(ratios)), (float(low), float(high))
+def _finalists(best_ns: float) -> int:
+    """Without default and earlier winner."""
+    return FINALISTS if best_ns < LONG_NS else FINALISTS_OF_LONG
 
 
-def _median(values: Iterable[float]) -> float:
-    return float(np.median(list(values)))
+def _samples(best_ns: float) -> int:
+    """Of a finalist in one round."""
+    return SAMPLES if best_ns < LONG_NS else 1
+
+
+def _verifications(time_ns: float) -> int:
+    """Runs to check of a winner that takes so long."""
+    return int(min(max(VERIFYING_NS / time_ns, LEAST_VERIFICATIONS), MOST_VERIFICATIONS))

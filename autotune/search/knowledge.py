@@ -7,8 +7,11 @@ from autotune import __version__
 from autotune.family import Configuration, Device, KernelFamily, Problem, find_family
 from autotune.profile import Profile
 from autotune.render import template_hash
+from autotune.search.drift import SENTINEL, Drift
+from autotune.search.judging import Decision, Gain
+from autotune.search.quarantine import quarantine_of
 from autotune.store import Store, StoredTrial
-from autotune.trial import Provenance, Trial, TrialState, Winner
+from autotune.trial import QUARANTINED_STATES, Provenance, Timer, Trial, TrialState, Verdict, Winner
 
 
 class Knowledge:
@@ -22,35 +25,73 @@ class Knowledge:
         self.default = self.family.default(problem, device.limits, self.starts)
         self.known: dict[Configuration, Trial] = {}
         self.best_ns = math.inf
+        self.drift = Drift()
         self._unsound: set[Configuration] = set()
         self._store = store
         stored = store.trials(device.slug, self.family.name, problem)
-        current = [s for s in stored if self._is_current(s)]
+        timers = [s.trial.measurement.timer for s in stored if self._is_current(s) and s.trial.measurement]
+        self.timer = timers[-1] if timers else Timer.EVENT
+        """Of all times known. Those of events and of the host's clock are never compared."""
+        current = [s for s in stored if self._is_current(s) and self._is_comparable(s.trial)]
         self.resumed = [s for s in current if s.purpose == "search"]
-        self.stale = [s for s in stored if not self._is_current(s)]
-        """Of another driver, template or space: good for a guess, no more."""
+        self.stale = [s for s in stored if not (self._is_current(s) and self._is_comparable(s.trial))]
+        """Of another driver, template, space or timer: good for a guess, no more."""
+        right = {s.trial.configuration for s in current if s.trial.state is TrialState.COMPLETE}
+        self.quarantine = quarantine_of(device, problem, store, right)
+        """Configurations that are not to be run."""
         for item in current:
-            self.learn(item.trial)
+            has_left_quarantine = item.trial.state in QUARANTINED_STATES and not self.is_quarantined(item.trial)
+            if not has_left_quarantine:
+                self._recall(item)
 
     def learn(self, trial: Trial) -> None:
         """A configuration that ever failed does not count, however often it was right."""
+        if not self._is_comparable(trial):
+            self._change_timer()
         before = self.known.get(trial.configuration)
+        if trial.state in QUARANTINED_STATES:
+            self.quarantine.add(trial.configuration)
         if trial.state is not TrialState.COMPLETE:
             self._unsound.add(trial.configuration)
             self.known[trial.configuration] = trial
         elif trial.configuration not in self._unsound and (before is None or trial.time_ns < before.time_ns):
             self.known[trial.configuration] = trial
-        self.best_ns = min((t.time_ns for t in self.known.values()), default=math.inf)
+        self.best_ns = min((t.time_ns for t in self.known.values() if not self.is_quarantined(t)), default=math.inf)
+
+    def is_quarantined(self, trial: Trial) -> bool:
+        """Whether the configuration of a trial is not to be run."""
+        return trial.configuration in self.quarantine
+
+    def release(self, configuration: Configuration) -> None:
+        """Let a configuration out of quarantine, to be judged anew."""
+        self.quarantine.discard(configuration)
+        trial = self.known.get(configuration)
+        if trial and trial.state in QUARANTINED_STATES:
+            del self.known[configuration]
+            self._unsound.discard(configuration)
+
+    def revise(self, trial: Trial) -> None:
+        """A better judgement of a configuration takes the place of the one before."""
+        if trial.state is TrialState.COMPLETE and trial.configuration not in self._unsound:
+            self.known.pop(trial.configuration, None)
+        self.learn(trial)
 
     def is_sound(self, configuration: Configuration) -> bool:
-        """Whether it was measured, and never failed."""
-        return configuration in self.known and configuration not in self._unsound
+        """Whether it was measured, never failed, and may be run."""
+        return configuration in self.known and configuration not in self._unsound | self.quarantine
 
     @property
     def ranking(self) -> list[Trial]:
         """Trials of the sound configurations, fastest first."""
-        sound = [t for t in self.known.values() if t.state is TrialState.COMPLETE]
+        sound = [t for t in self.known.values() if t.state is TrialState.COMPLETE and not self.is_quarantined(t)]
         return sorted(sound, key=lambda t: t.time_ns)
+
+    @property
+    def stale_ranking(self) -> list[Configuration]:
+        """Configurations that ran right before something changed and never failed, fastest first."""
+        failed = {s.trial.configuration for s in self.stale if s.trial.state is not TrialState.COMPLETE}
+        by_time = sorted(self.stale, key=lambda s: s.trial.time_ns)
+        return [c for c in dict.fromkeys(s.trial.configuration for s in by_time) if c not in failed]
 
     def provenance(self, configuration: Configuration) -> Provenance:
         """Of a trial measured now."""
@@ -70,34 +111,54 @@ class Knowledge:
         best = ranking[0]
         reference = self.known.get(self.default, best)
         default_ns = reference.time_ns if reference.state is TrialState.COMPLETE else best.time_ns
-        gain = default_ns / best.time_ns
-        winner = self.winner(best.configuration, best.time_ns, default_ns, (gain, gain), samples=0)
+        ratio = default_ns / best.time_ns
+        gain = Gain(ratio=ratio, low=ratio, high=ratio)
+        decision = Decision(configuration=best.configuration, gain=gain, verdict=Verdict.PROVISIONAL)
+        winner = self.winner(decision, best.time_ns, samples=0, verifications=0)
         self._store.record_winner(winner)
         return winner
 
-    def winner(
-        self,
-        configuration: Configuration,
-        time_ns: float,
-        default_ns: float,
-        interval: tuple[float, float],
-        samples: int,
-    ) -> Winner:
-        """A decision for a configuration; `interval` is of its gain over the default."""
+    def winner(self, decision: Decision, time_ns: float, *, samples: int, verifications: int) -> Winner:
+        """What is stored of a decision."""
         baseline = self.known.get(self.family.baseline)
         return Winner(
             device=self.device.slug,
             problem=self.problem,
-            configuration=configuration,
+            configuration=decision.configuration,
             time_ns=time_ns,
-            default_ns=default_ns,
+            default_ns=decision.gain.ratio * time_ns,
             baseline_ns=baseline.time_ns if baseline and baseline.state is TrialState.COMPLETE else None,
-            gain_low=interval[0],
-            gain_high=interval[1],
+            gain_low=decision.gain.low,
+            gain_high=decision.gain.high,
             samples=samples,
-            is_default=configuration == self.default,
-            provenance=self.provenance(configuration),
+            is_default=decision.configuration == self.default,
+            verdict=decision.verdict,
+            verifications=verifications,
+            provenance=self.provenance(decision.configuration),
         )
+
+    def _recall(self, stored: StoredTrial) -> None:
+        """A trial of the ledger, judged as it was when it was measured."""
+        trial = stored.trial
+        if stored.purpose == "search":
+            self.revise(self.drift.corrected(trial))
+        elif stored.purpose != SENTINEL or trial.state is not TrialState.COMPLETE:
+            self.learn(self.drift.scaled(trial))
+        else:
+            for revision in self.drift.observe(trial):
+                self.revise(revision.trial)
+
+    def _is_comparable(self, trial: Trial) -> bool:
+        return trial.measurement is None or trial.measurement.timer is self.timer
+
+    def _change_timer(self) -> None:
+        """The device's events were found wrong: times by them are good for a guess, no more."""
+        self.timer = Timer.HOST if self.timer is Timer.EVENT else Timer.EVENT
+        self.drift = Drift()
+        for trial in [t for t in self.known.values() if not self._is_comparable(t)]:
+            del self.known[trial.configuration]
+            provenance = self.provenance(trial.configuration)
+            self.stale.append(StoredTrial(trial=trial, problem=self.problem, provenance=provenance, purpose="search"))
 
     def _is_current(self, stored: StoredTrial) -> bool:
         """Whether a stored trial still says something about driver, template and space of today."""

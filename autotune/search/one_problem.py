@@ -4,6 +4,7 @@ import dataclasses
 import math
 import time
 from collections import Counter
+from collections.abc import Callable
 
 from autotune.family import Configuration, Device
 from autotune.profile import Profile
@@ -14,6 +15,7 @@ from autotune.search.contract import Limits, Listener, Outcome
 from autotune.search.finals import Finals
 from autotune.search.knowledge import Knowledge
 from autotune.search.proposals import Proposals
+from autotune.search.sentinel import Sentinel
 from autotune.space import SearchSpace
 from autotune.store import Store
 from autotune.trial import Request, Trial, TrialState, Winner
@@ -53,6 +55,7 @@ class ProblemSearch:
         """Trials of this run by what was run."""
         self._knowledge = Knowledge(device, profile, request.problem, store)
         self._bench = Bench(self._knowledge, profile, store, worker)
+        self._sentinel = Sentinel(self._knowledge, self._bench, self._tell_drift, limits.should_stop)
         self._failures: Counter[str] = Counter()
         self._new_trials = 0
         self._deadline = time.monotonic() + limits.seconds
@@ -76,20 +79,45 @@ class ProblemSearch:
         )
 
     def _search(self) -> None:
-        if self._knowledge.default not in self._knowledge.known:
-            self._measure(self._knowledge.default)
-        proposals = Proposals(self._knowledge, self._space, self._store, self._seed)
-        ahead = Ahead(proposals, self._knowledge, self._builds)
+        if self._limits.retries_quarantined:
+            self._retry_quarantined()
+        (proposals, ahead), timer = self._begin(), self._knowledge.timer
         while not self._is_over():
             prepared = ahead.next(self._bench.typical_seconds, self._trials_left)
             if prepared is None:
                 break
-            proposals.tell(self._measure_prepared(prepared))
+            proposals.tell(self._measure_prepared(prepared, ahead.go_on))
+            self._sentinel.look_if_due()
+            if self._knowledge.timer is not timer and not self._is_over():  # what was known tells nothing any more
+                ahead.abandon()
+                (proposals, ahead), timer = self._begin(), self._knowledge.timer
         ahead.abandon()
+
+    def _begin(self) -> tuple[Proposals, Ahead]:
+        """The default is measured first, so that a search that is cut short never loses."""
+        self._programs.clear()
+        if self._may_run_first(self._knowledge.default):
+            self._measure(self._knowledge.default)
+        proposals = Proposals(self._knowledge, self._space, self._store, self._seed)
+        return proposals, Ahead(proposals, self._knowledge, self._bench, self._builds)
 
     @property
     def _trials_left(self) -> float:
         return math.inf if self._limits.trials is None else self._limits.trials - self._new_trials
+
+    def _retry_quarantined(self) -> None:
+        """Run once more what is in quarantine; what fails again goes back."""
+        for configuration in sorted(self._knowledge.quarantine, key=lambda c: c.key):
+            is_valid = configuration in (self._knowledge.default, self._knowledge.family.baseline) or (
+                self._space.row_of(configuration) is not None
+            )
+            if is_valid and not self._is_over():
+                self._knowledge.release(configuration)
+                self._measure(configuration)
+
+    def _may_run_first(self, configuration: Configuration) -> bool:
+        """Whether it was not measured before, and is not in quarantine."""
+        return configuration not in self._knowledge.known.keys() | self._knowledge.quarantine
 
     def _is_over(self) -> bool:
         if self._limits.should_stop() or time.monotonic() + self._finals_seconds() >= self._deadline:
@@ -97,13 +125,13 @@ class ProblemSearch:
         return self._limits.trials is not None and self._new_trials >= self._limits.trials
 
     def _finals_seconds(self) -> float:
-        """How long the finals are going to take, from how long trials took without building."""
+        """How long the finals may take, from how long trials took without building."""
         if math.isinf(self._limits.seconds):
             return 0.0
-        jobs = finals.ROUNDS * (finals.FINALISTS + 1)
-        return min(self.FINALS_SHARE * self._limits.seconds, jobs * self._bench.typical_seconds)
+        foreseen = finals.foreseen_seconds(self._knowledge.best_ns, self._bench.typical_seconds)
+        return min(self.FINALS_SHARE * self._limits.seconds, foreseen)
 
-    def _measure_prepared(self, prepared: Prepared) -> Trial:
+    def _measure_prepared(self, prepared: Prepared, meanwhile: Callable[[], None] | None) -> Trial:
         """A new trial of what was built in advance; what did not build, or was run before, is not run."""
         configuration, build = prepared.configuration, prepared.build
         if build and build.state in FAILURES:
@@ -113,20 +141,28 @@ class ProblemSearch:
         if twin is not None:
             trial = dataclasses.replace(twin, configuration=configuration, message=f"same as {twin.configuration}")
             return self._note(self._bench.record(trial))
-        trial = self._measure(configuration, build.build_ns if build else 0.0)
-        if trial.state is TrialState.COMPLETE:
-            self._programs[prepared.program] = trial
-        return trial
+        measured = self._run(configuration, build.build_ns if build else 0.0, meanwhile)
+        if measured.state is TrialState.COMPLETE:
+            self._programs[prepared.program] = measured
+        return self._note(measured)
 
-    def _measure(self, configuration: Configuration, build_ns: float = 0.0) -> Trial:
-        """One new trial; `build_ns` is what building it in advance took."""
+    def _measure(self, configuration: Configuration) -> Trial:
+        """One new trial of what was not built in advance."""
+        return self._note(self._run(configuration))
+
+    def _run(
+        self, configuration: Configuration, build_ns: float = 0.0, meanwhile: Callable[[], None] | None = None
+    ) -> Trial:
+        """As measured and stored; `build_ns` is what building it in advance took."""
         job = dataclasses.replace(
-            self._bench.job(configuration), give_up_above_ns=self.GIVE_UP_FACTOR * self._knowledge.best_ns
+            self._bench.job(configuration),
+            give_up_above_ns=self.GIVE_UP_FACTOR * self._knowledge.best_ns * self._sentinel.slowdown,
         )
-        return self._note(self._bench.run(job, "search", build_ns))
+        return self._bench.run(job, "search", build_ns, meanwhile)
 
-    def _note(self, trial: Trial) -> Trial:
-        """Count, learn and tell a new trial of the search, which is stored already."""
+    def _note(self, measured: Trial) -> Trial:
+        """Count, learn and tell a new trial of the search, which is stored already; as the sentinel corrects it."""
+        trial = self._sentinel.corrected(measured)
         self._new_trials += 1
         self._count(trial)
         improved = trial.time_ns < self._knowledge.best_ns
@@ -135,6 +171,9 @@ class ProblemSearch:
             self._knowledge.record_provisional()
         self._listener.trial_finished(self._request, trial, self._new_trials, self._knowledge.best_ns)
         return trial
+
+    def _tell_drift(self, slowdown: float, rest_s: float) -> None:
+        self._listener.device_drifted(self._request, slowdown, rest_s)
 
     def _count(self, trial: Trial) -> None:
         if trial.state is not TrialState.COMPLETE:
@@ -155,11 +194,12 @@ class ProblemSearch:
     def _measure_baseline(self) -> None:
         """The plainest kernel, once, so that gains can be told against it."""
         baseline = self._knowledge.family.baseline
-        if baseline in self._knowledge.known:
+        if not self._may_run_first(baseline):
             return
         job = dataclasses.replace(
             self._bench.job(baseline),
             give_up_above_ns=self.GIVE_UP_FACTOR * self._knowledge.best_ns,
             run_limit_s=self.BASELINE_LIMIT_S,
+            probe=False,  # far slower it may be
         )
-        self._knowledge.learn(self._bench.run(job, "search"))
+        self._knowledge.learn(self._sentinel.corrected(self._bench.run(job, "search")))

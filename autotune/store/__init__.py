@@ -1,8 +1,8 @@
 """The store: devices, problems, the ledger of trials and builds, and the winners. Owns SQLAlchemy and Alembic.
 
 A `Store` is opened on an SQLite file or a database server and may be used by several programs at once. Rows are
-only ever added; `best_configurations` is a view that a person can query too. This file holds what the rest of
-the project calls; how it is done lies beside it.
+only ever added, but for those of trials in flight and in quarantine, which come and go; `best_configurations` is a
+view that a person can query too. This file holds what the rest of the project calls; how it is done lies beside it.
 """
 
 from collections.abc import Callable, Sequence
@@ -17,8 +17,9 @@ from sqlalchemy.orm import Session
 
 from autotune.errors import StoreError
 from autotune.family import Configuration, Device, Problem
+from autotune.store import quarantine
+from autotune.store.connecting import open_for_reading, open_for_writing, open_server
 from autotune.store.failures import attempt
-from autotune.store.migrating import Schema, migrate, read_schema
 from autotune.store.models import (
     BEST,
     BuildRow,
@@ -38,18 +39,23 @@ from autotune.store.models import (
     trial_row,
     winner_row,
 )
-from autotune.store.opening import (
-    BEGIN,
-    Target,
-    check_file,
-    file_engine,
-    parse_target,
-    prepare_writing,
-    server_engine,
-    use_write_ahead_log,
-)
+from autotune.store.opening import BEGIN, Target, parse_target
+from autotune.store.owner import Fate, Owner, new_owner
+from autotune.store.quarantine import LOST, InFlight, Quarantined
 from autotune.store.snapshot import check_snapshot_path, write_snapshot
 from autotune.trial import Build, Provenance, Trial, Winner
+
+__all__ = [
+    "LOST",
+    "ExampleBuild",
+    "Fate",
+    "InFlight",
+    "Owner",
+    "Quarantined",
+    "Store",
+    "StoredTrial",
+    "new_owner",
+]
 
 _Result = TypeVar("_Result")
 
@@ -62,7 +68,17 @@ class StoredTrial:
     problem: Problem
     provenance: Provenance
     purpose: str
-    """`search` or `final`."""
+    """`search`, `final` or `sentinel`."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrialCounts:
+    """The trials of a device, under every driver."""
+
+    by_state: dict[str, int]
+    """By the value of TrialState."""
+    last_measured: str
+    """UTC, ISO 8601; empty without trials."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -93,11 +109,11 @@ class Store:
         """
         place = parse_target(target)
         if place.path is None:
-            engine = _open_server(place, read_only=read_only)
+            engine = open_server(place, read_only=read_only)
         elif read_only:
-            engine = _open_for_reading(place.path)
+            engine = open_for_reading(place.path)
         else:
-            engine = _open_for_writing(place.path)
+            engine = open_for_writing(place.path)
         return cls(place, engine)
 
     @property
@@ -109,16 +125,55 @@ class Store:
         """Make a device known; its limits are brought up to date when it already is."""
         self._write(lambda session: _device_id(session, device, is_seen_here=True))
 
-    def add_trial(
-        self, device: Device, problem: Problem, trial: Trial, provenance: Provenance, purpose: str = "search"
-    ) -> None:
-        """Add a trial to the ledger. `purpose` is `search` or `final`."""
+    def begin_trial(self, device: Device, problem: Problem, configuration: Configuration, owner: Owner) -> None:
+        """Hold a trial as in flight, safe on the disk before it can take anything along."""
 
         def add(session: Session) -> None:
             device_id = _device_id(session, device, is_seen_here=True)
-            session.add(trial_row(trial, provenance, purpose, device_id, _problem_id(session, problem)))
+            quarantine.begin(session, device_id, _problem_id(session, problem), configuration, owner)
 
         self._write(add)
+
+    def abandon_trials(self, owner: Owner) -> None:
+        """What this owner has in flight will not end, and is not to blame: as after Ctrl-C."""
+        self._write(lambda session: quarantine.abandon(session, owner))
+
+    def add_trial(
+        self,
+        device: Device,
+        problem: Problem,
+        trial: Trial,
+        provenance: Provenance,
+        purpose: str = "search",
+        owner: Owner | None = None,
+    ) -> None:
+        """Add a trial to the ledger. `purpose` is `search` or `final`; with its owner, it is in flight no more.
+
+        What crashed or timed out is quarantined; what ended otherwise is in quarantine no more. Waits a while for
+        space on the disk.
+        """
+
+        def add(session: Session) -> None:
+            device_id = _device_id(session, device, is_seen_here=True)
+            problem_id = _problem_id(session, problem)
+            session.add(trial_row(trial, provenance, purpose, device_id, problem_id))
+            quarantine.end(session, device_id, problem_id, trial, owner)
+
+        self._write(add, waits_for_space=True)
+
+    def quarantine_lost(self) -> list[Quarantined]:
+        """Quarantine what is in flight of owners that are gone, on any device; what was added."""
+        if not self.in_flight():  # nearly always, and asking takes no lock
+            return []
+        return self._write(quarantine.quarantine_lost)
+
+    def quarantined(self, device_slug: str | None = None, driver: str | None = None) -> list[Quarantined]:
+        """Configurations not to be run unasked: of a device under a driver, or of all; oldest first."""
+        return self._read(lambda session: quarantine.read_quarantine(session, device_slug, driver))
+
+    def in_flight(self, device_slug: str | None = None, driver: str | None = None) -> list[InFlight]:
+        """Trials that began and have not ended: on a device under a driver, or on all; oldest first."""
+        return self._read(lambda session: quarantine.read_in_flight(session, device_slug, driver))
 
     def trials(self, device_slug: str, family: str, problem: Problem | None = None) -> list[StoredTrial]:
         """Trials of a device, under every driver, of all problems or of one; oldest first."""
@@ -144,6 +199,19 @@ class Store:
             return found
 
         return self._read(read)
+
+    def trial_counts(self, device_slug: str) -> TrialCounts:
+        """How many trials ended in which state, and when the last was."""
+        query = (
+            select(TrialRow.state, func.count(), func.max(TrialRow.measured_at))
+            .join(DeviceRow, DeviceRow.id == TrialRow.device_id)
+            .where(DeviceRow.slug == device_slug)
+            .group_by(TrialRow.state)
+            .order_by(TrialRow.state)
+        )
+        rows = self._read(lambda session: session.execute(query).all())
+        last = max((moment for _, _, moment in rows), default="")
+        return TrialCounts(by_state={state: count for state, count, _ in rows}, last_measured=last)
 
     def add_builds(self, device: Device, builds: Sequence[ExampleBuild]) -> None:
         """Add builds to the ledger, all or none."""
@@ -247,58 +315,17 @@ class Store:
     def _read(self, work: Callable[[Session], _Result]) -> _Result:
         return self._transaction(self._reading, work)
 
-    def _write(self, work: Callable[[Session], _Result]) -> _Result:
-        return self._transaction(self._writing, work)
+    def _write(self, work: Callable[[Session], _Result], *, waits_for_space: bool = False) -> _Result:
+        return self._transaction(self._writing, work, waits_for_space=waits_for_space)
 
-    def _transaction(self, engine: Engine, work: Callable[[Session], _Result]) -> _Result:
+    def _transaction(
+        self, engine: Engine, work: Callable[[Session], _Result], *, waits_for_space: bool = False
+    ) -> _Result:
         def once() -> _Result:
             with Session(engine) as session, session.begin():
                 return work(session)
 
-        return attempt(once, self.location)
-
-
-def _open_for_writing(path: Path) -> Engine:
-    prepare_writing(path)
-    check_file(path)
-    engine = file_engine(path)
-    try:
-        if read_schema(engine, str(path)) is not Schema.CURRENT:
-            migrate(file_engine(path, foreign_keys=False, pooled=False), str(path))
-        use_write_ahead_log(path)
-    except BaseException:
-        engine.dispose()
-        raise
-    return engine
-
-
-def _open_for_reading(path: Path) -> Engine:
-    if not check_file(path):
-        raise StoreError(f"there is no database {path}", hint="autotune run makes one")
-    return _require_current(file_engine(path, read_only=True), str(path))
-
-
-def _open_server(target: Target, *, read_only: bool) -> Engine:
-    engine = server_engine(target)
-    if read_only:
-        return _require_current(engine, str(target))
-    if read_schema(engine, str(target)) is not Schema.CURRENT:
-        migrate(engine, str(target))
-    return engine
-
-
-def _require_current(engine: Engine, place: str) -> Engine:
-    try:
-        schema = read_schema(engine, place)
-    except BaseException:
-        engine.dispose()
-        raise
-    if schema is Schema.CURRENT:
-        return engine
-    engine.dispose()
-    if schema is Schema.NOTHING:
-        raise StoreError(f"the database {place} is empty", hint="autotune run fills it")
-    raise StoreError(f"{place} has an older schema", hint=f"bring it up to date: autotune run --db {place} ...")
+        return attempt(once, self.location, waits_for_space=waits_for_space)
 
 
 def _device_id(session: Session, device: Device, *, is_seen_here: bool) -> int:

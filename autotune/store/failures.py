@@ -21,15 +21,19 @@ LONGEST_PAUSE_S = 0.5
 _Result = TypeVar("_Result")
 
 
-def attempt(work: Callable[[], _Result], place: str) -> _Result:
-    """The result of `work`, tried again while another program holds `place`. Raises StoreError."""
+def attempt(work: Callable[[], _Result], place: str, *, waits_for_space: bool = False) -> _Result:
+    """The result of `work`, tried again while another program holds `place`. Raises StoreError.
+
+    With `waits_for_space` also while the disk is full, which others may mend as they made it.
+    """
     deadline = time.monotonic() + PATIENCE_S
     pause = FIRST_PAUSE_S
     while True:
         try:
             return work()
         except (SQLAlchemyError, sqlite3.Error, OverflowError) as error:
-            if not _is_busy(error) or time.monotonic() > deadline:
+            may_pass = _is_busy(error) or (waits_for_space and _code(error) == sqlite3.SQLITE_FULL)
+            if not may_pass or time.monotonic() > deadline:
                 raise _translated(error, place) from error
         # Uneven pauses keep two waiting programs from meeting again and again.
         time.sleep(pause * random.uniform(0.5, 1.0))  # noqa: S311 - no secret

@@ -25,7 +25,7 @@ from sqlalchemy import (
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 
 from autotune.family import Configuration, Device, DeviceLimits, Problem, find_family
-from autotune.trial import Build, BuildState, Measurement, Provenance, Timer, Trial, TrialState, Winner
+from autotune.trial import Build, BuildState, Measurement, Provenance, Timer, Trial, TrialState, Verdict, Winner
 
 APPLICATION_ID = 0x4154554E
 """Marks an SQLite file as a database of this project ("ATUN" in its header)."""
@@ -97,7 +97,7 @@ class TrialRow(_ProvenanceColumns, Base):
     __tablename__ = "trials"
     __table_args__ = (
         Index(None, "device_id", "problem_id"),
-        CheckConstraint("purpose IN ('search', 'final')", name="purpose"),
+        CheckConstraint("purpose IN ('search', 'final', 'sentinel')", name="purpose"),
     )
 
     id: Mapped[int] = mapped_column(primary_key=True)
@@ -119,6 +119,9 @@ class TrialRow(_ProvenanceColumns, Base):
     kernel_work_group_limit: Mapped[int | None] = mapped_column(BigInteger)
     message: Mapped[str] = mapped_column(Text)
     seed: Mapped[int] = mapped_column(BigInteger)
+    launch_overhead_ns: Mapped[float | None]
+    clock_mhz: Mapped[float | None]
+    temperature_c: Mapped[float | None]
 
 
 class BuildRow(_ProvenanceColumns, Base):
@@ -153,6 +156,7 @@ class WinnerRow(_ProvenanceColumns, Base):
         CheckConstraint("source IN ('measured', 'imported')", name="source"),
         CheckConstraint("time_ns > 0", name="time_ns"),
         CheckConstraint("samples >= 0", name="samples"),
+        CheckConstraint("verifications >= 0", name="verifications"),
     )
 
     id: Mapped[int] = mapped_column(primary_key=True)
@@ -169,6 +173,8 @@ class WinnerRow(_ProvenanceColumns, Base):
     samples: Mapped[int]
     is_default: Mapped[bool]
     source: Mapped[str] = mapped_column(String(16))
+    verdict: Mapped[str] = mapped_column(String(16))
+    verifications: Mapped[int]
 
 
 BEST = Table(
@@ -181,6 +187,7 @@ BEST = Table(
     Column("samples", Integer),
     *(Column(name) for name in ("is_default", "source", "driver", "template_hash")),
     *(Column(name) for name in ("space_version", "tool_version", "measured_at", "spec", "default_ns", "baseline_ns")),
+    *(Column(name) for name in ("verdict", "verifications")),
 )
 """The view: the winner that holds for each device, family and problem."""
 
@@ -302,6 +309,8 @@ def winner_row(winner: Winner, problem_id: int) -> WinnerRow:
         samples=winner.samples,
         is_default=winner.is_default,
         source=winner.source,
+        verdict=winner.verdict.value,
+        verifications=winner.verifications,
         **_provenance_columns(winner.provenance),
     )
 
@@ -319,6 +328,8 @@ def to_winner(row: Any) -> Winner:
         gain_high=_number(row.gain_high),
         samples=row.samples,
         is_default=bool(row.is_default),
+        verdict=Verdict(row.verdict),
+        verifications=row.verifications,
         provenance=to_provenance(row),
         source=row.source,
     )
@@ -357,6 +368,9 @@ def _measurement_columns(measurement: Measurement | None) -> dict[str, Any]:
         "error_ratio": measurement.error_ratio,
         "private_memory_bytes": measurement.private_memory_bytes,
         "kernel_work_group_limit": measurement.kernel_work_group_limit,
+        "launch_overhead_ns": measurement.launch_overhead_ns,
+        "clock_mhz": measurement.clock_mhz,
+        "temperature_c": measurement.temperature_c,
     }
 
 
@@ -371,6 +385,9 @@ def _to_measurement(row: TrialRow) -> Measurement:
         error_ratio=_number(row.error_ratio),
         private_memory_bytes=row.private_memory_bytes or 0,
         kernel_work_group_limit=row.kernel_work_group_limit or 0,
+        launch_overhead_ns=row.launch_overhead_ns or 0.0,
+        clock_mhz=row.clock_mhz,
+        temperature_c=row.temperature_c,
     )
 
 

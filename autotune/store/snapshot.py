@@ -6,13 +6,14 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from sqlalchemy import Connection, Table, insert, select, union
+from sqlalchemy import Connection, Table, false, insert, select, union
 
 from autotune.errors import StoreError
 from autotune.store.failures import attempt, file_failures
 from autotune.store.migrating import migrate
 from autotune.store.models import Base, BuildRow, DeviceRow, ProblemRow, TrialRow, WinnerRow
 from autotune.store.opening import check_file, file_engine, prepare_writing
+from autotune.store.quarantine import QuarantineRow
 
 _ROWS_AT_ONCE = 1000
 
@@ -41,16 +42,19 @@ def _contents(device_slug: str | None) -> Iterable[tuple[Table, Any]]:
     """Tables with the rows to copy, those referred to first."""
     tables = Base.metadata.tables
     chosen = {name: select(table).order_by(table.c.id) for name, table in tables.items()}
+    chosen["in_flight"] = chosen["in_flight"].where(false())  # of processes, which the copy knows nothing of
     if device_slug is not None:
         ids = select(DeviceRow.id).where(DeviceRow.slug == device_slug)
         used = union(
             select(TrialRow.problem_id).where(TrialRow.device_id.in_(ids)),
             select(BuildRow.problem_id).where(BuildRow.device_id.in_(ids)),
+            select(QuarantineRow.problem_id).where(QuarantineRow.device_id.in_(ids)),
             select(WinnerRow.problem_id).where(WinnerRow.device == device_slug),
         )
         chosen["devices"] = chosen["devices"].where(DeviceRow.slug == device_slug)
         chosen["trials"] = chosen["trials"].where(TrialRow.device_id.in_(ids))
         chosen["builds"] = chosen["builds"].where(BuildRow.device_id.in_(ids))
+        chosen["quarantine"] = chosen["quarantine"].where(QuarantineRow.device_id.in_(ids))
         chosen["winners"] = chosen["winners"].where(WinnerRow.device == device_slug)
         chosen["problems"] = chosen["problems"].where(ProblemRow.id.in_(used))
     return [(table, chosen[table.name]) for table in Base.metadata.sorted_tables]

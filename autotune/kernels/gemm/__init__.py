@@ -4,19 +4,20 @@ op(A) is m x k, op(B) is k x n, C is m x n; row pitches `lda`, `ldb`, `ldc` and 
 elements of what is stored. Work-items run along n in dimension 0 and along m in dimension 1; dimension 2 holds the
 batch and the parts of a split k. With beta zero C is never read.
 
-`problem.py` says what can be asked for, `algorithms.py` what can be chosen, `planning.py` what is then run, and
-`reference.py` what is right.
+`problem.py` says what can be asked for, `algorithms.py` what can be chosen, `rule.py` what to use untuned,
+`planning.py` what is then run, and `reference.py` what is right.
 
 Sources: the `microtile` kernel and its image for B follow Qualcomm's description of SGEMM on Adreno, `dot` the
 float4 dot products used on Mali-T604, `local_tile` the classic tiling through local memory.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from autotune.family import Case, Configuration, DeviceLimits, KernelFamily, Plan, Problem
 from autotune.kernels.gemm.algorithms import ALGORITHMS
 from autotune.kernels.gemm.planning import plan_gemm
 from autotune.kernels.gemm.problem import EXAMPLES, GemmProblem
+from autotune.kernels.gemm.rule import by_rule
 
 __all__ = ["FAMILY", "Gemm", "GemmProblem"]
 
@@ -25,7 +26,7 @@ class Gemm(KernelFamily):
     """The GEMM family; see the module's docstring."""
 
     name = "gemm"
-    space_version = 1
+    space_version = 2
     problem_type = GemmProblem
     algorithms = ALGORITHMS
     baseline = Configuration.of("naive", work_group_m=0, work_group_n=0)
@@ -34,9 +35,12 @@ class Gemm(KernelFamily):
         assert isinstance(problem, GemmProblem)
         return plan_gemm(problem, configuration)
 
-    def default(self, problem: Problem, limits: DeviceLimits, starts: Sequence[Configuration]) -> Configuration:
-        """The first of the starts that is legal here, else the baseline."""
-        return next((c for c in starts if not self.violations(problem, c, limits)), self.baseline)
+    def candidates(
+        self, problem: Problem, limits: DeviceLimits, starts: Sequence[Configuration]
+    ) -> Iterator[Configuration]:
+        """The starts and their variants, as `rule.py` ranks them."""
+        assert isinstance(problem, GemmProblem)
+        return by_rule(problem, limits, starts)
 
     def examples(self) -> tuple[Problem, ...]:
         return tuple(GemmProblem.parse(text) for text in EXAMPLES)

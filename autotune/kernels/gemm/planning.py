@@ -1,7 +1,13 @@
 """How a configuration of GEMM is run: which operands are packed, where they lie, and the launches."""
 
+import math
+from dataclasses import replace
+
 from autotune.family import Buffer, Configuration, Launch, Plan, Role, Scalar
 from autotune.kernels.gemm.problem import GemmProblem
+
+LEAST_COMBINING = 32
+"""Work-items in a work-group that adds up parts; where the product has fewer, the driver chooses."""
 
 _C_TYPES = {"float32": "float", "float16": "half", "int8": "char", "int32": "int"}
 
@@ -53,7 +59,7 @@ class _Planner:
         return Plan(
             buffers=tuple(self._buffers),
             launches=tuple(self._launches),
-            build_options=("-cl-fast-relaxed-math",) if self._values.get("relaxed_math") == "on" else (),
+            build_options=self._build_options(),
             template_values=(
                 ("stored_type", _C_TYPES[p.dtype("a")]),
                 ("sum_type", accumulator),
@@ -66,27 +72,47 @@ class _Planner:
                 ("m_remainder", p.m % 4),
                 ("n_remainder", p.n % 4),
                 ("ragged_k", int(self._depth != p.k and not self._pads)),
-                ("c_aligned", int(p.ldc % 4 == 0 and p.n % 4 == 0 and p.stride_c % 4 == 0)),
+                ("c_aligned", int(self._c_aligned)),
             ),
         )
 
+    def _build_options(self) -> tuple[str, ...]:
+        values = self._values
+        options = {
+            "-cl-fast-relaxed-math": values.get("relaxed_math") == "on",
+            "-cl-std=CL3.0": values.get("integer_dot") == "khr",
+            "-qcom-accelerate-16-bit": values.get("qcom_16_bit") == "on",
+            f"-cl-nv-maxrregcount={values.get('register_cap')}": values.get("register_cap", 0) != 0,
+            f"-fregister-allocation={values.get('register_allocation')}": values.get("register_allocation", 0) != 0,
+        }
+        return tuple(option for option, is_wanted in options.items() if is_wanted)
+
     def _place_a(self) -> _Operand:
         p = self._problem
-        if not self._pads:
-            return _Operand("a", p.lda, p.stride_a, p.trans_a)
         steps = (1, p.lda) if p.trans_a else (p.lda, 1)
-        return self._pack("a", steps, (p.m, p.k), "a_packed", (self._rows, self._depth))
+        storage = self._values.get("a_storage", "buffer")
+        if storage == "image":
+            return self._pack_image("a", steps, (p.m, p.k))
+        if storage == "image_view":
+            return self._view_as_image("a", (p.m, p.k))
+        if self._pads:
+            return self._pack("a", steps, (p.m, p.k), "a_packed", (self._rows, self._depth))
+        return _Operand("a", p.lda, p.stride_a, p.trans_a)
 
     def _place_b(self) -> _Operand:
         p = self._problem
         steps = (1, p.ldb) if p.trans_b else (p.ldb, 1)
         storage = self._values.get("b_storage", "buffer")
         if storage == "image":
-            return self._pack_image(steps)
+            return self._pack_image("b", steps, (p.k, p.n))
+        if storage == "image_view":
+            return self._view_as_image("b", (p.k, p.n))
         if storage == "transposed":
             pitch = _round_up(self._depth, self._number("vector_width"))
             packed = self._pack("b", steps[::-1], (p.n, p.k), "b_packed", (p.n, pitch))
             return _Operand(packed.buffer, packed.pitch, packed.stride, 1)
+        if self._pads and self._values.get("integer_dot", "off") != "off":
+            return self._pack_quads(steps)
         if self._pads:
             return self._pack("b", steps, (p.k, p.n), "b_packed", (self._depth, self._columns))
         return _Operand("b", p.ldb, p.stride_b, p.trans_b)
@@ -110,30 +136,55 @@ class _Planner:
         )
         return _Operand(target, pitch, rows * pitch, 0)
 
-    def _pack_image(self, steps: tuple[int, int]) -> _Operand:
-        """B as pixels of four columns; the matrices of a batch one below the other."""
+    def _pack_quads(self, steps: tuple[int, int]) -> _Operand:
+        """Copy B into padded rows that hold four elements of k of one column, then four of the next."""
         p = self._problem
-        width, height = _round_up(p.n, 4) // 4, p.k * p.batch
-        self._buffers.append(
-            Buffer(
-                name="b_image",
-                role=Role.SCRATCH,
-                dtype=p.dtype("b"),
-                elements=4 * width * height,
-                image_width=width,
-                image_height=height,
-            )
-        )
+        self._scratch("b_packed", p.dtype("b"), p.batch * self._depth * self._columns)
+        numbers = [_int(number) for number in (p.stride_b, *steps, p.k, p.n)]
         self._launches.append(
             Launch(
-                kernel="pack_image",
-                global_size=(width, p.k, p.batch),
+                kernel="pack_quads",
+                global_size=(self._columns, self._depth // 4, p.batch),
                 local_size=None,
-                arguments=("b", _int(p.stride_b), *map(_int, steps), _int(p.k), _int(p.n), "b_image"),
+                arguments=("b", *numbers, "b_packed"),
                 prepares="b",
             )
         )
-        return _Operand("b_image", 0, p.k, 0)
+        return _Operand("b_packed", 4 * self._columns, self._depth * self._columns, 0)
+
+    def _pack_image(self, source: str, steps: tuple[int, int], size: tuple[int, int]) -> _Operand:
+        """Copy rows x columns into pixels of four columns; the matrices of a batch one below the other."""
+        p = self._problem
+        rows, columns = size
+        image = self._image(f"{source}_image", Role.SCRATCH, p.dtype(source), (columns, rows * p.batch))
+        self._buffers.append(image)
+        self._launches.append(
+            Launch(
+                kernel="pack_image",
+                global_size=(image.image_width, rows, p.batch),
+                local_size=None,
+                arguments=(source, *map(_int, (p.stride(source), *steps, rows, columns)), image.name),
+                prepares=source,
+            )
+        )
+        return _Operand(image.name, 0, rows, 0)
+
+    def _view_as_image(self, source: str, size: tuple[int, int]) -> _Operand:
+        """Read rows x columns where they are as pixels of four columns, which may hold what lies behind a row."""
+        p = self._problem
+        rows, columns = size
+        rows_apart = p.stride(source) // p.pitch(source)
+        height = (p.batch - 1) * rows_apart + rows
+        image = self._image(f"{source}_image", Role.VIEW, p.dtype(source), (columns, height))
+        self._buffers.append(replace(image, view_of=source, row_pitch=p.pitch(source)))
+        return _Operand(image.name, 0, rows_apart, 0)
+
+    @staticmethod
+    def _image(name: str, role: Role, dtype: str, size: tuple[int, int]) -> Buffer:
+        width, height = -(-size[0] // 4), size[1]
+        return Buffer(
+            name=name, role=role, dtype=dtype, elements=4 * width * height, image_width=width, image_height=height
+        )
 
     def _multiply(self, a: _Operand, b: _Operand) -> None:
         p = self._problem
@@ -156,14 +207,27 @@ class _Planner:
             )
         )
         if self._split > 1:
-            self._launches.append(
-                Launch(
-                    kernel="combine",
-                    global_size=(p.n, p.m, p.batch),
-                    local_size=None,
-                    arguments=(c, "c", _int(p.ldc), _int(p.stride_c), *sizes, *scale),
-                )
+            self._combine((c, "c", _int(p.ldc), _int(p.stride_c), *sizes, *scale))
+
+    def _combine(self, arguments: tuple[str | Scalar, ...]) -> None:
+        """Add up the parts: a vector of C a work-item, in work-groups as large as the product's."""
+        p = self._problem
+        _, local = self._work_sizes()
+        items = math.prod(local or (1,))
+        vectors = -(-p.m * p.n // (4 if self._c_aligned else 1))
+        self._launches.append(
+            Launch(
+                kernel="combine",
+                global_size=(_round_up(vectors, max(items, LEAST_COMBINING)), p.batch),
+                local_size=(items, 1) if items >= LEAST_COMBINING else None,
+                arguments=arguments,
             )
+        )
+
+    @property
+    def _c_aligned(self) -> bool:
+        """Whether every row of C, and of its parts, is whole aligned vectors of four."""
+        return self._problem.ldc % 4 == 0 and self._problem.n % 4 == 0 and self._problem.stride_c % 4 == 0
 
     def _work_sizes(self) -> tuple[tuple[int, int], tuple[int, int] | None]:
         """Global and local size in dimensions 0 and 1; no local size where the driver chooses."""

@@ -11,7 +11,7 @@ Sources: `sub_group` follows a published reduction for phones: one work-group a 
 within a sub-group, local memory between sub-groups. The others are the classic forms.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from autotune.family import Case, Configuration, DeviceLimits, KernelFamily, Plan, Problem
 from autotune.kernels.reduce.algorithms import ALGORITHMS
@@ -35,11 +35,13 @@ class Reduce(KernelFamily):
         assert isinstance(problem, ReduceProblem)
         return plan_reduce(problem, configuration)
 
-    def default(self, problem: Problem, limits: DeviceLimits, starts: Sequence[Configuration]) -> Configuration:
-        """The first of the starts that is legal here, else the first of a rule by size, else the baseline."""
+    def candidates(
+        self, problem: Problem, limits: DeviceLimits, starts: Sequence[Configuration]
+    ) -> Iterator[Configuration]:
+        """The starts that are valid here, then those of a rule by size."""
         assert isinstance(problem, ReduceProblem)
-        candidates = [*starts, *by_rule(problem, limits)]
-        return next((c for c in candidates if not self.violations(problem, c, limits)), self.baseline)
+        wanted = [*starts, *by_rule(problem, limits)]
+        return (c for c in wanted if not self.violations(problem, c, limits))
 
     def examples(self) -> tuple[Problem, ...]:
         return EXAMPLES

@@ -1,6 +1,5 @@
 """A `Job` becomes a `Trial`: render, build, verify, time. Runs where a crash may be afforded (worker.py)."""
 
-import math
 import statistics
 import time
 from collections import OrderedDict
@@ -11,21 +10,29 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from autotune.device.session import NUMPY_TYPES, KernelFacts, Memory, Session, event_ns
+from autotune.device.clocks import calibrate
+from autotune.device.sensors import Sensors, find_sensors
+from autotune.device.session import NUMPY_TYPES, KernelFacts, Memory, Session
 from autotune.errors import BuildError, KernelError, WorkGroupError
 from autotune.family import Buffer, Case, KernelFamily, Plan, Problem, Role, find_family
+from autotune.measure.probing import Probe
+from autotune.measure.timing import Stopwatch
 from autotune.render import render
-from autotune.trial import Job, Measurement, Timer, Trial, TrialState
+from autotune.trial import Calibration, Job, Measurement, Trial, TrialState
 
 CANARY_ELEMENTS = 256
 """Elements behind every output that no kernel may touch."""
 
+FRESH_INPUTS = 4
+"""Over which many verifications are spread: with and without beta."""
+
 LARGE_FLOPS = 2**37
 """Above this one set of inputs a trial is enough, with beta zero or not by chance: the reference takes seconds."""
 
-MAX_CALLS_PER_SAMPLE = 2000
-PATIENCE_NS = 4e9
-"""Sampling ends early when it has taken this long."""
+FAR_TOO_SLOW = 20.0
+"""What the probe foretells to be this much slower than what is given up is not run in full."""
+WORTH_REFUSING_NS = 50e6
+"""What a call takes at least before it is refused for being slow: running less in full costs little."""
 
 
 class _Refused(Exception):
@@ -47,10 +54,16 @@ class _Built:
 class Measurer:
     """Measures jobs on one device, one after the other; keeps the last few programs built."""
 
-    KEPT_PROGRAMS = 16
+    KEPT_PROGRAMS = 32
+    """More than the trials between two runs of the sentinel, so that it is built once."""
 
-    def __init__(self, session: Session) -> None:
+    def __init__(
+        self, session: Session, calibration: Calibration | None = None, sensors: Sensors | None = None
+    ) -> None:
+        """Calibrates the device's clocks where no calibration is given."""
         self._session = session
+        self._tools = _Tools(session, calibration or calibrate(session), sensors or find_sensors(session.whereabouts))
+        self._was_run: set[int] = set()
         self._built: OrderedDict[object, _Built] = OrderedDict()
         self._last_case: tuple[Problem, int, Case] | None = None
 
@@ -62,7 +75,8 @@ class Measurer:
             entering("build")
             built = self._build(family, job)
             entering("run")
-            measurement = _Runner(self._session, built, self._case).run(job)
+            runner = _Runner(self._session, built, self._case, self._tools)
+            measurement = runner.run(job, is_first=self._is_first(job))
         except _Refused as refusal:
             state, message = refusal.state, str(refusal)
         except WorkGroupError as error:
@@ -76,6 +90,13 @@ class Measurer:
         return Trial(
             configuration=job.configuration, state=state, measurement=measurement, message=message, seed=job.seed
         )
+
+    def _is_first(self, job: Job) -> bool:
+        """Whether a configuration was not run before; from now on it was."""
+        key = hash((job.problem, job.configuration, job.build_options))
+        is_first = key not in self._was_run
+        self._was_run.add(key)
+        return is_first
 
     def _case(self, problem: Problem, seed: int) -> Case:
         """Inputs for a seed; the last ones are kept, since large ones take longer to draw than to multiply."""
@@ -114,38 +135,87 @@ class Measurer:
         )
 
 
+class _Tools:
+    """What measuring keeps from trial to trial."""
+
+    def __init__(self, session: Session, calibration: Calibration, sensors: Sensors) -> None:
+        self.stopwatch = Stopwatch(session, calibration)
+        self.probe = Probe(session, calibration.launch_latency_ns)
+        self.sensors = sensors
+
+
 class _Runner:
     """Memory and launches of one built plan."""
 
-    def __init__(self, session: Session, built: _Built, make_case: Callable[[Problem, int], Case]) -> None:
+    def __init__(
+        self, session: Session, built: _Built, make_case: Callable[[Problem, int], Case], tools: _Tools
+    ) -> None:
         self._session = session
+        self._tools = tools
         self._make_case = make_case
         self._built = built
         self._plan = built.plan
-        self._memory: dict[str, Memory] = {b.name: session.allocate(_with_canary(b)) for b in self._plan.buffers}
+        self._outputs = {b.name: b for b in built.plan.buffers if b.role is Role.OUTPUT}
+        self._memory: dict[str, Memory] = {}
+        for buffer in self._plan.buffers:
+            self._memory[buffer.name] = session.allocate(_with_canary(buffer), self._memory)
 
-    def run(self, job: Job) -> Measurement:
+    def run(self, job: Job, *, is_first: bool) -> Measurement:
         error_ratio = 0.0
         seeds = [2 * job.seed, 2 * job.seed + 1] if job.problem.flops <= LARGE_FLOPS else [job.seed]
-        for seed in seeds if job.verify else []:
-            error_ratio = max(error_ratio, self._verify(job, seed))
-        if not job.verify:
+        if job.probe and is_first and self._tools.probe.has_parts(self._plan.launches):
+            self._probe(job, seeds[0])
+        if job.verifications:
+            error_ratio = self._verify_often(job)
+        elif job.verify:
+            error_ratio = max(self._verify(job, seed) for seed in seeds)
+        else:
             self._load(self._make_case(job.problem, job.seed).inputs)
         return self._time(job, error_ratio)
+
+    def _probe(self, job: Job, seed: int) -> None:
+        """Run on small parts of the range. Refuses what would take far too long in full."""
+        limit_ns = min(max(WORTH_REFUSING_NS, FAR_TOO_SLOW * job.give_up_above_ns), job.run_limit_s * 1e9)
+        self._load(self._make_case(job.problem, seed).inputs)
+        self._bind({})
+        least_ns = self._tools.probe.least_ns(self._built.kernels, self._plan.launches, limit_ns)
+        if least_ns > limit_ns:
+            message = f"not run in full: a part of its work-groups tells that a call takes {least_ns / 1e6:.3g} ms"
+            raise _Refused(TrialState.TOO_SLOW, message)
 
     def _verify(self, job: Job, seed: int) -> float:
         """Error over tolerance on fresh inputs. Refuses what is wrong or writes where it may not."""
         case = self._make_case(job.problem, seed)
         self._load(case.inputs)
+        return _judged(case, self._run_once(case), f"inputs of seed {seed}")
+
+    def _verify_often(self, job: Job) -> float:
+        """The largest error over tolerance of many runs on a few fresh inputs. Refuses as `_verify` does.
+
+        Inputs are loaded once, what the kernel writes is poisoned before each run. A run whose output has the very
+        bits of one judged before on the same inputs is as right as that one, which saves the reference.
+        """
+        largest = 0.0
+        for number in range(FRESH_INPUTS):
+            seed = FRESH_INPUTS * job.seed + number
+            case = self._make_case(job.problem, seed)
+            self._load(case.inputs)
+            judged: dict[str, NDArray[Any]] = {}
+            for run in range(number, job.verifications, FRESH_INPUTS):
+                self._load({name: case.inputs[name] for name in self._outputs if name in case.inputs})
+                outputs = self._run_once(case)
+                if not all(_same_bits(judged.get(name), values) for name, values in outputs.items()):
+                    ratio = _judged(case, outputs, f"run {run + 1} of {job.verifications}, inputs of seed {seed}")
+                    largest, judged = max(largest, ratio), outputs
+        return largest
+
+    def _run_once(self, case: Case) -> dict[str, NDArray[Any]]:
+        """The outputs of one call on what is loaded. Refuses what writes behind an output."""
         self._poison_scratch()
         self._bind(case.scalars)
         self._call()
         self._session.finish()
-        outputs = {b.name: self._read_back(b) for b in self._plan.buffers if b.role is Role.OUTPUT}
-        ratio = case.error_ratio(outputs)
-        if not ratio <= 1.0:
-            raise _Refused(TrialState.WRONG_RESULT, f"error is {ratio:.3g} times its tolerance (inputs of seed {seed})")
-        return ratio
+        return {name: self._read_back(buffer) for name, buffer in self._outputs.items()}
 
     def _load(self, inputs: Mapping[str, NDArray[Any]]) -> None:
         for buffer in self._plan.buffers:
@@ -186,57 +256,35 @@ class _Runner:
 
     def _time(self, job: Job, error_ratio: float) -> Measurement:
         self._bind({})
-        once = self._sample(1)
-        fastest = max(1.0, min(once.event_ns or once.host_ns, once.host_ns))
-        calls = min(MAX_CALLS_PER_SAMPLE, max(1, math.ceil(job.min_sample_ns / fastest)))
-        wanted = 1 if fastest > job.give_up_above_ns else job.samples
-        samples: list[_Sample] = []
-        spent_ns = 0.0
-        while len(samples) < wanted and (spent_ns < PATIENCE_NS or not samples):
-            samples.append(self._sample(calls))
-            spent_ns += samples[-1].host_ns * calls
-        timer = Timer.EVENT if all(s.events_agree for s in samples) else Timer.HOST
-        times = [s.event_ns if timer is Timer.EVENT else s.host_ns for s in samples]
+        stopwatch = self._tools.stopwatch
+        timing = stopwatch.time(self._call, self._plan.launches, job)
+        reading = self._tools.sensors.read()
         return Measurement(
-            time_ns=statistics.median(times),
-            samples_ns=tuple(times),
-            calls_per_sample=calls,
-            timer=timer,
-            prepare_ns=statistics.median(s.prepare_ns for s in samples) if timer is Timer.EVENT else 0.0,
+            time_ns=statistics.median(timing.times_ns),
+            samples_ns=timing.times_ns,
+            calls_per_sample=timing.samples[0].calls,
+            timer=timing.timer,
+            prepare_ns=timing.prepare_ns,
+            launch_overhead_ns=stopwatch.overhead_ns(timing, len(self._plan.launches)),
             build_ns=self._built.build_ns,
             error_ratio=error_ratio,
             private_memory_bytes=self._built.facts.private_memory_bytes,
             kernel_work_group_limit=self._built.facts.work_group_limit,
+            clock_mhz=reading.clock_mhz,
+            temperature_c=reading.temperature_c,
         )
 
-    def _sample(self, calls: int) -> "_Sample":
-        """Times of one call, as the mean of `calls` calls in a row."""
-        start = time.perf_counter_ns()
-        events = [self._call() for _ in range(calls)]
-        self._session.finish()
-        host_ns = (time.perf_counter_ns() - start) / calls
-        per_launch = [sum(event_ns(call[i]) for call in events) / calls for i in range(len(self._plan.launches))]
-        prepare = sum(t for t, launch in zip(per_launch, self._plan.launches, strict=True) if launch.prepares)
-        return _Sample(host_ns=host_ns, event_ns=sum(per_launch), prepare_ns=prepare)
+
+def _judged(case: Case, outputs: Mapping[str, NDArray[Any]], on: str) -> float:
+    """Error over tolerance. Refuses what is wrong."""
+    ratio = case.error_ratio(outputs)
+    if not ratio <= 1.0:
+        raise _Refused(TrialState.WRONG_RESULT, f"error is {ratio:.3g} times its tolerance ({on})")
+    return ratio
 
 
-@dataclass(frozen=True, kw_only=True)
-class _Sample:
-    """Times of one call, nanoseconds, by the host's clock and by the device's events."""
-
-    host_ns: float
-    event_ns: float
-    prepare_ns: float
-
-    LONG_NS = 1_000_000.0
-    """Above this, launch overhead cannot explain events far shorter than the host saw."""
-
-    @property
-    def events_agree(self) -> bool:
-        """Whether events are to be believed: never longer than the host saw, and not far shorter for long calls."""
-        if self.event_ns <= 0 or self.event_ns > 1.05 * self.host_ns + 2_000:
-            return False
-        return self.host_ns < self.LONG_NS or self.event_ns > 0.5 * self.host_ns
+def _same_bits(one: NDArray[Any] | None, other: NDArray[Any]) -> bool:
+    return one is not None and np.array_equal(one.view(np.uint8), other.view(np.uint8))
 
 
 def _with_canary(buffer: Buffer) -> Buffer:

@@ -1,0 +1,46 @@
+"""Calibrating a device's clocks in a child process: a device that hangs or crashes at it harms nobody."""
+
+import sys
+from collections.abc import Callable, Sequence
+
+from autotune import child
+from autotune.errors import AutotuneError, WorkerError
+from autotune.trial import Calibration
+
+LIMIT_S = 20.0
+CALIBRATOR = (sys.executable, "-m", "autotune.calibrating")
+"""Starts a child process that calibrates."""
+
+
+def try_calibration(
+    selector: str, limit_s: float = LIMIT_S, command: Sequence[str] = CALIBRATOR
+) -> Calibration | str:
+    """The calibration of a device, or in a few words why there is none. `selector` is ``platform:device``."""
+    with child.Child(command) as calibrator:
+        try:
+            answer = calibrator.ask(selector, {"calibration": limit_s})
+        except WorkerError as error:
+            return error.message
+    return answer.message if isinstance(answer, child.Loss) else answer
+
+
+def serve() -> None:
+    """The child: calibrate until the input ends."""
+
+    def calibrate_one(selector: str, entering: Callable[[str], None]) -> Calibration:
+        entering("calibration")
+        from autotune.device.clocks import calibrate
+        from autotune.device.session import Session
+
+        try:
+            return calibrate(Session(selector))
+        except AutotuneError:
+            raise
+        except Exception as error:  # drivers raise what they like, and the parent wants to know
+            raise WorkerError(f"{type(error).__name__}: {error}") from error
+
+    child.serve(calibrate_one)
+
+
+if __name__ == "__main__":
+    serve()

@@ -1,0 +1,104 @@
+"""The commands `autotune verify` and `autotune status`: whether what is tuned still holds, and what there is."""
+
+import argparse
+import shlex
+import sys
+from typing import TYPE_CHECKING
+
+from autotune.cli.devices import named_device
+from autotune.cli.output import plain_overview, plain_recheck, print_json, standard_error, tell
+from autotune.cli.run import STOPPED, Interrupts, read_requests
+from autotune.errors import AutotuneError, UsageError
+from autotune.family import find_family
+
+if TYPE_CHECKING:
+    from autotune.search.overview import Overview
+    from autotune.search.rechecking import Recheck
+    from autotune.store import Store
+    from autotune.trial import Winner
+
+FAILED = 1
+"""Exit status when a winner did not run right any more, whatever has taken over."""
+
+
+def verify_command(options: argparse.Namespace) -> int:
+    from autotune.device.discovery import discover, select
+    from autotune.display import rechecking
+    from autotune.search.rechecking import recheck
+    from autotune.store import Store
+
+    device = select(options.device, discover())
+    with (
+        Store.open(options.db) as store,
+        Interrupts("the running trial") as interrupts,
+        rechecking(standard_error(), is_quiet=options.quiet) as listener,
+    ):
+        winners = _wanted(options, store, device.slug)
+        found = recheck(device, winners, store, listener, should_stop=lambda: interrupts.are_requested)
+    return _report(options, found, was_stopped=interrupts.are_requested)
+
+
+def _wanted(options: argparse.Namespace, store: "Store", slug: str) -> "list[Winner]":
+    """The winners to verify. Raises UsageError when there are none."""
+    if not (options.shape or options.shapes):
+        winners = store.best(slug, options.family)
+        if not winners:
+            raise UsageError(f"nothing is tuned for {slug}", hint=f"autotune run --device {slug}")
+        return winners
+    tuned = {winner.problem: winner for winner in store.best(slug)}
+    problem_type = find_family(options.family or "gemm").problem_type
+    wanted = [request.problem for request in read_requests(problem_type, options.shape, options.shapes)]
+    missing = [problem.label for problem in wanted if problem not in tuned]
+    if missing:
+        raise UsageError(f"not tuned for {slug}: {', '.join(missing[:5])}", hint="autotune status tells what is")
+    return [tuned[problem] for problem in wanted]
+
+
+def _report(options: argparse.Namespace, found: "list[Recheck]", *, was_stopped: bool) -> int:
+    from autotune.display import print_rechecks
+    from autotune.search.rechecking import Standing
+
+    if options.json:
+        print_json([plain_recheck(one) for one in found])
+    else:
+        print_rechecks(found, sys.stdout)
+    if was_stopped:
+        tell("stopped; what was verified is kept. To verify all, run the same command again:")
+        tell(f"  {shlex.join(['autotune', *options.arguments])}")
+        return STOPPED
+    lost = [one.before.problem.label for one in found if one.after is None]
+    if lost:
+        raise AutotuneError(f"no configuration runs right for {', '.join(lost[:5])}", hint="autotune run may find one")
+    return FAILED if any(one.standing is Standing.FAILED for one in found) else 0
+
+
+def status_command(options: argparse.Namespace) -> int:
+    from autotune.search.overview import survey
+    from autotune.store import Store
+
+    with Store.open(options.db, read_only=True) as store:
+        slug = named_device(options.device, store.devices()).slug if options.device else None
+        found = [overview for overview in survey(store, _drivers()) if slug in (None, overview.device)]
+    if slug and not found:
+        tell(f"nothing is stored for {slug}")
+    return _print(options, found)
+
+
+def _drivers() -> dict[str, str]:
+    """Drivers of this machine's devices by slug; a machine without any may still ask what a database holds."""
+    from autotune.device.discovery import discover
+
+    try:
+        return {device.slug: device.driver for device in discover()}
+    except AutotuneError:
+        return {}
+
+
+def _print(options: argparse.Namespace, found: "list[Overview]") -> int:
+    from autotune.display import print_overviews
+
+    if options.json:
+        print_json([plain_overview(overview) for overview in found])
+    else:
+        print_overviews(found, sys.stdout)
+    return 0

@@ -1,0 +1,179 @@
+"""Clock and temperature of a device, where the system tells: files of Linux and Android, and NVIDIA's library.
+
+Which files there are is found once; a reading then takes a few microseconds a file, and never fails.
+"""
+
+import contextlib
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+_MOST_CPU_FILES = 4
+"""A processor may have hundreds of cores; some of them tell enough."""
+
+_CPU_ZONES = ("x86_pkg_temp", "cpu", "soc", "bigcore", "littlecore", "tctl", "acpitz")
+_GPU_ZONES = ("gpu", "mali", "kgsl")
+_CPU_CHIPS = ("coretemp", "k10temp", "zenpower", "cpu_thermal")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Whereabouts:
+    """What tells the sensors of a device from those of others."""
+
+    vendor: str = ""
+    name: str = ""
+    is_cpu: bool = False
+    pci_address: str = ""
+    """Such as ``00000000:1b:00.0``; empty where the driver does not tell."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Reading:
+    """None where the system does not tell."""
+
+    clock_mhz: float | None = None
+    temperature_c: float | None = None
+
+
+Source = Callable[[], float]
+"""Reads one number; may raise anything."""
+
+
+class Sensors:
+    """The sensors of one device."""
+
+    def __init__(self, clocks: Iterable[Source] = (), temperatures: Iterable[Source] = ()) -> None:
+        self._clocks = list(clocks)
+        self._temperatures = list(temperatures)
+
+    def read(self) -> Reading:
+        """The fastest of its clocks and the hottest of its places."""
+        return Reading(clock_mhz=_highest(self._clocks), temperature_c=_highest(self._temperatures))
+
+
+def find_sensors(device: Whereabouts, root: Path = Path("/")) -> Sensors:
+    """What there is for a device; `root` is where the system's files begin."""
+    vendor = f"{device.vendor} {device.name}".lower()
+    if device.is_cpu:
+        clocks, temperatures = _processor(root)
+    elif "nvidia" in vendor:
+        clocks, temperatures = _nvidia(device.pci_address)
+    elif "qualcomm" in vendor or "adreno" in vendor:
+        clocks, temperatures = _adreno(root)
+    elif "amd" in vendor or "advanced micro" in vendor:
+        clocks, temperatures = _amd(root)
+    else:
+        clocks, temperatures = _device_tree_gpu(root)
+    return Sensors(clocks, temperatures)
+
+
+_Found = tuple[list[Source], list[Source]]
+
+
+def _processor(root: Path) -> _Found:
+    files = root.glob("sys/devices/system/cpu/cpu[0-9]*/cpufreq/scaling_cur_freq")
+    clocks = [_file(path, 1e-3) for path in sorted(files)[:_MOST_CPU_FILES]]
+    return clocks, _zones(root, _CPU_ZONES) or _chips(root, _CPU_CHIPS)
+
+
+def _adreno(root: Path) -> _Found:
+    """Qualcomm's driver (kgsl), else Mesa's, which Linux treats like any other device."""
+    folder = root / "sys/class/kgsl/kgsl-3d0"
+    clocks = _first_readable(
+        [
+            _file(folder / "gpuclk", 1e-6),
+            _file(folder / "clock_mhz", 1.0),
+            _file(folder / "devfreq/cur_freq", 1e-6),
+        ]
+    )
+    temperatures = _first_readable([_file(folder / "temp", 1e-3)])
+    others = _device_tree_gpu(root)
+    return clocks or others[0], temperatures or others[1]
+
+
+def _amd(root: Path) -> _Found:
+    folders = sorted(root.glob("sys/class/drm/card[0-9]*/device/hwmon/hwmon*"))
+    clocks = [_file(folder / "freq1_input", 1e-6) for folder in folders]
+    temperatures = [_file(folder / "temp1_input", 1e-3) for folder in folders]
+    return _first_readable(clocks), _first_readable(temperatures)
+
+
+def _device_tree_gpu(root: Path) -> _Found:
+    """GPUs of boards and phones (Mali and others) by devfreq, Intel's by its own file."""
+    clocks = [
+        _file(path / "cur_freq", 1e-6)
+        for path in sorted(root.glob("sys/class/devfreq/*"))
+        if any(word in path.name.lower() for word in ("gpu", "mali", "kgsl", "3d"))
+    ]
+    clocks += [_file(path, 1.0) for path in sorted(root.glob("sys/class/drm/card[0-9]*/gt_act_freq_mhz"))]
+    return _first_readable(clocks), _zones(root, _GPU_ZONES)
+
+
+def _zones(root: Path, words: tuple[str, ...]) -> list[Source]:
+    """Thermal zones whose type begins with one of the words."""
+    found = []
+    for folder in sorted(root.glob("sys/class/thermal/thermal_zone*")):
+        if _text(folder / "type").lower().startswith(words):
+            found.append(_file(folder / "temp", 1e-3))
+    return [source for source in found if _reads(source)][:_MOST_CPU_FILES]
+
+
+def _chips(root: Path, names: tuple[str, ...]) -> list[Source]:
+    """Temperatures of hardware monitors of these names."""
+    folders = [f for f in sorted(root.glob("sys/class/hwmon/hwmon*")) if _text(f / "name").lower() in names]
+    return [source for folder in folders if _reads(source := _file(folder / "temp1_input", 1e-3))]
+
+
+def _nvidia(pci_address: str) -> _Found:
+    """NVIDIA's management library; none where nvidia-ml-py or the library is missing, or the device is unknown."""
+    try:
+        import pynvml
+
+        pynvml.nvmlInit()
+        handle = _nvml_handle(pynvml, pci_address)
+    except Exception:  # noqa: BLE001 - a sensor that is missing is no trouble
+        return [], []
+    if handle is None:
+        return [], []
+    clock: Source = lambda: float(pynvml.nvmlDeviceGetClockInfo(handle, pynvml.NVML_CLOCK_SM))  # noqa: E731
+    heat: Source = lambda: float(pynvml.nvmlDeviceGetTemperature(handle, pynvml.NVML_TEMPERATURE_GPU))  # noqa: E731
+    return _first_readable([clock]), _first_readable([heat])
+
+
+def _nvml_handle(pynvml: Any, pci_address: str) -> Any:
+    """The device at an address; without one, the only device there is."""
+    if pci_address:
+        return pynvml.nvmlDeviceGetHandleByPciBusId(pci_address.encode())
+    return pynvml.nvmlDeviceGetHandleByIndex(0) if pynvml.nvmlDeviceGetCount() == 1 else None
+
+
+def _file(path: Path, factor: float) -> Source:
+    return lambda: float(path.read_text(encoding="ascii", errors="replace").split()[0]) * factor
+
+
+def _text(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8", errors="replace").strip()
+    except OSError:
+        return ""
+
+
+def _first_readable(sources: Iterable[Source]) -> list[Source]:
+    return next(([source] for source in sources if _reads(source)), [])
+
+
+def _reads(source: Source) -> bool:
+    return any(True for _ in _values([source]))
+
+
+def _highest(sources: Iterable[Source]) -> float | None:
+    return max(_values(sources), default=None)
+
+
+def _values(sources: Iterable[Source]) -> Iterator[float]:
+    """The numbers that can be read; a sensor that is switched off tells 0 or less."""
+    for source in sources:
+        with contextlib.suppress(Exception):
+            if (value := source()) > 0:
+                yield value

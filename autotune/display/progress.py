@@ -1,0 +1,266 @@
+"""The progress of a run, of building and of verifying: a live line on a terminal, else plain lines."""
+
+import time
+from abc import ABC, abstractmethod
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import IO, TYPE_CHECKING, Any
+
+from rich.live import Live
+from rich.text import Text
+
+from autotune.display.console import console_on
+from autotune.display.words import (
+    drift_text,
+    duration_text,
+    failures_text,
+    rate_text,
+    recheck_text,
+    time_text,
+    verdict_text,
+)
+from autotune.trial import Request, Trial, TrialState, Winner
+
+if TYPE_CHECKING:
+    from autotune.compiling import Progress
+    from autotune.search import Budget, Listener, Outcome
+    from autotune.search.rechecking import Recheck, RecheckListener
+
+PLAIN_LINE_EVERY_S = 10.0
+
+
+class _Progress(ABC):
+    """A search.Listener that keeps what there is to tell; subclasses say when and how."""
+
+    def __init__(self, budget: "Budget", clock: Callable[[], float] = time.monotonic) -> None:
+        self._budget = budget
+        self._clock = clock
+        self._started = clock()
+        self._total = 1
+        self._number = 0
+        self._all_trials = 0
+        self._begin(Request, 0)
+
+    def _begin(self, request: Any, resumed: int) -> None:
+        self._request = request
+        self._resumed = resumed
+        self._trials = 0
+        self._best_ns = float("inf")
+        self._failures: Counter[str] = Counter()
+        self._is_in_finals = False
+
+    def problem_started(self, request: Request, number: int, total: int, space_size: int, resumed: int) -> None:
+        self._begin(request, resumed)
+        self._number, self._total = number, total
+        continuing = f"; continuing: {resumed} trials stored" if resumed else ""
+        self._say(f"{self._title()}: {space_size} configurations{continuing}")
+
+    def trial_finished(self, request: Request, trial: Trial, new_trials: int, best_ns: float) -> None:  # noqa: ARG002
+        is_better = best_ns < self._best_ns
+        self._trials, self._best_ns = new_trials, best_ns
+        self._all_trials += 1
+        if trial.state is not TrialState.COMPLETE:
+            self._failures[trial.state.value] += 1
+        self._show(is_better=is_better)
+
+    def finals_started(self, request: Request, finalists: int) -> None:  # noqa: ARG002
+        self._is_in_finals = True
+        self._say(f"  finals: {finalists} configurations measured in turns")
+        self._show(is_better=False)
+
+    def device_drifted(self, request: Request, slowdown: float, rest_s: float) -> None:  # noqa: ARG002
+        rest = f"; it rests for {duration_text(rest_s)}" if rest_s else ""
+        self._say(f"  the device runs {drift_text(slowdown)}{rest}")
+
+    def problem_finished(self, outcome: "Outcome") -> None:
+        self._say(f"  {_outcome_line(outcome)}")
+
+    def _title(self) -> str:
+        label = self._request.label
+        return f"[{self._number}/{self._total}] {self._request.problem.label}" + (f" ({label})" if label else "")
+
+    def _status(self) -> str:
+        """``trial 12/60, best 85.3 GFLOP/s, 1 failed (1 timed out), 0:45 left``."""
+        limit = f"/{self._budget.trials}" if self._budget.trials else ""
+        left = self._seconds_left()
+        parts = [
+            "finals" if self._is_in_finals else f"trial {self._trials}{limit}",
+            f"best {rate_text(self._request.problem, self._best_ns)}" if self._best_ns < float("inf") else "",
+            failures_text(self._failures),
+            f"{duration_text(left)} left" if left is not None else "",
+        ]
+        return ", ".join(part for part in parts if part)
+
+    def _seconds_left(self) -> float | None:
+        """Until the budget ends, by the clock or by the pace so far, whichever comes first."""
+        elapsed = self._clock() - self._started
+        bounds = [self._budget.seconds - elapsed] if self._budget.seconds is not None else []
+        if self._budget.trials and self._all_trials and not self._is_in_finals:
+            open_problems = self._total - self._number
+            open_trials = max(0, self._budget.trials - self._trials) + open_problems * self._budget.trials
+            bounds.append(elapsed / self._all_trials * open_trials)
+        return max(0.0, min(bounds)) if bounds else None
+
+    @abstractmethod
+    def _say(self, line: str) -> None:
+        """A line that stays."""
+
+    @abstractmethod
+    def _show(self, *, is_better: bool) -> None:
+        """The state as it is now."""
+
+
+class PlainProgress(_Progress):
+    """Lines for a pipe or a log: every better trial, and one every ten seconds."""
+
+    def __init__(self, budget: "Budget", stream: IO[str], clock: Callable[[], float] = time.monotonic) -> None:
+        super().__init__(budget, clock)
+        self._stream = stream
+        self._said = clock()
+
+    def _say(self, line: str) -> None:
+        self._said = self._clock()
+        print(line, file=self._stream, flush=True)
+
+    def _show(self, *, is_better: bool) -> None:
+        if is_better or self._clock() - self._said >= PLAIN_LINE_EVERY_S:
+            self._say(f"  {self._status()}")
+
+
+class LiveProgress(_Progress):
+    """One status line, kept up to date under the lines that stay."""
+
+    def __init__(self, budget: "Budget", live: Live) -> None:
+        super().__init__(budget)
+        self._live = live
+
+    def render(self) -> Text:
+        """Drawn several times a second, so that the time left runs down during a long trial."""
+        is_running = self._number > 0
+        return Text(f"{self._title()}: {self._status()}" if is_running else "", no_wrap=True, overflow="ellipsis")
+
+    def _say(self, line: str) -> None:
+        self._live.console.print(line, soft_wrap=True)
+
+    def _show(self, *, is_better: bool) -> None:
+        if is_better:
+            self._live.refresh()
+
+
+class Silence:
+    """A search.Listener that says nothing."""
+
+    def problem_started(self, request: Request, number: int, total: int, space_size: int, resumed: int) -> None:
+        pass
+
+    def trial_finished(self, request: Request, trial: Trial, new_trials: int, best_ns: float) -> None:
+        pass
+
+    def finals_started(self, request: Request, finalists: int) -> None:
+        pass
+
+    def device_drifted(self, request: Request, slowdown: float, rest_s: float) -> None:
+        pass
+
+    def problem_finished(self, outcome: "Outcome") -> None:
+        pass
+
+
+@contextmanager
+def progress(budget: "Budget", stream: IO[str], *, is_quiet: bool) -> "Iterator[Listener]":
+    """The listener that fits where `stream` leads: live on a terminal, else plain lines."""
+    console = console_on(stream)
+    if is_quiet:
+        yield Silence()
+    elif not console.is_terminal or console.is_dumb_terminal:
+        yield PlainProgress(budget, stream)
+    else:
+        live = Live(console=console, refresh_per_second=4, transient=True, redirect_stdout=False)
+        listener = LiveProgress(budget, live)
+        live.get_renderable = listener.render  # type: ignore[method-assign]
+        with live:
+            yield listener
+
+
+@contextmanager
+def rechecking(stream: IO[str], *, is_quiet: bool) -> "Iterator[RecheckListener]":
+    """A listener for winners verified again: a line for each result, and on a terminal one for what goes on."""
+    console = console_on(stream)
+    if is_quiet:
+        yield _Rechecking(lambda _: None, lambda _: None)
+    elif not console.is_terminal or console.is_dumb_terminal:
+        yield _Rechecking(lambda _: None, lambda line: print(line, file=stream, flush=True))
+    else:
+        with Live(console=console, refresh_per_second=4, transient=True, redirect_stdout=False) as live:
+            yield _Rechecking(
+                lambda line: live.update(Text(line, no_wrap=True, overflow="ellipsis")),
+                lambda line: live.console.print(line, soft_wrap=True),
+            )
+
+
+class _Rechecking:
+    """A rechecking.RecheckListener: `show` tells what goes on, `say` is for lines that stay."""
+
+    def __init__(self, show: Callable[[str], None], say: Callable[[str], None]) -> None:
+        self._show = show
+        self._say = say
+        self._title = ""
+
+    def recheck_started(self, winner: Winner, number: int, total: int) -> None:
+        self._title = f"[{number}/{total}] {winner.problem.label}"
+        self._show(f"{self._title}: {winner.configuration.algorithm}, {time_text(winner.time_ns)} before")
+
+    def recheck_finished(self, recheck: "Recheck") -> None:
+        self._say(f"{self._title}: {recheck_text(recheck)}")
+
+
+@contextmanager
+def building(stream: IO[str], *, is_quiet: bool) -> "Iterator[Callable[[Progress], None]]":
+    """A listener for what is built: one line kept up to date on a terminal, else a line every ten seconds."""
+    console = console_on(stream)
+    if is_quiet:
+        yield lambda _: None
+    elif not console.is_terminal or console.is_dumb_terminal:
+        yield _PlainBuilding(stream).show
+    else:
+        with Live(console=console, refresh_per_second=4, transient=True, redirect_stdout=False) as live:
+            yield lambda progress: live.update(Text(building_line(progress), no_wrap=True, overflow="ellipsis"))
+
+
+class _PlainBuilding:
+    """Lines for a pipe or a log: the first of an algorithm, and one every ten seconds."""
+
+    def __init__(self, stream: IO[str], clock: Callable[[], float] = time.monotonic) -> None:
+        self._stream = stream
+        self._clock = clock
+        self._said = clock()
+
+    def show(self, progress: "Progress") -> None:
+        if not progress.seen or self._clock() - self._said >= PLAIN_LINE_EVERY_S:
+            self._said = self._clock()
+            print(building_line(progress), file=self._stream, flush=True)
+
+
+def building_line(progress: "Progress") -> str:
+    """``512x512x512 microtile: 40/1000 configurations, 12 sources built, 1 failed, 2 spill``."""
+    parts = [
+        f"{progress.seen}/{progress.configurations} configurations",
+        f"{progress.built_sources} sources built",
+        f"{progress.known_sources} known" if progress.known_sources else "",
+        f"{progress.failed_sources} failed" if progress.failed_sources else "",
+        f"{progress.spilling_sources} spill" if progress.spilling_sources else "",
+    ]
+    return f"{progress.problem.label} {progress.algorithm}: {', '.join(part for part in parts if part)}"
+
+
+def _outcome_line(outcome: "Outcome") -> str:
+    winner, trials = outcome.winner, f"{outcome.new_trials} trial{'' if outcome.new_trials == 1 else 's'}"
+    if outcome.resumed_trials:
+        trials += f" after {outcome.resumed_trials} stored"
+    failed = failures_text(outcome.failures)
+    facts = f"({trials}{', ' + failed if failed else ''})"
+    if winner is None:
+        return f"nothing ran right {facts}"
+    rate = rate_text(winner.problem, winner.time_ns)
+    return f"{winner.configuration.algorithm}: {time_text(winner.time_ns)}, {rate}, {verdict_text(winner)} {facts}"

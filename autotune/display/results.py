@@ -1,0 +1,253 @@
+"""What a command found, as tables and paragraphs."""
+
+from collections.abc import Mapping, Sequence
+from typing import IO, TYPE_CHECKING
+
+from autotune.display.console import console_on, print_pairs, print_table
+from autotune.display.words import baseline_gain_text, bytes_text, gain_text, rate_text, recheck_text, time_text
+from autotune.family import Configuration, Device, find_family
+from autotune.trial import BuildState, Calibration, Request, Timer
+
+if TYPE_CHECKING:
+    from autotune.compiling import AlgorithmReport, Report
+    from autotune.presets import Preset
+    from autotune.search import Outcome
+    from autotune.search.overview import Overview
+    from autotune.search.rechecking import Recheck
+
+
+def print_devices(
+    devices: Sequence[Device],
+    traps: Mapping[str, Sequence[str]],
+    stream: IO[str],
+    clocks: Mapping[str, Calibration | str] | None = None,
+) -> None:
+    """Every device in a paragraph; `traps` are known troubles by slug, `clocks` calibrations by selector."""
+    console = console_on(stream)
+    for number, device in enumerate(devices):
+        if number:
+            console.print()
+        console.print(f"{device.selector}  {device.slug}", style="bold", soft_wrap=True)
+        rows = _device_rows(device) + _clock_rows((clocks or {}).get(device.selector))
+        rows += [("beware", trap) for trap in traps.get(device.slug, ())]
+        print_pairs(console, rows)
+
+
+def _device_rows(device: Device) -> list[tuple[str, str]]:
+    limits = device.limits
+    images = f"up to {limits.max_image_width} x {limits.max_image_height}" if limits.has_images else "none"
+    if limits.image_pitch_alignment:
+        images += f", row pitch in steps of {limits.image_pitch_alignment} pixels"
+    sizes = ", ".join(map(str, limits.sub_group_sizes))
+    sub_groups = f"of {sizes} work-items" if sizes else "yes, sizes not told" if limits.has_sub_groups else "none"
+    kind = "dedicated" if limits.local_memory_is_dedicated else "part of global memory"
+    return [
+        ("vendor, model", ", ".join(filter(None, (device.vendor, device.model)))),
+        ("family", device.family),
+        ("name", device.name),
+        ("platform", device.platform),
+        ("version", ", ".join(filter(None, (device.version, device.opencl_c_version)))),
+        ("driver", device.driver),
+        ("compute units", str(limits.compute_units)),
+        ("work-group", f"up to {limits.max_work_group_size} work-items"),
+        ("local memory", f"{bytes_text(limits.local_memory_bytes)}, {kind}"),
+        (
+            "global memory",
+            f"{bytes_text(limits.global_memory_bytes)}, {bytes_text(limits.max_allocation_bytes)} at once"
+            + (", shared with the host" if limits.shares_host_memory else ""),
+        ),
+        ("images", images),
+        ("sub-groups", sub_groups),
+    ]
+
+
+def _clock_rows(calibration: Calibration | str | None) -> list[tuple[str, str]]:
+    if calibration is None or isinstance(calibration, str):
+        return [("timer", f"not calibrated: {calibration}")] if calibration else []
+    is_event = calibration.timer is Timer.EVENT
+    told = f", said to be {time_text(calibration.told_tick_ns)}" if calibration.told_tick_ns else ""
+    timer = f"events, a tick is {time_text(calibration.tick_ns)} at most{told}"
+    overhead, latency = time_text(calibration.launch_overhead_ns), time_text(calibration.launch_latency_ns)
+    return [
+        ("timer", timer if is_event else f"the host's clock, since {calibration.reason}"),
+        ("launch", f"{overhead} each in a row, {latency} until the end of one is known"),
+    ]
+
+
+def print_outcomes(outcomes: "Sequence[Outcome]", stream: IO[str]) -> None:
+    """The table of a run; for several requests the time of all calls before and after, for one all parameters."""
+    if not outcomes:
+        return
+    console = console_on(stream)
+    columns = (
+        "shape", "calls", "winner", "time", "rate", "over default", _over_baseline(outcomes), "samples", "checked",
+        "from",
+    )  # fmt: skip
+    rows = [_outcome_row(outcome) for outcome in outcomes]
+    hidden = {name for name, values in zip(columns, zip(*rows, strict=True), strict=True) if not any(values)}
+    print_table(console, columns, rows, hidden=hidden)
+    winners = [outcome.winner for outcome in outcomes if outcome.winner]
+    if len(outcomes) == 1 and winners:
+        console.print(str(winners[0].configuration), soft_wrap=True)
+    elif winners:
+        console.print(total_text(outcomes), soft_wrap=True)
+
+
+def _over_baseline(outcomes: "Sequence[Outcome]") -> str:
+    """``over naive``; ``over baseline`` for several families whose plainest kernels have different names."""
+    families = {outcome.request.problem.family for outcome in outcomes}
+    names = {find_family(family).baseline.algorithm for family in families}
+    return f"over {names.pop() if len(names) == 1 else 'baseline'}"
+
+
+def _outcome_row(outcome: "Outcome") -> tuple[str, ...]:
+    request, winner = outcome.request, outcome.winner
+    name = request.problem.label, str(request.calls)
+    if winner is None:
+        return (*name, "none", "-", "-", "-", "-", "", "", request.label)
+    return (
+        *name,
+        winner.configuration.algorithm,
+        time_text(winner.time_ns),
+        rate_text(winner.problem, winner.time_ns),
+        gain_text(winner),
+        baseline_gain_text(winner),
+        str(winner.samples) if winner.is_final else "",
+        str(winner.verifications) if winner.verifications else "",
+        request.label,
+    )
+
+
+def print_rechecks(rechecks: "Sequence[Recheck]", stream: IO[str]) -> None:
+    """The table of winners verified again; below it how those failed that did."""
+    if not rechecks:
+        return
+    console = console_on(stream)
+    columns = ("shape", "winner", "before", "now", "over default", "samples", "checked", "result")
+    print_table(console, columns, [_recheck_row(recheck) for recheck in rechecks])
+    for recheck in rechecks:
+        if recheck.message:
+            console.print(f"{recheck.before.problem.label}: {recheck.before.configuration}", soft_wrap=True)
+            console.print(f"  {recheck.message}", soft_wrap=True)
+
+
+def _recheck_row(recheck: "Recheck") -> tuple[str, ...]:
+    before, after = recheck.before, recheck.after
+    name, time_before = before.problem.label, time_text(before.time_ns)
+    if after is None:
+        return (name, before.configuration.algorithm, time_before, "-", "-", "", "", recheck_text(recheck))
+    return (
+        name,
+        after.configuration.algorithm,
+        time_before,
+        time_text(after.time_ns),
+        gain_text(after),
+        str(after.samples),
+        str(after.verifications),
+        recheck_text(recheck),
+    )
+
+
+def print_overviews(overviews: "Sequence[Overview]", stream: IO[str]) -> None:
+    """Every device in a paragraph."""
+    console = console_on(stream)
+    for number, overview in enumerate(overviews):
+        if number:
+            console.print()
+        console.print(overview.device, style="bold", soft_wrap=True)
+        print_pairs(console, _overview_rows(overview))
+
+
+def _overview_rows(overview: "Overview") -> list[tuple[str, str]]:
+    problems = f"{overview.problems} problem{'' if overview.problems == 1 else 's'}"
+    return [
+        ("driver", overview.driver),
+        ("tuned", problems + _counts(overview.verdicts)),
+        ("out of date", str(overview.stale_problems) + _counts(overview.stale, "{} measured with another {}")),
+        ("last measured", overview.last_measured or "never"),
+        ("trials", str(sum(overview.trials.values())) + _counts(overview.trials)),
+        *((word, str(count)) for word, count in overview.set_aside.items()),
+    ]
+
+
+def _counts(counts: Mapping[str, int], form: str = "{} {}") -> str:
+    told = ", ".join(form.format(count, word) for word, count in counts.items() if count)
+    return f": {told}" if told else ""
+
+
+def total_ns(outcomes: "Sequence[Outcome]") -> tuple[float, float]:
+    """Time of all calls of the requests that have a winner: with the defaults, and tuned."""
+    won = [(outcome.request.calls, outcome.winner) for outcome in outcomes if outcome.winner]
+    return sum(calls * w.default_ns for calls, w in won), sum(calls * w.time_ns for calls, w in won)
+
+
+def total_text(outcomes: "Sequence[Outcome]") -> str:
+    before, after = total_ns(outcomes)
+    won = [outcome for outcome in outcomes if outcome.winner]
+    calls = sum(outcome.request.calls for outcome in won)
+    without = len(outcomes) - len(won)
+    left_out = f"; {without} of {len(outcomes)} shapes have no winner and are not counted" if without else ""
+    return (
+        f"total of {calls} calls: {time_text(before)} before (default), {time_text(after)} after: "
+        f"{before / after:.3g}x{left_out}"
+    )
+
+
+def print_compilations(reports: "Sequence[Report]", stream: IO[str]) -> None:
+    """For each problem a table with a line for each algorithm, then compilers' complaints and spills."""
+    console = console_on(stream)
+    columns = (
+        "algorithm", "space", "configurations", "sources", "built", "failed", "spilling", "limited", "build", "code",
+    )  # fmt: skip
+    for report in reports:
+        console.print(f"{report.device.slug}, driver {report.device.driver}: {report.problem.label}", soft_wrap=True)
+        print_table(console, columns, [_compilation_row(algorithm) for algorithm in report.algorithms])
+        for algorithm in report.algorithms:
+            for message, count in algorithm.messages:
+                console.print(f"{algorithm.algorithm}: {count} failed: {message}", soft_wrap=True)
+            sizes = ", ".join(f"{n} up to {bytes_text(size)}" for size, n in algorithm.private_memory.items())
+            if sizes:
+                console.print(f"{algorithm.algorithm}: private memory: {sizes}", soft_wrap=True)
+
+
+def _compilation_row(algorithm: "AlgorithmReport") -> tuple[str, ...]:
+    failed = {state.value: n for state, n in algorithm.states.items() if state is not BuildState.BUILT and n}
+    build, code = algorithm.build_ns, algorithm.binary_bytes
+    return (
+        algorithm.algorithm,
+        str(algorithm.space),
+        str(algorithm.configurations),
+        str(algorithm.sources),
+        str(algorithm.states[BuildState.BUILT]),
+        ", ".join(f"{n} {state}" for state, n in failed.items()) or "0",
+        str(algorithm.spilling),
+        str(algorithm.limited),
+        f"{time_text(build.median)}, at most {time_text(build.most)}" if build else "-",
+        f"{bytes_text(round(code.median))}, at most {bytes_text(round(code.most))}" if code else "-",
+    )
+
+
+def print_configuration(configuration: Configuration, facts: Sequence[tuple[str, str]], stream: IO[str]) -> None:
+    """What a lookup found: `facts` first, then one parameter a line."""
+    console = console_on(stream)
+    print_pairs(console, [*facts, ("algorithm", configuration.algorithm)])
+    print_pairs(console, [(f"  {name}", str(value)) for name, value in configuration.values])
+
+
+def print_presets(presets: "Sequence[tuple[Preset, Sequence[Request]]]", stream: IO[str]) -> None:
+    rows = [
+        (
+            preset.name,
+            str(len(requests)),
+            str(sum(request.calls for request in requests)),
+            f"{sum(request.calls * request.problem.flops for request in requests) / 1e9:.3f}",
+            preset.meaning,
+        )
+        for preset, requests in presets
+    ]
+    print_table(console_on(stream), ("preset", "shapes", "calls", "GFLOP", "what it is"), rows)
+
+
+def print_requests(requests: Sequence[Request], stream: IO[str]) -> None:
+    rows = [(request.problem.label, str(request.calls), request.label) for request in requests]
+    print_table(console_on(stream), ("shape", "calls", "from"), rows)

@@ -1,0 +1,93 @@
+"""Numbers and facts in words for people."""
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from autotune.family import Problem
+from autotune.trial import Verdict, Winner
+
+if TYPE_CHECKING:
+    from autotune.search.rechecking import Recheck
+
+
+def time_text(time_ns: float) -> str:
+    """Four digits and a unit: ``12.34 us``."""
+    for unit, size in (("s", 1e9), ("ms", 1e6), ("us", 1e3)):
+        if time_ns >= size:
+            return f"{time_ns / size:.4g} {unit}"
+    return f"{time_ns:.4g} ns"
+
+
+def rate_text(problem: Problem, time_ns: float) -> str:
+    """Four digits and a unit: GFLOP/s, or GB/s where there is less than one operation for each byte moved."""
+    if problem.flops < problem.bytes_moved:
+        return f"{problem.bytes_moved / time_ns:.4g} GB/s"
+    return f"{problem.flops / time_ns:.4g} GFLOP/s"
+
+
+def duration_text(seconds: float) -> str:
+    """Whole seconds: ``1:23`` or ``1:02:03``."""
+    minutes, rest = divmod(max(0, round(seconds)), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
+
+
+def bytes_text(size: int) -> str:
+    for unit, bound in (("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10)):
+        if size >= bound:
+            return f"{size / bound:.4g} {unit}"
+    return f"{size} bytes"
+
+
+def failures_text(failures: Mapping[str, int]) -> str:
+    """``3 failed (2 compile failed, 1 timed out)``; empty when none did."""
+    kinds = ", ".join(f"{count} {state}" for state, count in failures.items() if count)
+    return f"{sum(failures.values())} failed ({kinds})" if kinds else ""
+
+
+def gain_text(winner: Winner) -> str:
+    """Gain over the default, with its interval where finals have confirmed it."""
+    if winner.verdict is Verdict.TIE:
+        return "1x (a tie: the default stays)"
+    if winner.verdict is Verdict.DEFAULT_FAILED:
+        return "- (the default fails)"
+    if winner.is_default:
+        return "1x (the default)"
+    if not winner.is_final:
+        return f"{winner.gain_over_default:.3g}x (provisional)"
+    return f"{winner.gain_over_default:.3g}x ({winner.gain_low:.3g} to {winner.gain_high:.3g})"
+
+
+def verdict_text(winner: Winner) -> str:
+    """``1.7x (1.6 to 1.8) over the default``, ``a tie, the default stays``."""
+    if winner.verdict is Verdict.TIE:
+        return "a tie, the default stays"
+    if winner.verdict is Verdict.DEFAULT_FAILED:
+        return "the default fails"
+    return "the default stays" if winner.is_default else f"{gain_text(winner)} over the default"
+
+
+def drift_text(slowdown: float) -> str:
+    """``1.4 times slower than at the start: times are corrected``."""
+    if slowdown == 1:
+        return "as fast as at the start again"
+    how = f"{slowdown:.3g} times slower" if slowdown > 1 else f"{1 / slowdown:.3g} times faster"
+    return f"{how} than at the start: times are corrected"
+
+
+def baseline_gain_text(winner: Winner) -> str:
+    return f"{winner.gain_over_baseline:.3g}x" if winner.gain_over_baseline else "-"
+
+
+def recheck_text(recheck: "Recheck") -> str:
+    """``still holds``, ``slower: 1.2 times the time of before``, ``failed: microtile takes over``."""
+    from autotune.search.rechecking import Standing
+
+    word, after = recheck.standing.value, recheck.after
+    if recheck.standing is Standing.HOLDS:
+        return word
+    if recheck.standing is Standing.SLOWER:
+        return f"{word}: {recheck.slower_by:.3g} times the time of before"
+    if after is None:
+        return f"{word}: nothing takes over"
+    return f"{word}: {'the default' if after.is_default else after.configuration.algorithm} takes over"

@@ -1,0 +1,163 @@
+"""Samples of a call, each far longer than the tick of its timer, by the device's events or by the host's clock.
+
+All times of a device come from one timer, so that they can be compared: once its events have been found wrong, in the
+calibration or in a trial, the host's clock times everything that follows.
+"""
+
+import math
+import statistics
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from time import perf_counter_ns
+from typing import Any
+
+from autotune.device.session import Session, event_ns
+from autotune.family import Launch
+from autotune.trial import Calibration, Job, Timer
+
+MAX_CALLS_PER_SAMPLE = 2000
+PATIENCE_NS = 4e9
+"""Sampling ends early when it has taken this long."""
+TICKS = 1000
+"""Least length of a sample by events."""
+LATENCIES = 50
+"""Least length of a sample by the host's clock, in times of what it takes to know that a launch has ended."""
+CONVINCING_NS = 50e6
+"""Length of a sample that decides whether events tell too little: the host is never that late to see an end."""
+HEADROOM = 1.25
+"""A sample is planned this much longer than the least, since its first call was the slowest."""
+
+Call = Callable[[], Sequence[Any]]
+"""Enqueues all launches of a plan, in order; their events."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sample:
+    """Times of one call, nanoseconds, by the host's clock and by the device's events; the mean of `calls` calls."""
+
+    calls: int
+    host_ns: float
+    event_ns: float
+    """0 where events were not asked."""
+    prepare_ns: float
+
+    LONG_NS = 1_000_000.0
+    """Above this, launch overhead cannot explain events far shorter than the host saw."""
+
+    @property
+    def is_possible(self) -> bool:
+        """Whether events tell a time above zero that is no longer than the host saw."""
+        return 0 < self.event_ns <= 1.05 * self.host_ns + 2_000
+
+    @property
+    def is_too_short(self) -> bool:
+        """Whether events tell far less than the host saw of a long call; the host may just have been disturbed."""
+        return self.host_ns >= self.LONG_NS and self.event_ns <= 0.5 * self.host_ns
+
+    def by(self, timer: Timer) -> float:
+        """Time of a call; the host's where events tell none."""
+        return self.event_ns if timer is Timer.EVENT and self.is_possible else self.host_ns
+
+
+@dataclass(frozen=True, kw_only=True)
+class Timing:
+    """The samples of one trial, all by one timer."""
+
+    samples: tuple[Sample, ...]
+    timer: Timer
+
+    @property
+    def is_impossible(self) -> bool:
+        """Whether half of its events or more are."""
+        possible = sum(sample.is_possible for sample in self.samples)
+        return self.timer is Timer.EVENT and 2 * possible <= len(self.samples)
+
+    @property
+    def is_too_short(self) -> bool:
+        return self.timer is Timer.EVENT and all(sample.is_too_short for sample in self.samples)
+
+    @property
+    def times_ns(self) -> tuple[float, ...]:
+        return tuple(s.by(self.timer) for s in self._sound)
+
+    @property
+    def prepare_ns(self) -> float:
+        """0 by the host's clock, which cannot tell launches apart."""
+        return statistics.median(s.prepare_ns for s in self._sound) if self.timer is Timer.EVENT else 0.0
+
+    @property
+    def beside_ns(self) -> float:
+        """What a call took by the host's clock beside its kernels."""
+        return max(0.0, statistics.median(s.host_ns - s.event_ns for s in self._sound))
+
+    @property
+    def _sound(self) -> list[Sample]:
+        return [s for s in self.samples if self.timer is Timer.HOST or s.is_possible]
+
+
+class Stopwatch:
+    """Times calls on one device."""
+
+    def __init__(self, session: Session, calibration: Calibration) -> None:
+        self._session = session
+        self._calibration = calibration
+        self.timer = calibration.timer
+
+    def time(self, call: Call, launches: Sequence[Launch], job: Job) -> Timing:
+        """Samples of a call. Events that cannot be true make the device's timer the host's clock."""
+        timer = Timer.HOST if job.timer is Timer.HOST else self.timer
+        timing = self._time(call, launches, job, timer)
+        if timing.is_impossible:
+            timing = self._time(call, launches, job, timer)
+        if timing.is_impossible or (timing.is_too_short and self._stays_too_short(call, launches, timing)):
+            self.timer = Timer.HOST
+            timing = self._time(call, launches, job, Timer.HOST)
+        return timing
+
+    def _stays_too_short(self, call: Call, launches: Sequence[Launch], timing: Timing) -> bool:
+        """Whether events tell too little in long samples too, which other work on the host does not explain."""
+        last = timing.samples[-1]
+        calls = math.ceil(CONVINCING_NS / max(last.event_ns, last.host_ns / 10))
+        calls = min(MAX_CALLS_PER_SAMPLE, max(1, calls))
+        return all(self._sample(call, launches, calls, Timer.EVENT).is_too_short for _ in range(3))
+
+    def overhead_ns(self, timing: Timing, launches: int) -> float:
+        """See Measurement.launch_overhead_ns; `launches` are those of a call."""
+        if timing.timer is Timer.EVENT:
+            return timing.beside_ns
+        return min(launches * self._calibration.launch_overhead_ns, statistics.median(timing.times_ns))
+
+    def _time(self, call: Call, launches: Sequence[Launch], job: Job, timer: Timer) -> Timing:
+        first = self._long_sample(call, launches, job, timer)
+        if first.by(timer) > job.give_up_above_ns:
+            return Timing(samples=(first,), timer=timer)
+        samples = [first] if first.calls > 1 else []  # a single call was the first ever, and slow for that
+        spent_ns = 0.0
+        while len(samples) < job.samples and (spent_ns < PATIENCE_NS or not samples):
+            samples.append(self._sample(call, launches, first.calls, timer))
+            spent_ns += samples[-1].host_ns * first.calls
+        return Timing(samples=tuple(samples), timer=timer)
+
+    def _long_sample(self, call: Call, launches: Sequence[Launch], job: Job, timer: Timer) -> Sample:
+        """The first sample that is long enough for the timer; its number of calls serves for the others too."""
+        noise_ns = TICKS * self._calibration.tick_ns
+        if timer is Timer.HOST:
+            noise_ns = LATENCIES * self._calibration.launch_latency_ns
+        least_ns = max(job.min_sample_ns, noise_ns)
+        sample = self._sample(call, launches, 1, timer)
+        while sample.calls * sample.by(timer) < least_ns and sample.calls < MAX_CALLS_PER_SAMPLE:
+            fitting = math.ceil(HEADROOM * least_ns / max(1.0, sample.by(timer)))
+            calls = min(MAX_CALLS_PER_SAMPLE, max(2 * sample.calls, fitting))
+            sample = self._sample(call, launches, calls, timer)
+        return sample
+
+    def _sample(self, call: Call, launches: Sequence[Launch], calls: int, timer: Timer) -> Sample:
+        start = perf_counter_ns()
+        events = [call() for _ in range(calls)]
+        self._session.finish()
+        host_ns = (perf_counter_ns() - start) / calls
+        if timer is Timer.HOST:
+            return Sample(calls=calls, host_ns=host_ns, event_ns=0.0, prepare_ns=0.0)
+        per_launch = [sum(event_ns(of_call[i]) for of_call in events) / calls for i in range(len(launches))]
+        prepare_ns = sum(ns for ns, launch in zip(per_launch, launches, strict=True) if launch.prepares)
+        return Sample(calls=calls, host_ns=host_ns, event_ns=sum(per_launch), prepare_ns=prepare_ns)

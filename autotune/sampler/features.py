@@ -1,0 +1,266 @@
+"""A search space as numbers: what a model of run times sees of each configuration, and who its neighbours are.
+
+Nothing here knows a kernel. Parameters count by their logarithm, and a little by each value for itself, since one may
+stand out. Products and ratios of any two of them, which is what work-items in a group, outputs of a work-item or tiles
+of local memory are, come from the logarithms by adding and subtracting; a family's own features are added. All are
+scaled by how much they vary over the space.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from autotune.family import Configuration, Parameter
+from autotune.space import SearchSpace
+
+Matrix = NDArray[np.float64]
+Rows = NDArray[np.int64]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Group:
+    """Columns that share a prior: how much of the distance between two configurations they are thought to make."""
+
+    columns: NDArray[np.intp]
+    weight: float
+
+
+class Features:
+    """Numbers of mean 0 and deviation 1 over the space for each configuration, computed for the rows asked for."""
+
+    SAMPLE = 4096
+    """Configurations from which mean and deviation of a feature are taken."""
+    KEPT_NUMBERS = 6_000_000
+    """A table of features up to this size is kept whole."""
+    RARE = 0.35
+    """Deviation below which the column of a rare value is not scaled up to the others."""
+    MAIN_WEIGHT, VALUE_WEIGHT, DERIVED_WEIGHT = 1.0, 0.03, 0.5
+    """Single values count for little unless they prove to: with much, a space of many parameters is learnt slowly."""
+
+    def __init__(self, space: SearchSpace) -> None:
+        self._space = space
+        self.spans = _spans(space)
+        self._environment: Mapping[str, Any] = {
+            **space.limits.constraint_values(),
+            **space.problem.constraint_values(),
+        }
+        self._columns: dict[str, tuple[int, int]] = {}
+        """By name: its place among all columns, and its group."""
+        self._pairs: dict[str, list[tuple[str, str]]] = {}
+        for algorithm, parameters in space.parameters.items():
+            self._name_columns(algorithm, parameters)
+        self._all = np.array([group for _, group in self._columns.values()])
+        self._choose_columns()
+        self._table: NDArray[np.float32] | None = None
+        if len(space) * self.count <= self.KEPT_NUMBERS:
+            self._table = self._compute(np.arange(len(space))).astype(np.float32)
+
+    def of(self, rows: Rows) -> NDArray[np.float32]:
+        """One line a row, one column a feature; features of other algorithms are 0."""
+        return self._compute(rows).astype(np.float32) if self._table is None else self._table[rows]
+
+    def of_configurations(self, configurations: Sequence[Configuration]) -> NDArray[np.float32]:
+        """The same for configurations of this space's algorithms and parameters, whether or not they are valid here."""
+        out = np.zeros((len(configurations), len(self._columns)))
+        for algorithm, parameters in self._space.parameters.items():
+            lines = np.array([i for i, c in enumerate(configurations) if c.algorithm == algorithm], dtype=np.intp)
+            if len(lines):
+                values = {p.name: np.array([configurations[i][p.name] for i in lines]) for p in parameters}
+                self._fill(out, lines, algorithm, values)
+        return self._scaled(out).astype(np.float32)
+
+    def can_describe(self, configuration: Configuration) -> bool:
+        """Whether it has an algorithm of this space, and that algorithm's parameters."""
+        parameters = self._space.parameters.get(configuration.algorithm)
+        return parameters is not None and {p.name for p in parameters} == {name for name, _ in configuration.values}
+
+    def _name_columns(self, algorithm: str, parameters: Sequence[Parameter]) -> None:
+        def add(name: str, group: int) -> None:
+            self._columns.setdefault(name, (len(self._columns), group))
+
+        if len(self._space.parameters) > 1:
+            add(f"is {algorithm}", _MAIN)
+        for parameter in parameters:
+            if parameter.is_numeric:
+                add(parameter.name, _MAIN)
+            if not parameter.is_numeric or len(parameter.values) > 2:
+                for name in _value_names(parameter):
+                    add(name, _VALUE if parameter.is_numeric else _MAIN)
+        ranging = [p.name for p in parameters if p.is_numeric and len(p.values) > 2]
+        self._pairs[algorithm] = [(a, b) for i, a in enumerate(ranging) for b in ranging[:i]]
+        for a, b in self._pairs[algorithm]:
+            add(f"{a} * {b}", _DERIVED)
+            add(f"{a} / {b}", _DERIVED)
+        for feature in self._space.family.algorithm(algorithm).features:
+            add(f"feature {feature.text}", _DERIVED)
+
+    def _choose_columns(self) -> None:
+        """Scale by a sample of the space; leave out what does not vary."""
+        count = len(self._space)
+        rows = np.arange(count) if count <= self.SAMPLE else np.random.default_rng(0).integers(0, count, self.SAMPLE)
+        self._kept = np.arange(len(self._columns))
+        self._mean, self._factor = np.zeros(len(self._kept)), np.ones(len(self._kept))
+        raw = self._compute(rows)
+        mean, deviation = raw.mean(axis=0), raw.std(axis=0)
+        self._kept = np.flatnonzero(deviation > 1e-6)
+        groups = self._all[self._kept]
+        deviation = deviation[self._kept]
+        self._mean = mean[self._kept]
+        self._factor = 1.0 / np.where(groups == _VALUE, np.maximum(deviation, self.RARE), deviation)
+        self.count = len(self._kept)
+        weights = {_MAIN: self.MAIN_WEIGHT, _VALUE: self.VALUE_WEIGHT, _DERIVED: self.DERIVED_WEIGHT}
+        self.groups = [
+            Group(columns=np.flatnonzero(groups == group), weight=weight) for group, weight in weights.items()
+        ]
+
+    def _compute(self, rows: Rows) -> Matrix:
+        out = np.zeros((len(rows), len(self._columns)))
+        for span in self.spans:
+            lines = np.flatnonzero((rows >= span.first) & (rows < span.first + span.count))
+            if not len(lines):
+                continue
+            local = rows[lines] - span.first
+            columns = self._space.columns[span.algorithm]
+            parameters = self._space.parameters[span.algorithm]
+            values = {p.name: np.array(p.values)[columns[p.name][local]] for p in parameters}
+            self._fill(out, lines, span.algorithm, values)
+        return self._scaled(out)
+
+    def _scaled(self, out: Matrix) -> Matrix:
+        scaled: Matrix = (out[:, self._kept] - self._mean) * self._factor
+        return scaled
+
+    def _fill(self, out: Matrix, lines: NDArray[np.intp], algorithm: str, values: Mapping[str, Any]) -> None:
+        def put(name: str, numbers: Any) -> None:
+            out[lines, self._columns[name][0]] = numbers
+
+        if len(self._space.parameters) > 1:
+            put(f"is {algorithm}", 1.0)
+        logs: dict[str, Matrix] = {}
+        for parameter in self._space.parameters[algorithm]:
+            given = values[parameter.name]
+            if parameter.is_numeric:
+                logs[parameter.name] = _logarithm(given, has_zero=min(parameter.values) == 0)
+                put(parameter.name, logs[parameter.name])
+            if not parameter.is_numeric or len(parameter.values) > 2:
+                for value, name in zip(parameter.values, _value_names(parameter), strict=True):
+                    put(name, given == value)
+        for a, b in self._pairs[algorithm]:
+            put(f"{a} * {b}", logs[a] + logs[b])
+            put(f"{a} / {b}", logs[a] - logs[b])
+        for feature in self._space.family.algorithm(algorithm).features:
+            number = np.asarray(feature({**self._environment, **values}), dtype=np.float64)
+            put(f"feature {feature.text}", np.log2(1.0 + np.maximum(number, 0.0)))
+
+
+_MAIN, _VALUE, _DERIVED = range(3)
+
+
+def _value_names(parameter: Parameter) -> list[str]:
+    return [f"{parameter.name}={value}" for value in parameter.values]
+
+
+def _logarithm(values: Any, *, has_zero: bool) -> Matrix:
+    """Base 2; of one more than the value where zero is among the choices. Negative numbers count as they are."""
+    numbers = np.asarray(values, dtype=np.float64)
+    shifted = numbers + 1.0 if has_zero else numbers
+    return np.where(shifted > 0, np.log2(np.maximum(shifted, 2.0**-30)), shifted)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Span:
+    """The rows of one algorithm: `count` from `first` on."""
+
+    algorithm: str
+    first: int
+    count: int
+
+
+def _spans(space: SearchSpace) -> list[Span]:
+    spans: list[Span] = []
+    first = 0
+    for algorithm, columns in space.columns.items():
+        count = len(next(iter(columns.values()))) if columns else 0
+        spans.append(Span(algorithm=algorithm, first=first, count=count))
+        first += count
+    return spans
+
+
+class Neighbours:
+    """Finds rows by the values of their parameters, in a time that hardly depends on the size of the space.
+
+    Every value of every parameter has a random 64-bit number; a row's key is the sum of its values' numbers, so the
+    key of a neighbour is that of the row plus one difference.
+    """
+
+    def __init__(self, space: SearchSpace) -> None:
+        self._space = space
+        self.spans = _spans(space)
+        draw = np.random.default_rng(20)
+        self._numbers: list[list[NDArray[np.uint64]]] = []
+        self._sorted: list[NDArray[np.uint64]] = []
+        self._order: list[Rows] = []
+        for span in self.spans:
+            columns = space.columns[span.algorithm]
+            numbers = [
+                draw.integers(0, 2**64, len(p.values), dtype=np.uint64) for p in space.parameters[span.algorithm]
+            ]
+            keys = np.zeros(span.count, dtype=np.uint64)
+            for parameter, number in zip(space.parameters[span.algorithm], numbers, strict=True):
+                keys += number[columns[parameter.name]]
+            order = np.argsort(keys).astype(np.int64)
+            self._numbers.append(numbers)
+            self._order.append(order)
+            self._sorted.append(keys[order])
+
+    def of(self, row: int, *, steps: int = 1) -> Rows:
+        """Rows of the same algorithm that differ from this one in one parameter, or in one or two."""
+        number = next(i for i, s in enumerate(self.spans) if s.first <= row < s.first + s.count)
+        span = self.spans[number]
+        columns = self._space.columns[span.algorithm]
+        key = np.zeros(1, dtype=np.uint64)
+        changes: list[NDArray[np.uint64]] = []
+        for parameter, numbers in zip(self._space.parameters[span.algorithm], self._numbers[number], strict=True):
+            mine = int(columns[parameter.name][row - span.first])
+            key += numbers[mine]
+            changes.append(np.delete(numbers, mine) - numbers[mine])
+        wanted = list(changes)
+        if steps > 1:
+            wanted += [(a[:, None] + b[None, :]).ravel() for i, a in enumerate(changes) for b in changes[:i]]
+        return self._find(number, key + np.concatenate(wanted)) if wanted else np.zeros(0, dtype=np.int64)
+
+    @property
+    def size(self) -> int:
+        return sum(span.count for span in self.spans)
+
+    def find(self, configuration: Configuration) -> int | None:
+        """The row of a configuration, or None where it is not in the space."""
+        indices: dict[str, int] = {}
+        for parameter in self._space.parameters.get(configuration.algorithm, ()):
+            value = dict(configuration.values).get(parameter.name)
+            if value not in parameter.values:
+                return None
+            indices[parameter.name] = parameter.values.index(value)
+        return self.row_of(configuration.algorithm, indices)
+
+    def row_of(self, algorithm: str, indices: Mapping[str, int]) -> int | None:
+        """The row with these indices into the values of the algorithm's parameters, or None."""
+        number = next((i for i, s in enumerate(self.spans) if s.algorithm == algorithm), None)
+        if number is None:
+            return None
+        key = np.zeros(1, dtype=np.uint64)
+        for parameter, numbers in zip(self._space.parameters[algorithm], self._numbers[number], strict=True):
+            key += numbers[indices[parameter.name]]
+        found = self._find(number, key)
+        return int(found[0]) if len(found) else None
+
+    def _find(self, number: int, keys: NDArray[np.uint64]) -> Rows:
+        known = self._sorted[number]
+        if not len(known):
+            return np.zeros(0, dtype=np.int64)
+        places = np.minimum(np.searchsorted(known, keys), len(known) - 1)
+        found: Rows = self._order[number][places[known[places] == keys]]
+        return found + self.spans[number].first

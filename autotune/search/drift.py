@@ -1,0 +1,142 @@
+"""How much slower a device is than at its first trial, and what its trials would have taken then.
+
+Runs of the sentinel, a configuration that was timed before, tell it. The same sequence of trials gives the same
+corrections, so what is stored of a search is corrected alike when it is read again.
+"""
+
+import dataclasses
+import statistics
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from autotune.family import Configuration
+from autotune.trial import Trial, TrialState
+
+SENTINEL = "sentinel"
+"""What the ledger calls the purpose of its runs."""
+NOISE = 0.05
+"""Changes up to this much are none."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Revision:
+    """What became of a trial taken while the device changed its speed."""
+
+    trial: Trial
+    """With times interpolated between the runs of the sentinel before and after."""
+    fastest_ns: float
+    """If all of the change came before it."""
+
+
+class Drift:
+    """Is told of every trial in order: those of the search, and those of the sentinel."""
+
+    def __init__(self) -> None:
+        self.slowdown = 1.0
+        """Of the device now, against its first trial."""
+        self.sentinel: Configuration | None = None
+        """The configuration whose next run tells of a change."""
+        self._references: dict[Configuration, float] = {}
+        """Paces at a slowdown of 1, each of a run that was not picked for being fast."""
+        self._is_settled = False
+        """Whether the first reference has been checked: nothing else showed what it is worth."""
+        self._since: list[Trial] = []
+        """Complete trials since the sentinel last ran, as measured."""
+        self._suspected: float | None = None
+
+    @property
+    def is_suspected(self) -> bool:
+        """Whether the sentinel saw a change that another run has to confirm."""
+        return self._suspected is not None
+
+    def corrected(self, trial: Trial) -> Trial:
+        """A trial of the search as it would have been at the start, so far as is known now."""
+        if trial.state is not TrialState.COMPLETE:
+            return trial
+        if self.sentinel is None:
+            self._anchor(trial)
+        self._since.append(trial)
+        return self.scaled(trial)
+
+    def scaled(self, trial: Trial) -> Trial:
+        """Any trial as it would have been at the start."""
+        return _divided(trial, self.slowdown)
+
+    def observe(self, run: Trial) -> list[Revision]:
+        """A complete run of the sentinel; what it changes in the trials since the one before."""
+        if run.configuration not in self._references:
+            self._anchor(run)
+            return []
+        self.sentinel = run.configuration
+        if not self._is_settled:
+            self._is_settled = True
+            self._references[run.configuration] = min(self._references[run.configuration], _pace(run))
+        slowdown = self._judged(run)
+        if slowdown is None:
+            return []
+        trials, before, self.slowdown = self._since, self.slowdown, slowdown
+        self._since = []
+        return _revisions(trials, before, self.slowdown)
+
+    def _anchor(self, run: Trial) -> None:
+        self.sentinel = run.configuration
+        self._references[run.configuration] = _pace(run) / self.slowdown
+
+    def _judged(self, run: Trial) -> float | None:
+        """The new slowdown; None while it is the old one, or a change waits for its confirmation."""
+        noise = max(NOISE, _spread(run))
+        seen = _pace(run) / self._references[run.configuration]
+        if self._suspected is not None:
+            seen = min(seen, self._suspected, key=lambda s: _change(s, self.slowdown))
+        if _change(seen, self.slowdown) <= noise:
+            self._suspected = None
+            self._since = []
+            return None
+        if self._suspected is None:
+            self._suspected = seen
+            return None
+        self._suspected = None
+        return 1.0 if _change(seen, 1.0) <= noise else seen
+
+
+def _revisions(trials: Sequence[Trial], before: float, after: float) -> list[Revision]:
+    """Trials between two runs of the sentinel, in order, corrected by a slowdown between theirs."""
+    revised = []
+    for number, trial in enumerate(trials, start=1):
+        slowdown = before + (after - before) * number / (len(trials) + 1)
+        fastest_ns = trial.time_ns / max(before, after)
+        revised.append(Revision(trial=_divided(trial, slowdown), fastest_ns=fastest_ns))
+    return revised
+
+
+def _divided(trial: Trial, slowdown: float) -> Trial:
+    measurement = trial.measurement
+    if measurement is None or slowdown == 1.0:
+        return trial
+    faster = dataclasses.replace(
+        measurement,
+        time_ns=measurement.time_ns / slowdown,
+        samples_ns=tuple(ns / slowdown for ns in measurement.samples_ns),
+        prepare_ns=measurement.prepare_ns / slowdown,
+    )
+    return dataclasses.replace(trial, measurement=faster)
+
+
+def _pace(run: Trial) -> float:
+    """The fastest sample: other work on the host slows some of them, a device that is slower slows all."""
+    assert run.measurement is not None
+    return min(run.measurement.samples_ns)
+
+
+def _change(a: float, b: float) -> float:
+    """0.1 when one is 10% more than the other."""
+    return max(a / b, b / a) - 1
+
+
+def _spread(run: Trial) -> float:
+    """Twice the middle half of the samples, as a share of their median; 0 for too few."""
+    samples = run.measurement.samples_ns if run.measurement else ()
+    if len(samples) < 3:
+        return 0.0
+    low, _, high = statistics.quantiles(samples, n=4, method="inclusive")
+    return 2 * (high - low) / statistics.median(samples)

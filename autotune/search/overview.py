@@ -1,0 +1,82 @@
+"""What a database holds for each device: what is tuned, what is out of date, what is set aside."""
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from autotune.errors import ConfigurationError
+from autotune.family import find_family
+from autotune.render import template_hash
+from autotune.store import Store
+from autotune.trial import Winner
+
+
+@dataclass(frozen=True, kw_only=True)
+class Overview:
+    """One device."""
+
+    device: str
+    """Slug."""
+    driver: str
+    """The one of this machine, else the last that measured."""
+    problems: int
+    """That have a winner."""
+    verdicts: Mapping[str, int]
+    """Winners by the value of their verdict."""
+    stale: Mapping[str, int]
+    """Winners measured under another driver, template or search space, by that word; one may count for several."""
+    stale_problems: int
+    last_measured: str
+    """UTC, ISO 8601; empty when nothing was."""
+    trials: Mapping[str, int]
+    """Trials by state."""
+    set_aside: Mapping[str, int]
+    """Configurations in flight and in quarantine, by that word."""
+
+
+def survey(store: Store, drivers: Mapping[str, str]) -> list[Overview]:
+    """Every device of the database by slug; `drivers` are those of this machine's devices by slug."""
+    last_drivers = {device.slug: device.driver for device in store.devices()}
+    winners = store.best()
+    return [
+        _overview(store, slug, drivers.get(slug, driver), [w for w in winners if w.device == slug])
+        for slug, driver in sorted(last_drivers.items())
+    ]
+
+
+def changes(winner: Winner, driver: str) -> list[str]:
+    """What is not any more as it was when a winner was measured: `driver`, `template`, `space`."""
+    family, made = find_family(winner.problem.family), winner.provenance
+    found = ["driver"] if made.driver != driver else []
+    try:
+        family.algorithm(winner.configuration.algorithm)
+    except ConfigurationError:
+        return [*found, "space"]
+    if made.template_hash != template_hash(family, winner.configuration.algorithm):
+        found.append("template")
+    return [*found, "space"] if made.space_version != family.space_version else found
+
+
+def _overview(store: Store, slug: str, driver: str, winners: list[Winner]) -> Overview:
+    reasons = [changes(winner, driver) for winner in winners]
+    counts = store.trial_counts(slug)
+    return Overview(
+        device=slug,
+        driver=driver,
+        problems=len(winners),
+        verdicts=Counter(winner.verdict.value for winner in winners),
+        stale=Counter(reason for found in reasons for reason in found),
+        stale_problems=sum(1 for found in reasons if found),
+        last_measured=max([counts.last_measured, *(winner.provenance.measured_at for winner in winners)]),
+        trials=counts.by_state,
+        set_aside=_set_aside(store, slug, driver),
+    )
+
+
+def _set_aside(store: Store, slug: str, driver: str) -> dict[str, int]:
+    """Configurations in flight and in quarantine under a driver, by that word."""
+    counts = {
+        "in flight": len(store.in_flight(slug, driver)),
+        "in quarantine": len(store.quarantined(slug, driver)),
+    }
+    return {word: count for word, count in counts.items() if count}

@@ -1,0 +1,157 @@
+"""The sentinel: the best configuration so far, run again every so often, tells whether the device keeps its speed.
+
+What was measured while the speed changed is corrected, and repeated where it might be the best; a device that is
+throttled for its heat is given rests, for as long as they help.
+"""
+
+import dataclasses
+from collections.abc import Callable, Sequence
+from time import monotonic, sleep
+
+from autotune.family import Configuration
+from autotune.search.bench import Bench
+from autotune.search.drift import SENTINEL, Revision
+from autotune.search.knowledge import Knowledge
+from autotune.trial import Job, Trial, TrialState
+
+EVERY_TRIALS = 20
+EVERY_S = 30.0
+SHARE = 0.05
+"""Of the time, the most that the sentinel's runs may take."""
+FREE_S = 0.05
+"""A run that takes no longer than this is never too much."""
+SAMPLES = 5
+REPEATED = 5
+"""Trials repeated, at most, after a change."""
+NEAR = 1.1
+"""A trial is repeated when it might be at most this much slower than the best."""
+
+THROTTLED = 1.1
+"""Above this slowdown, unless the device is becoming faster, it is given a rest."""
+REST_S = 10.0
+LEAST_REST_S = 1.0
+REST_SHARE = 0.2
+"""Of the time, the most that is rested."""
+HELPS = 0.98
+"""A rest helped when the slowdown fell at least to this much of what it was."""
+
+
+class Sentinel:
+    """Watches over one search."""
+
+    def __init__(
+        self,
+        knowledge: Knowledge,
+        bench: Bench,
+        tell: Callable[[float, float], None],
+        should_stop: Callable[[], bool],
+    ) -> None:
+        """`tell` is given the slowdown when it has changed, and the seconds of the rest that follows."""
+        self._knowledge = knowledge
+        self._bench = bench
+        self._tell = tell
+        self._should_stop = should_stop
+        self._trials = 0
+        self._is_overdue = len(knowledge.resumed) >= EVERY_TRIALS  # the device may have another speed today
+        self._started = self._looked = monotonic()
+        self._cost_s = 0.0
+        self._rested_s = 0.0
+        self._told = knowledge.drift.slowdown
+        self._no_help_at = 0.0
+
+    @property
+    def slowdown(self) -> float:
+        """Of the device now, against its first trial."""
+        return self._knowledge.drift.slowdown
+
+    def corrected(self, trial: Trial) -> Trial:
+        """A new trial of the search as it would have been at the start."""
+        self._trials += 1
+        return self._knowledge.drift.corrected(trial)
+
+    def look_if_due(self) -> None:
+        """Run the sentinel when it is time to, and do what follows from it."""
+        if not self._is_due():
+            return
+        began, before = monotonic(), self.slowdown
+        revisions = self._look()
+        self._is_overdue = False
+        self._trials, self._looked = 0, monotonic()
+        self._cost_s = self._looked - began
+        for revision in revisions:
+            self._knowledge.revise(revision.trial)
+        self._rest_while_it_helps(before)
+        self._tell_changes()
+        if revisions:
+            self._repeat(revisions)
+            self._knowledge.record_provisional()
+
+    def _is_due(self) -> bool:
+        if self._knowledge.drift.sentinel is None:
+            return False
+        if self._is_overdue:
+            return True
+        passed_s = monotonic() - self._looked
+        if self._trials < EVERY_TRIALS and (passed_s < EVERY_S or not self._trials):
+            return False
+        cost_s = self._cost_s or self._bench.typical_seconds
+        return cost_s <= FREE_S or cost_s <= SHARE * passed_s
+
+    def _look(self) -> list[Revision]:
+        """Run the old sentinel, twice if it shows a change; then the best configuration, if that is another one."""
+        drift, knowledge = self._knowledge.drift, self._knowledge
+        revisions: list[Revision] = []
+        old = drift.sentinel
+        if old is not None and knowledge.is_sound(old):
+            revisions = self._run_sentinel(old)
+            if drift.is_suspected:
+                revisions = self._run_sentinel(old)
+        ranking = knowledge.ranking
+        if ranking and ranking[0].configuration != old:
+            self._run_sentinel(ranking[0].configuration)
+        return revisions
+
+    def _run_sentinel(self, configuration: Configuration) -> list[Revision]:
+        run = self._bench.run(dataclasses.replace(self._job_of(configuration), samples=SAMPLES), SENTINEL)
+        if run.state is TrialState.COMPLETE:
+            return self._knowledge.drift.observe(run)
+        self._knowledge.learn(run)
+        return []
+
+    def _job_of(self, configuration: Configuration) -> Job:
+        """To time only what was found right before."""
+        return dataclasses.replace(self._bench.job(configuration), verify=False, probe=False, seed=0)
+
+    def _rest_while_it_helps(self, before: float) -> None:
+        while self.slowdown > THROTTLED * max(1.0, self._no_help_at) and self.slowdown >= before:
+            rest_s = min(REST_S, REST_SHARE * (monotonic() - self._started) - self._rested_s)
+            if rest_s < LEAST_REST_S or self._should_stop():
+                return
+            self._told = before = self.slowdown
+            self._tell(self.slowdown, rest_s)
+            self._rest(rest_s)
+            self._look()
+            if self.slowdown > HELPS * before:
+                self._no_help_at = self.slowdown  # not the heat: rests are of no use until it gets slower still
+                return
+
+    def _rest(self, seconds: float) -> None:
+        self._rested_s += seconds
+        end = monotonic() + seconds
+        while (left := end - monotonic()) > 0 and not self._should_stop():
+            sleep(min(left, 0.5))
+
+    def _tell_changes(self) -> None:
+        if self.slowdown != self._told:
+            self._told = self.slowdown
+            self._tell(self.slowdown, 0.0)
+
+    def _repeat(self, revisions: Sequence[Revision]) -> None:
+        """Measure again what might be among the best: just when the speed changed is not known."""
+        limit_ns = NEAR * self._knowledge.best_ns
+        near = sorted((r for r in revisions if r.fastest_ns <= limit_ns), key=lambda r: r.fastest_ns)
+        for revision in near[:REPEATED]:
+            if self._should_stop():
+                return
+            trial = self._bench.run(self._job_of(revision.trial.configuration), "search")
+            self._knowledge.revise(self._knowledge.drift.corrected(trial))

@@ -1,0 +1,140 @@
+"""Whose trial is in flight: a process on a machine, and whether it still runs."""
+
+import ctypes
+import enum
+import os
+import platform
+import subprocess
+import sys
+import uuid
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+ELSEWHERE_LIMIT = timedelta(hours=1)
+"""Nobody here can see whether a process on another machine runs. A trial takes minutes at most; an hour leaves room
+for clocks that differ."""
+
+_CANNOT_TELL = ""
+
+
+class Fate(enum.Enum):
+    """What became of an owner."""
+
+    ALIVE = "alive"
+    GONE = "gone"
+    UNKNOWN = "unknown"
+    """On another machine, and not long ago."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Owner:
+    """One search in one process. Process numbers are used again, so the time of its start belongs to a process."""
+
+    host: str
+    process_id: int
+    process_start: str
+    """As the system tells it, with the boot it belongs to; empty where it cannot be told."""
+    run: str
+    """Random: two searches of one process differ."""
+
+
+def new_owner() -> Owner:
+    """For one search in this process."""
+    start = _process_start(os.getpid())
+    return Owner(host=_host(), process_id=os.getpid(), process_start=start or _CANNOT_TELL, run=uuid.uuid4().hex)
+
+
+def fate(owner: Owner, since: str) -> Fate:
+    """Whether the owner of a trial that began at `since` (UTC, ISO 8601) still runs."""
+    if owner.host != _host():
+        age = datetime.now(UTC) - datetime.fromisoformat(since)
+        return Fate.GONE if age > ELSEWHERE_LIMIT else Fate.UNKNOWN
+    start = _process_start(owner.process_id)
+    if start is None:
+        return Fate.GONE
+    is_another = _CANNOT_TELL not in (start, owner.process_start) and start != owner.process_start
+    return Fate.GONE if is_another else Fate.ALIVE
+
+
+@cache
+def _host() -> str:
+    """The machine's name; in a container, which counts processes by itself, with the number of its namespace."""
+    try:
+        namespace = Path("/proc/self/ns/pid").readlink().name
+    except OSError:
+        namespace = ""
+    return f"{platform.node()} {namespace}".strip()
+
+
+def _process_start(process_id: int) -> str | None:
+    """When a process started; empty when that cannot be told, None when there is none of that number."""
+    if sys.platform == "win32":
+        return _start_on_windows(process_id)
+    if Path("/proc/self/stat").exists():
+        return _start_from_proc(process_id)
+    return _start_from_ps(process_id)
+
+
+def _start_from_proc(process_id: int) -> str | None:
+    try:
+        # The name of the program, in parentheses, may hold anything.
+        fields = Path(f"/proc/{process_id}/stat").read_text(errors="replace").rpartition(")")[2].split()
+    except (FileNotFoundError, ProcessLookupError):
+        return _CANNOT_TELL if _exists(process_id) else None
+    except OSError:
+        return _CANNOT_TELL
+    if fields[0] in "ZX":  # ended, and not yet buried by its parent
+        return None
+    return f"{_boot()} {fields[19]}"
+
+
+@cache
+def _boot() -> str:
+    try:
+        return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    except OSError:
+        return ""
+
+
+def _start_from_ps(process_id: int) -> str | None:
+    if not _exists(process_id):
+        return None
+    command = ["ps", "-o", "lstart=", "-p", str(process_id)]  # as on macOS
+    try:
+        return subprocess.run(command, capture_output=True, text=True, timeout=10, check=False).stdout.strip()  # noqa: S603
+    except (OSError, subprocess.TimeoutExpired):
+        return _CANNOT_TELL
+
+
+def _exists(process_id: int) -> bool:
+    """On POSIX systems only: on Windows the same call ends a process."""
+    try:
+        os.kill(process_id, 0)
+    except ProcessLookupError:
+        return False
+    except OSError:  # there, and another user's
+        return True
+    return True
+
+
+def _start_on_windows(process_id: int) -> str | None:
+    kernel: Any = vars(ctypes)["windll"].kernel32
+    query_limited_information, still_active = 0x1000, 259
+    kernel.OpenProcess.restype = ctypes.c_void_p
+    handle = ctypes.c_void_p(kernel.OpenProcess(query_limited_information, False, process_id))
+    if handle.value is None:
+        access_denied = 5
+        return _CANNOT_TELL if kernel.GetLastError() == access_denied else None
+    times = [ctypes.c_ulonglong() for _ in range(4)]
+    code = ctypes.c_ulong()
+    try:
+        kernel.GetExitCodeProcess(handle, ctypes.byref(code))
+        is_told = kernel.GetProcessTimes(handle, *(ctypes.byref(time) for time in times))
+    finally:
+        kernel.CloseHandle(handle)
+    if code.value != still_active:
+        return None
+    return str(times[0].value) if is_told else _CANNOT_TELL

@@ -1,0 +1,223 @@
+"""Trials in flight, and the quarantine: tables, values, and what moves between them within a transaction.
+
+A trial is in flight from before its job goes to the worker until the transaction that stores it. What is still in
+flight when its owner is gone took the process or the machine along, for all that is known: it is quarantined, as is
+what crashed or hung a worker. A trial that ends otherwise takes its configuration out again.
+"""
+
+import json
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
+
+from sqlalchemy import BigInteger, CheckConstraint, ForeignKey, Index, Select, String, Text, delete, select
+from sqlalchemy.orm import Mapped, Session, mapped_column
+
+from autotune.family import Configuration, Problem
+from autotune.store.models import Base, DeviceRow, ProblemRow, plain_text, to_problem
+from autotune.store.owner import Fate, Owner, fate
+from autotune.trial import QUARANTINED_STATES, Trial
+
+LOST = "lost"
+"""Reason of a configuration that was in flight when its owner went; other reasons are values of TrialState."""
+
+
+class _SubjectColumns:
+    """A configuration at a problem on a device under one driver."""
+
+    id: Mapped[int] = mapped_column(primary_key=True)
+    device_id: Mapped[int] = mapped_column(ForeignKey("devices.id"))
+    problem_id: Mapped[int] = mapped_column(ForeignKey("problems.id"))
+    configuration: Mapped[str] = mapped_column(Text)
+    algorithm: Mapped[str] = mapped_column(Text)
+    since: Mapped[str] = mapped_column(Text)
+    """UTC, ISO 8601, seconds."""
+
+
+class InFlightRow(_SubjectColumns, Base):
+    """One trial in flight, and whose it is. The row goes when the trial is stored."""
+
+    __tablename__ = "in_flight"
+
+    host: Mapped[str] = mapped_column(Text)
+    process_id: Mapped[int] = mapped_column(BigInteger)
+    process_start: Mapped[str] = mapped_column(Text)
+    run: Mapped[str] = mapped_column(String(32))
+
+
+class QuarantineRow(_SubjectColumns, Base):
+    """One configuration that is not run again unasked."""
+
+    __tablename__ = "quarantine"
+    __table_args__ = (
+        Index(None, "device_id", "problem_id"),
+        CheckConstraint("reason IN ('lost', 'crashed', 'timed out')", name="reason"),
+    )
+
+    reason: Mapped[str] = mapped_column(String(16))
+    message: Mapped[str] = mapped_column(Text)
+
+
+@dataclass(frozen=True, kw_only=True)
+class InFlight:
+    """A trial that began and has not ended."""
+
+    device: str
+    """Slug."""
+    driver: str
+    problem: Problem
+    configuration: Configuration
+    owner: Owner
+    since: str
+
+    @property
+    def fate(self) -> Fate:
+        """Whether its owner still runs."""
+        return fate(self.owner, self.since)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Quarantined:
+    """A configuration that is not run again unasked at a problem, on a device under one driver."""
+
+    device: str
+    """Slug."""
+    driver: str
+    problem: Problem
+    configuration: Configuration
+    reason: str
+    """`lost`, `crashed` or `timed out`."""
+    message: str
+    since: str
+
+
+def begin(session: Session, device_id: int, problem_id: int, configuration: Configuration, owner: Owner) -> None:
+    """Mark as in flight."""
+    session.add(
+        InFlightRow(
+            device_id=device_id,
+            problem_id=problem_id,
+            configuration=configuration.key,
+            algorithm=configuration.algorithm,
+            since=_now(),
+            host=plain_text(owner.host),
+            process_id=owner.process_id,
+            process_start=owner.process_start,
+            run=owner.run,
+        )
+    )
+
+
+def end(session: Session, device_id: int, problem_id: int, trial: Trial, owner: Owner | None) -> None:
+    """A trial has ended, is no longer in flight, and is in quarantine or not by how it ended."""
+    subject = {"problem_id": problem_id, "configuration": trial.configuration.key}
+    if owner is not None:
+        session.execute(delete(InFlightRow).filter_by(run=owner.run, **subject))
+    is_here = QuarantineRow.device_id.in_(_alike(session, device_id))
+    session.execute(delete(QuarantineRow).where(is_here).filter_by(**subject))
+    if trial.state in QUARANTINED_STATES:
+        session.add(
+            QuarantineRow(
+                device_id=device_id,
+                algorithm=trial.configuration.algorithm,
+                reason=trial.state.value,
+                message=plain_text(trial.message),
+                since=_now(),
+                **subject,
+            )
+        )
+
+
+def abandon(session: Session, owner: Owner) -> None:
+    """Nothing of this owner is in flight any more, and nothing is to blame."""
+    session.execute(delete(InFlightRow).filter_by(run=owner.run))
+
+
+def quarantine_lost(session: Session) -> list[Quarantined]:
+    """Move what is in flight of owners that are gone to the quarantine."""
+    lost = []
+    for row, device, problem in session.execute(_joined(InFlightRow)).all():
+        item = _to_in_flight(row, device, problem)
+        # On a database server another program may have been first.
+        is_taken = item.fate is Fate.GONE and _delete_one(session, row.id)
+        if not is_taken:
+            continue
+        entry = QuarantineRow(
+            device_id=row.device_id,
+            problem_id=row.problem_id,
+            configuration=row.configuration,
+            algorithm=row.algorithm,
+            reason=LOST,
+            message=f"in flight when process {row.process_id} on {row.host} ended",
+            since=row.since,
+        )
+        session.add(entry)
+        lost.append(_to_quarantined(entry, device, problem))
+    return lost
+
+
+def read_quarantine(session: Session, device_slug: str | None, driver: str | None) -> list[Quarantined]:
+    """Entries of a device under a driver, or of all; oldest first."""
+    rows = session.execute(_chosen(_joined(QuarantineRow), device_slug, driver))
+    return [_to_quarantined(*row) for row in rows]
+
+
+def read_in_flight(session: Session, device_slug: str | None, driver: str | None) -> list[InFlight]:
+    """Trials in flight on a device under a driver, or on all; oldest first."""
+    rows = session.execute(_chosen(_joined(InFlightRow), device_slug, driver))
+    return [_to_in_flight(*row) for row in rows]
+
+
+def _alike(session: Session, device_id: int) -> Select[Any]:
+    """Rows of the same device under the same driver: they may differ in other strings."""
+    device = session.get_one(DeviceRow, device_id)
+    return select(DeviceRow.id).where(DeviceRow.slug == device.slug, DeviceRow.driver == device.driver)
+
+
+def _joined(table: type[InFlightRow] | type[QuarantineRow]) -> Select[Any]:
+    rows: Any = select(table, DeviceRow, ProblemRow)
+    rows = rows.join(DeviceRow, DeviceRow.id == table.device_id).join(ProblemRow, ProblemRow.id == table.problem_id)
+    ordered: Select[Any] = rows.order_by(table.id)
+    return ordered
+
+
+def _chosen(query: Select[Any], device_slug: str | None, driver: str | None) -> Select[Any]:
+    if device_slug is not None:
+        query = query.where(DeviceRow.slug == device_slug)
+    if driver is not None:
+        query = query.where(DeviceRow.driver == plain_text(driver))
+    return query
+
+
+def _delete_one(session: Session, row_id: int) -> bool:
+    result: Any = session.execute(
+        delete(InFlightRow).where(InFlightRow.id == row_id), execution_options={"synchronize_session": False}
+    )
+    return bool(result.rowcount)
+
+
+def _to_quarantined(row: QuarantineRow, device: DeviceRow, problem: ProblemRow) -> Quarantined:
+    return Quarantined(
+        device=device.slug,
+        driver=device.driver,
+        problem=to_problem(problem.family, problem.spec),
+        configuration=Configuration.from_dict(json.loads(row.configuration)),
+        reason=row.reason,
+        message=row.message,
+        since=row.since,
+    )
+
+
+def _to_in_flight(row: InFlightRow, device: DeviceRow, problem: ProblemRow) -> InFlight:
+    return InFlight(
+        device=device.slug,
+        driver=device.driver,
+        problem=to_problem(problem.family, problem.spec),
+        configuration=Configuration.from_dict(json.loads(row.configuration)),
+        owner=Owner(host=row.host, process_id=row.process_id, process_start=row.process_start, run=row.run),
+        since=row.since,
+    )
+
+
+def _now() -> str:
+    return datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")

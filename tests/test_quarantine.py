@@ -1,0 +1,409 @@
+"""Trials in flight and the quarantine: what is held, what it becomes, who may take it, and what is then not run."""
+
+import contextlib
+import dataclasses
+import json
+import os
+import signal
+import sqlite3
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from autotune.errors import StoreError, WorkerError
+from autotune.family import Configuration, Device, DeviceLimits
+from autotune.kernels.gemm import FAMILY, GemmProblem
+from autotune.profile import find_profile
+from autotune.search import Budget, Outcome, tune
+from autotune.store import Fate, Owner, Store, new_owner
+from autotune.store.owner import fate
+from autotune.testing import FakeWorker, Silence
+from autotune.trial import Job, Provenance, Request, Trial, TrialState
+
+DEVICE = Device(
+    slug="pocl-invented",
+    vendor="none",
+    model="invented",
+    family="cpu",
+    selector="0:0",
+    driver="1.0",
+    limits=DeviceLimits(
+        max_work_group_size=1024, max_work_item_sizes=(1024, 1024, 1024), is_cpu=True, max_allocation_bytes=2**28
+    ),
+)
+PROBLEM = GemmProblem(m=96, n=96, k=96)
+DEFAULT = FAMILY.default(PROBLEM, DEVICE.limits, find_profile(DEVICE).starting("gemm"))
+OTHER = FAMILY.baseline
+PROVENANCE = Provenance(
+    driver=DEVICE.driver, template_hash="0", space_version=1, tool_version="1", measured_at="2025-01-01T00:00:00Z"
+)
+LONG_AGO, NOT_LONG_AGO = "2025-01-01T00:00:00Z", "2999-01-01T00:00:00Z"
+
+
+def invented_time(job: Job) -> float:
+    """The wider the micro-tile the faster."""
+    values = dict(job.configuration.values)
+    return 1e6 / (int(values.get("micro_tile_m", 1)) * int(values.get("micro_tile_n", 1)))
+
+
+def search(store: Store, worker: FakeWorker, trials: int = 12, problem: GemmProblem = PROBLEM, **more: Any) -> Outcome:
+    return tune(DEVICE, [Request(problem=problem)], store, Budget(trials=trials), Silence(), worker=worker, **more)[0]
+
+
+def dead_owner() -> Owner:
+    """The number of a process that runs, which has another start: it was used again."""
+    return dataclasses.replace(new_owner(), process_start="another boot 1")
+
+
+def lose(store: Store, configuration: Configuration, problem: GemmProblem = PROBLEM, device: Device = DEVICE) -> None:
+    store.begin_trial(device, problem, configuration, dead_owner())
+    assert [q.configuration for q in store.quarantine_lost()] == [configuration]
+
+
+def held(store: Store) -> list[Configuration]:
+    return [q.configuration for q in store.quarantined()]
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "tuning.sqlite"
+
+
+@pytest.fixture
+def store(path: Path) -> Iterator[Store]:
+    with Store.open(path) as opened:
+        yield opened
+
+
+# In flight
+
+
+def test_a_trial_is_in_flight_on_the_disk_while_it_is_measured_and_not_after(store: Store, path: Path) -> None:
+    seen: list[tuple[Configuration, list[Configuration]]] = []
+
+    def look(job: Job) -> float:
+        with Store.open(path, read_only=True) as reader:
+            flights = reader.in_flight(DEVICE.slug, DEVICE.driver)
+        assert [flight.fate for flight in flights] == [Fate.ALIVE]
+        seen.append((job.configuration, [flight.configuration for flight in flights]))
+        return invented_time(job)
+
+    search(store, FakeWorker(look), trials=4)
+    assert len(seen) > 4, "the finals count too"
+    assert all(flights == [configuration] for configuration, flights in seen)
+    assert store.in_flight() == [] and held(store) == []
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt(), SystemExit(), WorkerError("gone"), RuntimeError("a mistake")])
+def test_a_run_that_ends_in_order_leaves_nothing_in_flight_and_blames_nothing(
+    store: Store, error: BaseException
+) -> None:
+    def interrupted(job: Job) -> float:
+        raise error
+
+    with pytest.raises(type(error)):
+        search(store, FakeWorker(interrupted))
+    assert store.in_flight() == [] and store.quarantine_lost() == [] and held(store) == []
+
+
+def test_a_trial_that_cannot_be_stored_is_named_and_ends_the_run(
+    store: Store, path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("autotune.store.failures.PATIENCE_S", 0.2)
+    measured: list[Configuration] = []
+
+    def spoil(job: Job) -> float:
+        measured.append(job.configuration)
+        if len(measured) == 4:
+            with contextlib.closing(sqlite3.connect(path)) as other:
+                other.execute("CREATE TRIGGER full BEFORE INSERT ON trials BEGIN SELECT RAISE(ABORT, 'spoilt'); END")
+                other.commit()
+        return invented_time(job)
+
+    with pytest.raises(StoreError, match=r"spoilt; a trial is not stored: .*complete, \d+ ns") as caught:
+        search(store, FakeWorker(spoil))
+    assert str(measured[3]) in str(caught.value)
+    assert [s.trial.configuration for s in store.trials(DEVICE.slug, "gemm")] == measured[:3]
+    assert store.in_flight() == []
+
+
+KILLED = """
+import sys, time
+sys.path.insert(0, sys.argv[2])
+from test_quarantine import DEVICE, FakeWorker, Store, invented_time, search
+seen = []
+def outcome(job):
+    seen.append(job.configuration)
+    print(job.configuration.key, flush=True)
+    time.sleep(60 if len(seen) == int(sys.argv[3]) else 0)
+    return invented_time(job)
+with Store.open(sys.argv[1]) as store:
+    search(store, FakeWorker(outcome))
+"""
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="POSIX signals")
+@pytest.mark.parametrize("at", [1, 5])
+def test_what_was_in_flight_when_the_run_was_killed_is_quarantined_and_nothing_else(path: Path, at: int) -> None:
+    command = [sys.executable, "-c", KILLED, str(path), str(Path(__file__).parent), str(at)]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+    assert process.stdout
+    keys = [process.stdout.readline().strip() for _ in range(at)]
+    with Store.open(path) as store:
+        assert [flight.fate for flight in store.in_flight()] == [Fate.ALIVE]
+        assert store.quarantine_lost() == [], "it is another's, and runs"
+        process.send_signal(signal.SIGKILL)
+        os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)  # not buried yet: its number is still taken
+        lost = store.quarantine_lost()
+        process.wait()
+        assert [(q.configuration.key, q.reason) for q in lost] == [(keys[-1], "lost")]
+        assert f"process {process.pid}" in lost[0].message
+        assert len(store.trials(DEVICE.slug, "gemm")) == at - 1
+        worker = FakeWorker(invented_time)
+        winner = search(store, worker).winner
+        assert winner is not None and winner.is_final
+        assert keys[-1] not in {c.key for c in worker.measured}
+        assert [c.key for c in held(store)] == [keys[-1]]
+        process.stdout.close()
+
+
+# Owners
+
+
+def test_the_fate_of_owners() -> None:
+    mine = new_owner()
+    assert fate(mine, LONG_AGO) is Fate.ALIVE
+    assert fate(dead_owner(), NOT_LONG_AGO) is Fate.GONE
+    with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as process:
+        theirs = dataclasses.replace(mine, process_id=process.pid)
+        assert fate(dataclasses.replace(theirs, process_start=""), LONG_AGO) is Fate.ALIVE, "its start was not told"
+        assert fate(theirs, LONG_AGO) is Fate.GONE, "another process of that number"
+        assert process.stdin
+        process.stdin.close()
+    assert fate(dataclasses.replace(theirs, process_start=""), LONG_AGO) is Fate.GONE
+    elsewhere = dataclasses.replace(mine, host="elsewhere")
+    assert fate(elsewhere, LONG_AGO) is Fate.GONE
+    assert fate(elsewhere, NOT_LONG_AGO) is Fate.UNKNOWN
+
+
+def test_without_proc_the_start_of_a_process_is_asked_from_ps(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("autotune.store.owner._start_from_proc", lambda _: None)
+    from autotune.store.owner import _start_from_ps
+
+    with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as process:
+        first = _start_from_ps(process.pid)
+        assert first is not None and _start_from_ps(process.pid) == first
+        assert process.stdin
+        process.stdin.close()
+    assert _start_from_ps(process.pid) is None
+
+
+def test_what_is_in_flight_on_another_machine_is_left_alone_and_quarantined_in_the_end(
+    store: Store, path: Path
+) -> None:
+    store.begin_trial(DEVICE, PROBLEM, DEFAULT, dataclasses.replace(new_owner(), host="elsewhere"))
+    worker = FakeWorker(invented_time)
+    assert search(store, worker).winner is not None
+    assert DEFAULT not in worker.measured
+    assert held(store) == []
+    with contextlib.closing(sqlite3.connect(path)) as other:
+        other.execute(f"UPDATE in_flight SET since = '{LONG_AGO}'")
+        other.commit()
+    assert [q.configuration for q in store.quarantine_lost()] == [DEFAULT]
+    assert store.in_flight() == []
+
+
+def test_two_tuners_on_one_database_leave_each_others_trials_alone(path: Path) -> None:
+    Store.open(path).close()
+    measured: list[Configuration] = []
+
+    def one() -> None:
+        worker = FakeWorker(invented_time)
+        with Store.open(path) as store:
+            search(store, worker, trials=12)
+        measured.extend(worker.measured)
+
+    threads = [threading.Thread(target=one) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    with Store.open(path) as store:
+        assert held(store) == [] and store.in_flight() == []
+        assert len(store.trials(DEVICE.slug, "gemm")) == len(measured) > 24
+
+
+def test_a_trial_that_ends_after_all_takes_its_configuration_out_of_quarantine(store: Store) -> None:
+    owner = dead_owner()
+    store.begin_trial(DEVICE, PROBLEM, DEFAULT, owner)
+    store.quarantine_lost()
+    assert held(store) == [DEFAULT]
+    store.add_trial(DEVICE, PROBLEM, Trial(configuration=DEFAULT, state=TrialState.INVALID), PROVENANCE, owner=owner)
+    assert held(store) == []
+
+
+# What is not run
+
+
+@pytest.mark.parametrize("state", [TrialState.CRASHED, TrialState.TIMED_OUT])
+def test_what_crashed_or_hung_is_not_run_again_even_after_its_template_changed(store: Store, state: TrialState) -> None:
+    store.add_trial(DEVICE, PROBLEM, Trial(configuration=DEFAULT, state=state, message="as told"), PROVENANCE)
+    entry = store.quarantined(DEVICE.slug, DEVICE.driver)[0]
+    assert (entry.configuration, entry.reason, entry.message) == (DEFAULT, state.value, "as told")
+    worker = FakeWorker(invented_time)
+    outcome = search(store, worker)
+    assert outcome.winner is not None and outcome.new_trials == 12
+    assert DEFAULT not in worker.measured
+
+
+@pytest.mark.parametrize("state", [TrialState.WRONG_RESULT, TrialState.COMPILE_FAILED, TrialState.LAUNCH_FAILED])
+def test_what_failed_without_harm_is_not_quarantined(store: Store, state: TrialState) -> None:
+    store.add_trial(DEVICE, PROBLEM, Trial(configuration=DEFAULT, state=state), PROVENANCE)
+    assert held(store) == []
+
+
+def test_neither_default_nor_baseline_nor_best_nor_proposals_are_run_when_quarantined(store: Store) -> None:
+    first = search(store, FakeWorker(invented_time), trials=15).winner
+    assert first is not None
+    for configuration in (DEFAULT, FAMILY.baseline, first.configuration):
+        lose(store, configuration)
+    worker = FakeWorker(invented_time)
+    again = search(store, worker, trials=5)
+    assert again.winner is not None and again.winner.is_final
+    assert again.winner.configuration != first.configuration
+    assert not {DEFAULT, FAMILY.baseline, first.configuration} & set(worker.measured)
+
+
+def test_a_small_space_is_searched_but_for_what_is_quarantined(store: Store) -> None:
+    everything = FakeWorker(invented_time)
+    search(store, everything, trials=1000, algorithms=["naive"])
+    victim = next(c for c in everything.measured if c not in (DEFAULT, FAMILY.baseline))
+    problem = GemmProblem(m=80, n=96, k=96)
+    lose(store, victim, problem)
+    worker = FakeWorker(invented_time)
+    search(store, worker, trials=1000, problem=problem, algorithms=["naive"])
+    assert len(set(worker.measured)) > 20
+    assert victim not in worker.measured
+
+
+def test_what_was_lost_at_one_problem_is_run_at_others_and_what_was_lost_at_two_nowhere(store: Store) -> None:
+    first, second, third, known = (GemmProblem(m=64, n=64, k=size) for size in (64, 65, 66, 67))
+    search(store, FakeWorker(invented_time), trials=2, problem=known)
+    lose(store, DEFAULT, first)
+    worker = FakeWorker(invented_time)
+    search(store, worker, trials=2, problem=second)
+    assert DEFAULT in worker.measured
+    lose(store, DEFAULT, second)
+    worker = FakeWorker(invented_time)
+    search(store, worker, trials=2, problem=third)
+    assert DEFAULT not in worker.measured
+    worker = FakeWorker(invented_time)
+    search(store, worker, trials=2, problem=known)
+    assert DEFAULT in worker.measured, "it was right there"
+
+
+def test_what_was_slow_at_other_sizes_is_run(store: Store) -> None:
+    for size in (64, 65):
+        slow = Trial(configuration=DEFAULT, state=TrialState.TIMED_OUT)
+        store.add_trial(DEVICE, GemmProblem(m=64, n=64, k=size), slow, PROVENANCE)
+    worker = FakeWorker(invented_time)
+    search(store, worker, trials=2)
+    assert worker.measured[0] == DEFAULT
+
+
+def test_the_quarantine_holds_for_one_device_and_driver(store: Store) -> None:
+    lose(store, DEFAULT, device=dataclasses.replace(DEVICE, driver="0.9"))
+    lose(store, DEFAULT, device=dataclasses.replace(DEVICE, slug="another"))
+    worker = FakeWorker(invented_time)
+    search(store, worker)
+    assert DEFAULT in worker.measured
+    assert len(held(store)) == 2
+
+
+def test_a_run_that_retries_begins_with_the_quarantined_and_keeps_what_fails_again(store: Store) -> None:
+    fine, evil = DEFAULT, OTHER
+    worker = FakeWorker(lambda job: TrialState.CRASHED if job.configuration == evil else invented_time(job))
+    lose(store, fine)
+    store.add_trial(DEVICE, PROBLEM, Trial(configuration=evil, state=TrialState.CRASHED), PROVENANCE)
+    search(store, worker, retries_quarantined=True)
+    assert set(worker.measured[:2]) == {fine, evil}
+    assert worker.measured.count(evil) == 1
+    assert held(store) == [evil]
+    again = FakeWorker(invented_time)
+    winner = search(store, again, retries_quarantined=True).winner
+    assert again.measured[0] == evil
+    assert held(store) == []
+    assert winner is not None and winner.baseline_ns is not None, "the baseline is sound again"
+    assert search(store, FakeWorker(invented_time), trials=1).failures == {}
+
+
+def test_crashes_of_before_there_was_a_quarantine_are_in_it(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from alembic import command
+
+    upgrade = command.upgrade
+    with monkeypatch.context() as older:
+        older.setattr(command, "upgrade", lambda config, _: upgrade(config, "0002"))
+        Store.open(path).close()
+    with contextlib.closing(sqlite3.connect(path)) as other:
+        limits = json.dumps(DEVICE.limits.to_dict())
+        other.execute("INSERT INTO devices VALUES (1, 'f', 's', '', '', 'cpu', '', '', '', '', '1.0', ?)", (limits,))
+        other.execute("INSERT INTO problems VALUES (1, 'gemm', ?, '', 1, 1, 1, 1.0)", (PROBLEM.key,))
+        for state in ("crashed", "timed out", "wrong result"):
+            other.execute(
+                "INSERT INTO trials (device_id, problem_id, purpose, configuration, algorithm, state, message, seed,"
+                " driver, template_hash, space_version, tool_version, measured_at)"
+                " VALUES (1, 1, 'search', ?, '', ?, 'x', 0, '1.0', '', 1, '', '')",
+                (DEFAULT.key, state),
+            )
+        other.commit()
+    with Store.open(path) as store:
+        assert [(q.configuration, q.reason) for q in store.quarantined("s", "1.0")] == [(DEFAULT, "timed out")]
+
+
+def test_a_snapshot_takes_the_quarantine_along_and_nothing_in_flight(store: Store, tmp_path: Path) -> None:
+    lose(store, DEFAULT)
+    lose(store, DEFAULT, device=dataclasses.replace(DEVICE, slug="another"))
+    store.begin_trial(DEVICE, PROBLEM, OTHER, new_owner())
+    for slug, expected in ((None, 2), (DEVICE.slug, 1)):
+        copy = tmp_path / f"{slug}.sqlite"
+        store.snapshot(copy, slug)
+        with Store.open(copy) as other:
+            assert len(other.quarantined()) == expected
+            assert other.in_flight() == []
+    assert len(store.in_flight()) == 1
+
+
+# Time limits
+
+
+def test_limits_follow_the_search_within_bounds(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("autotune.search.time_limits.LEAST_RUN_S", 0.0)
+    worker = FakeWorker(invented_time)
+    search(store, worker, trials=8)
+    first, *_, last = [job for job in worker.jobs if not job.verifications]
+    assert (first.build_limit_s, first.run_limit_s) == (60.0, 30.0)
+    assert last.build_limit_s == 20.0, "the least, as this worker builds nothing"
+    assert 0.0 < last.run_limit_s < 1.0
+    assert worker.jobs[-1].verifications and worker.jobs[-1].run_limit_s > 60.0, "verifying often has its own limit"
+
+
+@pytest.mark.parametrize(
+    ("build_s", "run_s", "expected"), [(0.5, 0.1, (20.0, 20.0)), (6.0, 5.0, (30.0, 25.0)), (30.0, 20.0, (60.0, 30.0))]
+)
+def test_limits_are_a_few_times_the_usual(build_s: float, run_s: float, expected: tuple[float, float]) -> None:
+    from autotune.search.time_limits import TimeLimits
+
+    job = Job(selector="0:0", problem=PROBLEM, configuration=DEFAULT)
+    trial = FakeWorker(invented_time).run(job)
+    assert trial.measurement
+    limits = TimeLimits()
+    for number in range(3):
+        assert (limits.build_s(job), limits.run_s(job)) == (60.0, 30.0), f"too early after {number}"
+        measurement = dataclasses.replace(trial.measurement, build_ns=build_s * 1e9)
+        limits.learn(dataclasses.replace(trial, measurement=measurement), run_s)
+    assert (limits.build_s(job), limits.run_s(job)) == expected

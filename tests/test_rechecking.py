@@ -1,0 +1,305 @@
+"""Winners of before met again, and what a database is said to hold, with an invented device."""
+
+import dataclasses
+import json
+import zlib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from autotune.cli import main
+from autotune.display import recheck_text
+from autotune.family import Configuration, Device, DeviceLimits
+from autotune.kernels.gemm import FAMILY, GemmProblem
+from autotune.profile import find_profile
+from autotune.search import Budget, tune
+from autotune.search.overview import changes, survey
+from autotune.search.rechecking import Recheck, Standing, recheck
+from autotune.store import Store
+from autotune.testing import FakeWorker
+from autotune.trial import Job, Request, Trial, TrialState, Verdict, Winner
+
+DEVICE = Device(
+    slug="pocl-invented", vendor="none", model="invented", family="cpu", selector="0:0", driver="1.0",
+    limits=DeviceLimits(
+        max_work_group_size=1024, max_work_item_sizes=(1024, 1024, 1024), is_cpu=True, max_allocation_bytes=2**28
+    ),
+)  # fmt: skip
+NEWER = dataclasses.replace(DEVICE, driver="2.0")
+PROBLEM = GemmProblem(m=96, n=96, k=96)
+DEFAULT = FAMILY.default(PROBLEM, DEVICE.limits, find_profile(DEVICE).starting("gemm"))
+
+
+def invented_time(job: Job) -> float:
+    """The wider the micro-tile the faster; no two alike."""
+    values = dict(job.configuration.values)
+    area = int(values.get("micro_tile_m", 1)) * int(values.get("micro_tile_n", 1))
+    return 1e6 / area * (1 + (zlib.crc32(job.configuration.key.encode()) % 97) / 1e4)
+
+
+class Silent:
+    """A listener to anything."""
+
+    def __getattr__(self, name: str) -> Any:
+        return lambda *_: None
+
+
+class Recorder:
+    def __init__(self) -> None:
+        self.started: list[tuple[str, int, int]] = []
+        self.finished: list[Recheck] = []
+
+    def recheck_started(self, winner: Winner, number: int, total: int) -> None:
+        self.started.append((winner.problem.label, number, total))
+
+    def recheck_finished(self, recheck: Recheck) -> None:
+        self.finished.append(recheck)
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[Store]:
+    with Store.open(tmp_path / "tuning.sqlite") as opened:
+        yield opened
+
+
+@pytest.fixture
+def winner(store: Store) -> Winner:
+    """Tuned before anything changed."""
+    outcome = tune(
+        DEVICE, [Request(problem=PROBLEM)], store, Budget(trials=12), Silent(), worker=FakeWorker(invented_time)
+    )[0]
+    assert outcome.winner is not None and outcome.winner.verdict is Verdict.FASTER
+    return outcome.winner
+
+
+def again(store: Store, worker: FakeWorker, device: Device = NEWER, **options: Any) -> list[Recheck]:
+    listener = Recorder()
+    found = recheck(device, store.best(DEVICE.slug), store, listener, worker=worker, **options)
+    assert listener.finished == found
+    assert worker.is_closed
+    return found
+
+
+def test_under_a_new_driver_the_best_of_before_and_the_default_meet_and_nothing_else(
+    store: Store, winner: Winner
+) -> None:
+    worker = FakeWorker(invented_time)
+    [found] = again(store, worker)
+    assert (found.before, found.standing) == (winner, Standing.HOLDS)
+    assert found.after is not None and found.after.configuration == winner.configuration
+    assert found.after.provenance.driver == "2.0"
+    assert found.after.verifications >= 20
+    assert store.best(DEVICE.slug) == [found.after]
+    assert worker.measured[:2] == [winner.configuration, DEFAULT]
+    before = sorted((s.trial for s in store.trials(DEVICE.slug, "gemm") if s.provenance.driver == "1.0"),
+                    key=lambda trial: trial.time_ns)  # fmt: skip
+    fastest = list(dict.fromkeys(trial.configuration for trial in before))[:3]
+    assert set(worker.measured) == {DEFAULT, *fastest}
+
+
+def test_what_takes_longer_than_before_is_said_to(store: Store, winner: Winner) -> None:
+    [found] = again(store, FakeWorker(lambda job: 1.5 * invented_time(job)))
+    assert found.standing is Standing.SLOWER
+    assert found.slower_by == pytest.approx(1.5)
+    assert recheck_text(found) == "slower: 1.5 times the time of before"
+
+
+def test_a_winner_that_is_beaten_under_the_new_driver_gives_way(store: Store, winner: Winner) -> None:
+    worker = FakeWorker(lambda job: invented_time(job) * (9 if job.configuration == winner.configuration else 1))
+    [found] = again(store, worker)
+    assert found.standing is Standing.REPLACED
+    assert found.after is not None and found.after.configuration != winner.configuration
+    assert recheck_text(found).startswith("replaced: ")
+    assert store.best(DEVICE.slug) == [found.after]
+
+
+def wrong(*configurations: Configuration) -> FakeWorker:
+    return FakeWorker(lambda j: TrialState.WRONG_RESULT if j.configuration in configurations else invented_time(j))
+
+
+def test_a_winner_that_fails_gives_way_to_the_next_best(store: Store, winner: Winner) -> None:
+    [found] = again(store, wrong(winner.configuration))
+    assert (found.standing, found.message) == (Standing.FAILED, "wrong result: as told")
+    assert found.after is not None and found.after.configuration not in (winner.configuration, DEFAULT)
+    assert store.best(DEVICE.slug) == [found.after]
+
+
+def test_a_winner_wrong_now_and_then_is_found_out_by_many_verifications(store: Store, winner: Winner) -> None:
+    def now_and_then(job: Job) -> float | TrialState:
+        is_found = job.verifications and job.configuration == winner.configuration
+        return TrialState.WRONG_RESULT if is_found else invented_time(job)
+
+    [found] = again(store, FakeWorker(now_and_then), device=DEVICE)
+    assert found.standing is Standing.FAILED
+    assert found.after is not None and found.after.configuration != winner.configuration
+
+
+def test_the_default_takes_over_from_all_that_fail(store: Store, winner: Winner) -> None:
+    worker = FakeWorker(lambda j: invented_time(j) if j.configuration == DEFAULT else TrialState.CRASHED)
+    [found] = again(store, worker)
+    assert found.after is not None and found.after.configuration == DEFAULT
+    assert recheck_text(found) == "failed: the default takes over"
+    [lost] = again(store, FakeWorker(lambda _: TrialState.CRASHED), device=dataclasses.replace(DEVICE, driver="3"))
+    assert (lost.after, recheck_text(lost)) == (None, "failed: nothing takes over")
+
+
+def test_a_winner_of_another_search_space_is_not_run(store: Store, winner: Winner) -> None:
+    odd = Configuration.of("microtile", **{**dict(winner.configuration.values), "micro_tile_m": 77})
+    store.record_winner(dataclasses.replace(winner, configuration=odd, time_ns=1.0))
+    worker = FakeWorker(invented_time)
+    [found] = again(store, worker)
+    assert odd not in worker.measured
+    assert (found.standing, found.message) == (Standing.FAILED, "micro_tile_m=77 is not among its values")
+
+
+def test_stopping_keeps_the_winner_of_before(store: Store, winner: Winner) -> None:
+    worker = FakeWorker(invented_time)
+    assert again(store, worker, should_stop=lambda: len(worker.jobs) >= 6) == []
+    assert len(worker.jobs) == 6
+    assert store.best(DEVICE.slug) == [winner]
+
+
+def test_a_run_under_a_new_driver_begins_with_the_winner_and_the_best_of_before(store: Store, winner: Winner) -> None:
+    known = sorted((s.trial for s in store.trials(DEVICE.slug, "gemm")), key=lambda trial: trial.time_ns)
+    best = list(dict.fromkeys(trial.configuration for trial in known if trial.configuration != DEFAULT))[:5]
+    worker = FakeWorker(invented_time)
+    tune(NEWER, [Request(problem=PROBLEM)], store, Budget(trials=9), Silent(), worker=worker)
+    assert worker.measured[:2] == [DEFAULT, winner.configuration]
+    assert set(best) <= set(worker.measured[:7])
+    assert len(set(worker.measured[:9])) == 9, "each once, before the finals"
+
+
+# What there is
+
+
+def test_the_survey_tells_what_is_tuned_and_what_is_out_of_date(store: Store, winner: Winner) -> None:
+    [now] = survey(store, {DEVICE.slug: "1.0"})
+    assert (now.device, now.driver, now.problems, now.stale_problems) == (DEVICE.slug, "1.0", 1, 0)
+    assert now.verdicts == {"faster": 1}
+    assert now.last_measured >= winner.provenance.measured_at
+    assert now.trials == {"complete": len(store.trials(DEVICE.slug, "gemm"))}
+    [later] = survey(store, {DEVICE.slug: "2.0"})
+    assert (later.driver, later.stale_problems, later.stale) == ("2.0", 1, {"driver": 1})
+    [elsewhere] = survey(store, {})
+    assert elsewhere == now, "without the device here, the driver that measured last counts"
+
+
+@pytest.mark.parametrize(
+    ("made", "expected"),
+    [
+        ({}, []),
+        ({"driver": "0.9"}, ["driver"]),
+        ({"template_hash": "other"}, ["template"]),
+        ({"space_version": 0, "driver": "0.9"}, ["driver", "space"]),
+    ],
+)
+def test_what_changed_since_a_winner_was_measured(winner: Winner, made: dict[str, Any], expected: list[str]) -> None:
+    provenance = dataclasses.replace(winner.provenance, **made)
+    assert changes(dataclasses.replace(winner, provenance=provenance), "1.0") == expected
+
+
+def test_an_algorithm_that_is_gone_is_a_change_of_the_space(winner: Winner) -> None:
+    gone = dataclasses.replace(winner, configuration=Configuration.of("gone"))
+    assert changes(gone, "1.0") == ["space"]
+
+
+# The commands
+
+
+@pytest.fixture
+def database(store: Store, winner: Winner, monkeypatch: pytest.MonkeyPatch) -> str:
+    """Tuned before; the device has a new driver now."""
+    monkeypatch.setattr("autotune.device.discovery.discover", lambda: [NEWER])
+    return store.location
+
+
+def _measures(monkeypatch: pytest.MonkeyPatch, worker: FakeWorker) -> None:
+    monkeypatch.setattr("autotune.search.rechecking.Worker", lambda: worker)
+
+
+def test_verify_tells_each_result_and_ends_well_when_all_holds(
+    database: str, winner: Winner, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    _measures(monkeypatch, FakeWorker(invented_time))
+    assert main(["verify", "--device", "cpu", "--shape", "96,96,96", "--db", database]) == 0
+    shown = capsys.readouterr()
+    assert shown.err == "[1/1] 96x96x96: still holds\n"
+    [header, _, row] = [line.split("|") for line in shown.out.splitlines()]
+    cells = {name.strip(): cell.strip() for name, cell in zip(header, row, strict=True)}
+    assert (cells["shape"], cells["result"], cells["checked"]) == ("96x96x96", "still holds", "60")
+    assert float(cells["over default"].split("x")[0]) > 1
+
+
+def test_verify_fails_when_a_winner_does_though_another_takes_over(
+    database: str, winner: Winner, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    _measures(monkeypatch, wrong(winner.configuration))
+    assert main(["verify", "--device", "cpu", "--db", database, "--json", "--quiet"]) == 1
+    shown = capsys.readouterr()
+    [one] = json.loads(shown.out)
+    assert (shown.err, one["result"], one["message"]) == ("", "failed", "wrong result: as told")
+    assert one["before"]["configuration"] == winner.configuration.to_dict() != one["after"]["configuration"]
+
+
+def test_verify_says_when_nothing_is_left(
+    database: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    _measures(monkeypatch, FakeWorker(lambda _: TrialState.CRASHED))
+    assert main(["verify", "--device", "cpu", "--db", database, "--quiet"]) == 1
+    shown = capsys.readouterr()
+    assert "failed: nothing takes over" in shown.out and "crashed: as told" in shown.out
+    assert shown.err.startswith("autotune: error: no configuration runs right for 96x96x96")
+
+
+def test_verify_stopped_by_ctrl_c_keeps_what_it_has(
+    database: str, winner: Winner, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    import signal
+
+    class Interrupting(FakeWorker):
+        def run(self, job: Job) -> Trial:
+            if len(self.jobs) == 5:
+                signal.raise_signal(signal.SIGINT)
+            return super().run(job)
+
+    _measures(monkeypatch, Interrupting(invented_time))
+    assert main(["verify", "--device", "cpu", "--db", database]) == 130
+    assert f"autotune verify --device cpu --db {database}" in capsys.readouterr().err
+    with Store.open(database) as store:
+        assert store.best(DEVICE.slug) == [winner]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--shape", "8,8,8"], "not tuned for pocl-invented: 8x8x8 (autotune status"),
+        (["--family", "reduce"], "nothing is tuned for pocl-invented"),
+    ],
+)
+def test_verify_of_what_is_not_tuned_is_wrong_usage(
+    database: str, arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["verify", "--device", "cpu", "--db", database, *arguments]) == 2
+    assert message in capsys.readouterr().err
+
+
+def test_status_tells_what_is_tuned_and_out_of_date(database: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["status", "--db", database]) == 0
+    lines = [line.strip() for line in capsys.readouterr().out.splitlines()]
+    assert lines[0] == DEVICE.slug
+    told = dict(line.split("  ", 1) for line in lines[1:])
+    assert {name: value.strip() for name, value in told.items()}["tuned"] == "1 problem: 1 faster"
+    assert told["out of date"].strip() == "1: 1 measured with another driver"
+    assert main(["status", "--device", "cpu", "--db", database, "--json"]) == 0
+    [one] = json.loads(capsys.readouterr().out)
+    assert (one["device"], one["driver"], one["stale"], one["set_aside"]) == (DEVICE.slug, "2.0", {"driver": 1}, {})
+
+
+def test_status_without_any_device_here_tells_what_the_database_holds(
+    database: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("autotune.device.discovery.discover", list)
+    assert main(["status", "--db", database]) == 0
+    assert "out of date    0" in capsys.readouterr().out

@@ -1,0 +1,191 @@
+"""The default of GEMM: chosen by rule from the size, the device's limits and what the profile names."""
+
+import itertools
+import random
+import statistics
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from autotune.errors import ProblemError
+from autotune.family import Configuration, Device, DeviceLimits
+from autotune.kernels.gemm import FAMILY, GemmProblem
+from autotune.kernels.gemm.rule import ESTIMATE, candidates
+from autotune.lookup.json_table import read_table
+from autotune.profile import find_profile
+
+LARGE = DeviceLimits(
+    compute_units=132, max_work_group_size=1024, max_work_item_sizes=(1024, 1024, 64), local_memory_bytes=48 * 1024,
+    sub_group_sizes=(32,), extensions=("cl_nv_device_attribute_query",),
+)  # fmt: skip
+PHONE = DeviceLimits(
+    compute_units=6, max_work_group_size=1024, max_work_item_sizes=(1024, 1024, 1024), local_memory_bytes=32 * 1024,
+    has_images=True, max_image_width=16384, max_image_height=16384, sub_group_sizes=(64, 128),
+)  # fmt: skip
+CPU = DeviceLimits(
+    compute_units=2, max_work_group_size=4096, max_work_item_sizes=(4096, 4096, 4096), local_memory_bytes=2**20,
+    is_cpu=True,
+)  # fmt: skip
+DEVICES = {
+    slug: Device(slug=slug, vendor="", model="", family=family, limits=limits)
+    for slug, family, limits in (
+        ("nvidia-h200", "nvidia", LARGE),
+        ("adreno-740", "adreno", PHONE),
+        ("adreno-610", "adreno", replace(PHONE, compute_units=1)),
+        ("mali-g610-mc6", "mali", replace(PHONE, sub_group_sizes=(16,), has_images=False)),
+        ("intel-arc", "intel", replace(LARGE, extensions=())),
+        ("amd-radeon", "amd", replace(LARGE, extensions=(), local_memory_bytes=64 * 1024)),
+        ("pocl", "cpu", CPU),
+        ("other", "gpu", DeviceLimits(compute_units=4)),
+    )
+}
+H200_TABLE = Path(__file__).parents[1] / "db" / "tables" / "nvidia-h200.json"
+
+
+def default(slug: str, shape: str) -> Configuration:
+    device = DEVICES[slug]
+    return FAMILY.default(GemmProblem.parse(shape), device.limits, find_profile(device).starting("gemm"))
+
+
+def estimate(device: Device, problem: GemmProblem, configuration: Configuration) -> int:
+    numbers = candidates((configuration,), device.limits)[configuration]
+    return int(ESTIMATE({**device.limits.constraint_values(), **problem.constraint_values(), **numbers}))
+
+
+def rows(configuration: Configuration) -> int:
+    return configuration.number("work_group_m") * configuration.number("micro_tile_m")
+
+
+def columns(configuration: Configuration) -> int:
+    return configuration.number("work_group_n") * configuration.number("micro_tile_n")
+
+
+# What is chosen
+
+
+@pytest.mark.parametrize("slug", ["nvidia-h200", "adreno-740", "mali-g610-mc6", "intel-arc", "amd-radeon", "pocl"])
+def test_one_row_and_one_column_have_their_own_kernels(slug: str) -> None:
+    assert default(slug, "1,2048,2048").algorithm == "row"
+    assert default(slug, "2048,1,2048").algorithm == "column"
+
+
+def test_work_groups_that_a_product_does_not_fill_are_avoided() -> None:
+    for n in (64, 128):
+        chosen = default("adreno-740", f"12544,{n},64")
+        assert columns(chosen) <= n and chosen.number("micro_tile_m") == 8
+    assert rows(default("adreno-740", "16,8192,512 nn lda=516")) == 16
+    assert rows(default("nvidia-h200", "64,50176,128")) == 64, "a macro-tile of 128 rows is half empty"
+
+
+def test_a_work_group_is_never_larger_than_the_profile_has_it() -> None:
+    """The limit of a kernel falls with its registers, so that a larger one may not launch."""
+    for device in DEVICES.values():
+        starts = find_profile(device).starting("gemm")
+        known = {size_of(start) for start in starts}
+        assert {size_of(c) for c in candidates(starts, device.limits)} - known <= {s // 2 for s in known}
+
+
+def size_of(configuration: Configuration) -> int:
+    values = dict(configuration.values)
+    sizes = [int(values.get(f"work_group_{name}", 1)) for name in "mnk"]
+    return sizes[0] * sizes[1] * sizes[2]
+
+
+def test_small_products_are_spread_over_the_compute_units() -> None:
+    def groups(shape: str) -> int:
+        chosen, problem = default("nvidia-h200", shape), GemmProblem.parse(shape)
+        return -(-problem.m // rows(chosen)) * -(-problem.n // columns(chosen)) * chosen.number("split_k")
+
+    assert groups("512,512,512") >= 100, "128 x 128 tiles leave 116 of 132 compute units without work"
+    assert groups("512,196,4608") >= 100
+    assert default("nvidia-h200", "128,128,8192").number("split_k") > 1
+    assert default("nvidia-h200", "4096,4096,4096").number("split_k") == 1
+    assert rows(default("nvidia-h200", "4096,4096,4096")) == 128
+
+
+def test_an_image_has_to_pay_for_its_copy() -> None:
+    assert default("adreno-740", "1024,1024,1024")["b_storage"] == "image"
+    assert default("adreno-740", "64,64,64")["b_storage"] == "buffer"
+
+
+@pytest.mark.parametrize("slug", ["adreno-740", "mali-g610-mc6", "intel-arc", "amd-radeon", "pocl", "other"])
+@pytest.mark.parametrize("kind", ["nt", "tt", "int8", "tn int8", "float16"])
+def test_every_layout_and_type_gets_a_tile(slug: str, kind: str) -> None:
+    assert default(slug, f"512,512,512 {kind}").algorithm in ("microtile", "local_tile")
+
+
+def test_of_equal_estimates_the_first_start_is_taken() -> None:
+    one = Configuration.of("naive", work_group_m=1, work_group_n=64)
+    other = Configuration.of("naive", work_group_m=64 // 8, work_group_n=8)
+    problem = GemmProblem(m=64, n=64, k=64)
+    alike = [one, Configuration.of("naive", work_group_m=1, work_group_n=64)]
+    assert FAMILY.default(problem, LARGE, alike) == one
+    assert FAMILY.default(problem, LARGE, [one, other]) == other, "it shares more"
+
+
+def test_what_is_not_declared_is_never_chosen() -> None:
+    wrong = [
+        Configuration.of("of_tomorrow", x=1),
+        Configuration.of("microtile", micro_tile_m=8),
+        Configuration.of("local_tile", split_k="many"),
+        Configuration.of("naive", work_group_m=3, work_group_n=3),
+    ]
+    assert FAMILY.default(GemmProblem(m=64, n=64, k=64), LARGE, wrong) == FAMILY.baseline
+
+
+# What holds for all
+
+
+def problems() -> list[GemmProblem]:
+    numbers = random.Random(11)
+    sizes = (1, 2, 3, 7, 16, 33, 64, 100, 500, 1024, 4097)
+    found = []
+    for _ in range(150):
+        values: dict[str, Any] = {name: numbers.choice(sizes) for name in "mnk"}
+        values |= {"trans_a": numbers.randrange(2), "trans_b": numbers.randrange(2), "batch": numbers.choice((1, 1, 5))}
+        found.append(GemmProblem(**values, mode=numbers.choice(("float32", "float32", "float16", "int8"))))
+    return found
+
+
+@pytest.mark.parametrize("device", DEVICES.values(), ids=lambda device: device.slug)
+def test_defaults_are_valid_and_the_least_of_the_valid(device: Device) -> None:
+    starts = find_profile(device).starting("gemm")
+    known = candidates(starts, device.limits)
+    assert len(starts) <= len(known) <= 50
+    for problem in problems():
+        chosen = FAMILY.default(problem, device.limits, starts)
+        valid = [c for c in known if not FAMILY.violations(problem, c, device.limits)]
+        values = {**device.limits.constraint_values(), **problem.constraint_values()}
+        assert chosen in valid
+        assert ESTIMATE({**values, **known[chosen]}) == min(ESTIMATE({**values, **known[c]}) for c in valid)
+
+
+@pytest.mark.parametrize("device", DEVICES.values(), ids=lambda device: device.slug)
+def test_estimates_fit_the_integers_of_c(device: Device) -> None:
+    extreme = (1, 2, 3, 46340, 65536, 2**20, 2**31 - 1)
+    known = candidates(find_profile(device).starting("gemm"), device.limits)
+    seen = 0
+    for m, n, k, batch in itertools.product(extreme, repeat=4):
+        try:
+            problem = GemmProblem(m=m, n=n, k=k, batch=batch)
+        except ProblemError:
+            continue
+        seen += 1
+        values = {**device.limits.constraint_values(), **problem.constraint_values(), "compute_units": 1}
+        assert all(0 < ESTIMATE({**values, **numbers}) < 2**63 for numbers in known.values())
+    assert seen > 50
+
+
+def test_estimates_follow_what_was_measured() -> None:
+    """Of the winners on an H200, from 14 us to 22 ms, whatever the shape: a fitted constant apart."""
+    devices, winners = read_table(H200_TABLE)
+    ratios = [
+        estimate(devices[0], winner.problem, winner.configuration) / winner.time_ns
+        for winner in winners
+        if isinstance(winner.problem, GemmProblem)
+    ]
+    middle = statistics.median(ratios)
+    assert len(ratios) > 15
+    assert sum(middle / 1.5 < ratio < middle * 1.5 for ratio in ratios) >= 0.9 * len(ratios)
