@@ -111,9 +111,8 @@ class TuningTable:
         return self._find(question, device) if answer is None else answer
 
     def _find(self, question: tuple[object, ...], device: str | Device) -> Tuned:
-        _, problem, m, n, k = question
-        assert problem is None or isinstance(problem, Problem)
-        asked = problem or _plain_product(m, n, k)
+        _, given, m, n, k = question
+        asked = given if isinstance(given, Problem) else _plain_product(m, n, k)
         answer = self._chain.answer(device, asked)
         if len(self._answers) >= _MOST_ANSWERS:
             self._answers.clear()

@@ -79,7 +79,7 @@ class Place:
                     source_problem=None,
                     time_ns=None,
                     because=because,
-                    expected_loss=predictor.loss("predicted"),
+                    expected_loss=predictor.predicted_loss,
                     source_device=self._source,
                 )
         reasons.append(f"none of the {_count(len(predictor.configurations), 'predicted configuration')} is valid")

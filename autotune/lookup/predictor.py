@@ -94,7 +94,7 @@ class Neighbours:
 
     def ranking(self, problem: Problem, compute_units: int) -> Sequence[int]:  # noqa: ARG002 - alike in all models
         """Numbers of the configurations, best first."""
-        here = [log2(size) for size in problem.size_vector]
+        here = tuple([log2(size) for size in problem.size_vector])  # dist() would make a tuple of a list each time
         distances = list(map(dist, self._places, repeat(here)))
         expected = [0.0] * len(self.points[0].losses)
         # Of equally near points the first count.
@@ -178,6 +178,11 @@ class Predictor:
     def model_name(self) -> str:
         """For people."""
         return {Tree: "tree", Neighbours: "neighbours", Linear: "linear score"}[type(self.model)]
+
+    @cached_property
+    def predicted_loss(self) -> float:
+        """What a prediction loses at a size never seen."""
+        return self.loss("predicted")
 
     @cached_property
     def because(self) -> str:
