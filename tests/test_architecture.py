@@ -35,6 +35,7 @@ ORDER = (
     "compiling",
     "sampler",
     "search",
+    "predict",
     "runtime",
     "export",
     "presets",
@@ -54,7 +55,8 @@ OWNERS = {
     "optuna": {"sampler", "search"},
     "rich": {"display"},
     "numpy": {
-        "expression", "family", "kernels", "device", "measure", "space", "sampler", "search", "runtime", "testing",
+        "expression", "family", "kernels", "device", "measure", "space", "sampler", "search", "predict", "runtime",
+        "testing",
     },
 }  # fmt: skip
 """Libraries outside the standard one, and who may import them."""

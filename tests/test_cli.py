@@ -40,12 +40,15 @@ from autotune.errors import AutotuneError, UsageError
 from autotune.family import Configuration, Device, DeviceLimits, Problem, find_family
 from autotune.kernels.gemm import GemmProblem
 from autotune.kernels.reduce import ReduceProblem
+from autotune.lookup.misses import Miss, MissLog, default_file, read_misses
 from autotune.profile import find_profile
 from autotune.search import Budget, Listener, Outcome
 from autotune.store import Store, new_owner
 from autotune.trial import Calibration, Measurement, Provenance, Request, Timer, Trial, TrialState, Verdict, Winner
 
-COMMANDS = ("devices", "presets", "run", "verify", "status", "compile", "lookup", "export", "import")
+COMMANDS = (
+    "devices", "presets", "run", "verify", "status", "compile", "evaluate", "lookup", "export", "import",
+)  # fmt: skip
 
 DEVICE = Device(
     slug="adreno-730", vendor="Qualcomm", model="Adreno 730", family="adreno", selector="0:0",
@@ -633,13 +636,39 @@ def test_lookup_of_an_untuned_device_of_this_machine_is_its_default(
     """With its own limits: of its slug alone nobody could tell that it has images."""
     here = replace(DEVICE, slug="adreno-740", model="Adreno 740")
     monkeypatch.setattr("autotune.device.discovery.discover", lambda: [here])
-    assert main(["lookup", "--device", "740", "512,512,512", "--table", str(tables), "--json"]) == 0
+    assert main(["lookup", "--device", "740", "512,512,512 tn", "--table", str(tables), "--json"]) == 0
     answer = json.loads(capsys.readouterr().out)
     profile = find_profile(here)
-    default = find_family("gemm").default(GemmProblem(m=512, n=512, k=512), here.limits, profile.starting("gemm"))
+    default = find_family("gemm").default(
+        GemmProblem(m=512, n=512, k=512, trans_a=1), here.limits, profile.starting("gemm")
+    )
     assert (answer["device"], answer["match"]) == ("adreno-740", "default")
     assert answer["configuration"] == default.to_dict()
     assert "has no device 'adreno-740' (there: adreno-730)" in answer["because"]
+    assert main(["lookup", "--device", "740", "512,512,512", "--table", str(tables), "--json"]) == 0
+    sibling = json.loads(capsys.readouterr().out)
+    assert (sibling["match"], sibling["source_device"], sibling["expected_loss"]) == ("sibling", "adreno-730", None)
+
+
+def test_run_tunes_what_lookups_missed_most_and_forgets_it(
+    tune: FakeTune, database: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path))
+    run = ("run", "--device", "adreno", "--db", database, "--trials", "1", "--misses", "--quiet")
+    assert main([*run]) == 2
+    assert "tells of no miss on adreno-730" in capsys.readouterr().err
+    log = MissLog(default_file())
+    often, once, elsewhere = (GemmProblem(m=size, n=8, k=8) for size in (7, 5, 3))
+    for slug, problem in (("adreno-730", once), ("mali-g78", elsewhere), ("adreno-730", often)):
+        log.add(slug, problem)
+    log.write()
+    another = MissLog(default_file())
+    another.add("adreno-730", often)
+    another.write()
+    assert main([*run, "--shape", "1,2,3"]) == 0
+    asked = [(request.problem.size_vector, request.calls) for request in tune.requests]
+    assert asked == [((1, 2, 3, 1), 1), ((7, 8, 8, 1), 2), ((5, 8, 8, 1), 1)]
+    assert read_misses(default_file()) == {Miss("mali-g78", elsewhere): 1}
 
 
 @pytest.fixture

@@ -16,7 +16,6 @@ from autotune.errors import TableError
 from autotune.export import export_table, read_table
 from autotune.family import Configuration
 from autotune.kernels.gemm import GemmProblem
-from autotune.lookup import json_table
 from autotune.resources import data_folder
 from autotune.store import Store
 from autotune.trial import Verdict
@@ -304,7 +303,7 @@ def test_a_large_file_is_refused_before_it_is_read(tmp_path: Path) -> None:
 
 
 def test_a_file_without_end_is_read_to_the_limit_only(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(json_table, "MAX_BYTES", 10_000)
+    monkeypatch.setattr("autotune.lookup.document.MAX_BYTES", 10_000)
     assert "/dev/zero: a table has at most" in refusal(Path("/dev/zero"))
 
 

@@ -224,8 +224,9 @@ def test_sizes_that_are_none_are_refused(sizes: dict[str, int]) -> None:
 def test_a_question_asked_before_costs_one_access() -> None:
     measured = table((product(64, 64, 64), naive(4, 8)))
     first = measured.find(GPU.slug, m=64, n=64, k=64)
-    measured._shelves.clear()
     assert measured.find(GPU.slug, m=64, n=64, k=64) is first
+    of_a_device = measured.find(GPU, product(64, 64, 64))
+    assert measured.find(GPU, product(64, 64, 64)) is of_a_device
 
 
 def test_answers_kept_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -259,12 +260,14 @@ def test_the_users_own_database_is_read_and_may_be_missing(
 ) -> None:
     own = tmp_path / "own.sqlite"
     monkeypatch.setattr("autotune.resources.default_database", lambda: own)
-    assert TuningTable.open().devices == ()
+    shipped = TuningTable.open().devices
+    assert [device.slug for device in shipped] == ["nvidia-h200"]
     assert TuningTable.open().find("adreno-730", m=8, n=8, k=8).match is Match.DEFAULT
     own.touch()
-    assert TuningTable.open().devices == ()
+    assert TuningTable.open().devices == shipped
     database.rename(own)
     assert TuningTable.open().find("adreno-730", m=64, n=64, k=64).match is Match.EXACT
+    assert TuningTable.open().devices == (GPU, *shipped)
 
 
 def test_a_named_table_must_be_there(tmp_path: Path) -> None:

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 import autotune
-from autotune.cli import building, checking, commands, exporting, run
+from autotune.cli import building, checking, commands, evaluating, exporting, run
 from autotune.errors import UsageError
 from autotune.family import family_names
 
@@ -32,8 +32,8 @@ def make_parser() -> argparse.ArgumentParser:
     parser.add_argument("--version", action="version", version=f"autotune {autotune.__version__}")
     subparsers = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
     for add in (
-        _add_devices, _add_presets, _add_run, _add_verify, _add_status, _add_compile, _add_lookup, _add_export,
-        _add_import,
+        _add_devices, _add_presets, _add_run, _add_verify, _add_status, _add_compile, _add_evaluate, _add_lookup,
+        _add_export, _add_import,
     ):  # fmt: skip
         add(subparsers)
     return parser
@@ -151,6 +151,9 @@ def _add_run(subparsers: Any) -> None:
     parser.add_argument(
         "--preset", metavar="NAME", action="append", default=[], help="the products of a network; see autotune presets"
     )
+    parser.add_argument(
+        "--misses", action="store_true", help="sizes that lookups on this machine asked for and never found"
+    )
     parser.add_argument("--trials", metavar="N", type=_trials, help="at most N new trials for each shape")
     parser.add_argument("--budget", metavar="TIME", type=parse_budget, help="time for all shapes: 90s, 10m, 1h30m")
     parser.add_argument(
@@ -231,12 +234,33 @@ def _add_compile(subparsers: Any) -> None:
     _add_json(parser)
 
 
+def _add_evaluate(subparsers: Any) -> None:
+    parser = _add(
+        subparsers,
+        "evaluate",
+        evaluating.evaluate_command,
+        "Measure how much of the tuned speed is reached at sizes left out, predicted from the others.",
+        "evaluate --device cpu --holdout 10",
+        "evaluate --device adreno --shapes others.txt --json > regret.json",
+    )
+    _add_device(parser)
+    _add_family(parser, "whose sizes to hold out")
+    _add_shape(parser, "a tuned shape to hold out")
+    _add_shapes(parser)
+    parser.add_argument(
+        "--holdout", metavar="N", type=_holdout, help=f"hold out N of the tuned shapes ({evaluating.HELD_OUT})"
+    )
+    parser.add_argument("--quiet", action="store_true", help="no line for each size, only the table")
+    _add_database(parser)
+    _add_json(parser)
+
+
 def _add_lookup(subparsers: Any) -> None:
     parser = _add(
         subparsers,
         "lookup",
         commands.lookup_command,
-        "Print the configuration to use for a shape: measured, nearest measured, or the default.",
+        "Print the configuration to use for a shape: measured, predicted, nearest measured, or the default.",
         "lookup --device cpu 512 512 512 --explain",
         "lookup --device adreno-730 64,3136,576 --table table.json --json",
         "lookup --device cpu 512 512 512 nt float16 batch=4",
@@ -308,6 +332,10 @@ def _trials(text: str) -> int:
 
 def _sample(text: str) -> int:
     return _integer("--sample", text, 1, 10**9)
+
+
+def _holdout(text: str) -> int:
+    return _integer("--holdout", text, 1, 10**6)
 
 
 def _jobs(text: str) -> int:

@@ -4,11 +4,16 @@ import argparse
 import re
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from autotune.cli.devices import named_device
 from autotune.cli.output import plain_calibration, plain_request, plain_tuned, print_json
 from autotune.errors import UsageError
 from autotune.family import find_family
+from autotune.lookup.predictor import FAVOURS
+
+if TYPE_CHECKING:
+    from autotune.lookup import Tuned, TuningTable
 
 
 def devices_command(options: argparse.Namespace) -> int:
@@ -61,7 +66,7 @@ def lookup_command(options: argparse.Namespace) -> int:
 
     words = re.findall(r"[^\s,]+", " ".join(options.shape))
     problem = find_family(options.family).problem_type.parse(",".join(words))
-    table = TuningTable.open(source)
+    table = TuningTable.open(source, log_misses=False)
     device = named_device(options.device, table.devices)
     tuned = table.find(device, problem)
     if options.json:
@@ -74,10 +79,28 @@ def lookup_command(options: argparse.Namespace) -> int:
         facts.append(("because", tuned.because))
         if tuned.source_problem is not None:
             facts.append(("measured for", tuned.source_problem.label))
+        facts += _expectations(table, tuned)
     if tuned.time_ns is not None:
         facts.append(("time", time_text(tuned.time_ns)))
     print_configuration(tuned.configuration, facts, sys.stdout)
     return 0
+
+
+def _expectations(table: "TuningTable", tuned: "Tuned") -> list[tuple[str, str]]:
+    """What is to be expected of an answer, and what that rests on."""
+    facts = []
+    if tuned.expected_loss is not None and tuned.source_problem != tuned.problem:
+        facts.append(("expected loss", f"{tuned.expected_loss:.1%} of the tuned speed"))
+    predictor = table.predictor(tuned.source_device or tuned.device, tuned.problem)
+    told = predictor and (predictor.measured or predictor.expected)
+    if predictor and told:
+        how = "measured on sizes held out" if predictor.measured else "from trials, leaving out each size in turn"
+        facts.append(("evaluated", f"{how}: {told.sizes}"))
+        for name in FAVOURS:
+            reach = getattr(told, name)
+            parts = f"median {reach.median:.0%}, 10th percentile {reach.low:.0%}, worst {reach.worst:.0%}"
+            facts.append((f"  {name}", parts))
+    return facts
 
 
 def _database_file(database: str | None) -> Path | None:
@@ -92,11 +115,13 @@ def _database_file(database: str | None) -> Path | None:
 
 
 def import_command(options: argparse.Namespace) -> int:
-    from autotune.export import read_table
+    from autotune.lookup.json_table import read_contents
+    from autotune.predict import add_predictors
     from autotune.store import Store
 
-    devices, winners = read_table(options.file)
+    contents = read_contents(options.file)
     with Store.open(options.db) as store:
-        added, kept = store.import_winners(winners, devices)
+        added, kept = store.import_winners(contents.winners, contents.devices)
+        add_predictors(store, contents.predictors)
     print(f"{added} taken over, {kept} left as they were")
     return 0

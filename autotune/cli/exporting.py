@@ -3,6 +3,7 @@
 import argparse
 from collections.abc import Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from autotune.cli.devices import named_device
@@ -28,6 +29,7 @@ def export_command(options: argparse.Namespace) -> int:
         slug = _stored_slug(store, options.device) if options.device else None
         if options.format == "sqlite":
             store.snapshot(options.output, slug)
+            _copy_predictors(store, slug, options.output)
         else:
             families = [options.family] if options.family else _stored_families(store, slug)
             write(options.output, _text(store, slug, families, options.format))
@@ -67,12 +69,33 @@ def _text(store: "Store", slug: str | None, families: Sequence[str], form: str) 
     return "\n".join(str(export_table(store, slug, family, form)) for family in chosen)
 
 
+def _copy_predictors(store: "Store", slug: str | None, snapshot: Path) -> None:
+    """Beside the snapshot, as they lie beside the database."""
+    from autotune.family import family_names
+    from autotune.lookup.predictor_text import predictors_file
+    from autotune.predict import known_predictors, write_predictors
+
+    slugs = [slug] if slug else sorted({device.slug for device in store.devices()})
+    kept = {s: [p for family in family_names() for p in known_predictors(store, s, family)] for s in slugs}
+    write_predictors(predictors_file(snapshot), kept)
+
+
 def _joined(store: "Store", slug: str | None, families: Sequence[str]) -> "list[DeviceTable]":
     """Each device once, with its winners of all families."""
-    from autotune.export.contents import read_contents
+    from autotune.export.contents import read_contents, with_predictors
 
-    of_each = zip(*(read_contents(store, slug, family) for family in families), strict=True)
-    return [replace(same[0], winners=tuple(w for table in same for w in table.winners)) for same in of_each]
+    of_each = zip(
+        *([with_predictors(store, t, family) for t in read_contents(store, slug, family)] for family in families),
+        strict=True,
+    )
+    return [
+        replace(
+            same[0],
+            winners=tuple(w for table in same for w in table.winners),
+            predictors=tuple(p for table in same for p in table.predictors),
+        )
+        for same in of_each
+    ]
 
 
 def _with_c_export(families: Sequence[str]) -> list[str]:

@@ -148,6 +148,8 @@ def plain_tuned(tuned: Any) -> dict[str, Any]:
         "match": tuned.match.value,
         "configuration": tuned.configuration.to_dict(),
         "source_problem": source.to_dict() if source is not None else None,
+        "source_device": tuned.source_device or None,
         "time_ns": tuned.time_ns,
+        "expected_loss": tuned.expected_loss,
         "because": tuned.because,
     }

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from autotune.family import Device, Problem
     from autotune.search import Budget, Outcome
-    from autotune.store import Quarantined
+    from autotune.store import Quarantined, Store
     from autotune.trial import Request
 
 STOPPED = 130
@@ -29,7 +29,7 @@ DEFAULT_TRIALS = 100
 
 
 def run_command(options: argparse.Namespace) -> int:
-    if not (options.shape or options.shapes or options.preset):
+    if not (options.shape or options.shapes or options.preset or options.misses):
         _use_default_preset(options)
     requests = _requests(options)
     for family in dict.fromkeys(request.problem.family for request in requests):
@@ -37,6 +37,8 @@ def run_command(options: argparse.Namespace) -> int:
     from autotune.device.discovery import discover, select
 
     device = select(options.device, discover())
+    if options.misses:
+        requests = _with_misses(requests, device)
     requests = _without_oversized_presets(requests, options, device)
     from autotune.display import progress
     from autotune.search import tune
@@ -60,6 +62,7 @@ def run_command(options: argparse.Namespace) -> int:
             should_stop=lambda: interrupts.are_requested,
             retries_quarantined=options.retry_quarantined,
         )
+        _learn(store, device, outcomes)
     return _report(options, device, requests, outcomes, was_stopped=interrupts.are_requested)
 
 
@@ -90,6 +93,38 @@ def read_requests(problem_type: "type[Problem]", shapes: Sequence[str], files: "
     for path in files:
         requests += read_shapes(path, problem_type)
     return merge(requests)
+
+
+def _with_misses(requests: "list[Request]", device: "Device") -> "list[Request]":
+    """Also what lookups missed on the device, what most processes missed first. Raises UsageError when nothing is."""
+    from autotune.lookup.misses import default_file, read_misses
+    from autotune.presets import merge
+    from autotune.trial import Request
+
+    path = default_file()
+    missed = [
+        Request(problem=miss.problem, calls=count, label="missed")
+        for miss, count in read_misses(path).most_common()
+        if miss.device == device.slug
+    ]
+    if not (missed or requests):
+        raise UsageError(f"{path} tells of no miss on {device.slug}", hint="give --shape SHAPE or --shapes FILE")
+    return merge([*requests, *missed])
+
+
+def _learn(store: "Store", device: "Device", outcomes: "Sequence[Outcome]") -> None:
+    """Make the device's predictors anew, and forget the misses that are tuned by now; failing costs no result."""
+    from autotune.lookup.misses import Miss, default_file, forget_misses, read_misses
+    from autotune.predict import refresh_predictors
+
+    tuned = [outcome.request.problem for outcome in outcomes if outcome.winner]
+    try:
+        refresh_predictors(store, device, {problem.family for problem in tuned})
+        done = {Miss(device.slug, problem) for problem in tuned}
+        if done & read_misses(default_file()).keys():
+            forget_misses(default_file(), done)
+    except (AutotuneError, OSError) as error:
+        tell(f"lookups do not know of this run yet: {error}")
 
 
 def _use_default_preset(options: argparse.Namespace) -> None:
@@ -123,7 +158,7 @@ def _without_oversized_presets(
             request.problem.check_device(device.limits)
             kept.append(request)
         except ProblemError as error:
-            if not options.preset or request.problem in own_words:
+            if not (options.preset or options.misses) or request.problem in own_words:
                 raise
             tell(f"left out: {error.message}")
     if not kept:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from autotune.errors import DeviceSelectionError, UsageError
 from autotune.export.c_header import write_c
-from autotune.export.contents import DeviceTable, read_contents
+from autotune.export.contents import DeviceTable, read_contents, with_predictors
 from autotune.export.json_table import write_json
 from autotune.export.text_tables import write_csv, write_markdown
 from autotune.family import find_family
@@ -43,7 +43,10 @@ def export_table(store: Store, device_slug: str | None, family: str, form: str) 
         raise DeviceSelectionError(f"nothing is stored for a device {device_slug[:80]!r}", hint=there)
     if form == "sqlite":
         return _snapshot(store, device_slug)
-    return _WRITERS[form](read_contents(store, device_slug, family), family)
+    tables = read_contents(store, device_slug, family)
+    if form == "json":
+        tables = [with_predictors(store, table, family) for table in tables]
+    return _WRITERS[form](tables, family)
 
 
 def _snapshot(store: Store, device_slug: str | None) -> bytes:

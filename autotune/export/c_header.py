@@ -1,4 +1,6 @@
-"""The C99 header: tables and the search in them, giving the answers of `TuningTable.find`.
+"""The C99 header: tables and the search in them, giving the answers of `TuningTable.find` but for predictions.
+
+Of the lookup's steps it has exact, nearest and default, of its own device alone.
 
 Everything is static and inside functions, so that the header may be included from anywhere, C++ too, and nothing
 is reported as unused. Of several headers, one for each device, the types are taken from the first.

@@ -4,7 +4,10 @@ from dataclasses import dataclass, replace
 
 from autotune.family import Device, find_family
 from autotune.lookup import table_order
-from autotune.lookup.json_table import DEVICE_TEXTS, PROVENANCE_TEXTS, printable, undeclared
+from autotune.lookup.document import printable
+from autotune.lookup.json_table import DEVICE_TEXTS, PROVENANCE_TEXTS, undeclared
+from autotune.lookup.predictor import Predictor
+from autotune.predict import known_predictors, make_predictors
 from autotune.store import Store
 from autotune.trial import Provenance, Winner
 
@@ -15,6 +18,7 @@ class DeviceTable:
 
     device: Device
     winners: tuple[Winner, ...]
+    predictors: tuple[Predictor, ...] = ()
 
 
 def read_contents(store: Store, device_slug: str | None, family: str) -> list[DeviceTable]:
@@ -34,6 +38,13 @@ def read_contents(store: Store, device_slug: str | None, family: str) -> list[De
         )
         for slug, winners in found.items()
     ]
+
+
+def with_predictors(store: Store, table: DeviceTable, family: str) -> DeviceTable:
+    """The table with what is kept beside the database for one family, else with what follows from its trials."""
+    slug = table.device.slug
+    found = known_predictors(store, slug, family) or make_predictors(store, table.device, family)
+    return replace(table, predictors=tuple(found))
 
 
 def _printable_device(device: Device) -> Device:

@@ -6,12 +6,14 @@ from typing import Any
 
 from autotune.errors import TableError
 from autotune.export.contents import DeviceTable
-from autotune.lookup.json_table import DEVICE_TEXTS, FORMAT, MAX_BYTES, SCHEMA_VERSION
+from autotune.lookup.document import MAX_BYTES
+from autotune.lookup.json_table import DEVICE_TEXTS, FORMAT, SCHEMA_VERSION
+from autotune.lookup.predictor_text import to_plain
 from autotune.trial import Winner
 
 
 def write_json(tables: list[DeviceTable]) -> str:
-    """ASCII text in the form of `db/table.schema.json`, a line for each member of a device and for each entry.
+    """ASCII text in the form of `db/table.schema.json`, a line for each member of a device, each entry and predictor.
 
     It holds no moment of export and nothing of the database it comes from. Raises TableError when too large to be
     read back.
@@ -35,7 +37,11 @@ def _device(table: DeviceTable) -> str:
     }
     lines = [f"{_compact(name)}: {_compact(value)}" for name, value in members.items()]
     entries = ",\n".join(_compact(_entry(winner)) for winner in table.winners)
-    return "{\n" + ",\n".join([*lines, f'"entries": [{_lines(entries)}]']) + "\n}"
+    lines.append(f'"entries": [{_lines(entries)}]')
+    if table.predictors:
+        predictors = ",\n".join(_compact(to_plain(predictor)) for predictor in table.predictors)
+        lines.append(f'"predictors": [{_lines(predictors)}]')
+    return "{\n" + ",\n".join(lines) + "\n}"
 
 
 def _entry(winner: Winner) -> dict[str, Any]:

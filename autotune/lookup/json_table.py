@@ -5,26 +5,25 @@ needs the standard library only; export writes what this file accepts.
 """
 
 import dataclasses
-import json
 import re
-from collections.abc import Sequence
-from math import inf, isfinite, nan
+from dataclasses import dataclass
+from math import inf, nan
 from pathlib import Path
 from typing import Any, get_args, get_origin
 
 from autotune.errors import ProblemError, TableError
 from autotune.family import Configuration, Device, DeviceLimits, KernelFamily, Problem, family_names, find_family
+from autotune.lookup.document import Node, parse, read_file, visible
+from autotune.lookup.predictor import Predictor
+from autotune.lookup.predictor_text import read_predictors
 from autotune.trial import Provenance, Verdict, Winner
 
 FORMAT = "autotune-table"
 SCHEMA_VERSION = 1
 """Raised when a reader of the version before would misunderstand; it then refuses the table."""
 
-MAX_BYTES = 32 * 2**20
-MAX_TEXT = 1024
 MAX_ITEMS = 1024
 """In a list of a device's limits."""
-MAX_NUMBER = 2**63 - 1
 MAX_TIME_NS = 1e15
 """Eleven days."""
 MAX_FLOPS_PER_SECOND = 1e17
@@ -37,31 +36,33 @@ _MEASURED = ("time_ns", "default_ns", "baseline_ns", "gain_low", "gain_high", "s
 _LATER = ("verdict", "verifications")
 """Not in the first tables."""
 _DERIVED = ("gflops", "gain_over_default", "gain_over_baseline")
-_UNPRINTABLE = re.compile(
-    "[\0-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff\ufeff\ufffe\uffff]"
-)
-"""Controls, line ends, marks that reorder text, halves of characters."""
-_SLUG = re.compile(r"[a-z0-9]+(-[a-z0-9]+)*")
 _MOMENT = re.compile(r"\d{4}-[01]\d-[0-3]\dT[0-2]\d:[0-5]\d:[0-6]\d(Z|\+00:00)", re.ASCII)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Contents:
+    """All that a table holds."""
+
+    devices: list[Device]
+    winners: list[Winner]
+    predictors: dict[str, list[Predictor]]
+    """By the slug of their device."""
 
 
 def read_table(source: str | bytes | Path) -> tuple[list[Device], list[Winner]]:
     """Devices and imported winners of a JSON text or file. Raises TableError, one line that names the path."""
+    contents = read_contents(source)
+    return contents.devices, contents.winners
+
+
+def read_contents(source: str | bytes | Path) -> Contents:
+    """A JSON text or file. Raises TableError, one line that names the path."""
     if not isinstance(source, Path):
-        return _read(_parse(source))
+        return _read(parse(source))
     try:
-        return _read(_parse(_read_file(source)))
+        return _read(parse(read_file(source)))
     except TableError as error:
         raise TableError(f"{source}: {error.message}", hint=error.hint) from error
-
-
-def printable(text: str) -> str:
-    """The text as a table may hold it: no controls, and not too long."""
-    return _UNPRINTABLE.sub(" ", text)[:MAX_TEXT]
-
-
-def _visible(name: str) -> str:
-    return _UNPRINTABLE.sub("?", name[:80])
 
 
 def undeclared(family: KernelFamily, configuration: Configuration) -> str:
@@ -73,7 +74,7 @@ def undeclared(family: KernelFamily, configuration: Configuration) -> str:
     values = dict(configuration.values)
     for name in values:
         if name not in algorithm.by_name:
-            return f"{_visible(name)}: {algorithm.name} has no such parameter"
+            return f"{visible(name)}: {algorithm.name} has no such parameter"
     for name, parameter in algorithm.by_name.items():
         if name not in values:
             return f"{name}: is missing"
@@ -82,133 +83,11 @@ def undeclared(family: KernelFamily, configuration: Configuration) -> str:
     return ""
 
 
-class _Node:
-    """A value of the document and where it stands."""
-
-    def __init__(self, value: Any, path: str) -> None:
-        self.value = value
-        self.path = path
-
-    def wrong(self, what: str, *, hint: str = "") -> TableError:
-        return TableError(f"{self.path}: {what}" if self.path else what, hint=hint)
-
-    def record(self, required: Sequence[str], optional: Sequence[str] = ()) -> dict[str, "_Node"]:
-        """The members of an object that has all of `required` and nothing besides `optional`."""
-        members = self.members()
-        for name in members:
-            if name not in required and name not in optional:
-                raise self.wrong(f"has an unknown member {name[:80]!r}")
-        for name in required:
-            if name not in members:
-                raise self.wrong(f"{name} is missing")
-        return members
-
-    def members(self) -> dict[str, "_Node"]:
-        if not isinstance(self.value, dict):
-            raise self.wrong(f"must be an object, not {_kind(self.value)}")
-        prefix = f"{self.path}." if self.path else ""
-        return {name: _Node(value, prefix + _visible(name)) for name, value in self.value.items()}
-
-    def items(self, most: int | None = None) -> list["_Node"]:
-        if not isinstance(self.value, list):
-            raise self.wrong(f"must be a list, not {_kind(self.value)}")
-        if most is not None and len(self.value) > most:
-            raise self.wrong(f"has more than {most} items")
-        return [_Node(value, f"{self.path}[{number}]") for number, value in enumerate(self.value)]
-
-    def text(self) -> str:
-        if not isinstance(self.value, str):
-            raise self.wrong(f"must be a text, not {_kind(self.value)}")
-        if len(self.value) > MAX_TEXT:
-            raise self.wrong(f"is longer than {MAX_TEXT} characters")
-        if _UNPRINTABLE.search(self.value):
-            raise self.wrong("has a control character")
-        return self.value
-
-    def slug(self) -> str:
-        if len(self.text()) > 64 or not _SLUG.fullmatch(self.value):
-            raise self.wrong("must be up to 64 small letters, digits and single hyphens")
-        return str(self.value)
-
-    def truth(self) -> bool:
-        if not isinstance(self.value, bool):
-            raise self.wrong(f"must be true or false, not {_kind(self.value)}")
-        return self.value
-
-    def whole(self, most: int = MAX_NUMBER) -> int:
-        if type(self.value) is not int:
-            raise self.wrong(f"must be a whole number, not {_kind(self.value)}")
-        if not 0 <= self.value <= most:
-            raise self.wrong(f"must be from 0 to {most}, not {self.value}")
-        return self.value
-
-    def number(self, most: float) -> float:
-        if type(self.value) not in (int, float):
-            raise self.wrong(f"must be a number, not {_kind(self.value)}")
-        if not (isfinite(self.value) and 0 < self.value <= most):
-            raise self.wrong(f"must be above 0 and at most {most:g}, not {self.value}")
-        return float(self.value)
-
-
-def _read_file(path: Path) -> bytes:
-    try:
-        if path.stat().st_size > MAX_BYTES:
-            raise _too_large()
-        with path.open("rb") as file:
-            # A pipe or a device has no size to look at beforehand.
-            return file.read(MAX_BYTES + 1)
-    except OSError as error:
-        raise TableError(f"cannot be read: {error.strerror}") from error
-
-
-def _too_large() -> TableError:
-    return TableError(f"a table has at most {MAX_BYTES // 2**20} MiB", hint="export one device at a time")
-
-
-def _parse(source: str | bytes) -> _Node:
-    if len(source) > MAX_BYTES:
-        raise _too_large()
-    try:
-        text = source if isinstance(source, str) else source.decode("utf-8-sig")
-        data = json.loads(text, object_pairs_hook=_unique, parse_int=_parse_whole, parse_constant=_refuse_constant)
-    except UnicodeDecodeError as error:
-        raise TableError(f"byte {error.start} is not UTF-8 text") from error
-    except RecursionError as error:
-        raise TableError("lists and objects are nested too deeply") from error
-    except json.JSONDecodeError as error:
-        raise TableError(f"not JSON: {error.msg} at line {error.lineno}, column {error.colno}") from error
-    return _Node(data, "")
-
-
-def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found: dict[str, Any] = {}
-    for name, value in pairs:
-        if name in found:
-            raise TableError(f"a member {name[:80]!r} stands twice in one object")
-        found[name] = value
-    return found
-
-
-def _parse_whole(digits: str) -> int:
-    if len(digits) > 20:
-        raise TableError(f"the number {digits[:20]}... is too large")
-    return int(digits)
-
-
-def _refuse_constant(name: str) -> Any:
-    raise TableError(f"{name} is no JSON number")
-
-
-def _kind(value: Any) -> str:
-    names = {dict: "an object", list: "a list", str: "a text", bool: "a truth value", type(None): "null"}
-    return names.get(type(value), "a number")
-
-
-def _read(document: _Node) -> tuple[list[Device], list[Winner]]:
+def _read(document: Node) -> Contents:
     members = document.members()
     if "format" not in members or members["format"].value != FORMAT:
         raise TableError("is not a tuning table", hint=f'its "format" would be "{FORMAT}"')
-    version = _Node(document.value.get("schema_version"), "schema_version").whole()
+    version = Node(document.value.get("schema_version"), "schema_version").whole()
     if version > SCHEMA_VERSION:
         raise TableError(
             f"has schema version {version}, this version of autotune knows {SCHEMA_VERSION} at most",
@@ -219,17 +98,19 @@ def _read(document: _Node) -> tuple[list[Device], list[Winner]]:
     document.record(("format", "schema_version", "devices"))
     devices: dict[str, Device] = {}
     winners: list[Winner] = []
+    predictors: dict[str, list[Predictor]] = {}
     for node in members["devices"].items():
         device, entries = _read_device(node)
         if device.slug in devices:
             raise node.wrong(f"slug: {device.slug} stands in the table already")
         devices[device.slug] = device
         winners.extend(_read_entries(device.slug, entries))
-    return list(devices.values()), winners
+        predictors[device.slug] = read_predictors(node.members().get("predictors", Node([], "")))
+    return Contents(devices=list(devices.values()), winners=winners, predictors=predictors)
 
 
-def _read_device(node: _Node) -> tuple[Device, _Node]:
-    members = node.record(("slug", "family", *DEVICE_TEXTS, "limits", "entries"))
+def _read_device(node: Node) -> tuple[Device, Node]:
+    members = node.record(("slug", "family", *DEVICE_TEXTS, "limits", "entries"), ("predictors",))
     texts = {name: members[name].text() for name in DEVICE_TEXTS}
     device = Device(
         slug=members["slug"].slug(),
@@ -240,7 +121,7 @@ def _read_device(node: _Node) -> tuple[Device, _Node]:
     return device, members["entries"]
 
 
-def _read_limits(node: _Node) -> DeviceLimits:
+def _read_limits(node: Node) -> DeviceLimits:
     fields = {field.name: field.type for field in dataclasses.fields(DeviceLimits)}
     members = node.record((), tuple(fields))
     limits = DeviceLimits(**{name: _read_limit(member, fields[name]) for name, member in members.items()})
@@ -249,7 +130,7 @@ def _read_limits(node: _Node) -> DeviceLimits:
     return limits
 
 
-def _read_limit(node: _Node, wanted: Any) -> Any:
+def _read_limit(node: Node, wanted: Any) -> Any:
     if get_origin(wanted) is tuple:
         return tuple(_read_limit(item, get_args(wanted)[0]) for item in node.items(MAX_ITEMS))
     if wanted is bool:
@@ -257,7 +138,7 @@ def _read_limit(node: _Node, wanted: Any) -> Any:
     return node.text() if wanted is str else node.whole()
 
 
-def _read_entries(slug: str, node: _Node) -> list[Winner]:
+def _read_entries(slug: str, node: Node) -> list[Winner]:
     winners: list[Winner] = []
     seen: dict[tuple[str, str], int] = {}
     for number, item in enumerate(node.items()):
@@ -270,9 +151,9 @@ def _read_entries(slug: str, node: _Node) -> list[Winner]:
     return winners
 
 
-def _read_entry(slug: str, node: _Node) -> Winner:
+def _read_entry(slug: str, node: Node) -> Winner:
     members = node.record(("family", "problem", "configuration", *_MEASURED, "provenance"), (*_DERIVED, *_LATER))
-    family = _read_family(members["family"])
+    family = read_family(members["family"])
     problem = _read_problem(members["problem"], family)
     time_ns = members["time_ns"].number(MAX_TIME_NS)
     samples, is_default = members["samples"].whole(2**31 - 1), members["is_default"].truth()
@@ -281,7 +162,7 @@ def _read_entry(slug: str, node: _Node) -> Winner:
     winner = Winner(
         device=slug,
         problem=problem,
-        configuration=_read_configuration(members["configuration"], family),
+        configuration=read_configuration(members["configuration"], family),
         time_ns=time_ns,
         default_ns=members["default_ns"].number(MAX_TIME_NS),
         baseline_ns=_optional(members["baseline_ns"], MAX_TIME_NS),
@@ -300,14 +181,15 @@ def _read_entry(slug: str, node: _Node) -> Winner:
     return winner
 
 
-def _read_family(node: _Node) -> KernelFamily:
+def read_family(node: Node) -> KernelFamily:
+    """The kernel family of that name."""
     # A module is loaded by this name: only after it was found in the list.
     if node.text() not in family_names():
         raise node.wrong(f"there is no kernel family {node.value[:80]!r}, only {', '.join(family_names())}")
     return find_family(node.value)
 
 
-def _read_problem(node: _Node, family: KernelFamily) -> Problem:
+def _read_problem(node: Node, family: KernelFamily) -> Problem:
     for member in node.members().values():
         if isinstance(member.value, str):
             member.text()
@@ -317,7 +199,8 @@ def _read_problem(node: _Node, family: KernelFamily) -> Problem:
         raise node.wrong(error.message, hint=error.hint) from error
 
 
-def _read_configuration(node: _Node, family: KernelFamily) -> Configuration:
+def read_configuration(node: Node, family: KernelFamily) -> Configuration:
+    """A configuration that its family declares."""
     members = node.members()
     if "algorithm" not in members:
         raise node.wrong("algorithm is missing")
@@ -334,7 +217,7 @@ def _read_configuration(node: _Node, family: KernelFamily) -> Configuration:
     return configuration
 
 
-def _read_provenance(node: _Node) -> Provenance:
+def _read_provenance(node: Node) -> Provenance:
     members = node.record((*PROVENANCE_TEXTS, "space_version"))
     texts = {name: members[name].text() for name in PROVENANCE_TEXTS}
     if not _MOMENT.fullmatch(texts["measured_at"]):
@@ -342,24 +225,24 @@ def _read_provenance(node: _Node) -> Provenance:
     return Provenance(space_version=members["space_version"].whole(2**31 - 1), **texts)
 
 
-def _read_verdict(node: _Node | None) -> Verdict | None:
+def _read_verdict(node: Node | None) -> Verdict | None:
     known = [verdict.value for verdict in Verdict]
     if node is not None and node.value not in known:
         raise node.wrong(f"must be one of {', '.join(known)}")
     return Verdict(node.value) if node is not None else None
 
 
-def _optional(node: _Node, most: float) -> float | None:
+def _optional(node: Node, most: float) -> float | None:
     return None if node.value is None else node.number(most)
 
 
-def _gain(node: _Node) -> float:
+def _gain(node: Node) -> float:
     """A gain, or NaN where the table says null: not known."""
     gain = _optional(node, MAX_TIME_NS)
     return nan if gain is None else gain
 
 
-def _check_derived(members: dict[str, _Node], winner: Winner) -> None:
+def _check_derived(members: dict[str, Node], winner: Winner) -> None:
     """Numbers that follow from others may be left out, but not contradict them."""
     for name in _DERIVED:
         node, told = members.get(name), getattr(winner, name)

@@ -6,11 +6,12 @@ Nothing is written: another program may be using the file, and its folder may be
 import json
 import os
 import sqlite3
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
+from functools import partial
 from math import isfinite
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from autotune.errors import (
     ConfigurationError,
@@ -20,39 +21,90 @@ from autotune.errors import (
     StoreError,
     TableError,
 )
-from autotune.family import Configuration, Device, DeviceLimits, family_names, find_family
-from autotune.lookup import Entry
+from autotune.family import Configuration, Device, DeviceLimits, KernelFamily, family_names, find_family
+from autotune.lookup.answer import Entry
+from autotune.lookup.contents import Row, Shelf
+from autotune.lookup.predictor import Predictor
 from autotune.resources import schema_revisions
+
+if TYPE_CHECKING:
+    from autotune.lookup.predictor_text import UnreadPredictors
 
 _APPLICATION_ID = 0x4154554E
 _WAIT_S = 10.0
 """For another program that has the file to itself for a moment."""
 
+_READ_AT_ONCE = 1000
+"""Decisions up to which all are read when a database is opened, so that what is broken shows there."""
+
 _DEVICES = """
     SELECT slug, vendor, model, family, platform, name, version, opencl_c_version, driver, limits FROM devices
-    ORDER BY slug, coalesce((SELECT max(trials.id) FROM trials WHERE trials.device_id = devices.id), 0), id
+    ORDER BY slug, CASE
+        WHEN (SELECT count(*) FROM devices AS same WHERE same.slug = devices.slug) = 1 THEN 0
+        ELSE coalesce((SELECT max(trials.id) FROM trials WHERE trials.device_id = devices.id), 0)
+    END, id
 """
 """Where one slug has several drivers, the one that measured last comes last."""
 
-_ENTRIES = "SELECT device, family, spec, configuration, time_ns FROM best_configurations"
+_ENTRIES = "SELECT spec, configuration, time_ns FROM best_configurations WHERE device = ? AND family = ?"
 
 
-def read_database(path: Path) -> tuple[list[Device], list[tuple[str, Entry]]]:
-    """Devices, and entries with the slug of their device.
+class Database:
+    """The contents of a database: the devices at once, what is measured on one when it is asked for.
 
     Rows with families, sizes or configurations that this version does not know are left out: they serve another.
-    Raises NotADatabaseError, NewerSchemaError or StoreError for the file, TableError for a broken row.
     """
-    with _reported(path), closing(connect(path)) as connection:
-        # One transaction: devices and entries belong together, whatever is written meanwhile.
-        connection.execute("BEGIN")
-        if not _check_schema(connection, path):
-            return [], []
-        devices = connection.execute(_DEVICES).fetchall()
-        rows = connection.execute(_ENTRIES).fetchall()
-    known = set(family_names())
-    entries = [(row["device"], _entry(row, path)) for row in rows if row["family"] in known]
-    return [_device(row, path) for row in devices], [(slug, entry) for slug, entry in entries if entry is not None]
+
+    def __init__(self, path: Path) -> None:
+        """Raises NotADatabaseError, NewerSchemaError or StoreError for the file, TableError for a broken row."""
+        self._path = path
+        self._devices: dict[str, Device] = {}
+        self._shelves: dict[tuple[str, str], Shelf] = {}
+        self._predictors: UnreadPredictors | None = None
+        with _reported(path), closing(connect(path)) as connection:
+            # One transaction: devices and entries belong together, whatever is written meanwhile.
+            connection.execute("BEGIN")
+            if not _check_schema(connection, path):
+                return
+            # Of two with one slug the last holds.
+            self._devices = {row["slug"]: _device(row, path) for row in connection.execute(_DEVICES)}
+            if connection.execute("SELECT count(*) FROM winners").fetchone()[0] <= _READ_AT_ONCE:
+                self._read_all(connection)
+
+    def slugs(self) -> Sequence[str]:
+        return sorted(self._devices)
+
+    def device(self, slug: str) -> Device | None:
+        return self._devices.get(slug)
+
+    def shelf(self, slug: str, family: str) -> Shelf:
+        """Raises what opening raises."""
+        place = slug, family
+        if place not in self._shelves and slug in self._devices:
+            with _reported(self._path), closing(connect(self._path)) as connection:
+                self._shelves[place] = self._read(connection, slug, family)
+        return self._shelves.get(place) or Shelf()
+
+    def predictors(self, slug: str, family: str) -> list[Predictor]:
+        """From the file beside the database, where there is one. Raises TableError."""
+        if self._predictors is None:
+            from autotune.lookup.predictor_text import UnreadPredictors, predictors_file
+
+            self._predictors = UnreadPredictors(predictors_file(self._path))
+        return [p for p in self._predictors.of(slug) if p.example.family == family]
+
+    def _read_all(self, connection: sqlite3.Connection) -> None:
+        places = connection.execute("SELECT DISTINCT device, family FROM best_configurations").fetchall()
+        known = set(family_names())
+        for slug, family in places:
+            if family in known:
+                shelf = self._read(connection, slug, family)
+                self._shelves[slug, family] = Shelf(shelf.read_all())
+
+    def _read(self, connection: sqlite3.Connection, slug: str, family: str) -> Shelf:
+        rows = connection.execute(_ENTRIES, (slug, family))
+        reader = partial(_entry, self._path, slug, find_family(family))
+        return Shelf({row[0]: tuple(row) for row in rows}, reader)
 
 
 @contextmanager
@@ -131,10 +183,10 @@ def _device(row: sqlite3.Row, path: Path) -> Device:
         return Device(**values, limits=limits)
 
 
-def _entry(row: sqlite3.Row, path: Path) -> Entry | None:
-    with _row_of(path, "best_configurations", f"{row['device']}, {row['family']}"):
-        problem, configuration, time_ns = plain(row["spec"]), plain(row["configuration"]), _time(row["time_ns"])
-        family = find_family(row["family"])
+def _entry(path: Path, slug: str, family: KernelFamily, row: Row) -> Entry | None:
+    """None for what this version does not know. Raises TableError for a broken row."""
+    with _row_of(path, "best_configurations", f"{slug}, {family.name}"):
+        problem, configuration, time_ns = plain(row[0]), plain(row[1]), _time(row[2])
         try:
             return Entry(
                 problem=family.problem_type.from_dict(problem),

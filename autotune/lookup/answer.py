@@ -1,0 +1,69 @@
+"""What a lookup gives and what it rests on."""
+
+import enum
+from dataclasses import dataclass, fields
+
+from autotune.family import Configuration, Problem
+
+
+class Match(enum.Enum):
+    """The step of the lookup that found an answer, in the order in which they are tried."""
+
+    EXACT = "exact"
+    """This problem was measured on this device."""
+    PREDICTED = "predicted"
+    """Chosen by size, by a model of what was measured on this device."""
+    NEAREST = "nearest"
+    """The nearest measured problem of the same device, whose configuration is valid for this one too."""
+    SIBLING = "sibling"
+    """What another device of the same architecture would use."""
+    VENDOR = "vendor"
+    """What another device of the same maker would use."""
+    DEFAULT = "default"
+    """Nothing measured serves: what the family chooses by rule from the sizes, the device's limits and its profile."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Entry:
+    """One measured problem of a table."""
+
+    problem: Problem
+    configuration: Configuration
+    time_ns: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class Tuned:
+    """The configuration to use, and where it comes from."""
+
+    configuration: Configuration
+    match: Match
+    device: str
+    """Slug of the device asked for."""
+    problem: Problem
+    """What was asked for."""
+    source_problem: Problem | None
+    """What was measured; None for a prediction and for a default."""
+    time_ns: float | None
+    """Measured time of one call of `source_problem`; None without one."""
+    because: str
+    """One line for people."""
+    expected_loss: float | None = None
+    """Part of the tuned speed that is lost, as expected: 0.05 is 5%. None where nothing is known of it."""
+    source_device: str = ""
+    """Slug of the device whose measurements were used; empty for a default."""
+
+
+def table_order(problem: Problem) -> tuple[tuple[int, ...], tuple[int, ...], tuple[str, ...]]:
+    """The order of a table: by sizes, then by the other numbers, then by the texts. Exported C code has it too."""
+    values = [getattr(problem, field.name) for field in fields(problem)]
+    numbers = tuple(value for value in values if isinstance(value, int))
+    return problem.size_vector, numbers, tuple(value for value in values if isinstance(value, str))
+
+
+def distance(one: Problem, other: Problem) -> float:
+    """How far apart two problems are: 1.0 for equal sizes. Plain double arithmetic, so that C agrees to the bit."""
+    product = 1.0
+    for a, b in zip(one.size_vector, other.size_vector, strict=True):
+        product *= a / b if a > b else b / a
+    return product

@@ -1,0 +1,271 @@
+"""From the question to the answer, step by step: exact, predicted, nearest, sibling, vendor, default."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from math import log
+from typing import TYPE_CHECKING, NamedTuple
+
+from autotune.family import Configuration, Device, DeviceLimits, KernelFamily, Problem, Value, find_family
+from autotune.lookup.answer import Entry, Match, Tuned, distance
+from autotune.lookup.contents import Contents, Shelf
+from autotune.lookup.legality import Legality
+
+if TYPE_CHECKING:
+    from autotune.lookup.predictor import Predictor
+
+_MOST_RELATIVES = 4
+"""Devices of each relation that are asked when the device itself has no answer."""
+_MOST_PLACES = 1024
+"""A program that asks for ever new devices must not grow without end."""
+
+
+class Question(NamedTuple):
+    """What is asked, with what constraints are told of it."""
+
+    family: KernelFamily
+    problem: Problem
+    values: Mapping[str, Value]
+
+
+class Place:
+    """What is known of one family on one device, for use under the limits of a device that may be another."""
+
+    def __init__(self, source: str, device: Device, family: KernelFamily, contents: Contents) -> None:
+        """`source` is the slug of the device that measured, `device` the one that is going to run."""
+        self._source = source
+        self._device = device
+        self._shelf: Shelf = contents.shelf(source, family.name)
+        self._predictors = {p.example.kind: p for p in contents.predictors(source, family.name)}
+        self._legality = Legality(family, device.limits)
+
+    def answer(self, question: Question, reasons: list[str]) -> Tuned | None:
+        """By the first of the steps that the device's own measurements allow; explains itself in `reasons`."""
+        entry = self._shelf.exact(question.problem)
+        if entry is not None:
+            label = question.problem.label
+            violation = self._violation(entry.configuration, question)
+            if not violation:
+                return self._measured(entry, Match.EXACT, question, f"{label} was measured on {self._source}", 0.0)
+            reasons.append(f"what was measured for {label} is no longer valid ({violation})")
+        predictor = self.predictor(question.problem)
+        if predictor is not None and predictor.favours == "predicted":
+            predicted = self._predicted(predictor, question, reasons)
+            if predicted is not None:
+                return predicted
+        if entry is None:
+            reasons.append(f"{question.problem.label} was not measured on {self._source}")
+        if predictor is not None and predictor.favours == "default":
+            reasons.append("at sizes left out, the default did better there than what was measured near them")
+            return None
+        loss = predictor.loss("nearest") if predictor else None
+        return self._nearest(question, loss, reasons)
+
+    def predictor(self, problem: Problem) -> "Predictor | None":
+        return self._predictors.get(problem.kind)
+
+    def _violation(self, configuration: Configuration, question: Question) -> str:
+        return self._legality.violation(configuration, question.values)
+
+    def _predicted(self, predictor: "Predictor", question: Question, reasons: list[str]) -> Tuned | None:
+        for number in predictor.model.ranking(question.problem, self._device.limits.compute_units):
+            configuration = predictor.configurations[number]
+            if not self._violation(configuration, question):
+                because = predictor.because if not reasons else f"{'; '.join(reasons)}; {predictor.because}"
+                return Tuned(
+                    configuration=configuration,
+                    match=Match.PREDICTED,
+                    device=self._device.slug,
+                    problem=question.problem,
+                    source_problem=None,
+                    time_ns=None,
+                    because=because,
+                    expected_loss=predictor.predicted_loss,
+                    source_device=self._source,
+                )
+        reasons.append(f"none of the {_count(len(predictor.configurations), 'predicted configuration')} is valid")
+        return None
+
+    def _nearest(self, question: Question, loss: float | None, reasons: list[str]) -> Tuned | None:
+        entries = self._shelf.comparable(question.problem)
+        ranked = sorted(((distance(e.problem, question.problem), i) for i, e in enumerate(entries)))
+        for passed_over, (factor, number) in enumerate(ranked):
+            entry = entries[number]
+            if self._violation(entry.configuration, question):
+                continue
+            reasons.append(
+                f"the nearest of {_count(len(entries), 'comparable shape')} with a configuration valid here is "
+                f"{entry.problem.label}, off by a factor of {factor:.3g}"
+            )
+            if passed_over:
+                reasons.append(f"{_count(passed_over, 'nearer one')} would not be valid")
+            return self._measured(entry, Match.NEAREST, question, "; ".join(reasons), loss)
+        if entries:
+            reasons.append(f"of {_count(len(entries), 'comparable shape')} none has a configuration valid here")
+        else:
+            reasons.append("nothing comparable was measured there")
+        return None
+
+    def _measured(self, entry: Entry, match: Match, question: Question, because: str, loss: float | None) -> Tuned:
+        return Tuned(
+            configuration=entry.configuration,
+            match=match,
+            device=self._device.slug,
+            problem=question.problem,
+            source_problem=entry.problem,
+            time_ns=entry.time_ns,
+            because=because,
+            expected_loss=loss,
+            source_device=self._source,
+        )
+
+
+class Chain:
+    """The steps over all that a table holds."""
+
+    def __init__(self, contents: Contents, name: str) -> None:
+        """`name` tells people which table it is."""
+        self._contents = contents
+        self._name = name
+        self._families: dict[str, KernelFamily] = {}
+        self._known: dict[str, Device] = {}
+        self._named_places: dict[tuple[str, str], Place] = {}
+        self._guessed: dict[str, Device] = {}
+        self._places: dict[tuple[object, ...], Place] = {}
+
+    def answer(self, device: str | Device, problem: Problem) -> Tuned:
+        """Raises ProblemError, and what reading raises."""
+        family = self._families.get(problem.family)
+        if family is None:
+            family = self._families[problem.family] = find_family(problem.family)
+        question = Question(family, problem, problem.constraint_values())
+        reasons: list[str] = []
+        place = self._own_place(device, family)
+        predictor = None
+        if place is not None:
+            own = place.answer(question, reasons)
+            if own is not None:
+                return own
+            predictor = place.predictor(problem)
+        running = self._named(device) if isinstance(device, str) else device
+        if place is None:
+            reasons.append(self._unknown(running.slug))
+        if predictor is None or predictor.favours != "default":
+            relative = self._from_relatives(question, running, reasons)
+            if relative is not None:
+                return relative
+        default = self._default(running, question, "; ".join(reasons))
+        return replace(default, expected_loss=predictor.loss("default")) if predictor else default
+
+    def _own_place(self, device: str | Device, family: KernelFamily) -> Place | None:
+        """Of the device asked for; None for one that the table does not know."""
+        if isinstance(device, str):
+            # Every new size comes by here.
+            place = self._named_places.get((device, family.name))
+            known = self._device(device) if place is None else None
+            if known is not None:
+                place = self._named_places[device, family.name] = self._place(device, known, family)
+            return place
+        # A device tells its limits itself: the table's may be those of another driver.
+        return self._place(device.slug, device, family) if self._device(device.slug) else None
+
+    def _from_relatives(self, question: Question, running: Device, reasons: list[str]) -> Tuned | None:
+        for match, device in self._relatives(running):
+            theirs: list[str] = []
+            found = self._place(device.slug, running, question.family).answer(question, theirs)
+            if found is not None:
+                because = f"{'; '.join(reasons)}; {device.slug} {_RELATION[match]}: {found.because}"
+                return replace(found, match=match, because=because, expected_loss=None)
+        return None
+
+    def _relatives(self, running: Device) -> Iterator[tuple[Match, Device]]:
+        """Of the same architecture first; the more alike in compute units, the sooner."""
+        from autotune.identity import architecture_of
+
+        architecture = architecture_of(running.slug)
+        siblings, others = [], []
+        for slug in self._contents.slugs():
+            if slug == running.slug or not _may_be_related(slug, running):
+                continue
+            device = self._device(slug)
+            if device is None or device.family != running.family:
+                continue
+            if architecture and architecture_of(slug) == architecture:
+                siblings.append(device)
+            elif device.family != "gpu" or device.vendor == running.vendor:
+                others.append(device)
+        for match, found in ((Match.SIBLING, siblings), (Match.VENDOR, others)):
+            found.sort(key=lambda device: (_unlikeness(device.limits, running.limits), device.slug))
+            yield from ((match, device) for device in found[:_MOST_RELATIVES])
+
+    def _named(self, slug: str) -> Device:
+        known = self._device(slug) or self._guessed.get(slug)
+        if known is None:
+            if len(self._guessed) >= _MOST_PLACES:
+                self._guessed.clear()
+            known = self._guessed[slug] = _guess(slug)
+        return known
+
+    def _device(self, slug: str) -> Device | None:
+        if slug not in self._known:
+            device = self._contents.device(slug)
+            if device is None:
+                return None
+            self._known[slug] = device
+        return self._known[slug]
+
+    def _place(self, source: str, running: Device, family: KernelFamily) -> Place:
+        key = (source, family.name, running.slug, running.limits)
+        place = self._places.get(key)
+        if place is None:
+            if len(self._places) >= _MOST_PLACES:
+                self._places.clear()
+            place = self._places[key] = Place(source, running, family, self._contents)
+        return place
+
+    def _default(self, device: Device, question: Question, reason: str) -> Tuned:
+        from autotune.profile import find_profile
+
+        profile = find_profile(device)
+        starts = profile.starting(question.family.name)
+        family = question.family
+        configuration = family.default(question.problem, device.limits, starts)
+        if configuration in starts:
+            origin = f"is by rule from the profile {profile.name!r}"
+        elif configuration == family.baseline:
+            origin = f"is the plainest kernel of {family.name}, as nothing by rule is valid"
+        else:
+            origin = f"is by rule from the sizes, the device's limits and the profile {profile.name!r}"
+        return Tuned(
+            configuration=configuration,
+            match=Match.DEFAULT,
+            device=device.slug,
+            problem=question.problem,
+            source_problem=None,
+            time_ns=None,
+            because=f"{reason}; the default {origin}",
+        )
+
+    def _unknown(self, slug: str) -> str:
+        there = ", ".join(self._contents.slugs()[:10]) or "none"
+        return f"{self._name} has no device {slug[:80]!r} (there: {there})"
+
+
+_RELATION = {Match.SIBLING: "has the same architecture", Match.VENDOR: "is of the same family"}
+
+
+def _may_be_related(slug: str, running: Device) -> bool:
+    """Told from slugs, so that tables of other makers' devices are not read; processors go by their runtime."""
+    return slug.partition("-")[0] == running.slug.partition("-")[0]
+
+
+def _unlikeness(one: DeviceLimits, other: DeviceLimits) -> float:
+    return abs(log(max(1, one.compute_units) / max(1, other.compute_units)))
+
+
+def _guess(slug: str) -> Device:
+    """A device of which only the slug is known, with the least a device can do."""
+    return Device(slug=slug, vendor="", model="", family=slug.partition("-")[0], limits=DeviceLimits())
+
+
+def _count(number: int, what: str) -> str:
+    return f"1 {what}" if number == 1 else f"{number} {what}s"

@@ -1,0 +1,166 @@
+"""Where a table's data come from: values at hand, a database, the files that ship, or one over another.
+
+All are asked in the same way: which devices there are, what is measured of one family on one of them, and what
+predicts there. What is not asked for is not read.
+"""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Protocol
+
+from autotune.family import Device, Problem
+from autotune.lookup.answer import Entry, table_order
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from autotune.lookup.predictor import Predictor
+
+Row = tuple[str, str, float]
+"""An entry not yet read: the key of its problem, its configuration as JSON, its time."""
+Reader = Callable[[Row], Entry | None]
+
+
+class Shelf:
+    """What is measured of one family on one device; rows are read when they are needed."""
+
+    def __init__(self, rows: Mapping[str, Entry | Row] | None = None, reader: Reader = lambda _: None) -> None:
+        """`rows` by the key of their problem; `reader` gives None for what only another version knows."""
+        self.rows = dict(rows or {})
+        self.reader = reader
+        self._kinds: dict[object, list[Entry]] | None = None
+
+    @classmethod
+    def of(cls, entries: Iterable[Entry]) -> "Shelf":
+        return cls({entry.problem.key: entry for entry in entries})
+
+    def over(self, other: "Shelf") -> "Shelf":
+        """Both; where both have a problem, this one's. Only one of them has rows to read."""
+        if not self.rows or not other.rows:
+            return self if self.rows else other
+        return Shelf({**other.read_all(), **self.read_all()})
+
+    def exact(self, problem: Problem) -> Entry | None:
+        row = self.rows.get(problem.key)
+        return self.reader(row) if isinstance(row, tuple) else row
+
+    def comparable(self, problem: Problem) -> list[Entry]:
+        """In the order that decides between equally near problems."""
+        if self._kinds is None:
+            self._kinds = {}
+            for entry in sorted(self.read_all().values(), key=lambda entry: table_order(entry.problem)):
+                self._kinds.setdefault(entry.problem.kind, []).append(entry)
+        return self._kinds.get(problem.kind, [])
+
+    def read_all(self) -> dict[str, Entry]:
+        """Every entry by the key of its problem."""
+        read = {key: self.reader(row) if isinstance(row, tuple) else row for key, row in self.rows.items()}
+        return {key: entry for key, entry in read.items() if entry is not None}
+
+
+class Contents(Protocol):
+    """What a table is asked for."""
+
+    def slugs(self) -> Sequence[str]:
+        """Of the devices, in order."""
+        ...
+
+    def device(self, slug: str) -> Device | None: ...
+
+    def shelf(self, slug: str, family: str) -> Shelf: ...
+
+    def predictors(self, slug: str, family: str) -> "list[Predictor]": ...
+
+
+class AtHand:
+    """Values given."""
+
+    def __init__(
+        self,
+        devices: Sequence[Device],
+        entries: Iterable[tuple[str, Entry]],
+        predictors: "Mapping[str, Sequence[Predictor]]",
+    ) -> None:
+        """Of two devices with one slug the last holds."""
+        self._devices = {device.slug: device for device in devices}
+        self._predictors = predictors
+        places: dict[tuple[str, str], list[Entry]] = {}
+        for slug, entry in entries:
+            places.setdefault((slug, entry.problem.family), []).append(entry)
+        self._shelves = {place: Shelf.of(found) for place, found in places.items()}
+
+    def slugs(self) -> Sequence[str]:
+        return sorted(self._devices)
+
+    def device(self, slug: str) -> Device | None:
+        return self._devices.get(slug)
+
+    def shelf(self, slug: str, family: str) -> Shelf:
+        return self._shelves.get((slug, family)) or Shelf()
+
+    def predictors(self, slug: str, family: str) -> "list[Predictor]":
+        return [p for p in self._predictors.get(slug, ()) if p.example.family == family]
+
+
+class Shipped:
+    """A folder of JSON tables, one a device, each named like the slug of its device."""
+
+    def __init__(self, folder: "Path") -> None:
+        self._files = {path.stem: path for path in folder.glob("*.json")}
+        self._read: dict[str, AtHand] = {}
+
+    def slugs(self) -> Sequence[str]:
+        return sorted(self._files)
+
+    def device(self, slug: str) -> Device | None:
+        return self._table(slug).device(slug)
+
+    def shelf(self, slug: str, family: str) -> Shelf:
+        return self._table(slug).shelf(slug, family)
+
+    def predictors(self, slug: str, family: str) -> "list[Predictor]":
+        return self._table(slug).predictors(slug, family)
+
+    def _table(self, slug: str) -> AtHand:
+        if slug not in self._files:
+            return AtHand([], [], {})
+        if slug not in self._read:
+            self._read[slug] = read_json(self._files[slug])
+        return self._read[slug]
+
+
+class Layers:
+    """One over the other: what is measured here holds, beside all that the other has."""
+
+    def __init__(self, upper: Contents, lower: Contents) -> None:
+        self._upper = upper
+        self._lower = lower
+
+    def slugs(self) -> Sequence[str]:
+        return sorted({*self._upper.slugs(), *self._lower.slugs()})
+
+    def device(self, slug: str) -> Device | None:
+        return self._upper.device(slug) or self._lower.device(slug)
+
+    def shelf(self, slug: str, family: str) -> Shelf:
+        return self._upper.shelf(slug, family).over(self._lower.shelf(slug, family))
+
+    def predictors(self, slug: str, family: str) -> "list[Predictor]":
+        """Of one kind that which rests on more sizes; the upper one's where both rest on as many."""
+        found = {p.example.kind: p for p in self._upper.predictors(slug, family)}
+        for predictor in self._lower.predictors(slug, family):
+            known = found.get(predictor.example.kind)
+            if known is None or predictor.sizes > known.sizes:
+                found[predictor.example.kind] = predictor
+        return list(found.values())
+
+
+def read_json(path: "Path") -> AtHand:
+    """An exported table. Raises TableError."""
+    from autotune.lookup.json_table import read_contents
+
+    contents = read_contents(path)
+    entries = [
+        (winner.device, Entry(problem=winner.problem, configuration=winner.configuration, time_ns=winner.time_ns))
+        for winner in contents.winners
+    ]
+    return AtHand(contents.devices, entries, contents.predictors)

@@ -1,0 +1,81 @@
+"""Whether a configuration is valid for a problem, asked quickly: what does not hang on the problem is judged once."""
+
+from collections.abc import Mapping
+from functools import lru_cache
+
+from autotune.errors import ConfigurationError
+from autotune.expression import Expression
+from autotune.family import Configuration, Constraint, DeviceLimits, KernelFamily, Value
+
+_MOST_KEPT = 4096
+
+
+class Legality:
+    """What is valid on one device for one family; answers as `KernelFamily.violations` does."""
+
+    def __init__(self, family: KernelFamily, limits: DeviceLimits) -> None:
+        self._family = family
+        self._limits = limits.constraint_values()
+        self._checks: dict[Configuration, _Check] = {}
+
+    def violation(self, configuration: Configuration, problem_values: Mapping[str, Value]) -> str:
+        """Why a configuration is not valid; empty when it is. `problem_values` are the problem's for constraints."""
+        check = self._checks.get(configuration)
+        if check is None:
+            if len(self._checks) >= _MOST_KEPT:
+                self._checks.clear()
+            check = self._checks[configuration] = _Check(self._family, configuration, self._limits, problem_values)
+        return check.violation(problem_values)
+
+
+class _Check:
+    """Of one configuration."""
+
+    def __init__(
+        self,
+        family: KernelFamily,
+        configuration: Configuration,
+        limits: Mapping[str, int],
+        problem_names: Mapping[str, Value],
+    ) -> None:
+        self._always = ""
+        self._open: list[Constraint] = []
+        self._all_open: Expression | None = None
+        self._given: dict[str, Value] = {}
+        self._limits: dict[str, Value] = {}
+        try:
+            self._always = next(iter(family.misfits(configuration)), "")
+        except ConfigurationError as error:
+            # An algorithm of another version.
+            self._always = error.message
+        if self._always:
+            return
+        algorithm, given = family.algorithm(configuration.algorithm), dict(configuration.values)
+        known = {**limits, **given}
+        for constraint in algorithm.constraints:
+            if constraint.condition.names & (problem_names.keys() - given.keys()):
+                self._open.append(constraint)
+            elif not constraint.condition(known) and not self._always:
+                self._always = f"{constraint.name}: {constraint.because}"
+        if self._open:
+            self._all_open = _joined(tuple(constraint.condition.text for constraint in self._open))
+        needed = self._all_open.names if self._all_open else frozenset()
+        self._given = {name: value for name, value in given.items() if name in needed}
+        self._limits = {name: value for name, value in limits.items() if name in needed}
+
+    def violation(self, problem_values: Mapping[str, Value]) -> str:
+        if self._always:
+            return self._always
+        values = {**self._limits, **problem_values, **self._given}
+        if self._all_open is None or self._all_open(values):
+            return ""
+        for constraint in self._open:
+            if not constraint.condition(values):
+                return f"{constraint.name}: {constraint.because}"
+        return ""
+
+
+@lru_cache(maxsize=256)
+def _joined(conditions: tuple[str, ...]) -> Expression:
+    """All at once, which takes half as long; configurations of one algorithm mostly share it."""
+    return Expression(" and ".join(f"({condition})" for condition in conditions))

@@ -1,0 +1,130 @@
+"""The log of sizes that were asked for and never measured: what `autotune run --misses` tunes next.
+
+A text file in the user's data folder, one line a size and process, so that counting lines tells how many
+processes missed it:
+
+    {"device": "adreno-730", "family": "gemm", "problem": {"m": 64, ...}}
+
+It is appended to a few lines at a time and never grows beyond MAX_BYTES. Losing a line does no harm, so whatever
+goes wrong while writing is let go.
+"""
+
+import atexit
+import contextlib
+import json
+import os
+import time
+from collections import Counter
+from pathlib import Path
+from typing import ClassVar, NamedTuple
+
+from autotune.errors import AutotuneError
+from autotune.family import Problem, family_names, find_family
+from autotune.resources import user_data_folder
+
+MAX_BYTES = 2**20
+_MAX_LINE = 2000
+_MOST_WAITING = 32
+_MOST_SEEN = 10000
+_WAIT_S = 5.0
+SWITCH = "AUTOTUNE_MISSES"
+"""The environment variable that turns the log off with a value of 0."""
+
+
+class Miss(NamedTuple):
+    """A size without a measurement of its own."""
+
+    device: str
+    """Slug."""
+    problem: Problem
+
+
+class MissLog:
+    """Gathers the misses of this process, and appends them a few at a time and at the end of the process."""
+
+    _OF_THIS_PROCESS: ClassVar[dict[Path, "MissLog"]] = {}
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._seen: set[Miss] = set()
+        self._waiting: list[Miss] = []
+        self._written_at = time.monotonic()
+        atexit.register(self.write)
+
+    @classmethod
+    def default(cls) -> "MissLog | None":
+        """The user's own, one for all tables; None where it is turned off or there is no place for it."""
+        if os.environ.get(SWITCH) == "0":
+            return None
+        try:
+            path = default_file()
+        except AutotuneError:
+            return None
+        return cls._OF_THIS_PROCESS.get(path) or cls._OF_THIS_PROCESS.setdefault(path, cls(path))
+
+    def add(self, device: str, problem: Problem) -> None:
+        """Take note of a size, if it is new to this process."""
+        miss = Miss(device, problem)
+        if miss in self._seen or len(self._seen) >= _MOST_SEEN:
+            return
+        self._seen.add(miss)
+        self._waiting.append(miss)
+        if len(self._waiting) >= _MOST_WAITING or time.monotonic() > self._written_at + _WAIT_S:
+            self.write()
+
+    def write(self) -> None:
+        """Append what is waiting, in one piece, so that lines of several processes do not mix."""
+        waiting, self._waiting = self._waiting, []
+        self._written_at = time.monotonic()
+        lines = "".join(_line(miss) for miss in waiting)
+        if not lines:
+            return
+        with contextlib.suppress(OSError):
+            self._path.parent.mkdir(parents=True, exist_ok=True)
+            descriptor = os.open(self._path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
+            try:
+                if os.fstat(descriptor).st_size + len(lines) <= MAX_BYTES:
+                    os.write(descriptor, lines.encode("ascii"))
+            finally:
+                os.close(descriptor)
+
+
+def default_file() -> Path:
+    """The user's own log; need not exist. Raises AutotuneError without a home folder."""
+    return user_data_folder() / "misses.jsonl"
+
+
+def read_misses(path: Path) -> Counter[Miss]:
+    """How often each size was missed; lines that cannot be understood are left out."""
+    try:
+        with path.open("rb") as file:
+            lines = file.read(MAX_BYTES).splitlines()
+    except OSError:
+        return Counter()
+    return Counter(miss for miss in map(_read_line, lines) if miss is not None)
+
+
+def forget_misses(path: Path, done: set[Miss]) -> None:
+    """Take out of the log what is tuned by now. Raises OSError."""
+    misses = read_misses(path)
+    kept = "".join(_line(miss) * count for miss, count in misses.items() if miss not in done)
+    draft = path.with_name(f".{path.name}.{os.getpid()}")
+    draft.write_text(kept, encoding="ascii")
+    draft.replace(path)
+
+
+def _line(miss: Miss) -> str:
+    data = {"device": miss.device, "family": miss.problem.family, "problem": miss.problem.to_dict()}
+    return json.dumps(data) + "\n"
+
+
+def _read_line(line: bytes) -> Miss | None:
+    if len(line) > _MAX_LINE:
+        return None
+    try:
+        data = json.loads(line)
+        if not isinstance(data["device"], str) or data["family"] not in family_names():
+            return None
+        return Miss(data["device"], find_family(data["family"]).problem_type.from_dict(data["problem"]))
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError, AutotuneError):
+        return None

@@ -1,0 +1,199 @@
+"""Which configuration to use at sizes that were never measured: a small model over a few configurations.
+
+A predictor belongs to one device, one kernel family and one kind of problem (`Problem.kind`). It holds a few
+configurations that cover the measured sizes, and a model that ranks them for a size. It is plain data, made by
+`autotune.predict` and evaluated here with the standard library alone.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import repeat
+from math import dist, log2
+
+from autotune.family import Configuration, Problem
+
+FAVOURS = ("predicted", "nearest", "default")
+"""What came nearest to the tuned speed at sizes left out, as a predictor's `favours` tells."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Reach:
+    """How much of the tuned speed is reached over several sizes: 1.0 is all of it."""
+
+    mean: float
+    """Geometric."""
+    median: float
+    low: float
+    """The 10th percentile."""
+    worst: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class Evaluation:
+    """What is reached at sizes that a model had not seen."""
+
+    sizes: int
+    predicted: Reach
+    nearest: Reach
+    default: Reach
+
+
+@dataclass(frozen=True, kw_only=True)
+class Node:
+    """A step of a tree: which way to go, by a sum of logarithms of sizes.
+
+    ``sum(exponent * log2(size)) <= threshold`` goes to node `below`, else to `above`; both come later than this one.
+    A leaf has a `ranking` instead.
+    """
+
+    exponents: tuple[int, ...] = ()
+    threshold: float = 0.0
+    below: int = 0
+    above: int = 0
+    ranking: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Tree:
+    """Decides by sizes and by their ratios and products."""
+
+    nodes: tuple[Node, ...]
+
+    def ranking(self, problem: Problem, compute_units: int) -> Sequence[int]:  # noqa: ARG002 - alike in all models
+        """Numbers of the configurations, best first."""
+        logs = [log2(size) for size in problem.size_vector]
+        node = self.nodes[0]
+        while not node.ranking:
+            value = 0.0
+            for exponent, log in zip(node.exponents, logs, strict=True):
+                if exponent:
+                    value += exponent * log
+            node = self.nodes[node.below if value <= node.threshold else node.above]
+        return node.ranking
+
+
+@dataclass(frozen=True, kw_only=True)
+class Point:
+    """A measured size, and what each configuration loses there: the logarithm of its time over the tuned one."""
+
+    sizes: tuple[int, ...]
+    losses: tuple[float, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Neighbours:
+    """Goes by the measured sizes nearest in their logarithms, the nearer the more."""
+
+    count: int
+    points: tuple[Point, ...]
+
+    @cached_property
+    def _places(self) -> list[tuple[float, ...]]:
+        return [tuple(log2(size) for size in point.sizes) for point in self.points]
+
+    def ranking(self, problem: Problem, compute_units: int) -> Sequence[int]:  # noqa: ARG002 - alike in all models
+        """Numbers of the configurations, best first."""
+        here = tuple([log2(size) for size in problem.size_vector])  # dist() would make a tuple of a list each time
+        distances = list(map(dist, self._places, repeat(here)))
+        expected = [0.0] * len(self.points[0].losses)
+        # Of equally near points the first count.
+        for number in sorted(range(len(distances)), key=distances.__getitem__)[: self.count]:
+            weight = 1.0 / (0.05 + distances[number])
+            losses = self.points[number].losses
+            expected = [total + weight * loss for total, loss in zip(expected, losses, strict=True)]
+        return sorted(range(len(expected)), key=expected.__getitem__)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Term:
+    """What a linear score knows of one configuration.
+
+    `tile` has for each size how much of it a work-group does, 0 where the size is not shared out; `split` is the
+    number of work-groups that share one tile.
+    """
+
+    tile: tuple[int, ...]
+    split: int
+    weights: tuple[float, ...]
+    """Of the features, in their order."""
+
+
+FEATURES = ("one", "operations", "bytes", "rounds", "work-groups", "part-filled")
+"""Logarithms but for the first: rounds are work-groups for each compute unit, rounded up; part-filled is the work
+of whole tiles over the work asked for."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Linear:
+    """Estimates the time of each configuration from physical features."""
+
+    terms: tuple[Term, ...]
+
+    def ranking(self, problem: Problem, compute_units: int) -> Sequence[int]:
+        """Numbers of the configurations, best first."""
+        sizes, work = problem.size_vector, (log2(problem.flops), log2(problem.bytes_moved))
+        scores = []
+        for term in self.terms:
+            values = features(term.tile, term.split, sizes, work, compute_units)
+            scores.append(sum(weight * value for weight, value in zip(term.weights, values, strict=True)))
+        return sorted(range(len(scores)), key=scores.__getitem__)
+
+
+def features(
+    tile: Sequence[int], split: int, sizes: Sequence[int], work: tuple[float, float], compute_units: int
+) -> tuple[float, ...]:
+    """The values of FEATURES; `work` has the logarithms of operations and bytes."""
+    groups, whole = split, 1.0
+    for size, part in zip(sizes, tile, strict=True):
+        if part:
+            parts = -(-size // part)
+            groups *= parts
+            whole *= parts * part / size
+    rounds = -(-groups // max(1, compute_units))
+    return (1.0, work[0], work[1], log2(rounds), log2(groups), log2(whole))
+
+
+Model = Tree | Neighbours | Linear
+
+
+@dataclass(frozen=True, kw_only=True)
+class Predictor:
+    """The model for one kind of problem on one device, and how good it is."""
+
+    example: Problem
+    """One measured problem of the kind."""
+    sizes: int
+    """Measured sizes that it rests on."""
+    configurations: tuple[Configuration, ...]
+    model: Model
+    favours: str
+    """Of FAVOURS: where plain nearness or the default did better, the prediction is left out."""
+    expected: Evaluation
+    """By leaving out each size in turn, from the trials."""
+    measured: Evaluation | None = None
+    """By `autotune evaluate`, on sizes held out."""
+
+    @property
+    def model_name(self) -> str:
+        """For people."""
+        return {Tree: "tree", Neighbours: "neighbours", Linear: "linear score"}[type(self.model)]
+
+    @cached_property
+    def predicted_loss(self) -> float:
+        """What a prediction loses at a size never seen."""
+        return self.loss("predicted")
+
+    @cached_property
+    def because(self) -> str:
+        """One line for people on what a prediction rests on."""
+        return (
+            f"predicted by a {self.model_name} over {len(self.configurations)} configurations that cover "
+            f"{self.sizes} measured sizes"
+        )
+
+    def loss(self, step: str) -> float:
+        """What a step (predicted, nearest, default) loses at a size never seen: measured, else expected."""
+        told = getattr(self.measured or self.expected, step)
+        assert isinstance(told, Reach)
+        return max(0.0, 1.0 - told.mean)

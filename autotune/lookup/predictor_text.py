@@ -1,0 +1,287 @@
+"""Predictors as plain data, and back as hostile input; `db/table.schema.json` says the same for other programs."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from autotune.errors import ProblemError, TableError
+from autotune.family import Configuration, KernelFamily
+from autotune.lookup.document import Node, parse, read_file
+from autotune.lookup.predictor import (
+    FAVOURS,
+    FEATURES,
+    Evaluation,
+    Linear,
+    Model,
+    Neighbours,
+    Point,
+    Predictor,
+    Reach,
+    Term,
+    Tree,
+)
+from autotune.lookup.predictor import Node as Step
+
+FORMAT = "autotune-predictors"
+VERSION = 1
+
+MAX_PREDICTORS = 64
+"""Of one device."""
+MAX_CONFIGURATIONS = 32
+MAX_NODES = 255
+MAX_POINTS = 1024
+MAX_SIZES = 8
+MAX_SIZE = 2**63 - 1
+MAX_EXPONENT = 4
+MAX_WEIGHT = 1e6
+MAX_REACH = 100.0
+
+
+def predictors_file(database: Path) -> Path:
+    """Where the predictors of a database lie: beside it, so that its schema need not know them."""
+    return database.with_name(f"{database.name}.predictors.json")
+
+
+def read_predictors_file(path: Path) -> dict[str, list[Predictor]]:
+    """Predictors by slug; none where there is no file. Raises TableError, one line that names the path."""
+    unread = UnreadPredictors(path)
+    return {slug: unread.of(slug) for slug in unread.slugs}
+
+
+class UnreadPredictors:
+    """A file of predictors, those of a device read when they are asked for."""
+
+    def __init__(self, path: Path) -> None:
+        """Raises TableError, one line that names the path."""
+        self._path = path
+        self._nodes: dict[str, Node] = {}
+        self._read: dict[str, list[Predictor]] = {}
+        if path.exists():
+            with self._named():
+                self._nodes = _devices(parse(read_file(path)))
+
+    @property
+    def slugs(self) -> list[str]:
+        return list(self._nodes)
+
+    def of(self, slug: str) -> list[Predictor]:
+        """Nothing for a device that the file does not know. Raises TableError."""
+        if slug in self._nodes and slug not in self._read:
+            with self._named():
+                self._read[slug] = read_predictors(self._nodes[slug])
+        return self._read.get(slug, [])
+
+    @contextmanager
+    def _named(self) -> Iterator[None]:
+        try:
+            yield
+        except TableError as error:
+            raise TableError(f"{self._path}: {error.message}", hint=error.hint) from error
+
+
+def to_plain_file(predictors: dict[str, list[Predictor]]) -> dict[str, Any]:
+    """What a file of predictors holds."""
+    devices = [{"slug": slug, "predictors": [to_plain(p) for p in found]} for slug, found in sorted(predictors.items())]
+    return {"format": FORMAT, "version": VERSION, "devices": devices}
+
+
+def to_plain(predictor: Predictor) -> dict[str, Any]:
+    """JSON data."""
+    data = {
+        "family": predictor.example.family,
+        "example": predictor.example.to_dict(),
+        "sizes": predictor.sizes,
+        "configurations": [configuration.to_dict() for configuration in predictor.configurations],
+        "model": _plain_model(predictor.model),
+        "favours": predictor.favours,
+        "expected": _plain_evaluation(predictor.expected),
+    }
+    return {**data, "measured": _plain_evaluation(predictor.measured)} if predictor.measured else data
+
+
+def read_predictors(node: Node) -> list[Predictor]:
+    """Of one device. Raises TableError that names the path."""
+    found: list[Predictor] = []
+    for item in node.items(MAX_PREDICTORS):
+        predictor = _read_predictor(item)
+        if any(predictor.example.is_comparable(other.example) for other in found):
+            raise item.wrong("the kind of problem stands twice")
+        found.append(predictor)
+    return found
+
+
+def _devices(document: Node) -> dict[str, Node]:
+    members = document.record(("format", "version", "devices"))
+    if members["format"].value != FORMAT:
+        raise TableError("holds no predictors", hint=f'its "format" would be "{FORMAT}"')
+    if members["version"].whole() > VERSION:
+        raise members["version"].wrong(
+            f"this version of autotune knows {VERSION} at most", hint="upgrade autotune: pip install --upgrade autotune"
+        )
+    found = {}
+    for item in members["devices"].items():
+        of_device = item.record(("slug", "predictors"))
+        found[of_device["slug"].slug()] = of_device["predictors"]
+    return found
+
+
+def _plain_model(model: Model) -> dict[str, Any]:
+    match model:
+        case Tree(nodes=nodes):
+            return {
+                "kind": "tree",
+                "nodes": [
+                    {"ranking": node.ranking}
+                    if node.ranking
+                    else {
+                        "exponents": node.exponents,
+                        "threshold": node.threshold,
+                        "below": node.below,
+                        "above": node.above,
+                    }
+                    for node in nodes
+                ],
+            }
+        case Neighbours(count=count, points=points):
+            return {"kind": "neighbours", "count": count, "points": [vars(point) for point in points]}
+        case Linear(terms=terms):
+            return {"kind": "linear", "terms": [vars(term) for term in terms]}
+
+
+def _plain_evaluation(evaluation: Evaluation) -> dict[str, Any]:
+    steps = {name: vars(getattr(evaluation, name)) for name in FAVOURS}
+    return {"sizes": evaluation.sizes, **steps}
+
+
+def _read_predictor(node: Node) -> Predictor:
+    from autotune.lookup.json_table import read_configuration, read_family
+
+    members = node.record(
+        ("family", "example", "sizes", "configurations", "model", "favours", "expected"), ("measured",)
+    )
+    family = read_family(members["family"])
+    try:
+        example = family.problem_type.from_dict({n: m.value for n, m in members["example"].members().items()})
+    except ProblemError as error:
+        raise members["example"].wrong(error.message, hint=error.hint) from error
+    configurations = _read_configurations(members["configurations"], family, read_configuration)
+    if members["favours"].value not in FAVOURS:
+        raise members["favours"].wrong(f"must be one of {', '.join(FAVOURS)}")
+    axes = len(example.size_vector)
+    return Predictor(
+        example=example,
+        sizes=members["sizes"].whole(2**31 - 1),
+        configurations=configurations,
+        model=_read_model(members["model"], axes, len(configurations)),
+        favours=members["favours"].value,
+        expected=_read_evaluation(members["expected"]),
+        measured=_read_evaluation(members["measured"]) if "measured" in members else None,
+    )
+
+
+def _read_configurations(node: Node, family: KernelFamily, read: Any) -> tuple[Configuration, ...]:
+    found = tuple(read(item, family) for item in node.items(MAX_CONFIGURATIONS))
+    if not found:
+        raise node.wrong("needs at least one")
+    return found
+
+
+def _read_model(node: Node, axes: int, choices: int) -> Model:
+    kind = node.members().get("kind")
+    if kind is None:
+        raise node.wrong("kind is missing")
+    match kind.value:
+        case "tree":
+            nodes = node.record(("kind", "nodes"))["nodes"]
+            items = _some(nodes, MAX_NODES)
+            return Tree(nodes=tuple(_read_step(item, i, len(items), axes, choices) for i, item in enumerate(items)))
+        case "neighbours":
+            members = node.record(("kind", "count", "points"))
+            count = members["count"].whole(MAX_POINTS)
+            if not count:
+                raise members["count"].wrong("must be at least 1")
+            points = [_read_point(item, axes, choices) for item in _some(members["points"], MAX_POINTS)]
+            return Neighbours(count=count, points=tuple(points))
+        case "linear":
+            terms = node.record(("kind", "terms"))["terms"]
+            items = _exactly(terms, choices)
+            return Linear(terms=tuple(_read_term(item, axes) for item in items))
+        case _:
+            raise kind.wrong("must be tree, neighbours or linear")
+
+
+def _read_step(node: Node, number: int, count: int, axes: int, choices: int) -> Step:
+    if "ranking" in node.members():
+        ranking = node.record(("ranking",))["ranking"]
+        order = tuple(item.whole(choices - 1) for item in _exactly(ranking, choices))
+        if len(set(order)) < choices:
+            raise ranking.wrong("must name every configuration once")
+        return Step(ranking=order)
+    members = node.record(("exponents", "threshold", "below", "above"))
+    # Later than this one, so that every way ends.
+    for name in ("below", "above"):
+        if not number < members[name].whole(count - 1):
+            raise members[name].wrong(f"must be above {number}")
+    exponents = tuple(_exponent(item) for item in _exactly(members["exponents"], axes))
+    return Step(
+        exponents=exponents,
+        threshold=members["threshold"].signed(1e6),
+        below=members["below"].value,
+        above=members["above"].value,
+    )
+
+
+def _exponent(node: Node) -> int:
+    if type(node.value) is not int or abs(node.value) > MAX_EXPONENT:
+        raise node.wrong(f"must be a whole number from -{MAX_EXPONENT} to {MAX_EXPONENT}")
+    return node.value
+
+
+def _read_point(node: Node, axes: int, choices: int) -> Point:
+    members = node.record(("sizes", "losses"))
+    sizes = _exactly(members["sizes"], axes)
+    for item in sizes:
+        if not item.whole(MAX_SIZE):
+            raise item.wrong("must be at least 1")
+    losses = tuple(item.signed(1e3) for item in _exactly(members["losses"], choices))
+    return Point(sizes=tuple(item.value for item in sizes), losses=losses)
+
+
+def _read_term(node: Node, axes: int) -> Term:
+    members = node.record(("tile", "split", "weights"))
+    split = members["split"].whole(2**31 - 1)
+    if not split:
+        raise members["split"].wrong("must be at least 1")
+    return Term(
+        tile=tuple(item.whole(2**31 - 1) for item in _exactly(members["tile"], axes)),
+        split=split,
+        weights=tuple(item.signed(MAX_WEIGHT) for item in _exactly(members["weights"], len(FEATURES))),
+    )
+
+
+def _read_evaluation(node: Node) -> Evaluation:
+    members = node.record(("sizes", *FAVOURS))
+    predicted, nearest, default = (_read_reach(members[name]) for name in FAVOURS)
+    return Evaluation(
+        sizes=members["sizes"].whole(2**31 - 1), predicted=predicted, nearest=nearest, default=default
+    )
+
+
+def _read_reach(node: Node) -> Reach:
+    members = node.record(("mean", "median", "low", "worst"))
+    return Reach(**{name: member.number(MAX_REACH) for name, member in members.items()})
+
+
+def _some(node: Node, most: int) -> list[Node]:
+    items = node.items(most)
+    if not items:
+        raise node.wrong("needs at least one item")
+    return items
+
+
+def _exactly(node: Node, count: int) -> list[Node]:
+    items = node.items(count)
+    if len(items) != count:
+        raise node.wrong(f"needs {count} items")
+    return items

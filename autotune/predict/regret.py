@@ -1,0 +1,145 @@
+"""How much a prediction loses, measured: sizes are held out, predicted, and run beside what was tuned for them."""
+
+import math
+import statistics
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from autotune.family import Configuration, Device, KernelFamily, Problem, find_family
+from autotune.lookup import Entry, Match, TuningTable, table_order
+from autotune.lookup.predictor import FAVOURS, Evaluation
+from autotune.predict import make_predictors
+from autotune.predict.fitting import reach
+from autotune.profile import find_profile
+from autotune.store import Store
+from autotune.trial import Job, TrialState, Winner
+from autotune.worker import Measures
+
+ROUNDS = 7
+SAMPLES = 3
+FAILED_LOSS = math.log(8.0)
+"""Counted for what did not run right at a size it was meant for."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Comparison:
+    """One size held out: what each way to choose reaches of the tuned speed, and by what step the lookup went."""
+
+    problem: Problem
+    match: Match
+    tuned_ns: float
+    reached: dict[str, float]
+    """By the names in FAVOURS; 1.0 is as fast as tuned."""
+    failed: tuple[str, ...]
+    """Those whose configuration did not run right."""
+
+
+def choose_held_out(problems: Iterable[Problem], count: int) -> list[Problem]:
+    """So many of the sizes, evenly from the table's order, the first and the last not among them."""
+    ordered = sorted(problems, key=table_order)
+    most = max(0, min(count, len(ordered) - 2))
+    steps = [round((number + 0.5) * (len(ordered) - 2) / most - 0.5) + 1 for number in range(most)]
+    return [ordered[step] for step in dict.fromkeys(steps)]
+
+
+def measure_regret(
+    device: Device,
+    held_out: Sequence[Winner],
+    store: Store,
+    worker: Measures,
+    *,
+    rounds: int = ROUNDS,
+    should_stop: Callable[[], bool] = lambda: False,
+    on_progress: Callable[[Comparison], None] = lambda _: None,
+) -> list[Comparison]:
+    """Predict each size held out from the others of its family, and measure; `held_out` are their winners."""
+    found: list[Comparison] = []
+    for family in sorted({winner.problem.family for winner in held_out}):
+        held = [winner for winner in held_out if winner.problem.family == family]
+        without = {winner.problem for winner in held}
+        entries = [
+            (device.slug, Entry(problem=w.problem, configuration=w.configuration, time_ns=w.time_ns))
+            for w in store.best(device.slug, family)
+            if w.problem not in without
+        ]
+        made = {device.slug: make_predictors(store, device, family, without)}
+        ways = TuningTable([device], entries, predictors=made), TuningTable([device], entries)
+        for winner in held:
+            if should_stop():
+                return found
+            comparison = _compare(device, find_family(family), winner, ways, worker, rounds)
+            if comparison is not None:
+                found.append(comparison)
+                on_progress(comparison)
+    return found
+
+
+def summarise(comparisons: Sequence[Comparison]) -> Evaluation:
+    """Over all sizes of the comparisons, at least one."""
+    losses = {name: np.array([-math.log(c.reached[name]) for c in comparisons]) for name in FAVOURS}
+    return Evaluation(sizes=len(comparisons), **{name: reach(values) for name, values in losses.items()})
+
+
+def _compare(
+    device: Device,
+    family: KernelFamily,
+    winner: Winner,
+    ways: tuple[TuningTable, TuningTable],
+    worker: Measures,
+    rounds: int,
+) -> Comparison | None:
+    """None where what was tuned does not run any more."""
+    predicted, nearest = (way.find(device, winner.problem) for way in ways)
+    default = family.default(winner.problem, device.limits, find_profile(device).starting(family.name))
+    chosen = {
+        "predicted": predicted.configuration,
+        "nearest": nearest.configuration,
+        "default": default,
+    }
+    times = _measure_in_turns(device, winner.problem, [winner.configuration, *chosen.values()], worker, rounds)
+    tuned = times.get(winner.configuration)
+    if not tuned:
+        return None
+    failed = tuple(name for name, configuration in chosen.items() if configuration not in times)
+    ratios = {
+        name: statistics.median(t / other for t, other in zip(tuned, times[configuration], strict=False))
+        for name, configuration in chosen.items()
+        if name not in failed
+    }
+    return Comparison(
+        problem=winner.problem,
+        match=predicted.match,
+        tuned_ns=statistics.median(tuned),
+        reached={name: ratios.get(name, math.exp(-FAILED_LOSS)) for name in FAVOURS},
+        failed=failed,
+    )
+
+
+def _measure_in_turns(
+    device: Device, problem: Problem, configurations: Sequence[Configuration], worker: Measures, rounds: int
+) -> dict[Configuration, list[float]]:
+    """Times by round, nanoseconds; what fails once is left out, and is not right on its first, verified, run."""
+    times: dict[Configuration, list[float]] = {c: [] for c in dict.fromkeys(configurations)}
+    options = find_profile(device).build_options
+    for number in range(rounds):
+        order = list(times)
+        turn = number % max(1, len(order))
+        for configuration in order[turn:] + order[:turn]:
+            trial = worker.run(
+                Job(
+                    selector=device.selector,
+                    problem=problem,
+                    configuration=configuration,
+                    build_options=options,
+                    samples=SAMPLES,
+                    seed=number,
+                    verify=number == 0,
+                )
+            )
+            if trial.state is TrialState.COMPLETE:
+                times[configuration].append(trial.time_ns)
+            else:
+                del times[configuration]
+    return times

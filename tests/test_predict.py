@@ -1,0 +1,636 @@
+"""Predictors: chosen from trials, kept as plain data, read back as hostile input, used between exact and nearest."""
+
+import json
+import math
+import random
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Self
+
+import numpy as np
+import pytest
+
+from autotune.cli import main
+from autotune.errors import TableError
+from autotune.family import Configuration, Device, DeviceLimits
+from autotune.kernels.gemm import FAMILY, GemmProblem
+from autotune.kernels.reduce import ReduceProblem
+from autotune.lookup import Entry, Match, TuningTable
+from autotune.lookup.document import Node as Document
+from autotune.lookup.legality import Legality
+from autotune.lookup.predictor import (
+    Evaluation,
+    Linear,
+    Neighbours,
+    Node,
+    Point,
+    Predictor,
+    Reach,
+    Term,
+    Tree,
+    features,
+)
+from autotune.lookup.predictor_text import (
+    predictors_file,
+    read_predictors,
+    read_predictors_file,
+    to_plain,
+    to_plain_file,
+)
+from autotune.predict import add_predictors, make_predictors, note_measured, refresh_predictors, write_predictors
+from autotune.predict.fitting import _samples, cover, fit, reach
+from autotune.predict.models import FITS, axis_names, shares
+from autotune.predict.observations import observe
+from autotune.predict.regret import choose_held_out, measure_regret, summarise
+from autotune.resources import data_folder
+from autotune.store import Store
+from autotune.trial import Job, Measurement, Provenance, Timer, Trial, TrialState, Verdict, Winner
+
+GPU = Device(
+    slug="adreno-730",
+    vendor="Qualcomm",
+    model="Adreno 730",
+    family="adreno",
+    limits=DeviceLimits(compute_units=4, max_work_group_size=1024, max_work_item_sizes=(1024, 1024, 64)),
+)
+PROVENANCE = Provenance(
+    driver="", template_hash="abc", space_version=1, tool_version="0.1.0", measured_at="2026-01-31T12:00:00Z"
+)
+SMALL, LARGE, ROWS = (
+    Configuration.of("naive", work_group_m=0, work_group_n=0),
+    Configuration.of("naive", work_group_m=16, work_group_n=16),
+    Configuration.of("naive", work_group_m=1, work_group_n=64),
+)
+SIZES = [(m, n, 64) for m in (1, 4, 16, 64, 256, 1024) for n in (16, 128, 1024)]
+
+
+def product(m: int, n: int, k: int, **values: Any) -> GemmProblem:
+    return GemmProblem(m=m, n=n, k=k, **values)
+
+
+def time_ns(problem: GemmProblem, configuration: Configuration) -> float:
+    """A device on which few rows want ROWS, small results SMALL, and the others LARGE."""
+    wanted = ROWS if problem.m < 16 and problem.n >= 64 else SMALL if problem.m * problem.n < 16384 else LARGE
+    base = 1000.0 + problem.flops / 100
+    return base if configuration == wanted else 2 * base
+
+
+def trial(configuration: Configuration, time: float) -> Trial:
+    measurement = Measurement(
+        time_ns=time, samples_ns=(time,), calls_per_sample=1, timer=Timer.EVENT, prepare_ns=0.0, build_ns=1.0,
+        error_ratio=0.1, private_memory_bytes=0, kernel_work_group_limit=256,
+    )  # fmt: skip
+    return Trial(configuration=configuration, state=TrialState.COMPLETE, measurement=measurement)
+
+
+def winner(problem: GemmProblem, configuration: Configuration, time: float) -> Winner:
+    return Winner(
+        device=GPU.slug, problem=problem, configuration=configuration, time_ns=time,
+        default_ns=time_ns(problem, SMALL), baseline_ns=None, gain_low=0.9, gain_high=2.1, samples=9,
+        is_default=False, verdict=Verdict.FASTER, verifications=9,
+        provenance=PROVENANCE,
+    )  # fmt: skip
+
+
+def fill(store: Store, sizes: list[tuple[int, int, int]] = SIZES) -> None:
+    store.add_device(GPU)
+    for size in sizes:
+        problem = product(*size)
+        times = {
+            c: time_ns(problem, c) for c in (SMALL, LARGE, ROWS) if not FAMILY.violations(problem, c, GPU.limits)
+        }
+        for configuration, time in times.items():
+            store.add_trial(GPU, problem, trial(configuration, time), PROVENANCE)
+        best = min(times, key=times.__getitem__)
+        store.record_winner(winner(problem, best, times[best]))
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Any:
+    with Store.open(tmp_path / "tuned.sqlite") as opened:
+        fill(opened)
+        yield opened
+
+
+def even(value: float) -> Reach:
+    return Reach(mean=value, median=value, low=value, worst=value)
+
+
+EVALUATION = Evaluation(sizes=9, predicted=even(0.96), nearest=even(0.9), default=even(0.5))
+
+
+def predictor(model: Any = None, **changes: Any) -> Predictor:
+    made = Predictor(
+        example=product(64, 64, 64),
+        sizes=9,
+        configurations=(LARGE, SMALL, ROWS),
+        model=model or Tree(nodes=(Node(ranking=(0, 1, 2)),)),
+        favours="predicted",
+        expected=EVALUATION,
+    )
+    return replace(made, **changes)
+
+
+# What is made of trials
+
+
+def test_a_predictor_finds_what_suits_sizes_it_never_saw(store: Store) -> None:
+    (made,) = make_predictors(store, GPU, "gemm")
+    assert made.favours == "predicted"
+    assert set(made.configurations) == {SMALL, LARGE, ROWS}
+    assert made.sizes == len(SIZES)
+    table = TuningTable([GPU], [], predictors={GPU.slug: [made]})
+    found = {size: table.find(GPU.slug, product(*size)) for size in ((2, 700, 64), (8, 24, 64), (700, 900, 64))}
+    assert {size: answer.configuration for size, answer in found.items()} == {
+        (2, 700, 64): ROWS, (8, 24, 64): SMALL, (700, 900, 64): LARGE,
+    }  # fmt: skip
+    assert {answer.match for answer in found.values()} == {Match.PREDICTED}
+
+
+@pytest.mark.parametrize("name", FITS)
+def test_every_model_tells_apart_what_is_plain_to_see(store: Store, name: str) -> None:
+    (observed,) = observe(GPU, "gemm", store.trials(GPU.slug, "gemm"), store.best(GPU.slug, "gemm"))
+    everything = np.arange(len(observed.problems))
+    truth = observed.completed(everything)
+    samples = _samples(observed, cover(truth, 3), everything, truth)
+    model = FITS[name](samples)
+    hits = 0
+    for problem in observed.problems:
+        valid = [
+            samples.configurations[place]
+            for place in model.ranking(problem, 4)
+            if not FAMILY.violations(problem, samples.configurations[place], GPU.limits)
+        ]
+        assert isinstance(problem, GemmProblem)
+        best = min(time_ns(problem, c) for c in (SMALL, LARGE, ROWS) if c in valid)
+        hits += time_ns(problem, valid[0]) == best
+    # A score that is linear in logarithms cannot follow every edge.
+    assert hits >= (0.7 if name == "linear" else 0.9) * len(observed.problems)
+
+
+def test_too_few_sizes_give_no_predictor(tmp_path: Path) -> None:
+    with Store.open(tmp_path / "few.sqlite") as few:
+        fill(few, SIZES[:4])
+        assert make_predictors(few, GPU, "gemm") == []
+        assert make_predictors(few, GPU, "reduce") == []
+
+
+def test_kinds_of_problems_are_predicted_apart(store: Store) -> None:
+    for size in SIZES[:6]:
+        store.record_winner(winner(product(*size, trans_b=1), SMALL, 1e6))
+    made = make_predictors(store, GPU, "gemm")
+    assert sorted((p.example.to_dict()["trans_b"], p.sizes) for p in made) == [(0, len(SIZES)), (1, 6)]
+
+
+def test_leaving_out_tells_what_nearest_and_default_would_lose(store: Store) -> None:
+    (made,) = make_predictors(store, GPU, "gemm")
+    losses = [math.log(max(1.0, time_ns(w.problem, SMALL) / w.time_ns)) for w in store.best(GPU.slug, "gemm")]  # type: ignore[arg-type]
+    assert made.expected.default.mean == pytest.approx(math.exp(-sum(losses) / len(losses)), abs=1e-3)
+    assert made.expected.predicted.mean >= made.expected.nearest.mean > made.expected.default.mean
+
+
+def test_what_was_wrong_once_is_no_candidate(store: Store) -> None:
+    for size in SIZES:
+        wrong = Trial(configuration=LARGE, state=TrialState.WRONG_RESULT)
+        store.add_trial(GPU, product(*size), wrong, PROVENANCE)
+    winners = [w for w in store.best(GPU.slug, "gemm") if w.configuration != LARGE]
+    (observed,) = observe(GPU, "gemm", store.trials(GPU.slug, "gemm"), winners)
+    assert set(observed.candidates) == {SMALL, ROWS}
+
+
+def test_estimates_follow_the_same_configuration_at_near_sizes(store: Store) -> None:
+    (observed,) = observe(GPU, "gemm", store.trials(GPU.slug, "gemm"), store.best(GPU.slug, "gemm"))
+    row, column = observed.candidates.index(ROWS), observed.problems.index(product(1, 1024, 64))
+    gone = replace(observed, losses=observed.losses.copy(), alike=(observed.alike[0] * 0, observed.alike[1] * 0))
+    gone.losses[row, column] = np.nan
+    near, far = gone.completed(np.arange(len(gone.problems)))[[row, observed.candidates.index(SMALL)], column]
+    assert near < 0.35 < far
+
+
+def test_a_cover_takes_what_serves_most_and_stops_when_nothing_is_gained() -> None:
+    losses = np.array([[0.0, 0.0, 0.9, 0.9], [0.4, 0.4, 0.4, 0.4], [0.9, 0.9, 0.0, 0.0], [0.1, 0.9, 0.1, 0.9]])
+    assert cover(losses, 4) == [1, 0, 2]
+    assert cover(losses, 1) == [1]
+
+
+def test_what_is_reached() -> None:
+    told = reach(np.log([1.0, 1.0, 2.0, 4.0]))
+    assert told.mean == pytest.approx(2**-0.75, abs=1e-4)
+    assert (told.median, told.worst) == (0.75, 0.25)
+
+
+def test_sizes_and_tiles_are_told_from_names() -> None:
+    assert axis_names(GemmProblem) == ("m", "n", "k", "batch")
+    assert axis_names(ReduceProblem) == ("batch", "channels")
+    tile, split = shares(
+        Configuration.of("row", micro_tile_m=2, micro_tile_n=4, work_group_n=8, work_group_k=4, split_k=16),
+        ("m", "n", "k", "batch"),
+    )
+    assert (tile, split) == ((2, 32, 0, 1), 16)
+    # 5 x 2 tiles for each of 3 matrices, each shared by 16: 480 groups, in 120 rounds on 4 units
+    values = features((2, 32, 0, 1), 16, (9, 40, 7, 3), (1.0, 2.0), 4)
+    assert values == pytest.approx((1.0, 1.0, 2.0, math.log2(120), math.log2(480), math.log2(10 * 64 / 360)))
+
+
+def test_models_evaluate_as_written() -> None:
+    tree = Tree(
+        nodes=(
+            Node(exponents=(1, -1, 0, 0), threshold=0.0, below=1, above=2), Node(ranking=(1, 0)), Node(ranking=(0, 1)),
+        )
+    )  # fmt: skip
+    assert [tree.ranking(product(m, 64, 64), 1)[0] for m in (32, 64, 65)] == [1, 1, 0]
+    near = Neighbours(
+        count=1,
+        points=(Point(sizes=(8, 8, 8, 1), losses=(0.0, 0.5)), Point(sizes=(512, 512, 512, 1), losses=(0.5, 0.0))),
+    )
+    assert [near.ranking(product(s, s, s), 1)[0] for s in (1, 63, 65, 9999)] == [0, 0, 1, 1]
+    # Both do 16 x 16 outputs; the second shares each among 8 groups and pays for it.
+    rounds = (0.0, 0.0, 0.0, 1.0, 0.0, 0.0)
+    linear = Linear(
+        terms=(
+            Term(tile=(16, 16, 0, 1), split=1, weights=rounds),
+            Term(tile=(64, 64, 0, 1), split=1, weights=rounds),
+        )
+    )
+    assert linear.ranking(product(64, 64, 64), 16) == [0, 1]
+    assert linear.ranking(product(1024, 1024, 64), 1) == [1, 0]
+
+
+def test_of_many_sizes_some_are_left_out_and_some_are_points(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("autotune.predict.fitting.MOST_LEFT_OUT", 7)
+    monkeypatch.setattr("autotune.predict.models.MOST_POINTS", 5)
+    (made,) = make_predictors(store, GPU, "gemm")
+    assert (made.expected.sizes, made.sizes) == (7, len(SIZES))
+    (observed,) = observe(GPU, "gemm", store.trials(GPU.slug, "gemm"), store.best(GPU.slug, "gemm"))
+    everything = np.arange(len(SIZES))
+    fitted = FITS["neighbours"](_samples(observed, [0, 1], everything, observed.completed(everything)))
+    assert isinstance(fitted, Neighbours)
+    sizes = {point.sizes for point in fitted.points}
+    assert len(sizes) == 5 and {(1, 16, 64, 1), (1024, 1024, 64, 1)} <= sizes
+
+
+# What the lookup makes of it
+
+
+def table(*predictors: Predictor, entries: tuple[tuple[GemmProblem, Configuration], ...] = ()) -> TuningTable:
+    found = [(GPU.slug, Entry(problem=p, configuration=c, time_ns=1000.0)) for p, c in entries]
+    return TuningTable([GPU], found, predictors={GPU.slug: predictors})
+
+
+def test_what_was_measured_comes_before_what_is_predicted() -> None:
+    known = table(predictor(), entries=((product(64, 64, 64), SMALL),))
+    assert known.find(GPU.slug, m=64, n=64, k=64).match is Match.EXACT
+    found = known.find(GPU.slug, m=64, n=64, k=65)
+    assert (found.match, found.configuration, found.source_problem) == (Match.PREDICTED, LARGE, None)
+    assert found.expected_loss == pytest.approx(0.04)
+    assert found.because == "predicted by a tree over 3 configurations that cover 9 measured sizes"
+
+
+def test_a_prediction_that_is_not_valid_is_passed_over() -> None:
+    known = table(predictor(configurations=(LARGE, ROWS, SMALL)), entries=((product(64, 64, 64), LARGE),))
+    assert known.find(GPU.slug, m=16, n=64, k=64).configuration == LARGE
+    assert known.find(GPU.slug, m=15, n=64, k=64).configuration == ROWS
+    assert known.find(GPU.slug, m=15, n=63, k=64).configuration == SMALL
+    hopeless = table(
+        predictor(configurations=(LARGE,), model=Tree(nodes=(Node(ranking=(0,)),))),
+        entries=((product(64, 64, 64), SMALL),),
+    )
+    found = hopeless.find(GPU.slug, m=1, n=1, k=1)
+    assert (found.match, found.configuration) == (Match.NEAREST, SMALL)
+    assert "none of the 1 predicted configuration is valid" in found.because
+    assert found.expected_loss == pytest.approx(0.1)
+
+
+def test_the_limits_of_the_device_at_hand_hold() -> None:
+    small = replace(GPU, limits=DeviceLimits(max_work_group_size=32))
+    assert table(predictor()).find(GPU, m=999, n=999, k=9).configuration == LARGE
+    assert table(predictor()).find(small, m=999, n=999, k=9).configuration == SMALL
+
+
+@pytest.mark.parametrize(("favours", "match"), [("nearest", Match.NEAREST), ("default", Match.DEFAULT)])
+def test_where_prediction_did_worse_it_is_left_out(favours: str, match: Match) -> None:
+    found = table(predictor(favours=favours), entries=((product(64, 64, 64), ROWS),)).find(GPU.slug, m=99, n=99, k=9)
+    assert found.match is match
+    assert found.expected_loss == pytest.approx(1 - getattr(EVALUATION, favours).mean)
+
+
+def test_what_was_measured_of_a_predictor_counts_more_than_what_is_expected() -> None:
+    measured = predictor(measured=replace(EVALUATION, predicted=even(0.99)))
+    assert table(measured).find(GPU.slug, m=9, n=9, k=9).expected_loss == pytest.approx(0.01)
+
+
+def test_legality_agrees_with_the_family() -> None:
+    draw = random.Random(0)
+    legality = Legality(FAMILY, GPU.limits)
+    problems = [product(*size) for size in SIZES] + [product(37, 50, 129, trans_a=1, mode="int8", batch=2)]
+    verdicts = set()
+    for _ in range(300):
+        algorithm = draw.choice(FAMILY.algorithms)
+        values = {p.name: draw.choice(p.values) for p in algorithm.parameters}
+        configuration = Configuration.of(algorithm.name, **values)
+        for problem in draw.sample(problems, 3):
+            expected = FAMILY.violations(problem, configuration, GPU.limits)
+            told = legality.violation(configuration, problem.constraint_values())
+            assert bool(told) == bool(expected)
+            assert not told or told in expected
+            verdicts.add(bool(told))
+    assert verdicts == {True, False}
+    for odd in (Configuration.of("of_tomorrow"), Configuration.of("naive", work_group_m=3, work_group_n=0)):
+        assert legality.violation(odd, problems[0].constraint_values())
+
+
+# As text
+
+
+@pytest.mark.parametrize(
+    "model",
+    [
+        Tree(
+            nodes=(
+                Node(exponents=(1, -1, 0, 0), threshold=0.5, below=1, above=2),
+                Node(ranking=(2, 0, 1)),
+                Node(ranking=(0, 1, 2)),
+            )
+        ),
+        Neighbours(count=3, points=(Point(sizes=(8, 8, 8, 1), losses=(0.0, 0.5, 0.25)),)),
+        Linear(terms=(Term(tile=(16, 16, 0, 1), split=2, weights=(1.0, 2.0, -3.0, 0.0, 0.5, 0.0)),) * 3),
+    ],
+    ids=["tree", "neighbours", "linear"],
+)
+def test_a_predictor_comes_back_as_it_was_written(model: Any) -> None:
+    written = predictor(model, measured=EVALUATION)
+    assert read_predictors(Document(json.loads(json.dumps([to_plain(written)])), "")) == [written]
+
+
+def hostile(path: str, value: Any) -> Any:
+    """A predictor's data with something else at a path; the model may be replaced too."""
+    data = json.loads(json.dumps(to_plain(predictor())))
+    place: Any = data
+    *way, last = path.split(".")
+    for step in way:
+        place = place[int(step) if step.isdigit() else step]
+    place[int(last) if last.isdigit() else last] = value
+    return [data]
+
+
+LEAF = {"ranking": [0, 1, 2]}
+HOSTILE = {
+    "no such family": ("family", "of_tomorrow", "no kernel family"),
+    "no such parameter": ("configurations.0", {"algorithm": "naive", "x": 1}, "x: naive has no such parameter"),
+    "a value that is none": (
+        "configurations.0.work_group_m", 3, "work_group_m: '3' is not among",
+    ),
+    "no configuration": ("configurations", [], "needs at least one"),
+    "too many configurations": ("configurations", [{}] * 33, "more than 32 items"),
+    "no size": ("example.m", 0, "m must be at least 1"),
+    "favours": ("favours", "luck", "must be one of"),
+    "no model": ("model", {"kind": "oracle"}, "must be tree, neighbours or linear"),
+    "no nodes": ("model.nodes", [], "needs at least one item"),
+    "many nodes": ("model.nodes", [LEAF] * 256, "more than 255 items"),
+    "ranking too long": ("model.nodes.0.ranking", [0, 1, 2, 0], "more than 3 items"),
+    "ranking twice": ("model.nodes.0.ranking", [0, 1, 1], "every configuration once"),
+    "ranking outside": ("model.nodes.0.ranking", [0, 1, 3], "must be from 0 to 2"),
+    "a loop": (
+        "model.nodes", [{"exponents": [1, 0, 0, 0], "threshold": 1, "below": 0, "above": 0}], "below: must be",
+    ),
+    "nan": (
+        "model.nodes", [{"exponents": [1, 0, 0, 0], "threshold": math.nan, "below": 1, "above": 1}, LEAF], "threshold",
+    ),
+    "large exponent": (
+        "model.nodes", [{"exponents": [9, 0, 0, 0], "threshold": 0, "below": 1, "above": 1}, LEAF], "from -4 to 4",
+    ),
+    "axes": (
+        "model.nodes", [{"exponents": [1], "threshold": 0, "below": 1, "above": 1}, LEAF], "needs 4 items",
+    ),
+    "no neighbour": ("model", {"kind": "neighbours", "count": 0, "points": [{}]}, "must be at least 1"),
+    "size of zero": (
+        "model", {"kind": "neighbours", "count": 1, "points": [{"sizes": [0, 1, 1, 1], "losses": [0, 0, 0]}]},
+        "sizes[0]: must be at least 1",
+    ),
+    "terms": ("model", {"kind": "linear", "terms": []}, "needs 3 items"),
+    "weight": (
+        "model", {"kind": "linear", "terms": [{"tile": [1, 1, 0, 1], "split": 1, "weights": [1e9] * 6}] * 3}, "weights",
+    ),
+    "split": (
+        "model", {"kind": "linear", "terms": [{"tile": [1, 1, 0, 1], "split": 0, "weights": [0] * 6}] * 3}, "split",
+    ),
+    "reach": ("expected.predicted.mean", -1, "mean: must be above 0"),
+    "unknown member": ("surprise", 1, "unknown member"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+def test_what_a_predictor_may_not_hold_is_refused_with_its_path(name: str) -> None:
+    path, value, message = HOSTILE[name]
+    with pytest.raises(TableError) as caught:
+        read_predictors(Document(hostile(path, value), "predictors"))
+    assert message in caught.value.message
+    assert caught.value.message.startswith("predictors[0]")
+
+
+def test_two_of_one_kind_are_refused() -> None:
+    with pytest.raises(TableError, match="stands twice"):
+        read_predictors(Document(json.loads(json.dumps([to_plain(predictor())] * 2)), "predictors"))
+
+
+# Beside the database
+
+
+def test_predictors_lie_beside_the_database_and_are_found_by_lookups(store: Store) -> None:
+    path = Path(store.location)
+    assert TuningTable.open(path).find(GPU.slug, m=2, n=700, k=64).match is Match.NEAREST
+    (made,) = refresh_predictors(store, GPU, ["gemm"])
+    found = TuningTable.open(path).find(GPU.slug, m=2, n=700, k=64)
+    assert (found.match, found.configuration) == (Match.PREDICTED, ROWS)
+    assert note_measured(store, GPU.slug, product(1, 1, 1), EVALUATION)
+    assert not note_measured(store, GPU.slug, product(1, 1, 1, trans_a=1), EVALUATION)
+    worse = replace(EVALUATION, default=even(0.97))
+    note_measured(store, GPU.slug, product(1, 1, 1), replace(worse, sizes=4))
+    assert TuningTable.open(path).find(GPU.slug, m=2, n=700, k=64).match is Match.PREDICTED
+    note_measured(store, GPU.slug, product(1, 1, 1), worse)
+    assert TuningTable.open(path).find(GPU.slug, m=2, n=700, k=64).match is Match.DEFAULT
+    note_measured(store, GPU.slug, product(1, 1, 1), EVALUATION)
+    # What was measured outlives the next making.
+    assert refresh_predictors(store, GPU, ["gemm"]) == [replace(made, measured=EVALUATION)]
+    known = TuningTable.open(path).predictor(GPU.slug, product(5, 5, 5))
+    assert known and known.measured == EVALUATION
+
+
+def test_of_predictors_from_elsewhere_those_that_rest_on_more_sizes_are_taken(store: Store) -> None:
+    place = predictors_file(Path(store.location))
+    add_predictors(store, {})
+    assert not place.exists()
+    add_predictors(store, {GPU.slug: [predictor(sizes=9)]})
+    add_predictors(store, {GPU.slug: [predictor(sizes=8, favours="nearest")]})
+    assert read_predictors_file(place) == {GPU.slug: [predictor(sizes=9)]}
+    add_predictors(store, {GPU.slug: [predictor(sizes=10)], "mali-g78": [predictor()]})
+    assert read_predictors_file(place) == {GPU.slug: [predictor(sizes=10)], "mali-g78": [predictor()]}
+
+
+def test_a_file_of_predictors_that_cannot_be_read_is_told(store: Store, tmp_path: Path) -> None:
+    place = predictors_file(Path(store.location))
+    for text, message in (
+        ('{"format": ', "not JSON"),
+        ("[]", "must be an object"),
+        (json.dumps({"format": "x", "version": 1, "devices": []}), "holds no predictors"),
+        (json.dumps({"format": "autotune-predictors", "version": 2, "devices": []}), "knows 1 at most"),
+    ):
+        place.write_text(text)
+        with pytest.raises(TableError, match=message) as caught:
+            TuningTable.open(Path(store.location)).find(GPU.slug, m=3, n=3, k=3)
+        assert str(place) in str(caught.value)
+    with pytest.raises(TableError, match="cannot be written"):
+        write_predictors(tmp_path / "no folder" / "x.json", {GPU.slug: [predictor()]})
+
+
+def test_the_file_is_the_same_data_as_a_table(tmp_path: Path) -> None:
+    path = tmp_path / "x.json"
+    write_predictors(path, {GPU.slug: [predictor()], "empty": []})
+    assert json.loads(path.read_text()) == json.loads(json.dumps(to_plain_file({GPU.slug: [predictor()]})))
+
+
+# Measured regret
+
+
+class FakeWorker:
+    """Measures as `time_ns` tells, and LARGE fails where `is_broken`."""
+
+    def __init__(self, *, is_broken: bool = False) -> None:
+        self.jobs: list[Job] = []
+        self.is_broken = is_broken
+
+    def run(self, job: Job) -> Trial:
+        self.jobs.append(job)
+        if self.is_broken and job.configuration == LARGE:
+            return Trial(configuration=LARGE, state=TrialState.CRASHED)
+        assert isinstance(job.problem, GemmProblem)
+        return trial(job.configuration, time_ns(job.problem, job.configuration))
+
+    def close(self) -> None: ...
+
+
+def test_regret_is_measured_in_turns_against_what_was_tuned(store: Store) -> None:
+    held = [w for w in store.best(GPU.slug, "gemm") if w.problem in (product(1, 128, 64), product(256, 128, 64))]
+    worker = FakeWorker()
+    comparisons = measure_regret(GPU, held, store, worker, rounds=3)
+    assert [c.problem for c in comparisons] == [w.problem for w in held]
+    assert [c.match for c in comparisons] == [Match.PREDICTED] * 2
+    assert [c.reached["predicted"] for c in comparisons] == [1.0, 1.0]
+    assert all(c.reached["default"] <= 1.0 for c in comparisons)
+    of_first = [job for job in worker.jobs if job.problem == held[0].problem]
+    assert sum(job.verify for job in of_first) == len({job.configuration for job in of_first})
+    first, second = (
+        [job.configuration for job in of_first if job.seed == number] for number in (0, 1)
+    )
+    assert set(first) == set(second) and (len(first) == 1 or first != second)
+    told = summarise(comparisons)
+    assert (told.sizes, told.predicted.worst) == (2, 1.0)
+
+
+def test_what_fails_where_it_was_predicted_counts_as_very_slow(store: Store) -> None:
+    held = [w for w in store.best(GPU.slug, "gemm") if w.problem == product(4, 128, 64)]
+    store_of_large = [replace(w, configuration=ROWS) for w in held]
+    (comparison,) = measure_regret(GPU, store_of_large, store, FakeWorker(is_broken=True), rounds=2)
+    assert comparison.failed == () or comparison.reached[comparison.failed[0]] == pytest.approx(1 / 8)
+    gone = [replace(w, configuration=LARGE) for w in store.best(GPU.slug, "gemm") if w.problem == product(64, 1024, 64)]
+    assert measure_regret(GPU, gone, store, FakeWorker(is_broken=True), rounds=2) == []
+
+
+def test_sizes_are_held_out_evenly_and_not_at_the_ends() -> None:
+    problems = [product(m, 8, 8) for m in range(1, 21)]
+    held = choose_held_out(problems, 5)
+    assert len(held) == 5 and problems[0] not in held and problems[-1] not in held
+    assert choose_held_out(problems[:3], 10) == [problems[1]]
+    assert choose_held_out(problems[:2], 10) == []
+
+
+def test_a_predictor_with_no_measured_kind_is_none() -> None:
+    assert fit(_empty()) is None
+
+
+def _empty() -> Any:
+    (observed,) = observe(GPU, "gemm", [], [winner(product(8, 8, 8), SMALL, 1e6)])
+    return observed
+
+
+# The commands
+
+
+@pytest.fixture
+def commands(store: Store, monkeypatch: pytest.MonkeyPatch) -> Store:
+    class Context(FakeWorker):
+        def __enter__(self) -> Self:
+            return self
+
+        def __exit__(self, *_: object) -> None: ...
+
+    monkeypatch.setattr("autotune.device.discovery.discover", lambda: [GPU])
+    monkeypatch.setattr("autotune.worker.Worker", Context)
+    return store
+
+
+def test_evaluate_prints_what_is_reached_and_lookup_tells_it(
+    commands: Store, capsys: pytest.CaptureFixture[str]
+) -> None:
+    database = commands.location
+    assert main(["evaluate", "--device", "adreno", "--holdout", "5", "--db", database]) == 0
+    out, err = capsys.readouterr()
+    assert out.splitlines()[0] == "5 sizes held out on adreno-730; parts of the tuned speed:"
+    assert [line.split()[0] for line in out.splitlines()[2:]] == ["predicted", "nearest", "default"]
+    assert len(err.splitlines()) == 5
+    (known,) = read_predictors_file(predictors_file(Path(database)))[GPU.slug]
+    assert known.measured and known.measured.sizes == 5
+    assert main(["lookup", "--device", "adreno-730", "3,500,64", "--db", database, "--explain"]) == 0
+    shown = capsys.readouterr().out
+    assert "predicted" in shown and "measured on sizes held out: 5" in shown and "expected loss" in shown
+
+
+def test_evaluate_holds_out_the_shapes_named(
+    commands: Store, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    shapes = tmp_path / "shapes.txt"
+    shapes.write_text("4,128,64\n16 1024 64 x3 label\n")
+    evaluate = ["evaluate", "--device", "adreno", "--db", commands.location, "--quiet", "--json"]
+    assert main([*evaluate, "--shapes", str(shapes)]) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert [c["problem"]["m"] for c in told["comparisons"]] == [4, 16]
+    assert told["sizes"] == 2 and 0 < told["default"]["worst"] <= 1
+    assert main([*evaluate, "--shape", "5,5,5"]) == 2
+    assert "5x5x5: not tuned on adreno-730" in capsys.readouterr().err
+    assert main([*evaluate, "--family", "reduce"]) == 2
+    assert "too few to hold some out" in capsys.readouterr().err
+
+
+def test_exports_and_imports_carry_predictors(
+    commands: Store, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    refresh_predictors(commands, GPU, ["gemm"])
+    snapshot, exported = tmp_path / "snapshot.sqlite", tmp_path / "table.json"
+    assert main(["export", "--format", "sqlite", "--output", str(snapshot), "--db", commands.location]) == 0
+    assert main(["export", "--format", "json", "--output", str(exported), "--db", commands.location]) == 0
+    other = tmp_path / "other.sqlite"
+    assert main(["import", str(exported), "--db", str(other)]) == 0
+    asked = product(2, 700, 64)
+    answers = [TuningTable.open(path).find(GPU.slug, asked) for path in (snapshot, exported, other)]
+    assert {answer.match for answer in answers} == {Match.PREDICTED}
+    assert len({answer.configuration for answer in answers}) == 1
+    jsonschema = pytest.importorskip("jsonschema")
+    schema = json.loads((data_folder("db") / "table.schema.json").read_text())
+    jsonschema.Draft202012Validator(schema).validate(json.loads(exported.read_text()))
+
+
+@pytest.mark.parametrize("name", FITS)
+def test_every_model_that_is_fitted_may_be_written(store: Store, name: str) -> None:
+    (observed,) = observe(GPU, "gemm", store.trials(GPU.slug, "gemm"), store.best(GPU.slug, "gemm"))
+    everything = np.arange(len(observed.problems))
+    chosen = cover(observed.completed(everything), 3)
+    samples = _samples(observed, chosen, everything, observed.completed(everything))
+    made = predictor(FITS[name](samples), configurations=samples.configurations)
+    data = json.loads(json.dumps(to_plain(made)))
+    assert read_predictors(Document([data], "")) == [made]
+    jsonschema = pytest.importorskip("jsonschema")
+    schema = json.loads((data_folder("db") / "table.schema.json").read_text())
+    schema["$ref"] = "#/$defs/predictor"
+    for unwanted in ("type", "required", "properties", "additionalProperties"):
+        del schema[unwanted]
+    jsonschema.Draft202012Validator(schema).validate(data)
