@@ -75,7 +75,7 @@ def _ranked(
     yield Choice(configuration=tuned.configuration, because=tuned.because)
     starts = find_profile(device).starting(family.name)
     if weights is Weights.IN_IMAGE:
-        for start in (*starts, *_image_kernels()):
+        for start in (*starts, *map(family.complete, _image_kernels())):
             yield Choice(configuration=start, because="B lies in an image, and nothing measured reads one here")
     default = family.default(tuned.problem, device.limits, starts)
     yield Choice(configuration=default, because="the device refuses what is tuned: the default")
@@ -86,9 +86,9 @@ def _best_packed(family: KernelFamily, table: TuningTable, device: Device, tuned
     """What was fastest but for packing B, where that is not the winner."""
     trials = read_trials(table.source, device.slug, tuned.problem)
     times = {
-        trial.configuration: _time_without_packing(family, tuned.problem, trial)
+        family.complete(trial.configuration): _time_without_packing(family, tuned.problem, trial)
         for trial in trials
-        if not _is_invalid(family, tuned.problem, trial.configuration, device)
+        if not _is_invalid(family, tuned.problem, family.complete(trial.configuration), device)
     }
     best = min(times, key=lambda configuration: times[configuration], default=None)
     if best is None or not times[best] < _MARGIN * times.get(tuned.configuration, float("inf")):
@@ -98,7 +98,7 @@ def _best_packed(family: KernelFamily, table: TuningTable, device: Device, tuned
 
 def _time_without_packing(family: KernelFamily, problem: Problem, trial: Timed) -> float:
     """Where A is packed as well, B's part goes by its share of the bytes."""
-    plan = family.plan(problem, trial.configuration)
+    plan = family.plan(problem, family.complete(trial.configuration))
     size = {buffer.name: buffer.size_bytes for buffer in plan.buffers}
     packed = [launch.prepares for launch in plan.launches if launch.prepares]
     total = sum(size[packed_operand(plan, operand)] for operand in packed)
