@@ -24,6 +24,11 @@ from typing import IO, Any, NoReturn, Self
 from autotune.errors import AutotuneError, WorkerError
 
 START_LIMIT_S = 120.0
+_ENVIRONMENT = {
+    "PYOPENCL_NO_CACHE": "1",  # thousands of kernels that nobody runs again
+    "OPENBLAS_NUM_THREADS": "1",  # several children work at once, and threads of one would wait for those of others
+}
+"""Of a child, unless the caller's environment says otherwise."""
 START_TRIES = 3
 FIRST_PAUSE_S = 0.5
 """Before a child that ended at its start is started again; doubled each time, as a driver may need to recover."""
@@ -182,7 +187,7 @@ class Child:
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=self._errors,
-                env={**os.environ, "PYOPENCL_NO_CACHE": "1"},  # thousands of kernels that nobody runs again
+                env=_ENVIRONMENT | os.environ,
                 start_new_session=True,  # Ctrl-C is the parent's to handle
             )
         except OSError as error:

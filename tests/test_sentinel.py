@@ -17,10 +17,8 @@ from autotune.testing import FakeWorker
 from autotune.trial import Job, Measurement, Request, Timer, Trial, TrialState
 
 DEVICE = Device(
-    slug="pocl-invented", vendor="none", model="invented", family="cpu", selector="0:0", driver="1.0",
-    limits=DeviceLimits(
-        max_work_group_size=1024, max_work_item_sizes=(1024, 1024, 1024), is_cpu=True, max_allocation_bytes=2**28
-    ),
+    slug="invented-1", vendor="none", model="invented", family="gpu", selector="0:0", driver="1.0",
+    limits=DeviceLimits(max_work_group_size=64, max_work_item_sizes=(64, 64, 64), max_allocation_bytes=2**28),
 )  # fmt: skip
 PROBLEM = GemmProblem(m=96, n=96, k=96)
 

@@ -23,6 +23,8 @@ BROKEN_PIPE = 141
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command; the exit status. Errors end as one line on standard error, never as a traceback."""
     _accept_every_character()
+    # Before NumPy is loaded: the model's matrices are small, and threads that wait for them keep builders from work.
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     try:
         status = _dispatch(sys.argv[1:] if arguments is None else list(arguments))
         if sys.stdout is not None:

@@ -129,11 +129,12 @@ class Ahead:
             configuration = self._proposals.next()
             if configuration is None:
                 return
-            prepared = self._prepared(configuration)
             if self._takes_turns:  # then building launches as well
                 self._bench.hold(configuration)
+            job = self._job(configuration)
+            prepared = Prepared(configuration=configuration, program=_program(job.source_hash, job.plan))
             assert self._builds is not None
-            self._building[self._builds.submit(self._job(configuration))] = prepared
+            self._building[self._builds.submit(job)] = prepared
 
     def _collect(self) -> None:
         """Take in what is built; all of it where building and measuring take turns."""
@@ -147,14 +148,17 @@ class Ahead:
             )
 
     def _prepared(self, configuration: Configuration) -> Prepared:
-        plan = self._plan(configuration)
-        program = (self._sources.hash_of(configuration, plan), plan.launches, plan.buffers)
-        return Prepared(configuration=configuration, program=program)
+        plan = self._family.plan(self._problem, configuration)
+        return Prepared(
+            configuration=configuration, program=_program(self._sources.hash_of(configuration, plan), plan)
+        )
 
     def _job(self, configuration: Configuration) -> BuildJob:
-        plan = self._plan(configuration)
+        plan = self._family.plan(self._problem, configuration)
         job = self._sources.job(self._selector, configuration, plan, launches=self._takes_turns)
         return dataclasses.replace(job, limit_s=self._bench.build_limit_s)
 
-    def _plan(self, configuration: Configuration) -> Plan:
-        return self._family.plan(self._problem, configuration)
+
+def _program(source_hash: str, plan: Plan) -> object:
+    """Equal where nothing that is run differs."""
+    return source_hash, plan.launches, plan.buffers

@@ -32,6 +32,7 @@ class Bench:
         self._worker = worker
         self._owner = new_owner()
         self._limits = TimeLimits()
+        self._held: set[Configuration] = set()
 
     def job(self, configuration: Configuration) -> Job:
         """What to measure, with fresh inputs."""
@@ -52,7 +53,8 @@ class Bench:
         `built_before_ns` is what building took before, elsewhere; `meanwhile` is called while the worker measures.
         """
         try:
-            self.hold(job.configuration)
+            if job.configuration not in self._held:
+                self.hold(job.configuration)
             trial = self._measure(job, built_before_ns, meanwhile)
             self.record(trial, purpose)
         except BaseException:
@@ -66,9 +68,11 @@ class Bench:
     def hold(self, configuration: Configuration) -> None:
         """A trial is in flight before it is measured: it is launched where it is built."""
         self._store.begin_trial(self._knowledge.device, self._knowledge.problem, configuration, self._owner)
+        self._held.add(configuration)
 
     def release(self) -> None:
         """Nothing is in flight any more."""
+        self._held.clear()
         self._store.abandon_trials(self._owner)
 
     @property
@@ -111,4 +115,5 @@ class Bench:
             if trial.measurement:
                 what += f", {trial.time_ns:.0f} ns"
             raise type(error)(f"{error.message}; a trial is not stored: {what}", hint=error.hint) from error
+        self._held.discard(trial.configuration)
         return trial

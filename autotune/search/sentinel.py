@@ -123,6 +123,9 @@ class Sentinel:
         return dataclasses.replace(self._bench.job(configuration), verify=False, probe=False, seed=0)
 
     def _rest_while_it_helps(self, before: float) -> None:
+        """Not on a processor, which other programs slow down far more often than its heat."""
+        if self._knowledge.device.limits.is_cpu:
+            return
         while self.slowdown > THROTTLED * max(1.0, self._no_help_at) and self.slowdown >= before:
             rest_s = min(REST_S, REST_SHARE * (monotonic() - self._started) - self._rested_s)
             if rest_s < LEAST_REST_S or self._should_stop():
