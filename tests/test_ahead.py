@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from autotune.builder import BuilderPool
+from autotune.errors import WorkerError
 from autotune.family import Configuration, Device, DeviceLimits
 from autotune.kernels.gemm import FAMILY, GemmProblem
 from autotune.profile import find_profile
@@ -131,6 +132,17 @@ def test_what_is_launched_while_it_is_built_is_in_flight(store: Store) -> None:
     assert store.in_flight() == []
     assert ahead_of(store, GPU, builds).next(1.0, most=0) is None
     assert store.in_flight() == []
+
+
+def test_builders_that_cannot_work_end_the_search_with_nothing_in_flight(store: Store) -> None:
+    builds = FakeBuilds(2, no_device)
+    with pytest.raises(WorkerError):
+        run(store, builds, CPU)
+    assert store.in_flight() == []
+
+
+def no_device(_: BuildJob) -> BuildState:
+    raise WorkerError("the device is gone")
 
 
 def test_nothing_is_built_that_the_budget_does_not_cover(store: Store) -> None:

@@ -71,9 +71,10 @@ class Bench:
         self._held.add(configuration)
 
     def release(self) -> None:
-        """Nothing is in flight any more."""
-        self._held.clear()
-        self._store.abandon_trials(self._owner)
+        """Nothing is in flight any more, and nothing is to blame."""
+        if self._held:
+            self._held.clear()
+            self._store.abandon_trials(self._owner)
 
     @property
     def typical_seconds(self) -> float:

@@ -82,16 +82,18 @@ class ProblemSearch:
         if self._limits.retries_quarantined:
             self._retry_quarantined()
         (proposals, ahead), timer = self._begin(), self._knowledge.timer
-        while not self._is_over():
-            prepared = ahead.next(self._bench.typical_seconds, self._trials_left)
-            if prepared is None:
-                break
-            proposals.tell(self._measure_prepared(prepared, ahead.go_on))
-            self._sentinel.look_if_due()
-            if self._knowledge.timer is not timer and not self._is_over():  # what was known tells nothing any more
-                ahead.abandon()
-                (proposals, ahead), timer = self._begin(), self._knowledge.timer
-        ahead.abandon()
+        try:
+            while not self._is_over():
+                prepared = ahead.next(self._bench.typical_seconds, self._trials_left)
+                if prepared is None:
+                    break
+                proposals.tell(self._measure_prepared(prepared, ahead.go_on))
+                self._sentinel.look_if_due()
+                if self._knowledge.timer is not timer and not self._is_over():  # what was known tells nothing any more
+                    ahead.abandon()
+                    (proposals, ahead), timer = self._begin(), self._knowledge.timer
+        finally:
+            ahead.abandon()
 
     def _begin(self) -> tuple[Proposals, Ahead]:
         """The default is measured first, so that a search that is cut short never loses."""
