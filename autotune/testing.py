@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from autotune.errors import ProblemError
-from autotune.family import Algorithm, Configuration, DeviceLimits, KernelFamily, Problem, Value
+from autotune.family import Algorithm, Configuration, Device, DeviceLimits, KernelFamily, Problem, Value
 from autotune.search import Outcome
 from autotune.space import SearchSpace
 from autotune.trial import Build, BuildJob, BuildState, Job, Measurement, Request, Trial, TrialState
@@ -182,6 +182,20 @@ def _fits(problem: Problem, limits: DeviceLimits) -> bool:
     except ProblemError:
         return False
     return True
+
+
+INVENTED_PROCESSOR = Device(
+    slug="pocl-invented",
+    vendor="none",
+    model="invented",
+    family="cpu",
+    selector="0:0",
+    driver="1.0",
+    limits=DeviceLimits(
+        max_work_group_size=1024, max_work_item_sizes=(1024, 1024, 1024), is_cpu=True, max_allocation_bytes=2**28
+    ),
+)
+"""A device that nothing is asked of but its name and limits."""
 
 
 class Silence:

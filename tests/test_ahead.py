@@ -213,7 +213,8 @@ def test_closing_a_pool_ends_builds_that_hang(monkeypatch: pytest.MonkeyPatch, t
     futures = [
         pool.submit(BuildJob(selector="0:0", source_hash=str(i), source="", options=(), plan=plan)) for i in range(5)
     ]
-    while not (tmp_path / "log").exists():
+    started = time.monotonic()
+    while not (tmp_path / "log").exists() and time.monotonic() - started < 60:
         time.sleep(0.01)
     started = time.monotonic()
     pool.close()

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from autotune.family import Configuration, Device, DeviceLimits
+from autotune.family import Configuration, Device
 from autotune.kernels.gemm import FAMILY, GemmProblem
 from autotune.profile import find_profile
 from autotune.search import judging
@@ -17,15 +17,10 @@ from autotune.search.finals import LEAST_VERIFICATIONS, MOST_VERIFICATIONS, SAMP
 from autotune.search.judging import Decision, decide, gain, still_in_question
 from autotune.search.knowledge import Knowledge
 from autotune.store import Store
-from autotune.testing import FakeWorker
+from autotune.testing import INVENTED_PROCESSOR, FakeWorker
 from autotune.trial import Job, TrialState, Verdict, Winner
 
-DEVICE = Device(
-    slug="pocl-invented", vendor="none", model="invented", family="cpu", selector="0:0", driver="1.0",
-    limits=DeviceLimits(
-        max_work_group_size=1024, max_work_item_sizes=(1024, 1024, 1024), is_cpu=True, max_allocation_bytes=2**28
-    ),
-)  # fmt: skip
+DEVICE = INVENTED_PROCESSOR
 PROBLEM = GemmProblem(m=96, n=96, k=96)
 PROFILE = find_profile(DEVICE)
 DEFAULT = FAMILY.default(PROBLEM, DEVICE.limits, PROFILE.starting("gemm"))

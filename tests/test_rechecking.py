@@ -11,22 +11,17 @@ import pytest
 
 from autotune.cli import main
 from autotune.display import recheck_text
-from autotune.family import Configuration, Device, DeviceLimits
+from autotune.family import Configuration, Device
 from autotune.kernels.gemm import FAMILY, GemmProblem
 from autotune.profile import find_profile
 from autotune.search import Budget, tune
 from autotune.search.overview import changes, survey
 from autotune.search.rechecking import Recheck, Standing, recheck
 from autotune.store import Store
-from autotune.testing import FakeWorker
+from autotune.testing import INVENTED_PROCESSOR, FakeWorker
 from autotune.trial import Job, Request, Trial, TrialState, Verdict, Winner
 
-DEVICE = Device(
-    slug="pocl-invented", vendor="none", model="invented", family="cpu", selector="0:0", driver="1.0",
-    limits=DeviceLimits(
-        max_work_group_size=1024, max_work_item_sizes=(1024, 1024, 1024), is_cpu=True, max_allocation_bytes=2**28
-    ),
-)  # fmt: skip
+DEVICE = INVENTED_PROCESSOR
 NEWER = dataclasses.replace(DEVICE, driver="2.0")
 PROBLEM = GemmProblem(m=96, n=96, k=96)
 DEFAULT = FAMILY.default(PROBLEM, DEVICE.limits, find_profile(DEVICE).starting("gemm"))

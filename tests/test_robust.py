@@ -18,11 +18,11 @@ from sqlalchemy import Engine, event
 
 from autotune import child
 from autotune.errors import StoreError, WorkerError
-from autotune.family import Configuration, Device, DeviceLimits
+from autotune.family import Configuration, Device
 from autotune.kernels.gemm import FAMILY, GemmProblem
 from autotune.search import Budget, Outcome, tune
 from autotune.store import Store
-from autotune.testing import FakeWorker, Silence
+from autotune.testing import INVENTED_PROCESSOR, FakeWorker, Silence
 from autotune.trial import Job, Request, Timer, Trial, TrialState
 from autotune.worker import Measures, Worker
 
@@ -30,17 +30,7 @@ EVIL = (sys.executable, str(Path(__file__).parent / "evil_worker.py"))
 FINE, NEVER_ENDING, STRAY_WRITE, SLOW_BUILD, ABORT, NO_BUILD, POISON, NO_DEVICE_MEMORY, NO_HOST_MEMORY, ZERO_TIMERS = (
     range(10)
 )
-INVENTED = Device(
-    slug="pocl-invented",
-    vendor="none",
-    model="invented",
-    family="cpu",
-    selector="0:0",
-    driver="1.0",
-    limits=DeviceLimits(
-        max_work_group_size=1024, max_work_item_sizes=(1024, 1024, 1024), is_cpu=True, max_allocation_bytes=2**28
-    ),
-)
+INVENTED = INVENTED_PROCESSOR
 PROBLEM = GemmProblem(m=8, n=8, k=8)
 
 

@@ -9,25 +9,15 @@ from typing import Any
 import pytest
 
 from autotune.errors import ConfigurationError, ProblemError, WorkerError
-from autotune.family import Configuration, Device, DeviceLimits
+from autotune.family import Configuration
 from autotune.kernels.gemm import FAMILY, GemmProblem
 from autotune.profile import find_profile
 from autotune.search import Budget, Outcome, tune
 from autotune.store import Store
-from autotune.testing import FakeWorker
+from autotune.testing import INVENTED_PROCESSOR, FakeWorker
 from autotune.trial import Job, Request, Trial, TrialState, Verdict
 
-DEVICE = Device(
-    slug="pocl-invented",
-    vendor="none",
-    model="invented",
-    family="cpu",
-    selector="0:0",
-    driver="1.0",
-    limits=DeviceLimits(
-        max_work_group_size=1024, max_work_item_sizes=(1024, 1024, 1024), is_cpu=True, max_allocation_bytes=2**28
-    ),
-)
+DEVICE = INVENTED_PROCESSOR
 PROBLEM = GemmProblem(m=96, n=96, k=96)
 DEFAULT = FAMILY.default(PROBLEM, DEVICE.limits, find_profile(DEVICE).starting("gemm"))
 

@@ -12,8 +12,7 @@ import traceback
 from collections.abc import Sequence
 
 from autotune.cli.arguments import make_parser
-from autotune.cli.output import tell
-from autotune.cli.run import STOPPED
+from autotune.cli.output import STOPPED, tell
 from autotune.errors import AutotuneError
 
 BROKEN_PIPE = 141

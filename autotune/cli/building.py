@@ -1,12 +1,11 @@
 """The command `autotune compile`: what the driver's compiler makes of a search space, without running it."""
 
 import argparse
-import shlex
 import sys
 from typing import TYPE_CHECKING
 
-from autotune.cli.output import plain_compilation, print_json, standard_error, tell
-from autotune.cli.run import STOPPED, Interrupts, check_algorithms
+from autotune.cli.output import plain_compilation, print_json, standard_error, tell_stopped
+from autotune.cli.run import Interrupts, check_algorithms
 from autotune.family import find_family
 
 if TYPE_CHECKING:
@@ -60,7 +59,5 @@ def _report(options: argparse.Namespace, reports: "list[Report]", *, was_stopped
     else:
         print_compilations(reports, sys.stdout)
     if was_stopped:
-        tell("stopped; every build is kept. To go on, run the same command again:")
-        tell(f"  {shlex.join(['autotune', *options.arguments])}")
-        return STOPPED
+        return tell_stopped(options, "every build is kept. To go on")
     return 0

@@ -1,13 +1,12 @@
 """The commands `autotune verify` and `autotune status`: whether what is tuned still holds, and what there is."""
 
 import argparse
-import shlex
 import sys
 from typing import TYPE_CHECKING
 
 from autotune.cli.devices import named_device
-from autotune.cli.output import plain_overview, plain_recheck, print_json, standard_error, tell
-from autotune.cli.run import STOPPED, Interrupts, read_requests
+from autotune.cli.output import plain_overview, plain_recheck, print_json, standard_error, tell, tell_stopped
+from autotune.cli.run import Interrupts, read_requests
 from autotune.errors import AutotuneError, UsageError
 from autotune.family import find_family
 
@@ -63,9 +62,7 @@ def _report(options: argparse.Namespace, found: "list[Recheck]", *, was_stopped:
     else:
         print_rechecks(found, sys.stdout)
     if was_stopped:
-        tell("stopped; what was verified is kept. To verify all, run the same command again:")
-        tell(f"  {shlex.join(['autotune', *options.arguments])}")
-        return STOPPED
+        return tell_stopped(options, "what was verified is kept. To verify all")
     lost = [one.before.problem.label for one in found if one.after is None]
     if lost:
         raise AutotuneError(f"no configuration runs right for {', '.join(lost[:5])}", hint="autotune run may find one")

@@ -3,8 +3,8 @@
 import argparse
 from typing import TYPE_CHECKING, Any
 
-from autotune.cli.output import print_json, tell
-from autotune.cli.run import STOPPED, Interrupts, read_requests
+from autotune.cli.output import print_json, tell, tell_stopped
+from autotune.cli.run import Interrupts, read_requests
 from autotune.errors import UsageError
 from autotune.family import find_family
 from autotune.lookup.predictor import FAVOURS
@@ -39,7 +39,7 @@ def evaluate_command(options: argparse.Namespace) -> int:
             on_progress=lambda comparison: None if options.quiet else tell(_line(comparison)),
         )
         if interrupts.are_requested:
-            return STOPPED
+            return tell_stopped(options, "its figures are not kept. To measure all")
         if not comparisons:
             raise UsageError("nothing that was tuned for these sizes runs any more", hint="tune them again")
         refresh_predictors(store, device, [options.family])

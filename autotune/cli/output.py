@@ -1,8 +1,10 @@
 """What commands print and write: lines for people, files, and plain data for --json."""
 
+import argparse
 import contextlib
 import json
 import os
+import shlex
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
@@ -16,6 +18,16 @@ if TYPE_CHECKING:
     from autotune.search.overview import Overview
     from autotune.search.rechecking import Recheck
     from autotune.trial import Calibration, Request, Winner
+
+STOPPED = 130
+"""Exit status after Ctrl-C, as a shell gives it."""
+
+
+def tell_stopped(options: argparse.Namespace, what: str) -> int:
+    """Tell what a stop leaves and how to go on: the end of a sentence about the same command. The exit status."""
+    tell(f"stopped; {what}, run the same command again:")
+    tell(f"  {shlex.join(['autotune', *options.arguments])}")
+    return STOPPED
 
 
 def tell(line: str) -> None:

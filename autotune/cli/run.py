@@ -3,7 +3,6 @@
 import argparse
 import contextlib
 import os
-import shlex
 import signal
 import sys
 from collections.abc import Sequence
@@ -11,7 +10,7 @@ from types import FrameType, TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
 import autotune
-from autotune.cli.output import plain_outcome, print_json, standard_error, tell
+from autotune.cli.output import STOPPED, plain_outcome, print_json, standard_error, tell, tell_stopped
 from autotune.errors import AutotuneError, ConfigurationError, ProblemError, UsageError
 from autotune.family import find_family
 
@@ -23,8 +22,6 @@ if TYPE_CHECKING:
     from autotune.store import Quarantined, Store
     from autotune.trial import Request
 
-STOPPED = 130
-"""Exit status after Ctrl-C, as a shell gives it."""
 DEFAULT_TRIALS = 100
 
 
@@ -243,9 +240,7 @@ def _report(
     else:
         print_outcomes(outcomes, sys.stdout)
     if was_stopped:
-        tell("stopped; every trial is kept. To go on, run the same command again:")
-        tell(f"  {shlex.join(['autotune', *options.arguments])}")
-        return STOPPED
+        return tell_stopped(options, "every trial is kept. To go on")
     failed = [outcome.request.problem.label for outcome in outcomes if outcome.winner is None]
     if failed:
         raise AutotuneError(

@@ -40,18 +40,17 @@ class _Progress(ABC):
         self._total = 1
         self._number = 0
         self._all_trials = 0
-        self._begin(Request, 0)
+        self._begin(Request)
 
-    def _begin(self, request: Any, resumed: int) -> None:
+    def _begin(self, request: Any) -> None:
         self._request = request
-        self._resumed = resumed
         self._trials = 0
         self._best_ns = float("inf")
         self._failures: Counter[str] = Counter()
         self._is_in_finals = False
 
     def problem_started(self, request: Request, number: int, total: int, space_size: int, resumed: int) -> None:
-        self._begin(request, resumed)
+        self._begin(request)
         self._number, self._total = number, total
         continuing = f"; continuing: {resumed} trials stored" if resumed else ""
         self._say(f"{self._title()}: {space_size} configurations{continuing}")

@@ -8,19 +8,18 @@ import numpy as np
 from autotune.device.execution import Context, Kind, Queue, kind_of
 from autotune.device.memory import allocate_shared
 from autotune.errors import ProblemError
-from autotune.family import Device
 from autotune.kernels.gemm import FAMILY, GemmProblem
 from autotune.lookup import TuningTable
 from autotune.runtime.choosing import Choice
 from autotune.runtime.crossover import Crossover, host_product
 from autotune.runtime.layout import read_layout
 from autotune.runtime.requests import NAMES, PACKED, GemmRequest, How, PreparedMatrix, check_image, read_request
-from autotune.runtime.running import Operands, Ready, Statistics, check_writable, form, open_engine
+from autotune.runtime.running import OnDevice, Operands, Ready, check_writable, form, open_engine
 
 _SHOWN = ("a", "b", "out")
 
 
-class Gemm:
+class Gemm(OnDevice):
     """``C = alpha * op(A) @ op(B) + beta * C`` with the tuned kernel for each size.
 
     Operands are NumPy arrays, pyopencl arrays, or pyopencl buffers with a `GemmProblem`; of two axes, or three with
@@ -54,19 +53,6 @@ class Gemm:
         if isinstance(host_blas, bool):
             host_blas = Crossover.read(self.device.slug) if host_blas else Crossover.NEVER
         self._crossover = host_blas
-
-    @property
-    def device(self) -> Device:
-        return self._engine.device
-
-    @property
-    def queue(self) -> Queue:
-        """Where kernels are enqueued."""
-        return self._engine.executor.queue
-
-    @property
-    def stats(self) -> Statistics:
-        return self._engine.stats
 
     def __call__(
         self,
@@ -127,10 +113,6 @@ class Gemm:
         """The configuration that such operands ran with, and why; None before the first call."""
         ready = self._request(a, b, out, *How(**layout)).ready
         return ready.choice if ready else None
-
-    def finish(self) -> None:
-        """Wait for everything enqueued."""
-        self._engine.executor.finish()
 
     def _request(
         self, a: Any, b: Any, out: Any, trans_a: bool, trans_b: bool, mode: str, problem: GemmProblem | None

@@ -8,17 +8,17 @@ import numpy as np
 from autotune.device.execution import Context, Kind, Queue, kind_of
 from autotune.device.memory import allocate_shared
 from autotune.errors import ProblemError
-from autotune.family import DTYPE_BYTES, Device
+from autotune.family import DTYPE_BYTES
 from autotune.kernels.reduce import FAMILY, ReduceProblem
 from autotune.lookup import TuningTable
 from autotune.runtime.choosing import Weights
 from autotune.runtime.layout import reduce_problem
-from autotune.runtime.running import Operands, Ready, Request, Statistics, check_writable, form, open_engine
+from autotune.runtime.running import OnDevice, Operands, Ready, Request, check_writable, form, open_engine
 
 _NAMES = ("input", "output")
 
 
-class Reduce:
+class Reduce(OnDevice):
     """One number for each row: the last axis of a NumPy or pyopencl array, or of a pyopencl buffer with a problem.
 
     float32 or float16. Where arrays lie, what is copied and when calls return is as with `Gemm`.
@@ -35,19 +35,6 @@ class Reduce:
     ) -> None:
         """As for `Gemm`."""
         self._engine = open_engine(FAMILY, device, table, queue or context, binaries)
-
-    @property
-    def device(self) -> Device:
-        return self._engine.device
-
-    @property
-    def queue(self) -> Queue:
-        """Where kernels are enqueued."""
-        return self._engine.executor.queue
-
-    @property
-    def stats(self) -> Statistics:
-        return self._engine.stats
 
     def __call__(
         self, values: Any, operation: str = "sum", out: Any = None, *, problem: ReduceProblem | None = None
@@ -68,10 +55,6 @@ class Reduce:
     def allocate(self, shape: Any, dtype: Any) -> Any:
         """Zeros that host and device both see, as a NumPy array."""
         return allocate_shared(self.queue, shape, dtype)
-
-    def finish(self) -> None:
-        """Wait for everything enqueued."""
-        self._engine.executor.finish()
 
     def _new_result(self, request: Request, values: Any) -> Any:
         match request.kinds[1]:

@@ -173,6 +173,29 @@ class Engine:
         return self.executor.allocate(buffer)
 
 
+class OnDevice:
+    """What `Gemm` and `Reduce` have in common: an engine, and what callers may know of it."""
+
+    _engine: Engine
+
+    @property
+    def device(self) -> Device:
+        return self._engine.device
+
+    @property
+    def queue(self) -> Queue:
+        """Where kernels are enqueued."""
+        return self._engine.executor.queue
+
+    @property
+    def stats(self) -> Statistics:
+        return self._engine.stats
+
+    def finish(self) -> None:
+        """Wait for everything enqueued."""
+        self._engine.executor.finish()
+
+
 def open_engine(
     family: KernelFamily,
     device: str,

@@ -42,6 +42,7 @@ class Proposals:
         self._store = store
         device = knowledge.device
         self._unfit = Unfit(device, knowledge.problem, store.builds(device.slug, device.driver))
+        self._winners = self._nearest_winners()
         self._asked: dict[Configuration, optuna.Trial] = {}
         self._study = self._new_study(seed)
 
@@ -105,15 +106,15 @@ class Proposals:
         left_out = knowledge.known.keys() | knowledge.quarantine
         candidates = knowledge.family.candidates(knowledge.problem, knowledge.device.limits, knowledge.starts)
         wanted = [
-            *(w.configuration for w in self._winners() if w.problem == knowledge.problem),
+            *(w.configuration for w in self._winners if w.problem == knowledge.problem),
             *[c for c in knowledge.stale_ranking if c not in left_out][: self.STALE],
-            *(w.configuration for w in self._winners()[: self.NEAR_PROBLEMS]),
+            *(w.configuration for w in self._winners[: self.NEAR_PROBLEMS]),
             *itertools.islice(candidates, self.CANDIDATES),
         ]
         distinct = dict.fromkeys(map(knowledge.family.complete, wanted))
         return [c for c in distinct if c not in left_out and self._space.row_of(c) is not None]
 
-    def _winners(self) -> list[Winner]:
+    def _nearest_winners(self) -> list[Winner]:
         """Of comparable problems on this device, nearest first."""
         knowledge = self._knowledge
         winners = self._store.best(knowledge.device.slug, knowledge.family.name)
@@ -123,7 +124,7 @@ class Proposals:
     def _prior(self) -> Prior:
         """Trials of the nearest other problems on this device; the sampler learns how far they hold here."""
         knowledge = self._knowledge
-        others = [w.problem for w in self._winners() if w.problem != knowledge.problem]
+        others = [w.problem for w in self._winners if w.problem != knowledge.problem]
         sources = [self._source(problem) for problem in others[: self.NEAR_PROBLEMS]]
         return Prior(sources=tuple(s for s in sources if len(s.configurations) >= self.LEAST_OF_SOURCE))
 
