@@ -75,12 +75,6 @@ def kind_of(operand: Any) -> Kind | None:
     return _kinds.get(type(operand))
 
 
-def open_queue(selector: str) -> cl.CommandQueue:
-    """A plain queue of a device by ``platform:device`` in numbers. Raises DeviceSelectionError."""
-    device = raw_device(selector)
-    return cl.CommandQueue(cl.Context([device]), device)
-
-
 def queue_of(context: cl.Context) -> cl.CommandQueue:
     """A queue of the context's one device. Raises DeviceSelectionError when it has several."""
     if len(context.devices) != 1:
@@ -293,7 +287,8 @@ def shared_executor(selector: str, binaries: BinaryCache | None) -> Executor:
     key = (selector, binaries.folder if binaries else None)
     with _executors_lock:
         if key not in _executors:
-            _executors[key] = Executor(open_queue(selector), binaries)
+            context = cl.Context([raw_device(selector)])  # Intel's queues do not keep their context alive
+            _executors[key] = Executor(queue_of(context), binaries)
         return _executors[key]
 
 

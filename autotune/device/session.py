@@ -46,9 +46,8 @@ class Session:
     def __init__(self, selector: str) -> None:
         """`selector` is ``platform:device`` in numbers."""
         device = raw_device(selector)
-        self._use(
-            cl.CommandQueue(cl.Context([device]), device, properties=cl.command_queue_properties.PROFILING_ENABLE)
-        )
+        context = cl.Context([device])  # Intel's queues do not keep their context alive
+        self._use(cl.CommandQueue(context, device, properties=cl.command_queue_properties.PROFILING_ENABLE))
 
     @classmethod
     def on(cls, queue: cl.CommandQueue) -> Self:
