@@ -9,7 +9,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any, Self
 
-from autotune import child
+from autotune import child, tracing
 from autotune.errors import BuildError, KernelError
 from autotune.family import Plan
 from autotune.trial import Build, BuildJob, BuildState
@@ -97,8 +97,9 @@ def build_once(session: "Session", job: BuildJob) -> Build:
     """Compile, and ask the driver about the kernels that do the work."""
     started = time.perf_counter_ns()
     try:
-        program = session.build(job.source, job.options)
-        kernels = session.kernels(program, job.plan)
+        with tracing.span("compile"):
+            program = session.build(job.source, job.options)
+            kernels = session.kernels(program, job.plan)
     except BuildError as error:
         return Build(source_hash=job.source_hash, state=BuildState.FAILED, message=error.message)
     # Some drivers generate code only when they are asked about a kernel, so that asking is part of building.
@@ -106,7 +107,8 @@ def build_once(session: "Session", job: BuildJob) -> Build:
         session.facts(kernel) for kernel, launch in zip(kernels, job.plan.launches, strict=True) if not launch.prepares
     ]
     if job.launches:
-        _launch_once(session, kernels, job.plan)
+        with tracing.span("launch"):
+            _launch_once(session, kernels, job.plan)
     build_ns = time.perf_counter_ns() - started
     return Build(
         source_hash=job.source_hash,

@@ -21,6 +21,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any, NoReturn, Self
 
+from autotune import tracing
 from autotune.errors import AutotuneError, WorkerError
 
 START_LIMIT_S = 120.0
@@ -149,7 +150,9 @@ class Child:
             if kind == "phase":
                 phase, limit = content, limits_s[content]
             elif kind == "answer":
-                return content
+                answer, spans = content
+                tracing.add(spans)
+                return answer
             elif kind == "unusable":
                 self.close()
                 if self._has_answered:  # a driver that recovers may hide its device for a moment
@@ -221,14 +224,16 @@ def serve(answer: Callable[[Any, Entering], Any]) -> NoReturn:
     os.dup2(2, 1)
     messages: queue.Queue[Any] = queue.Queue()
     threading.Thread(target=_collect, args=(messages,), daemon=True).start()
+    tracing.collect(tracing.MOST_SPANS)
     while True:
         message = messages.get()
         try:
-            content = answer(message, lambda phase: _write(replies, ("phase", phase)))
+            with tracing.span("job"):
+                content = answer(message, lambda phase: _write(replies, ("phase", phase)))
         except AutotuneError as error:
             _write(replies, ("unusable", str(error)))
         else:
-            _write(replies, ("answer", content))
+            _write(replies, ("answer", (content, tracing.take())))
 
 
 def _signal_name(number: int) -> str:

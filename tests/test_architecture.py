@@ -15,6 +15,7 @@ PACKAGE = Path(__file__).parents[1] / "autotune"
 
 ORDER = (
     "errors",
+    "tracing",
     "expression",
     "resources",
     "family",

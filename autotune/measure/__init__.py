@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from autotune import tracing
 from autotune.device.clocks import calibrate
 from autotune.device.sensors import Sensors, find_sensors
 from autotune.device.session import NUMPY_TYPES, KernelFacts, Memory, Session
@@ -75,7 +76,8 @@ class Measurer:
             entering("build")
             built = self._build(family, job)
             entering("run")
-            runner = _Runner(self._session, built, self._case, self._tools)
+            with tracing.span("allocate"):
+                runner = _Runner(self._session, built, self._case, self._tools)
             measurement = runner.run(job, is_first=self._is_first(job))
         except _Refused as refusal:
             state, message = refusal.state, str(refusal)
@@ -102,7 +104,8 @@ class Measurer:
         """Inputs for a seed; the last ones are kept, since large ones take longer to draw than to multiply."""
         if self._last_case is None or self._last_case[:2] != (problem, seed):
             self._last_case = None
-            self._last_case = (problem, seed, find_family(problem.family).make_case(problem, seed))
+            with tracing.span("draw inputs"):
+                self._last_case = (problem, seed, find_family(problem.family).make_case(problem, seed))
         return self._last_case[2]
 
     def _build(self, family: KernelFamily, job: Job) -> _Built:
@@ -110,11 +113,13 @@ class Measurer:
         if key in self._built:
             self._built.move_to_end(key)
             return self._built[key]
-        plan = family.plan(job.problem, job.configuration)
-        source = render(family, job.configuration, plan)
+        with tracing.span("render"):
+            plan = family.plan(job.problem, job.configuration)
+            source = render(family, job.configuration, plan)
         start = time.perf_counter_ns()
-        program = self._session.build(source, [*job.build_options, *plan.build_options])
-        kernels = self._session.kernels(program, plan)
+        with tracing.span("build"):
+            program = self._session.build(source, [*job.build_options, *plan.build_options])
+            kernels = self._session.kernels(program, plan)
         built = _Built(
             plan=plan,
             kernels=kernels,
@@ -164,7 +169,8 @@ class _Runner:
         error_ratio = 0.0
         seeds = [2 * job.seed, 2 * job.seed + 1] if job.problem.flops <= LARGE_FLOPS else [job.seed]
         if job.probe and is_first and self._tools.probe.has_parts(self._plan.launches):
-            self._probe(job, seeds[0])
+            with tracing.span("probe"):
+                self._probe(job, seeds[0])
         if job.verifications:
             error_ratio = self._verify_often(job)
         elif job.verify:
@@ -178,7 +184,8 @@ class _Runner:
         limit_ns = min(max(WORTH_REFUSING_NS, FAR_TOO_SLOW * job.give_up_above_ns), job.run_limit_s * 1e9)
         self._load(self._make_case(job.problem, seed).inputs)
         self._bind({})
-        least_ns = self._tools.probe.least_ns(self._built.kernels, self._plan.launches, limit_ns)
+        with tracing.span("run parts"):
+            least_ns = self._tools.probe.least_ns(self._built.kernels, self._plan.launches, limit_ns)
         if least_ns > limit_ns:
             message = f"not run in full: a part of its work-groups tells that a call takes {least_ns / 1e6:.3g} ms"
             raise _Refused(TrialState.TOO_SLOW, message)
@@ -213,10 +220,13 @@ class _Runner:
         """The outputs of one call on what is loaded. Refuses what writes behind an output."""
         self._poison_scratch()
         self._bind(case.scalars)
-        self._call()
-        self._session.finish()
-        return {name: self._read_back(buffer) for name, buffer in self._outputs.items()}
+        with tracing.span("run once"):
+            self._call()
+            self._session.finish()
+        with tracing.span("read back"):
+            return {name: self._read_back(buffer) for name, buffer in self._outputs.items()}
 
+    @tracing.span("write inputs")
     def _load(self, inputs: Mapping[str, NDArray[Any]]) -> None:
         for buffer in self._plan.buffers:
             if buffer.name not in inputs:
@@ -226,6 +236,7 @@ class _Runner:
                 values = np.concatenate([values, _canary(buffer)])
             self._session.write(self._memory[buffer.name], values)
 
+    @tracing.span("poison scratch")
     def _poison_scratch(self) -> None:
         for buffer in self._plan.buffers:
             if buffer.role is not Role.SCRATCH:
@@ -257,8 +268,10 @@ class _Runner:
     def _time(self, job: Job, error_ratio: float) -> Measurement:
         self._bind({})
         stopwatch = self._tools.stopwatch
-        timing = stopwatch.time(self._call, self._plan.launches, job)
-        reading = self._tools.sensors.read()
+        with tracing.span("time"):
+            timing = stopwatch.time(self._call, self._plan.launches, job)
+        with tracing.span("sensors"):
+            reading = self._tools.sensors.read()
         return Measurement(
             time_ns=statistics.median(timing.times_ns),
             samples_ns=timing.times_ns,
@@ -277,7 +290,8 @@ class _Runner:
 
 def _judged(case: Case, outputs: Mapping[str, NDArray[Any]], on: str) -> float:
     """Error over tolerance. Refuses what is wrong."""
-    ratio = case.error_ratio(outputs)
+    with tracing.span("check"):
+        ratio = case.error_ratio(outputs)
     if not ratio <= 1.0:
         raise _Refused(TrialState.WRONG_RESULT, f"error is {ratio:.3g} times its tolerance ({on})")
     return ratio

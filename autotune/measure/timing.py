@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from time import perf_counter_ns
 from typing import Any
 
+from autotune import tracing
 from autotune.device.session import Session, event_ns
 from autotune.family import Launch
 from autotune.trial import Calibration, Job, Timer
@@ -152,10 +153,11 @@ class Stopwatch:
         return sample
 
     def _sample(self, call: Call, launches: Sequence[Launch], calls: int, timer: Timer) -> Sample:
-        start = perf_counter_ns()
-        events = [call() for _ in range(calls)]
-        self._session.finish()
-        host_ns = (perf_counter_ns() - start) / calls
+        with tracing.span("sample"):
+            start = perf_counter_ns()
+            events = [call() for _ in range(calls)]
+            self._session.finish()
+            host_ns = (perf_counter_ns() - start) / calls
         if timer is Timer.HOST:
             return Sample(calls=calls, host_ns=host_ns, event_ns=0.0, prepare_ns=0.0)
         per_launch = [sum(event_ns(of_call[i]) for of_call in events) / calls for i in range(len(launches))]

@@ -14,6 +14,7 @@ from concurrent.futures import FIRST_COMPLETED, Future, wait
 from dataclasses import dataclass
 from typing import Protocol
 
+from autotune import tracing
 from autotune.builder import BuilderPool
 from autotune.compiling import Sources
 from autotune.family import Configuration, Device, Plan, find_family
@@ -138,7 +139,8 @@ class Ahead:
 
     def _collect(self) -> None:
         """Take in what is built; all of it where building and measuring take turns."""
-        done = wait(self._building, return_when="ALL_COMPLETED" if self._takes_turns else FIRST_COMPLETED).done
+        with tracing.span("await build"):
+            done = wait(self._building, return_when="ALL_COMPLETED" if self._takes_turns else FIRST_COMPLETED).done
         for future in [future for future in self._building if future in done]:
             prepared, build = self._building.pop(future), future.result()
             if build.state is BuildState.BUILT:
@@ -153,6 +155,7 @@ class Ahead:
             configuration=configuration, program=_program(self._sources.hash_of(configuration, plan), plan)
         )
 
+    @tracing.span("render")
     def _job(self, configuration: Configuration) -> BuildJob:
         plan = self._family.plan(self._problem, configuration)
         job = self._sources.job(self._selector, configuration, plan, launches=self._takes_turns)

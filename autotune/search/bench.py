@@ -8,6 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 
+from autotune import tracing
 from autotune.errors import StoreError
 from autotune.family import Configuration
 from autotune.profile import Profile
@@ -67,7 +68,8 @@ class Bench:
 
     def hold(self, configuration: Configuration) -> None:
         """A trial is in flight before it is measured: it is launched where it is built."""
-        self._store.begin_trial(self._knowledge.device, self._knowledge.problem, configuration, self._owner)
+        with tracing.span("ledger: in flight"):
+            self._store.begin_trial(self._knowledge.device, self._knowledge.problem, configuration, self._owner)
         self._held.add(configuration)
 
     def release(self) -> None:
@@ -92,12 +94,14 @@ class Bench:
         )
         started = time.monotonic()
         if meanwhile is None:
-            trial = self._worker.run(limited)
+            with tracing.span("await worker"):
+                trial = self._worker.run(limited)
         else:
             with ThreadPoolExecutor(1) as aside:
                 measuring = aside.submit(self._worker.run, limited)
                 meanwhile()
-                trial = measuring.result()
+                with tracing.span("await worker"):
+                    trial = measuring.result()
         if trial.measurement:
             run_s = time.monotonic() - started - trial.measurement.build_ns / 1e9
             whole = trial.measurement.build_ns + built_before_ns
@@ -110,7 +114,8 @@ class Bench:
         knowledge = self._knowledge
         provenance = knowledge.provenance(trial.configuration)
         try:
-            self._store.add_trial(knowledge.device, knowledge.problem, trial, provenance, purpose, self._owner)
+            with tracing.span("ledger: trial"):
+                self._store.add_trial(knowledge.device, knowledge.problem, trial, provenance, purpose, self._owner)
         except StoreError as error:
             what = f"{trial.configuration}, {trial.state.value}"
             if trial.measurement:

@@ -6,6 +6,7 @@ import time
 from collections import Counter
 from collections.abc import Callable
 
+from autotune import tracing
 from autotune.family import Configuration, Device
 from autotune.profile import Profile
 from autotune.search import finals
@@ -95,6 +96,7 @@ class ProblemSearch:
         finally:
             ahead.abandon()
 
+    @tracing.span("begin")
     def _begin(self) -> tuple[Proposals, Ahead]:
         """The default is measured first, so that a search that is cut short never loses."""
         self._programs.clear()
@@ -170,7 +172,8 @@ class ProblemSearch:
         improved = trial.time_ns < self._knowledge.best_ns
         self._knowledge.learn(trial)
         if improved:
-            self._knowledge.record_provisional()
+            with tracing.span("ledger: winner"):
+                self._knowledge.record_provisional()
         self._listener.trial_finished(self._request, trial, self._new_trials, self._knowledge.best_ns)
         return trial
 

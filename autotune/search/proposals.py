@@ -5,6 +5,7 @@ import math
 
 import optuna
 
+from autotune import tracing
 from autotune.compiling import Unfit
 from autotune.family import Configuration, Problem, Value
 from autotune.sampler import (
@@ -46,6 +47,7 @@ class Proposals:
         self._asked: dict[Configuration, optuna.Trial] = {}
         self._study = self._new_study(seed)
 
+    @tracing.span("propose")
     def next(self) -> Configuration | None:
         """One to measure, to be told of; None when all are known."""
         while True:
@@ -60,6 +62,7 @@ class Proposals:
                 return configuration
             self._study.tell(asked, state=optuna.trial.TrialState.FAIL)
 
+    @tracing.span("tell")
     def tell(self, trial: Trial) -> None:
         """What became of a configuration proposed."""
         asked = self._asked.pop(trial.configuration)

@@ -8,6 +8,7 @@ import dataclasses
 from collections.abc import Callable, Sequence
 from time import monotonic, sleep
 
+from autotune import tracing
 from autotune.family import Configuration
 from autotune.search.bench import Bench
 from autotune.search.drift import SENTINEL, Revision
@@ -73,6 +74,10 @@ class Sentinel:
         """Run the sentinel when it is time to, and do what follows from it."""
         if not self._is_due():
             return
+        with tracing.span("sentinel"):
+            self._look_now()
+
+    def _look_now(self) -> None:
         began, before = monotonic(), self.slowdown
         revisions = self._look()
         self._is_overdue = False
