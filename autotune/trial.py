@@ -5,6 +5,7 @@ Building without running has its own pair: a `BuildJob` goes, a `Build` comes ba
 
 import enum
 from dataclasses import dataclass
+from typing import ClassVar
 
 from autotune.family import Configuration, Plan, Problem
 
@@ -82,10 +83,18 @@ class Job:
     configuration: Configuration
     build_options: tuple[str, ...] = ()
     """The device profile's, before those of the plan."""
+    source: str = ""
+    """Of the kernels, where they have been rendered already."""
     seed: int = 0
+    """Of the inputs. Jobs that share it share inputs and reference, which takes less time."""
     samples: int = 7
     min_sample_ns: int = 2_000_000
     """A sample repeats the call until it lasts this long."""
+    min_sample_ticks: int = 1000
+    """By events, a sample is at least so many ticks long."""
+    agreement: float = 0.0
+    """Sampling ends early when FEW samples differ by no more than this share."""
+    FEW: ClassVar[int] = 3
     give_up_above_ns: float = float("inf")
     """One sample is enough for a call slower than this."""
     verify: bool = True

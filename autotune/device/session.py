@@ -148,6 +148,29 @@ class Session:
         with _refusals():
             cl.enqueue_copy(self._queue, memory, values, is_blocking=True)
 
+    def copy(self, source: Memory, target: Memory, size_bytes: int) -> None:
+        """Copy from one plain buffer to another, in order with what is launched. Raises LaunchError."""
+        assert isinstance(source, cl.Buffer)
+        assert isinstance(target, cl.Buffer)
+        with _refusals():
+            cl.enqueue_copy(self._queue, target, source, byte_count=size_bytes)
+
+    def fill(self, memory: Memory, layout: Buffer, value: NDArray[Any]) -> None:
+        """One value, of shape (1,), everywhere; in order with what is launched. Raises LaunchError."""
+        with _refusals():
+            if isinstance(memory, cl.Buffer):
+                cl.enqueue_fill_buffer(self._queue, memory, value, 0, layout.size_bytes)
+            else:
+                self.write_image(memory, np.repeat(value, layout.elements), layout)
+
+    def holds(self, memory: Memory, values: NDArray[Any]) -> bool:
+        """Whether a plain buffer begins with just these bits. Raises LaunchError."""
+        assert isinstance(memory, cl.Buffer)
+        found = np.empty_like(values)
+        with _refusals():
+            cl.enqueue_copy(self._queue, found, memory, is_blocking=True)
+        return np.array_equal(found.view(np.uint8), values.view(np.uint8))
+
     def write_image(self, image: Memory, values: NDArray[Any], layout: Buffer) -> None:
         """Copy rows of pixels from the host and wait. Raises LaunchError."""
         assert isinstance(image, cl.Image)

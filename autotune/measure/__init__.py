@@ -3,7 +3,8 @@
 import statistics
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,16 +14,14 @@ from numpy.typing import NDArray
 from autotune import tracing
 from autotune.device.clocks import calibrate
 from autotune.device.sensors import Sensors, find_sensors
-from autotune.device.session import NUMPY_TYPES, KernelFacts, Memory, Session
+from autotune.device.session import NUMPY_TYPES, KernelFacts, Session
 from autotune.errors import BuildError, KernelError, WorkGroupError
-from autotune.family import Buffer, Case, KernelFamily, Plan, Problem, Role, find_family
+from autotune.family import Buffer, Case, KernelFamily, Plan, Role, find_family
+from autotune.measure.operands import Loaded, Operands, Workplace, canary, with_canary
 from autotune.measure.probing import Probe
 from autotune.measure.timing import Stopwatch
 from autotune.render import render
 from autotune.trial import Calibration, Job, Measurement, Trial, TrialState
-
-CANARY_ELEMENTS = 256
-"""Elements behind every output that no kernel may touch."""
 
 FRESH_INPUTS = 4
 """Over which many verifications are spread: with and without beta."""
@@ -66,7 +65,7 @@ class Measurer:
         self._tools = _Tools(session, calibration or calibrate(session), sensors or find_sensors(session.whereabouts))
         self._was_run: set[int] = set()
         self._built: OrderedDict[object, _Built] = OrderedDict()
-        self._last_case: tuple[Problem, int, Case] | None = None
+        self._operands = Operands(session)
 
     def measure(self, job: Job, entering: Callable[[str], None] = lambda _: None) -> Trial:
         """Build, verify and time; `entering` is told "build" and "run" as each begins. Never raises KernelError."""
@@ -76,9 +75,9 @@ class Measurer:
             entering("build")
             built = self._build(family, job)
             entering("run")
-            with tracing.span("allocate"):
-                runner = _Runner(self._session, built, self._case, self._tools)
-            measurement = runner.run(job, is_first=self._is_first(job))
+            with self._workplace(built.plan) as place:
+                runner = _Runner(self._session, built, self._operands, place, self._tools)
+                measurement = runner.run(job, is_first=self._is_first(job))
         except _Refused as refusal:
             state, message = refusal.state, str(refusal)
         except WorkGroupError as error:
@@ -100,13 +99,17 @@ class Measurer:
         self._was_run.add(key)
         return is_first
 
-    def _case(self, problem: Problem, seed: int) -> Case:
-        """Inputs for a seed; the last ones are kept, since large ones take longer to draw than to multiply."""
-        if self._last_case is None or self._last_case[:2] != (problem, seed):
-            self._last_case = None
-            with tracing.span("draw inputs"):
-                self._last_case = (problem, seed, find_family(problem.family).make_case(problem, seed))
-        return self._last_case[2]
+    @contextmanager
+    def _workplace(self, plan: Plan) -> Iterator[Workplace]:
+        """What a failed launch used is not used again."""
+        with tracing.span("allocate"):
+            place = Workplace(self._session, self._operands, plan)
+        is_sound = False
+        try:
+            yield place
+            is_sound = True
+        finally:
+            place.close(is_sound=is_sound)
 
     def _build(self, family: KernelFamily, job: Job) -> _Built:
         key = (job.problem, job.configuration, job.build_options)
@@ -115,7 +118,7 @@ class Measurer:
             return self._built[key]
         with tracing.span("render"):
             plan = family.plan(job.problem, job.configuration)
-            source = render(family, job.configuration, plan)
+            source = job.source or render(family, job.configuration, plan)
         start = time.perf_counter_ns()
         with tracing.span("build"):
             program = self._session.build(source, [*job.build_options, *plan.build_options])
@@ -150,20 +153,18 @@ class _Tools:
 
 
 class _Runner:
-    """Memory and launches of one built plan."""
+    """Runs of one built plan."""
 
     def __init__(
-        self, session: Session, built: _Built, make_case: Callable[[Problem, int], Case], tools: _Tools
+        self, session: Session, built: _Built, operands: Operands, place: Workplace, tools: _Tools
     ) -> None:
         self._session = session
-        self._tools = tools
-        self._make_case = make_case
         self._built = built
         self._plan = built.plan
+        self._operands = operands
+        self._place = place
+        self._tools = tools
         self._outputs = {b.name: b for b in built.plan.buffers if b.role is Role.OUTPUT}
-        self._memory: dict[str, Memory] = {}
-        for buffer in self._plan.buffers:
-            self._memory[buffer.name] = session.allocate(_with_canary(buffer), self._memory)
 
     def run(self, job: Job, *, is_first: bool) -> Measurement:
         error_ratio = 0.0
@@ -176,13 +177,18 @@ class _Runner:
         elif job.verify:
             error_ratio = max(self._verify(job, seed) for seed in seeds)
         else:
-            self._load(self._make_case(job.problem, job.seed).inputs)
+            self._place.prepare_outputs(self._load(job, seeds[-1]))
         return self._time(job, error_ratio)
+
+    def _load(self, job: Job, seed: int) -> Loaded:
+        loaded = self._operands.case(job.problem, seed, self._plan)
+        self._place.use(loaded)
+        return loaded
 
     def _probe(self, job: Job, seed: int) -> None:
         """Run on small parts of the range. Refuses what would take far too long in full."""
         limit_ns = min(max(WORTH_REFUSING_NS, FAR_TOO_SLOW * job.give_up_above_ns), job.run_limit_s * 1e9)
-        self._load(self._make_case(job.problem, seed).inputs)
+        self._place.prepare_outputs(self._load(job, seed))
         self._bind({})
         with tracing.span("run parts"):
             least_ns = self._tools.probe.least_ns(self._built.kernels, self._plan.launches, limit_ns)
@@ -191,73 +197,65 @@ class _Runner:
             raise _Refused(TrialState.TOO_SLOW, message)
 
     def _verify(self, job: Job, seed: int) -> float:
-        """Error over tolerance on fresh inputs. Refuses what is wrong or writes where it may not."""
-        case = self._make_case(job.problem, seed)
-        self._load(case.inputs)
-        return _judged(case, self._run_once(case), f"inputs of seed {seed}")
+        """Error over tolerance on the inputs of a seed. Refuses what is wrong or writes where it may not."""
+        loaded = self._load(job, seed)
+        return self._judged(loaded, self._run_once(loaded), f"inputs of seed {seed}")
 
     def _verify_often(self, job: Job) -> float:
         """The largest error over tolerance of many runs on a few fresh inputs. Refuses as `_verify` does.
 
-        Inputs are loaded once, what the kernel writes is poisoned before each run. A run whose output has the very
-        bits of one judged before on the same inputs is as right as that one, which saves the reference.
+        What the kernel writes is poisoned before each run. A run whose output has the very bits of one judged before
+        on the same inputs is as right as that one, which saves the reference.
         """
         largest = 0.0
         for number in range(FRESH_INPUTS):
-            seed = FRESH_INPUTS * job.seed + number
-            case = self._make_case(job.problem, seed)
-            self._load(case.inputs)
+            loaded = self._load(job, FRESH_INPUTS * job.seed + number)
             judged: dict[str, NDArray[Any]] = {}
             for run in range(number, job.verifications, FRESH_INPUTS):
-                self._load({name: case.inputs[name] for name in self._outputs if name in case.inputs})
-                outputs = self._run_once(case)
+                outputs = self._run_once(loaded)
                 if not all(_same_bits(judged.get(name), values) for name, values in outputs.items()):
-                    ratio = _judged(case, outputs, f"run {run + 1} of {job.verifications}, inputs of seed {seed}")
-                    largest, judged = max(largest, ratio), outputs
+                    on = f"run {run + 1} of {job.verifications}, inputs of seed {loaded.seed}"
+                    largest = max(largest, self._judged(loaded, outputs, on))
+                    judged = outputs
         return largest
 
-    def _run_once(self, case: Case) -> dict[str, NDArray[Any]]:
+    def _judged(self, loaded: Loaded, outputs: Mapping[str, NDArray[Any]], on: str) -> float:
+        """Error over tolerance. Refuses what is wrong, and what writes into its inputs.
+
+        Where the inputs are not what they were, an earlier kernel may have spoilt them: then they are brought anew.
+        """
+        ratio = _error_ratio(loaded.case, outputs)
+        if not ratio <= 1.0 and not self._operands.are_intact(loaded):
+            self._operands.reload(loaded)
+            ratio = _error_ratio(loaded.case, self._run_once(loaded))
+            if not self._operands.are_intact(loaded):
+                raise _Refused(TrialState.WRONG_RESULT, f"the kernel writes into its inputs ({on})")
+        if not ratio <= 1.0:
+            raise _Refused(TrialState.WRONG_RESULT, f"error is {ratio:.3g} times its tolerance ({on})")
+        return ratio
+
+    def _run_once(self, loaded: Loaded) -> dict[str, NDArray[Any]]:
         """The outputs of one call on what is loaded. Refuses what writes behind an output."""
-        self._poison_scratch()
-        self._bind(case.scalars)
+        with tracing.span("prepare memory"):
+            self._place.prepare_outputs(loaded)
+            self._place.poison_scratch()
+            self._bind(loaded.case.scalars)
         with tracing.span("run once"):
             self._call()
             self._session.finish()
         with tracing.span("read back"):
             return {name: self._read_back(buffer) for name, buffer in self._outputs.items()}
 
-    @tracing.span("write inputs")
-    def _load(self, inputs: Mapping[str, NDArray[Any]]) -> None:
-        for buffer in self._plan.buffers:
-            if buffer.name not in inputs:
-                continue
-            values = inputs[buffer.name].reshape(-1)
-            if buffer.role is Role.OUTPUT:
-                values = np.concatenate([values, _canary(buffer)])
-            self._session.write(self._memory[buffer.name], values)
-
-    @tracing.span("poison scratch")
-    def _poison_scratch(self) -> None:
-        for buffer in self._plan.buffers:
-            if buffer.role is not Role.SCRATCH:
-                continue
-            poison = _poison(buffer)
-            if buffer.image_width:
-                self._session.write_image(self._memory[buffer.name], poison, buffer)
-            else:
-                self._session.write(self._memory[buffer.name], poison)
-
     def _read_back(self, buffer: Buffer) -> NDArray[Any]:
-        values: NDArray[Any] = np.empty(buffer.elements + CANARY_ELEMENTS, NUMPY_TYPES[buffer.dtype])
-        self._session.read(self._memory[buffer.name], values)
-        behind = values[buffer.elements :]
-        if behind.tobytes() != _canary(buffer).tobytes():
+        values = np.empty(with_canary(buffer).elements, NUMPY_TYPES[buffer.dtype])
+        self._session.read(self._place.memory[buffer.name], values)
+        if values[buffer.elements :].tobytes() != canary(buffer.dtype).tobytes():
             raise _Refused(TrialState.WRONG_RESULT, f"the kernel wrote behind the end of {buffer.name}")
         return values[: buffer.elements]
 
     def _bind(self, scalars: Mapping[str, float]) -> None:
         for kernel, launch in zip(self._built.kernels, self._plan.launches, strict=True):
-            self._session.bind(kernel, launch, self._memory, scalars)
+            self._session.bind(kernel, launch, self._place.memory, scalars)
 
     def _call(self) -> list[Any]:
         return [
@@ -288,33 +286,11 @@ class _Runner:
         )
 
 
-def _judged(case: Case, outputs: Mapping[str, NDArray[Any]], on: str) -> float:
-    """Error over tolerance. Refuses what is wrong."""
+def _error_ratio(case: Case, outputs: Mapping[str, NDArray[Any]]) -> float:
     with tracing.span("check"):
-        ratio = case.error_ratio(outputs)
-    if not ratio <= 1.0:
-        raise _Refused(TrialState.WRONG_RESULT, f"error is {ratio:.3g} times its tolerance ({on})")
-    return ratio
+        return case.error_ratio(outputs)
 
 
 def _same_bits(one: NDArray[Any] | None, other: NDArray[Any]) -> bool:
     return one is not None and np.array_equal(one.view(np.uint8), other.view(np.uint8))
 
-
-def _with_canary(buffer: Buffer) -> Buffer:
-    if buffer.role is not Role.OUTPUT:
-        return buffer
-    return Buffer(
-        name=buffer.name, role=buffer.role, dtype=buffer.dtype, elements=buffer.elements + CANARY_ELEMENTS
-    )
-
-
-def _poison(buffer: Buffer) -> NDArray[Any]:
-    """Contents that spoil every result they enter."""
-    dtype = np.dtype(NUMPY_TYPES[buffer.dtype])
-    return np.full(buffer.elements, np.nan if dtype.kind == "f" else np.iinfo(dtype).max, dtype)
-
-
-def _canary(buffer: Buffer) -> NDArray[Any]:
-    pattern = np.arange(CANARY_ELEMENTS, dtype=np.int64) % 100 + 17
-    return pattern.astype(NUMPY_TYPES[buffer.dtype])

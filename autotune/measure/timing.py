@@ -19,8 +19,6 @@ from autotune.trial import Calibration, Job, Timer
 MAX_CALLS_PER_SAMPLE = 2000
 PATIENCE_NS = 4e9
 """Sampling ends early when it has taken this long."""
-TICKS = 1000
-"""Least length of a sample by events."""
 LATENCIES = 50
 """Least length of a sample by the host's clock, in times of what it takes to know that a launch has ended."""
 CONVINCING_NS = 50e6
@@ -135,13 +133,15 @@ class Stopwatch:
         samples = [first] if first.calls > 1 else []  # a single call was the first ever, and slow for that
         spent_ns = 0.0
         while len(samples) < job.samples and (spent_ns < PATIENCE_NS or not samples):
+            if len(samples) >= job.FEW and _agree([s.by(timer) for s in samples], job.agreement):
+                break
             samples.append(self._sample(call, launches, first.calls, timer))
             spent_ns += samples[-1].host_ns * first.calls
         return Timing(samples=tuple(samples), timer=timer)
 
     def _long_sample(self, call: Call, launches: Sequence[Launch], job: Job, timer: Timer) -> Sample:
         """The first sample that is long enough for the timer; its number of calls serves for the others too."""
-        noise_ns = TICKS * self._calibration.tick_ns
+        noise_ns = job.min_sample_ticks * self._calibration.tick_ns
         if timer is Timer.HOST:
             noise_ns = LATENCIES * self._calibration.launch_latency_ns
         least_ns = max(job.min_sample_ns, noise_ns)
@@ -163,3 +163,7 @@ class Stopwatch:
         per_launch = [sum(event_ns(of_call[i]) for of_call in events) / calls for i in range(len(launches))]
         prepare_ns = sum(ns for ns, launch in zip(per_launch, launches, strict=True) if launch.prepares)
         return Sample(calls=calls, host_ns=host_ns, event_ns=sum(per_launch), prepare_ns=prepare_ns)
+
+
+def _agree(times_ns: Sequence[float], share: float) -> bool:
+    return max(times_ns) <= (1 + share) * min(times_ns) if share else False

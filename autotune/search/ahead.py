@@ -51,6 +51,8 @@ class Prepared:
     configuration: Configuration
     build: Build | None = None
     """None where nothing was built in advance."""
+    source: str = ""
+    """What was built."""
     program: object = None
     """Equal for configurations that cannot differ in anything: the same source, launches and buffers."""
 
@@ -133,7 +135,9 @@ class Ahead:
             if self._takes_turns:  # then building launches as well
                 self._bench.hold(configuration)
             job = self._job(configuration)
-            prepared = Prepared(configuration=configuration, program=_program(job.source_hash, job.plan))
+            prepared = Prepared(
+                configuration=configuration, source=job.source, program=_program(job.source_hash, job.plan)
+            )
             assert self._builds is not None
             self._building[self._builds.submit(job)] = prepared
 
@@ -145,9 +149,7 @@ class Ahead:
             prepared, build = self._building.pop(future), future.result()
             if build.state is BuildState.BUILT:
                 self._build_seconds.append(build.build_ns / 1e9)
-            self._ready.append(
-                Prepared(configuration=prepared.configuration, build=build, program=prepared.program)
-            )
+            self._ready.append(dataclasses.replace(prepared, build=build))
 
     def _prepared(self, configuration: Configuration) -> Prepared:
         plan = self._family.plan(self._problem, configuration)

@@ -18,6 +18,13 @@ from autotune.store import Store, new_owner
 from autotune.trial import Job, Trial
 from autotune.worker import Measures
 
+SAME_INPUTS = 32
+"""Trials of a search in a row that share their inputs. Drawing them, computing what is right and bringing all that to
+the device takes longer than measuring most kernels; finalists get inputs of their own."""
+SEARCH_TICKS = 250
+"""Least length of a sample in a search: 0.4% is near enough, since the finals decide."""
+SEARCH_AGREEMENT = 0.02
+
 
 class Bench:
     """Measures configurations of one problem; every trial is stored before the next begins.
@@ -33,6 +40,9 @@ class Bench:
         self._worker = worker
         self._owner = new_owner()
         self._limits = TimeLimits()
+        self._draw = np.random.default_rng()
+        self._shared_seed = 0
+        self._seed_uses = 0
         self._held: set[Configuration] = set()
 
     def job(self, configuration: Configuration) -> Job:
@@ -43,8 +53,23 @@ class Bench:
             configuration=configuration,
             build_options=self._profile.build_options,
             timer=self._knowledge.timer,
-            seed=int(np.random.default_rng().integers(2**31)),
+            seed=self._new_seed(),
         )
+
+    def search_job(self, configuration: Configuration) -> Job:
+        """What to measure to see whether it is worth a final: with shared inputs, as few samples as will do."""
+        if self._seed_uses % SAME_INPUTS == 0:
+            self._shared_seed = self._new_seed()
+        self._seed_uses += 1
+        return dataclasses.replace(
+            self.job(configuration),
+            seed=self._shared_seed,
+            min_sample_ticks=SEARCH_TICKS,
+            agreement=SEARCH_AGREEMENT,
+        )
+
+    def _new_seed(self) -> int:
+        return int(self._draw.integers(2**31))
 
     def run(
         self, job: Job, purpose: str, built_before_ns: float = 0.0, meanwhile: Callable[[], None] | None = None

@@ -145,24 +145,23 @@ class ProblemSearch:
         if twin is not None:
             trial = dataclasses.replace(twin, configuration=configuration, message=f"same as {twin.configuration}")
             return self._note(self._bench.record(trial))
-        measured = self._run(configuration, build.build_ns if build else 0.0, meanwhile)
+        measured = self._run(prepared, meanwhile)
         if measured.state is TrialState.COMPLETE:
             self._programs[prepared.program] = measured
         return self._note(measured)
 
     def _measure(self, configuration: Configuration) -> Trial:
         """One new trial of what was not built in advance."""
-        return self._note(self._run(configuration))
+        return self._note(self._run(Prepared(configuration=configuration)))
 
-    def _run(
-        self, configuration: Configuration, build_ns: float = 0.0, meanwhile: Callable[[], None] | None = None
-    ) -> Trial:
-        """As measured and stored; `build_ns` is what building it in advance took."""
+    def _run(self, prepared: Prepared, meanwhile: Callable[[], None] | None = None) -> Trial:
+        """As measured and stored."""
         job = dataclasses.replace(
-            self._bench.job(configuration),
+            self._bench.search_job(prepared.configuration),
+            source=prepared.source,
             give_up_above_ns=self.GIVE_UP_FACTOR * self._knowledge.best_ns * self._sentinel.slowdown,
         )
-        return self._bench.run(job, "search", build_ns, meanwhile)
+        return self._bench.run(job, "search", prepared.build.build_ns if prepared.build else 0.0, meanwhile)
 
     def _note(self, measured: Trial) -> Trial:
         """Count, learn and tell a new trial of the search, which is stored already; as the sentinel corrects it."""

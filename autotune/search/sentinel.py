@@ -125,7 +125,8 @@ class Sentinel:
 
     def _job_of(self, configuration: Configuration) -> Job:
         """To time only what was found right before."""
-        return dataclasses.replace(self._bench.job(configuration), verify=False, probe=False, seed=0)
+        job = self._bench.search_job(configuration)
+        return dataclasses.replace(job, verify=False, probe=False, agreement=0.0)
 
     def _rest_while_it_helps(self, before: float) -> None:
         """Not on a processor, which other programs slow down far more often than its heat."""

@@ -2,7 +2,8 @@
 
 import math
 from collections.abc import Mapping
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,6 +17,44 @@ _EPSILON = {"float32": 2.0**-23, "float16": 2.0**-10, "int32": 0.0}
 """Distance from 1 to the next number of a type; whole numbers are exact."""
 
 
+class _Check(Protocol):
+    """What is known of one matrix of C."""
+
+    def error(self, after: NDArray[Any]) -> float:
+        """The largest error over its tolerance."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Block:
+    """Single outputs."""
+
+    rows: Any
+    columns: Any
+    expected: Matrix
+    tolerance: Matrix
+
+    def error(self, after: NDArray[Any]) -> float:
+        return _largest(after[self.rows][:, self.columns] - self.expected, self.tolerance)
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Combination:
+    """One combination of the rows."""
+
+    signs: Matrix
+    expected: Matrix
+    tolerance: Matrix
+
+    def error(self, after: NDArray[Any]) -> float:
+        return _largest(self.signs @ after.astype(np.float64) - self.expected, self.tolerance)
+
+
+def _largest(difference: Matrix, tolerance: Matrix) -> float:
+    np.abs(difference, out=difference)
+    difference /= tolerance
+    return float(difference.max())
+
+
 class GemmCase(Case):
     """Random operands, in [-1, 1) or whole numbers in [-128, 127]; gaps between rows hold NaN or nonsense.
 
@@ -25,6 +64,8 @@ class GemmCase(Case):
     FULL_REFERENCE_MACS = 2**27
     """Up to this many multiply-adds a batch every output is computed in float64; above, rows and columns are
     sampled, and every column is checked through a random combination of the rows (Freivalds)."""
+    KEPT_OUTPUTS = 2**22
+    """Of more outputs, what they should be is computed again for every result."""
 
     def __init__(self, problem: GemmProblem, seed: int) -> None:
         self._problem = problem
@@ -40,32 +81,50 @@ class GemmCase(Case):
             self._poison(self._stored["c"])
         self.inputs: Mapping[str, NDArray[Any]] = self._stored
         self.scalars: Mapping[str, float] = {"alpha": alpha, "beta": beta}
+        self._kept_checks: list[list[_Check]] | None = None
 
     def error_ratio(self, outputs: Mapping[str, NDArray[Any]]) -> float:
         p = self._problem
         c = outputs["c"].reshape(p.batch, p.stride_c)
-        if not np.array_equal(self._gaps(self._stored["c"]), self._gaps(c)):
+        if self._has_gaps and not np.array_equal(self._gaps(self._stored["c"]), self._gaps(c)):
             return math.inf
-        if not np.isfinite(self._matrices("c", c)).all():
+        matrices = self._matrices("c", c)
+        if not np.isfinite(matrices).all():
             return math.inf
-        return max(self._error_of(number, c) for number in range(p.batch))
+        return max(check.error(after) for checks, after in zip(self._checks, matrices, strict=True) for check in checks)
 
-    def _error_of(self, number: int, c: NDArray[Any]) -> float:
-        """The largest error over its tolerance in one matrix of the batch."""
+    @property
+    def _checks(self) -> "list[list[_Check]]":
+        """What to hold the result against, for each matrix of the batch; kept where that is not too much."""
+        if self._kept_checks is not None:
+            return self._kept_checks
+        p = self._problem
+        checks = [self._checks_of(number) for number in range(p.batch)]
+        if p.batch * p.m * p.n <= self.KEPT_OUTPUTS or not self._is_full:
+            self._kept_checks = checks
+        return checks
+
+    @property
+    def _is_full(self) -> bool:
+        """Whether every single output is compared."""
+        p = self._problem
+        return p.batch * p.m * p.n * p.k <= self.FULL_REFERENCE_MACS
+
+    def _checks_of(self, number: int) -> "list[_Check]":
         p = self._problem
         a, b = (self._operand(operand, number) for operand in "ab")
-        before, after = (self._matrices("c", stored)[number] for stored in (self._stored["c"], c))
-        everything: Any = slice(None)
-        if p.batch * p.m * p.n * p.k <= self.FULL_REFERENCE_MACS:
-            return self._block_error(a, b, before, after)
+        before = self._matrices("c", self._stored["c"])[number]
+        everything = slice(None)
+        if self._is_full:
+            return [self._block(a, b, before, everything, everything)]
         share = max(1, self.FULL_REFERENCE_MACS // p.batch)
         rows = self._sample(p.m, max(2, share // (2 * p.n * p.k)))
         columns = self._sample(p.n, max(2, share // (2 * p.m * p.k)))
-        return max(
-            self._block_error(a[rows], b, before[rows], after[rows]),
-            self._block_error(a, b[:, columns], before[everything, columns], after[everything, columns]),
-            self._combined_error(a, b, before, after),
-        )
+        return [
+            self._block(a, b, before, rows, everything),
+            self._block(a, b, before, everything, columns),
+            self._combination(a, b, before),
+        ]
 
     def _random(self, operand: str) -> NDArray[Any]:
         """A batch of matrices as stored, nonsense where no element of a matrix lies."""
@@ -91,6 +150,11 @@ class GemmCase(Case):
         pitch = p.pitch(operand)
         return values[:, : rows * pitch].reshape(p.batch, rows, pitch)[:, :, :columns]
 
+    @property
+    def _has_gaps(self) -> bool:
+        p = self._problem
+        return p.batch * p.m * p.n != self._stored["c"].size
+
     def _gaps(self, values: NDArray[Any]) -> NDArray[Any]:
         """Bits of everything in C that is no element of a matrix."""
         bits = values.view(f"u{values.dtype.itemsize}").copy()
@@ -107,20 +171,21 @@ class GemmCase(Case):
         inner = self._rng.choice(size, min(size, count), replace=False)
         return np.unique(np.concatenate([inner, [0, size - 1]]))
 
-    def _block_error(self, a: Matrix, b: Matrix, before: NDArray[Any], after: NDArray[Any]) -> float:
-        """Largest error over tolerance. The tolerance of one output is a few rounding errors of the length of its
+    def _block(self, a: Matrix, b: Matrix, before: NDArray[Any], rows: Any, columns: Any) -> "_Block":
+        """Some rows and columns of C. The tolerance of one output is a few rounding errors of the length of its
         row of A times that of its column of B, which grows with k as the products do."""
         alpha, beta = self.scalars["alpha"], self.scalars["beta"]
+        a, b = a[rows], b[:, columns]
         expected = alpha * (a @ b)
         scale = abs(alpha) * np.outer(np.sqrt((a * a).sum(axis=1)), np.sqrt((b * b).sum(axis=0)))
         if beta:
-            expected += beta * before.astype(np.float64)
-            scale += np.abs(beta * before.astype(np.float64))
-        error = np.abs(after.astype(np.float64) - expected)
-        return float((error / self._tolerance(scale, expected)).max())
+            old = beta * before[rows][:, columns].astype(np.float64)
+            expected += old
+            scale += np.abs(old)
+        return _Block(rows=rows, columns=columns, expected=expected, tolerance=self._tolerance(scale, expected))
 
-    def _combined_error(self, a: Matrix, b: Matrix, before: NDArray[Any], after: NDArray[Any]) -> float:
-        """The error of w^T C against (w^T A) B for random signs w: finds a wrong output anywhere."""
+    def _combination(self, a: Matrix, b: Matrix, before: NDArray[Any]) -> "_Combination":
+        """w^T C against (w^T A) B for random signs w: finds a wrong output anywhere."""
         alpha, beta = self.scalars["alpha"], self.scalars["beta"]
         signs = self._rng.choice([-1.0, 1.0], len(a))
         expected = alpha * ((signs @ a) @ b)
@@ -131,8 +196,7 @@ class GemmCase(Case):
             expected += signs @ old
             scale += np.sqrt((old * old).sum(axis=0))
             squares += (old * old).sum(axis=0)
-        error = np.abs(signs @ after.astype(np.float64) - expected)
-        return float((error / self._tolerance(scale, np.sqrt(squares))).max())
+        return _Combination(signs=signs, expected=expected, tolerance=self._tolerance(scale, np.sqrt(squares)))
 
     def _tolerance(self, scale: Matrix, size: Matrix) -> Matrix:
         """Rounding of a sum over k random terms is about 0.2 epsilons of `scale`, its maximum over millions of

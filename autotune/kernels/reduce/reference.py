@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Mapping
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -55,7 +56,7 @@ class ReduceCase(Case):
 
     def error_ratio(self, outputs: Mapping[str, NDArray[Any]]) -> float:
         output = outputs["output"].astype(np.float64)
-        expected, tolerance = self._expected()
+        expected, tolerance = self._expected
         finite = np.isfinite(expected)
         if not np.array_equal(output[~finite], expected[~finite], equal_nan=True):
             return math.inf
@@ -64,6 +65,7 @@ class ReduceCase(Case):
         error = np.abs(output[finite] - expected[finite])
         return float((error / tolerance[finite]).max(initial=0.0))
 
+    @cached_property
     def _expected(self) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
         """Results of all rows, and the error allowed to each."""
         p = self._problem
