@@ -18,6 +18,7 @@ ORDER = (
     "expression",
     "resources",
     "family",
+    "combining",
     "kernels",
     "profile",
     "identity",

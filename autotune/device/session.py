@@ -149,6 +149,10 @@ class Session:
         with _refusals():
             cl.enqueue_copy(self._queue, memory, values, is_blocking=True)
 
+    def zero(self, memory: Memory) -> None:
+        """Fill a plain buffer with zeros and wait. Raises LaunchError."""
+        self.write(memory, np.zeros(memory.size, np.uint8))
+
     def write_image(self, image: Memory, values: NDArray[Any], layout: Buffer) -> None:
         """Copy rows of pixels from the host and wait. Raises LaunchError."""
         assert isinstance(image, cl.Image)

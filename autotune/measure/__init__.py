@@ -21,7 +21,7 @@ from autotune.render import render
 from autotune.trial import Calibration, Job, Measurement, Trial, TrialState
 
 CANARY_ELEMENTS = 256
-"""Elements behind every output that no kernel may touch."""
+"""Elements behind every output, and behind what has to stay zero, that no kernel may touch."""
 
 FRESH_INPUTS = 4
 """Over which many verifications are spread: with and without beta."""
@@ -156,9 +156,11 @@ class _Runner:
         self._built = built
         self._plan = built.plan
         self._outputs = {b.name: b for b in built.plan.buffers if b.role is Role.OUTPUT}
+        self._zeroed = [b for b in built.plan.buffers if b.is_zeroed]
         self._memory: dict[str, Memory] = {}
         for buffer in self._plan.buffers:
             self._memory[buffer.name] = session.allocate(_with_canary(buffer), self._memory)
+        self._zero()
 
     def run(self, job: Job, *, is_first: bool) -> Measurement:
         error_ratio = 0.0
@@ -179,6 +181,7 @@ class _Runner:
         self._load(self._make_case(job.problem, seed).inputs)
         self._bind({})
         least_ns = self._tools.probe.least_ns(self._built.kernels, self._plan.launches, limit_ns)
+        self._zero()  # a part of the work-groups counts to a part only
         if least_ns > limit_ns:
             message = f"not run in full: a part of its work-groups tells that a call takes {least_ns / 1e6:.3g} ms"
             raise _Refused(TrialState.TOO_SLOW, message)
@@ -215,7 +218,20 @@ class _Runner:
         self._bind(case.scalars)
         self._call()
         self._session.finish()
+        self._check_zeroed()
         return {name: self._read_back(buffer) for name, buffer in self._outputs.items()}
+
+    def _zero(self) -> None:
+        """Zeros where the plan wants them, canaries behind."""
+        for buffer in self._zeroed:
+            zeros = np.zeros(buffer.elements, NUMPY_TYPES[buffer.dtype])
+            self._session.write(self._memory[buffer.name], np.concatenate([zeros, _canary(buffer)]))
+
+    def _check_zeroed(self) -> None:
+        """Refuses what did not leave zeros where the plan says so: the next call would go wrong."""
+        for buffer in self._zeroed:
+            if self._read_back(buffer).any():
+                raise _Refused(TrialState.WRONG_RESULT, f"the kernel left other than zeros in {buffer.name}")
 
     def _load(self, inputs: Mapping[str, NDArray[Any]]) -> None:
         for buffer in self._plan.buffers:
@@ -228,7 +244,7 @@ class _Runner:
 
     def _poison_scratch(self) -> None:
         for buffer in self._plan.buffers:
-            if buffer.role is not Role.SCRATCH:
+            if buffer.role is not Role.SCRATCH or buffer.is_zeroed:
                 continue
             poison = _poison(buffer)
             if buffer.image_width:
@@ -258,6 +274,7 @@ class _Runner:
         self._bind({})
         stopwatch = self._tools.stopwatch
         timing = stopwatch.time(self._call, self._plan.launches, job)
+        self._check_zeroed()  # after many calls in a row, too
         reading = self._tools.sensors.read()
         return Measurement(
             time_ns=statistics.median(timing.times_ns),
@@ -288,7 +305,7 @@ def _same_bits(one: NDArray[Any] | None, other: NDArray[Any]) -> bool:
 
 
 def _with_canary(buffer: Buffer) -> Buffer:
-    if buffer.role is not Role.OUTPUT:
+    if buffer.role is not Role.OUTPUT and not buffer.is_zeroed:
         return buffer
     return Buffer(
         name=buffer.name, role=buffer.role, dtype=buffer.dtype, elements=buffer.elements + CANARY_ELEMENTS
