@@ -26,7 +26,7 @@ _LONGEST_TEXT = 1000
 _TYPE_CPU, _TYPE_GPU = 1 << 1, 1 << 2
 _LOCAL_MEMORY_OF_ITS_OWN = 1
 _IMAGE_PITCH_ALIGNMENT = 0x104A
-_ATOMIC_MEMORY_CAPABILITIES, _ATOMIC_FENCE_CAPABILITIES = 0x1063, 0x1064
+_ATOMIC_MEMORY_CAPABILITIES = 0x1063
 _ORDER_ACQUIRE_RELEASE, _SCOPE_DEVICE = 1 << 1, 1 << 5
 _REGISTER_ALLOCATIONS_ARM = 0x41EB
 _SUB_GROUP_SIZES_INTEL = 0x4108
@@ -206,7 +206,7 @@ def _limits(raw: Any, *, is_cpu: bool) -> DeviceLimits:
         has_sub_groups=_has_sub_groups(raw, extensions),
         has_float16="cl_khr_fp16" in extensions,
         has_float64="cl_khr_fp64" in extensions or _number(raw, "double_fp_config", 0) != 0,
-        fence_standard=_fence_standard(raw),
+        ordering_standard=_ordering_standard(raw),
         is_cpu=is_cpu,
         shares_host_memory=bool(_number(raw, "host_unified_memory", 0)),
         extensions=extensions,
@@ -232,17 +232,14 @@ def _version(raw: Any) -> tuple[int, int]:
     return (int(found[1]), int(found[2])) if found else (0, 0)
 
 
-def _fence_standard(raw: Any) -> int:
+def _ordering_standard(raw: Any) -> int:
     """See `DeviceLimits`. OpenCL 2 has to offer what OpenCL 3 made a matter of choice, and tells of."""
     major, _ = _version(raw)
     if major < 3:
         return 200 if major == 2 else 0
     wanted = _ORDER_ACQUIRE_RELEASE | _SCOPE_DEVICE
-    told = [
-        _first(_query_numbers(raw, code, ctypes.c_size_t))
-        for code in (_ATOMIC_MEMORY_CAPABILITIES, _ATOMIC_FENCE_CAPABILITIES)
-    ]
-    return 300 if all(number & wanted == wanted for number in told) else 0
+    told = _first(_query_numbers(raw, _ATOMIC_MEMORY_CAPABILITIES, ctypes.c_size_t))
+    return 300 if told & wanted == wanted else 0
 
 
 def _register_allocations(raw: Any, extensions: Sequence[str]) -> tuple[int, ...]:

@@ -6,7 +6,7 @@ Constraints may name every parameter, the problem's fields (m, n, k, lda, trans_
 
 from collections.abc import Sequence
 
-from autotune.combining import COMBINE, HAS_FENCE
+from autotune.combining import COMBINE, HAS_ORDERING
 from autotune.expression import Expression
 from autotune.family import Algorithm, Constraint, Parameter, Value
 
@@ -347,7 +347,7 @@ _LOCAL_TILE = Algorithm(
         _MULTIPLY_ADD,
     ),
     constraints=(
-        HAS_FENCE,
+        HAS_ORDERING,
         _PARTS_TO_COMBINE,
         _WORK_GROUP_LIMITS[1],
         _constraint(
@@ -469,7 +469,7 @@ _ROW = Algorithm(
         _WAVE_SIZE,
     ),
     constraints=(
-        HAS_FENCE,
+        HAS_ORDERING,
         _PARTS_TO_COMBINE,
         _constraint("few_rows", "m <= 16 and micro_tile_m < 2 * m", "an algorithm for few rows"),
         _constraint("rows_of_b", "trans_b == 0", "the kernel reads rows of B"),

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from autotune.combining import COMBINE, HAS_FENCE
+from autotune.combining import COMBINE, HAS_ORDERING
 from autotune.expression import Expression
 from autotune.family import Algorithm, Constraint, Parameter, Value
 
@@ -147,7 +147,7 @@ _SPLIT_ROW = Algorithm(
         COMBINE,
     ),
     constraints=(
-        HAS_FENCE,
+        HAS_ORDERING,
         *_COMMON,
         _LOCAL_MEMORY,
         _constraint(
