@@ -30,6 +30,9 @@ DTYPE_BYTES = {"float32": 4, "float16": 2, "int8": 1, "int32": 4}
 ARM_REGISTER_ALLOCATIONS = (32, 64)
 """Those that any GPU of Arm's so far offers."""
 
+ORDERINGS = ("ptx", "cl2", "cl3")
+"""What orders memory for all work-groups of a device: NVIDIA's instruction, or OpenCL C of a later standard."""
+
 _FACTS_BY_EXTENSION = {
     "has_image_from_buffer": "cl_khr_image2d_from_buffer",
     "has_khr_integer_dot": "cl_khr_integer_dot_product",
@@ -62,6 +65,8 @@ class DeviceLimits:
     has_sub_groups: bool = False
     has_float16: bool = False
     has_float64: bool = False
+    ordering_standard: int = 0
+    """The OpenCL C, 200 or 300, whose atomics order memory for all work-groups of the device; 0: none does."""
     is_cpu: bool = False
     shares_host_memory: bool = False
     extensions: tuple[str, ...] = ()
@@ -76,7 +81,22 @@ class DeviceLimits:
         values["has_qcom_compiler"] = int(any(name.startswith("cl_qcom_") for name in self.extensions))
         for registers in ARM_REGISTER_ALLOCATIONS:
             values[f"allocates_{registers}_registers"] = int(registers in self.register_allocations)
+        for ordering in ORDERINGS:
+            values[f"orders_by_{ordering}"] = int(ordering == self.ordering)
         return values
+
+    @property
+    def ordering(self) -> str:
+        """By which of ORDERINGS a work-group may read what others of the same launch wrote; empty where by none.
+
+        A fence of OpenCL C 1.2 holds within a work-group only, whatever it does on one device or another, and its
+        atomics order nothing. Those of 2.0 take an order and a scope, which drivers of OpenCL 2 have to offer and
+        those of OpenCL 3 may. NVIDIA's compiler takes PTX, whose fence for the whole device every GPU of theirs has,
+        and which serves their drivers of OpenCL 1.2 and 3.0 alike.
+        """
+        if "cl_nv_device_attribute_query" in self.extensions:
+            return "ptx"
+        return {200: "cl2", 300: "cl3"}.get(self.ordering_standard, "")
 
     def to_dict(self) -> dict[str, Any]:
         return dataclasses.asdict(self)
@@ -297,6 +317,8 @@ class Buffer:
     """The buffer that an image with the role of a view shows; it stands earlier in the plan."""
     row_pitch: int = 0
     """Elements from row to row of the buffer shown."""
+    is_zeroed: bool = False
+    """Holds zeros before the first call; every call leaves zeros behind. After a call that failed it may not."""
 
     @property
     def size_bytes(self) -> int:

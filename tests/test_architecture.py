@@ -19,6 +19,7 @@ ORDER = (
     "expression",
     "resources",
     "family",
+    "combining",
     "kernels",
     "profile",
     "identity",

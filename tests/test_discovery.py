@@ -419,3 +419,26 @@ def test_the_loader_is_asked_directly_for_what_pyopencl_does_not_know() -> None:
     assert discovery._query_numbers(raw, 0x1005, ctypes.c_size_t) == tuple(raw.max_work_item_sizes)
     assert discovery._query_numbers(raw, 0x7FFFFFFF, ctypes.c_uint) == ()
     assert discovery._query_numbers(SimpleNamespace(), 0x1002, ctypes.c_uint) == ()
+
+
+@pytest.mark.parametrize(
+    ("version", "capabilities", "standard"),
+    [
+        ("OpenCL 1.2 ", None, 0),
+        ("OpenCL 2.0 Adreno(TM) 640", None, 200),
+        ("OpenCL 3.0 ", None, 0),
+        ("OpenCL 3.0 ", 0b0010001, 0),  # relaxed, within a work-group: the least there may be
+        ("OpenCL 3.0 ", 0b0010011, 0),
+        ("OpenCL 3.0 ", 0b0110001, 0),
+        ("OpenCL 3.0 ", 0b0110011, 300),  # acquire and release, for the device
+        ("OpenCL 1.2 ", 0b0110011, 0),
+        ("nonsense", 0b0110011, 0),
+    ],
+)
+def test_atomics_order_work_groups_where_the_driver_promises_it(
+    raw_answers: dict[tuple[int, int], list[int]], version: str, capabilities: int | None, standard: int
+) -> None:
+    if capabilities is not None:
+        raw_answers[0x40, 0x1063] = [capabilities]
+    (found,) = devices_of({"type": 4, "version": version, "int_ptr": 0x40})
+    assert found.limits.ordering_standard == standard

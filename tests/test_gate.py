@@ -3,9 +3,11 @@
 A family and its algorithms are found by themselves. `scripts/gate` does the same for longer, and on any device.
 """
 
+import re
 import shutil
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 
@@ -84,6 +86,7 @@ SIMULATED = DeviceLimits(
     max_image_width=8192,
     max_image_height=8192,
 )
+MOST_JOINING = 8
 MOST_FLOPS = {"races": 400_000, "uninitialized": 100_000}
 """Of a problem; Oclgrind interprets, the second check four times slower than the first."""
 
@@ -150,10 +153,59 @@ def test_oclgrind_finds_nothing(tmp_path: Path, family: str, algorithm: str, che
     )
 
 
+JOINING = [(f, a) for f, a in ALGORITHMS if "combine" in find_family(f).algorithm(a).by_name]
+ORDERING_WORKER = """
+import autotune.measure as measure
+from autotune.device.session import Session
+from autotune.worker import serve
+render, build = measure.render, Session.build
+measure.render = lambda *given: {prelude!r} + render(*given)
+Session.build = lambda session, source, options: build(session, source, [o for o in options if "-cl-std" not in o])
+serve()
+"""
+"""Oclgrind lacks the atomics of OpenCL C 2.0; it runs one work-group after the other, for which older ones serve."""
+ORDERING_PRELUDE = """
+#define atomic_int int
+#define atomic_fetch_add_explicit(counter, one, order, scope) atomic_add(counter, one)
+#define atomic_store_explicit(counter, value, order, scope) atomic_xchg(counter, value)
+"""
+
+
+@pytest.mark.parametrize("check", CHECKS)
+@pytest.mark.parametrize(("family", "algorithm"), JOINING)
+def test_oclgrind_finds_nothing_within_work_groups_that_join_parts(
+    tmp_path: Path, family: str, algorithm: str, check: str
+) -> None:
+    """Races between work-groups are left out: Oclgrind does not see that a counter orders them."""
+    kernels, limits = find_family(family), replace(SIMULATED, ordering_standard=200)
+    spaces = [
+        SearchSpace(kernels, s.problem, limits, algorithms=[algorithm], overrides={"combine": ("last_group_cl2",)})
+        for s in spaces_to_check(kernels, algorithm, limits)
+        if s.problem.flops <= MOST_FLOPS[check]
+    ]
+    samples = covering_sample(spaces, algorithm, strength=1, prefer_small=True, seed=2)[:MOST_JOINING]
+    assert samples
+    oclgrind = Oclgrind(check, tmp_path, ("-c", ORDERING_WORKER.format(prelude=ORDERING_PRELUDE)))
+    with oclgrind.worker:
+        told = "".join(oclgrind.findings(sample) for sample in samples)
+    told = without_races_of_groups(told)
+    assert not told, told[:3000]
+
+
+def without_races_of_groups(findings: str) -> str:
+    """What is left without races for global memory between two work-groups."""
+    left = []
+    for finding in re.split(r"\n(?=\S[^\n]*\n\tKernel:)", findings):
+        groups = re.findall(r"Group\(([\d,]+)\)", finding)
+        if not (re.match(r"\s*\S+ data race at global memory", finding) and len(set(groups)) == 2):
+            left.append(finding)
+    return "\n".join(left).strip()
+
+
 LOCAL_TILE = Configuration.of(
     "local_tile", work_group_m=8, work_group_n=4, micro_tile_m=1, micro_tile_n=2, tile_k=16, vector_width=1,
     a_load_width=1, b_load_width=1, unroll=16, local_padding=0, stages=1, sub_group_columns=0, group_rows=0,
-    split_k=1, edges="guard", multiply_add="operator",
+    split_k=1, combine="launch", edges="guard", multiply_add="operator",
 )  # fmt: skip
 
 

@@ -200,7 +200,8 @@ class TestConfigurations:
             assert [b.name for b in plan.buffers if b.role is Role.OUTPUT] == ["output"]
             if configuration.algorithm == "split_row":
                 assert first.global_size[1] == 33
-                assert last.local_size and last.global_size[0] == 33 * last.local_size[0]
+                if len(plan.launches) == 2:
+                    assert last.local_size and last.global_size[0] == 33 * last.local_size[0]
 
 
 SHAPES = (

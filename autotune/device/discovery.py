@@ -26,6 +26,8 @@ _LONGEST_TEXT = 1000
 _TYPE_CPU, _TYPE_GPU = 1 << 1, 1 << 2
 _LOCAL_MEMORY_OF_ITS_OWN = 1
 _IMAGE_PITCH_ALIGNMENT = 0x104A
+_ATOMIC_MEMORY_CAPABILITIES = 0x1063
+_ORDER_ACQUIRE_RELEASE, _SCOPE_DEVICE = 1 << 1, 1 << 5
 _REGISTER_ALLOCATIONS_ARM = 0x41EB
 _SUB_GROUP_SIZES_INTEL = 0x4108
 _WARP_SIZE_NV = 0x4003
@@ -204,6 +206,7 @@ def _limits(raw: Any, *, is_cpu: bool) -> DeviceLimits:
         has_sub_groups=_has_sub_groups(raw, extensions),
         has_float16="cl_khr_fp16" in extensions,
         has_float64="cl_khr_fp64" in extensions or _number(raw, "double_fp_config", 0) != 0,
+        ordering_standard=_ordering_standard(raw),
         is_cpu=is_cpu,
         shares_host_memory=bool(_number(raw, "host_unified_memory", 0)),
         extensions=extensions,
@@ -220,9 +223,23 @@ def _has_sub_groups(raw: Any, extensions: Sequence[str]) -> bool:
     """By extension, or as part of OpenCL: from 2.1 on, where a work-group may hold any."""
     if "cl_khr_subgroups" in extensions or "cl_intel_subgroups" in extensions:
         return True
-    version = re.match(r"OpenCL (\d+)\.(\d+)", _text(raw, "version"))
-    is_part_of_opencl = version is not None and (int(version[1]), int(version[2])) >= (2, 1)
-    return is_part_of_opencl and _number(raw, "max_num_sub_groups", 0) > 0
+    return _version(raw) >= (2, 1) and _number(raw, "max_num_sub_groups", 0) > 0
+
+
+def _version(raw: Any) -> tuple[int, int]:
+    """Of OpenCL; zeros where the driver does not tell."""
+    found = re.match(r"OpenCL (\d+)\.(\d+)", _text(raw, "version"))
+    return (int(found[1]), int(found[2])) if found else (0, 0)
+
+
+def _ordering_standard(raw: Any) -> int:
+    """See `DeviceLimits`. OpenCL 2 has to offer what OpenCL 3 made a matter of choice, and tells of."""
+    major, _ = _version(raw)
+    if major < 3:
+        return 200 if major == 2 else 0
+    wanted = _ORDER_ACQUIRE_RELEASE | _SCOPE_DEVICE
+    told = _first(_query_numbers(raw, _ATOMIC_MEMORY_CAPABILITIES, ctypes.c_size_t))
+    return 300 if told & wanted == wanted else 0
 
 
 def _register_allocations(raw: Any, extensions: Sequence[str]) -> tuple[int, ...]:

@@ -120,6 +120,8 @@ class BoundCall:
         of_fixed = {name: session.allocate(view, fixed) for name, view in views.items() if view.view_of in fixed}
         fixed = {**fixed, **of_fixed}
         self._fixed = fixed  # kept alive: a kernel holds no reference to its arguments
+        self._zeroed = tuple(fixed[buffer.name] for buffer in plan.buffers if buffer.is_zeroed and buffer.name in fixed)
+        self._are_zero = False
         self._steps = tuple(
             _bind(kernel, launch, tuple(operands), views, fixed, tuple(scalars))
             for kernel, launch in zip(session.kernels(program, plan), plan.launches, strict=True)
@@ -129,8 +131,13 @@ class BoundCall:
     def enqueue(
         self, memory: Sequence[Memory], scalars: tuple[float, ...] = (), wait_for: Sequence[cl.Event] | None = None
     ) -> cl.Event:
-        """Start the launches. Raises LaunchError. Calls of one object must not overlap."""
+        """Start the launches. Raises LaunchError. Calls of one object must not overlap.
+
+        What has to be zero is made so before the first call, and after one that failed; else calls see to it.
+        """
         queue = self._session.queue
+        if not self._are_zero:
+            self._zero()
         are_new = scalars != self._scalars_set
         event: cl.Event | None = None
         try:
@@ -145,10 +152,16 @@ class BoundCall:
                 event = cl.enqueue_nd_range_kernel(queue, kernel, launch.global_size, launch.local_size, None, wait_for)
         except cl.Error as error:
             self._scalars_set = None
+            self._are_zero = False
             raise LaunchError(str(error)[:1500]) from error
         self._scalars_set = scalars
         assert event is not None
         return event
+
+    def _zero(self) -> None:
+        for memory in self._zeroed:
+            self._session.zero(memory)
+        self._are_zero = True
 
     def _view(self, view: Buffer, memory: Memory) -> Memory:
         """Raises LaunchError where the driver does not take the layout."""

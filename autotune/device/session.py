@@ -171,6 +171,10 @@ class Session:
             cl.enqueue_copy(self._queue, found, memory, is_blocking=True)
         return np.array_equal(found.view(np.uint8), values.view(np.uint8))
 
+    def zero(self, memory: Memory) -> None:
+        """Fill a plain buffer with zeros and wait. Raises LaunchError."""
+        self.write(memory, np.zeros(memory.size, np.uint8))
+
     def write_image(self, image: Memory, values: NDArray[Any], layout: Buffer) -> None:
         """Copy rows of pixels from the host and wait. Raises LaunchError."""
         assert isinstance(image, cl.Image)

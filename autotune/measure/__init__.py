@@ -165,6 +165,8 @@ class _Runner:
         self._place = place
         self._tools = tools
         self._outputs = {b.name: b for b in built.plan.buffers if b.role is Role.OUTPUT}
+        self._zeroed = [b for b in built.plan.buffers if b.is_zeroed]
+        place.zero()
 
     def run(self, job: Job, *, is_first: bool) -> Measurement:
         error_ratio = 0.0
@@ -192,6 +194,7 @@ class _Runner:
         self._bind({})
         with tracing.span("run parts"):
             least_ns = self._tools.probe.least_ns(self._built.kernels, self._plan.launches, limit_ns)
+        self._place.zero()  # a part of the work-groups counts to a part only
         if least_ns > limit_ns:
             message = f"not run in full: a part of its work-groups tells that a call takes {least_ns / 1e6:.3g} ms"
             raise _Refused(TrialState.TOO_SLOW, message)
@@ -244,7 +247,14 @@ class _Runner:
             self._call()
             self._session.finish()
         with tracing.span("read back"):
+            self._check_zeroed()
             return {name: self._read_back(buffer) for name, buffer in self._outputs.items()}
+
+    def _check_zeroed(self) -> None:
+        """Refuses what did not leave zeros where the plan says so: the next call would go wrong."""
+        for buffer in self._zeroed:
+            if self._read_back(buffer).any():
+                raise _Refused(TrialState.WRONG_RESULT, f"the kernel left other than zeros in {buffer.name}")
 
     def _read_back(self, buffer: Buffer) -> NDArray[Any]:
         values = np.empty(with_canary(buffer).elements, NUMPY_TYPES[buffer.dtype])
@@ -268,6 +278,7 @@ class _Runner:
         stopwatch = self._tools.stopwatch
         with tracing.span("time"):
             timing = stopwatch.time(self._call, self._plan.launches, job)
+        self._check_zeroed()  # after many calls in a row, too
         with tracing.span("sensors"):
             reading = self._tools.sensors.read()
         return Measurement(
@@ -293,4 +304,3 @@ def _error_ratio(case: Case, outputs: Mapping[str, NDArray[Any]]) -> float:
 
 def _same_bits(one: NDArray[Any] | None, other: NDArray[Any]) -> bool:
     return one is not None and np.array_equal(one.view(np.uint8), other.view(np.uint8))
-

@@ -19,7 +19,7 @@ from autotune.errors import LaunchError
 from autotune.family import Buffer, Case, Plan, Problem, Role, find_family
 
 CANARY_ELEMENTS = 256
-"""Elements behind every output that no kernel may touch."""
+"""Elements behind every output, and behind what has to stay zero, that no kernel may touch."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -151,8 +151,15 @@ class Workplace:
     def poison_scratch(self) -> None:
         """Contents that spoil every result they enter."""
         for buffer in self._plan.buffers:
-            if buffer.role is Role.SCRATCH:
+            if buffer.role is Role.SCRATCH and not buffer.is_zeroed:
                 self._session.fill(self._own[buffer.name], buffer, _poison(buffer.dtype))
+
+    def zero(self) -> None:
+        """Zeros where the plan wants them before the first call, canaries behind."""
+        for buffer in self._plan.buffers:
+            if buffer.is_zeroed:
+                zeros = np.zeros(buffer.elements, NUMPY_TYPES[buffer.dtype])
+                self._session.write(self._own[buffer.name], np.concatenate([zeros, canary(buffer.dtype)]))
 
     def _make_views(self) -> dict[str, Memory]:
         views: dict[str, Memory] = {}
@@ -163,8 +170,8 @@ class Workplace:
 
 
 def with_canary(buffer: Buffer) -> Buffer:
-    """Larger by what no kernel may touch, where it is an output."""
-    if buffer.role is not Role.OUTPUT:
+    """Larger by what no kernel may touch, where it is an output or has to stay zero."""
+    if buffer.role is not Role.OUTPUT and not buffer.is_zeroed:
         return buffer
     return Buffer(
         name=buffer.name, role=buffer.role, dtype=buffer.dtype, elements=buffer.elements + CANARY_ELEMENTS

@@ -6,6 +6,7 @@ Constraints may name every parameter, the problem's fields (m, n, k, lda, trans_
 
 from collections.abc import Sequence
 
+from autotune.combining import COMBINE, HAS_ORDERING
 from autotune.expression import Expression
 from autotune.family import Algorithm, Constraint, Parameter, Value
 
@@ -116,6 +117,11 @@ _FEATURES_OF_DEVICE = (
         "or (register_allocation == 64 and allocates_64_registers == 1)",
         "the device allocates no such number of registers, or cannot be told to",
     ),
+)
+
+
+_PARTS_TO_COMBINE = _constraint(
+    "parts_to_combine", "combine == 'launch' or split_k > 1", "without parts there is nothing to join"
 )
 
 
@@ -336,10 +342,13 @@ _LOCAL_TILE = Algorithm(
         _parameter("sub_group_columns", (0, 4, 8, 16), "32 work-items as a block of so many columns; 0: as a row"),
         _parameter("group_rows", (0, 4, 8), "rows of work-groups that run as one band; 0: row by row"),
         _parameter("split_k", (1, 2, 4, 8, 16, 32), "work-groups that share the k of one macro-tile"),
+        COMBINE,
         _EDGES,
         _MULTIPLY_ADD,
     ),
     constraints=(
+        HAS_ORDERING,
+        _PARTS_TO_COMBINE,
         _WORK_GROUP_LIMITS[1],
         _constraint(
             "vectors_fill_tile",
@@ -455,10 +464,13 @@ _ROW = Algorithm(
         _parameter("work_group_k", (1, 2, 4, 8, 16, 32, 64, 128), "work-items that share out k"),
         _parameter("unroll", (1, 2, 4, 8), "steps of k in one pass of the loop"),
         _parameter("split_k", (1, 2, 4, 8, 16, 32, 64), "work-groups that share out k"),
+        COMBINE,
         _LOADS,
         _WAVE_SIZE,
     ),
     constraints=(
+        HAS_ORDERING,
+        _PARTS_TO_COMBINE,
         _constraint("few_rows", "m <= 16 and micro_tile_m < 2 * m", "an algorithm for few rows"),
         _constraint("rows_of_b", "trans_b == 0", "the kernel reads rows of B"),
         _constraint(

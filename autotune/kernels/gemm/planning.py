@@ -3,6 +3,7 @@
 import math
 from dataclasses import replace
 
+from autotune.combining import counters, is_one_launch, standard_for
 from autotune.family import Buffer, Configuration, Launch, Plan, Role, Scalar
 from autotune.kernels.gemm.problem import GemmProblem
 
@@ -45,6 +46,8 @@ class _Planner:
         self._depth = _round_up(problem.k, step_k)
         self._pads = self._values.get("edges") == "pad"
         self._split = self._number("split_k")
+        self._is_one_launch = is_one_launch(configuration)
+        self._standard = "CL3.0" if self._values.get("integer_dot") == "khr" else standard_for(configuration)
         self._buffers = [
             Buffer(name=name, role=role, dtype=problem.dtype(name), elements=problem.batch * problem.stride(name))
             for name, role in (("a", Role.INPUT), ("b", Role.INPUT), ("c", Role.OUTPUT))
@@ -80,7 +83,7 @@ class _Planner:
         values = self._values
         options = {
             "-cl-fast-relaxed-math": values.get("relaxed_math") == "on",
-            "-cl-std=CL3.0": values.get("integer_dot") == "khr",
+            f"-cl-std={self._standard}": self._standard != "",
             "-qcom-accelerate-16-bit": values.get("qcom_16_bit") == "on",
             f"-cl-nv-maxrregcount={values.get('register_cap')}": values.get("register_cap", 0) != 0,
             f"-fregister-allocation={values.get('register_allocation')}": values.get("register_allocation", 0) != 0,
@@ -192,7 +195,8 @@ class _Planner:
         number = "int32" if p.accumulator == "int32" else "float32"
         scale = (Scalar(dtype=number, name="alpha", value=1.0), Scalar(dtype=number, name="beta"))
         c, ldc, stride_c = "c", p.ldc, p.stride_c
-        if self._split > 1:
+        needs_launch = self._split > 1 and not self._is_one_launch
+        if needs_launch:
             c, ldc, stride_c = "c_parts", p.n, p.m * p.n
             self._scratch(c, p.accumulator, self._split * p.batch * p.m * p.n)
         k = self._depth if self._pads else p.k
@@ -203,11 +207,25 @@ class _Planner:
                 kernel="gemm",
                 global_size=(*size, self._split * p.batch),
                 local_size=(*local, 1) if local else None,
-                arguments=(*operands, c, _int(ldc), _int(stride_c), *sizes, _int(k), *scale),
+                arguments=(*operands, c, _int(ldc), _int(stride_c), *sizes, _int(k), *scale, *self._place_parts()),
             )
         )
-        if self._split > 1:
+        if needs_launch:
             self._combine((c, "c", _int(p.ldc), _int(p.stride_c), *sizes, *scale))
+
+    def _place_parts(self) -> tuple[str, ...]:
+        """For one launch: what each work-group adds to C, macro-tile by macro-tile, and counters of those."""
+        if not self._is_one_launch:
+            return ()
+        p = self._problem
+        (across, down), local = self._work_sizes()
+        assert local
+        high = local[1] if self._algorithm == "local_tile" else 1
+        tiles = across // local[0] * (down // local[1]) * p.batch
+        in_tile = local[0] * self._number("micro_tile_n") * high * self._number("micro_tile_m")
+        self._scratch("c_parts", p.accumulator, self._split * tiles * in_tile)
+        self._buffers.append(counters(tiles))
+        return "c_parts", "counters"
 
     def _combine(self, arguments: tuple[str | Scalar, ...]) -> None:
         """Add up the parts: a vector of C a work-item, in work-groups as large as the product's."""

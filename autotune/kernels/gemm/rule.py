@@ -15,6 +15,7 @@ sizes). The weights below fit times of an NVIDIA H200 and of PoCL; they rank, an
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
+from autotune.combining import is_one_launch, one_launch_variants
 from autotune.expression import Expression
 from autotune.family import Configuration, DeviceLimits, Value
 from autotune.kernels.gemm.algorithms import ALGORITHMS
@@ -100,6 +101,7 @@ def _expand(starts: tuple[Configuration, ...], limits: DeviceLimits) -> Candidat
     declared = dict.fromkeys(filter(_is_declared, starts))
     splits = any(dict(start.values).get("split_k", 1) != 1 for start in declared)
     variants = [variant for start in declared for variant in _variants(start, splits)]
+    variants += [variant for parted in (*declared, *variants) for variant in _in_one_launch(parted, limits)]
     known = {c: {**_numbers(c, limits), "doubt": 8} for c in declared}
     for variant in filter(_is_declared, variants):
         # A variant must promise an eighth more than what somebody found good.
@@ -128,6 +130,11 @@ def _variants(start: Configuration, splits: bool) -> Iterator[Configuration]:
         yield changed(split_k=16)
 
 
+def _in_one_launch(configuration: Configuration, limits: DeviceLimits) -> Iterator[Configuration]:
+    if dict(configuration.values).get("split_k", 1) != 1:
+        yield from one_launch_variants(configuration, limits)
+
+
 def _numbers(configuration: Configuration, limits: DeviceLimits) -> dict[str, int]:
     """What `ESTIMATE` knows of a configuration.
 
@@ -153,7 +160,7 @@ def _numbers(configuration: Configuration, limits: DeviceLimits) -> dict[str, in
         "work": work,
         "gather": work // 4 if shape.gathers() else 0,
         "wait": weights.latency // shape.steps_under_way(),
-        "besides": weights.launch * (packs_a + packs_b + int(split > 1)),
+        "besides": weights.launch * (packs_a + packs_b + int(split > 1 and not is_one_launch(configuration))),
         "copies_a": 2 * weights.copy * packs_a,
         "copies_b": 2 * weights.copy * packs_b,
         "copies_c": weights.copy * (split + 1) if split > 1 else 0,

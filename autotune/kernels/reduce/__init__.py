@@ -13,6 +13,7 @@ within a sub-group, local memory between sub-groups. The others are the classic 
 
 from collections.abc import Iterator, Sequence
 
+from autotune.combining import one_launch_variants
 from autotune.family import Case, Configuration, DeviceLimits, KernelFamily, Plan, Problem
 from autotune.kernels.reduce.algorithms import ALGORITHMS
 from autotune.kernels.reduce.planning import plan_reduce
@@ -38,9 +39,10 @@ class Reduce(KernelFamily):
     def candidates(
         self, problem: Problem, limits: DeviceLimits, starts: Sequence[Configuration]
     ) -> Iterator[Configuration]:
-        """The starts that are valid here, then those of a rule by size."""
+        """The starts that are valid here, also in one launch, then those of a rule by size."""
         assert isinstance(problem, ReduceProblem)
-        wanted = [*starts, *by_rule(problem, limits)]
+        in_one_launch = [variant for start in starts for variant in one_launch_variants(start, limits)]
+        wanted = [*starts, *in_one_launch, *by_rule(problem, limits)]
         return (c for c in wanted if not self.violations(problem, c, limits))
 
     def examples(self) -> tuple[Problem, ...]:

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 
+from autotune.combining import COMBINE, HAS_ORDERING
 from autotune.expression import Expression
 from autotune.family import Algorithm, Constraint, Parameter, Value
 
@@ -134,13 +135,19 @@ _SUB_GROUP = Algorithm(
 
 _SPLIT_ROW = Algorithm(
     name="split_row",
-    meaning="several work-groups a row, whose parts a second kernel joins",
+    meaning="several work-groups a row, whose parts a second kernel joins, or the last of them to finish",
     parameters=(
         _work_group(1, 64, 128, 256, 512, 1024),
-        _parameter("parts", (2, 4, 8, 16, 32, 64, 128, 256, 384, 512, 768, 1024, 2048), "work-groups that share a row"),
+        _parameter(
+            "parts",
+            (2, 4, 8, 16, 32, 64, 128, 256, 264, 384, 512, 528, 768, 1024, 2048),
+            "work-groups that share a row; 264 and 528 are whole rounds on 132 compute units",
+        ),
         *_READING,
+        COMBINE,
     ),
     constraints=(
+        HAS_ORDERING,
         *_COMMON,
         _LOCAL_MEMORY,
         _constraint(

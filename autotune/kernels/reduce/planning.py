@@ -1,5 +1,6 @@
 """How a configuration of a reduction is run: buffers, launches, and what the template must know of the sizes."""
 
+from autotune.combining import counters, is_one_launch, standard_for
 from autotune.family import Buffer, Configuration, Launch, Plan, Role, Scalar, Value
 from autotune.kernels.reduce.problem import ReduceProblem
 
@@ -17,6 +18,8 @@ def plan_reduce(problem: ReduceProblem, configuration: Configuration) -> Plan:
     if configuration.algorithm == "split_row":
         parts = problem.batch * configuration.number("parts")
         buffers.append(Buffer(name="parts", role=Role.SCRATCH, dtype="float32", elements=parts))
+        if is_one_launch(configuration):
+            buffers.append(counters(problem.batch))
     return Plan(
         buffers=tuple(buffers),
         launches=_launches(problem, configuration),
@@ -29,21 +32,7 @@ def _launches(problem: ReduceProblem, configuration: Configuration) -> tuple[Lau
     pitch, batch, channels = (Scalar(dtype="int32", value=v) for v in (problem.pitch, problem.batch, problem.channels))
     items = configuration.number("work_group_size")
     if configuration.algorithm == "split_row":
-        parts = configuration.number("parts")
-        return (
-            Launch(
-                kernel="reduce",
-                global_size=(parts * items, problem.batch),
-                local_size=(items, 1),
-                arguments=("input", pitch, "parts", channels),
-            ),
-            Launch(
-                kernel="combine",
-                global_size=(items * problem.batch,),
-                local_size=(items,),
-                arguments=("parts", "output", channels),
-            ),
-        )
+        return _launches_of_split_row(problem, configuration, (pitch, channels))
     groups = -(-problem.batch // _rows_per_group(configuration))
     return (
         Launch(
@@ -53,6 +42,31 @@ def _launches(problem: ReduceProblem, configuration: Configuration) -> tuple[Lau
             arguments=("input", pitch, "output", batch, channels),
         ),
     )
+
+
+def _launches_of_split_row(
+    problem: ReduceProblem, configuration: Configuration, numbers: tuple[Scalar, Scalar]
+) -> tuple[Launch, ...]:
+    pitch, channels = numbers
+    items = configuration.number("work_group_size")
+    one_launch = is_one_launch(configuration)
+    reduce = Launch(
+        kernel="reduce",
+        global_size=(configuration.number("parts") * items, problem.batch),
+        local_size=(items, 1),
+        arguments=(
+            ("input", pitch, "output", channels, "parts", "counters")
+            if one_launch
+            else ("input", pitch, "parts", channels)
+        ),
+    )
+    combine = Launch(
+        kernel="combine",
+        global_size=(items * problem.batch,),
+        local_size=(items,),
+        arguments=("parts", "output", channels),
+    )
+    return (reduce,) if one_launch else (reduce, combine)
 
 
 def _rows_per_group(configuration: Configuration) -> int:
@@ -67,7 +81,9 @@ def _rows_per_group(configuration: Configuration) -> int:
 
 
 def _build_options(configuration: Configuration) -> tuple[str, ...]:
-    return (f"-cl-std={configuration['standard']}",) if configuration.algorithm == "sub_group" else ()
+    by_sub_groups = configuration.algorithm == "sub_group"
+    standard = configuration["standard"] if by_sub_groups else standard_for(configuration)
+    return (f"-cl-std={standard}",) if standard else ()
 
 
 def _template_values(problem: ReduceProblem, configuration: Configuration) -> tuple[tuple[str, Value], ...]:

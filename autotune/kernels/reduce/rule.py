@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 
+from autotune.combining import SECOND_LAUNCH, one_launch_variants
 from autotune.family import Configuration, DeviceLimits, Value
 from autotune.kernels.reduce.problem import ReduceProblem
 
@@ -12,7 +13,11 @@ def by_rule(problem: ReduceProblem, limits: DeviceLimits) -> Iterator[Configurat
     for width in (16, 8, 4, 2, 1) if limits.is_cpu else (4, 2, 1):
         reading = _reading(problem, width)
         for parts in (1024, 512, 256, 128, 64, 32, 16, 8, 4, 2):
-            yield Configuration.of("split_row", work_group_size=group, parts=parts, unroll=4, **reading)
+            split = Configuration.of(
+                "split_row", work_group_size=group, parts=parts, unroll=4, combine=SECOND_LAUNCH, **reading
+            )
+            yield from one_launch_variants(split, limits)
+            yield split
         if not limits.is_cpu:
             yield _shared_rows(problem, width)
         for unroll in (4, 1):
