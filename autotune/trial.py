@@ -4,7 +4,7 @@ Building without running has its own pair: a `BuildJob` goes, a `Build` comes ba
 """
 
 import enum
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import ClassVar
 
 from autotune.family import Configuration, Plan, Problem
@@ -85,6 +85,8 @@ class Job:
     """The device profile's, before those of the plan."""
     source: str = ""
     """Of the kernels, where they have been rendered already."""
+    binary: bytes = field(default=b"", repr=False)
+    """Of the program, where it has been built already; what the driver does not take is built anew."""
     seed: int = 0
     """Of the inputs. Jobs that share it share inputs and reference, which takes less time."""
     samples: int = 7
@@ -186,6 +188,8 @@ class Build:
     work_group_limit: int = 0
     """Work-items; smallest of the same kernels."""
     binary_bytes: int = 0
+    binary: bytes = field(default=b"", repr=False)
+    """Where it was launched: what spares whoever measures it a build. Not stored."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -101,6 +101,15 @@ class Session:
             raise BuildError(_shorten(str(error))) from error
         return program
 
+    def load(self, binary: bytes, options: Sequence[str]) -> cl.Program:
+        """A program that was built before, for the same device and driver. Raises BuildError."""
+        try:
+            program = cl.Program(self._context, [self._device], [binary])
+            program.build(options=list(options))
+        except (cl.Error, UnicodeDecodeError) as error:
+            raise BuildError(_shorten(str(error))) from error
+        return program
+
     def facts(self, kernel: cl.Kernel) -> KernelFacts:
         """Limits of a built kernel; 0 where the driver does not answer, or not the truth.
 
@@ -119,6 +128,14 @@ class Session:
             return sum(int(size) for size in sizes)
         except cl.Error:
             return 0
+
+    def binary(self, program: cl.Program) -> bytes:
+        """A built program's binary; empty where the driver does not tell."""
+        try:
+            found: Any = program.get_info(cl.program_info.BINARIES)
+            return bytes(found[0])
+        except cl.Error:
+            return b""
 
     def allocate(self, buffer: Buffer, allocated: Mapping[str, Memory] = _NOTHING) -> Memory:
         """Device memory for a buffer or image; a view shows the memory of one of those `allocated`, by name.

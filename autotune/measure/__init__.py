@@ -4,7 +4,7 @@ import statistics
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -121,8 +121,7 @@ class Measurer:
             source = job.source or render(family, job.configuration, plan)
         start = time.perf_counter_ns()
         with tracing.span("build"):
-            program = self._session.build(source, [*job.build_options, *plan.build_options])
-            kernels = self._session.kernels(program, plan)
+            kernels = self._kernels(job, plan, source)
         built = _Built(
             plan=plan,
             kernels=kernels,
@@ -133,6 +132,13 @@ class Measurer:
         if len(self._built) > self.KEPT_PROGRAMS:
             self._built.popitem(last=False)
         return built
+
+    def _kernels(self, job: Job, plan: Plan, source: str) -> list[Any]:
+        options = [*job.build_options, *plan.build_options]
+        if job.binary:
+            with suppress(BuildError):
+                return self._session.kernels(self._session.load(job.binary, options), plan)
+        return self._session.kernels(self._session.build(source, options), plan)
 
     def _worst_facts(self, kernels: Sequence[Any]) -> KernelFacts:
         """The most private memory and the lowest work-group limit among the kernels of a plan."""

@@ -77,6 +77,10 @@ class SpaceSampler(BaseSampler):
         self._space = space
         self._explorer = Explorer(space, seed, prior)
 
+    def row_of(self, configuration: Configuration) -> int | None:
+        """The number of a configuration in the space, or None; faster than the space itself is."""
+        return self._explorer.find(configuration)
+
     def infer_relative_search_space(self, _study: Study, trial: FrozenTrial) -> dict[str, BaseDistribution]:
         return {} if "fixed_params" in trial.system_attrs else distributions(self._space)
 

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
+from autotune.family import Configuration
 from autotune.sampler.features import Features, Neighbours, Rows
 from autotune.sampler.gaussian import Array, GaussianProcess, Hyperparameters, HyperPrior, fit
 from autotune.sampler.prior import Prior, SourceModel
@@ -75,7 +76,7 @@ class Explorer:
     FIRST_ATTEMPTS = 24
     """Trials, failed ones too, after which fewer complete ones must do."""
     LEAST_TRIALS = 3
-    CANDIDATES = 2048
+    CANDIDATES = 768
     """Random rows ranked at each proposal, besides the neighbours of the best."""
     WORTHWHILE = 0.03
     """Smallest improvement of log time that counts: less is noise, and there are many near-equals."""
@@ -104,6 +105,8 @@ class Explorer:
         self._starts: dict[int, Hyperparameters] = {}
         self._beliefs: _Beliefs | None = None
         self._remembered = np.zeros(0, dtype=np.int64)
+        self._is_seen = np.zeros(self._size, dtype=bool)
+        """Scratch of one proposal: rows that are taken, or ranked already."""
         self._sources = self._model_sources(prior or Prior())
 
     def _model_sources(self, prior: Prior) -> list[SourceModel]:
@@ -118,6 +121,10 @@ class Explorer:
     def row_of(self, algorithm: str, indices: Mapping[str, int]) -> int | None:
         """The row with these indices into the values of the algorithm's parameters, or None."""
         return self._neighbours.row_of(algorithm, indices)
+
+    def find(self, configuration: Configuration) -> int | None:
+        """The row of a configuration, or None where it is not in the space."""
+        return self._neighbours.find(configuration)
 
     def propose(self, known: Observations, count: int = 1) -> list[int]:
         """Distinct rows not known yet, the most promising first; fewer where the space ends.
@@ -166,14 +173,25 @@ class Explorer:
         order = np.argsort(-gains)
         rows, gains = rows[order], gains[order]
         self._remembered = rows[: self.REMEMBERED]
-        seen = set(rows.tolist())
+        seen = np.concatenate([rows, np.fromiter(taken, dtype=np.int64, count=len(taken))])
+        self._is_seen[seen] = True
+        rows, gains, ranked = self._climbed(beliefs, rows, gains)
+        self._is_seen[seen] = False
+        self._is_seen[ranked] = False
+        self._remembered = np.append(self._remembered, rows[: self.BEAM])
+        return int(rows[0])
+
+    def _climbed(self, beliefs: _Beliefs, rows: Rows, gains: Array) -> tuple[Rows, Array, Rows]:
+        """The most promising met, with their gains; and all that were ranked, which are marked as seen."""
+        ranked = np.zeros(0, dtype=np.int64)
         climbed = rows[: self.BEAM]
         for _ in range(self.CLIMBS):
-            near = np.unique(np.concatenate([self._neighbours.of(int(row)) for row in climbed]))
-            near = _untaken(near, taken | seen)
+            near = np.concatenate([self._neighbours.of(int(row)) for row in climbed])
+            near = np.unique(near[~self._is_seen[near]])
             if not len(near):
                 break
-            seen.update(near.tolist())
+            self._is_seen[near] = True
+            ranked = np.append(ranked, near)
             more = self._gains(beliefs, near, self.WORTHWHILE)
             better = more > gains[min(self.BEAM, len(gains)) - 1]
             climbed = near[better][np.argsort(-more[better])][: self.BEAM]
@@ -182,8 +200,7 @@ class Explorer:
             rows, gains = np.append(rows[: self.BEAM], near[better]), np.append(gains[: self.BEAM], more[better])
             order = np.argsort(-gains)
             rows, gains = rows[order], gains[order]
-        self._remembered = np.append(self._remembered, rows[: self.BEAM])
-        return int(rows[0])
+        return rows, gains, ranked
 
     def _with_pending(self, expert: _Expert, pending: Sequence[int]) -> _Expert:
         if not pending:

@@ -54,13 +54,17 @@ class Features:
             self._name_columns(algorithm, parameters)
         self._all = np.array([group for _, group in self._columns.values()])
         self._choose_columns()
+        self._sums = {
+            algorithm: _Sums(parameters, *self._parts(algorithm, parameters))
+            for algorithm, parameters in space.parameters.items()
+        }
         self._table: NDArray[np.float32] | None = None
         if len(space) * self.count <= self.KEPT_NUMBERS:
-            self._table = self._compute(np.arange(len(space))).astype(np.float32)
+            self._table = self._compute(np.arange(len(space)))
 
     def of(self, rows: Rows) -> NDArray[np.float32]:
         """One line a row, one column a feature; features of other algorithms are 0."""
-        return self._compute(rows).astype(np.float32) if self._table is None else self._table[rows]
+        return self._compute(rows) if self._table is None else self._table[rows]
 
     def of_configurations(self, configurations: Sequence[Configuration]) -> NDArray[np.float32]:
         """The same for configurations of this space's algorithms and parameters, whether or not they are valid here."""
@@ -103,9 +107,12 @@ class Features:
         rows = np.arange(count) if count <= self.SAMPLE else np.random.default_rng(0).integers(0, count, self.SAMPLE)
         self._kept = np.arange(len(self._columns))
         self._mean, self._factor = np.zeros(len(self._kept)), np.ones(len(self._kept))
-        raw = self._compute(rows)
+        raw = self._slowly(rows)
         mean, deviation = raw.mean(axis=0), raw.std(axis=0)
         self._kept = np.flatnonzero(deviation > 1e-6)
+        self._places = np.full(len(self._columns), -1)
+        """Of each column among those kept."""
+        self._places[self._kept] = np.arange(len(self._kept))
         groups = self._all[self._kept]
         deviation = deviation[self._kept]
         self._mean = mean[self._kept]
@@ -116,7 +123,54 @@ class Features:
             Group(columns=np.flatnonzero(groups == group), weight=weight) for group, weight in weights.items()
         ]
 
-    def _compute(self, rows: Rows) -> Matrix:
+    def _compute(self, rows: Rows) -> NDArray[np.float32]:
+        out = np.zeros((len(rows), self.count), dtype=np.float32)
+        for span in self.spans:
+            lines = np.flatnonzero((rows >= span.first) & (rows < span.first + span.count))
+            if not len(lines):
+                continue
+            local = rows[lines] - span.first
+            columns = self._space.columns[span.algorithm]
+            found = self._sums[span.algorithm].of({name: column[local] for name, column in columns.items()})
+            self._add_features(found, span.algorithm, local)
+            if len(lines) == len(rows):
+                return found
+            out[lines] = found
+        return out
+
+    def _add_features(self, out: NDArray[np.float32], algorithm: str, local: Rows) -> None:
+        """What the family declares, in its place."""
+        columns = self._space.columns[algorithm]
+        choices = {p.name: np.array(p.values) for p in self._space.parameters[algorithm]}
+        for feature in self._space.family.algorithm(algorithm).features:
+            place = self._places[self._columns[f"feature {feature.text}"][0]]
+            if place >= 0:
+                named = {name: choices[name][columns[name][local]] for name in feature.names & choices.keys()}
+                number = _feature_number(feature({**self._environment, **named}))
+                out[:, place] += number * self._factor[place]
+
+    def _parts(self, algorithm: str, parameters: Sequence[Parameter]) -> tuple[Matrix, list[Matrix]]:
+        """All columns are sums: what every row of an algorithm has, and what each value of each parameter adds."""
+        base = np.zeros(len(self._columns))
+        if len(self._space.parameters) > 1:
+            base[self._columns[f"is {algorithm}"][0]] = 1.0
+        parts = []
+        for parameter in parameters:
+            part = np.zeros((len(parameter.values), len(self._columns)))
+            if parameter.is_numeric:
+                logs = _logarithm(np.array(parameter.values), has_zero=min(parameter.values) == 0)
+                part[:, self._columns[parameter.name][0]] = logs
+                for a, b in self._pairs[algorithm]:
+                    if parameter.name in (a, b):
+                        part[:, self._columns[f"{a} * {b}"][0]] = logs
+                        part[:, self._columns[f"{a} / {b}"][0]] = logs if parameter.name == a else -logs
+            if not parameter.is_numeric or len(parameter.values) > 2:
+                for number, name in enumerate(_value_names(parameter)):
+                    part[number, self._columns[name][0]] = 1.0
+            parts.append(part[:, self._kept] * self._factor)
+        return self._scaled(base[None, :])[0], parts
+
+    def _slowly(self, rows: Rows) -> Matrix:
         out = np.zeros((len(rows), len(self._columns)))
         for span in self.spans:
             lines = np.flatnonzero((rows >= span.first) & (rows < span.first + span.count))
@@ -152,8 +206,41 @@ class Features:
             put(f"{a} * {b}", logs[a] + logs[b])
             put(f"{a} / {b}", logs[a] - logs[b])
         for feature in self._space.family.algorithm(algorithm).features:
-            number = np.asarray(feature({**self._environment, **values}), dtype=np.float64)
-            put(f"feature {feature.text}", np.log2(1.0 + np.maximum(number, 0.0)))
+            put(f"feature {feature.text}", _feature_number(feature({**self._environment, **values})))
+
+
+class _Sums:
+    """Rows that are a sum of one line for each parameter, by a few look-ups: small parameters share a table."""
+
+    LARGEST_TABLE = 1024
+
+    def __init__(self, parameters: Sequence[Parameter], base: Matrix, parts: Sequence[Matrix]) -> None:
+        self._tables: list[tuple[list[tuple[str, int]], NDArray[np.float32]]] = []
+        names: list[tuple[str, int]] = []
+        table = base[None, :]
+        for parameter, part in zip(parameters, parts, strict=True):
+            if len(table) * len(part) > self.LARGEST_TABLE:
+                self._tables.append((names, table.astype(np.float32)))
+                names, table = [], np.zeros((1, len(base)))
+            names = [*names, (parameter.name, len(part))]
+            table = (table[:, None, :] + part[None, :, :]).reshape(-1, len(base))
+        self._tables.append((names, table.astype(np.float32)))
+
+    def of(self, indices: Mapping[str, NDArray[np.uint8]]) -> NDArray[np.float32]:
+        """One line for each entry of the columns of value numbers."""
+        out: NDArray[np.float32] | None = None
+        for names, table in self._tables:
+            place = np.zeros(len(next(iter(indices.values()))), dtype=np.int64)
+            for name, count in names:
+                place *= count
+                place += indices[name]
+            out = table[place] if out is None else np.add(out, table[place], out=out)
+        assert out is not None
+        return out
+
+
+def _feature_number(value: Any) -> Matrix:
+    return np.asarray(np.log2(1.0 + np.maximum(np.asarray(value, dtype=np.float64), 0.0)))
 
 
 _MAIN, _VALUE, _DERIVED = range(3)
@@ -201,6 +288,8 @@ class Neighbours:
         self.spans = _spans(space)
         draw = np.random.default_rng(20)
         self._numbers: list[list[NDArray[np.uint64]]] = []
+        self._changes: list[list[NDArray[np.uint64]]] = []
+        """By the number of the value that a parameter has: what each other value adds to the key."""
         self._sorted: list[NDArray[np.uint64]] = []
         self._order: list[Rows] = []
         for span in self.spans:
@@ -213,20 +302,23 @@ class Neighbours:
                 keys += number[columns[parameter.name]]
             order = np.argsort(keys).astype(np.int64)
             self._numbers.append(numbers)
+            self._changes.append([_differences(of_values) for of_values in numbers])
             self._order.append(order)
             self._sorted.append(keys[order])
 
     def of(self, row: int, *, steps: int = 1) -> Rows:
         """Rows of the same algorithm that differ from this one in one parameter, or in one or two."""
         number = next(i for i, s in enumerate(self.spans) if s.first <= row < s.first + s.count)
-        span = self.spans[number]
-        columns = self._space.columns[span.algorithm]
+        algorithm, local = self.spans[number].algorithm, row - self.spans[number].first
+        columns = self._space.columns[algorithm]
         key = np.zeros(1, dtype=np.uint64)
-        changes: list[NDArray[np.uint64]] = []
-        for parameter, numbers in zip(self._space.parameters[span.algorithm], self._numbers[number], strict=True):
-            mine = int(columns[parameter.name][row - span.first])
+        changes = []
+        for parameter, numbers, differences in zip(
+            self._space.parameters[algorithm], self._numbers[number], self._changes[number], strict=True
+        ):
+            mine = int(columns[parameter.name][local])
             key += numbers[mine]
-            changes.append(np.delete(numbers, mine) - numbers[mine])
+            changes.append(differences[mine])
         wanted = list(changes)
         if steps > 1:
             wanted += [(a[:, None] + b[None, :]).ravel() for i, a in enumerate(changes) for b in changes[:i]]
@@ -264,3 +356,9 @@ class Neighbours:
         places = np.minimum(np.searchsorted(known, keys), len(known) - 1)
         found: Rows = self._order[number][places[known[places] == keys]]
         return found + self.spans[number].first
+
+
+def _differences(numbers: NDArray[np.uint64]) -> NDArray[np.uint64]:
+    """To each other value from each."""
+    table = numbers[None, :] - numbers[:, None]
+    return table[~np.eye(len(numbers), dtype=bool)].reshape(len(numbers), -1)

@@ -24,6 +24,12 @@ from autotune.search.knowledge import Knowledge
 from autotune.search.proposals import Proposals
 from autotune.trial import Build, BuildJob, BuildState, TrialState
 
+BATCH = 8
+"""Built in a turn where building and measuring take turns. Some builds take ten times as long as most."""
+LONGEST_TURN_S = 3.0
+"""What a turn should take at most, unless that leaves fewer rounds."""
+LEAST_ROUNDS = 2
+
 
 class Builds(Protocol):
     """What is needed of a place that builds: a pool of child processes here, or a fake."""
@@ -44,6 +50,14 @@ def builders_for(device: Device, jobs: int | None) -> Builds | None:
     return BuilderPool(size) if size > (1 if device.limits.is_cpu else 0) else None
 
 
+FAILURES = {
+    BuildState.FAILED: TrialState.COMPILE_FAILED,
+    BuildState.TIMED_OUT: TrialState.TIMED_OUT,
+    BuildState.CRASHED: TrialState.CRASHED,
+}
+"""The state of a trial whose build ended so."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Prepared:
     """A configuration to measure."""
@@ -56,13 +70,10 @@ class Prepared:
     program: object = None
     """Equal for configurations that cannot differ in anything: the same source, launches and buffers."""
 
-
-FAILURES = {
-    BuildState.FAILED: TrialState.COMPILE_FAILED,
-    BuildState.TIMED_OUT: TrialState.TIMED_OUT,
-    BuildState.CRASHED: TrialState.CRASHED,
-}
-"""The state of a trial whose build ended so."""
+    @property
+    def is_failed(self) -> bool:
+        """Whether it did not build."""
+        return self.build is not None and self.build.state in FAILURES
 
 
 class Ahead:
@@ -86,6 +97,8 @@ class Ahead:
         self._building: dict[Future[Build], Prepared] = {}
         self._ready: deque[Prepared] = deque()
         self._build_seconds: deque[float] = deque(maxlen=20)
+        self._landed: list[Configuration] = []
+        """Launched where they were built, and in flight in the ledger for no reason any more."""
         self._goal = self._most = 0.0
         """How many to have in hand, and how many were going to be asked for."""
 
@@ -99,19 +112,32 @@ class Ahead:
             configuration = self._proposals.next()
             return None if configuration is None else self._prepared(configuration)
         self._most = most
-        self._goal = min(most, self._wanted(self._builds.size, measuring_seconds))
-        if not (self._takes_turns and self._ready):
+        if self._takes_turns:
+            if not self._ready:
+                self._build_some(min(most, self._batch(self._builds.size)))
+        else:
+            self._goal = min(most, self._wanted(self._builds.size, measuring_seconds))
             self._fill(self._goal)
-        while not self._ready and self._building:
-            self._collect()
+            while not self._ready and self._building:
+                self._collect()
         return self._ready.popleft() if self._ready else None
 
     @property
-    def go_on(self) -> Callable[[], None] | None:
-        """Proposes and starts what is to be built next; None where that would disturb what is being measured."""
-        if self._builds is None or self._takes_turns:
+    def go_on(self) -> Callable[[], Configuration | None] | None:
+        """Proposes and starts what is to be built next, unless that would disturb what is being measured.
+
+        Tells what is going to be measured next, if that is built. None where nothing is built ahead.
+        """
+        return None if self._builds is None else self._go_on
+
+    def _go_on(self) -> Configuration | None:
+        left = self._most - 1  # one is being measured
+        if not self._takes_turns:
+            self._fill(min(self._goal, left))
+            self._collect(timeout_s=0)
+        if not self._ready or left <= 0 or self._ready[0].is_failed:
             return None
-        return lambda: self._fill(min(self._goal, self._most - 1))  # one is being measured
+        return self._ready[0].configuration
 
     def abandon(self) -> None:
         """Give up what is not built yet."""
@@ -122,34 +148,66 @@ class Ahead:
 
     def _wanted(self, builders: int, measuring_seconds: float) -> int:
         """How many to have in hand: enough that measuring does not wait, few enough that proposals know the latest."""
-        if self._takes_turns or not self._build_seconds or not measuring_seconds:
+        if not self._build_seconds or not measuring_seconds:
             return builders
         busy = math.ceil(statistics.median(self._build_seconds) / measuring_seconds)
         return min(busy, builders) + 1
+
+    def _batch(self, builders: int) -> int:
+        """How many to build in a turn: some for each builder, since one alone would be waited for by the others."""
+        rounds = BATCH // builders
+        if self._build_seconds:
+            rounds = min(rounds, int(LONGEST_TURN_S / statistics.fmean(self._build_seconds)))
+        return builders * max(LEAST_ROUNDS, rounds)
 
     def _fill(self, wanted: float) -> None:
         while len(self._building) + len(self._ready) < wanted:
             configuration = self._proposals.next()
             if configuration is None:
                 return
-            if self._takes_turns:  # then building launches as well
-                self._bench.hold(configuration)
-            job = self._job(configuration)
-            prepared = Prepared(
-                configuration=configuration, source=job.source, program=_program(job.source_hash, job.plan)
-            )
-            assert self._builds is not None
-            self._building[self._builds.submit(job)] = prepared
+            self._start(configuration)
 
-    def _collect(self) -> None:
-        """Take in what is built; all of it where building and measuring take turns."""
+    def _build_some(self, wanted: float) -> None:
+        """While nothing is measured. Only as many are in flight as are being built."""
+        assert self._builds is not None
+        waiting: deque[Configuration] = deque()
+        begun = 0
+        while True:
+            while begun < wanted and len(self._building) < self._builds.size:
+                configuration = waiting.popleft() if waiting else self._proposals.next()
+                if configuration is None:
+                    wanted = begun
+                    break
+                self._start(configuration)
+                begun += 1
+            if not self._building:
+                return
+            if begun + len(waiting) < wanted and not waiting:  # no builder has to wait for a proposal
+                waiting.extend(filter(None, [self._proposals.next()]))
+            self._collect()
+
+    def _start(self, configuration: Configuration) -> None:
+        assert self._builds is not None
+        if self._takes_turns:  # then building launches as well
+            self._bench.hold(configuration, self._landed)
+            self._landed = []
+        job = self._job(configuration)
+        prepared = Prepared(
+            configuration=configuration, source=job.source, program=_program(job.source_hash, job.plan)
+        )
+        self._building[self._builds.submit(job)] = prepared
+
+    def _collect(self, timeout_s: float | None = None) -> None:
+        """Take in what is built, when anything is."""
         with tracing.span("await build"):
-            done = wait(self._building, return_when="ALL_COMPLETED" if self._takes_turns else FIRST_COMPLETED).done
+            done = wait(self._building, timeout_s, return_when=FIRST_COMPLETED).done
         for future in [future for future in self._building if future in done]:
             prepared, build = self._building.pop(future), future.result()
             if build.state is BuildState.BUILT:
                 self._build_seconds.append(build.build_ns / 1e9)
             self._ready.append(dataclasses.replace(prepared, build=build))
+            if self._takes_turns:
+                self._landed.append(prepared.configuration)
 
     def _prepared(self, configuration: Configuration) -> Prepared:
         plan = self._family.plan(self._problem, configuration)

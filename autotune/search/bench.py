@@ -3,7 +3,7 @@
 import contextlib
 import dataclasses
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
@@ -72,17 +72,22 @@ class Bench:
         return int(self._draw.integers(2**31))
 
     def run(
-        self, job: Job, purpose: str, built_before_ns: float = 0.0, meanwhile: Callable[[], None] | None = None
+        self,
+        job: Job,
+        purpose: str,
+        built_before_ns: float = 0.0,
+        meanwhile: Callable[[], Configuration | None] | None = None,
     ) -> Trial:
         """Measure and store. Raises StoreError, naming the trial, when it cannot be stored.
 
-        `built_before_ns` is what building took before, elsewhere; `meanwhile` is called while the worker measures.
+        `built_before_ns` is what building took before, elsewhere; `meanwhile` is called while the worker measures, and
+        tells what is going to be measured next, if that is known.
         """
         try:
             if job.configuration not in self._held:
                 self.hold(job.configuration)
-            trial = self._measure(job, built_before_ns, meanwhile)
-            self.record(trial, purpose)
+            trial, following = self._measure(job, built_before_ns, meanwhile)
+            self.record(trial, purpose, following)
         except BaseException:
             # Ended in order, by Ctrl-C or an error: the configuration is not to blame. With a database that fails,
             # it stays in flight.
@@ -91,10 +96,13 @@ class Bench:
             raise
         return trial
 
-    def hold(self, configuration: Configuration) -> None:
-        """A trial is in flight before it is measured: it is launched where it is built."""
+    def hold(self, configuration: Configuration, landed: Sequence[Configuration] = ()) -> None:
+        """A trial is in flight before it is measured, or launched where it is built; those landed are no more."""
         with tracing.span("ledger: in flight"):
-            self._store.begin_trial(self._knowledge.device, self._knowledge.problem, configuration, self._owner)
+            self._store.begin_trial(
+                self._knowledge.device, self._knowledge.problem, configuration, self._owner, landed
+            )
+        self._held.difference_update(landed)
         self._held.add(configuration)
 
     def release(self) -> None:
@@ -113,18 +121,21 @@ class Bench:
         """What a build elsewhere may take."""
         return self._limits.build_s(self.job(self._knowledge.family.baseline))
 
-    def _measure(self, job: Job, built_before_ns: float, meanwhile: Callable[[], None] | None) -> Trial:
+    def _measure(
+        self, job: Job, built_before_ns: float, meanwhile: Callable[[], Configuration | None] | None
+    ) -> tuple[Trial, Configuration | None]:
         limited = dataclasses.replace(
             job, build_limit_s=self._limits.build_s(job), run_limit_s=self._limits.run_s(job)
         )
         started = time.monotonic()
+        following = None
         if meanwhile is None:
             with tracing.span("await worker"):
                 trial = self._worker.run(limited)
         else:
             with ThreadPoolExecutor(1) as aside:
                 measuring = aside.submit(self._worker.run, limited)
-                meanwhile()
+                following = meanwhile()
                 with tracing.span("await worker"):
                     trial = measuring.result()
         if trial.measurement:
@@ -132,19 +143,24 @@ class Bench:
             whole = trial.measurement.build_ns + built_before_ns
             trial = dataclasses.replace(trial, measurement=dataclasses.replace(trial.measurement, build_ns=whole))
             self._limits.learn(trial, max(0.0, run_s))
-        return trial
+        return trial, following
 
-    def record(self, trial: Trial, purpose: str = "search") -> Trial:
-        """Store a trial. Raises StoreError, naming it."""
+    def record(self, trial: Trial, purpose: str = "search", following: Configuration | None = None) -> Trial:
+        """Store a trial, and that the following is in flight. Raises StoreError, naming it."""
         knowledge = self._knowledge
+        following = None if following in self._held else following
         provenance = knowledge.provenance(trial.configuration)
         try:
             with tracing.span("ledger: trial"):
-                self._store.add_trial(knowledge.device, knowledge.problem, trial, provenance, purpose, self._owner)
+                self._store.add_trial(
+                    knowledge.device, knowledge.problem, trial, provenance, purpose, self._owner, following
+                )
         except StoreError as error:
             what = f"{trial.configuration}, {trial.state.value}"
             if trial.measurement:
                 what += f", {trial.time_ns:.0f} ns"
             raise type(error)(f"{error.message}; a trial is not stored: {what}", hint=error.hint) from error
         self._held.discard(trial.configuration)
+        if following:
+            self._held.add(following)
         return trial

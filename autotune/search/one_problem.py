@@ -135,7 +135,7 @@ class ProblemSearch:
         foreseen = finals.foreseen_seconds(self._knowledge.best_ns, self._bench.typical_seconds)
         return min(self.FINALS_SHARE * self._limits.seconds, foreseen)
 
-    def _measure_prepared(self, prepared: Prepared, meanwhile: Callable[[], None] | None) -> Trial:
+    def _measure_prepared(self, prepared: Prepared, meanwhile: Callable[[], Configuration | None] | None) -> Trial:
         """A new trial of what was built in advance; what did not build, or was run before, is not run."""
         configuration, build = prepared.configuration, prepared.build
         if build and build.state in FAILURES:
@@ -154,11 +154,12 @@ class ProblemSearch:
         """One new trial of what was not built in advance."""
         return self._note(self._run(Prepared(configuration=configuration)))
 
-    def _run(self, prepared: Prepared, meanwhile: Callable[[], None] | None = None) -> Trial:
+    def _run(self, prepared: Prepared, meanwhile: Callable[[], Configuration | None] | None = None) -> Trial:
         """As measured and stored."""
         job = dataclasses.replace(
             self._bench.search_job(prepared.configuration),
             source=prepared.source,
+            binary=prepared.build.binary if prepared.build else b"",
             give_up_above_ns=self.GIVE_UP_FACTOR * self._knowledge.best_ns * self._sentinel.slowdown,
         )
         return self._bench.run(job, "search", prepared.build.build_ns if prepared.build else 0.0, meanwhile)

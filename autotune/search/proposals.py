@@ -45,7 +45,8 @@ class Proposals:
         self._unfit = Unfit(device, knowledge.problem, store.builds(device.slug, device.driver))
         self._winners = self._nearest_winners()
         self._asked: dict[Configuration, optuna.Trial] = {}
-        self._study = self._new_study(seed)
+        self._sampler = SpaceSampler(space, seed + len(knowledge.known), prior=self._prior())
+        self._study = self._new_study()
 
     @tracing.span("propose")
     def next(self) -> Configuration | None:
@@ -56,7 +57,7 @@ class Proposals:
                 configuration = suggest(asked, self._space)
             except SpaceExhaustedError:
                 return None
-            asked.set_user_attr(ROW, self._space.row_of(configuration))
+            asked.set_user_attr(ROW, self._sampler.row_of(configuration))
             if configuration not in self._unfit and configuration not in self._knowledge.quarantine:
                 self._asked[configuration] = asked
                 return configuration
@@ -78,14 +79,13 @@ class Proposals:
         best_ns = self._knowledge.best_ns
         return {AT_LEAST: self.SLOW_FACTOR * best_ns} if is_slow and math.isfinite(best_ns) else {}
 
-    def _new_study(self, seed: int) -> optuna.Study:
+    def _new_study(self) -> optuna.Study:
         """A study in memory that knows the ledger's trials and is to begin with what promises most."""
         optuna.logging.set_verbosity(optuna.logging.WARNING)
-        sampler = SpaceSampler(self._space, seed + len(self._knowledge.known), prior=self._prior())
-        study = optuna.create_study(direction="minimize", sampler=sampler)
+        study = optuna.create_study(direction="minimize", sampler=self._sampler)
         everything = distributions(self._space)
         for trial in self._knowledge.known.values():
-            row = self._space.row_of(trial.configuration)
+            row = self._sampler.row_of(trial.configuration)
             if row is None:
                 continue
             params = to_params(self._space, trial.configuration)
@@ -115,7 +115,7 @@ class Proposals:
             *itertools.islice(candidates, self.CANDIDATES),
         ]
         distinct = dict.fromkeys(map(knowledge.family.complete, wanted))
-        return [c for c in distinct if c not in left_out and self._space.row_of(c) is not None]
+        return [c for c in distinct if c not in left_out and self._sampler.row_of(c) is not None]
 
     def _nearest_winners(self) -> list[Winner]:
         """Of comparable problems on this device, nearest first."""

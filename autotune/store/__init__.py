@@ -97,6 +97,7 @@ class Store:
     def __init__(self, target: Target, engine: Engine) -> None:
         """For `open` only."""
         self._target = target
+        self._ids: dict[tuple[Device, Problem], tuple[int, int]] = {}
         self._reading = engine
         # Taking the write lock at once: a transaction that reads first may find it cannot write any more.
         self._writing = engine.execution_options(**{BEGIN: "BEGIN IMMEDIATE"})
@@ -125,12 +126,21 @@ class Store:
         """Make a device known; its limits are brought up to date when it already is."""
         self._write(lambda session: _device_id(session, device, is_seen_here=True))
 
-    def begin_trial(self, device: Device, problem: Problem, configuration: Configuration, owner: Owner) -> None:
-        """Hold a trial as in flight, safe on the disk before it can take anything along."""
+    def begin_trial(
+        self,
+        device: Device,
+        problem: Problem,
+        configuration: Configuration,
+        owner: Owner,
+        landed: Sequence[Configuration] = (),
+    ) -> None:
+        """Hold a trial as in flight, safe on the disk before it can take anything along; those `landed` are no more."""
+        device_id, problem_id = self._ids_of(device, problem)
 
         def add(session: Session) -> None:
-            device_id = _device_id(session, device, is_seen_here=True)
-            quarantine.begin(session, device_id, _problem_id(session, problem), configuration, owner)
+            for one in landed:
+                quarantine.land(session, problem_id, one, owner)
+            quarantine.begin(session, device_id, problem_id, configuration, owner)
 
         self._write(add)
 
@@ -146,18 +156,20 @@ class Store:
         provenance: Provenance,
         purpose: str = "search",
         owner: Owner | None = None,
+        next_in_flight: Configuration | None = None,
     ) -> None:
         """Add a trial to the ledger. `purpose` is `search` or `final`; with its owner, it is in flight no more.
 
-        What crashed or timed out is quarantined; what ended otherwise is in quarantine no more. Waits a while for
-        space on the disk.
+        Then that of `next_in_flight` is, as by `begin_trial`: one wait for the disk does for both. What crashed or
+        timed out is quarantined; what ended otherwise is in quarantine no more. Waits a while for space on the disk.
         """
+        device_id, problem_id = self._ids_of(device, problem)
 
         def add(session: Session) -> None:
-            device_id = _device_id(session, device, is_seen_here=True)
-            problem_id = _problem_id(session, problem)
             session.add(trial_row(trial, provenance, purpose, device_id, problem_id))
             quarantine.end(session, device_id, problem_id, trial, owner)
+            if next_in_flight and owner:
+                quarantine.begin(session, device_id, problem_id, next_in_flight, owner)
 
         self._write(add, waits_for_space=True)
 
@@ -311,6 +323,15 @@ class Store:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+
+    def _ids_of(self, device: Device, problem: Problem) -> tuple[int, int]:
+        """Of the rows of both, made where there are none; once there, they stay."""
+        if (device, problem) not in self._ids:
+            self._ids[device, problem] = self._write(
+                lambda session: (_device_id(session, device, is_seen_here=True), _problem_id(session, problem)),
+                waits_for_space=True,
+            )
+        return self._ids[device, problem]
 
     def _read(self, work: Callable[[Session], _Result]) -> _Result:
         return self._transaction(self._reading, work)

@@ -276,7 +276,9 @@ def build_row(
         problem_id=problem_id,
         configuration=configuration.key,
         algorithm=configuration.algorithm,
-        **{**vars(build), "state": build.state.value, "message": plain_text(build.message)},
+        **{name: value for name, value in vars(build).items() if name not in ("binary", "state", "message")},
+        state=build.state.value,
+        message=plain_text(build.message),
         **_provenance_columns(provenance),
     )
 

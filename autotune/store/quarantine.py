@@ -10,7 +10,18 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
-from sqlalchemy import BigInteger, CheckConstraint, ForeignKey, Index, Select, String, Text, delete, select
+from sqlalchemy import (
+    BigInteger,
+    CheckConstraint,
+    ForeignKey,
+    Index,
+    Select,
+    String,
+    Text,
+    bindparam,
+    delete,
+    select,
+)
 from sqlalchemy.orm import Mapped, Session, mapped_column
 
 from autotune.family import Configuration, Problem
@@ -56,6 +67,25 @@ class QuarantineRow(_SubjectColumns, Base):
 
     reason: Mapped[str] = mapped_column(String(16))
     message: Mapped[str] = mapped_column(Text)
+
+
+_FLIGHTS: Any = InFlightRow.__table__
+_WARD: Any = QuarantineRow.__table__
+
+
+def _is_subject(table: Any) -> Any:
+    is_problem = table.c.problem_id == bindparam("its_problem_id")
+    return is_problem & (table.c.configuration == bindparam("its_configuration"))
+
+
+_THIS = DeviceRow.__table__.alias()
+_ALIKE = select(DeviceRow.id).where(
+    _THIS.c.id == bindparam("its_device_id"), DeviceRow.slug == _THIS.c.slug, DeviceRow.driver == _THIS.c.driver
+)
+"""Rows of the same device under the same driver: they may differ in other strings."""
+# Statements of every trial, made once, since making them takes longer than the database does.
+_LAND = delete(_FLIGHTS).where(_is_subject(_FLIGHTS), _FLIGHTS.c.run == bindparam("its_run"))
+_LET_OUT = delete(_WARD).where(_is_subject(_WARD), _WARD.c.device_id.in_(_ALIKE))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -108,13 +138,19 @@ def begin(session: Session, device_id: int, problem_id: int, configuration: Conf
     )
 
 
+def land(session: Session, problem_id: int, configuration: Configuration, owner: Owner) -> None:
+    """Not in flight any more, and not to blame."""
+    named = {"its_problem_id": problem_id, "its_configuration": configuration.key, "its_run": owner.run}
+    session.execute(_LAND, named)
+
+
 def end(session: Session, device_id: int, problem_id: int, trial: Trial, owner: Owner | None) -> None:
     """A trial has ended, is no longer in flight, and is in quarantine or not by how it ended."""
-    subject = {"problem_id": problem_id, "configuration": trial.configuration.key}
     if owner is not None:
-        session.execute(delete(InFlightRow).filter_by(run=owner.run, **subject))
-    is_here = QuarantineRow.device_id.in_(_alike(session, device_id))
-    session.execute(delete(QuarantineRow).where(is_here).filter_by(**subject))
+        land(session, problem_id, trial.configuration, owner)
+    subject = {"problem_id": problem_id, "configuration": trial.configuration.key}
+    named = {f"its_{name}": value for name, value in subject.items()}
+    session.execute(_LET_OUT, {**named, "its_device_id": device_id})
     if trial.state in QUARANTINED_STATES:
         session.add(
             QuarantineRow(
@@ -166,12 +202,6 @@ def read_in_flight(session: Session, device_slug: str | None, driver: str | None
     """Trials in flight on a device under a driver, or on all; oldest first."""
     rows = session.execute(_chosen(_joined(InFlightRow), device_slug, driver))
     return [_to_in_flight(*row) for row in rows]
-
-
-def _alike(session: Session, device_id: int) -> Select[Any]:
-    """Rows of the same device under the same driver: they may differ in other strings."""
-    device = session.get_one(DeviceRow, device_id)
-    return select(DeviceRow.id).where(DeviceRow.slug == device.slug, DeviceRow.driver == device.driver)
 
 
 def _joined(table: type[InFlightRow] | type[QuarantineRow]) -> Select[Any]:
