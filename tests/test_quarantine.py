@@ -59,7 +59,14 @@ def held(store: Store) -> list[Configuration]:
 
 
 @pytest.fixture
-def store(place: str) -> Iterator[Store]:
+def store(tmp_path: Path) -> Iterator[Store]:
+    with Store.open(tmp_path / "tuning.sqlite") as opened:
+        yield opened
+
+
+@pytest.fixture
+def any_store(place: str) -> Iterator[Store]:
+    """For what hangs on the kind of database."""
     with Store.open(place) as opened:
         yield opened
 
@@ -67,7 +74,7 @@ def store(place: str) -> Iterator[Store]:
 # In flight
 
 
-def test_a_trial_is_in_flight_on_the_disk_while_it_is_measured_and_not_after(store: Store, place: str) -> None:
+def test_a_trial_is_in_flight_on_the_disk_while_it_is_measured_and_not_after(any_store: Store, place: str) -> None:
     seen: list[tuple[Configuration, list[Configuration]]] = []
 
     def look(job: Job) -> float:
@@ -77,10 +84,10 @@ def test_a_trial_is_in_flight_on_the_disk_while_it_is_measured_and_not_after(sto
         seen.append((job.configuration, [flight.configuration for flight in flights]))
         return invented_time(job)
 
-    search(store, FakeWorker(look), trials=4)
+    search(any_store, FakeWorker(look), trials=4)
     assert len(seen) > 4, "the finals count too"
     assert all(flights == [configuration] for configuration, flights in seen)
-    assert store.in_flight() == [] and held(store) == []
+    assert any_store.in_flight() == [] and held(any_store) == []
 
 
 @pytest.mark.parametrize("error", [KeyboardInterrupt(), SystemExit(), WorkerError("gone"), RuntimeError("a mistake")])
@@ -96,7 +103,7 @@ def test_a_run_that_ends_in_order_leaves_nothing_in_flight_and_blames_nothing(
 
 
 def test_a_trial_that_cannot_be_stored_is_named_and_ends_the_run(
-    store: Store, place: str, monkeypatch: pytest.MonkeyPatch
+    any_store: Store, place: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("autotune.store.failures.PATIENCE_S", 0.2)
     measured: list[Configuration] = []
@@ -108,11 +115,11 @@ def test_a_trial_that_cannot_be_stored_is_named_and_ends_the_run(
         return invented_time(job)
 
     with pytest.raises(StoreError, match=r"trials.*; a trial is not stored: .*complete, \d+ ns") as caught:
-        search(store, FakeWorker(spoil))
+        search(any_store, FakeWorker(spoil))
     assert str(measured[3]) in str(caught.value)
     change(place, "ALTER TABLE spoilt RENAME TO trials")
-    assert [s.trial.configuration for s in store.trials(DEVICE.slug, "gemm")] == measured[:3]
-    assert store.in_flight() == []
+    assert [s.trial.configuration for s in any_store.trials(DEVICE.slug, "gemm")] == measured[:3]
+    assert any_store.in_flight() == []
 
 
 KILLED = """
@@ -187,16 +194,16 @@ def test_without_proc_the_start_of_a_process_is_asked_from_ps(monkeypatch: pytes
 
 
 def test_what_is_in_flight_on_another_machine_is_left_alone_and_quarantined_in_the_end(
-    store: Store, place: str
+    any_store: Store, place: str
 ) -> None:
-    store.begin_trial(DEVICE, PROBLEM, DEFAULT, dataclasses.replace(new_owner(), host="elsewhere"))
+    any_store.begin_trial(DEVICE, PROBLEM, DEFAULT, dataclasses.replace(new_owner(), host="elsewhere"))
     worker = FakeWorker(invented_time)
-    assert search(store, worker).winner is not None
+    assert search(any_store, worker).winner is not None
     assert DEFAULT not in worker.measured
-    assert held(store) == []
+    assert held(any_store) == []
     change(place, f"UPDATE in_flight SET since = '{LONG_AGO}'")
-    assert [q.configuration for q in store.quarantine_lost()] == [DEFAULT]
-    assert store.in_flight() == []
+    assert [q.configuration for q in any_store.quarantine_lost()] == [DEFAULT]
+    assert any_store.in_flight() == []
 
 
 def test_two_tuners_on_one_database_leave_each_others_trials_alone(place: str) -> None:
@@ -219,13 +226,14 @@ def test_two_tuners_on_one_database_leave_each_others_trials_alone(place: str) -
         assert len(store.trials(DEVICE.slug, "gemm")) == len(measured) > 24
 
 
-def test_a_trial_that_ends_after_all_takes_its_configuration_out_of_quarantine(store: Store) -> None:
+def test_a_trial_that_ends_after_all_takes_its_configuration_out_of_quarantine(any_store: Store) -> None:
     owner = dead_owner()
-    store.begin_trial(DEVICE, PROBLEM, DEFAULT, owner)
-    store.quarantine_lost()
-    assert held(store) == [DEFAULT]
-    store.add_trial(DEVICE, PROBLEM, Trial(configuration=DEFAULT, state=TrialState.INVALID), PROVENANCE, owner=owner)
-    assert held(store) == []
+    any_store.begin_trial(DEVICE, PROBLEM, DEFAULT, owner)
+    any_store.quarantine_lost()
+    assert held(any_store) == [DEFAULT]
+    ended = Trial(configuration=DEFAULT, state=TrialState.INVALID)
+    any_store.add_trial(DEVICE, PROBLEM, ended, PROVENANCE, owner=owner)
+    assert held(any_store) == []
 
 
 # What is not run
@@ -243,9 +251,9 @@ def test_what_crashed_or_hung_is_not_run_again_even_after_its_template_changed(s
 
 
 @pytest.mark.parametrize("state", [TrialState.WRONG_RESULT, TrialState.COMPILE_FAILED, TrialState.LAUNCH_FAILED])
-def test_what_failed_without_harm_is_not_quarantined(store: Store, state: TrialState) -> None:
-    store.add_trial(DEVICE, PROBLEM, Trial(configuration=DEFAULT, state=state), PROVENANCE)
-    assert held(store) == []
+def test_what_failed_without_harm_is_not_quarantined(any_store: Store, state: TrialState) -> None:
+    any_store.add_trial(DEVICE, PROBLEM, Trial(configuration=DEFAULT, state=state), PROVENANCE)
+    assert held(any_store) == []
 
 
 def test_neither_default_nor_baseline_nor_best_nor_proposals_are_run_when_quarantined(store: Store) -> None:
@@ -339,17 +347,17 @@ def test_crashes_of_before_there_was_a_quarantine_are_in_it(place: str, monkeypa
         assert [(q.configuration, q.reason) for q in store.quarantined("s", "1.0")] == [(DEFAULT, "timed out")]
 
 
-def test_a_snapshot_takes_the_quarantine_along_and_nothing_in_flight(store: Store, tmp_path: Path) -> None:
-    lose(store, DEFAULT)
-    lose(store, DEFAULT, device=dataclasses.replace(DEVICE, slug="another"))
-    store.begin_trial(DEVICE, PROBLEM, OTHER, new_owner())
+def test_a_snapshot_takes_the_quarantine_along_and_nothing_in_flight(any_store: Store, tmp_path: Path) -> None:
+    lose(any_store, DEFAULT)
+    lose(any_store, DEFAULT, device=dataclasses.replace(DEVICE, slug="another"))
+    any_store.begin_trial(DEVICE, PROBLEM, OTHER, new_owner())
     for slug, expected in ((None, 2), (DEVICE.slug, 1)):
         copy = tmp_path / f"{slug}.sqlite"
-        store.snapshot(copy, slug)
+        any_store.snapshot(copy, slug)
         with Store.open(copy) as other:
             assert len(other.quarantined()) == expected
             assert other.in_flight() == []
-    assert len(store.in_flight()) == 1
+    assert len(any_store.in_flight()) == 1
 
 
 # Time limits

@@ -210,6 +210,16 @@ def test_trials_are_chosen_by_device_family_and_problem_oldest_first(store: Stor
     assert store.trials("nobody", "gemm") == []
 
 
+def test_a_trial_that_comes_again_with_its_identity_is_stored_once(store: Store) -> None:
+    crashed = dataclasses.replace(TRIAL, state=TrialState.CRASHED, measurement=None)
+    store.add_trial(DEVICE, PROBLEM, crashed, PROVENANCE, identity="f" * 32)
+    store.add_trial(DEVICE, PROBLEM, TRIAL, PROVENANCE)
+    assert store.quarantined() == []
+    store.add_trial(DEVICE, PROBLEM, crashed, PROVENANCE, identity="f" * 32)
+    assert [s.trial for s in store.trials(DEVICE.slug, "gemm")] == [crashed, TRIAL]
+    assert store.quarantined() == [], "what came again is old"
+
+
 def test_row_pitches_make_another_problem(store: Store) -> None:
     store.add_trial(DEVICE, GemmProblem(m=64, n=32, k=16, lda=64), TRIAL, PROVENANCE)
     assert store.trials(DEVICE.slug, "gemm", PROBLEM) == []
@@ -887,11 +897,11 @@ def test_a_snapshot_lies_in_a_read_only_folder(public: Path) -> None:
     assert as_another_user(path, "ro") == "['adreno-730'] 0"
 
 
-def test_nothing_is_written_through_a_store_opened_for_reading(path: Path) -> None:
-    filled(path).close()
-    with Store.open(path, read_only=True) as store:
+def test_nothing_is_written_through_a_store_opened_for_reading(place: str) -> None:
+    filled(place).close()
+    with Store.open(place, read_only=True) as store:
         assert len(store.best()) == 1
-        with pytest.raises(ReadOnlyDatabaseError, match=r"store\.sqlite is not writable"):
+        with pytest.raises(ReadOnlyDatabaseError, match=r"is not writable"):
             store.record_winner(winner())
 
 

@@ -19,8 +19,9 @@ def insert_once(session: Session, row: Base, *unique: str) -> bool:
     values = {column.name: getattr(row, column.name) for column in table.columns if not column.primary_key}
     # The two databases have the same clause, each by a function of its own.
     insert: Any = sqlite.insert if session.get_bind().dialect.name == "sqlite" else postgresql.insert
-    result: Any = session.execute(insert(table).values(values).on_conflict_do_nothing(index_elements=unique))
-    return bool(result.rowcount)
+    statement = insert(table).values(values).on_conflict_do_nothing(index_elements=unique).inline()
+    result: Any = session.execute(statement, execution_options={"preserve_rowcount": True})
+    return bool(result.rowcount == 1)
 
 
 def device_id(session: Session, device: Device, *, is_seen_here: bool) -> int:

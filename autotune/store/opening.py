@@ -35,11 +35,8 @@ _CONNECTING = {
 }
 """Of libpq, seconds but for the last one's milliseconds; what the URL says holds over them."""
 
-_SESSION = f"""
-    SET lock_timeout = '{BUSY_TIMEOUT_S:.0f}s';
-    SET idle_in_transaction_session_timeout = '{BUSY_TIMEOUT_S:.0f}s';
-"""
-"""The second lets go of what a client held that is gone without a word."""
+IDLE_LIMIT_S = 30.0
+"""After so long in the middle of a transaction the server lets go of what a client held that is gone without a word."""
 
 _SECRETS = ("password", "sslpassword")
 
@@ -109,7 +106,8 @@ def server_engine(target: Target) -> Engine:
 
 def _set_up_session(connection: DBAPIConnection, _: object) -> None:
     cursor = connection.cursor()
-    cursor.execute(_SESSION)
+    limits = {"lock_timeout": BUSY_TIMEOUT_S, "idle_in_transaction_session_timeout": IDLE_LIMIT_S}
+    cursor.execute("; ".join(f"SET {name} = '{1000 * limit_s:.0f}ms'" for name, limit_s in limits.items()))
     cursor.close()
     connection.commit()
 
