@@ -154,9 +154,10 @@ def test_a_server_that_stays_away_is_an_error_and_all_is_well_once_it_is_back(
     try:
         with pytest.raises(DatabaseAwayError, match=r"has been away for [1-9]\d* s"):
             add(store)
-        with monkeypatch.context() as patch, pytest.raises(DatabaseAwayError):
+        with monkeypatch.context() as patch:
             patch.setattr(time, "sleep", lambda _: pytest.fail("its patience is used up"))
-            add(store)
+            with pytest.raises(DatabaseAwayError):
+                add(store)
     finally:
         postgresql_server.start()
     add(store)
