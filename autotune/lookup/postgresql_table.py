@@ -53,7 +53,10 @@ class Server:
                 connection.isolation_level = psycopg.IsolationLevel.REPEATABLE_READ
 
                 def ask(query: str, *parameters: str) -> list[tuple[Any, ...]]:
-                    return connection.execute(query.replace("?", "%s").encode(), parameters).fetchall()
+                    rows: list[tuple[Any, ...]] = connection.execute(
+                        query.replace("?", "%s").encode(), parameters
+                    ).fetchall()
+                    return rows
 
                 yield ask
         except psycopg.Error as error:
