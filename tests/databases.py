@@ -189,7 +189,7 @@ class Cut:
         comes_from_server = source.getpeername() == str(self._server.folder / ".s.PGSQL.5432")
         with contextlib.suppress(OSError):
             while data := source.recv(65536):
-                if not comes_from_server and b"COMMIT" in data and self.swallows:
+                if not comes_from_server and b"COMMIT\0" in data and self.swallows:
                     is_committing.set()
                 if comes_from_server and is_committing.is_set():
                     self.swallows -= 1
