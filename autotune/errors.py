@@ -13,7 +13,8 @@
     ├── StoreError                  the database cannot be used as asked
     │   ├── NotADatabaseError
     │   ├── NewerSchemaError
-    │   └── ReadOnlyDatabaseError
+    │   ├── ReadOnlyDatabaseError
+    │   └── DatabaseAwayError       the server does not answer
     └── TableError                  a tuning table that cannot be read or trusted
 """
 
@@ -84,6 +85,10 @@ class NewerSchemaError(StoreError):
 
 class ReadOnlyDatabaseError(StoreError):
     """The database can be read, but not written."""
+
+
+class DatabaseAwayError(StoreError):
+    """The database server cannot be reached, or went away and did not come back in time."""
 
 
 class TableError(AutotuneError):

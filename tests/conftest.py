@@ -1,11 +1,13 @@
 """Fixtures shared by all tests."""
 
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
 from autotune.device.discovery import discover
 from autotune.family import Device
+from databases import Server, missing
 
 
 @pytest.fixture(scope="session")
@@ -15,6 +17,30 @@ def pocl() -> Device:
         if "pocl" in device.version.lower():
             return device
     pytest.skip('no PoCL here: pip install "autotune[pocl]"')
+
+
+@pytest.fixture(scope="session")
+def postgresql_server() -> Iterator[Server]:
+    """One for all tests of a process; those that stop it start it again."""
+    if reason := missing():
+        pytest.skip(reason)
+    with Server() as server:
+        yield server
+
+
+@pytest.fixture
+def postgresql(postgresql_server: Server) -> str:
+    """The URL of an empty database, in effect: a schema of its own."""
+    postgresql_server.execute("DROP SCHEMA IF EXISTS here CASCADE; CREATE SCHEMA here")
+    return postgresql_server.url("here")
+
+
+@pytest.fixture(params=["sqlite", "postgresql"])
+def place(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    """Where a database may be, as `--db` takes it; there is nothing yet. Tests that ask for it run on both kinds."""
+    if request.param == "sqlite":
+        return str(tmp_path / "store.sqlite")
+    return str(request.getfixturevalue("postgresql"))
 
 
 @pytest.fixture(autouse=True, scope="session")

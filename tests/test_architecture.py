@@ -54,6 +54,7 @@ OWNERS = {
     "pynvml": {"device"},
     "sqlalchemy": {"store"},
     "alembic": {"store"},
+    "psycopg": {"lookup"},  # the store reaches it through SQLAlchemy
     "optuna": {"sampler", "search"},
     "rich": {"display"},
     "numpy": {

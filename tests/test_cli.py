@@ -247,7 +247,6 @@ REDUCE = ("run", "--device", "adreno", "--family", "reduce")
         (("lookup", "--device", "adreno"), "required: SHAPE"),
         (("lookup", "--device", "adreno", "--family", "reduce", "1", "2", "3"), "'1,2,3' is not a shape (write BATCH"),
         (("lookup", "--device", "a", "1", "2", "3", "--db", "x", "--table", "y"), "not allowed with"),
-        (("lookup", "--device", "a", "1", "2", "3", "--db", "postgresql://h/d"), "lookup reads files (autotune export"),
         (("export", "--format", "xml"), "invalid choice: 'xml'"),
         (("export", "--format", "sqlite"), "a SQLite table is a file (--output FILE)"),
         (("export", "--format", "sqlite", "--output", "x", "--family", "gemm"), "holds every kernel family (leave out"),

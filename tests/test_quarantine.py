@@ -1,11 +1,9 @@
 """Trials in flight and the quarantine: what is held, what it becomes, who may take it, and what is then not run."""
 
-import contextlib
 import dataclasses
 import json
 import os
 import signal
-import sqlite3
 import subprocess
 import sys
 import threading
@@ -24,6 +22,7 @@ from autotune.store import Fate, Owner, Store, new_owner
 from autotune.store.owner import fate
 from autotune.testing import INVENTED_PROCESSOR, FakeWorker, Silence
 from autotune.trial import Job, Provenance, Request, Trial, TrialState
+from databases import change, make_older
 
 DEVICE = INVENTED_PROCESSOR
 PROBLEM = GemmProblem(m=96, n=96, k=96)
@@ -60,33 +59,35 @@ def held(store: Store) -> list[Configuration]:
 
 
 @pytest.fixture
-def path(tmp_path: Path) -> Path:
-    return tmp_path / "tuning.sqlite"
+def store(tmp_path: Path) -> Iterator[Store]:
+    with Store.open(tmp_path / "tuning.sqlite") as opened:
+        yield opened
 
 
 @pytest.fixture
-def store(path: Path) -> Iterator[Store]:
-    with Store.open(path) as opened:
+def any_store(place: str) -> Iterator[Store]:
+    """For what hangs on the kind of database."""
+    with Store.open(place) as opened:
         yield opened
 
 
 # In flight
 
 
-def test_a_trial_is_in_flight_on_the_disk_while_it_is_measured_and_not_after(store: Store, path: Path) -> None:
+def test_a_trial_is_in_flight_on_the_disk_while_it_is_measured_and_not_after(any_store: Store, place: str) -> None:
     seen: list[tuple[Configuration, list[Configuration]]] = []
 
     def look(job: Job) -> float:
-        with Store.open(path, read_only=True) as reader:
+        with Store.open(place, read_only=True) as reader:
             flights = reader.in_flight(DEVICE.slug, DEVICE.driver)
         assert [flight.fate for flight in flights] == [Fate.ALIVE]
         seen.append((job.configuration, [flight.configuration for flight in flights]))
         return invented_time(job)
 
-    search(store, FakeWorker(look), trials=4)
+    search(any_store, FakeWorker(look), trials=4)
     assert len(seen) > 4, "the finals count too"
     assert all(flights == [configuration] for configuration, flights in seen)
-    assert store.in_flight() == [] and held(store) == []
+    assert any_store.in_flight() == [] and held(any_store) == []
 
 
 @pytest.mark.parametrize("error", [KeyboardInterrupt(), SystemExit(), WorkerError("gone"), RuntimeError("a mistake")])
@@ -102,7 +103,7 @@ def test_a_run_that_ends_in_order_leaves_nothing_in_flight_and_blames_nothing(
 
 
 def test_a_trial_that_cannot_be_stored_is_named_and_ends_the_run(
-    store: Store, path: Path, monkeypatch: pytest.MonkeyPatch
+    any_store: Store, place: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("autotune.store.failures.PATIENCE_S", 0.2)
     measured: list[Configuration] = []
@@ -110,16 +111,15 @@ def test_a_trial_that_cannot_be_stored_is_named_and_ends_the_run(
     def spoil(job: Job) -> float:
         measured.append(job.configuration)
         if len(measured) == 4:
-            with contextlib.closing(sqlite3.connect(path)) as other:
-                other.execute("CREATE TRIGGER full BEFORE INSERT ON trials BEGIN SELECT RAISE(ABORT, 'spoilt'); END")
-                other.commit()
+            change(place, "ALTER TABLE trials RENAME TO spoilt")
         return invented_time(job)
 
-    with pytest.raises(StoreError, match=r"spoilt; a trial is not stored: .*complete, \d+ ns") as caught:
-        search(store, FakeWorker(spoil))
+    with pytest.raises(StoreError, match=r"trials.*; a trial is not stored: .*complete, \d+ ns") as caught:
+        search(any_store, FakeWorker(spoil))
     assert str(measured[3]) in str(caught.value)
-    assert [s.trial.configuration for s in store.trials(DEVICE.slug, "gemm")] == measured[:3]
-    assert store.in_flight() == []
+    change(place, "ALTER TABLE spoilt RENAME TO trials")
+    assert [s.trial.configuration for s in any_store.trials(DEVICE.slug, "gemm")] == measured[:3]
+    assert any_store.in_flight() == []
 
 
 KILLED = """
@@ -139,12 +139,12 @@ with Store.open(sys.argv[1]) as store:
 
 @pytest.mark.skipif(sys.platform == "win32", reason="POSIX signals")
 @pytest.mark.parametrize("at", [1, 5])
-def test_what_was_in_flight_when_the_run_was_killed_is_quarantined_and_nothing_else(path: Path, at: int) -> None:
-    command = [sys.executable, "-c", KILLED, str(path), str(Path(__file__).parent), str(at)]
+def test_what_was_in_flight_when_the_run_was_killed_is_quarantined_and_nothing_else(place: str, at: int) -> None:
+    command = [sys.executable, "-c", KILLED, place, str(Path(__file__).parent), str(at)]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
     assert process.stdout
     keys = [process.stdout.readline().strip() for _ in range(at)]
-    with Store.open(path) as store:
+    with Store.open(place) as store:
         assert [flight.fate for flight in store.in_flight()] == [Fate.ALIVE]
         assert store.quarantine_lost() == [], "it is another's, and runs"
         process.send_signal(signal.SIGKILL)
@@ -194,27 +194,25 @@ def test_without_proc_the_start_of_a_process_is_asked_from_ps(monkeypatch: pytes
 
 
 def test_what_is_in_flight_on_another_machine_is_left_alone_and_quarantined_in_the_end(
-    store: Store, path: Path
+    any_store: Store, place: str
 ) -> None:
-    store.begin_trial(DEVICE, PROBLEM, DEFAULT, dataclasses.replace(new_owner(), host="elsewhere"))
+    any_store.begin_trial(DEVICE, PROBLEM, DEFAULT, dataclasses.replace(new_owner(), host="elsewhere"))
     worker = FakeWorker(invented_time)
-    assert search(store, worker).winner is not None
+    assert search(any_store, worker).winner is not None
     assert DEFAULT not in worker.measured
-    assert held(store) == []
-    with contextlib.closing(sqlite3.connect(path)) as other:
-        other.execute(f"UPDATE in_flight SET since = '{LONG_AGO}'")
-        other.commit()
-    assert [q.configuration for q in store.quarantine_lost()] == [DEFAULT]
-    assert store.in_flight() == []
+    assert held(any_store) == []
+    change(place, f"UPDATE in_flight SET since = '{LONG_AGO}'")
+    assert [q.configuration for q in any_store.quarantine_lost()] == [DEFAULT]
+    assert any_store.in_flight() == []
 
 
-def test_two_tuners_on_one_database_leave_each_others_trials_alone(path: Path) -> None:
-    Store.open(path).close()
+def test_two_tuners_on_one_database_leave_each_others_trials_alone(place: str) -> None:
+    Store.open(place).close()
     measured: list[Configuration] = []
 
     def one() -> None:
         worker = FakeWorker(invented_time)
-        with Store.open(path) as store:
+        with Store.open(place) as store:
             search(store, worker, trials=12)
         measured.extend(worker.measured)
 
@@ -223,18 +221,19 @@ def test_two_tuners_on_one_database_leave_each_others_trials_alone(path: Path) -
         thread.start()
     for thread in threads:
         thread.join()
-    with Store.open(path) as store:
+    with Store.open(place) as store:
         assert held(store) == [] and store.in_flight() == []
         assert len(store.trials(DEVICE.slug, "gemm")) == len(measured) > 24
 
 
-def test_a_trial_that_ends_after_all_takes_its_configuration_out_of_quarantine(store: Store) -> None:
+def test_a_trial_that_ends_after_all_takes_its_configuration_out_of_quarantine(any_store: Store) -> None:
     owner = dead_owner()
-    store.begin_trial(DEVICE, PROBLEM, DEFAULT, owner)
-    store.quarantine_lost()
-    assert held(store) == [DEFAULT]
-    store.add_trial(DEVICE, PROBLEM, Trial(configuration=DEFAULT, state=TrialState.INVALID), PROVENANCE, owner=owner)
-    assert held(store) == []
+    any_store.begin_trial(DEVICE, PROBLEM, DEFAULT, owner)
+    any_store.quarantine_lost()
+    assert held(any_store) == [DEFAULT]
+    ended = Trial(configuration=DEFAULT, state=TrialState.INVALID)
+    any_store.add_trial(DEVICE, PROBLEM, ended, PROVENANCE, owner=owner)
+    assert held(any_store) == []
 
 
 # What is not run
@@ -252,9 +251,9 @@ def test_what_crashed_or_hung_is_not_run_again_even_after_its_template_changed(s
 
 
 @pytest.mark.parametrize("state", [TrialState.WRONG_RESULT, TrialState.COMPILE_FAILED, TrialState.LAUNCH_FAILED])
-def test_what_failed_without_harm_is_not_quarantined(store: Store, state: TrialState) -> None:
-    store.add_trial(DEVICE, PROBLEM, Trial(configuration=DEFAULT, state=state), PROVENANCE)
-    assert held(store) == []
+def test_what_failed_without_harm_is_not_quarantined(any_store: Store, state: TrialState) -> None:
+    any_store.add_trial(DEVICE, PROBLEM, Trial(configuration=DEFAULT, state=state), PROVENANCE)
+    assert held(any_store) == []
 
 
 def test_neither_default_nor_baseline_nor_best_nor_proposals_are_run_when_quarantined(store: Store) -> None:
@@ -332,40 +331,33 @@ def test_a_run_that_retries_begins_with_the_quarantined_and_keeps_what_fails_aga
     assert search(store, FakeWorker(invented_time), trials=1).failures == {}
 
 
-def test_crashes_of_before_there_was_a_quarantine_are_in_it(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from alembic import command
-
-    upgrade = command.upgrade
-    with monkeypatch.context() as older:
-        older.setattr(command, "upgrade", lambda config, _: upgrade(config, "0002"))
-        Store.open(path).close()
-    with contextlib.closing(sqlite3.connect(path)) as other:
-        limits = json.dumps(DEVICE.limits.to_dict())
-        other.execute("INSERT INTO devices VALUES (1, 'f', 's', '', '', 'cpu', '', '', '', '', '1.0', ?)", (limits,))
-        other.execute("INSERT INTO problems VALUES (1, 'gemm', ?, '', 1, 1, 1, 1.0)", (PROBLEM.key,))
-        for state in ("crashed", "timed out", "wrong result"):
-            other.execute(
-                "INSERT INTO trials (device_id, problem_id, purpose, configuration, algorithm, state, message, seed,"
-                " driver, template_hash, space_version, tool_version, measured_at)"
-                " VALUES (1, 1, 'search', ?, '', ?, 'x', 0, '1.0', '', 1, '', '')",
-                (DEFAULT.key, state),
-            )
-        other.commit()
-    with Store.open(path) as store:
+def test_crashes_of_before_there_was_a_quarantine_are_in_it(place: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    make_older(place, "0002", monkeypatch)
+    limits = json.dumps(DEVICE.limits.to_dict())
+    change(place, f"INSERT INTO devices VALUES (1, 'f', 's', '', '', 'cpu', '', '', '', '', '1.0', '{limits}')")
+    change(place, f"INSERT INTO problems VALUES (1, 'gemm', '{PROBLEM.key}', '', 1, 1, 1, 1.0)")
+    for state in ("crashed", "timed out", "wrong result"):
+        change(
+            place,
+            "INSERT INTO trials (device_id, problem_id, purpose, configuration, algorithm, state, message, seed,"
+            " driver, template_hash, space_version, tool_version, measured_at)"
+            f" VALUES (1, 1, 'search', '{DEFAULT.key}', '', '{state}', 'x', 0, '1.0', '', 1, '', '')",
+        )
+    with Store.open(place) as store:
         assert [(q.configuration, q.reason) for q in store.quarantined("s", "1.0")] == [(DEFAULT, "timed out")]
 
 
-def test_a_snapshot_takes_the_quarantine_along_and_nothing_in_flight(store: Store, tmp_path: Path) -> None:
-    lose(store, DEFAULT)
-    lose(store, DEFAULT, device=dataclasses.replace(DEVICE, slug="another"))
-    store.begin_trial(DEVICE, PROBLEM, OTHER, new_owner())
+def test_a_snapshot_takes_the_quarantine_along_and_nothing_in_flight(any_store: Store, tmp_path: Path) -> None:
+    lose(any_store, DEFAULT)
+    lose(any_store, DEFAULT, device=dataclasses.replace(DEVICE, slug="another"))
+    any_store.begin_trial(DEVICE, PROBLEM, OTHER, new_owner())
     for slug, expected in ((None, 2), (DEVICE.slug, 1)):
         copy = tmp_path / f"{slug}.sqlite"
-        store.snapshot(copy, slug)
+        any_store.snapshot(copy, slug)
         with Store.open(copy) as other:
             assert len(other.quarantined()) == expected
             assert other.in_flight() == []
-    assert len(store.in_flight()) == 1
+    assert len(any_store.in_flight()) == 1
 
 
 # Time limits

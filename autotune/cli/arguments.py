@@ -97,7 +97,9 @@ def _add_shapes(parser: argparse.ArgumentParser) -> None:
 
 def _add_database(parser: Any) -> None:
     parser.add_argument(
-        "--db", metavar="X", help="SQLite file or SQLAlchemy URL; by default a file in the user's data folder"
+        "--db",
+        metavar="X",
+        help="SQLite file, or postgresql://user@host/database; by default a file in the user's data folder",
     )
 
 

@@ -3,12 +3,10 @@
 import argparse
 import re
 import sys
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from autotune.cli.devices import named_device
 from autotune.cli.output import plain_calibration, plain_request, plain_tuned, print_json
-from autotune.errors import UsageError
 from autotune.family import find_family
 from autotune.lookup.predictor import FAVOURS
 
@@ -61,7 +59,7 @@ def presets_command(options: argparse.Namespace) -> int:
 
 
 def lookup_command(options: argparse.Namespace) -> int:
-    source = options.table or _database_file(options.db)
+    source = options.table or options.db
     from autotune.lookup import TuningTable
 
     words = re.findall(r"[^\s,]+", " ".join(options.shape))
@@ -101,17 +99,6 @@ def _expectations(table: "TuningTable", tuned: "Tuned") -> list[tuple[str, str]]
             parts = f"median {reach.median:.0%}, 10th percentile {reach.low:.0%}, worst {reach.worst:.0%}"
             facts.append((f"  {name}", parts))
     return facts
-
-
-def _database_file(database: str | None) -> Path | None:
-    """The SQLite file that --db names, None for the user's own. Raises UsageError for a database server."""
-    if database is None:
-        return None
-    if database.startswith("sqlite:///"):
-        return Path(database.removeprefix("sqlite:///"))
-    if "://" in database:
-        raise UsageError("lookup reads files", hint="autotune export --format json, then lookup --table FILE")
-    return Path(database)
 
 
 def import_command(options: argparse.Namespace) -> int:

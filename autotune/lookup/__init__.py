@@ -1,8 +1,8 @@
 """Which configuration to use, at run time: `TuningTable.find`. Standard library only, and quick to load.
 
-A table is read from the user's database over the tables that ship, from an SQLite file, or from an exported JSON
-table. Of a large database only what is asked for is read. Nothing is written but the log of misses, and that by the
-user's own table alone.
+A table is read from the user's database over the tables that ship, from an SQLite file, from an exported JSON table,
+or, with the extra `postgres`, from a PostgreSQL server. Of a large database only what is asked for is read. Nothing is
+written but the log of misses, and that by the user's own table alone.
 
 `answer.py` says what is found, `chain.py` by which steps, `contents.py` where data come from, `predictor.py` how
 sizes are answered that nobody measured.
@@ -49,7 +49,7 @@ class TuningTable:
 
     @classmethod
     def open(cls, path: "str | Path | None" = None, *, log_misses: bool = True) -> Self:
-        """A database or a JSON table; without a path the user's own database, where there is one, over what ships.
+        """A database, by its path or URL, or a JSON table; without a path the user's own database over what ships.
 
         Sizes that the user's own table lacks are noted for `autotune run --misses`, unless `log_misses` is False;
         a table that is named notes nothing. Raises TableError, NotADatabaseError, NewerSchemaError or StoreError.
@@ -57,6 +57,11 @@ class TuningTable:
         from pathlib import Path
 
         table = cls.__new__(cls)
+        if isinstance(path, str) and "://" in path:
+            contents, source = _read_url(path)
+            table._fill(contents, source, None)
+            table.place = source if path.startswith("sqlite:") else path
+            return table
         if path is not None:
             table._fill(_read(Path(path), may_be_missing=False), str(path), None)
             return table
@@ -78,6 +83,9 @@ class TuningTable:
         from autotune.lookup.chain import Chain
 
         self.source = source
+        """For people."""
+        self.place = source
+        """What to open for the trials behind the table; may hold a password."""
         self._contents = contents
         self._misses = misses
         self._chain = Chain(contents, source)
@@ -144,14 +152,31 @@ def _read(place: "Path", *, may_be_missing: bool) -> "Contents":
     except OSError as error:
         raise TableError(f"{place} cannot be read: {error.strerror}") from error
     if start.startswith(b"SQLite format 3\0"):
-        from autotune.lookup.sqlite_table import Database
+        from autotune.lookup.database import Database
+        from autotune.lookup.sqlite_table import File
 
-        return Database(place)
+        return Database(File(place))
     if start.lstrip(b"\xef\xbb\xbf \t\r\n").startswith(b"{"):
         return read_json(place)
     if not start and may_be_missing:
         return nothing
     raise NotADatabaseError(f"{place} is neither a database nor a JSON table", hint="name another file")
+
+
+def _read_url(url: str) -> "tuple[Contents, str]":
+    """With a name for people. Raises what opening raises."""
+    scheme, _, rest = url.partition("://")
+    if scheme == "sqlite":
+        from pathlib import Path
+
+        return _read(Path(rest.removeprefix("/")), may_be_missing=False), rest.removeprefix("/")
+    if not scheme.startswith("postgres"):
+        raise TableError(f"no table is found by {scheme[:40]}://", hint="name a file, or postgresql://user@host/database")
+    from autotune.lookup.database import Database
+    from autotune.lookup.postgresql_table import Server
+
+    server = Server(url)
+    return Database(server), str(server)
 
 
 def _plain_product(m: object, n: object, k: object) -> Problem:

@@ -3,15 +3,13 @@
 Nothing is written, and a table that is no database has none.
 """
 
-import sqlite3
 import statistics
-from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 
 from autotune.errors import AutotuneError
 from autotune.family import Configuration, Problem
-from autotune.lookup.sqlite_table import connect, plain
+from autotune.lookup.database import Source, plain
 
 _TRIALS = """
     SELECT trials.configuration, trials.time_ns, trials.prepare_ns
@@ -30,20 +28,19 @@ class Timed:
     prepare_ns: float
 
 
-def read_trials(source: str | Path, device: str, problem: Problem) -> list[Timed]:
-    """Complete trials by configuration, of a device by its slug; empty where `source` is no database of ours."""
-    path = Path(source)
+def read_trials(place: str | Path, device: str, problem: Problem) -> list[Timed]:
+    """Complete trials by configuration, of a device by its slug; empty where `place` is no database of ours."""
     try:
-        with path.open("rb") as file:
-            if not file.read(16).startswith(b"SQLite format 3\0"):
-                return []
-        with closing(connect(path)) as connection:
-            rows = connection.execute(_TRIALS, (device, problem.family, problem.key)).fetchall()
-    except (OSError, AutotuneError, sqlite3.Error):
+        source = _source(place)
+        if source is None:
+            return []
+        with source.reading() as ask:
+            rows = ask(_TRIALS, device, problem.family, problem.key)
+    except (OSError, AutotuneError):
         return []
     times: dict[str, list[tuple[float, float]]] = {}
-    for row in rows:
-        times.setdefault(row["configuration"], []).append((row["time_ns"], row["prepare_ns"] or 0.0))
+    for configuration, time_ns, prepare_ns in rows:
+        times.setdefault(configuration, []).append((time_ns, prepare_ns or 0.0))
     return [
         Timed(
             configuration=Configuration.from_dict(plain(text)),
@@ -52,3 +49,16 @@ def read_trials(source: str | Path, device: str, problem: Problem) -> list[Timed
         )
         for text, found in times.items()
     ]
+
+
+def _source(place: str | Path) -> Source | None:
+    if isinstance(place, str) and "://" in place:
+        from autotune.lookup.postgresql_table import Server
+
+        return Server(place)
+    with Path(place).open("rb") as file:
+        if not file.read(16).startswith(b"SQLite format 3\0"):
+            return None
+    from autotune.lookup.sqlite_table import File
+
+    return File(Path(place))

@@ -84,7 +84,7 @@ def _ranked(
 
 def _best_packed(family: KernelFamily, table: TuningTable, device: Device, tuned: Tuned) -> Iterator[Choice]:
     """What was fastest but for packing B, where that is not the winner."""
-    trials = read_trials(table.source, device.slug, tuned.problem)
+    trials = read_trials(table.place, device.slug, tuned.problem)
     times = {
         family.complete(trial.configuration): _time_without_packing(family, tuned.problem, trial)
         for trial in trials

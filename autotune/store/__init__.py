@@ -5,6 +5,7 @@ only ever added, but for those of trials in flight and in quarantine, which come
 view that a person can query too. This file holds what the rest of the project calls; how it is done lies beside it.
 """
 
+import uuid
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -12,14 +13,13 @@ from types import TracebackType
 from typing import Self, TypeVar
 
 from sqlalchemy import Engine, func, select
-from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Session
 
 from autotune.errors import StoreError
 from autotune.family import Configuration, Device, Problem
-from autotune.store import quarantine
+from autotune.store import inserting, quarantine
 from autotune.store.connecting import open_for_reading, open_for_writing, open_server
-from autotune.store.failures import attempt
+from autotune.store.failures import Outage, attempt
 from autotune.store.models import (
     BEST,
     BuildRow,
@@ -27,9 +27,7 @@ from autotune.store.models import (
     ProblemRow,
     TrialRow,
     build_row,
-    device_row,
     plain_text,
-    problem_row,
     to_build,
     to_device,
     to_problem,
@@ -94,19 +92,27 @@ class ExampleBuild:
 class Store:
     """An open database. Every method is one transaction, and raises StoreError when the database fails."""
 
-    def __init__(self, target: Target, engine: Engine) -> None:
+    def __init__(self, target: Target, engine: Engine, *, read_only: bool) -> None:
         """For `open` only."""
         self._target = target
         self._ids: dict[tuple[Device, Problem], tuple[int, int]] = {}
-        self._reading = engine
-        # Taking the write lock at once: a transaction that reads first may find it cannot write any more.
-        self._writing = engine.execution_options(**{BEGIN: "BEGIN IMMEDIATE"})
+        self._outage = None if target.path else Outage()
+        self._reading = self._writing = engine
+        if target.path:
+            # Taking the write lock at once: a transaction that reads first may find it cannot write any more.
+            self._writing = engine.execution_options(**{BEGIN: "BEGIN IMMEDIATE"})
+            return
+        # All that one method reads is of one moment, as it is with SQLite.
+        self._reading = engine.execution_options(isolation_level="REPEATABLE READ", postgresql_readonly=True)
+        if read_only:
+            self._writing = self._reading
 
     @classmethod
     def open(cls, target: str | Path | None = None, *, read_only: bool = False) -> Self:
         """Open a file or a URL, or the user's own database for None; made or migrated unless `read_only`.
 
-        Raises NotADatabaseError, NewerSchemaError, ReadOnlyDatabaseError, or StoreError for anything else.
+        A server that does not answer now is an error; one that goes away later is waited for, AWAY_PATIENCE_S.
+        Raises NotADatabaseError, NewerSchemaError, ReadOnlyDatabaseError, DatabaseAwayError, or StoreError.
         """
         place = parse_target(target)
         if place.path is None:
@@ -115,7 +121,7 @@ class Store:
             engine = open_for_reading(place.path)
         else:
             engine = open_for_writing(place.path)
-        return cls(place, engine)
+        return cls(place, engine, read_only=read_only)
 
     @property
     def location(self) -> str:
@@ -124,7 +130,7 @@ class Store:
 
     def add_device(self, device: Device) -> None:
         """Make a device known; its limits are brought up to date when it already is."""
-        self._write(lambda session: _device_id(session, device, is_seen_here=True))
+        self._write(lambda session: inserting.device_id(session, device, is_seen_here=True))
 
     def begin_trial(
         self,
@@ -157,16 +163,23 @@ class Store:
         purpose: str = "search",
         owner: Owner | None = None,
         next_in_flight: Configuration | None = None,
+        *,
+        identity: str = "",
     ) -> None:
         """Add a trial to the ledger. `purpose` is `search` or `final`; with its owner, it is in flight no more.
 
         Then that of `next_in_flight` is, as by `begin_trial`: one wait for the disk does for both. What crashed or
         timed out is quarantined; what ended otherwise is in quarantine no more. Waits a while for space on the disk.
+        A trial that comes a second time with the `identity` of before (32 characters at most) is there already;
+        without one, each call is another trial, however often it is tried.
         """
         device_id, problem_id = self._ids_of(device, problem)
+        identity = identity or uuid.uuid4().hex
 
         def add(session: Session) -> None:
-            session.add(trial_row(trial, provenance, purpose, device_id, problem_id))
+            row = trial_row(trial, provenance, purpose, device_id, problem_id, identity)
+            if not inserting.insert_once(session, row, "identity"):
+                return
             quarantine.end(session, device_id, problem_id, trial, owner)
             if next_in_flight and owner:
                 quarantine.begin(session, device_id, problem_id, next_in_flight, owner)
@@ -229,8 +242,8 @@ class Store:
         """Add builds to the ledger, all or none."""
 
         def add(session: Session) -> None:
-            device_id = _device_id(session, device, is_seen_here=True)
-            problem_ids = {problem: _problem_id(session, problem) for problem in {b.problem for b in builds}}
+            device_id = inserting.device_id(session, device, is_seen_here=True)
+            problem_ids = {problem: inserting.problem_id(session, problem) for problem in {b.problem for b in builds}}
             session.add_all(
                 build_row(b.build, b.configuration, b.provenance, device_id, problem_ids[b.problem]) for b in builds
             )
@@ -253,7 +266,7 @@ class Store:
 
         def add(session: Session) -> None:
             _require_device(session, winner.device)
-            session.add(winner_row(winner, _problem_id(session, winner.problem)))
+            session.add(winner_row(winner, inserting.problem_id(session, winner.problem)))
 
         self._write(add)
 
@@ -282,7 +295,7 @@ class Store:
 
         def add(session: Session) -> tuple[int, int]:
             for device in devices:
-                _device_id(session, device, is_seen_here=False)
+                inserting.device_id(session, device, is_seen_here=False)
             known = set(session.scalars(select(DeviceRow.slug)))
             best = session.execute(select(BEST))
             standing = {(row.device, row.family, row.spec): _merit(row.samples, row.time_ns) for row in best}
@@ -295,7 +308,8 @@ class Store:
                 if subject in standing and merit >= standing[subject]:
                     continue
                 standing[subject] = merit
-                session.add(winner_row(replace(winner, source="imported"), _problem_id(session, winner.problem)))
+                problem_id = inserting.problem_id(session, winner.problem)
+                session.add(winner_row(replace(winner, source="imported"), problem_id))
                 added += 1
             return added, len(winners) - added
 
@@ -328,7 +342,10 @@ class Store:
         """Of the rows of both, made where there are none; once there, they stay."""
         if (device, problem) not in self._ids:
             self._ids[device, problem] = self._write(
-                lambda session: (_device_id(session, device, is_seen_here=True), _problem_id(session, problem)),
+                lambda session: (
+                    inserting.device_id(session, device, is_seen_here=True),
+                    inserting.problem_id(session, problem),
+                ),
                 waits_for_space=True,
             )
         return self._ids[device, problem]
@@ -346,36 +363,7 @@ class Store:
             with Session(engine) as session, session.begin():
                 return work(session)
 
-        return attempt(once, self.location, waits_for_space=waits_for_space)
-
-
-def _device_id(session: Session, device: Device, *, is_seen_here: bool) -> int:
-    row = device_row(device)
-    query = select(DeviceRow).where(DeviceRow.fingerprint == row.fingerprint)
-    found = session.scalars(query).one_or_none() or _add_unless_there(session, row)
-    found = found or session.scalars(query).one()
-    if is_seen_here and found.limits != row.limits:
-        found.limits = row.limits
-    return found.id
-
-
-def _problem_id(session: Session, problem: Problem) -> int:
-    query = select(ProblemRow).where(ProblemRow.family == problem.family, ProblemRow.spec == problem.key)
-    found = session.scalars(query).one_or_none() or _add_unless_there(session, problem_row(problem))
-    return (found or session.scalars(query).one()).id
-
-
-_Row = TypeVar("_Row", DeviceRow, ProblemRow)
-
-
-def _add_unless_there(session: Session, row: _Row) -> _Row | None:
-    """The row with its id, or None when another program added it meanwhile, as it can on a database server."""
-    try:
-        with session.begin_nested():
-            session.add(row)
-    except IntegrityError:
-        return None
-    return row
+        return attempt(once, self.location, waits_for_space=waits_for_space, outage=self._outage)
 
 
 def _require_device(session: Session, slug: str) -> None:

@@ -43,8 +43,12 @@ def open_server(target: Target, *, read_only: bool) -> Engine:
     engine = server_engine(target)
     if read_only:
         return _require_current(engine, str(target))
-    if read_schema(engine, str(target)) is not Schema.CURRENT:
-        migrate(engine, str(target))
+    try:
+        if read_schema(engine, str(target)) is not Schema.CURRENT:
+            migrate(engine, str(target))
+    except BaseException:
+        engine.dispose()
+        raise
     return engine
 
 

@@ -1,5 +1,7 @@
-"""What can go wrong with a database, told in one line; and patience with one that is in use by another program."""
+"""What can go wrong with a database, told in one line; patience with one that is in use or away."""
 
+import enum
+import logging
 import random
 import sqlite3
 import time
@@ -7,34 +9,84 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TypeVar
 
-from sqlalchemy.exc import DBAPIError, SQLAlchemyError
+from sqlalchemy.exc import DBAPIError, OperationalError, SQLAlchemyError
 
-from autotune.errors import NotADatabaseError, ReadOnlyDatabaseError, StoreError
+from autotune.errors import DatabaseAwayError, NotADatabaseError, ReadOnlyDatabaseError, StoreError
+
+_LOG = logging.getLogger(__name__)
 
 BUSY_TIMEOUT_S = 30.0
 """How long SQLite itself waits for a lock."""
 PATIENCE_S = 60.0
 """How long it is tried again in all: SQLite does not wait for every kind of lock, and its queue is not fair."""
+AWAY_PATIENCE_S = 300.0
+"""How long a server may be away, as while it is restarted or upgraded."""
 FIRST_PAUSE_S = 0.01
 LONGEST_PAUSE_S = 0.5
 
 _Result = TypeVar("_Result")
 
 
-def attempt(work: Callable[[], _Result], place: str, *, waits_for_space: bool = False) -> _Result:
+class Obstacle(enum.Enum):
+    """What may pass by itself."""
+
+    BUSY = "busy"
+    FULL = "full"
+    AWAY = "away"
+
+
+class Outage:
+    """Since when the server of one store is away. What is tried while it lasts shares its patience."""
+
+    def __init__(self) -> None:
+        self._since: float | None = None
+
+    def lasts_too_long(self, place: str, error: Exception) -> bool:
+        """Told at the first sign that the server is away, and at each one after it."""
+        if self._since is None:
+            self._since = time.monotonic()
+            _LOG.warning("%s is away (%s): waiting up to %.0f s", place, _first_line(error), AWAY_PATIENCE_S)
+        return self.seconds > AWAY_PATIENCE_S
+
+    def ends(self, place: str) -> None:
+        """The server has answered."""
+        if self._since is not None and self.seconds > 1.0:
+            _LOG.warning("%s is back after %.0f s", place, self.seconds)
+        self._since = None
+
+    @property
+    def seconds(self) -> float:
+        return time.monotonic() - self._since if self._since is not None else 0.0
+
+
+def attempt(
+    work: Callable[[], _Result], place: str, *, waits_for_space: bool = False, outage: Outage | None = None
+) -> _Result:
     """The result of `work`, tried again while another program holds `place`. Raises StoreError.
 
-    With `waits_for_space` also while the disk is full, which others may mend as they made it.
+    With `waits_for_space` also while the disk is full, which others may mend as they made it; with `outage` also
+    while the server is away. What was committed as the connection broke is then done twice: `work` must bear it.
     """
     deadline = time.monotonic() + PATIENCE_S
     pause = FIRST_PAUSE_S
     while True:
         try:
-            return work()
+            result = work()
+            if outage is not None:
+                outage.ends(place)
+            return result
         except (SQLAlchemyError, sqlite3.Error, OverflowError) as error:
-            may_pass = _is_busy(error) or (waits_for_space and _code(error) == sqlite3.SQLITE_FULL)
-            if not may_pass or time.monotonic() > deadline:
-                raise _translated(error, place) from error
+            match _obstacle(error):
+                case Obstacle.AWAY:
+                    is_over = outage is None or outage.lasts_too_long(place, error)
+                case Obstacle.BUSY:
+                    is_over = time.monotonic() > deadline
+                case Obstacle.FULL:
+                    is_over = not waits_for_space or time.monotonic() > deadline
+                case None:
+                    is_over = True
+            if is_over:
+                raise _translated(error, place, outage) from error
         # Uneven pauses keep two waiting programs from meeting again and again.
         time.sleep(pause * random.uniform(0.5, 1.0))  # noqa: S311 - no secret
         pause = min(2 * pause, LONGEST_PAUSE_S)
@@ -59,8 +111,32 @@ def not_writable(what: str, path: object) -> ReadOnlyDatabaseError:
     return ReadOnlyDatabaseError(f"the {what} {path} is not writable", hint=hint)
 
 
-def _is_busy(error: Exception) -> bool:
-    return _code(error) in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED, sqlite3.SQLITE_PROTOCOL)
+_BUSY = (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED, sqlite3.SQLITE_PROTOCOL)
+
+_BUSY_STATES = ("40001", "40P01", "55P03")
+"""PostgreSQL could not serialize, found a deadlock, or did not get a lock in time."""
+
+_AWAY_STATES = ("57P01", "57P02", "57P03", "57P05", "25P03", "53300")
+"""PostgreSQL is being stopped, crashed, starts up, ended an idle session or transaction, has too many clients."""
+
+
+def _obstacle(error: Exception) -> Obstacle | None:
+    """What may pass; None for an error that stays."""
+    code, state = _code(error), _state(error)
+    if code in _BUSY or state in _BUSY_STATES:
+        return Obstacle.BUSY
+    if code == sqlite3.SQLITE_FULL or state == "53100":
+        return Obstacle.FULL
+    return Obstacle.AWAY if _is_away(error, code, state) else None
+
+
+def _is_away(error: Exception, code: int, state: str) -> bool:
+    if state:
+        return state.startswith("08") or state in _AWAY_STATES
+    if isinstance(error, DBAPIError) and error.connection_invalidated:
+        return True
+    # What libpq itself found out has no SQLSTATE: that nobody answers, or that the connection broke.
+    return isinstance(error, OperationalError) and not code and not isinstance(error.orig, sqlite3.Error)
 
 
 def _code(error: Exception) -> int:
@@ -70,23 +146,36 @@ def _code(error: Exception) -> int:
     return code & 0xFF if isinstance(code, int) else 0
 
 
-def _translated(error: Exception, place: str) -> StoreError:
-    match _code(error):
-        case sqlite3.SQLITE_BUSY | sqlite3.SQLITE_LOCKED | sqlite3.SQLITE_PROTOCOL:
+def _state(error: Exception) -> str:
+    """PostgreSQL's SQLSTATE; empty when there is none."""
+    origin = error.orig if isinstance(error, DBAPIError) else error
+    return str(getattr(origin, "sqlstate", "") or getattr(origin, "pgcode", "") or "")
+
+
+def _translated(error: Exception, place: str, outage: Outage | None) -> StoreError:
+    match _code(error), _state(error):
+        case (sqlite3.SQLITE_BUSY | sqlite3.SQLITE_LOCKED | sqlite3.SQLITE_PROTOCOL, _):
             return StoreError(f"{place} is locked by another program", hint="end that program, then try again")
-        case sqlite3.SQLITE_READONLY | sqlite3.SQLITE_PERM:
+        case (_, "40001" | "40P01" | "55P03"):
+            return StoreError(f"{place} is locked by another program", hint="end that program, then try again")
+        case (sqlite3.SQLITE_READONLY | sqlite3.SQLITE_PERM, _) | (_, "25006"):
             return not_writable("database", place)
-        case sqlite3.SQLITE_FULL:
+        case (sqlite3.SQLITE_FULL, _) | (_, "53100"):
             return StoreError(f"no space is left to write {place}", hint="free some; what was stored before is safe")
-        case sqlite3.SQLITE_NOTADB:
+        case (sqlite3.SQLITE_NOTADB, _):
             return NotADatabaseError(f"{place} is not a database", hint="name another file")
-        case sqlite3.SQLITE_CORRUPT:
+        case (sqlite3.SQLITE_CORRUPT, _):
             hint = f"save what is left with: sqlite3 {place} .recover"
             return StoreError(f"the database {place} is damaged", hint=hint)
-        case sqlite3.SQLITE_CANTOPEN:
+        case (sqlite3.SQLITE_CANTOPEN, _):
             return StoreError(f"cannot open {place}", hint="see whether its folder exists and may be written")
-        case _:
-            return StoreError(f"the database {place} failed: {_first_line(error)}")
+    reason = _first_line(error)
+    if _obstacle(error) is not Obstacle.AWAY:
+        return StoreError(f"the database {place} failed: {reason}")
+    if outage is None:
+        return DatabaseAwayError(f"cannot reach {place}: {reason}", hint="see whether the server runs and lets you in")
+    hint = "start its server, then go on; what was stored before is safe"
+    return DatabaseAwayError(f"{place} has been away for {outage.seconds:.0f} s: {reason}", hint=hint)
 
 
 def _first_line(error: Exception) -> str:

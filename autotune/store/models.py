@@ -97,6 +97,7 @@ class TrialRow(_ProvenanceColumns, Base):
     __tablename__ = "trials"
     __table_args__ = (
         Index(None, "device_id", "problem_id"),
+        Index(None, "identity", unique=True),
         CheckConstraint("purpose IN ('search', 'final', 'sentinel')", name="purpose"),
     )
 
@@ -122,6 +123,8 @@ class TrialRow(_ProvenanceColumns, Base):
     launch_overhead_ns: Mapped[float | None]
     clock_mhz: Mapped[float | None]
     temperature_c: Mapped[float | None]
+    identity: Mapped[str | None] = mapped_column(String(32))
+    """Random, or given by who measured: what is stored again after a broken connection is there once. Null of old."""
 
 
 class BuildRow(_ProvenanceColumns, Base):
@@ -240,9 +243,12 @@ def to_problem(family: str, spec: str) -> Problem:
     return find_family(family).problem_type.from_dict(json.loads(spec))
 
 
-def trial_row(trial: Trial, provenance: Provenance, purpose: str, device_id: int, problem_id: int) -> TrialRow:
+def trial_row(
+    trial: Trial, provenance: Provenance, purpose: str, device_id: int, problem_id: int, identity: str
+) -> TrialRow:
     """A row without an id."""
     return TrialRow(
+        identity=identity,
         device_id=device_id,
         problem_id=problem_id,
         purpose=purpose,

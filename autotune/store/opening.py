@@ -8,9 +8,11 @@ import sqlite3
 import stat
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
-from sqlalchemy import Connection, Engine, create_engine, event
+from sqlalchemy import URL, Connection, Engine, create_engine, event
 from sqlalchemy.engine import make_url
+from sqlalchemy.engine.interfaces import DBAPIConnection
 from sqlalchemy.exc import ArgumentError, NoSuchModuleError
 from sqlalchemy.pool import NullPool, QueuePool
 
@@ -23,8 +25,20 @@ BEGIN = "autotune_begin"
 
 _HEADER = b"SQLite format 3\0"
 
-_PACKAGES = {"MySQLdb": "mysqlclient", "psycopg2": "psycopg2-binary", "pyodbc": "pyodbc"}
-"""Drivers whose package is not called as the module is."""
+_CONNECTING = {
+    "connect_timeout": 10,
+    # A connection that was cut, with nobody there to say so, is noticed within half a minute.
+    "keepalives_idle": 10,
+    "keepalives_interval": 5,
+    "keepalives_count": 3,
+    "tcp_user_timeout": 30_000,
+}
+"""Of libpq, seconds but for the last one's milliseconds; what the URL says holds over them."""
+
+IDLE_LIMIT_S = 30.0
+"""After so long in the middle of a transaction the server lets go of what a client held that is gone without a word."""
+
+_SECRETS = ("password", "sslpassword")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,8 +49,7 @@ class Target:
     url: str = ""
 
     def __str__(self) -> str:
-        # A URL may hold a password.
-        return str(self.path) if self.path else make_url(self.url).render_as_string(hide_password=True)
+        return str(self.path) if self.path else shown(make_url(self.url))
 
 
 def parse_target(target: str | Path | None) -> Target:
@@ -53,22 +66,50 @@ def parse_target(target: str | Path | None) -> Target:
         # The text is not shown: it may hold a password.
         hint = "write it as dialect://user:password@host/database"
         raise StoreError("the URL of the database cannot be understood", hint=hint) from error
+    if url.drivername in ("postgres", "postgresql"):
+        # SQLAlchemy's own choice would be a driver of before.
+        url = url.set(drivername="postgresql+psycopg")
+    if url.get_backend_name() == "postgresql":
+        return Target(url=url.render_as_string(hide_password=False))
     if url.get_backend_name() != "sqlite":
-        return Target(url=target)
+        hint = "name an SQLite file, or postgresql://user@host/database"
+        raise StoreError(f"no database of the kind {url.drivername[:40]!r} can be used", hint=hint)
     if not url.database or url.query or url.database.startswith(("file:", ":memory:")):
         raise StoreError(f"{target[:200]!r} does not name a plain file", hint="give the path of the file instead")
     return Target(path=Path(url.database))
 
 
+def shown(url: URL) -> str:
+    """The URL as people may see it: without passwords."""
+    told = {name: value for name, value in url.query.items() if name not in _SECRETS}
+    return url.set(drivername=url.get_backend_name(), query=told).render_as_string(hide_password=True)
+
+
 def server_engine(target: Target) -> Engine:
-    """An engine for a database server. Raises StoreError when its driver is not installed."""
+    """An engine for PostgreSQL. Raises StoreError when its driver is not installed."""
+    url = make_url(target.url)
+    options: dict[str, Any] = {}
+    if url.get_driver_name() == "psycopg":
+        connecting = {name: value for name, value in _CONNECTING.items() if name not in url.query}
+        # Statements kept by the server break when another program migrates, and behind some connection poolers.
+        options = {"connect_args": {**connecting, "prepare_threshold": None}, "use_native_hstore": False}
     try:
-        return create_engine(target.url, pool_pre_ping=True)
+        engine = create_engine(url, isolation_level="READ COMMITTED", **options)
     except NoSuchModuleError as error:
-        raise StoreError(f"no database is known by the scheme of {target}", hint="try postgresql://...") from error
+        raise StoreError(f"no driver is known by the scheme of {target}", hint="try postgresql://...") from error
     except ImportError as error:
-        hint = f"pip install {_PACKAGES.get(str(error.name), error.name)}"
+        hint = 'pip install "autotune[postgres]"' if error.name == "psycopg" else f"pip install {error.name}"
         raise StoreError(f"the driver for {target} is not installed", hint=hint) from error
+    event.listen(engine, "connect", _set_up_session)
+    return engine
+
+
+def _set_up_session(connection: DBAPIConnection, _: object) -> None:
+    cursor = connection.cursor()
+    limits = {"lock_timeout": BUSY_TIMEOUT_S, "idle_in_transaction_session_timeout": IDLE_LIMIT_S}
+    cursor.execute("; ".join(f"SET {name} = '{1000 * limit_s:.0f}ms'" for name, limit_s in limits.items()))
+    cursor.close()
+    connection.commit()
 
 
 def file_engine(path: Path, *, read_only: bool = False, foreign_keys: bool = True, pooled: bool = True) -> Engine:

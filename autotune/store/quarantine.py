@@ -122,18 +122,18 @@ class Quarantined:
 
 
 def begin(session: Session, device_id: int, problem_id: int, configuration: Configuration, owner: Owner) -> None:
-    """Mark as in flight."""
+    """Mark as in flight; once, however often this is done."""
+    subject = {"problem_id": problem_id, "configuration": configuration.key, "run": owner.run}
+    session.execute(delete(InFlightRow).filter_by(**subject))
     session.add(
         InFlightRow(
             device_id=device_id,
-            problem_id=problem_id,
-            configuration=configuration.key,
             algorithm=configuration.algorithm,
             since=_now(),
             host=plain_text(owner.host),
             process_id=owner.process_id,
             process_start=owner.process_start,
-            run=owner.run,
+            **subject,
         )
     )
 

@@ -1,0 +1,170 @@
+"""The contents of a database, whichever kind it is: SQL in, devices and entries out.
+
+`sqlite_table.py` and `postgresql_table.py` say how to ask. They are plain SQL of both, as the lookup must not wait for
+SQLAlchemy to load.
+"""
+
+import json
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from functools import partial
+from math import isfinite
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol
+
+from autotune.errors import ConfigurationError, NewerSchemaError, ProblemError, TableError
+from autotune.family import Configuration, Device, DeviceLimits, KernelFamily, family_names, find_family
+from autotune.lookup.answer import Entry
+from autotune.lookup.contents import Row, Shelf
+from autotune.lookup.predictor import Predictor
+from autotune.resources import schema_revisions
+
+if TYPE_CHECKING:
+    from autotune.lookup.predictor_text import UnreadPredictors
+
+_READ_AT_ONCE = 1000
+"""Decisions up to which all are read when a database is opened, so that what is broken shows there."""
+
+_DEVICE = ("slug", "vendor", "model", "family", "platform", "name", "version", "opencl_c_version", "driver", "limits")
+
+_DEVICES = f"""
+    SELECT {", ".join(_DEVICE)} FROM devices
+    ORDER BY slug, CASE
+        WHEN (SELECT count(*) FROM devices AS same WHERE same.slug = devices.slug) = 1 THEN 0
+        ELSE coalesce((SELECT max(trials.id) FROM trials WHERE trials.device_id = devices.id), 0)
+    END, id
+"""  # noqa: S608 - of constants
+"""Where one slug has several drivers, the one that measured last comes last."""
+
+_ENTRIES = "SELECT spec, configuration, time_ns FROM best_configurations WHERE device = ? AND family = ?"
+
+Ask = Callable[..., list[tuple[Any, ...]]]
+"""A query with ? for its parameters, then these; the rows."""
+
+
+class Source(Protocol):
+    """Where a database is, and how to ask it. As text: its name for people."""
+
+    @property
+    def path(self) -> Path | None:
+        """Of a file."""
+        ...
+
+    def reading(self) -> AbstractContextManager[Ask]:
+        """All questions in it see the same moment. Raises StoreError, NotADatabaseError."""
+        ...
+
+    def is_filled(self, ask: Ask) -> bool:
+        """Whether there is anything to read. Raises NotADatabaseError, NewerSchemaError."""
+        ...
+
+
+class Database:
+    """The contents of a database: the devices at once, what is measured on one when it is asked for.
+
+    Rows with families, sizes or configurations that this version does not know are left out: they serve another.
+    """
+
+    def __init__(self, source: Source) -> None:
+        """Raises NotADatabaseError, NewerSchemaError or StoreError for the source, TableError for a broken row."""
+        self._source = source
+        self._devices: dict[str, Device] = {}
+        self._shelves: dict[tuple[str, str], Shelf] = {}
+        self._predictors: UnreadPredictors | None = None
+        with source.reading() as ask:
+            if not source.is_filled(ask):
+                return
+            # Of two with one slug the last holds.
+            self._devices = {row[0]: _device(row, source) for row in ask(_DEVICES)}
+            if ask("SELECT count(*) FROM winners")[0][0] <= _READ_AT_ONCE:
+                self._read_all(ask)
+
+    def slugs(self) -> Sequence[str]:
+        return sorted(self._devices)
+
+    def device(self, slug: str) -> Device | None:
+        return self._devices.get(slug)
+
+    def shelf(self, slug: str, family: str) -> Shelf:
+        """Raises what opening raises."""
+        place = slug, family
+        if place not in self._shelves and slug in self._devices:
+            with self._source.reading() as ask:
+                self._shelves[place] = self._read(ask, slug, family)
+        return self._shelves.get(place) or Shelf()
+
+    def predictors(self, slug: str, family: str) -> list[Predictor]:
+        """From the file beside the database, where there is one; a server has none. Raises TableError."""
+        if self._source.path is None:
+            return []
+        if self._predictors is None:
+            from autotune.lookup.predictor_text import UnreadPredictors, predictors_file
+
+            self._predictors = UnreadPredictors(predictors_file(self._source.path))
+        return [p for p in self._predictors.of(slug) if p.example.family == family]
+
+    def _read_all(self, ask: Ask) -> None:
+        places = ask("SELECT DISTINCT device, family FROM best_configurations")
+        known = set(family_names())
+        for slug, family in places:
+            if family in known:
+                shelf = self._read(ask, slug, family)
+                self._shelves[slug, family] = Shelf(shelf.read_all())
+
+    def _read(self, ask: Ask, slug: str, family: str) -> Shelf:
+        rows: list[Any] = ask(_ENTRIES, slug, family)
+        reader = partial(_entry, self._source, slug, find_family(family))
+        return Shelf({row[0]: row for row in rows}, reader)
+
+
+def check_revision(source: Source, revision: object) -> None:
+    """Raises NewerSchemaError for a schema that this version does not know."""
+    known = schema_revisions()
+    if revision not in known:
+        raise NewerSchemaError(
+            f"{source} has schema {str(revision)[:20]}, this version of autotune knows {known[-1]} at most",
+            hint="upgrade autotune: pip install --upgrade autotune",
+        )
+
+
+def _device(row: Sequence[Any], source: Source) -> Device:
+    values = dict(zip(_DEVICE, row, strict=True))
+    with _row_of(source, "devices", str(values["slug"])):
+        limits = DeviceLimits.from_dict(json.loads(values.pop("limits")))
+        limits.constraint_values()
+        return Device(**values, limits=limits)
+
+
+def _entry(source: Source, slug: str, family: KernelFamily, row: Row) -> Entry | None:
+    """None for what this version does not know. Raises TableError for a broken row."""
+    with _row_of(source, "best_configurations", f"{slug}, {family.name}"):
+        problem, configuration, time_ns = plain(row[0]), plain(row[1]), _time(row[2])
+        try:
+            return Entry(
+                problem=family.problem_type.from_dict(problem),
+                configuration=family.complete(Configuration.from_dict(configuration)),
+                time_ns=time_ns,
+            )
+        except (ProblemError, ConfigurationError):
+            return None
+
+
+def plain(text: str) -> dict[str, Any]:
+    data = json.loads(text)
+    if not isinstance(data, dict):
+        raise TypeError("not a JSON object")
+    return data
+
+
+def _time(value: Any) -> float:
+    if not isinstance(value, float | int) or not isfinite(value) or value <= 0:
+        raise ValueError("time_ns is no time")
+    return float(value)
+
+
+@contextmanager
+def _row_of(source: Source, table: str, row: str) -> Iterator[None]:
+    try:
+        yield
+    except (ValueError, TypeError, AttributeError, RecursionError) as error:
+        raise TableError(f"{source}: a row of {table} ({row[:80]}) cannot be understood: {str(error)[:200]}") from error

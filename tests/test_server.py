@@ -1,0 +1,200 @@
+"""A database on a server: what leads there, who else is there, and what becomes of trials when it goes away."""
+
+import signal
+import sys
+import threading
+import time
+from collections.abc import Iterator
+
+import pytest
+
+from autotune.errors import DatabaseAwayError, NotADatabaseError, StoreError
+from autotune.family import Configuration
+from autotune.kernels.gemm import GemmProblem
+from autotune.search import Budget, tune
+from autotune.store import Store, failures, new_owner
+from autotune.store.opening import parse_target
+from autotune.testing import INVENTED_PROCESSOR, FakeWorker, Silence
+from autotune.trial import Job, Provenance, Request, Trial, TrialState
+from databases import Server, cut, rows
+
+DEVICE = INVENTED_PROCESSOR
+PROBLEM = GemmProblem(m=96, n=96, k=96)
+PROVENANCE = Provenance(
+    driver=DEVICE.driver, template_hash="0", space_version=1, tool_version="1", measured_at="2025-01-01T00:00:00Z"
+)
+TRIAL = Trial(configuration=Configuration.of("naive"), state=TrialState.INVALID)
+
+
+@pytest.fixture
+def store(postgresql: str) -> Iterator[Store]:
+    with Store.open(postgresql) as opened:
+        opened.add_device(DEVICE)
+        yield opened
+
+
+def add(store: Store, number: int = 0) -> None:
+    trial = Trial(configuration=Configuration.of("naive", number=number), state=TrialState.INVALID)
+    store.add_trial(DEVICE, PROBLEM, trial, PROVENANCE)
+
+
+def stored(store: Store) -> list[Configuration]:
+    return [s.trial.configuration for s in store.trials(DEVICE.slug, "gemm")]
+
+
+# What leads there
+
+
+@pytest.mark.parametrize("scheme", ["postgres", "postgresql", "postgresql+psycopg"])
+def test_schemes_that_mean_the_same(scheme: str) -> None:
+    target = parse_target(f"{scheme}://me:secret@host/db?sslmode=require&password=secret")
+    assert target.url == "postgresql+psycopg://me:secret@host/db?password=secret&sslmode=require"
+    assert str(target) == "postgresql://me:***@host/db?sslmode=require"
+
+
+def test_the_extra_is_named_where_the_driver_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "psycopg", None)
+    with pytest.raises(StoreError, match=r'is not installed \(pip install "autotune\[postgres\]"\)'):
+        Store.open("postgresql://me:secret@host/db")
+
+
+def test_a_server_that_does_not_answer_is_told_at_once(postgresql_server: Server) -> None:
+    elsewhere = postgresql_server.folder / "nobody listens here"
+    with pytest.raises(DatabaseAwayError, match="cannot reach postgresql://") as caught:
+        Store.open(postgresql_server.url(folder=elsewhere))
+    assert "\n" not in str(caught.value)
+
+
+# Who else is there
+
+
+def test_tables_of_other_programs_are_let_be(postgresql_server: Server, postgresql: str) -> None:
+    postgresql_server.execute("CREATE TABLE invoices (id INTEGER); INSERT INTO invoices VALUES (7)", "here")
+    with Store.open(postgresql) as store:
+        add(store)
+    assert rows(postgresql, "SELECT id FROM invoices") == [(7,)]
+
+
+@pytest.mark.parametrize(
+    "theirs",
+    ["CREATE TABLE trials (x INTEGER)", "CREATE TABLE alembic_version AS SELECT 'ab12cd34ef56' AS version_num"],
+)
+def test_tables_of_other_programs_that_are_named_alike_are_refused(
+    postgresql_server: Server, postgresql: str, theirs: str
+) -> None:
+    postgresql_server.execute(theirs, "here")
+    for read_only in (False, True):
+        with pytest.raises(NotADatabaseError):
+            Store.open(postgresql, read_only=read_only)
+    assert rows(postgresql, "SELECT count(*) FROM pg_tables WHERE schemaname = 'here'") == [(1,)]
+
+
+def test_a_short_lock_by_another_program_is_waited_for(
+    postgresql: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import psycopg
+
+    monkeypatch.setattr("autotune.store.opening.BUSY_TIMEOUT_S", 0.05)  # so that trying again is what helps
+    with Store.open(postgresql) as store, psycopg.connect(postgresql) as other:
+        other.execute("LOCK TABLE trials")
+        timer = threading.Timer(0.5, other.commit)
+        timer.start()
+        add(store)
+        timer.join()
+        monkeypatch.setattr(failures, "PATIENCE_S", 0.2)
+        other.execute("LOCK TABLE trials")
+        with pytest.raises(StoreError, match="locked by another program"):
+            add(store)
+
+
+def test_what_a_client_held_that_fell_silent_is_let_go(postgresql: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    Store.open(postgresql).close()
+    monkeypatch.setattr("autotune.store.opening.IDLE_LIMIT_S", 0.2)
+    with Store.open(postgresql) as store:
+        add(store)
+        with store._writing.connect() as silent:
+            silent.exec_driver_sql("LOCK TABLE trials")
+            add(store, 1)
+            silent.invalidate()
+        assert len(stored(store)) == 2
+
+
+# When it goes away
+
+
+def test_sessions_that_were_ended_are_made_anew(postgresql_server: Server, store: Store) -> None:
+    add(store)
+    others = "pid != pg_backend_pid() AND backend_type = 'client backend'"
+    assert postgresql_server.execute(f"SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE {others}")
+    add(store, 1)
+    assert len(stored(store)) == 2
+
+
+@pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGQUIT])
+def test_a_server_that_is_away_for_a_while_is_waited_for(
+    postgresql_server: Server, store: Store, how: signal.Signals, caplog: pytest.LogCaptureFixture
+) -> None:
+    add(store)
+    postgresql_server.stop(how)
+    timer = threading.Timer(1.5, postgresql_server.start)
+    timer.start()
+    add(store, 1)
+    timer.join()
+    assert [c.number("number") for c in stored(store)] == [0, 1]
+    told = [record.getMessage() for record in caplog.records]
+    assert len(told) == 2
+    assert "is away" in told[0] and "waiting up to 300 s" in told[0] and "is back after" in told[1]
+
+
+def test_a_server_that_stays_away_is_an_error_and_all_is_well_once_it_is_back(
+    postgresql_server: Server, store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(failures, "AWAY_PATIENCE_S", 1.0)
+    postgresql_server.stop()
+    try:
+        with pytest.raises(DatabaseAwayError, match=r"has been away for [1-9]\d* s"):
+            add(store)
+        with monkeypatch.context() as patch:
+            patch.setattr(time, "sleep", lambda _: pytest.fail("its patience is used up"))
+            with pytest.raises(DatabaseAwayError):
+                add(store)
+    finally:
+        postgresql_server.start()
+    add(store)
+    assert len(stored(store)) == 1
+
+
+def test_what_was_committed_as_the_connection_broke_is_there_once(postgresql_server: Server, store: Store) -> None:
+    owner = new_owner()
+    with cut(postgresql_server) as way, Store.open(postgresql_server.url("here", folder=way.folder)) as far:
+        way.swallows = 1
+        far.begin_trial(DEVICE, PROBLEM, TRIAL.configuration, owner)
+        assert way.swallows == 0
+        assert len(store.in_flight()) == 1
+        way.swallows = 3
+        far.add_trial(DEVICE, PROBLEM, TRIAL, PROVENANCE, owner=owner)
+        assert way.swallows == 0
+        assert stored(store) == [TRIAL.configuration]
+        assert store.in_flight() == []
+
+
+def test_a_search_goes_on_where_the_server_went_away(postgresql_server: Server, store: Store) -> None:
+    measured: list[Configuration] = []
+    timers: list[threading.Timer] = []
+
+    def outcome(job: Job) -> float:
+        measured.append(job.configuration)
+        if len(measured) in (3, 6):
+            postgresql_server.stop(signal.SIGQUIT)
+            timers.append(threading.Timer(1.0, postgresql_server.start))
+            timers[-1].start()
+        return 1e6 / (1 + len(job.configuration.key))
+
+    worker = FakeWorker(outcome)
+    [found] = tune(DEVICE, [Request(problem=PROBLEM)], store, Budget(trials=8), Silence(), worker=worker)
+    for timer in timers:
+        timer.join()
+    assert len(timers) == 2
+    assert found.winner is not None and found.winner.is_final
+    assert sorted(c.key for c in stored(store)) == sorted(c.key for c in measured)
+    assert store.in_flight() == [] and store.quarantined() == []
