@@ -70,7 +70,7 @@ class _Progress(ABC):
 
     def share_started(self, request: Request, total: "Total") -> None:
         self._current = state = self._states[request.problem]
-        gain = f"{percent_text(state.gain_left)} expected to be left to gain; " if state.gain_left is not None else ""
+        gain = f"{percent_text(state.gain_left)} left to gain; " if state.gain_left is not None else ""
         before, now = time_text(total.default_ns), time_text(total.best_ns)
         if self._titled != request.problem:
             self._titled = request.problem

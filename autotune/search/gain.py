@@ -8,6 +8,8 @@ where it said 3.4%, 0.5% where it said 0.8%, and nothing in 103 cases where it s
 import math
 from collections import deque
 
+FEWEST_TRIALS = 15
+"""Before so many, what the model expects of the next one says nothing."""
 EVERY_TRIALS = 5
 """Trials between two estimates."""
 LATEST = 3

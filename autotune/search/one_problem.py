@@ -14,7 +14,7 @@ from autotune.search.ahead import FAILURES, Ahead, Builds, Prepared
 from autotune.search.bench import Bench
 from autotune.search.contract import Limits, Listener, Outcome
 from autotune.search.finals import Finals
-from autotune.search.gain import GainLeft
+from autotune.search.gain import FEWEST_TRIALS, GainLeft
 from autotune.search.knowledge import Knowledge
 from autotune.search.proposals import Proposals
 from autotune.search.sentinel import Sentinel
@@ -213,7 +213,7 @@ class ProblemSearch:
 
     def _estimate(self, proposals: Proposals) -> None:
         """Ask the model, every few trials, what is left to gain."""
-        if not self._gain.is_due(self.new_trials):
+        if self.tried < FEWEST_TRIALS or not self._gain.is_due(self.new_trials):
             return
         next_gain = proposals.expected_gain
         if next_gain is None:

@@ -38,7 +38,7 @@ class Proposals:
     """What was cut off for being slow is at least this much slower than the best."""
     STALE = 5
     """Configurations measured again first after a change of driver, template or space."""
-    IDLE = 200
+    IDLE = 25
     """Proposals in a row that are known already, as samplers without a list make, before one is drawn at random."""
 
     def __init__(

@@ -24,6 +24,8 @@ FINALS_SHARE = 0.4
 """Of the time, at most, kept for the finals."""
 FINALS_ROUNDS = judging.LOOKS[0]
 """Kept for each problem; one of them may take as many as there are."""
+ROUND_S = 0.25
+"""What a round of the finals takes besides the samples, on a busy machine."""
 SLICE_SHARE = 0.02
 """Of the time, how long a search goes on before it is asked again which one is to."""
 LEAST_SLICE_S = 2.0
@@ -119,12 +121,9 @@ class Sharing:
 
     def _reserve(self) -> float:
         """Seconds kept for the finals of all."""
-        least = [self._finals_seconds(search, FINALS_ROUNDS) for search in self._searches]
-        longest = max(
-            (self._finals_seconds(s, judging.LOOKS[-1]) - few for s, few in zip(self._searches, least, strict=True)),
-            default=0.0,
-        )
-        return min(sum(least) + longest, FINALS_SHARE * self._seconds)
+        least = sum(self._finals_seconds(search, FINALS_ROUNDS) + ROUND_S * FINALS_ROUNDS for search in self._searches)
+        longest = max((self._finals_seconds(search, judging.LOOKS[-1]) for search in self._searches), default=0.0)
+        return min(least + longest, FINALS_SHARE * self._seconds)
 
     def _finals_seconds(self, search: ProblemSearch, rounds: int) -> float:
         return search.finals_seconds(rounds) if search.new_trials else 0.0
