@@ -14,7 +14,7 @@ from autotune.kernels.gemm import GemmProblem
 from autotune.search import Budget, Listener, Outcome, SamplerChoice, Total, sharing, tune
 from autotune.search.gain import EVERY_TRIALS, GainLeft
 from autotune.store import Store
-from autotune.testing import INVENTED_PROCESSOR, FakeWorker, Silence
+from autotune.testing import INVENTED_PROCESSOR, FakeBuilds, FakeWorker, Silence
 from autotune.trial import Job, Request, Trial, TrialState
 
 DEVICE = INVENTED_PROCESSOR
@@ -135,6 +135,23 @@ def test_nothing_is_measured_twice_over_many_slices(store: Store, clock: Clock) 
     finalists = max(searched(worker).values())
     assert finalists <= 2, "once in the search, once in the finals"
     assert sum(outcome.new_trials for outcome in outcomes) == len(recorder.order)
+
+
+def test_what_is_built_and_waits_is_not_in_flight_while_others_are_measured(store: Store, clock: Clock) -> None:
+    strangers: list[object] = []
+
+    def measure(job: Job) -> float:
+        clock.now += 0.7 if job.verify else 1e-3
+        strangers.extend(f for f in store.in_flight(DEVICE.slug, DEVICE.driver) if f.problem != job.problem)
+        return landscape(job)
+
+    worker, recorder, builds = FakeWorker(measure), Recorder(), FakeBuilds(3)
+    share(store, worker, 60, recorder, calls=(3, 2, 2), builds=builds)
+    assert len([key for key, _ in itertools.groupby(recorder.order)]) > 4, "there are slices"
+    assert strangers == []
+    assert max(searched(worker).values()) <= 2
+    assert len(builds.jobs) <= len(recorder.order) + 3 * 3, "what was built for a slice is not built again for the next"
+    assert builds.is_closed
 
 
 def test_models_that_do_not_fit_into_memory_are_made_anew(
