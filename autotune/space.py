@@ -64,6 +64,10 @@ class SearchSpace:
             algorithm, **{p.name: p.values[int(columns[p.name][local])] for p in self.parameters[algorithm]}
         )
 
+    def first_row(self, algorithm: str) -> int:
+        """Where the rows of an algorithm begin."""
+        return self._first_row[algorithm]
+
     def __iter__(self) -> Iterator[Configuration]:
         return (self[row] for row in range(self._length))
 

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from autotune.errors import ProblemError
 from autotune.family import Algorithm, Configuration, Device, DeviceLimits, KernelFamily, Problem, Value
-from autotune.search import Outcome
+from autotune.search import Outcome, Total
 from autotune.space import SearchSpace
 from autotune.trial import Build, BuildJob, BuildState, Job, Measurement, Request, Trial, TrialState
 
@@ -206,6 +206,10 @@ class Silence:
     def trial_finished(self, request: Request, trial: Trial, new_trials: int, best_ns: float) -> None: ...
 
     def device_drifted(self, request: Request, slowdown: float, rest_s: float) -> None: ...
+
+    def gain_estimated(self, request: Request, gain_left: float) -> None: ...
+
+    def share_started(self, request: Request, total: Total) -> None: ...
 
     def finals_started(self, request: Request, finalists: int) -> None: ...
 

@@ -3,6 +3,7 @@
 import io
 import json
 import os
+import re
 import shlex
 import signal
 import sqlite3
@@ -42,7 +43,7 @@ from autotune.kernels.gemm import GemmProblem
 from autotune.kernels.reduce import ReduceProblem
 from autotune.lookup.misses import Miss, MissLog, default_file, read_misses
 from autotune.profile import find_profile
-from autotune.search import Budget, Listener, Outcome
+from autotune.search import Budget, Listener, Outcome, SamplerChoice, Total
 from autotune.store import Store, new_owner
 from autotune.trial import Calibration, Measurement, Provenance, Request, Timer, Trial, TrialState, Verdict, Winner
 
@@ -490,6 +491,41 @@ def test_run_says_which_budget_it_takes(tune: FakeTune, database: str, capsys: p
     assert "100 new trials" in capsys.readouterr().err
 
 
+def test_run_takes_an_end_by_gain_and_a_sampler(
+    tune: FakeTune, database: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main([*RUN, "--until-gain", "2%", "--quiet", "--db", database]) == 0
+    assert tune.budget == Budget(until_gain=0.02), "and no number of trials besides"
+    assert tune.options.get("sampler") is None
+    named = ["--sampler", "tpe", "--sampler-options", '{"n_startup_trials": 4}']
+    assert main([*RUN, "--trials", "5", *named, "--quiet", "--db", database]) == 0
+    assert tune.options["sampler"] == SamplerChoice(name="tpe", options={"n_startup_trials": 4})
+    capsys.readouterr()
+    assert main([*RUN, "--sampler", "exhaustive", "--quiet", "--db", database]) == 0
+    assert tune.budget == Budget(), "nothing is refused"
+    assert re.search(r"exhaustive: \d{5,} configurations in all, [0-9.]+ (hours|days)", capsys.readouterr().err)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--until-gain", "0"], "'0' is no share above 0 and below 1"),
+        (["--until-gain", "100%"], "'100%' is no share"),
+        (["--until-gain", "1"], "'1' is no share"),
+        (["--until-gain", "1%", "--sampler", "random"], "--until-gain goes with --sampler ours"),
+        (["--sampler", "grid"], "--sampler: there is no 'grid'"),
+        (["--sampler-options", "{}x"], "--sampler-options: no JSON"),
+    ],
+)
+def test_run_refuses_ends_and_samplers_that_there_are_not(
+    tune: FakeTune, capsys: pytest.CaptureFixture[str], arguments: list[str], message: str
+) -> None:
+    assert main([*RUN, *arguments]) == 2
+    error = capsys.readouterr().err
+    assert message in error and error.count("\n") == 1
+    assert tune.requests == []
+
+
 def test_run_table_names_every_parameter_of_a_single_winner(
     tune: FakeTune, database: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -802,6 +838,32 @@ def test_plain_progress_by_time_alone_counts_down_and_never_below_zero() -> None
     ]
 
 
+def test_plain_progress_names_the_problem_again_where_slices_and_finals_change_it() -> None:
+    stream, clock = io.StringIO(), Clock()
+    listener = PlainProgress(Budget(seconds=100), stream, clock)
+    other = Request(problem=GemmProblem(m=10, n=10, k=10), calls=3)
+    for number, request in enumerate((REQUEST, other), start=1):
+        listener.problem_started(request, number, 2, 5000, 0)
+        listener.trial_finished(request, _trial(1e6), 1, 1e6)
+    listener.gain_estimated(REQUEST, 0.034)
+    listener.share_started(REQUEST, Total(calls=4, default_ns=8e6, best_ns=4e6))
+    clock.now += 1
+    listener.trial_finished(REQUEST, _trial(5e5), 2, 5e5)
+    listener.share_started(REQUEST, Total(calls=4, default_ns=8e6, best_ns=3.5e6))
+    winner = _winner(other.problem)
+    listener.problem_finished(replace(_outcome(other, winner), gain_left=0.0004, failures={}))
+    assert stream.getvalue().splitlines() == [
+        "[1/2] 100x100x50 (fc): 5000 configurations",
+        "  trial 1, best 1 GFLOP/s, 1:40 left",
+        "[2/2] 10x10x10: 5000 configurations",
+        "  trial 1, best 0.002 GFLOP/s, 1:40 left",
+        "[1/2] 100x100x50 (fc) goes on: 3.4% left to gain; all calls take 8 ms by the defaults, 4 ms so far",
+        "  trial 2, best 2 GFLOP/s, 3.4% left to gain, 1:39 left",
+        "[2/2] 10x10x10",
+        "  dot: 1 ms, 0.002 GFLOP/s, 2x (1.9 to 2.1) over the default (2 trials, <0.1% left to gain)",
+    ]
+
+
 def test_live_progress_redraws_one_line() -> None:
     stream = io.StringIO()
     console = Console(file=stream, force_terminal=True, width=100, markup=False, _environ={"TERM": "xterm"})
@@ -870,6 +932,16 @@ def test_the_table_of_a_run_tells_gain_tie_and_samples() -> None:
         ["2x (1.9 to 2.1)", "11", "60"], ["1x (a tie: the default stays)", "11", "20"], ["2x (provisional)", "", ""],
         ["-", "", ""],
     ]  # fmt: skip
+
+
+def test_the_table_tells_what_each_size_spent_and_what_is_left() -> None:
+    outcome = replace(_outcome(REQUEST, _winner(REQUEST.problem)), seconds=83.4, gain_left=0.012)
+    stream = io.StringIO()
+    print_outcomes([outcome, _outcome(REQUEST, None)], stream)
+    header, _, first, second, *_ = stream.getvalue().splitlines()
+    assert "| spent" in header and "| left to gain" in header
+    assert "| 2 in 1:23 | 1.2%" in first
+    assert "in 1:23" not in second
 
 
 def test_total_weighs_by_calls_and_says_what_it_leaves_out() -> None:

@@ -44,7 +44,7 @@ from autotune.resources import data_folder
 from autotune.search import Budget, tune
 from autotune.space import SearchSpace
 from autotune.store import ExampleBuild, Store
-from autotune.testing import FakeWorker
+from autotune.testing import FakeWorker, Silence
 from autotune.trial import Build, BuildState, Provenance, Request, Trial, TrialState
 
 EVIL = (sys.executable, str(Path(__file__).parent / "evil_builder.py"))
@@ -303,7 +303,7 @@ def test_the_search_measures_nothing_that_is_known_to_be_unfit_but_the_default(s
     assert default in unfit
     worker = FakeWorker(lambda job: 1000.0)
     requests = [Request(problem=PROBLEM)]
-    (outcome,) = tune(DEVICE, requests, store, Budget(trials=20), Quiet(), worker=worker, algorithms=["dot"])
+    (outcome,) = tune(DEVICE, requests, store, Budget(trials=20), Silence(), worker=worker, algorithms=["dot"])
     assert outcome.new_trials == 20
     assert worker.measured[0] == default
     assert [c for c in worker.measured[1:] if c in unfit and c != default] == []
@@ -329,20 +329,6 @@ def test_every_reason_to_leave_a_configuration_out(build: Build) -> None:
     assert configuration not in Unfit(DEVICE, PROBLEM, {})
     fine = Build(source_hash="", state=BuildState.BUILT, work_group_limit=32)
     assert configuration not in Unfit(DEVICE, PROBLEM, {source_hash: fine})
-
-
-class Quiet:
-    """A listener of the search that keeps nothing."""
-
-    def problem_started(self, request: Request, number: int, total: int, space_size: int, resumed: int) -> None: ...
-
-    def trial_finished(self, request: Request, trial: Trial, new_trials: int, best_ns: float) -> None: ...
-
-    def device_drifted(self, request: Request, slowdown: float, rest_s: float) -> None: ...
-
-    def finals_started(self, request: Request, finalists: int) -> None: ...
-
-    def problem_finished(self, outcome: object) -> None: ...
 
 
 # The ledger

@@ -28,7 +28,7 @@ from autotune.render import render, template_hash
 from autotune.search import Budget, tune
 from autotune.space import SearchSpace
 from autotune.store import Store
-from autotune.testing import FakeWorker
+from autotune.testing import FakeWorker, Silence
 from autotune.trial import Job, Request, Trial, TrialState
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -408,18 +408,6 @@ class TestJudge:
         assert np.isnan(first[:, 5:]).all(), "a kernel that reads the gap between rows shall fail"
 
 
-class Silent:
-    def problem_started(self, *_: object) -> None: ...
-
-    def trial_finished(self, *_: object) -> None: ...
-
-    def device_drifted(self, *_: object) -> None: ...
-
-    def finals_started(self, *_: object) -> None: ...
-
-    def problem_finished(self, *_: object) -> None: ...
-
-
 def test_search_and_store_take_the_family_as_any_other(tmp_path: Path) -> None:
     def time_of(job: Job) -> float | TrialState:
         return 5000.0 / job.configuration.number("vector_width")
@@ -427,7 +415,7 @@ def test_search_and_store_take_the_family_as_any_other(tmp_path: Path) -> None:
     device = Device(slug="a-b", vendor="a", model="b", family="gpu", selector="0:0", limits=PHONE)
     store = Store.open(tmp_path / "reduce.sqlite")
     problem = ReduceProblem(batch=512, channels=768, operation="max", dtype="float16")
-    outcomes = tune(device, [Request(problem=problem)], store, Budget(trials=20), Silent(), worker=FakeWorker(time_of))
+    outcomes = tune(device, [Request(problem=problem)], store, Budget(trials=20), Silence(), worker=FakeWorker(time_of))
     [winner] = store.best("a-b", "reduce")
     assert outcomes[0].winner is not None
     assert winner.problem == problem

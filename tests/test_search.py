@@ -12,9 +12,9 @@ from autotune.errors import ConfigurationError, ProblemError, WorkerError
 from autotune.family import Configuration
 from autotune.kernels.gemm import FAMILY, GemmProblem
 from autotune.profile import find_profile
-from autotune.search import Budget, Outcome, tune
+from autotune.search import Budget, Outcome, Total, tune
 from autotune.store import Store
-from autotune.testing import INVENTED_PROCESSOR, FakeWorker
+from autotune.testing import INVENTED_PROCESSOR, FakeWorker, Silence
 from autotune.trial import Job, Request, Trial, TrialState, Verdict
 
 DEVICE = INVENTED_PROCESSOR
@@ -29,7 +29,7 @@ def invented_time(job: Job) -> float:
     return 1e6 / area + 100.0 * (job.configuration.algorithm == "naive")
 
 
-class Recorder:
+class Recorder(Silence):
     """A listener that keeps what it is told."""
 
     def __init__(self) -> None:
@@ -38,6 +38,8 @@ class Recorder:
         self.finals: list[int] = []
         self.outcomes: list[Outcome] = []
         self.slowdowns: list[float] = []
+        self.gains: list[float] = []
+        self.shares: list[tuple[str, Total]] = []
 
     def problem_started(self, request: Request, number: int, total: int, space_size: int, resumed: int) -> None:
         self.started.append((request.problem.label, number, total, resumed))
@@ -49,6 +51,12 @@ class Recorder:
 
     def device_drifted(self, request: Request, slowdown: float, rest_s: float) -> None:
         self.slowdowns.append(slowdown)
+
+    def gain_estimated(self, request: Request, gain_left: float) -> None:
+        self.gains.append(gain_left)
+
+    def share_started(self, request: Request, total: Total) -> None:
+        self.shares.append((request.problem.label, total))
 
     def finals_started(self, request: Request, finalists: int) -> None:
         self.finals.append(finalists)

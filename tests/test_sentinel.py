@@ -13,7 +13,7 @@ from autotune.search import Budget, Outcome, sentinel, tune
 from autotune.search.drift import Drift
 from autotune.search.knowledge import Knowledge
 from autotune.store import Store
-from autotune.testing import FakeWorker
+from autotune.testing import FakeWorker, Silence
 from autotune.trial import Job, Measurement, Request, Timer, Trial, TrialState
 
 DEVICE = Device(
@@ -112,24 +112,18 @@ def hash_of(configuration: Configuration) -> int:
     return sum(ord(c) * 31**i for i, c in enumerate(configuration.key[:400]))
 
 
-class Recorder:
+class Recorder(Silence):
     """Keeps what it is told of the device's speed."""
 
     def __init__(self) -> None:
         self.drifts: list[tuple[float, float]] = []
         self.bests: list[float] = []
 
-    def problem_started(self, request: Request, number: int, total: int, space_size: int, resumed: int) -> None: ...
-
     def trial_finished(self, request: Request, trial: Trial, new_trials: int, best_ns: float) -> None:
         self.bests.append(best_ns)
 
     def device_drifted(self, request: Request, slowdown: float, rest_s: float) -> None:
         self.drifts.append((slowdown, rest_s))
-
-    def finals_started(self, request: Request, finalists: int) -> None: ...
-
-    def problem_finished(self, outcome: Outcome) -> None: ...
 
 
 class Clock:

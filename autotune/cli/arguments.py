@@ -142,6 +142,7 @@ def _add_run(subparsers: Any) -> None:
         "run --device cpu --shape 512,512,512 --budget 2m",
         "run --device adreno --shape 64,3136,576 1000,1,2048 --trials 200 --algorithm microtile",
         "run --device mali --preset resnet50 --budget 1h --db phone.sqlite",
+        "run --device mali --shape 512,512,512 --until-gain 1%",
         'run --device cpu --shape 512,512,512 "64,64,64 nt float16" --trials 50',
         "run --device cpu --family reduce --shape 64,1000 512,768,max --budget 1m",
         "run --device gpu --shapes shapes.txt --trials 100 --json > winners.json",
@@ -158,6 +159,22 @@ def _add_run(subparsers: Any) -> None:
     )
     parser.add_argument("--trials", metavar="N", type=_trials, help="at most N new trials for each shape")
     parser.add_argument("--budget", metavar="TIME", type=parse_budget, help="time for all shapes: 90s, 10m, 1h30m")
+    parser.add_argument(
+        "--until-gain",
+        metavar="SHARE",
+        type=parse_share,
+        help="end a shape's search where 25 more trials are expected to save less than this: 1%%, 0.01",
+    )
+    parser.add_argument(
+        "--sampler",
+        metavar="NAME",
+        default="ours",
+        help="what proposes configurations: ours, tpe, random, exhaustive, or a class of Optuna's kind by its path, "
+        "such as optuna.samplers:CmaEsSampler (ours)",
+    )
+    parser.add_argument(
+        "--sampler-options", metavar="JSON", default="", help='arguments of that class: \'{"multivariate": true}\''
+    )
     parser.add_argument(
         "--algorithm",
         metavar="NAME",
@@ -320,6 +337,15 @@ def parse_budget(text: str) -> float:
             f"--budget: {text.strip()[:80]!r} is no time above zero and below a year", hint="90s, 10m, 1h30m"
         )
     return total
+
+
+def parse_share(text: str) -> float:
+    """A share above 0 and below 1 of ``1%`` or ``0.01``. Raises UsageError."""
+    match = re.fullmatch(r"(\d{1,9}(?:\.\d{1,9})?)(%?)", text.strip(), re.ASCII)
+    share = float(match[1]) / (100 if match[2] else 1) if match else 0.0
+    if not 0 < share < 1:
+        raise UsageError(f"--until-gain: {text.strip()[:80]!r} is no share above 0 and below 1", hint="1%, 0.01")
+    return share
 
 
 def _integer(name: str, text: str, least: int, most: int) -> int:

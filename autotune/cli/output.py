@@ -77,6 +77,8 @@ def plain_outcome(outcome: "Outcome") -> dict[str, Any]:
         "new_trials": outcome.new_trials,
         "resumed_trials": outcome.resumed_trials,
         "failures": outcome.failures,
+        "seconds": round(outcome.seconds, 3),
+        "gain_left": outcome.gain_left,
         "is_finished": outcome.is_finished,
     }
 

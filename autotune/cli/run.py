@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from autotune.family import Device, Problem
-    from autotune.search import Budget, Outcome
+    from autotune.search import Budget, Outcome, SamplerChoice
     from autotune.store import Quarantined, Store
     from autotune.trial import Request
 
@@ -29,6 +29,7 @@ def run_command(options: argparse.Namespace) -> int:
     if not (options.shape or options.shapes or options.preset or options.misses):
         _use_default_preset(options)
     requests = _requests(options)
+    sampler = _sampler(options)
     for family in dict.fromkeys(request.problem.family for request in requests):
         check_algorithms(family, options.algorithm)
     from autotune.device.discovery import discover, select
@@ -42,6 +43,8 @@ def run_command(options: argparse.Namespace) -> int:
     from autotune.store import Store
 
     budget = _budget(options)
+    if options.sampler == "exhaustive":
+        _tell_size(device, requests, options.algorithm)
     with (
         Store.open(options.db) as store,
         Interrupts("the running trial") as interrupts,
@@ -58,6 +61,7 @@ def run_command(options: argparse.Namespace) -> int:
             seed=options.seed,
             should_stop=lambda: interrupts.are_requested,
             retries_quarantined=options.retry_quarantined,
+            sampler=sampler,
         )
         _learn(store, device, outcomes)
     return _report(options, device, requests, outcomes, was_stopped=interrupts.are_requested)
@@ -163,13 +167,44 @@ def _without_oversized_presets(
     return kept
 
 
+def _sampler(options: argparse.Namespace) -> "SamplerChoice | None":
+    """None for ours. Raises UsageError where there is none such, or it does not go with the other options."""
+    if options.sampler == "ours" and not options.sampler_options:
+        return None  # no library is loaded for it yet
+    from autotune.search import SamplerChoice
+
+    if options.until_gain is not None and options.sampler != "ours":
+        raise UsageError(
+            "--until-gain goes with --sampler ours: others do not estimate what is left to gain",
+            hint="give --trials N or --budget TIME",
+        )
+    return SamplerChoice.parse(options.sampler, options.sampler_options)
+
+
+def _tell_size(device: "Device", requests: "Sequence[Request]", algorithms: Sequence[str]) -> None:
+    from autotune.profile import find_profile
+    from autotune.search import space_of
+
+    profile = find_profile(device)
+    count = sum(len(space_of(request.problem, device, profile, algorithms)) for request in requests)
+    tell(
+        f"exhaustive: {count} configurations in all, {_days_text(count)} at one a second; "
+        "Ctrl-C keeps what is measured by then"
+    )
+
+
+def _days_text(seconds: int) -> str:
+    return f"{seconds / 86400:.1f} days" if seconds > 2 * 86400 else f"{seconds / 3600:.1f} hours"
+
+
 def _budget(options: argparse.Namespace) -> "Budget":
     from autotune.search import Budget
 
-    if options.trials is None and options.budget is None:
+    has_end = options.until_gain is not None or options.sampler == "exhaustive"
+    if options.trials is None and options.budget is None and not has_end:
         tell(f"neither --trials nor --budget is given: {DEFAULT_TRIALS} new trials for each shape")
         return Budget(trials=DEFAULT_TRIALS)
-    return Budget(trials=options.trials, seconds=options.budget)
+    return Budget(trials=options.trials, seconds=options.budget, until_gain=options.until_gain)
 
 
 class Interrupts:

@@ -5,7 +5,8 @@ from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import IO, TYPE_CHECKING, Any
+from dataclasses import dataclass, field
+from typing import IO, TYPE_CHECKING
 
 from rich.live import Live
 from rich.text import Text
@@ -15,19 +16,35 @@ from autotune.display.words import (
     drift_text,
     duration_text,
     failures_text,
+    percent_text,
     rate_text,
     recheck_text,
     time_text,
     verdict_text,
 )
+from autotune.family import Problem
 from autotune.trial import Request, Trial, TrialState, Winner
 
 if TYPE_CHECKING:
     from autotune.compiling import Progress
-    from autotune.search import Budget, Listener, Outcome
+    from autotune.search import Budget, Listener, Outcome, Total
     from autotune.search.rechecking import Recheck, RecheckListener
 
 PLAIN_LINE_EVERY_S = 10.0
+
+
+@dataclass(kw_only=True)
+class _State:
+    """How far one problem has come."""
+
+    request: Request
+    number: int
+    trials: int = 0
+    best_ns: float = float("inf")
+    gain_left: float | None = None
+    failures: Counter[str] = field(default_factory=Counter)
+    is_in_finals: bool = False
+    is_finished: bool = False
 
 
 class _Progress(ABC):
@@ -38,55 +55,73 @@ class _Progress(ABC):
         self._clock = clock
         self._started = clock()
         self._total = 1
-        self._number = 0
         self._all_trials = 0
-        self._begin(Request)
-
-    def _begin(self, request: Any) -> None:
-        self._request = request
-        self._trials = 0
-        self._best_ns = float("inf")
-        self._failures: Counter[str] = Counter()
-        self._is_in_finals = False
+        self._states: dict[Problem, _State] = {}
+        self._current: _State | None = None
+        self._titled: Problem | None = None
+        """Whose title stands above the lines said last."""
 
     def problem_started(self, request: Request, number: int, total: int, space_size: int, resumed: int) -> None:
-        self._begin(request)
-        self._number, self._total = number, total
+        state = _State(request=request, number=number)
+        self._states[request.problem] = self._current = state
+        self._total, self._titled = total, request.problem
         continuing = f"; continuing: {resumed} trials stored" if resumed else ""
-        self._say(f"{self._title()}: {space_size} configurations{continuing}")
+        self._say(f"{self._title(state)}: {space_size} configurations{continuing}")
 
-    def trial_finished(self, request: Request, trial: Trial, new_trials: int, best_ns: float) -> None:  # noqa: ARG002
-        is_better = best_ns < self._best_ns
-        self._trials, self._best_ns = new_trials, best_ns
+    def share_started(self, request: Request, total: "Total") -> None:
+        self._current = state = self._states[request.problem]
+        gain = f"{percent_text(state.gain_left)} left to gain; " if state.gain_left is not None else ""
+        before, now = time_text(total.default_ns), time_text(total.best_ns)
+        if self._titled != request.problem:
+            self._titled = request.problem
+            self._say(f"{self._title(state)} goes on: {gain}all calls take {before} by the defaults, {now} so far")
+
+    def trial_finished(self, request: Request, trial: Trial, new_trials: int, best_ns: float) -> None:
+        self._current = state = self._states[request.problem]
+        is_better = best_ns < state.best_ns
+        state.trials, state.best_ns = new_trials, best_ns
         self._all_trials += 1
         if trial.state is not TrialState.COMPLETE:
-            self._failures[trial.state.value] += 1
+            state.failures[trial.state.value] += 1
         self._show(is_better=is_better)
 
-    def finals_started(self, request: Request, finalists: int) -> None:  # noqa: ARG002
-        self._is_in_finals = True
-        self._say(f"  finals: {finalists} configurations measured in turns")
+    def gain_estimated(self, request: Request, gain_left: float) -> None:
+        self._states[request.problem].gain_left = gain_left
+
+    def finals_started(self, request: Request, finalists: int) -> None:
+        self._current = state = self._states[request.problem]
+        state.is_in_finals = True
+        self._say_of(request, f"finals: {finalists} configurations measured in turns")
         self._show(is_better=False)
 
-    def device_drifted(self, request: Request, slowdown: float, rest_s: float) -> None:  # noqa: ARG002
+    def device_drifted(self, request: Request, slowdown: float, rest_s: float) -> None:
         rest = f"; it rests for {duration_text(rest_s)}" if rest_s else ""
-        self._say(f"  the device runs {drift_text(slowdown)}{rest}")
+        self._say_of(request, f"the device runs {drift_text(slowdown)}{rest}")
 
     def problem_finished(self, outcome: "Outcome") -> None:
-        self._say(f"  {_outcome_line(outcome)}")
+        self._states[outcome.request.problem].is_finished = True
+        self._say_of(outcome.request, _outcome_line(outcome))
 
-    def _title(self) -> str:
-        label = self._request.label
-        return f"[{self._number}/{self._total}] {self._request.problem.label}" + (f" ({label})" if label else "")
+    def _say_of(self, request: Request, line: str) -> None:
+        """A line that stays, under the title of its problem."""
+        if self._titled != request.problem:
+            self._titled = request.problem
+            self._say(self._title(self._states[request.problem]))
+        self._say(f"  {line}")
 
-    def _status(self) -> str:
-        """``trial 12/60, best 85.3 GFLOP/s, 1 failed (1 timed out), 0:45 left``."""
+    def _title(self, state: _State) -> str:
+        label = state.request.label
+        return f"[{state.number}/{self._total}] {state.request.problem.label}" + (f" ({label})" if label else "")
+
+    def _status(self, state: _State) -> str:
+        """``trial 12/60, best 85.3 GFLOP/s, 2.1% left to gain, 1 failed (1 timed out), 0:45 left``."""
         limit = f"/{self._budget.trials}" if self._budget.trials else ""
         left = self._seconds_left()
         parts = [
-            "finals" if self._is_in_finals else f"trial {self._trials}{limit}",
-            f"best {rate_text(self._request.problem, self._best_ns)}" if self._best_ns < float("inf") else "",
-            failures_text(self._failures),
+            "finals" if state.is_in_finals else f"trial {state.trials}{limit}",
+            f"best {rate_text(state.request.problem, state.best_ns)}" if state.best_ns < float("inf") else "",
+            f"{percent_text(state.gain_left)} left to gain" if state.gain_left is not None else "",
+            failures_text(state.failures),
             f"{duration_text(left)} left" if left is not None else "",
         ]
         return ", ".join(part for part in parts if part)
@@ -95,9 +130,10 @@ class _Progress(ABC):
         """Until the budget ends, by the clock or by the pace so far, whichever comes first."""
         elapsed = self._clock() - self._started
         bounds = [self._budget.seconds - elapsed] if self._budget.seconds is not None else []
-        if self._budget.trials and self._all_trials and not self._is_in_finals:
-            open_problems = self._total - self._number
-            open_trials = max(0, self._budget.trials - self._trials) + open_problems * self._budget.trials
+        states = self._states.values()
+        if self._budget.trials and self._all_trials and not any(s.is_in_finals and not s.is_finished for s in states):
+            done = [self._budget.trials if s.is_finished else min(s.trials, self._budget.trials) for s in states]
+            open_trials = self._total * self._budget.trials - sum(done)
             bounds.append(elapsed / self._all_trials * open_trials)
         return max(0.0, min(bounds)) if bounds else None
 
@@ -123,8 +159,8 @@ class PlainProgress(_Progress):
         print(line, file=self._stream, flush=True)
 
     def _show(self, *, is_better: bool) -> None:
-        if is_better or self._clock() - self._said >= PLAIN_LINE_EVERY_S:
-            self._say(f"  {self._status()}")
+        if self._current and (is_better or self._clock() - self._said >= PLAIN_LINE_EVERY_S):
+            self._say_of(self._current.request, self._status(self._current))
 
 
 class LiveProgress(_Progress):
@@ -136,8 +172,9 @@ class LiveProgress(_Progress):
 
     def render(self) -> Text:
         """Drawn several times a second, so that the time left runs down during a long trial."""
-        is_running = self._number > 0
-        return Text(f"{self._title()}: {self._status()}" if is_running else "", no_wrap=True, overflow="ellipsis")
+        state = self._current
+        text = f"{self._title(state)}: {self._status(state)}" if state else ""
+        return Text(text, no_wrap=True, overflow="ellipsis")
 
     def _say(self, line: str) -> None:
         self._live.console.print(line, soft_wrap=True)
@@ -160,6 +197,12 @@ class Silence:
         pass
 
     def device_drifted(self, request: Request, slowdown: float, rest_s: float) -> None:
+        pass
+
+    def gain_estimated(self, request: Request, gain_left: float) -> None:
+        pass
+
+    def share_started(self, request: Request, total: "Total") -> None:
         pass
 
     def problem_finished(self, outcome: "Outcome") -> None:
@@ -257,8 +300,8 @@ def _outcome_line(outcome: "Outcome") -> str:
     winner, trials = outcome.winner, f"{outcome.new_trials} trial{'' if outcome.new_trials == 1 else 's'}"
     if outcome.resumed_trials:
         trials += f" after {outcome.resumed_trials} stored"
-    failed = failures_text(outcome.failures)
-    facts = f"({trials}{', ' + failed if failed else ''})"
+    left = f"{percent_text(outcome.gain_left)} left to gain" if outcome.gain_left is not None else ""
+    facts = f"({', '.join(filter(None, (trials, failures_text(outcome.failures), left)))})"
     if winner is None:
         return f"nothing ran right {facts}"
     rate = rate_text(winner.problem, winner.time_ns)

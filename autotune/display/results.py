@@ -4,7 +4,16 @@ from collections.abc import Mapping, Sequence
 from typing import IO, TYPE_CHECKING
 
 from autotune.display.console import console_on, print_pairs, print_table
-from autotune.display.words import baseline_gain_text, bytes_text, gain_text, rate_text, recheck_text, time_text
+from autotune.display.words import (
+    baseline_gain_text,
+    bytes_text,
+    duration_text,
+    gain_text,
+    percent_text,
+    rate_text,
+    recheck_text,
+    time_text,
+)
 from autotune.family import Configuration, Device, find_family
 from autotune.trial import BuildState, Calibration, Request, Timer
 
@@ -81,7 +90,7 @@ def print_outcomes(outcomes: "Sequence[Outcome]", stream: IO[str]) -> None:
     console = console_on(stream)
     columns = (
         "shape", "calls", "winner", "time", "rate", "over default", _over_baseline(outcomes), "samples", "checked",
-        "from",
+        "spent", "left to gain", "from",
     )  # fmt: skip
     rows = [_outcome_row(outcome) for outcome in outcomes]
     hidden = {name for name, values in zip(columns, zip(*rows, strict=True), strict=True) if not any(values)}
@@ -103,8 +112,10 @@ def _over_baseline(outcomes: "Sequence[Outcome]") -> str:
 def _outcome_row(outcome: "Outcome") -> tuple[str, ...]:
     request, winner = outcome.request, outcome.winner
     name = request.problem.label, str(request.calls)
+    spent = f"{outcome.new_trials} in {duration_text(outcome.seconds)}" if outcome.seconds else ""
+    left = percent_text(outcome.gain_left) if outcome.gain_left is not None else ""
     if winner is None:
-        return (*name, "none", "-", "-", "-", "-", "", "", request.label)
+        return (*name, "none", "-", "-", "-", "-", "", "", spent, left, request.label)
     return (
         *name,
         winner.configuration.algorithm,
@@ -114,6 +125,8 @@ def _outcome_row(outcome: "Outcome") -> tuple[str, ...]:
         baseline_gain_text(winner),
         str(winner.samples) if winner.is_final else "",
         str(winner.verifications) if winner.verifications else "",
+        spent,
+        left,
         request.label,
     )
 

@@ -25,6 +25,11 @@ def rate_text(problem: Problem, time_ns: float) -> str:
     return f"{problem.flops / time_ns:.4g} GFLOP/s"
 
 
+def percent_text(share: float) -> str:
+    """Two digits: ``2.1%``; what is no more than 0.1% as ``<0.1%``."""
+    return "<0.1%" if share < 0.001 else f"{100 * share:.2g}%"
+
+
 def duration_text(seconds: float) -> str:
     """Whole seconds: ``1:23`` or ``1:02:03``."""
     minutes, rest = divmod(max(0, round(seconds)), 60)

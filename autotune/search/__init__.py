@@ -1,21 +1,23 @@
 """Ask, measure, tell, store: the search over one or many problems, its budgets, finals and resume."""
 
 import math
-import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
-from autotune.errors import ProblemError
+from autotune.errors import ProblemError, UsageError
 from autotune.family import Device, Problem, find_family
-from autotune.profile import find_profile
+from autotune.profile import Profile, find_profile
+from autotune.sampler.choice import SamplerChoice
+from autotune.search import gain
 from autotune.search.ahead import Builds, builders_for
-from autotune.search.contract import Budget, Limits, Listener, Outcome
+from autotune.search.contract import Budget, Limits, Listener, Outcome, Total
 from autotune.search.one_problem import ProblemSearch
+from autotune.search.sharing import Sharing
 from autotune.space import SearchSpace
 from autotune.store import Store
 from autotune.trial import Request
 from autotune.worker import Measures, Worker
 
-__all__ = ["Budget", "Listener", "Outcome", "tune"]
+__all__ = ["Budget", "Listener", "Outcome", "SamplerChoice", "Total", "space_of", "tune"]
 
 
 def tune(
@@ -32,15 +34,23 @@ def tune(
     builds: Builds | None = None,
     jobs: int | None = None,
     retries_quarantined: bool = False,
+    sampler: SamplerChoice | None = None,
 ) -> list[Outcome]:
-    """Tune each request in turn; every trial is stored before the next begins.
+    """Tune every request; every trial is stored before the next begins.
 
     What was in flight when an earlier run was killed is quarantined, and not run unless `retries_quarantined`.
     `should_stop` is asked after each trial. Without a worker, one is started, and `jobs` processes that build in
-    advance (by default one for each free core). A time budget is shared evenly among the requests still to come.
+    advance (by default one for each free core). By trials the requests are tuned in turn; a time budget goes where
+    most of the time of all calls is expected to be saved, and ends early where nothing is left to gain. Without a
+    sampler it is ours.
     Raises ProblemError before anything is measured when a problem does not fit the device, ConfigurationError
-    for an unknown algorithm, WorkerError when the device cannot be used.
+    for an unknown algorithm, UsageError for a sampler that does not go with the budget, WorkerError when the device
+    cannot be used.
     """
+    if budget.until_gain is not None and sampler is not None and not sampler.is_ours:
+        raise UsageError(
+            f"the sampler {sampler.name} does not estimate what is left to gain", hint="leave out --until-gain"
+        )
     for request in requests:
         request.problem.check_device(device.limits)
         _check_algorithms(request.problem, device, algorithms)
@@ -48,36 +58,66 @@ def tune(
     place = worker or Worker()
     if worker is None and builds is None:
         builds = builders_for(device, jobs)
-    deadline = time.monotonic() + (budget.seconds if budget.seconds is not None else math.inf)
-    outcomes: list[Outcome] = []
-    try:
-        for number, request in enumerate(requests):
-            if outcomes and not outcomes[-1].is_finished:
-                break
-            share = (deadline - time.monotonic()) / (len(requests) - number)
-            limits = Limits(
-                trials=budget.trials,
-                seconds=share,
-                should_stop=should_stop,
-                retries_quarantined=retries_quarantined,
-            )
+    shared_seconds = budget.seconds if len(requests) > 1 else None
+    limits = Limits(
+        trials=budget.trials,
+        seconds=budget.seconds if budget.seconds is not None and shared_seconds is None else math.inf,
+        should_stop=should_stop,
+        retries_quarantined=retries_quarantined,
+        until_gain=_threshold(budget),
+    )
+
+    def searches() -> Iterator[ProblemSearch]:
+        for number, request in enumerate(requests, start=1):
             store.quarantine_lost()
-            space = SearchSpace(
-                find_family(request.problem.family),
-                request.problem,
-                device.limits,
-                algorithms=algorithms,
-                overrides=profile.overrides_for(request.problem.family),
-            )
-            search = ProblemSearch(device, profile, request, space, store, place, listener, limits, seed, builds)
-            listener.problem_started(request, number + 1, len(requests), len(space), search.resumed_trials)
-            outcomes.append(search.run())
-            listener.problem_finished(outcomes[-1])
+
+            def make_space(problem: Problem = request.problem) -> SearchSpace:
+                return space_of(problem, device, profile, algorithms)
+
+            space = make_space()
+            search = ProblemSearch(
+                device, profile, request, space, store, place, listener, limits, seed, builds,
+                choice=sampler, remake_space=make_space,
+            )  # fmt: skip
+            listener.problem_started(request, number, len(requests), len(space), search.resumed_trials)
+            yield search
+
+    try:
+        if shared_seconds is not None:
+            return Sharing(shared_seconds, listener, should_stop).run(searches(), len(requests))
+        return _in_turn(searches(), listener)
     finally:
         place.close()
         if builds:
             builds.close()
+
+
+def space_of(problem: Problem, device: Device, profile: Profile, algorithms: Sequence[str]) -> SearchSpace:
+    """What is searched for a problem on a device. Raises ConfigurationError for an unknown algorithm."""
+    return SearchSpace(
+        find_family(problem.family),
+        problem,
+        device.limits,
+        algorithms=algorithms,
+        overrides=profile.overrides_for(problem.family),
+    )
+
+
+def _in_turn(searches: Iterator[ProblemSearch], listener: Listener) -> list[Outcome]:
+    outcomes = []
+    for search in searches:
+        outcomes.append(search.run())
+        listener.problem_finished(outcomes[-1])
+        if not outcomes[-1].is_finished:
+            break
     return outcomes
+
+
+def _threshold(budget: Budget) -> float:
+    """Share of the time; a time budget ends by itself where nothing is left to gain, a number of trials is kept to."""
+    if budget.until_gain is not None:
+        return budget.until_gain
+    return gain.NOTHING if budget.seconds is not None else 0.0
 
 
 def _check_algorithms(problem: Problem, device: Device, algorithms: Sequence[str]) -> None:

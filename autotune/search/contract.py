@@ -9,10 +9,14 @@ from autotune.trial import Request, Trial, Winner
 
 @dataclass(frozen=True, kw_only=True)
 class Budget:
-    """Limits of one run; at least one of them is given. `trials` counts new trials per problem."""
+    """Limits of one run; without any of them it ends when every configuration is measured."""
 
     trials: int | None = None
+    """New ones, of each problem."""
     seconds: float | None = None
+    """For all problems together."""
+    until_gain: float | None = None
+    """A problem's search ends where less than this share of its time is expected to be left to gain."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -24,6 +28,8 @@ class Limits:
     should_stop: Callable[[], bool]
     retries_quarantined: bool = False
     """Whether to begin with what is in quarantine."""
+    until_gain: float = 0.0
+    """Share of the best time; the search ends where less is expected to be left to gain."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,6 +45,19 @@ class Outcome:
     """Trials by state (value of TrialState), complete ones left out."""
     is_finished: bool
     """False when the search was stopped before its budget ended."""
+    seconds: float = 0.0
+    """What search and finals took."""
+    gain_left: float | None = None
+    """Share of the best time that 25 more trials were expected to save; None where no model was asked."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Total:
+    """Time of all calls of the problems measured so far, nanoseconds."""
+
+    calls: int
+    default_ns: float
+    best_ns: float
 
 
 class Listener(Protocol):
@@ -50,6 +69,12 @@ class Listener(Protocol):
 
     def device_drifted(self, request: Request, slowdown: float, rest_s: float) -> None:
         """The device is that much slower than at its first trial; it is given a rest of so many seconds, or none."""
+
+    def gain_estimated(self, request: Request, gain_left: float) -> None:
+        """The share of the best time that more trials are expected to save."""
+
+    def share_started(self, request: Request, total: Total) -> None:
+        """A search goes on that others had interrupted: there most of the time of all calls is to be saved."""
 
     def finals_started(self, request: Request, finalists: int) -> None: ...
 

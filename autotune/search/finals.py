@@ -35,8 +35,8 @@ VERIFYING_NS = 5e9
 VERIFYING_LIMIT_S = 600.0
 
 
-def foreseen_seconds(best_ns: float, trial_s: float) -> float:
-    """How long finals may take that need many rounds; `trial_s` is what a verified trial takes without building."""
+def foreseen_seconds(best_ns: float, trial_s: float, rounds: int = judging.LOOKS[-1]) -> float:
+    """How long finals of so many rounds may take; `trial_s` is what a verified trial takes without building."""
     if not math.isfinite(best_ns):
         return 0.0
     samples = 1 + _samples(best_ns)
@@ -44,7 +44,7 @@ def foreseen_seconds(best_ns: float, trial_s: float) -> float:
     round_s = finalists * samples * max(best_ns, Job.min_sample_ns) / 1e9
     # Verifying takes the inputs of a few trials.
     verifying_s = 4 * trial_s + _verifications(best_ns) * best_ns / 1e9
-    return judging.LOOKS[-1] * round_s + VERIFIED_ROUNDS * finalists * trial_s + verifying_s
+    return rounds * round_s + VERIFIED_ROUNDS * finalists * trial_s + verifying_s
 
 
 class Finals:

@@ -1,4 +1,4 @@
-"""The search of one problem: ask, measure, tell, until its budget ends; then the finals."""
+"""The search of one problem: ask, measure, tell, until its budget ends, at once or in slices; then the finals."""
 
 import dataclasses
 import math
@@ -9,11 +9,13 @@ from collections.abc import Callable
 from autotune import tracing
 from autotune.family import Configuration, Device
 from autotune.profile import Profile
-from autotune.search import finals
+from autotune.sampler.choice import SamplerChoice
+from autotune.search import finals, judging
 from autotune.search.ahead import FAILURES, Ahead, Builds, Prepared
 from autotune.search.bench import Bench
 from autotune.search.contract import Limits, Listener, Outcome
 from autotune.search.finals import Finals
+from autotune.search.gain import FEWEST_TRIALS, GainLeft
 from autotune.search.knowledge import Knowledge
 from autotune.search.proposals import Proposals
 from autotune.search.sentinel import Sentinel
@@ -44,21 +46,33 @@ class ProblemSearch:
         limits: Limits,
         seed: int,
         builds: Builds | None = None,
+        *,
+        choice: SamplerChoice | None = None,
+        remake_space: Callable[[], SearchSpace] | None = None,
     ) -> None:
-        self._request = request
-        self._space = space
+        """`choice` is of a sampler, ours when left out; without `remake_space` the space is kept between slices."""
+        self.request = request
+        self._space: SearchSpace | None = space
+        self._remake_space = remake_space
         self._store = store
         self._listener = listener
         self._limits = limits
         self._seed = seed
         self._builds = builds
+        self._choice = choice
+        self._working: tuple[Proposals, Ahead] | None = None
+        """Kept from one slice to the next."""
+        self._is_begun = self._is_exhausted = False
+        self._gain = GainLeft()
         self._programs: dict[object, Trial] = {}
         """Trials of this run by what was run."""
         self._knowledge = Knowledge(device, profile, request.problem, store)
         self._bench = Bench(self._knowledge, profile, store, worker)
         self._sentinel = Sentinel(self._knowledge, self._bench, self._tell_drift, limits.should_stop)
         self._failures: Counter[str] = Counter()
-        self._new_trials = 0
+        self.new_trials = 0
+        self.seconds = 0.0
+        """What search and finals took so far."""
         self._deadline = time.monotonic() + limits.seconds
 
     @property
@@ -66,35 +80,128 @@ class ProblemSearch:
         """Trials of the ledger that this search goes on from."""
         return len(self._knowledge.resumed)
 
+    @property
+    def rows(self) -> int:
+        """Configurations of the search space, which tell how much memory is kept between slices."""
+        return len(self._space) if self._space is not None else 0
+
+    @property
+    def tried(self) -> int:
+        """Configurations measured, earlier ones too."""
+        return len(self._knowledge.known)
+
+    @property
+    def gain_left(self) -> float | None:
+        """Share of the best time that more trials are expected to save; None where no model tells yet."""
+        return 0.0 if self._is_exhausted else self._gain.share
+
+    @property
+    def best_ns(self) -> float:
+        return self._knowledge.best_ns
+
+    @property
+    def default_ns(self) -> float:
+        """Of the default, or of the best where it did not run right."""
+        default = self._knowledge.known.get(self._knowledge.default)
+        is_right = default is not None and default.state is TrialState.COMPLETE
+        return default.time_ns if default is not None and is_right else self.best_ns
+
+    @property
+    def trial_seconds(self) -> float:
+        """What a new trial took on average, with building and proposing; 0 before the first."""
+        return self.seconds / self.new_trials if self.new_trials else 0.0
+
     def run(self) -> Outcome:
         """Search until the budget ends, then decide the winner in the finals."""
-        self._search()
-        winner = None if self._limits.should_stop() else self._decide()
+        self.search()
+        return self.finish(self._deadline)
+
+    def search(self, is_enough: Callable[[], bool] = lambda: False) -> None:
+        """Go on until the budget ends or, asked before each trial, `is_enough`; what is in hand waits for the next."""
+        started = time.monotonic()
+        try:
+            self._search(is_enough)
+            self._bench.release()  # what is built is not in flight while others are measured
+        except BaseException:
+            self.shelve()
+            raise
+        finally:
+            self.seconds += time.monotonic() - started
+
+    def shelve(self) -> None:
+        """Forget the model and what is built; both begin anew, from the ledger as it is then."""
+        if self._working:
+            self._working[1].abandon()
+        self._working = None
+        if self._remake_space:
+            self._space = None
+
+    def _whole_space(self) -> SearchSpace:
+        if self._space is None:
+            assert self._remake_space
+            self._space = self._remake_space()
+        return self._space
+
+    def finish(self, deadline: float) -> Outcome:
+        """The finals, until a time of the monotonic clock, and what became of the request."""
+        started = time.monotonic()
+        self.shelve()
+        winner = None if self._limits.should_stop() else self.decided or self._decide(deadline)
+        self.seconds += time.monotonic() - started
         return Outcome(
-            request=self._request,
+            request=self.request,
             winner=winner or self._knowledge.record_provisional(),
-            new_trials=self._new_trials,
+            new_trials=self.new_trials,
             resumed_trials=self.resumed_trials,
             failures=dict(self._failures),
             is_finished=not self._limits.should_stop(),
+            seconds=self.seconds,
+            gain_left=self.gain_left,
         )
 
-    def _search(self) -> None:
-        if self._limits.retries_quarantined:
+    @property
+    def decided(self) -> Winner | None:
+        """The winner of earlier finals, where it is as good as new: nothing was measured since, nothing has changed."""
+        knowledge = self._knowledge
+        for winner in self._store.best(knowledge.device.slug, knowledge.family.name) if not self.new_trials else ():
+            now, then = knowledge.provenance(winner.configuration), winner.provenance
+            is_current = (now.driver, now.template_hash, now.space_version) == (
+                then.driver, then.template_hash, then.space_version,
+            )  # fmt: skip
+            if winner.problem == knowledge.problem and winner.is_final and is_current:
+                return winner if knowledge.is_sound(winner.configuration) else None
+        return None
+
+    def finals_seconds(self, rounds: int = judging.LOOKS[-1]) -> float:
+        """How long finals of so many rounds may take, from how long trials took without building."""
+        return finals.foreseen_seconds(self._knowledge.best_ns, self._bench.typical_seconds, rounds)
+
+    @property
+    def is_over(self) -> bool:
+        """Whether the budget has ended, or nothing worth a trial is left."""
+        if self._limits.should_stop() or self._is_exhausted or self._gain.is_below(self._limits.until_gain):
+            return True
+        if time.monotonic() + self._finals_share() >= self._deadline:
+            return True
+        return self._limits.trials is not None and self.new_trials >= self._limits.trials
+
+    def _search(self, is_enough: Callable[[], bool]) -> None:
+        if self._limits.retries_quarantined and not self._is_begun:
             self._retry_quarantined()
-        (proposals, ahead), timer = self._begin(), self._knowledge.timer
-        try:
-            while not self._is_over():
-                prepared = ahead.next(self._bench.typical_seconds, self._trials_left)
-                if prepared is None:
-                    break
-                proposals.tell(self._measure_prepared(prepared, ahead.go_on))
-                self._sentinel.look_if_due()
-                if self._knowledge.timer is not timer and not self._is_over():  # what was known tells nothing any more
-                    ahead.abandon()
-                    (proposals, ahead), timer = self._begin(), self._knowledge.timer
-        finally:
-            ahead.abandon()
+        self._is_begun = True
+        (proposals, ahead), timer = self._working or self._begin(), self._knowledge.timer
+        self._estimate(proposals)
+        while not (self.is_over or is_enough()):
+            prepared = ahead.next(self._bench.typical_seconds, self._trials_left)
+            if prepared is None:
+                self._is_exhausted = True
+                break
+            proposals.tell(self._measure_prepared(prepared, ahead.go_on))
+            self._estimate(proposals)
+            self._sentinel.look_if_due()
+            if self._knowledge.timer is not timer and not self.is_over:  # what was known tells nothing any more
+                self.shelve()
+                (proposals, ahead), timer = self._begin(), self._knowledge.timer
 
     @tracing.span("begin")
     def _begin(self) -> tuple[Proposals, Ahead]:
@@ -102,20 +209,32 @@ class ProblemSearch:
         self._programs.clear()
         if self._may_run_first(self._knowledge.default):
             self._measure(self._knowledge.default)
-        proposals = Proposals(self._knowledge, self._space, self._store, self._seed)
-        return proposals, Ahead(proposals, self._knowledge, self._bench, self._builds)
+        proposals = Proposals(self._knowledge, self._whole_space(), self._store, self._seed, self._choice)
+        self._working = proposals, Ahead(proposals, self._knowledge, self._bench, self._builds)
+        return self._working
+
+    def _estimate(self, proposals: Proposals) -> None:
+        """Ask the model, every few trials, what is left to gain."""
+        if self.tried < FEWEST_TRIALS or not self._gain.is_due(self.new_trials):
+            return
+        next_gain = proposals.expected_gain
+        if next_gain is None:
+            return
+        self._gain.observe(next_gain, self.new_trials)
+        assert self._gain.share is not None
+        self._listener.gain_estimated(self.request, self._gain.share)
 
     @property
     def _trials_left(self) -> float:
-        return math.inf if self._limits.trials is None else self._limits.trials - self._new_trials
+        return math.inf if self._limits.trials is None else self._limits.trials - self.new_trials
 
     def _retry_quarantined(self) -> None:
         """Run once more what is in quarantine; what fails again goes back."""
         for configuration in sorted(self._knowledge.quarantine, key=lambda c: c.key):
             is_valid = configuration in (self._knowledge.default, self._knowledge.family.baseline) or (
-                self._space.row_of(configuration) is not None
+                self._whole_space().row_of(configuration) is not None
             )
-            if is_valid and not self._is_over():
+            if is_valid and not self.is_over:
                 self._knowledge.release(configuration)
                 self._measure(configuration)
 
@@ -123,17 +242,11 @@ class ProblemSearch:
         """Whether it was not measured before, and is not in quarantine."""
         return configuration not in self._knowledge.known.keys() | self._knowledge.quarantine
 
-    def _is_over(self) -> bool:
-        if self._limits.should_stop() or time.monotonic() + self._finals_seconds() >= self._deadline:
-            return True
-        return self._limits.trials is not None and self._new_trials >= self._limits.trials
-
-    def _finals_seconds(self) -> float:
-        """How long the finals may take, from how long trials took without building."""
+    def _finals_share(self) -> float:
+        """Seconds of this problem's own budget that are kept for the finals."""
         if math.isinf(self._limits.seconds):
             return 0.0
-        foreseen = finals.foreseen_seconds(self._knowledge.best_ns, self._bench.typical_seconds)
-        return min(self.FINALS_SHARE * self._limits.seconds, foreseen)
+        return min(self.FINALS_SHARE * self._limits.seconds, self.finals_seconds())
 
     def _measure_prepared(self, prepared: Prepared, meanwhile: Callable[[], Configuration | None] | None) -> Trial:
         """A new trial of what was built in advance; what did not build, or was run before, is not run."""
@@ -167,31 +280,31 @@ class ProblemSearch:
     def _note(self, measured: Trial) -> Trial:
         """Count, learn and tell a new trial of the search, which is stored already; as the sentinel corrects it."""
         trial = self._sentinel.corrected(measured)
-        self._new_trials += 1
+        self.new_trials += 1
         self._count(trial)
         improved = trial.time_ns < self._knowledge.best_ns
         self._knowledge.learn(trial)
         if improved:
             with tracing.span("ledger: winner"):
                 self._knowledge.record_provisional()
-        self._listener.trial_finished(self._request, trial, self._new_trials, self._knowledge.best_ns)
+        self._listener.trial_finished(self.request, trial, self.new_trials, self._knowledge.best_ns)
         return trial
 
     def _tell_drift(self, slowdown: float, rest_s: float) -> None:
-        self._listener.device_drifted(self._request, slowdown, rest_s)
+        self._listener.device_drifted(self.request, slowdown, rest_s)
 
     def _count(self, trial: Trial) -> None:
         if trial.state is not TrialState.COMPLETE:
             self._failures[trial.state.value] += 1
 
-    def _decide(self) -> Winner | None:
+    def _decide(self, deadline: float) -> Winner | None:
         self._measure_baseline()
         deciding = Finals(self._knowledge, self._bench, self._store, self._limits.should_stop)
         finalists = deciding.finalists()
         if not finalists:
             return None
-        self._listener.finals_started(self._request, len(finalists))
-        winner = deciding.decide(finalists, self._deadline)
+        self._listener.finals_started(self.request, len(finalists))
+        winner = deciding.decide(finalists, deadline)
         for trial in deciding.failed:
             self._count(trial)
         return winner

@@ -2,11 +2,13 @@
 
 import itertools
 import math
+from collections.abc import Iterator
 
 import optuna
 
 from autotune import tracing
 from autotune.compiling import Unfit
+from autotune.errors import UsageError
 from autotune.family import Configuration, Problem, Value
 from autotune.sampler import (
     AT_LEAST,
@@ -18,6 +20,7 @@ from autotune.sampler import (
     distributions,
     to_params,
 )
+from autotune.sampler.choice import SamplerChoice, near_row, random_rows
 from autotune.search.knowledge import Knowledge
 from autotune.space import SearchSpace
 from autotune.store import Store
@@ -25,7 +28,7 @@ from autotune.trial import Trial, TrialState, Winner
 
 
 class Proposals:
-    """Configurations not measured yet, those first that promise most."""
+    """Configurations not measured yet, those first that promise most; or in the order of another sampler."""
 
     NEAR_PROBLEMS = 2
     CANDIDATES = 8
@@ -36,8 +39,18 @@ class Proposals:
     """What was cut off for being slow is at least this much slower than the best."""
     STALE = 5
     """Configurations measured again first after a change of driver, template or space."""
+    IDLE = 25
+    """Proposals in a row that are known already, as samplers without a list make, before one is drawn at random."""
 
-    def __init__(self, knowledge: Knowledge, space: SearchSpace, store: Store, seed: int) -> None:
+    def __init__(
+        self,
+        knowledge: Knowledge,
+        space: SearchSpace,
+        store: Store,
+        seed: int,
+        choice: SamplerChoice | None = None,
+    ) -> None:
+        """`choice` is ours when left out."""
         self._knowledge = knowledge
         self._space = space
         self._store = store
@@ -45,34 +58,82 @@ class Proposals:
         self._unfit = Unfit(device, knowledge.problem, store.builds(device.slug, device.driver))
         self._winners = self._nearest_winners()
         self._asked: dict[Configuration, optuna.Trial] = {}
-        self._sampler = SpaceSampler(space, seed + len(knowledge.known), prior=self._prior())
+        self._choice = choice or SamplerChoice()
+        self._leftover: Iterator[int] = iter(())
+        if not self._choice.knows_the_space:
+            self._leftover = random_rows(space, seed)
+        prior = self._prior() if self._choice.is_ours else Prior()
+        self._sampler = self._choice.make(space, seed + len(knowledge.known), prior)
+        self._row_of = self._sampler.row_of if isinstance(self._sampler, SpaceSampler) else space.row_of
         self._study = self._new_study()
 
     @tracing.span("propose")
     def next(self) -> Configuration | None:
-        """One to measure, to be told of; None when all are known."""
-        while True:
+        """One to measure, to be told of; None when all are known. Raises UsageError when a sampler fails."""
+        for number in itertools.count(1):
             try:
-                asked = self._study.ask()
-                configuration = suggest(asked, self._space)
+                asked, configuration = self._propose()
             except SpaceExhaustedError:
                 return None
-            asked.set_user_attr(ROW, self._sampler.row_of(configuration))
-            if configuration not in self._unfit and configuration not in self._knowledge.quarantine:
+            if configuration is not None and self._is_new(configuration):
                 self._asked[configuration] = asked
                 return configuration
-            self._study.tell(asked, state=optuna.trial.TrialState.FAIL)
+            self._tell(asked, self._knowledge.known.get(configuration) if configuration else None)
+            if not self._choice.knows_the_space and number % self.IDLE == 0:
+                row = next((row for row in self._leftover if self._is_new(self._space[row])), None)
+                if row is None:
+                    return None
+                self._study.enqueue_trial(to_params(self._space, self._space[row]))
+        raise AssertionError
 
     @tracing.span("tell")
     def tell(self, trial: Trial) -> None:
         """What became of a configuration proposed."""
-        asked = self._asked.pop(trial.configuration)
-        if trial.state is TrialState.COMPLETE:
-            self._study.tell(asked, trial.time_ns)
-        else:
-            for name, value in self._known_of_slow(trial).items():
-                asked.set_user_attr(name, value)
-            self._study.tell(asked, state=optuna.trial.TrialState.FAIL)
+        self._tell(self._asked.pop(trial.configuration), trial)
+
+    @property
+    def expected_gain(self) -> float | None:
+        """The share of the best time that the next trial is expected to save; None where no model tells."""
+        if not isinstance(self._sampler, SpaceSampler):
+            return None
+        gain = self._sampler.expected_gain(self._study)
+        return gain if gain < 1.0 else None
+
+    def _propose(self) -> tuple[optuna.Trial, Configuration | None]:
+        """What Optuna proposes, as a valid configuration; None where the algorithm it chose has none."""
+        if self._choice.knows_the_space:
+            asked = self._study.ask()
+            configuration = suggest(asked, self._space)
+            asked.set_user_attr(ROW, self._row_of(configuration))
+            return asked, configuration
+        try:
+            asked = self._study.ask()
+            algorithm, indices = suggest_indices(asked, self._space)
+        except Exception as error:  # of a sampler that nobody here has seen
+            raise UsageError(
+                f"the sampler {self._choice.name} failed: {type(error).__name__}: {error}",
+                hint="every trial is kept; go on with another one, or leave out --sampler",
+            ) from error
+        row = near_row(self._space, algorithm, indices)
+        return asked, None if row is None else self._space[row]
+
+    def _is_new(self, configuration: Configuration) -> bool:
+        knowledge = self._knowledge
+        is_seen = configuration in self._asked or configuration in knowledge.known
+        return not (is_seen or configuration in knowledge.quarantine or configuration in self._unfit)
+
+    def _tell(self, asked: optuna.Trial, trial: Trial | None) -> None:
+        """`trial` is None for what is not measured."""
+        if trial is not None and trial.state is TrialState.COMPLETE:
+            self._study.tell(asked, self._value(trial))
+            return
+        for name, value in self._known_of_slow(trial).items() if trial else ():
+            asked.set_user_attr(name, value)
+        self._study.tell(asked, state=optuna.trial.TrialState.FAIL)
+
+    def _value(self, trial: Trial) -> float:
+        """Others than ours, which does so itself, are told the logarithm of the time: models fit that better."""
+        return trial.time_ns if self._choice.is_ours else math.log(trial.time_ns)
 
     def _known_of_slow(self, trial: Trial) -> dict[str, float]:
         is_slow = trial.state in (TrialState.TOO_SLOW, TrialState.TIMED_OUT)
@@ -81,11 +142,11 @@ class Proposals:
 
     def _new_study(self) -> optuna.Study:
         """A study in memory that knows the ledger's trials and is to begin with what promises most."""
-        optuna.logging.set_verbosity(optuna.logging.WARNING)
+        optuna.logging.set_verbosity(optuna.logging.WARNING if self._choice.is_ours else optuna.logging.ERROR)
         study = optuna.create_study(direction="minimize", sampler=self._sampler)
         everything = distributions(self._space)
         for trial in self._knowledge.known.values():
-            row = self._sampler.row_of(trial.configuration)
+            row = self._row_of(trial.configuration)
             if row is None:
                 continue
             params = to_params(self._space, trial.configuration)
@@ -93,7 +154,7 @@ class Proposals:
             study.add_trial(
                 optuna.trial.create_trial(
                     state=optuna.trial.TrialState.COMPLETE if is_complete else optuna.trial.TrialState.FAIL,
-                    value=trial.time_ns if is_complete else None,
+                    value=self._value(trial) if is_complete else None,
                     params=params,
                     distributions={name: everything[name] for name in params},
                     user_attrs={ROW: row, **self._known_of_slow(trial)},
@@ -115,7 +176,7 @@ class Proposals:
             *itertools.islice(candidates, self.CANDIDATES),
         ]
         distinct = dict.fromkeys(map(knowledge.family.complete, wanted))
-        return [c for c in distinct if c not in left_out and self._sampler.row_of(c) is not None]
+        return [c for c in distinct if c not in left_out and self._row_of(c) is not None]
 
     def _nearest_winners(self) -> list[Winner]:
         """Of comparable problems on this device, nearest first."""
@@ -144,15 +205,22 @@ class Proposals:
 
 def suggest(asked: optuna.Trial, space: SearchSpace) -> Configuration:
     """The configuration an Optuna trial stands for."""
+    algorithm, indices = suggest_indices(asked, space)
+    values: dict[str, Value] = {p.name: p.values[indices[p.name]] for p in space.parameters[algorithm]}
+    return Configuration.of(algorithm, **values)
+
+
+def suggest_indices(asked: optuna.Trial, space: SearchSpace) -> tuple[str, dict[str, int]]:
+    """The algorithm of an Optuna trial, and of each of its parameters the index of the value; valid or not."""
     algorithm = asked.suggest_categorical("algorithm", list(space.parameters))
-    values: dict[str, Value] = {}
+    indices: dict[str, int] = {}
     for parameter in space.parameters[algorithm]:
         name = f"{algorithm}.{parameter.name}"
         if parameter.is_numeric:
-            values[parameter.name] = parameter.values[asked.suggest_int(name, 0, len(parameter.values) - 1)]
+            indices[parameter.name] = asked.suggest_int(name, 0, len(parameter.values) - 1)
         else:
-            values[parameter.name] = str(asked.suggest_categorical(name, parameter.values))
-    return Configuration.of(algorithm, **values)
+            indices[parameter.name] = parameter.values.index(asked.suggest_categorical(name, parameter.values))
+    return algorithm, indices
 
 
 def _distance(a: Problem, b: Problem) -> float:

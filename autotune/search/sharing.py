@@ -1,0 +1,149 @@
+"""One time budget for many problems: it goes where most of the time of all calls is expected to be saved.
+
+First each gets its least share, so that none is left without a start however disturbed the machine is. Then the
+search goes on, in slices, that promises most for a second of tuning: calls times time times what is left to gain, by
+what a trial takes. Last come the finals of all, the most important first, in time that was kept for them.
+"""
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from time import monotonic
+
+from autotune.search import judging
+from autotune.search.contract import Listener, Outcome, Total
+from autotune.search.gain import HORIZON_TRIALS
+from autotune.search.one_problem import ProblemSearch
+
+LEAST_TRIALS = 12
+"""Of each problem, at the start: the default, what won near by, what the rule ranks best."""
+FIRST_TRIALS = 2
+"""Of these, those that no lack of time takes away: the default and the best start."""
+LEAST_SHARE = 0.5
+"""Of the time, at most, for the least shares."""
+FINALS_SHARE = 0.4
+"""Of the time, at most, kept for the finals."""
+FINALS_ROUNDS = judging.LOOKS[0]
+"""Kept for each problem; one of them may take as many as there are."""
+ROUND_S = 0.25
+"""What a round of the finals takes besides the samples, on a busy machine."""
+SLICE_SHARE = 0.02
+"""Of the time, how long a search goes on before it is asked again which one is to."""
+LEAST_SLICE_S = 2.0
+SLICE_TRIALS = 5
+"""After which a slice also ends where another problem promises more."""
+UNKNOWN_GAIN = 3.0
+"""Over the number of trials: what is thought to be left to gain where no model tells."""
+KEPT_ROWS = 4_000_000
+"""Configurations of the search spaces kept in memory between slices, about 60 bytes each."""
+NEWS = 2.0
+"""A model begins anew where other problems have so many times the trials they had when it was made."""
+
+
+class Sharing:
+    """The searches of one run, their slices and finals."""
+
+    def __init__(self, seconds: float, listener: Listener, should_stop: Callable[[], bool]) -> None:
+        self._seconds = seconds
+        self._listener = listener
+        self._should_stop = should_stop
+        self._started = monotonic()
+        self._deadline = self._started + seconds
+        self._searches: list[ProblemSearch] = []
+        self._latest: list[ProblemSearch] = []
+        """Those with a model in memory, the latest last."""
+        self._told: dict[ProblemSearch, int] = {}
+        """Trials of the others when a search made its model."""
+
+    def run(self, searches: Iterator[ProblemSearch], count: int) -> list[Outcome]:
+        """Outcomes in order; of `count` searches, each is made when its turn comes first."""
+        for number, search in enumerate(searches):
+            self._searches.append(search)
+            self._give_least(search, count - number)
+            if self._should_stop():
+                break
+        while not self._should_stop() and self._go_on():
+            pass
+        return self._finish()
+
+    def _give_least(self, search: ProblemSearch, still_to_come: int) -> None:
+        end = self._started + LEAST_SHARE * self._seconds
+        until = monotonic() + (end - monotonic()) / still_to_come
+        self._search(
+            search,
+            lambda: search.tried >= LEAST_TRIALS or (search.tried >= FIRST_TRIALS and monotonic() >= until),
+        )
+
+    def _go_on(self) -> bool:
+        """A slice of what promises most; False when time is up or nothing is left to gain."""
+        end = min(self._deadline - self._reserve(), monotonic() + max(LEAST_SLICE_S, SLICE_SHARE * self._seconds))
+        open_searches = [search for search in self._searches if not search.is_over]
+        if monotonic() >= end or not open_searches:
+            return False
+        ranked = sorted(open_searches, key=self._promise, reverse=True)
+        search, others = ranked[0], ranked[1:]
+        next_best = self._promise(others[0]) if others else 0.0
+        before = search.new_trials
+
+        def is_enough() -> bool:
+            is_beaten = search.new_trials >= before + SLICE_TRIALS and self._promise(search) < next_best
+            return is_beaten or monotonic() >= end
+
+        self._listener.share_started(search.request, self._total())
+        self._search(search, is_enough)
+        return search.new_trials > before or search.is_over
+
+    def _search(self, search: ProblemSearch, is_enough: Callable[[], bool]) -> None:
+        others = sum(other.new_trials for other in self._searches if other is not search)
+        if search in self._latest:
+            self._latest.remove(search)
+            if others >= NEWS * max(self._told[search], LEAST_TRIALS):
+                search.shelve()
+                self._told[search] = others
+        else:
+            self._told[search] = others
+        search.search(is_enough)
+        self._latest.append(search)
+        while len(self._latest) > 1 and sum(s.rows for s in self._latest) > KEPT_ROWS:
+            self._latest.pop(0).shelve()
+
+    def _promise(self, search: ProblemSearch) -> float:
+        """Nanoseconds of all calls expected to be saved by a second of tuning."""
+        gain = search.gain_left
+        if gain is None:
+            gain = min(1.0, UNKNOWN_GAIN / max(search.tried, 1))
+        return self._weight(search) * gain / (HORIZON_TRIALS * max(search.trial_seconds, 1e-3))
+
+    def _weight(self, search: ProblemSearch) -> float:
+        """Time of all calls of a problem; of one where nothing has run yet as long as the longest other."""
+        if math.isfinite(search.best_ns):
+            return search.request.calls * search.best_ns
+        return max((s.request.calls * s.best_ns for s in self._searches if math.isfinite(s.best_ns)), default=1.0)
+
+    def _reserve(self) -> float:
+        """Seconds kept for the finals of all."""
+        least = sum(self._finals_seconds(search, FINALS_ROUNDS) + ROUND_S * FINALS_ROUNDS for search in self._searches)
+        longest = max((self._finals_seconds(search, judging.LOOKS[-1]) for search in self._searches), default=0.0)
+        return min(least + longest, FINALS_SHARE * self._seconds)
+
+    def _finals_seconds(self, search: ProblemSearch, rounds: int) -> float:
+        return search.finals_seconds(rounds) if search.new_trials else 0.0
+
+    def _total(self) -> Total:
+        run = [search for search in self._searches if math.isfinite(search.best_ns)]
+        return Total(
+            calls=sum(search.request.calls for search in run),
+            default_ns=sum(search.request.calls * search.default_ns for search in run),
+            best_ns=sum(search.request.calls * search.best_ns for search in run),
+        )
+
+    def _finish(self) -> list[Outcome]:
+        """Finals in the order of their weight; each gets its part of what time is left."""
+        found: dict[ProblemSearch, Outcome] = {}
+        ordered: Sequence[ProblemSearch] = sorted(self._searches, key=self._weight, reverse=True)
+        for number, search in enumerate(ordered):
+            foreseen = [self._finals_seconds(other, judging.LOOKS[-1]) for other in ordered[number:]]
+            share = foreseen[0] / sum(foreseen) if sum(foreseen) else 1.0
+            left = max(0.0, self._deadline - monotonic())
+            found[search] = search.finish(monotonic() + share * left)
+            self._listener.problem_finished(found[search])
+        return [found[search] for search in self._searches]

@@ -1,0 +1,119 @@
+"""What the benchmarks of the search count, and the drawing of their results."""
+
+import importlib.util
+import sys
+import xml.etree.ElementTree as ElementTree
+from importlib.machinery import SourceFileLoader
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from autotune.family import Configuration
+from autotune.kernels.gemm import GemmProblem
+from autotune.store import Store
+from autotune.testing import INVENTED_PROCESSOR, FakeWorker
+from autotune.trial import Job, Measurement, Timer, Trial, TrialState
+
+SCRIPTS = Path(__file__).resolve().parents[1] / "scripts"
+SVG = "{http://www.w3.org/2000/svg}"
+
+
+def load(name: str) -> Any:
+    loader = SourceFileLoader(name.replace(".py", ""), str(SCRIPTS / name))
+    spec = importlib.util.spec_from_loader(loader.name, loader)
+    assert spec is not None
+    module = importlib.util.module_from_spec(spec)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(sys.modules, loader.name, module)
+        patch.setattr(sys, "path", sys.path[:])
+        loader.exec_module(module)
+    return module
+
+
+class TestPlot:
+    def test_a_panel_for_each_space_and_a_line_for_each_sampler_that_ran_there(self) -> None:
+        row = {"median": {"10": 0.7, "100": 0.9}}
+        samplers = {"ours": {"one": row, "two": row}, "kt a": {"one": row, "two": row}, "kt b": {"two": row}}
+        drawn = ElementTree.fromstring(load("search_plot.py").plot(samplers))
+        panels = drawn.findall(f"{SVG}g")
+        assert [panel.findtext(f"{SVG}text") for panel in panels] == ["one", "two"]
+        lines = [[p for p in panel.iter(f"{SVG}polyline") if p.get("stroke") != "#ddd"] for panel in panels]
+        assert [len(found) for found in lines] == [2, 3]
+        (first, last) = (point.split(",") for point in (lines[0][0].get("points") or "").split())
+        assert float(first[0]) < float(last[0]) and float(first[1]) > float(last[1]), "later is right, better is up"
+
+    def test_what_ran_on_few_spaces_is_shown_last(self) -> None:
+        good, poor = {"median": {"10": 0.99}}, {"median": {"10": 0.6}}
+        samplers = {"ours": {"a": poor, "b": poor}, "few": {"a": good}, "all": {"a": poor, "b": poor}, "random": {}}
+        assert load("search_plot.py")._shown(samplers) == ["ours", "all", "few", "random"]
+
+
+def _trial(number: int, time_ns: float | None) -> Trial:
+    configuration = Configuration.of("dot", vector_width=number)
+    if time_ns is None:
+        return Trial(configuration=configuration, state=TrialState.CRASHED)
+    measurement = Measurement(time_ns=time_ns, samples_ns=(time_ns,), calls_per_sample=1, timer=Timer.EVENT)
+    return Trial(configuration=configuration, state=TrialState.COMPLETE, measurement=measurement)
+
+
+class TestRealSearch:
+    def test_what_a_run_had_found_after_how_many_trials(self) -> None:
+        script = load("bench_real_search")
+        times = (None, 5.0, 9.0, 2.0, 3.0)
+        run = script.Run(trials=[(_trial(i, t), 10.0 * i) for i, t in enumerate(times, start=1)])
+        assert [n for n, *_ in run.incumbents()] == [2, 4]
+        assert run.best_at(1) is None and run.best_at(6) is None
+        second, fourth = (_trial(number, None).configuration for number in (2, 4))
+        assert run.best_at(3) == second and run.best_at(5) == fourth
+        assert script.first_at(run, {second: 0.5, fourth: 0.96}) == {"trials": 4, "seconds": 40.0}
+        assert script.first_at(run, {second: 0.5, fourth: 0.94}) is None
+
+    def test_a_size_that_never_got_there_counts_with_all_it_spent(self) -> None:
+        reached = {"trials": 40, "seconds": 9.0, "to_target": {"trials": 4, "seconds": 1.0}, "last": 1.0}
+        missed = {"trials": 40, "seconds": 9.0, "to_target": None, "last": 0.9}
+        total = load("bench_real_search").size_total([{"one_run": reached, "alone": missed}])
+        assert (total["one_run"]["reached"], total["one_run"]["trials"], total["one_run"]["seconds"]) == (1, 4, 1.0)
+        assert (total["alone"]["reached"], total["alone"]["trials"], total["alone"]["seconds"]) == (0, 40, 9.0)
+
+    def test_the_comparison_is_by_times_of_its_own_and_knows_who_fails(self, tmp_path: Path) -> None:
+        script = load("bench_real_search")
+        fast, slow, wrong = (_trial(number, None).configuration for number in (2, 4, 8))
+        answers: dict[Configuration, float | TrialState] = {fast: 10.0, slow: 40.0, wrong: TrialState.WRONG_RESULT}
+
+        def measure(job: Job) -> float | TrialState:
+            return answers[job.configuration]
+
+        worker = FakeWorker(measure)
+        place = script.Place(
+            device=INVENTED_PROCESSOR, profile=script.find_profile(INVENTED_PROCESSOR), worker=worker, builds=None,
+            sampler=script.SamplerChoice(), folder=tmp_path,
+        )  # fmt: skip
+        problem = GemmProblem(m=64, n=64, k=64)
+        found = script.compare(place, problem, [slow, fast, wrong, slow], rounds=3)
+        assert found == {slow: 0.25, fast: 1.0, wrong: 0.0}
+        assert len(worker.jobs) == 9
+        assert [job.configuration for job in worker.jobs[3:6]] == [fast, wrong, slow], "another first in every round"
+
+    def test_one_run_passes_on_what_it_learns_and_searches_alone_do_not(self, tmp_path: Path) -> None:
+        script = load("bench_real_search")
+        seen: list[Configuration] = []
+
+        def measure(job: Job) -> float:
+            seen.append(job.configuration)
+            return 1.0 if seen.index(job.configuration) == 2 else 5.0
+
+        worker = FakeWorker(measure)
+        place = script.Place(
+            device=INVENTED_PROCESSOR, profile=script.find_profile(INVENTED_PROCESSOR), worker=worker, builds=None,
+            sampler=script.SamplerChoice(), folder=tmp_path,
+        )  # fmt: skip
+        first, second = GemmProblem(m=64, n=64, k=64), GemmProblem(m=64, n=64, k=72)
+        with Store.open(tmp_path / "one.sqlite") as store:
+            script.search(place, first, store, 3, 0)
+            knowing = script.search(place, second, store, 3, 0)
+            (winner,) = [w.configuration for w in store.best(INVENTED_PROCESSOR.slug) if w.problem == first]
+        alone = script.search_alone(place, second, 3, 0)
+        assert winner == seen[2]
+        assert [run.trials[1][0].configuration == winner for run in (knowing, alone)] == [True, False]
+        assert len(knowing.trials) == len(alone.trials) == 3
