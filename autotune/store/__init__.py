@@ -20,6 +20,7 @@ from autotune.family import Configuration, Device, Problem
 from autotune.store import quarantine
 from autotune.store.connecting import open_for_reading, open_for_writing, open_server
 from autotune.store.failures import attempt
+from autotune.store.jobs import JobLedger
 from autotune.store.models import (
     BEST,
     BuildRow,
@@ -120,6 +121,11 @@ class Store:
     def location(self) -> str:
         """Where the database is, without a password."""
         return str(self._target)
+
+    @property
+    def jobs(self) -> JobLedger:
+        """The service's jobs."""
+        return JobLedger(self._read, self._write, _problem_id)
 
     def add_device(self, device: Device) -> None:
         """Make a device known; its limits are brought up to date when it already is."""
