@@ -14,7 +14,10 @@
     │   ├── NotADatabaseError
     │   ├── NewerSchemaError
     │   └── ReadOnlyDatabaseError
-    └── TableError                  a tuning table that cannot be read or trusted
+    ├── TableError                  a tuning table that cannot be read or trusted
+    └── ServiceError                a service that cannot be used as asked
+        ├── UnreachableError        there is no answer from it
+        └── RefusedError            it answers that it will not
 """
 
 
@@ -88,3 +91,19 @@ class ReadOnlyDatabaseError(StoreError):
 
 class TableError(AutotuneError):
     """A tuning table that cannot be read or trusted."""
+
+
+class ServiceError(AutotuneError):
+    """A service that cannot be used as asked."""
+
+
+class UnreachableError(ServiceError):
+    """There is no answer from the service."""
+
+
+class RefusedError(ServiceError):
+    """The service answers that it will not; `status` is HTTP's."""
+
+    def __init__(self, message: str, *, hint: str = "", status: int = 0) -> None:
+        super().__init__(message, hint=hint)
+        self.status = status
