@@ -253,7 +253,7 @@ def size_names(problem_type: type[Problem]) -> tuple[str, ...]:
 
 def read_shapes(path: Path, problem_type: type[Problem] = GemmProblem) -> list[Request]:
     """Sizes from a text file, equal ones merged, as `parse_shapes` reads them. Raises UsageError."""
-    return parse_shapes(_read_lines(path), str(path), problem_type)
+    return parse_shapes(read_lines(path), str(path), problem_type)
 
 
 def parse_shapes(text: Iterable[str], place: str, problem_type: type[Problem] = GemmProblem) -> list[Request]:
@@ -280,7 +280,8 @@ def parse_shapes(text: Iterable[str], place: str, problem_type: type[Problem] = 
     return merge(requests)
 
 
-def _read_lines(path: Path) -> list[str]:
+def read_lines(path: Path) -> list[str]:
+    """The lines of a text file, with their numbers as an editor has them. Raises UsageError."""
     try:
         with path.open("rb") as file:
             data = file.read(MAX_FILE_BYTES + 1)

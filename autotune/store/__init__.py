@@ -27,6 +27,7 @@ from autotune.store.models import (
     DeviceRow,
     ProblemRow,
     TrialRow,
+    WinnerRow,
     build_row,
     device_row,
     plain_text,
@@ -260,6 +261,11 @@ class Store:
             query = query.where(BEST.c.family == family)
         winners = self._read(lambda session: [to_winner(row) for row in session.execute(query)])
         return sorted(winners, key=_place)
+
+    def last_decision(self) -> int:
+        """Grows with every winner that is recorded or imported."""
+        query = select(func.coalesce(func.max(WinnerRow.id), 0))
+        return self._read(lambda session: session.scalar(query) or 0)
 
     def devices(self) -> list[Device]:
         """All devices by slug; where drivers differ, the one that measured last comes last, imported ones first."""

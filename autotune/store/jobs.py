@@ -164,9 +164,7 @@ class _Transact(Protocol):
 class JobLedger:
     """The jobs of an open database. Every method is one transaction, and raises StoreError when that fails."""
 
-    def __init__(
-        self, read: _Transact, write: _Transact, problem_id: Callable[[Session, Problem], int]
-    ) -> None:
+    def __init__(self, read: _Transact, write: _Transact, problem_id: Callable[[Session, Problem], int]) -> None:
         """For `Store.jobs` only."""
         self._read = read
         self._write = write
