@@ -140,14 +140,15 @@ def _plain_measurement(measurement: Measurement) -> dict[str, Any]:
 
 def _read_measurement(node: Node) -> Measurement:
     members = node.record(("time_ns", "samples_ns", "timer", *_MEASURED, *_COUNTED, *_SENSED))
-    sensed = {name: members[name] for name in _SENSED}
+    measured: dict[str, Any] = {name: members[name].signed(most) for name, most in _MEASURED.items()}
+    measured |= {name: members[name].whole(MAX_NUMBER) for name in _COUNTED}
+    for name, most in _SENSED.items():
+        measured[name] = None if members[name].value is None else members[name].signed(most)
     return Measurement(
         time_ns=members["time_ns"].number(MAX_TIME_NS),
         samples_ns=tuple(item.number(MAX_TIME_NS) for item in members["samples_ns"].items(MAX_SAMPLES)),
         timer=_timer(members["timer"]),
-        **{name: members[name].signed(most) for name, most in _MEASURED.items()},
-        **{name: members[name].whole(MAX_NUMBER) for name in _COUNTED},  # type: ignore[arg-type]
-        **{n: None if node.value is None else node.signed(_SENSED[n]) for n, node in sensed.items()},  # type: ignore[arg-type]
+        **measured,
     )
 
 

@@ -88,7 +88,7 @@ def table_routes(service: Service) -> APIRouter:
     async def lookup(
         request: Request,
         device: Annotated[str, Query(min_length=1, max_length=200, examples=["adreno-730"])],
-        shape: Annotated[str, Query(min_length=1, max_length=500, openapi_examples=_LOOKUP_EXAMPLES)],  # type: ignore[arg-type]
+        shape: Annotated[str, Query(min_length=1, max_length=500, openapi_examples=_LOOKUP_EXAMPLES)],
         family: Family = "gemm",
     ) -> TunedAnswer:
         """The configuration to use for a size on a device, and why; from memory."""
