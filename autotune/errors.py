@@ -10,6 +10,7 @@
     │   └── LaunchError             the driver refused to run it
     │       └── WorkGroupError      with work-groups of this size
     ├── WorkerError                 the measuring process cannot be started
+    │   └── WorkerLostError         it is gone together with the trial that it was measuring
     ├── StoreError                  the database cannot be used as asked
     │   ├── NotADatabaseError
     │   ├── NewerSchemaError
@@ -71,6 +72,10 @@ class WorkGroupError(LaunchError):
 
 class WorkerError(AutotuneError):
     """The measuring process cannot be started."""
+
+
+class WorkerLostError(WorkerError):
+    """The place that measures is gone, together with the trial that it was measuring."""
 
 
 class StoreError(AutotuneError):

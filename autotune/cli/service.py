@@ -1,7 +1,6 @@
 """The commands around a service: serve, worker, submit, jobs, cancel, and run with a device elsewhere."""
 
 import argparse
-import platform
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -39,10 +38,10 @@ def serve_command(options: argparse.Namespace) -> int:
 def worker_command(options: argparse.Namespace) -> int:
     from autotune.cli.run import Interrupts
     from autotune.device.discovery import discover, select
-    from autotune.remote.working import Offer, Service, offer_all
+    from autotune.remote.working import Offer, Service, offer_all, own_name
     from autotune.worker import Worker
 
-    service = Service(url=options.server, token=token_of(options), name=options.name or platform.node() or "worker")
+    service = Service(url=options.server, token=token_of(options), name=options.name or own_name())
     devices = discover()
     chosen = [select(name, devices) for name in options.device] or devices
     offers = [Offer(service, device, Worker(), tell) for device in dict.fromkeys(chosen)]

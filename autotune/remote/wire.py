@@ -146,7 +146,7 @@ def _read_measurement(node: Node) -> Measurement:
         measured[name] = None if members[name].value is None else members[name].signed(most)
     return Measurement(
         time_ns=members["time_ns"].number(MAX_TIME_NS),
-        samples_ns=tuple(item.number(MAX_TIME_NS) for item in members["samples_ns"].items(MAX_SAMPLES)),
+        samples_ns=tuple(item.signed(MAX_TIME_NS) for item in members["samples_ns"].items(MAX_SAMPLES)),
         timer=_timer(members["timer"]),
         **measured,
     )

@@ -13,8 +13,11 @@ A worker's process has one `Offer` for each device, in a thread of its own; the 
 of its `Worker`, as it is locally.
 """
 
+import contextlib
 import dataclasses
+import platform
 import random
+import re
 import secrets
 import threading
 import time
@@ -28,6 +31,7 @@ from autotune.lookup.document import Node, printable
 from autotune.profile import find_profile
 from autotune.remote.connection import Connection
 from autotune.remote.wire import code_version, plain_device, plain_trial, read_job
+from autotune.resources import default_database
 from autotune.trial import Job, Trial
 
 HEARTBEAT_S = 5.0
@@ -150,10 +154,10 @@ class Offer:
         """A result as a turn brings it; a device that cannot be used is a trouble."""
         try:
             job = read_job(Node(plain, "job"), self._device.selector, self._options)
-            return {"trial": plain_trial(self._worker.run(job))}
+            return {"job": plain, "trial": plain_trial(self._worker.run(job))}
         except (WorkerError, TableError) as error:
             self._tell(f"{self._device.slug}: {error}")
-            return {"trouble": printable(str(error))}
+            return {"job": plain, "trouble": printable(str(error))}
 
     def _bear(self, error: ServiceError) -> None:
         """Wait before the next try, longer each time; workers of a rack do not all come back at once."""
@@ -176,6 +180,22 @@ def _wait(future: "Future[dict[str, Any]]", seconds: float) -> bool:
     except TimeoutError:
         return False
     return True
+
+
+def own_name() -> str:
+    """The name of this machine, with a few digits of its own: phones are all called localhost."""
+    node = re.sub(r"[^A-Za-z0-9.-]", "-", platform.node())[:60] or "worker"
+    place = default_database().with_name("worker-id")
+    try:
+        digits = place.read_text(encoding="ascii").strip()
+    except (OSError, UnicodeDecodeError):
+        digits = ""
+    if not re.fullmatch("[0-9a-f]{6}", digits):
+        digits = secrets.token_hex(3)
+        with contextlib.suppress(OSError):  # then it has another name the next time
+            place.parent.mkdir(parents=True, exist_ok=True)
+            place.write_text(digits, encoding="ascii")
+    return f"{node}-{digits}"
 
 
 def offer_all(offers: Sequence[Offer], should_stop: Callable[[], bool]) -> None:

@@ -7,6 +7,7 @@ import threading
 from collections.abc import Awaitable, Callable
 
 from autotune.errors import AutotuneError
+from autotune.family import Device
 from autotune.predict import refresh_predictors
 from autotune.service.events import Feed
 from autotune.service.fleet import Fleet, RemoteWorker, Station
@@ -14,6 +15,7 @@ from autotune.service.lookups import Lookups
 from autotune.service.searching import Errand, Search
 from autotune.store import Store
 from autotune.store.jobs import JobState
+from autotune.trial import QUARANTINED_STATES, Job, Trial
 
 _LOG = logging.getLogger(__name__)
 
@@ -29,7 +31,7 @@ class Service:
     def __init__(self, store: Store) -> None:
         self.store = store
         self.feed = Feed()
-        self.fleet = Fleet(self.wake)
+        self.fleet = Fleet(self.wake, self._take_late)
         self.lookups = Lookups(store)
         self.searches: dict[int, Search] = {}
         """By the id of the problem of the job."""
@@ -86,6 +88,11 @@ class Service:
     def search_on(self, station: Station) -> Search | None:
         """What a station works on."""
         return next((s for s in self.searches.values() if s.errand.station is station), None)
+
+    async def _take_late(self, device: Device, trial: Trial, job: Job) -> None:
+        """A trial that nobody waits for any more has ended on its worker: what did not crash is not to blame."""
+        if trial.state not in QUARANTINED_STATES:
+            await asyncio.to_thread(self.store.vindicate, device, job.problem, job.configuration)
 
     async def _keep_dispatching(self) -> None:
         while True:

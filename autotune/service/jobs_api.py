@@ -97,7 +97,7 @@ async def _events(service: Service, job_id: int) -> AsyncIterator[str]:
     """As they are sent; begins with how things stand."""
     with service.feed.reading(job_id) as queue:
         event: tuple[str, Any] | None = ("job", None)
-        while event is not None:
+        while event is not None and not service.is_stopping:
             name, data = event
             if event == _ALIVE:
                 yield ": alive\n\n"

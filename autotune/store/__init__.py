@@ -145,6 +145,18 @@ class Store:
         """What this owner has in flight will not end, and is not to blame: as after Ctrl-C."""
         self._write(lambda session: quarantine.abandon(session, owner))
 
+    def lose_trials(self, owner: Owner, message: str) -> None:
+        """What this owner has in flight is gone with the device that measured it: it is quarantined."""
+        self._write(lambda session: quarantine.lose(session, owner, message))
+
+    def vindicate(self, device: Device, problem: Problem, configuration: Configuration) -> bool:
+        """Take out of quarantine what was only lost, and did end well as it now turns out; whether it was there."""
+        return self._write(
+            lambda session: quarantine.vindicate(
+                session, _device_id(session, device, is_seen_here=True), _problem_id(session, problem), configuration
+            )
+        )
+
     def add_trial(
         self,
         device: Device,
