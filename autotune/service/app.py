@@ -80,7 +80,7 @@ def make_app(service: Service, access: Access) -> Guard:
     app.include_router(job_routes(service))
     app.include_router(worker_routes(service))
     app.include_router(table_routes(service))
-    return Guard(app, access, service.lookups.remembered)
+    return Guard(app, access, service.lookups.direct)
 
 
 def _refusal(status: int, message: str, hint: str = "") -> JSONResponse:

@@ -161,6 +161,11 @@ class Search:
     def _tell_job(self) -> None:
         self._feed.tell(self.errand.job.id, "job", None)
 
+    def _note_spent(self) -> None:
+        if time.monotonic() - self._noted >= NOTE_SPENT_S:
+            self._noted = time.monotonic()
+            self._store.jobs.spend(self.errand.problem.id, self._spent_s)
+
     # What a search and a recheck tell.
 
     def problem_started(self, request: Request, number: int, total: int, space_size: int, resumed: int) -> None:  # noqa: ARG002
@@ -172,15 +177,14 @@ class Search:
         best = best_ns if best_ns < float("inf") else None
         self.progress |= {"new_trials": new_trials, "best_ns": best}
         self._tell("trial_finished", trial=plain_trial(trial), new_trials=new_trials, best_ns=best)
-        if time.monotonic() - self._noted >= NOTE_SPENT_S:
-            self._noted = time.monotonic()
-            self._store.jobs.spend(self.errand.problem.id, self._spent_s)
+        self._note_spent()
 
     def device_drifted(self, request: Request, slowdown: float, rest_s: float) -> None:  # noqa: ARG002
         self._tell("device_drifted", slowdown=slowdown, rest_s=rest_s)
 
     def finals_started(self, request: Request, finalists: int) -> None:  # noqa: ARG002
         self.progress |= {"phase": "finals", "finalists": finalists}
+        self._note_spent()
         self._tell("finals_started", finalists=finalists)
 
     def problem_finished(self, outcome: Outcome) -> None:
