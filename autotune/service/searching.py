@@ -44,7 +44,7 @@ class Search:
         self.errand = errand
         self.is_cancelled = False
         self.progress: dict[str, Any] = {"problem": errand.problem.number, "phase": "search"}
-        """How far it is, for whoever asks; events tell how it came there."""
+        """How far it is, for whoever asks; replaced whole, since others read it meanwhile."""
         self._store = store
         self._feed = feed
         self._is_stopping = is_stopping
@@ -170,12 +170,12 @@ class Search:
 
     def problem_started(self, request: Request, number: int, total: int, space_size: int, resumed: int) -> None:  # noqa: ARG002
         facts = {"configurations": space_size, "resumed": resumed}
-        self.progress |= facts
+        self.progress = {**self.progress, **facts}
         self._tell("problem_started", **facts)
 
     def trial_finished(self, request: Request, trial: Trial, new_trials: int, best_ns: float) -> None:  # noqa: ARG002
         best = best_ns if best_ns < float("inf") else None
-        self.progress |= {"new_trials": new_trials, "best_ns": best}
+        self.progress = {**self.progress, "new_trials": new_trials, "best_ns": best}
         self._tell("trial_finished", trial=plain_trial(trial), new_trials=new_trials, best_ns=best)
         self._note_spent()
 
@@ -183,7 +183,7 @@ class Search:
         self._tell("device_drifted", slowdown=slowdown, rest_s=rest_s)
 
     def finals_started(self, request: Request, finalists: int) -> None:  # noqa: ARG002
-        self.progress |= {"phase": "finals", "finalists": finalists}
+        self.progress = {**self.progress, "phase": "finals", "finalists": finalists}
         self._note_spent()
         self._tell("finals_started", finalists=finalists)
 
@@ -192,7 +192,7 @@ class Search:
             self._tell("problem_finished", outcome=plain_outcome(outcome, outcome.new_trials))
 
     def recheck_started(self, winner: Winner, number: int, total: int) -> None:  # noqa: ARG002
-        self.progress |= {"phase": "verification"}
+        self.progress = {**self.progress, "phase": "verification"}
         self._tell("recheck_started", time_ns=winner.time_ns)
 
     def recheck_finished(self, recheck: Recheck) -> None:
