@@ -10,12 +10,16 @@
     │   └── LaunchError             the driver refused to run it
     │       └── WorkGroupError      with work-groups of this size
     ├── WorkerError                 the measuring process cannot be started
+    │   └── WorkerLostError         it is gone together with the trial that it was measuring
     ├── StoreError                  the database cannot be used as asked
     │   ├── NotADatabaseError
     │   ├── NewerSchemaError
     │   ├── ReadOnlyDatabaseError
     │   └── DatabaseAwayError       the server does not answer
-    └── TableError                  a tuning table that cannot be read or trusted
+    ├── TableError                  a tuning table that cannot be read or trusted
+    └── ServiceError                a service that cannot be used as asked
+        ├── UnreachableError        there is no answer from it
+        └── RefusedError            it answers that it will not
 """
 
 
@@ -71,6 +75,10 @@ class WorkerError(AutotuneError):
     """The measuring process cannot be started."""
 
 
+class WorkerLostError(WorkerError):
+    """The place that measures is gone, together with the trial that it was measuring."""
+
+
 class StoreError(AutotuneError):
     """The database cannot be used as asked."""
 
@@ -93,3 +101,19 @@ class DatabaseAwayError(StoreError):
 
 class TableError(AutotuneError):
     """A tuning table that cannot be read or trusted."""
+
+
+class ServiceError(AutotuneError):
+    """A service that cannot be used as asked."""
+
+
+class UnreachableError(ServiceError):
+    """There is no answer from the service."""
+
+
+class RefusedError(ServiceError):
+    """The service answers that it will not; `status` is HTTP's."""
+
+    def __init__(self, message: str, *, hint: str = "", status: int = 0) -> None:
+        super().__init__(message, hint=hint)
+        self.status = status

@@ -252,16 +252,21 @@ def size_names(problem_type: type[Problem]) -> tuple[str, ...]:
 
 
 def read_shapes(path: Path, problem_type: type[Problem] = GemmProblem) -> list[Request]:
-    """Sizes from a text file, equal ones merged.
+    """Sizes from a text file, equal ones merged, as `parse_shapes` reads them. Raises UsageError."""
+    return parse_shapes(read_lines(path), str(path), problem_type)
+
+
+def parse_shapes(text: Iterable[str], place: str, problem_type: type[Problem] = GemmProblem) -> list[Request]:
+    """Sizes from the lines of a text, equal ones merged.
 
     One a line: ``SHAPE [words of the shape] [xCOUNT] [label]``; ``#`` begins a comment. Or CSV: a header naming the
     fields of the problem and, if wanted, ``calls`` and ``label``; an empty cell leaves a field at its default.
-    Raises UsageError naming file and line.
+    Raises UsageError naming place and line.
     """
-    lines = [(number, _without_comment(line)) for number, line in enumerate(_read_lines(path), start=1)]
+    lines = [(number, _without_comment(line)) for number, line in enumerate(text, start=1)]
     lines = [(number, line) for number, line in lines if line]
     if not lines:
-        raise UsageError(f"{path}: holds no shapes", hint="one a line, such as 512,512,512 x3 label")
+        raise UsageError(f"{place}: holds no shapes", hint="one a line, such as 512,512,512 x3 label")
     header = [name.strip().lower() for name in lines[0][1].split(",")]
     is_csv = not set(header).isdisjoint(size_names(problem_type))
     requests = []
@@ -269,13 +274,14 @@ def read_shapes(path: Path, problem_type: type[Problem] = GemmProblem) -> list[R
         try:
             requests.append(_from_csv(header, line, problem_type) if is_csv else _from_line(line, problem_type))
         except UsageError as error:
-            raise UsageError(f"{path}:{number}: {error.message}", hint=error.hint) from error
+            raise UsageError(f"{place}:{number}: {error.message}", hint=error.hint) from error
     if not requests:
-        raise UsageError(f"{path}: holds a header and no shapes")
+        raise UsageError(f"{place}: holds a header and no shapes")
     return merge(requests)
 
 
-def _read_lines(path: Path) -> list[str]:
+def read_lines(path: Path) -> list[str]:
+    """The lines of a text file, with their numbers as an editor has them. Raises UsageError."""
     try:
         with path.open("rb") as file:
             data = file.read(MAX_FILE_BYTES + 1)

@@ -32,6 +32,7 @@ ORDER = (
     "worker",
     "builder",
     "calibrating",
+    "remote",
     "store",
     "space",
     "compiling",
@@ -41,6 +42,7 @@ ORDER = (
     "runtime",
     "export",
     "presets",
+    "service",
     "display",
     "cli",
     "__main__",
@@ -57,6 +59,10 @@ OWNERS = {
     "psycopg": {"lookup"},  # the store reaches it through SQLAlchemy
     "optuna": {"sampler", "search"},
     "rich": {"display"},
+    "fastapi": {"service"},
+    "starlette": {"service"},
+    "pydantic": {"service"},
+    "uvicorn": {"service"},
     "numpy": {
         "expression", "family", "kernels", "device", "measure", "space", "sampler", "search", "predict", "runtime",
         "testing",

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 import autotune
-from autotune.cli import building, checking, commands, evaluating, exporting, run
+from autotune.cli import building, checking, commands, evaluating, exporting, run, service
 from autotune.errors import UsageError
 from autotune.family import family_names
 
@@ -33,7 +33,7 @@ def make_parser() -> argparse.ArgumentParser:
     subparsers = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
     for add in (
         _add_devices, _add_presets, _add_run, _add_verify, _add_status, _add_compile, _add_evaluate, _add_lookup,
-        _add_export, _add_import,
+        _add_export, _add_import, _add_serve, _add_worker, _add_submit, _add_jobs, _add_cancel,
     ):  # fmt: skip
         add(subparsers)
     return parser
@@ -147,18 +147,10 @@ def _add_run(subparsers: Any) -> None:
         "run --device cpu --family reduce --shape 64,1000 512,768,max --budget 1m",
         "run --device gpu --shapes shapes.txt --trials 100 --json > winners.json",
     )
-    _add_device(parser)
-    _add_family(parser, "of the shapes given here; a preset knows its own")
-    _add_shape(parser, "a shape to tune for")
-    _add_shapes(parser)
-    parser.add_argument(
-        "--preset", metavar="NAME", action="append", default=[], help="the products of a network; see autotune presets"
-    )
+    _add_wanted(parser)
     parser.add_argument(
         "--misses", action="store_true", help="sizes that lookups on this machine asked for and never found"
     )
-    parser.add_argument("--trials", metavar="N", type=_trials, help="at most N new trials for each shape")
-    parser.add_argument("--budget", metavar="TIME", type=parse_budget, help="time for all shapes: 90s, 10m, 1h30m")
     parser.add_argument(
         "--until-gain",
         metavar="SHARE",
@@ -176,15 +168,6 @@ def _add_run(subparsers: Any) -> None:
         "--sampler-options", metavar="JSON", default="", help='arguments of that class: \'{"multivariate": true}\''
     )
     parser.add_argument(
-        "--algorithm",
-        metavar="NAME",
-        nargs="+",
-        action="extend",
-        default=[],
-        help="search these alone: naive, dot, ...",
-    )
-    parser.add_argument("--seed", metavar="N", type=_seed, default=0, help="of the search and its inputs (0)")
-    parser.add_argument(
         "--retry-quarantined",
         action="store_true",
         help="begin with what crashed, hung or was running when an earlier run was killed; otherwise never run again",
@@ -192,6 +175,7 @@ def _add_run(subparsers: Any) -> None:
     parser.add_argument("--quiet", action="store_true", help="no progress, only the final table")
     _add_database(parser)
     _add_json(parser)
+    _add_server(parser, required=False)
 
 
 def _add_verify(subparsers: Any) -> None:
@@ -326,6 +310,105 @@ def _add_import(subparsers: Any) -> None:
     _add_database(parser)
 
 
+def _add_wanted(parser: argparse.ArgumentParser) -> None:
+    """What to tune, where, and for how long."""
+    _add_device(parser)
+    _add_family(parser, "of the shapes given here; a preset knows its own")
+    _add_shape(parser, "a shape to tune for")
+    _add_shapes(parser)
+    parser.add_argument(
+        "--preset", metavar="NAME", action="append", default=[], help="the products of a network; see autotune presets"
+    )
+    parser.add_argument("--trials", metavar="N", type=_trials, help="at most N new trials for each shape")
+    parser.add_argument("--budget", metavar="TIME", type=parse_budget, help="time for all shapes: 90s, 10m, 1h30m")
+    parser.add_argument(
+        "--algorithm",
+        metavar="NAME",
+        nargs="+",
+        action="extend",
+        default=[],
+        help="search these alone: naive, dot, ...",
+    )
+    parser.add_argument("--seed", metavar="N", type=_seed, default=0, help="of the search and its inputs (0)")
+
+
+def _add_server(parser: argparse.ArgumentParser, *, required: bool = True) -> None:
+    parser.add_argument("--server", metavar="URL", required=required, help="of autotune serve, such as http://10.0.0.5:8765")
+    parser.add_argument("--token-file", metavar="FILE", type=Path, help="whose first line is the service's token")
+
+
+def _add_serve(subparsers: Any) -> None:
+    parser = _add(
+        subparsers,
+        "serve",
+        service.serve_command,
+        "Serve jobs, lookups and tables over HTTP; devices come with autotune worker.",
+        "serve",
+        "serve --host 0.0.0.0 --token-file token --read-token-file read-token --db postgresql://...",
+    )
+    parser.add_argument("--host", metavar="H", default="127.0.0.1", help="address to listen at (127.0.0.1)")
+    parser.add_argument("--port", metavar="N", type=_port, default=8765, help="port (8765; 0 for a free one)")
+    parser.add_argument("--token-file", metavar="FILE", type=Path, help="token for everything, in its first line")
+    parser.add_argument("--read-token-file", metavar="FILE", type=Path, help="token for reading only")
+    _add_database(parser)
+
+
+def _add_worker(subparsers: Any) -> None:
+    parser = _add(
+        subparsers,
+        "worker",
+        service.worker_command,
+        "Offer the devices of this machine to a service; calls out only.",
+        "worker --server http://10.0.0.5:8765 --token-file token",
+        "worker --server http://10.0.0.5:8765 --device adreno --name phone-3",
+    )
+    _add_server(parser)
+    parser.add_argument("--name", metavar="NAME", help="of this machine, for people; its host name when left out")
+    parser.add_argument("--device", metavar="D", action="append", default=[], help="offer this one only")
+
+
+def _add_submit(subparsers: Any) -> None:
+    parser = _add(
+        subparsers,
+        "submit",
+        service.submit_command,
+        "Give a service something to tune, and leave.",
+        "submit --server http://10.0.0.5:8765 --device adreno-730 --shape 64,3136,576 --trials 200",
+        "submit --server http://10.0.0.5:8765 --device mali --preset resnet50 --budget 2h",
+    )
+    _add_wanted(parser)
+    _add_server(parser)
+    _add_json(parser)
+
+
+def _add_jobs(subparsers: Any) -> None:
+    parser = _add(
+        subparsers,
+        "jobs",
+        service.jobs_command,
+        "List the jobs of a service, or look at one, or follow it.",
+        "jobs --server http://10.0.0.5:8765",
+        "jobs 3 --follow --server http://10.0.0.5:8765",
+    )
+    parser.add_argument("job", metavar="JOB", nargs="?", type=_job, help="the number of one")
+    parser.add_argument("--follow", action="store_true", help="show its progress until it has ended, then its table")
+    parser.add_argument("--quiet", action="store_true", help="no progress, only the final table")
+    _add_server(parser)
+    _add_json(parser)
+
+
+def _add_cancel(subparsers: Any) -> None:
+    parser = _add(
+        subparsers,
+        "cancel",
+        service.cancel_command,
+        "Stop a job of a service after the running trial; what it found stays.",
+        "cancel 3 --server http://10.0.0.5:8765",
+    )
+    parser.add_argument("job", metavar="JOB", type=_job, help="its number")
+    _add_server(parser)
+
+
 def parse_budget(text: str) -> float:
     """Seconds of ``90``, ``90s``, ``10m``, ``1.5h`` or ``1h30m``. Raises UsageError."""
     number = r"(\d{1,9}(?:\.\d{1,9})?)"
@@ -372,3 +455,11 @@ def _jobs(text: str) -> int:
 
 def _seed(text: str) -> int:
     return _integer("--seed", text, 0, 2**31 - 1)
+
+
+def _port(text: str) -> int:
+    return _integer("--port", text, 0, 65535)
+
+
+def _job(text: str) -> int:
+    return _integer("JOB", text, 1, 2**31 - 1)

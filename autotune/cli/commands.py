@@ -6,7 +6,7 @@ import sys
 from typing import TYPE_CHECKING
 
 from autotune.cli.devices import named_device
-from autotune.cli.output import plain_calibration, plain_request, plain_tuned, print_json
+from autotune.cli.output import plain_calibration, plain_request, print_json
 from autotune.family import find_family
 from autotune.lookup.predictor import FAVOURS
 
@@ -61,6 +61,7 @@ def presets_command(options: argparse.Namespace) -> int:
 def lookup_command(options: argparse.Namespace) -> int:
     source = options.table or options.db
     from autotune.lookup import TuningTable
+    from autotune.lookup.answer import plain_tuned
 
     words = re.findall(r"[^\s,]+", " ".join(options.shape))
     problem = find_family(options.family).problem_type.parse(",".join(words))

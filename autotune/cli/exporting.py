@@ -2,7 +2,6 @@
 
 import argparse
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -11,7 +10,6 @@ from autotune.cli.output import tell, write
 from autotune.errors import DeviceSelectionError, UsageError
 
 if TYPE_CHECKING:
-    from autotune.export.contents import DeviceTable
     from autotune.store import Store
 
 DEFAULT_FAMILY = "gemm"
@@ -54,12 +52,13 @@ def _stored_families(store: "Store", slug: str | None) -> list[str]:
 
 def _text(store: "Store", slug: str | None, families: Sequence[str], form: str) -> str | bytes:
     from autotune.export import export_table
+    from autotune.export.contents import read_joined
     from autotune.export.json_table import write_json
 
     if len(families) == 1:
         return export_table(store, slug, families[0], form)
     if form == "json":
-        return write_json(_joined(store, slug, families))
+        return write_json(read_joined(store, slug, families))
     if form == "csv":
         raise UsageError(
             f"a CSV table has the columns of one kernel family, and {', '.join(families)} are stored",
@@ -78,24 +77,6 @@ def _copy_predictors(store: "Store", slug: str | None, snapshot: Path) -> None:
     slugs = [slug] if slug else sorted({device.slug for device in store.devices()})
     kept = {s: [p for family in family_names() for p in known_predictors(store, s, family)] for s in slugs}
     write_predictors(predictors_file(snapshot), kept)
-
-
-def _joined(store: "Store", slug: str | None, families: Sequence[str]) -> "list[DeviceTable]":
-    """Each device once, with its winners of all families."""
-    from autotune.export.contents import read_contents, with_predictors
-
-    of_each = zip(
-        *([with_predictors(store, t, family) for t in read_contents(store, slug, family)] for family in families),
-        strict=True,
-    )
-    return [
-        replace(
-            same[0],
-            winners=tuple(w for table in same for w in table.winners),
-            predictors=tuple(p for table in same for p in table.predictors),
-        )
-        for same in of_each
-    ]
 
 
 def _with_c_export(families: Sequence[str]) -> list[str]:

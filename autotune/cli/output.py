@@ -13,7 +13,6 @@ from autotune.errors import UsageError
 
 if TYPE_CHECKING:
     from autotune.compiling import Report, Spread
-    from autotune.family import Problem
     from autotune.search import Outcome
     from autotune.search.overview import Overview
     from autotune.search.rechecking import Recheck
@@ -154,16 +153,3 @@ def plain_compilation(report: "Report") -> dict[str, Any]:
 
 def _plain_spread(spread: "Spread | None") -> dict[str, float] | None:
     return {"least": spread.least, "median": spread.median, "most": spread.most} if spread else None
-
-
-def plain_tuned(tuned: Any) -> dict[str, Any]:
-    source: Problem | None = tuned.source_problem
-    return {
-        "match": tuned.match.value,
-        "configuration": tuned.configuration.to_dict(),
-        "source_problem": source.to_dict() if source is not None else None,
-        "source_device": tuned.source_device or None,
-        "time_ns": tuned.time_ns,
-        "expected_loss": tuned.expected_loss,
-        "because": tuned.because,
-    }

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 import autotune
 from autotune.cli.output import STOPPED, plain_outcome, print_json, standard_error, tell, tell_stopped
+from autotune.cli.service import run_elsewhere
 from autotune.errors import AutotuneError, ConfigurationError, ProblemError, UsageError
 from autotune.family import find_family
 
@@ -26,6 +27,8 @@ DEFAULT_TRIALS = 100
 
 
 def run_command(options: argparse.Namespace) -> int:
+    if options.server:
+        return run_elsewhere(options)
     if not (options.shape or options.shapes or options.preset or options.misses):
         _use_default_preset(options)
     requests = _requests(options)

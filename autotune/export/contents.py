@@ -1,5 +1,6 @@
 """What a table holds before it takes a format: each device with its winners, in a fixed order."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from autotune.family import Device, find_family
@@ -45,6 +46,25 @@ def with_predictors(store: Store, table: DeviceTable, family: str) -> DeviceTabl
     slug = table.device.slug
     found = known_predictors(store, slug, family) or make_predictors(store, table.device, family)
     return replace(table, predictors=tuple(found))
+
+
+def read_joined(store: Store, device_slug: str | None, families: Sequence[str]) -> list[DeviceTable]:
+    """Each device once, with its winners and predictors of several families."""
+    of_each = zip(
+        *(
+            [with_predictors(store, table, family) for table in read_contents(store, device_slug, family)]
+            for family in families
+        ),
+        strict=True,
+    )
+    return [
+        replace(
+            same[0],
+            winners=tuple(w for table in same for w in table.winners),
+            predictors=tuple(p for table in same for p in table.predictors),
+        )
+        for same in of_each
+    ]
 
 
 def _printable_device(device: Device) -> Device:

@@ -36,7 +36,7 @@ def _device(table: DeviceTable) -> str:
         "limits": device.limits.to_dict(),
     }
     lines = [f"{_compact(name)}: {_compact(value)}" for name, value in members.items()]
-    entries = ",\n".join(_compact(_entry(winner)) for winner in table.winners)
+    entries = ",\n".join(_compact(plain_entry(winner)) for winner in table.winners)
     lines.append(f'"entries": [{_lines(entries)}]')
     if table.predictors:
         predictors = ",\n".join(_compact(to_plain(predictor)) for predictor in table.predictors)
@@ -44,7 +44,8 @@ def _device(table: DeviceTable) -> str:
     return "{\n" + ",\n".join(lines) + "\n}"
 
 
-def _entry(winner: Winner) -> dict[str, Any]:
+def plain_entry(winner: Winner) -> dict[str, Any]:
+    """An entry of a table, which `read_entry` reads back."""
     return {
         "family": winner.problem.family,
         "problem": winner.problem.to_dict(),

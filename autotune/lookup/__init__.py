@@ -47,6 +47,15 @@ class TuningTable:
 
         self._fill(AtHand(devices, entries, predictors or {}), source, None)
 
+    def over_shipped(self) -> Self:
+        """The same over the tables that ship."""
+        from autotune.lookup.contents import Layers, Shipped
+        from autotune.resources import data_folder
+
+        table = type(self).__new__(type(self))
+        table._fill(Layers(self._contents, Shipped(data_folder("db") / "tables")), self.source, None)
+        return table
+
     @classmethod
     def open(cls, path: "str | Path | None" = None, *, log_misses: bool = True) -> Self:
         """A database, by its path or URL, or a JSON table; without a path the user's own database over what ships.

@@ -2,6 +2,7 @@
 
 import enum
 from dataclasses import dataclass, fields
+from typing import Any
 
 from autotune.family import Configuration, Problem
 
@@ -52,6 +53,20 @@ class Tuned:
     """Part of the tuned speed that is lost, as expected: 0.05 is 5%. None where nothing is known of it."""
     source_device: str = ""
     """Slug of the device whose measurements were used; empty for a default."""
+
+
+def plain_tuned(tuned: Tuned) -> dict[str, Any]:
+    """For JSON."""
+    source = tuned.source_problem
+    return {
+        "match": tuned.match.value,
+        "configuration": tuned.configuration.to_dict(),
+        "source_problem": source.to_dict() if source is not None else None,
+        "source_device": tuned.source_device or None,
+        "time_ns": tuned.time_ns,
+        "expected_loss": tuned.expected_loss,
+        "because": tuned.because,
+    }
 
 
 def table_order(problem: Problem) -> tuple[tuple[int, ...], tuple[int, ...], tuple[str, ...]]:

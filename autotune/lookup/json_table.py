@@ -100,7 +100,7 @@ def _read(document: Node) -> Contents:
     winners: list[Winner] = []
     predictors: dict[str, list[Predictor]] = {}
     for node in members["devices"].items():
-        device, entries = _read_device(node)
+        device, entries = read_device(node)
         if device.slug in devices:
             raise node.wrong(f"slug: {device.slug} stands in the table already")
         devices[device.slug] = device
@@ -109,7 +109,8 @@ def _read(document: Node) -> Contents:
     return Contents(devices=list(devices.values()), winners=winners, predictors=predictors)
 
 
-def _read_device(node: Node) -> tuple[Device, Node]:
+def read_device(node: Node) -> tuple[Device, Node]:
+    """A device, and its entries, not yet read."""
     members = node.record(("slug", "family", *DEVICE_TEXTS, "limits", "entries"), ("predictors",))
     texts = {name: members[name].text() for name in DEVICE_TEXTS}
     device = Device(
@@ -142,7 +143,7 @@ def _read_entries(slug: str, node: Node) -> list[Winner]:
     winners: list[Winner] = []
     seen: dict[tuple[str, str], int] = {}
     for number, item in enumerate(node.items()):
-        winner = _read_entry(slug, item)
+        winner = read_entry(slug, item)
         place = winner.problem.family, winner.problem.key
         if place in seen:
             raise item.wrong(f"problem: {winner.problem.label} stands in entries[{seen[place]}] already")
@@ -151,10 +152,11 @@ def _read_entries(slug: str, node: Node) -> list[Winner]:
     return winners
 
 
-def _read_entry(slug: str, node: Node) -> Winner:
+def read_entry(slug: str, node: Node) -> Winner:
+    """An imported winner of the device of that slug."""
     members = node.record(("family", "problem", "configuration", *_MEASURED, "provenance"), (*_DERIVED, *_LATER))
     family = read_family(members["family"])
-    problem = _read_problem(members["problem"], family)
+    problem = read_problem(members["problem"], family)
     time_ns = members["time_ns"].number(MAX_TIME_NS)
     samples, is_default = members["samples"].whole(2**31 - 1), members["is_default"].truth()
     if problem.flops / time_ns * 1e9 > MAX_FLOPS_PER_SECOND:
@@ -189,7 +191,8 @@ def read_family(node: Node) -> KernelFamily:
     return find_family(node.value)
 
 
-def _read_problem(node: Node, family: KernelFamily) -> Problem:
+def read_problem(node: Node, family: KernelFamily) -> Problem:
+    """Sizes and types that make a problem of its family."""
     for member in node.members().values():
         if isinstance(member.value, str):
             member.text()

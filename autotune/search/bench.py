@@ -9,7 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 
 from autotune import tracing
-from autotune.errors import StoreError
+from autotune.errors import StoreError, WorkerLostError
 from autotune.family import Configuration
 from autotune.profile import Profile
 from autotune.search.knowledge import Knowledge
@@ -88,6 +88,10 @@ class Bench:
                 self.hold(job.configuration)
             trial, following = self._measure(job, built_before_ns, meanwhile)
             self.record(trial, purpose, following)
+        except WorkerLostError as error:
+            self._held.clear()
+            self._store.lose_trials(self._owner, error.message)
+            raise
         except BaseException:
             # Ended in order, by Ctrl-C or an error: the configuration is not to blame. With a database that fails,
             # it stays in flight.

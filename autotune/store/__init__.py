@@ -5,6 +5,8 @@ only ever added, but for those of trials in flight and in quarantine, which come
 view that a person can query too. This file holds what the rest of the project calls; how it is done lies beside it.
 """
 
+import contextlib
+import threading
 import uuid
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -20,12 +22,14 @@ from autotune.family import Configuration, Device, Problem
 from autotune.store import inserting, quarantine
 from autotune.store.connecting import open_for_reading, open_for_writing, open_server
 from autotune.store.failures import Outage, attempt
+from autotune.store.jobs import JobLedger
 from autotune.store.models import (
     BEST,
     BuildRow,
     DeviceRow,
     ProblemRow,
     TrialRow,
+    WinnerRow,
     build_row,
     plain_text,
     to_build,
@@ -97,6 +101,8 @@ class Store:
         self._target = target
         self._ids: dict[tuple[Device, Problem], tuple[int, int]] = {}
         self._outage = None if target.path else Outage()
+        self._turn = threading.Lock() if target.path else contextlib.nullcontext()
+        """SQLite has one writer; threads that wait for it here are served in turn, those that wait there by chance."""
         self._reading = self._writing = engine
         if target.path:
             # Taking the write lock at once: a transaction that reads first may find it cannot write any more.
@@ -128,6 +134,11 @@ class Store:
         """Where the database is, without a password."""
         return str(self._target)
 
+    @property
+    def jobs(self) -> JobLedger:
+        """The service's jobs."""
+        return JobLedger(self._read, self._write, inserting.problem_id)
+
     def add_device(self, device: Device) -> None:
         """Make a device known; its limits are brought up to date when it already is."""
         self._write(lambda session: inserting.device_id(session, device, is_seen_here=True))
@@ -153,6 +164,21 @@ class Store:
     def abandon_trials(self, owner: Owner) -> None:
         """What this owner has in flight will not end, and is not to blame: as after Ctrl-C."""
         self._write(lambda session: quarantine.abandon(session, owner))
+
+    def lose_trials(self, owner: Owner, message: str) -> None:
+        """What this owner has in flight is gone with the device that measured it: it is quarantined."""
+        self._write(lambda session: quarantine.lose(session, owner, message))
+
+    def vindicate(self, device: Device, problem: Problem, configuration: Configuration) -> bool:
+        """Take out of quarantine what was only lost, and did end well as it now turns out; whether it was there."""
+        return self._write(
+            lambda session: quarantine.vindicate(
+                session,
+                inserting.device_id(session, device, is_seen_here=True),
+                inserting.problem_id(session, problem),
+                configuration,
+            )
+        )
 
     def add_trial(
         self,
@@ -280,6 +306,11 @@ class Store:
         winners = self._read(lambda session: [to_winner(row) for row in session.execute(query)])
         return sorted(winners, key=_place)
 
+    def last_decision(self) -> int:
+        """Grows with every winner that is recorded or imported."""
+        query = select(func.coalesce(func.max(WinnerRow.id), 0))
+        return self._read(lambda session: session.scalar(query) or 0)
+
     def devices(self) -> list[Device]:
         """All devices by slug; where drivers differ, the one that measured last comes last, imported ones first."""
         last_trial = select(func.max(TrialRow.id)).where(TrialRow.device_id == DeviceRow.id).scalar_subquery()
@@ -354,7 +385,8 @@ class Store:
         return self._transaction(self._reading, work)
 
     def _write(self, work: Callable[[Session], _Result], *, waits_for_space: bool = False) -> _Result:
-        return self._transaction(self._writing, work, waits_for_space=waits_for_space)
+        with self._turn:
+            return self._transaction(self._writing, work, waits_for_space=waits_for_space)
 
     def _transaction(
         self, engine: Engine, work: Callable[[Session], _Result], *, waits_for_space: bool = False

@@ -178,18 +178,25 @@ def quarantine_lost(session: Session) -> list[Quarantined]:
         is_taken = item.fate is Fate.GONE and _delete_one(session, row.id)
         if not is_taken:
             continue
-        entry = QuarantineRow(
-            device_id=row.device_id,
-            problem_id=row.problem_id,
-            configuration=row.configuration,
-            algorithm=row.algorithm,
-            reason=LOST,
-            message=f"in flight when process {row.process_id} on {row.host} ended",
-            since=row.since,
-        )
+        entry = _lost(row, f"in flight when process {row.process_id} on {row.host} ended")
         session.add(entry)
         lost.append(_to_quarantined(entry, device, problem))
     return lost
+
+
+def lose(session: Session, owner: Owner, message: str) -> None:
+    """Move what an owner has in flight to the quarantine."""
+    for row in session.scalars(select(InFlightRow).filter_by(run=owner.run)).all():
+        session.add(_lost(row, plain_text(message)))
+        session.delete(row)
+
+
+def vindicate(session: Session, device_id: int, problem_id: int, configuration: Configuration) -> bool:
+    """What was lost was not to blame."""
+    is_here = QuarantineRow.device_id.in_(_alike(session, device_id))
+    subject = {"problem_id": problem_id, "configuration": configuration.key, "reason": LOST}
+    result: Any = session.execute(delete(QuarantineRow).where(is_here).filter_by(**subject))
+    return bool(result.rowcount)
 
 
 def read_quarantine(session: Session, device_slug: str | None, driver: str | None) -> list[Quarantined]:
@@ -202,6 +209,24 @@ def read_in_flight(session: Session, device_slug: str | None, driver: str | None
     """Trials in flight on a device under a driver, or on all; oldest first."""
     rows = session.execute(_chosen(_joined(InFlightRow), device_slug, driver))
     return [_to_in_flight(*row) for row in rows]
+
+
+def _lost(row: InFlightRow, message: str) -> QuarantineRow:
+    return QuarantineRow(
+        device_id=row.device_id,
+        problem_id=row.problem_id,
+        configuration=row.configuration,
+        algorithm=row.algorithm,
+        reason=LOST,
+        message=message,
+        since=row.since,
+    )
+
+
+def _alike(session: Session, device_id: int) -> Select[Any]:
+    """Rows of the same device under the same driver: they may differ in other strings."""
+    device = session.get_one(DeviceRow, device_id)
+    return select(DeviceRow.id).where(DeviceRow.slug == device.slug, DeviceRow.driver == device.driver)
 
 
 def _joined(table: type[InFlightRow] | type[QuarantineRow]) -> Select[Any]:

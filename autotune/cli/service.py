@@ -1,0 +1,179 @@
+"""The commands around a service: serve, worker, submit, jobs, cancel, and run with a device elsewhere."""
+
+import argparse
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from autotune.cli.output import STOPPED, print_json, standard_error, tell
+from autotune.errors import AutotuneError, UsageError
+
+if TYPE_CHECKING:
+    from autotune.remote import Client
+
+SERVICE_PACKAGES = {"fastapi", "starlette", "pydantic", "uvicorn"}
+
+
+def serve_command(options: argparse.Namespace) -> int:
+    try:
+        from autotune.service.serving import Place, read_access, serve
+    except ModuleNotFoundError as error:
+        if error.name not in SERVICE_PACKAGES:
+            raise
+        raise AutotuneError(f"{error.name} is not installed", hint='pip install "autotune[service]"') from error
+    from autotune.store import Store
+
+    place = Place(
+        host=options.host,
+        port=options.port,
+        token_file=options.token_file,
+        read_token_file=options.read_token_file,
+    )
+    read_access(place)
+    _log_warnings()
+    with Store.open(options.db) as store:
+        serve(place, store, tell)
+    return 0
+
+
+def worker_command(options: argparse.Namespace) -> int:
+    from autotune.cli.run import Interrupts
+    from autotune.device.discovery import discover, select
+    from autotune.remote.working import Offer, Service, offer_all, own_name
+    from autotune.worker import Worker
+
+    service = Service(url=options.server, token=token_of(options), name=options.name or own_name())
+    devices = discover()
+    chosen = [select(name, devices) for name in options.device] or devices
+    offers = [Offer(service, device, Worker(), tell) for device in dict.fromkeys(chosen)]
+    with Interrupts("the running trial") as interrupts:
+        offer_all(offers, lambda: interrupts.are_requested)
+    return 0
+
+
+def submit_command(options: argparse.Namespace) -> int:
+    with open_client(options) as client:
+        job = client.submit(options.device, **wanted(options))
+        _tell_left_out(job)
+        if options.json:
+            print_json(job)
+        else:
+            print(f"job {job['id']}: {_counted(job)} for {job['device']}")
+            tell(f"follow it: autotune jobs {job['id']} --follow --server {options.server}")
+    return 0
+
+
+def jobs_command(options: argparse.Namespace) -> int:
+    if options.follow and options.job is None:
+        raise UsageError("--follow needs the number of a job", hint="autotune jobs 3 --follow --server URL")
+    with open_client(options) as client:
+        if options.job is None:
+            jobs = client.jobs()
+            if options.json:
+                print_json(jobs)
+            else:
+                for job in jobs:
+                    print(_job_line(job))
+            return 0
+        if options.follow:
+            from autotune.cli.following import follow
+
+            return follow(client, client.job(options.job), options)
+        job = client.job(options.job)
+        if options.json:
+            print_json(job)
+        else:
+            print(_job_line(job))
+            for problem in job["problems"]:
+                print(f"  {problem['shape']}: {problem['state']}{_reason(problem)}")
+    return 0
+
+
+def cancel_command(options: argparse.Namespace) -> int:
+    with open_client(options) as client:
+        print(_job_line(client.cancel(options.job)))
+    return 0
+
+
+def run_elsewhere(options: argparse.Namespace) -> int:
+    """`autotune run --server`: the search runs in the service, what is shown is the same."""
+    for name in ("misses", "retry_quarantined", "db"):
+        if getattr(options, name):
+            raise UsageError(f"--{name.replace('_', '-')} is for devices of this machine", hint="leave out --server")
+    from autotune.cli.following import follow
+
+    with open_client(options) as client:
+        job = client.submit(options.device, **wanted(options))
+        _tell_left_out(job)
+        try:
+            return follow(client, job, options)
+        except KeyboardInterrupt:
+            client.cancel(job["id"])
+            tell(f"job {job['id']} is cancelled; every trial is kept")
+            return STOPPED
+
+
+def wanted(options: argparse.Namespace) -> dict[str, Any]:
+    """What is to be tuned, as `Client.submit` takes it. Raises UsageError."""
+    shapes = list(options.shape)
+    for path in options.shapes:
+        shapes += _lines(path)
+    return {
+        "shapes": shapes,
+        "presets": options.preset,
+        "family": options.family,
+        "trials": options.trials,
+        "seconds": options.budget,
+        "algorithms": options.algorithm,
+        "seed": options.seed,
+    }
+
+
+def open_client(options: argparse.Namespace) -> "Client":
+    """The service that --server names. Raises UsageError."""
+    from autotune.remote import Client
+
+    return Client(options.server, token_of(options))
+
+
+def token_of(options: argparse.Namespace) -> str:
+    """Of --token-file; empty without. Raises UsageError."""
+    if options.token_file is None:
+        return ""
+    try:
+        lines = Path(options.token_file).read_text(encoding="ascii").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise UsageError(f"{options.token_file}: cannot be read as a token") from error
+    return lines[0].strip() if lines else ""
+
+
+def _lines(path: Path) -> list[str]:
+    """Of a shapes file; what is on them is the service's to read. Raises UsageError."""
+    from autotune.presets import read_lines
+
+    return [line for line in read_lines(path) if line.strip()]
+
+
+def _counted(job: dict[str, Any]) -> str:
+    count = sum(job["counts"].values())
+    return f"{count} shape{'' if count == 1 else 's'}"
+
+
+def _job_line(job: dict[str, Any]) -> str:
+    states = ", ".join(f"{count} {state}" for state, count in sorted(job["counts"].items()))
+    return f"job {job['id']}: {job['kind']} on {job['device']}: {job['state']} ({states}), {job['created_at']}"
+
+
+def _reason(problem: dict[str, Any]) -> str:
+    return f", {problem['message']}" if problem["message"] else ""
+
+
+def _tell_left_out(job: dict[str, Any]) -> None:
+    for message in job["left_out"]:
+        tell(f"left out: {message}")
+
+
+def _log_warnings() -> None:
+    import logging
+
+    logging.basicConfig(stream=standard_error(), level=logging.INFO, format="%(message)s")
+    logging.getLogger("alembic").setLevel(logging.WARNING)

@@ -1,0 +1,159 @@
+"""What a service and a worker send each other: a `Job` as JSON and back, a `Trial` as JSON and back.
+
+Both sides read as hostile input what the other sends. A job holds values of declared parameters, sizes and numbers;
+the kernel, its build options and the device are the worker's own business, so none of them crosses the line.
+"""
+
+import hashlib
+from functools import cache
+from math import inf, isfinite
+from typing import Any
+
+from autotune import __version__
+from autotune.family import Device, family_names, find_family
+from autotune.lookup.document import MAX_NUMBER, Node, printable
+from autotune.lookup.json_table import DEVICE_TEXTS, read_configuration, read_device, read_family, read_problem
+from autotune.render import template_hash
+from autotune.trial import Job, Measurement, Timer, Trial, TrialState
+
+MAX_SAMPLES = 10_000
+MAX_TIME_NS = 1e15
+"""Eleven days."""
+MAX_LIMIT_S = 86_400.0
+
+_MEASURED = {
+    "prepare_ns": MAX_TIME_NS,
+    "launch_overhead_ns": MAX_TIME_NS,
+    "build_ns": MAX_TIME_NS,
+    "error_ratio": 1e300,
+}
+_COUNTED = ("calls_per_sample", "private_memory_bytes", "kernel_work_group_limit")
+_SENSED = {"clock_mhz": 1e9, "temperature_c": 1e6}
+
+
+@cache
+def code_version() -> str:
+    """Version, templates and search spaces in one word: only what agrees in it measures the same thing."""
+    digest = hashlib.sha256()
+    for name in family_names():
+        family = find_family(name)
+        hashes = [template_hash(family, algorithm.name) for algorithm in family.algorithms]
+        digest.update(f"{name} {family.space_version} {hashes}".encode())
+    return f"{__version__}-{digest.hexdigest()[:12]}"
+
+
+def plain_device(device: Device) -> dict[str, Any]:
+    """As `read_own_device` reads it: a device of a table, without entries."""
+    texts = {name: printable(getattr(device, name)) for name in DEVICE_TEXTS}
+    limits = device.limits.to_dict()
+    extensions = [printable(name) for name in device.limits.extensions]
+    return {
+        "slug": device.slug, "family": device.family, **texts, "limits": {**limits, "extensions": extensions},
+        "entries": [],
+    }  # fmt: skip
+
+
+def read_own_device(node: Node) -> Device:
+    """What a worker says of its device. Raises TableError."""
+    return read_device(node)[0]
+
+
+def plain_job(job: Job) -> dict[str, Any]:
+    """As `read_job` reads it: everything but the device and its build options."""
+    return {
+        "family": job.problem.family,
+        "problem": job.problem.to_dict(),
+        "configuration": job.configuration.to_dict(),
+        "seed": job.seed,
+        "samples": job.samples,
+        "min_sample_ns": job.min_sample_ns,
+        "give_up_above_ns": job.give_up_above_ns if isfinite(job.give_up_above_ns) else None,
+        "verify": job.verify,
+        "verifications": job.verifications,
+        "probe": job.probe,
+        "timer": job.timer.value,
+        "build_limit_s": job.build_limit_s,
+        "run_limit_s": job.run_limit_s,
+    }
+
+
+_JOB = (
+    "family", "problem", "configuration", "seed", "samples", "min_sample_ns", "give_up_above_ns", "verify",
+    "verifications", "probe", "timer", "build_limit_s", "run_limit_s",
+)  # fmt: skip
+
+
+def read_job(node: Node, selector: str, build_options: tuple[str, ...]) -> Job:
+    """A job for one's own device. Raises TableError for anything that is not declared."""
+    members = node.record(_JOB)
+    family = read_family(members["family"])
+    give_up = members["give_up_above_ns"]
+    return Job(
+        selector=selector,
+        problem=read_problem(members["problem"], family),
+        configuration=read_configuration(members["configuration"], family),
+        build_options=build_options,
+        seed=members["seed"].whole(2**31),
+        samples=members["samples"].whole(MAX_SAMPLES),
+        min_sample_ns=members["min_sample_ns"].whole(int(MAX_TIME_NS)),
+        give_up_above_ns=inf if give_up.value is None else give_up.number(inf),
+        verify=members["verify"].truth(),
+        verifications=members["verifications"].whole(MAX_SAMPLES),
+        probe=members["probe"].truth(),
+        timer=_timer(members["timer"]),
+        build_limit_s=members["build_limit_s"].number(MAX_LIMIT_S),
+        run_limit_s=members["run_limit_s"].number(MAX_LIMIT_S),
+    )
+
+
+def plain_trial(trial: Trial) -> dict[str, Any]:
+    """As `read_trial` reads it: everything but the configuration, which the service knows."""
+    return {
+        "state": trial.state.value,
+        "message": printable(trial.message),
+        "measurement": _plain_measurement(trial.measurement) if trial.measurement else None,
+    }
+
+
+def read_trial(node: Node, job: Job) -> Trial:
+    """What became of a job. Raises TableError."""
+    members = node.record(("state", "message", "measurement"))
+    states = {state.value: state for state in TrialState}
+    if members["state"].text() not in states:
+        raise members["state"].wrong(f"must be one of {', '.join(states)}")
+    state = states[members["state"].value]
+    measured = members["measurement"]
+    if (measured.value is not None) != (state is TrialState.COMPLETE):
+        raise measured.wrong("belongs to what is complete, and to nothing else")
+    return Trial(
+        configuration=job.configuration,
+        state=state,
+        measurement=None if measured.value is None else _read_measurement(measured),
+        message=members["message"].text(),
+        seed=job.seed,
+    )
+
+
+def _plain_measurement(measurement: Measurement) -> dict[str, Any]:
+    return {**vars(measurement), "samples_ns": list(measurement.samples_ns), "timer": measurement.timer.value}
+
+
+def _read_measurement(node: Node) -> Measurement:
+    members = node.record(("time_ns", "samples_ns", "timer", *_MEASURED, *_COUNTED, *_SENSED))
+    measured: dict[str, Any] = {name: members[name].signed(most) for name, most in _MEASURED.items()}
+    measured |= {name: members[name].whole(MAX_NUMBER) for name in _COUNTED}
+    for name, most in _SENSED.items():
+        measured[name] = None if members[name].value is None else members[name].signed(most)
+    return Measurement(
+        time_ns=members["time_ns"].number(MAX_TIME_NS),
+        samples_ns=tuple(item.signed(MAX_TIME_NS) for item in members["samples_ns"].items(MAX_SAMPLES)),
+        timer=_timer(members["timer"]),
+        **measured,
+    )
+
+
+def _timer(node: Node) -> Timer:
+    timers = {timer.value: timer for timer in Timer}
+    if node.text() not in timers:
+        raise node.wrong(f"must be one of {', '.join(timers)}")
+    return timers[node.value]

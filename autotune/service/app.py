@@ -1,0 +1,123 @@
+"""The API: the application, how it refuses, and which routes it has."""
+
+import logging
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+from fastapi import FastAPI, Request
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import JSONResponse
+from starlette.exceptions import HTTPException
+
+from autotune import __version__
+from autotune.errors import AutotuneError, DeviceSelectionError, StoreError
+from autotune.remote.wire import code_version
+from autotune.service.access import Access, Guard
+from autotune.service.core import Service
+from autotune.service.forms import Health, RefusalAnswer
+from autotune.service.jobs_api import job_routes
+from autotune.service.submitting import FullError
+from autotune.service.tables_api import table_routes
+from autotune.service.workers_api import worker_routes
+
+_LOG = logging.getLogger(__name__)
+
+DESCRIPTION = """\
+Tuning jobs for OpenCL devices that workers offer, lookups, and tables.
+
+Where the service has tokens, every request needs `Authorization: Bearer TOKEN`; the token for reading allows GET only.
+Every refusal is `{"error": {"message": ..., "hint": ...}}`.
+"""
+
+REFUSALS: dict[int | str, dict[str, Any]] = {
+    status: {"model": RefusalAnswer, "description": meaning}
+    for status, meaning in (
+        (400, "the request cannot be met as it is"),
+        (401, "no token, or a wrong one"),
+        (403, "not with this token, or not from there"),
+        (404, "there is no such thing"),
+        (409, "not now, or not together with what is there"),
+        (413, "the body is too large"),
+        (422, "the request has not the right form"),
+        (429, "there is too much to do already"),
+        (503, "the database is away"),
+    )
+}
+
+
+def make_app(service: Service, access: Access) -> Guard:
+    """The ASGI application of a service; its lifespan starts and stops the service."""
+
+    @asynccontextmanager
+    async def lifespan(_: FastAPI) -> AsyncIterator[None]:
+        await service.start()
+        try:
+            yield
+        finally:
+            await service.stop()
+
+    app = FastAPI(
+        title="autotune",
+        version=__version__,
+        description=DESCRIPTION,
+        lifespan=lifespan,
+        docs_url=None,  # these load scripts from the network
+        redoc_url=None,
+        responses=REFUSALS,
+    )
+    app.state.service = service
+    app.add_exception_handler(AutotuneError, _refuse_own)
+    app.add_exception_handler(RequestValidationError, _refuse_form)
+    app.add_exception_handler(HTTPException, _refuse_http)
+    app.add_exception_handler(Exception, _refuse_unexpected)
+
+    @app.get("/api/health")
+    async def health() -> Health:
+        """Whether the service is up, and which version; needs no token."""
+        return Health(status="ok", tool_version=__version__, code=code_version())
+
+    app.include_router(job_routes(service))
+    app.include_router(worker_routes(service))
+    app.include_router(table_routes(service))
+    return Guard(app, access, service.lookups.direct)
+
+
+def _refusal(status: int, message: str, hint: str = "") -> JSONResponse:
+    return JSONResponse({"error": {"message": message, "hint": hint}}, status_code=status)
+
+
+async def _refuse_own(_: Request, error: Exception) -> JSONResponse:
+    assert isinstance(error, AutotuneError)
+    status = 400
+    if isinstance(error, DeviceSelectionError):
+        status = 404
+    elif isinstance(error, FullError):
+        status = 429
+    elif isinstance(error, StoreError):
+        _LOG.warning("%s", error)
+        return _refusal(503, "the database cannot be used now")  # its place is nobody else's business
+    return _refusal(status, error.message, error.hint)
+
+
+async def _refuse_form(_: Request, error: Exception) -> JSONResponse:
+    assert isinstance(error, RequestValidationError)
+    # What was sent is not sent back.
+    told = "; ".join(f"{'.'.join(map(_word, e['loc']))}: {e['msg']}" for e in error.errors()[:5])
+    return _refusal(422, told)
+
+
+def _word(place: object) -> str:
+    return "".join(c if c.isprintable() else "?" for c in str(place))[:80]
+
+
+async def _refuse_http(_: Request, error: Exception) -> JSONResponse:
+    assert isinstance(error, HTTPException)
+    response = _refusal(error.status_code, str(error.detail))
+    response.headers.update(error.headers or {})
+    return response
+
+
+async def _refuse_unexpected(_: Request, error: Exception) -> JSONResponse:
+    _LOG.error("unexpected", exc_info=error)
+    return _refusal(500, "the service has made a mistake; its log tells which")

@@ -1,0 +1,186 @@
+"""The service itself: who waits for what, who searches where. The routes ask it, workers feed it."""
+
+import asyncio
+import contextlib
+import logging
+import threading
+from collections.abc import Awaitable, Callable
+
+from autotune.errors import AutotuneError
+from autotune.family import Device
+from autotune.predict import refresh_predictors
+from autotune.service.events import Feed
+from autotune.service.fleet import Fleet, RemoteWorker, Station
+from autotune.service.lookups import Lookups
+from autotune.service.searching import Errand, Search
+from autotune.store import Store
+from autotune.store.jobs import JobState
+from autotune.trial import QUARANTINED_STATES, Job, Trial
+
+_LOG = logging.getLogger(__name__)
+
+LOOK_S = 2.0
+"""How often the queue is looked at when nothing calls for it, and lookups for new winners."""
+MAX_SEARCHES = 100
+"""At a time: each holds its search space, some 20 MB. Devices beyond that wait for their turn."""
+END_S = 8.0
+"""How long the end of the service waits for searches to put their things in order."""
+
+
+class Service:
+    """Everything that lives as long as the process. Methods are called in the event loop."""
+
+    def __init__(self, store: Store) -> None:
+        self.store = store
+        self.feed = Feed()
+        self.fleet = Fleet(self.wake, self._take_late)
+        self.lookups = Lookups(store)
+        self.searches: dict[int, Search] = {}
+        """By the id of the problem of the job."""
+        self.is_stopping = False
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._wake = asyncio.Event()
+        self._tasks: list[asyncio.Task[None]] = []
+        self._threads: set[threading.Thread] = set()
+        self._learning = threading.Lock()
+
+    async def start(self) -> None:
+        """Go on where the service before was ended."""
+        self._loop = asyncio.get_running_loop()
+        self.feed.bind(self._loop)
+        lost = await asyncio.to_thread(self.store.quarantine_lost)
+        queued = await asyncio.to_thread(self.store.jobs.recover)
+        if lost or queued:
+            _LOG.info("%s trials were lost, %s problems go on", len(lost), queued)
+        await self._refresh_lookups()
+        self._tasks = [asyncio.create_task(work) for work in (self._keep_dispatching(), self._keep_refreshing())]
+
+    def begin_stop(self) -> None:
+        """Searches end, waiting workers and readers are let go."""
+        self.is_stopping = True
+        self.fleet.stop()
+        self.feed.close()
+        self._wake.set()
+
+    def stop_from_signal(self) -> None:
+        """As `begin_stop`, from a handler of signals."""
+        if self._loop is not None:
+            self._loop.call_soon_threadsafe(self.begin_stop)
+
+    async def stop(self) -> None:
+        """Returns when the ledger is in order, or after a while."""
+        self.begin_stop()
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        for thread in list(self._threads):
+            await asyncio.to_thread(thread.join, END_S)
+
+    def wake(self) -> None:
+        """Something may be there for a device."""
+        self._wake.set()
+
+    def cancel(self, job_id: int) -> None:
+        """Stop what is searched for a job, after the running trial."""
+        for search in self.searches.values():
+            if search.errand.job.id == job_id:
+                search.is_cancelled = True
+        self.feed.tell(job_id, "job", None)
+
+    def search_on(self, station: Station) -> Search | None:
+        """What a station works on."""
+        return next((s for s in self.searches.values() if s.errand.station is station), None)
+
+    async def _take_late(self, device: Device, trial: Trial, job: Job) -> None:
+        """A trial that nobody waits for any more has ended on its worker: what did not crash is not to blame."""
+        if trial.state not in QUARANTINED_STATES:
+            await asyncio.to_thread(self.store.vindicate, device, job.problem, job.configuration)
+
+    async def _keep_dispatching(self) -> None:
+        while not self.is_stopping:  # a cancellation that meets the end of a wait is lost
+            await self._guarded(self._dispatch)
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._wake.wait(), LOOK_S)
+            self._wake.clear()
+
+    async def _keep_refreshing(self) -> None:
+        while not self.is_stopping:
+            await asyncio.sleep(LOOK_S)
+            await self._guarded(self._refresh_lookups)
+
+    async def _guarded(self, work: Callable[[], Awaitable[None]]) -> None:
+        """The service outlives whatever fails, such as a database that is away for a while."""
+        try:
+            await work()
+        except AutotuneError as error:
+            _LOG.warning("%s", error)
+            await asyncio.sleep(LOOK_S)
+        except Exception:  # noqa: BLE001 - as above
+            _LOG.error("unexpected", exc_info=True)
+            await asyncio.sleep(LOOK_S)
+
+    async def _refresh_lookups(self) -> None:
+        table = await asyncio.to_thread(self.lookups.read_again)
+        if table is not None:
+            self.lookups.use(table)
+
+    async def _dispatch(self) -> None:
+        """Give what is queued to stations that are free."""
+        self.fleet.sweep()
+        free = [station for station in self.fleet.stations() if station.state == "idle"]
+        if not free or self.is_stopping:
+            return
+        waiting = await asyncio.to_thread(self.store.jobs.waiting)
+        for station in free:
+            if len(self.searches) >= MAX_SEARCHES or self.is_stopping:
+                return
+            if station.device.slug in waiting and station.state == "idle":
+                await self._engage(station)
+
+    async def _engage(self, station: Station) -> None:
+        station.is_taken = True
+        try:
+            taken = await asyncio.to_thread(self.store.jobs.take, station.device.slug, station.name)
+        except BaseException:
+            station.is_taken = False
+            raise
+        if taken is None:
+            station.is_taken = False
+            return
+        job, problem = taken
+        search = Search(
+            Errand(job=job, problem=problem, station=station), self.store, self.feed, lambda: self.is_stopping
+        )
+        self.searches[problem.id] = search
+        worker = RemoteWorker(self.fleet, station, asyncio.get_running_loop())
+        thread = threading.Thread(target=self._search, args=(search, worker), daemon=True, name=f"job {job.id}")
+        self._threads.add(thread)
+        thread.start()
+
+    def _search(self, search: Search, worker: RemoteWorker) -> None:
+        """In a thread of its own."""
+        try:
+            search.run(worker)
+            self._learn(search)
+        finally:
+            worker.call_in_loop(lambda: self._ended(search))
+
+    def _ended(self, search: Search) -> None:
+        self.searches.pop(search.errand.problem.id, None)
+        self._threads = {thread for thread in self._threads if thread.is_alive()}
+        self.fleet.release(search.errand.station)
+        self.feed.tell(search.errand.job.id, "job", None)
+
+    def _learn(self, search: Search) -> None:
+        """Predictors anew when a job has ended; failing costs no result."""
+        job = None
+        with contextlib.suppress(AutotuneError):
+            job = self.store.jobs.get(search.errand.job.id)
+        if job is None or job.state not in (JobState.DONE, JobState.FAILED):
+            return
+        try:
+            families = {problem.request.problem.family for problem in job.problems}
+            with self._learning:  # all devices share a file
+                refresh_predictors(self.store, search.errand.station.device, families)
+        except (AutotuneError, OSError) as error:
+            _LOG.warning("predictors are not made anew: %s", error)

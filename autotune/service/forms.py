@@ -1,0 +1,243 @@
+"""The JSON of the API: what is sent, and what is answered. The OpenAPI document is made of these."""
+
+from typing import Annotated, Any
+
+from pydantic import BaseModel, ConfigDict, Field
+
+MAX_SHAPES = 2000
+MAX_TRIALS = 1_000_000
+MAX_SECONDS = 366 * 24 * 3600
+MAX_WORKER_NAME = 100
+
+_NAME = r"^[A-Za-z0-9 ._:,()+@/-]+$"
+_PRINTABLE = r"^[^\x00-\x1f\x7f]*$"
+
+Shape = Annotated[str, Field(max_length=500, pattern=_PRINTABLE)]
+Word = Annotated[str, Field(min_length=1, max_length=64, pattern=r"^[a-z0-9_-]+$")]
+
+
+class _Form(BaseModel):
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+
+class JobForm(_Form):
+    """What to tune, where, and for how long."""
+
+    device: str = Field(max_length=200, min_length=1, pattern=_NAME, description="slug, family, or part of a name")
+    family: Word = Field("gemm", description="kernel family of the shapes; a preset knows its own")
+    shapes: list[Shape] = Field([], max_length=MAX_SHAPES, description="lines as a shapes file has them, CSV as well")
+    presets: list[Word] = Field([], max_length=20, description="names of presets: the products of a network")
+    trials: int | None = Field(None, ge=1, le=MAX_TRIALS, description="new trials for each shape at most")
+    seconds: float | None = Field(
+        None, gt=0, le=MAX_SECONDS, allow_inf_nan=False, strict=False, description="device time for all shapes"
+    )
+    algorithms: list[Word] = Field([], max_length=50, description="search these alone")
+    seed: int = Field(0, ge=0, lt=2**31)
+
+    model_config = ConfigDict(
+        extra="forbid",
+        strict=True,
+        json_schema_extra={
+            "examples": [{"device": "adreno-730", "shapes": ["64,3136,576 x3 conv2_x 3x3"], "trials": 100}]
+        },
+    )
+
+
+class WorkerForm(_Form):
+    """A worker offers a device."""
+
+    name: str = Field(min_length=1, max_length=MAX_WORKER_NAME, pattern=_NAME)
+    session: str = Field(pattern=r"^[0-9a-f]{32}$", description="random, of the worker process")
+    code: str = Field(min_length=1, max_length=100, pattern=_NAME, description="version of tool and templates")
+    selector: str = Field(max_length=20, pattern=r"^[0-9:]*$", description="platform:device numbers there")
+    device: dict[str, Any] = Field(description="as in an exported table, entries left empty")
+
+
+class TurnForm(_Form):
+    """A worker tells what it does, brings what it has, and asks for more."""
+
+    running: str = Field("", max_length=32, pattern=r"^[0-9a-f]*$", description="the trial it measures")
+    results: list[dict[str, Any]] = Field([], max_length=4)
+    wait_s: float = Field(0.0, ge=0, le=30, allow_inf_nan=False, strict=False)
+
+
+class Refusal(BaseModel):
+    """Why not."""
+
+    message: str
+    hint: str = ""
+
+
+class RefusalAnswer(BaseModel):
+    """Every refusal looks like this."""
+
+    error: Refusal
+
+
+class ProblemView(BaseModel):
+    """One problem of a job."""
+
+    number: int
+    family: str
+    shape: str
+    problem: dict[str, Any]
+    calls: int
+    label: str
+    state: str = Field(description="queued, running, done, failed or cancelled")
+    worker: str
+    attempts: int
+    spent_s: float
+    message: str
+    outcome: dict[str, Any] | None = Field(
+        description="tune: winner (an entry of a table), new_trials, resumed_trials, failures; verify: winner, result"
+    )
+    progress: dict[str, Any] | None = Field(description="while running: phase, new_trials, best_ns")
+
+
+class JobView(BaseModel):
+    """A job, and how far it is."""
+
+    id: int
+    kind: str = Field(description="tune; or verify, for an uploaded table")
+    device: str
+    state: str = Field(description="queued, running, done, failed or cancelled")
+    trials: int | None
+    seconds: float | None
+    algorithms: list[str]
+    seed: int
+    message: str
+    created_at: str
+    ended_at: str
+    counts: dict[str, int] = Field(description="problems by state")
+    problems: list[ProblemView] = Field(description="empty in lists of jobs")
+    left_out: list[str] = Field([], description="shapes of presets that the device cannot hold, told once")
+
+
+class JobList(BaseModel):
+    """Jobs, the newest first."""
+
+    jobs: list[JobView]
+
+
+class StationView(BaseModel):
+    """One device of one worker."""
+
+    id: str
+    worker: str
+    selector: str
+    state: str = Field(description="idle, busy, troubled or lost")
+    since: str
+    heard_s: float = Field(description="seconds since it was heard")
+    trials: int = Field(description="measured since it came")
+    trouble: str
+    job: int | None
+    problem: int | None
+
+
+class DeviceView(BaseModel):
+    """A device that is stored or there."""
+
+    slug: str
+    family: str
+    vendor: str
+    model: str
+    name: str
+    driver: str
+    state: str = Field(description="idle, busy, troubled, or offline when no worker offers it")
+    tuned: int = Field(description="problems with a winner")
+    stations: list[StationView]
+
+
+class DeviceList(BaseModel):
+    """Devices by slug."""
+
+    devices: list[DeviceView]
+
+
+class TunedAnswer(BaseModel):
+    """The configuration to use, and where it comes from."""
+
+    device: str
+    family: str
+    shape: str
+    problem: dict[str, Any]
+    match: str = Field(description="exact, predicted, nearest, sibling, vendor or default")
+    configuration: dict[str, Any]
+    source_problem: dict[str, Any] | None
+    source_device: str | None
+    time_ns: float | None
+    expected_loss: float | None
+    because: str
+
+
+class WinnerList(BaseModel):
+    """The table of a device, as an exported table has its entries."""
+
+    device: str
+    entries: list[dict[str, Any]]
+
+
+class TrialView(BaseModel):
+    """One trial of the ledger."""
+
+    configuration: dict[str, Any]
+    state: str
+    time_ns: float | None
+    purpose: str
+    message: str
+    measured_at: str
+    driver: str
+
+
+class TrialList(BaseModel):
+    """Oldest first."""
+
+    device: str
+    family: str
+    shape: str
+    trials: list[TrialView]
+
+
+class UploadAnswer(BaseModel):
+    """What becomes of an uploaded table."""
+
+    jobs: list[int] = Field(description="one a device, queued: what they measure counts")
+    accepted: int
+    left_out: int = Field(description="known to hold here already")
+    predictors_ignored: int = Field(description="models are made here, from what is measured here")
+
+
+class PresetView(BaseModel):
+    """The products of a network."""
+
+    name: str
+    meaning: str
+    shapes: int
+    calls: int
+
+
+class PresetList(BaseModel):
+    """All presets."""
+
+    presets: list[PresetView]
+
+
+class GreetingAnswer(BaseModel):
+    """A device that is welcome."""
+
+    id: str
+    wait_s: float = Field(description="how long a turn may wait")
+
+
+class TurnAnswer(BaseModel):
+    """What to measure next, as `autotune.remote.wire` reads it; null to ask again."""
+
+    trial: dict[str, Any] | None
+
+
+class Health(BaseModel):
+    """The service is up."""
+
+    status: str
+    tool_version: str
+    code: str

@@ -1,0 +1,100 @@
+"""Lookups from memory: the table of the database over what ships, made anew when a winner was recorded."""
+
+import json
+from typing import Any
+from urllib.parse import parse_qsl
+
+from autotune.device.discovery import select
+from autotune.errors import AutotuneError, DeviceSelectionError, TableError
+from autotune.family import family_names, find_family
+from autotune.identity import MAX_SLUG
+from autotune.lookup import Entry, TuningTable
+from autotune.lookup.answer import plain_tuned
+from autotune.lookup.document import visible
+from autotune.predict import known_predictors
+from autotune.store import Store
+
+MAX_REMEMBERED = 65536
+MAX_SHAPE = 500
+
+
+class Lookups:
+    """Answers as JSON. Reading and remembering happen in the event loop, making the table in a thread."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._decision = -1
+        self._remembered: dict[bytes, bytes] = {}
+        self.use(TuningTable([], []).over_shipped())
+
+    def read_again(self) -> TuningTable | None:
+        """A new table where there is a new winner. Raises StoreError."""
+        decision = self._store.last_decision()
+        if decision == self._decision:
+            return None
+        devices = self._store.devices()
+        entries = [
+            (w.device, Entry(problem=w.problem, configuration=w.configuration, time_ns=w.time_ns))
+            for w in self._store.best()
+        ]
+        table = TuningTable(devices, entries, source="the service", predictors=self._predictors())
+        self._decision = decision
+        return table.over_shipped()
+
+    def use(self, table: TuningTable) -> None:
+        """From now on; what was remembered of the former one is forgotten."""
+        self._table = table
+        self._devices = table.devices
+        self._slugs = {device.slug for device in self._devices}
+        self._remembered = {}
+
+    def direct(self, query: bytes) -> bytes | None:
+        """The answer to a question as it stands in an address; None where it is for the route to say what is wrong."""
+        known = self._remembered.get(query)
+        if known is not None:
+            return known
+        try:
+            asked = dict(parse_qsl(query.decode("ascii"), strict_parsing=True, max_num_fields=3))
+            device, shape, family = asked.pop("device"), asked.pop("shape"), asked.pop("family", "gemm")
+            if asked or len(shape) > MAX_SHAPE or len(device) > MAX_SLUG:
+                return None
+            return self.remember(query, self.answer(device, shape, family))
+        except (KeyError, ValueError, AutotuneError):
+            return None
+
+    def answer(self, device: str, shape: str, family: str) -> dict[str, Any]:
+        """Raises ProblemError, DeviceSelectionError."""
+        problem = find_family(family).problem_type.parse(shape)
+        slug = self._slug(device)
+        tuned = self._table.find(slug, problem)
+        return {"device": slug, "family": family, "shape": problem.label, "problem": problem.to_dict()} | plain_tuned(
+            tuned
+        )
+
+    def remember(self, query: bytes, answer: dict[str, Any]) -> bytes:
+        """The answer as it is sent, now and the next time."""
+        if len(self._remembered) >= MAX_REMEMBERED:
+            self._remembered.clear()
+        body = json.dumps(answer, allow_nan=False, separators=(",", ":")).encode()
+        self._remembered[query] = body
+        return body
+
+    def _slug(self, device: str) -> str:
+        """Of a device of the table, by any name; else a slug, as a table also answers for devices it does not have."""
+        if device in self._slugs:
+            return device
+        try:
+            return select(device, self._devices).slug
+        except DeviceSelectionError as error:
+            is_slug = len(device) <= MAX_SLUG and "-" in device and device.replace("-", "a").isalnum()
+            if is_slug and device.isascii() and device == device.lower():
+                return device
+            there = ", ".join(one.slug for one in self._devices[:20])
+            raise DeviceSelectionError(f"no device fits {visible(device)!r}", hint=f"there are {there}") from error
+
+    def _predictors(self) -> dict[str, Any]:
+        slugs = sorted({device.slug for device in self._store.devices()})
+        try:
+            return {s: [p for f in family_names() for p in known_predictors(self._store, s, f)] for s in slugs}
+        except TableError:
+            return {}

@@ -1,0 +1,95 @@
+"""The process that serves: uvicorn around the application, told to stop before it waits for its connections."""
+
+import logging
+import signal
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import uvicorn
+
+from autotune.errors import ServiceError, UsageError
+from autotune.service.access import LOOPBACK, Access, read_token
+from autotune.service.app import make_app
+from autotune.service.core import Service
+from autotune.store import Store
+
+END_S = 5
+MAX_CONNECTIONS = 5000
+
+
+@dataclass(frozen=True, kw_only=True)
+class Place:
+    """Where to listen, and with which tokens."""
+
+    host: str = "127.0.0.1"
+    port: int = 8765
+    token_file: Path | None = None
+    read_token_file: Path | None = None
+
+
+def serve(place: Place, store: Store, tell: Callable[[str], None]) -> None:
+    """Until SIGTERM or Ctrl-C. Raises UsageError where tokens are needed and missing, ServiceError."""
+    server = Server(place, store, tell)
+    try:
+        server.run()
+    except SystemExit as error:
+        raise ServiceError(
+            f"cannot serve at {place.host}:{place.port}", hint="is the port in use? name another with --port"
+        ) from error
+
+
+def read_access(place: Place) -> Access:
+    """The tokens of a place. Raises UsageError."""
+    writing = read_token(place.token_file) if place.token_file else ""
+    reading = read_token(place.read_token_file) if place.read_token_file else ""
+    if reading and not writing:
+        raise UsageError("a token for reading needs one for writing", hint="--token-file FILE")
+    if place.host not in LOOPBACK and not writing:
+        raise UsageError(f"without a token only this machine is served, not {place.host}", hint="--token-file FILE")
+    return Access(writing=writing, reading=reading)
+
+
+class Server(uvicorn.Server):
+    """The service at a place; `url` once it has started."""
+
+    def __init__(self, place: Place, store: Store, tell: Callable[[str], None]) -> None:
+        """Raises UsageError where tokens are needed and missing."""
+        self.service = Service(store)
+        self.url = ""
+        self._tell = tell
+        super().__init__(
+            uvicorn.Config(
+                make_app(self.service, read_access(place)),
+                host=place.host,
+                port=place.port,
+                access_log=False,
+                log_config=None,
+                server_header=False,
+                lifespan="on",
+                ws="none",
+                timeout_graceful_shutdown=END_S,
+                limit_concurrency=MAX_CONNECTIONS,
+            )
+        )
+        logging.getLogger("uvicorn").setLevel(logging.WARNING)
+
+    async def startup(self, sockets: list[Any] | None = None) -> None:
+        """Tells where, as the port may have been left to the system."""
+        await super().startup(sockets)
+        if not self.started:
+            return
+        host, port = self.servers[0].sockets[0].getsockname()[:2]
+        self.url = f"http://{f'[{host}]' if ':' in host else host}:{port}"
+        self._tell(f"serving at {self.url}, database {self.service.store.location}")
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:  # noqa: ARG002
+        """Workers and readers wait on open connections, which uvicorn would wait for: they are let go first.
+
+        A second Ctrl-C waits for nothing. Unlike uvicorn's own, this end in order is no death by a signal.
+        """
+        self.service.stop_from_signal()
+        self.force_exit = self.should_exit and sig == signal.SIGINT
+        self.should_exit = True

@@ -1,0 +1,121 @@
+"""From what a client sends to a job in the ledger: everything is checked before anything is queued."""
+
+import dataclasses
+import json
+from collections.abc import Iterable, Sequence
+
+from autotune.device.discovery import select
+from autotune.errors import DeviceSelectionError, ProblemError, ServiceError, UsageError
+from autotune.export.json_table import plain_entry
+from autotune.family import Device, find_family
+from autotune.lookup.json_table import read_contents
+from autotune.presets import merge, parse_shapes, preset
+from autotune.service.forms import MAX_SHAPES, JobForm, UploadAnswer
+from autotune.store import Store
+from autotune.store.jobs import JobKind, NewJob
+from autotune.trial import Request, Winner
+
+DEFAULT_TRIALS = 100
+MAX_OPEN_JOBS = 500
+MAX_OPEN_PROBLEMS = 50_000
+
+
+class FullError(ServiceError):
+    """There is too much to do already."""
+
+
+def submit(store: Store, form: JobForm, present: Sequence[Device]) -> tuple[int, list[str]]:
+    """Queue a job: its number, and the shapes of presets that the device cannot hold.
+
+    `present` are devices that workers offer. Raises DeviceSelectionError, UsageError, ConfigurationError, FullError.
+    """
+    device = chosen_device(form.device, [*store.devices(), *present])
+    problem_type = find_family(form.family).problem_type
+    own = parse_shapes(form.shapes, "shapes", problem_type) if form.shapes else []
+    kept, left_out = _fitting(own, [request for name in form.presets for request in preset(name)], device)
+    if not kept:
+        raise UsageError("no shape to tune", hint="give shapes, or presets with shapes that fit the device")
+    for family in {request.problem.family for request in kept} if form.algorithms else ():
+        for name in form.algorithms:
+            find_family(family).algorithm(name)
+    if len(kept) > MAX_SHAPES:
+        raise UsageError(f"a job has at most {MAX_SHAPES} shapes", hint="make several of it")
+    _check_room(store, len(kept))
+    has_limit = form.trials is not None or form.seconds is not None
+    job = NewJob(
+        kind=JobKind.TUNE,
+        device=device.slug,
+        requests=tuple(kept),
+        trials=form.trials if has_limit else DEFAULT_TRIALS,
+        seconds=form.seconds,
+        algorithms=tuple(dict.fromkeys(form.algorithms)),
+        seed=form.seed,
+    )
+    return store.jobs.add(job), left_out
+
+
+def chosen_device(selector: str, devices: Iterable[Device]) -> Device:
+    """The one that is meant, of many rows of the same. Raises DeviceSelectionError."""
+    # platform:device numbers hold on the machine of a worker only
+    by_slug = {device.slug: dataclasses.replace(device, selector="") for device in devices}
+    if selector in by_slug:
+        return by_slug[selector]
+    if not by_slug:
+        raise DeviceSelectionError("there is no device yet", hint="autotune worker --server URL offers one")
+    try:
+        return select(selector, list(by_slug.values()))
+    except DeviceSelectionError as error:
+        there = ", ".join(sorted(by_slug)[:20])
+        raise DeviceSelectionError(f"no single device fits {selector[:80]!r}", hint=f"there are {there}") from error
+
+
+def _fitting(own: Sequence[Request], presets: Sequence[Request], device: Device) -> tuple[list[Request], list[str]]:
+    """What the device can hold, and why not of presets. Raises ProblemError where it is one's own shape."""
+    left_out = []
+    kept = list(own)
+    for request in own:
+        request.problem.check_device(device.limits)
+    for request in presets:
+        try:
+            request.problem.check_device(device.limits)
+            kept.append(request)
+        except ProblemError as error:
+            left_out.append(error.message)
+    return merge(kept), left_out
+
+
+def take_table(store: Store, table: bytes) -> UploadAnswer:
+    """Queue the verification of every winner of an exported table that does not hold here already.
+
+    Nothing of the table counts before a device of that name has measured it; what then holds is stored as measured.
+    Raises TableError, FullError.
+    """
+    contents = read_contents(table)
+    holding = {(w.device, w.problem): w.configuration for w in store.best() if w.source == "measured"}
+    wanted = [w for w in contents.winners if holding.get((w.device, w.problem)) != w.configuration]
+    _check_room(store, len(wanted))
+    jobs = [
+        store.jobs.add(_verification(slug, [w for w in wanted if w.device == slug]))
+        for slug in sorted({w.device for w in wanted})
+    ]
+    return UploadAnswer(
+        jobs=jobs,
+        accepted=len(wanted),
+        left_out=len(contents.winners) - len(wanted),
+        predictors_ignored=sum(len(found) for found in contents.predictors.values()),
+    )
+
+
+def _verification(slug: str, winners: Sequence[Winner]) -> NewJob:
+    return NewJob(
+        kind=JobKind.VERIFY,
+        device=slug,
+        requests=tuple(Request(problem=winner.problem, label="uploaded") for winner in winners),
+        candidates=tuple(json.dumps(plain_entry(winner), allow_nan=False) for winner in winners),
+    )
+
+
+def _check_room(store: Store, problems: int) -> None:
+    open_jobs, open_problems = store.jobs.open_counts()
+    if open_jobs >= MAX_OPEN_JOBS or open_problems + problems > MAX_OPEN_PROBLEMS:
+        raise FullError(f"{open_jobs} jobs with {open_problems} shapes are open already", hint="wait, or cancel some")

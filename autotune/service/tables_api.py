@@ -1,0 +1,169 @@
+"""Routes of devices, lookups and tables."""
+
+import asyncio
+from collections import Counter
+from typing import Annotated
+
+from fastapi import APIRouter, HTTPException, Path, Query, Request
+from fastapi.responses import Response
+
+from autotune.errors import TableError
+from autotune.export import FORMATS, export_table
+from autotune.export.contents import read_joined
+from autotune.export.json_table import plain_entry, write_json
+from autotune.family import family_names, find_family
+from autotune.presets import PRESETS, preset
+from autotune.service.core import Service
+from autotune.service.forms import (
+    DeviceList,
+    DeviceView,
+    PresetList,
+    PresetView,
+    TrialList,
+    TrialView,
+    TunedAnswer,
+    UploadAnswer,
+    WinnerList,
+)
+from autotune.service.submitting import take_table
+from autotune.service.views import device_views
+from autotune.store import StoredTrial
+
+MAX_TRIALS_TOLD = 20_000
+
+_MEDIA = {
+    "json": ("application/json", "json"),
+    "csv": ("text/csv; charset=utf-8", "csv"),
+    "markdown": ("text/markdown; charset=utf-8", "md"),
+    "c": ("text/x-c; charset=utf-8", "h"),
+    "sqlite": ("application/vnd.sqlite3", "sqlite"),
+}
+assert set(_MEDIA) == set(FORMATS)
+
+Slug = Annotated[str, Path(max_length=64, pattern=r"^[a-z0-9]+(-[a-z0-9]+)*$")]
+Family = Annotated[str, Query(max_length=64, pattern=r"^[a-z0-9_]+$", description=" or ".join(family_names()))]
+Shape = Annotated[str, Query(min_length=1, max_length=500, description="M,N,K and words, as after --shape")]
+
+_LOOKUP_EXAMPLES = {"tuned": {"value": "64,3136,576"}, "with words": {"value": "64,64,64 nt float16 batch=12"}}
+
+
+def table_routes(service: Service) -> APIRouter:
+    """All of /api/devices, /api/lookup, /api/export, /api/tables and /api/presets."""
+    routes = APIRouter(prefix="/api", tags=["tables"])
+    store = service.store
+
+    @routes.get("/devices")
+    async def list_devices() -> DeviceList:
+        """Every device that is stored or that a worker offers."""
+        stored = await asyncio.to_thread(store.devices)
+        best = await asyncio.to_thread(store.best)
+        return DeviceList(devices=device_views(stored, Counter(w.device for w in best), service))
+
+    @routes.get("/devices/{slug}")
+    async def get_device(slug: Slug) -> DeviceView:
+        """One device."""
+        stored = await asyncio.to_thread(store.devices)
+        best = await asyncio.to_thread(store.best, slug)
+        found = [view for view in device_views(stored, Counter(w.device for w in best), service) if view.slug == slug]
+        if not found:
+            raise HTTPException(404, f"there is no device {slug}")
+        return found[0]
+
+    @routes.get("/devices/{slug}/winners")
+    async def list_winners(slug: Slug, family: Family = "gemm") -> WinnerList:
+        """What is tuned on a device."""
+        find_family(family)
+        winners = await asyncio.to_thread(store.best, slug, family)
+        return WinnerList(device=slug, entries=[{**plain_entry(w), "shape": w.problem.label} for w in winners])
+
+    @routes.get("/devices/{slug}/trials")
+    async def list_trials(slug: Slug, shape: Shape, family: Family = "gemm") -> TrialList:
+        """The history of the search at one size."""
+        problem = find_family(family).problem_type.parse(shape)
+        found = await asyncio.to_thread(store.trials, slug, family, problem)
+        trials = [_trial_view(stored) for stored in found[-MAX_TRIALS_TOLD:]]
+        return TrialList(device=slug, family=family, shape=problem.label, trials=trials)
+
+    @routes.get("/lookup")
+    async def lookup(
+        request: Request,
+        device: Annotated[str, Query(min_length=1, max_length=200, examples=["adreno-730"])],
+        shape: Annotated[str, Query(min_length=1, max_length=500, openapi_examples=_LOOKUP_EXAMPLES)],
+        family: Family = "gemm",
+    ) -> TunedAnswer:
+        """The configuration to use for a size on a device, and why; from memory."""
+        answer = service.lookups.answer(device, shape, family)
+        body = service.lookups.remember(request.scope["query_string"], answer)
+        return Response(body, media_type="application/json")  # type: ignore[return-value]
+
+    @routes.get(
+        "/export/{form}",
+        response_class=Response,
+        responses={200: {"content": {media.partition(";")[0]: {} for media, _ in _MEDIA.values()}}},
+    )
+    async def export(
+        form: Annotated[str, Path(pattern=f"^({'|'.join(FORMATS)})$")],
+        device: Annotated[str | None, Query(max_length=64, pattern=r"^[a-z0-9]+(-[a-z0-9]+)*$")] = None,
+        family: Family | None = None,
+    ) -> Response:
+        """A table to download: of one device or of all; JSON and SQLite hold every family when none is named."""
+        data = await asyncio.to_thread(_exported, service, form, device, family)
+        media, ending = _MEDIA[form]
+        name = "-".join(["autotune", device or "all", *([family] if family else [])])
+        headers = {"Content-Disposition": f'attachment; filename="{name}.{ending}"'}
+        return Response(data, media_type=media, headers=headers)
+
+    @routes.post(
+        "/tables",
+        status_code=202,
+        openapi_extra={
+            "requestBody": {"required": True, "content": {"application/json": {"schema": {"type": "object"}}}}
+        },
+    )
+    async def upload(request: Request) -> UploadAnswer:
+        """Take an exported JSON table. Jobs measure what it claims before any of it counts."""
+        body = await request.body()
+        try:
+            answer = await asyncio.to_thread(take_table, store, body)
+        except TableError as error:
+            raise HTTPException(422, str(error)) from error
+        service.wake()
+        return answer
+
+    @routes.get("/presets")
+    async def list_presets() -> PresetList:
+        """The products of networks."""
+        return await asyncio.to_thread(_presets)
+
+    return routes
+
+
+def _exported(service: Service, form: str, device: str | None, family: str | None) -> str | bytes:
+    if form != "json" or family:
+        return export_table(service.store, device, family or "gemm", form)
+    if device is not None:
+        export_table(service.store, device, "gemm", form)  # refuses a device that is not stored
+    families = sorted({winner.problem.family for winner in service.store.best(device)}) or ["gemm"]
+    return write_json(read_joined(service.store, device, families))
+
+
+def _trial_view(stored: StoredTrial) -> TrialView:
+    trial = stored.trial
+    return TrialView(
+        configuration=trial.configuration.to_dict(),
+        state=trial.state.value,
+        time_ns=trial.measurement.time_ns if trial.measurement else None,
+        purpose=stored.purpose,
+        message=trial.message,
+        measured_at=stored.provenance.measured_at,
+        driver=stored.provenance.driver,
+    )
+
+
+def _presets() -> PresetList:
+    found = [(entry, preset(name)) for name, entry in PRESETS.items()]
+    views = [
+        PresetView(name=entry.name, meaning=entry.meaning, shapes=len(them), calls=sum(r.calls for r in them))
+        for entry, them in found
+    ]
+    return PresetList(presets=views)

@@ -1,0 +1,96 @@
+"""What the service knows, in the forms of the API."""
+
+import json
+import time
+from collections import Counter
+from collections.abc import Sequence
+from typing import Any
+
+from autotune.family import Device
+from autotune.service.core import Service
+from autotune.service.fleet import Station
+from autotune.service.forms import DeviceView, JobView, ProblemView, StationView
+from autotune.store.jobs import JobProblem, JobState, TuningJob
+
+
+def job_view(job: TuningJob, service: Service, left_out: Sequence[str] = ()) -> JobView:
+    """With what is running now."""
+    return JobView(
+        id=job.id,
+        kind=job.kind.value,
+        device=job.device,
+        state=job.state.value,
+        trials=job.trials,
+        seconds=job.seconds,
+        algorithms=list(job.algorithms),
+        seed=job.seed,
+        message=job.message,
+        created_at=job.created_at,
+        ended_at=job.ended_at,
+        counts=job.counts,
+        problems=[_problem_view(problem, service) for problem in job.problems],
+        left_out=list(left_out),
+    )
+
+
+def _problem_view(problem: JobProblem, service: Service) -> ProblemView:
+    asked = problem.request.problem
+    search = service.searches.get(problem.id) if problem.state is JobState.RUNNING else None
+    outcome: dict[str, Any] | None = json.loads(problem.outcome) if problem.outcome else None
+    return ProblemView(
+        number=problem.number,
+        family=asked.family,
+        shape=asked.label,
+        problem=asked.to_dict(),
+        calls=problem.request.calls,
+        label=problem.request.label,
+        state=problem.state.value,
+        worker=problem.worker,
+        attempts=problem.attempts,
+        spent_s=round(problem.spent_s, 1),
+        message=problem.message,
+        outcome=outcome,
+        progress=dict(search.progress) if search else None,
+    )
+
+
+def device_views(stored: Sequence[Device], tuned: Counter[str], service: Service) -> list[DeviceView]:
+    """Every device that is stored or there, by slug."""
+    stations = service.fleet.stations()
+    known = {device.slug: device for device in [*stored, *(station.device for station in stations)]}
+    return [
+        _device_view(known[slug], tuned[slug], [s for s in stations if s.device.slug == slug], service)
+        for slug in sorted(known)
+    ]
+
+
+def _device_view(device: Device, tuned: int, stations: Sequence[Station], service: Service) -> DeviceView:
+    states = {station.state for station in stations}
+    state = next((word for word in ("busy", "idle", "troubled") if word in states), "offline")
+    return DeviceView(
+        slug=device.slug,
+        family=device.family,
+        vendor=device.vendor,
+        model=device.model,
+        name=device.name,
+        driver=device.driver,
+        state=state,
+        tuned=tuned,
+        stations=[_station_view(station, service) for station in stations],
+    )
+
+
+def _station_view(station: Station, service: Service) -> StationView:
+    search = service.search_on(station)
+    return StationView(
+        id=station.id,
+        worker=station.name,
+        selector=station.device.selector,
+        state=station.state,
+        since=station.since,
+        heard_s=round(time.monotonic() - station.heard, 1),
+        trials=station.trials,
+        trouble=station.trouble,
+        job=search.errand.job.id if search else None,
+        problem=search.errand.problem.number if search else None,
+    )
