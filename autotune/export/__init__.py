@@ -44,7 +44,7 @@ def export_table(store: Store, device_slug: str | None, family: str, form: str) 
     if form == "sqlite":
         return _snapshot(store, device_slug)
     tables = read_contents(store, device_slug, family)
-    if form == "json":
+    if form in ("json", "c"):
         tables = [with_predictors(store, table, family) for table in tables]
     return _WRITERS[form](tables, family)
 

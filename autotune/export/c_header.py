@@ -1,6 +1,6 @@
-"""The C99 header: tables and the search in them, giving the answers of `TuningTable.find` but for predictions.
+"""The C99 header: tables, models and the search in them, giving the answers of `TuningTable.find`.
 
-Of the lookup's steps it has exact, nearest and default, of its own device alone.
+Siblings and others of the maker are found among the devices of the header.
 
 Everything is static and inside functions, so that the header may be included from anywhere, C++ too, and nothing
 is reported as unused. Of several headers, one for each device, the types are taken from the first.
@@ -9,14 +9,30 @@ is reported as unused. Of several headers, one for each device, the types are ta
 import dataclasses
 import re
 import zlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 
 from autotune.errors import TableError
+from autotune.export import c_predict
 from autotune.export.c_problem import ProblemRules, problem_rules
-from autotune.export.c_text import DEVICE, MATCH, SEARCH, SHARED, TYPES
+from autotune.export.c_text import (
+    CANDIDATES,
+    DEVICE,
+    EXACT,
+    MATCH,
+    NEAREST,
+    OWN_SEARCH,
+    OWN_STEP,
+    RELATIVE_STEP,
+    SEARCH,
+    SHARED,
+    TABLE,
+    TYPES,
+    VALID,
+)
 from autotune.export.contents import DeviceTable
 from autotune.export.text_tables import parameter_names
-from autotune.family import Algorithm, Configuration, DeviceLimits, KernelFamily, Problem, Value, find_family
+from autotune.family import Algorithm, Configuration, Device, DeviceLimits, KernelFamily, Problem, Value, find_family
+from autotune.lookup.chain import relatives
 from autotune.profile import find_profile
 
 
@@ -34,7 +50,9 @@ def write_c(tables: list[DeviceTable], family: str) -> str:
         f"#ifndef {guard}\n#define {guard}\n",
         MATCH,
         writer.types(),
-        *(writer.device(table) for table in tables),
+        *([writer.models()] if any(table.predictors for table in tables) else []),
+        *(writer.measured(table) for table in tables),
+        *(writer.device(table, tables) for table in tables),
         f"#endif /* {guard} */\n",
     ]
     return "\n".join(parts)
@@ -55,6 +73,10 @@ def _identifier(text: str) -> str:
 def _comment(text: str) -> str:
     """What cannot end a comment, start another, or splice lines."""
     return re.sub(r"[^A-Za-z0-9 .,:;()+_=@#-]", "_", text)
+
+
+def _is_measured(table: DeviceTable) -> bool:
+    return bool(table.winners or table.predictors)
 
 
 class _Writer:
@@ -107,36 +129,116 @@ class _Writer:
         )
         return TYPES.substitute(macro=self.macro, checksum=f"0x{zlib.crc32(text.encode()):08x}", text=text)
 
-    def device(self, table: DeviceTable) -> str:
-        """The functions for one device."""
+    def models(self) -> str:
+        """What the predictors of all devices share."""
+        return c_predict.shared(self.prefix, self.macro, self.rules.sizes)
+
+    def measured(self, table: DeviceTable) -> str:
+        """What may be used on a device, and what was measured on it and predicts there."""
         device = table.device
-        names = {
-            "prefix": self.prefix,
-            "find": f"autotune_find_{self.family.name}",
-            "device": _identifier(device.slug),
-        }
+        names = self._names(device.slug)
         limits = device.limits.constraint_values()
-        candidates = self.rules.candidates(find_profile(device).starting(self.family.name), device.limits)
-        return DEVICE.substitute(
+        valid = VALID.substitute(
             names,
             title=_comment(f"{device.slug}: {device.vendor} {device.model}, driver {device.driver}"),
             cases="".join(self._case(algorithm, limits) for algorithm in self.family.algorithms),
+        )
+        return f"{valid}\n{self._search(table, names)}" if _is_measured(table) else valid
+
+    def _search(self, table: DeviceTable, names: Mapping[str, str]) -> str:
+        known = {**names, "count": str(len(table.winners))}
+        functions, uses = [], []
+        for number, predictor in enumerate({p.example.kind: p for p in table.predictors}.values()):
+            condition = " && ".join(
+                f"p->{field} == {self._literal(getattr(predictor.example, field))}" for field in self.rules.kind
+            )
+            if predictor.favours == "default":
+                uses.append(c_predict.decline(condition))
+            if predictor.favours != "predicted":
+                continue
+            name = f"{self.prefix}_rank_{names['device']}_{number}"
+            functions.append(
+                c_predict.ranking_function(
+                    predictor, name, self.prefix, self.rules.sizes, self.rules.operations, self.rules.bytes_moved
+                )
+            )
+            uses.append(c_predict.use(predictor, name, self.prefix, condition, self._configuration))
+        search = SEARCH.substitute(
+            names,
+            table=TABLE.substitute(known, entries=self._entries(table)) if table.winners else "",
+            exact=EXACT.substitute(known) if table.winners else "",
+            predicted="".join(uses),
+            nearest=NEAREST.substitute(known) if table.winners else "",
+        )
+        return "\n".join([*functions, search])
+
+    def device(self, table: DeviceTable, others: Sequence[DeviceTable]) -> str:
+        """The functions that answer for one device, which may ask what was measured on others."""
+        device = table.device
+        names = self._names(device.slug)
+        limits = device.limits.constraint_values()
+        candidates = self.candidates(device)
+        return DEVICE.substitute(
+            names,
             meanings="".join(
                 f"    const long long {name} = {self._meaning_in_estimate(name, limits)};\n"
                 for name in sorted(self.rules.estimate.names)
             ),
             estimate=self.rules.estimate.to_c(lambda name: name, self._word),
             baseline=self._configuration(self.family.baseline),
-            candidates=",\n".join(f"        {self._candidate(*candidate)}" for candidate in candidates.items()),
-            candidate_count=len(candidates),
-            search=SEARCH.substitute(names, entries=self._entries(table), count=len(table.winners))
-            if table.winners
-            else "",
+            candidates=CANDIDATES.substitute(
+                names,
+                candidates=",\n".join(f"        {self._candidate(*candidate)}" for candidate in candidates.items()),
+                count=len(candidates),
+            )
+            if candidates
+            else "    (void)p;\n    *configuration = baseline;\n",
+            searches=self._searches(table, others, names),
             arguments=", ".join(f"long long {name}" for name in self.needed),
             plain_problem=", ".join(
                 name if name in self.needed else self._literal(self.defaults[name]) for name in self.fields
             ),
         )
+
+    def candidates(self, device: Device) -> Mapping[Configuration, Mapping[str, int]]:
+        """What the default of a device is chosen from, as far as it is declared."""
+        starts = find_profile(device).starting(self.family.name)
+        known = self.rules.candidates(tuple(starts), device.limits)
+        return {configuration: numbers for configuration, numbers in known.items() if self._is_declared(configuration)}
+
+    def _is_declared(self, configuration: Configuration) -> bool:
+        there = {algorithm.name for algorithm in self.family.algorithms}
+        return configuration.algorithm in there and not self.family.misfits(configuration)
+
+    def _names(self, slug: str) -> dict[str, str]:
+        return {
+            "prefix": self.prefix,
+            "find": f"autotune_find_{self.family.name}",
+            "device": _identifier(slug),
+        }
+
+    def _searches(self, table: DeviceTable, others: Sequence[DeviceTable], names: Mapping[str, str]) -> str:
+        """What is measured on the device itself, then on its relatives."""
+        known = {**names, "units": str(table.device.limits.compute_units)}
+        steps = OWN_STEP.substitute(known) if _is_measured(table) else ""
+        by_slug = {other.device.slug: other for other in others}
+        devices = {slug: other.device for slug, other in by_slug.items()}
+        found = [
+            (match, device.slug)
+            for match, device in relatives(table.device, sorted(devices), devices.get)
+            if _is_measured(by_slug[device.slug])
+        ]
+        for match, slug in found:
+            steps += RELATIVE_STEP.substitute(
+                known,
+                declined="!declined && " if _is_measured(table) else "",
+                other=_identifier(slug),
+                match=match.name,
+            )
+        if not steps:
+            return ""
+        variables = ["declined"] * _is_measured(table) + ["theirs"] * bool(found)
+        return OWN_SEARCH.substitute(variables=", ".join(f"{name} = 0" for name in variables), steps=steps)
 
     def _order(self) -> list[str]:
         """Fields as `table_order` compares them."""

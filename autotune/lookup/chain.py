@@ -1,6 +1,6 @@
 """From the question to the answer, step by step: exact, predicted, nearest, sibling, vendor, default."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from math import log
 from typing import TYPE_CHECKING, NamedTuple
@@ -169,7 +169,7 @@ class Chain:
         return self._place(device.slug, device, family) if self._device(device.slug) else None
 
     def _from_relatives(self, question: Question, running: Device, reasons: list[str]) -> Tuned | None:
-        for match, device in self._relatives(running):
+        for match, device in relatives(running, self._contents.slugs(), self._device):
             theirs: list[str] = []
             found = self._place(device.slug, running, question.family).answer(question, theirs)
             if found is not None:
@@ -177,32 +177,12 @@ class Chain:
                 return replace(found, match=match, because=because, expected_loss=None)
         return None
 
-    def _relatives(self, running: Device) -> Iterator[tuple[Match, Device]]:
-        """Of the same architecture first; the more alike in compute units, the sooner."""
-        from autotune.identity import architecture_of
-
-        architecture = architecture_of(running.slug)
-        siblings, others = [], []
-        for slug in self._contents.slugs():
-            if slug == running.slug or not _may_be_related(slug, running):
-                continue
-            device = self._device(slug)
-            if device is None or device.family != running.family:
-                continue
-            if architecture and architecture_of(slug) == architecture:
-                siblings.append(device)
-            elif device.family != "gpu" or device.vendor == running.vendor:
-                others.append(device)
-        for match, found in ((Match.SIBLING, siblings), (Match.VENDOR, others)):
-            found.sort(key=lambda device: (_unlikeness(device.limits, running.limits), device.slug))
-            yield from ((match, device) for device in found[:_MOST_RELATIVES])
-
     def _named(self, slug: str) -> Device:
         known = self._device(slug) or self._guessed.get(slug)
         if known is None:
             if len(self._guessed) >= _MOST_PLACES:
                 self._guessed.clear()
-            known = self._guessed[slug] = _guess(slug)
+            known = self._guessed[slug] = guess(slug)
         return known
 
     def _device(self, slug: str) -> Device | None:
@@ -250,6 +230,29 @@ class Chain:
         return f"{self._name} has no device {slug[:80]!r} (there: {there})"
 
 
+def relatives(
+    running: Device, slugs: Iterable[str], device_of: Callable[[str], Device | None]
+) -> Iterator[tuple[Match, Device]]:
+    """Devices to ask for another, of the same architecture first; the more alike in compute units, the sooner."""
+    from autotune.identity import architecture_of
+
+    architecture = architecture_of(running.slug)
+    siblings, others = [], []
+    for slug in slugs:
+        if slug == running.slug or not _may_be_related(slug, running):
+            continue
+        device = device_of(slug)
+        if device is None or device.family != running.family:
+            continue
+        if architecture and architecture_of(slug) == architecture:
+            siblings.append(device)
+        elif device.family != "gpu" or device.vendor == running.vendor:
+            others.append(device)
+    for match, found in ((Match.SIBLING, siblings), (Match.VENDOR, others)):
+        found.sort(key=lambda device: (_unlikeness(device.limits, running.limits), device.slug))
+        yield from ((match, device) for device in found[:_MOST_RELATIVES])
+
+
 _RELATION = {Match.SIBLING: "has the same architecture", Match.VENDOR: "is of the same family"}
 
 
@@ -262,7 +265,7 @@ def _unlikeness(one: DeviceLimits, other: DeviceLimits) -> float:
     return abs(log(max(1, one.compute_units) / max(1, other.compute_units)))
 
 
-def _guess(slug: str) -> Device:
+def guess(slug: str) -> Device:
     """A device of which only the slug is known, with the least a device can do."""
     return Device(slug=slug, vendor="", model="", family=slug.partition("-")[0], limits=DeviceLimits())
 
