@@ -243,7 +243,8 @@ needs_compiler = pytest.mark.skipif(shutil.which("cc") is None, reason="no C com
 def compile_text(compiler: tuple[str, ...], text: str, folder: Path, *arguments: str) -> None:
     source = folder / "source.c"
     source.write_text(text, encoding="ascii")
-    done = subprocess.run([*compiler, *WARNINGS, *arguments, str(source), "-lm"], capture_output=True, text=True, cwd=folder)
+    command = [*compiler, *WARNINGS, *arguments, str(source), "-lm"]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=folder)
     assert (done.returncode, done.stderr) == (0, "")
 
 

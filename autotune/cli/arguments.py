@@ -285,6 +285,7 @@ def _add_export(subparsers: Any) -> None:
         exporting.export_command,
         "Write the tuning table of a device, or of all, for use in an application.",
         "export --device adreno-730 --format c --output autotune_adreno_730.h",
+        "export --device adreno-730 --format c --kernels autotune_c --also adreno-740",
         "export --format csv --family reduce",
         "export --format json > tables.json",
     )
@@ -292,6 +293,19 @@ def _add_export(subparsers: Any) -> None:
     _add_family(parser, "all that are stored when left out; CSV holds one", default=None)
     parser.add_argument("--format", choices=FORMATS, required=True, help="form of the table")
     parser.add_argument("--output", metavar="FILE", type=Path, help="where to; standard output when left out")
+    parser.add_argument(
+        "--kernels",
+        metavar="DIR",
+        type=Path,
+        help="with c: a folder of C99 with the kernels, and what builds and runs them",
+    )
+    parser.add_argument(
+        "--also",
+        metavar="SLUG",
+        action="append",
+        default=[],
+        help="with --kernels: another device to answer for, by what its relatives measured",
+    )
     _add_database(parser)
 
 

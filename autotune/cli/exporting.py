@@ -23,18 +23,27 @@ def export_command(options: argparse.Namespace) -> int:
         raise UsageError("a SQLite table is a file", hint="--output FILE")
     if options.format == "sqlite" and options.family:
         raise UsageError("a SQLite table holds every kernel family", hint="leave out --family")
+    if options.kernels and (options.format != "c" or options.output):
+        raise UsageError("--kernels writes a folder of C", hint="--format c --kernels DIR, without --output")
+    if options.also and not options.kernels:
+        raise UsageError("--also is for a folder of C", hint="--kernels DIR")
     from autotune.store import Store
 
     with Store.open(options.db, read_only=True) as store:
         slug = _stored_slug(store, options.device) if options.device else None
-        if options.format == "sqlite":
+        if options.kernels:
+            from autotune.export import export_package
+
+            families = _with_c_export([options.family] if options.family else _stored_families(store, slug))
+            export_package(store, slug, families, options.kernels, also=options.also)
+        elif options.format == "sqlite":
             store.snapshot(options.output, slug)
             _copy_predictors(store, slug, options.output)
         else:
             families = [options.family] if options.family else _stored_families(store, slug)
             write(options.output, _text(store, slug, families, options.format))
-    if options.output is not None:
-        tell(f"wrote {options.output}")
+    if options.kernels or options.output:
+        tell(f"wrote {options.kernels or options.output}")
     return 0
 
 

@@ -41,9 +41,9 @@ def write_c(tables: list[DeviceTable], family: str) -> str:
 
     Raises UsageError when the family has no C export, TableError when two devices have one name in C.
     """
-    writer = _Writer(find_family(family), problem_rules(family))
-    _check_distinct(table.device.slug for table in tables)
-    name = _identifier(tables[0].device.slug) if len(tables) == 1 else "tables"
+    writer = Writer(find_family(family), problem_rules(family))
+    check_distinct(table.device.slug for table in tables)
+    name = identifier(tables[0].device.slug) if len(tables) == 1 else "tables"
     guard = f"AUTOTUNE_{family}_{name}_H".upper()
     parts = [
         "/* Tuned configurations of OpenCL kernels, written by autotune. Do not edit: export again. */",
@@ -58,15 +58,15 @@ def write_c(tables: list[DeviceTable], family: str) -> str:
     return "\n".join(parts)
 
 
-def _check_distinct(names: Iterable[str]) -> None:
+def check_distinct(names: Iterable[str]) -> None:
     seen: dict[str, str] = {}
     for name in names:
-        other = seen.setdefault(_identifier(name), name)
+        other = seen.setdefault(identifier(name), name)
         if other != name:
             raise TableError(f"{other} and {name} have the same name in C", hint="export one device at a time")
 
 
-def _identifier(text: str) -> str:
+def identifier(text: str) -> str:
     return re.sub(r"[^a-z0-9]", "_", text.lower())
 
 
@@ -79,7 +79,7 @@ def _is_measured(table: DeviceTable) -> bool:
     return bool(table.winners or table.predictors)
 
 
-class _Writer:
+class Writer:
     """C text for one kernel family; `prefix` and `macro` begin its names."""
 
     def __init__(self, family: KernelFamily, rules: ProblemRules) -> None:
@@ -100,7 +100,7 @@ class _Writer:
         words |= {value for p in declared for value in p.values if isinstance(value, str)}
         # In alphabetical order, so that C sorts texts as Python does.
         self.words = sorted(words)
-        _check_distinct(self.words)
+        check_distinct(self.words)
 
     def types(self) -> str:
         """Types, and the functions that are the same for all devices. A checksum tells other versions apart."""
@@ -115,8 +115,8 @@ class _Writer:
                 f"    {self._algorithm(a.name)} = {number}" for number, a in enumerate(self.family.algorithms, 1)
             ),
             words=",\n".join(f"    {self._word(word)} = {number}" for number, word in enumerate(self.words, 1)),
-            fields="\n".join(f"    {self._type(name, 'long long')} {name};" for name in self.fields),
-            parameters="\n".join(f"    {self._type(name, 'int')} {name};" for name in self.parameters),
+            fields="\n".join(f"    {self.type_of(name, 'long long')} {name};" for name in self.fields),
+            parameters="\n".join(f"    {self.type_of(name, 'int')} {name};" for name in self.parameters),
             numbers="\n".join(f"    long long {name};" for name in self.numbers),
             complete="".join(unknown) + self.rules.complete,
             comparisons="\n".join(
@@ -150,7 +150,7 @@ class _Writer:
         functions, uses = [], []
         for number, predictor in enumerate({p.example.kind: p for p in table.predictors}.values()):
             condition = " && ".join(
-                f"p->{field} == {self._literal(getattr(predictor.example, field))}" for field in self.rules.kind
+                f"p->{field} == {self.literal(getattr(predictor.example, field))}" for field in self.rules.kind
             )
             if predictor.favours == "default":
                 uses.append(c_predict.decline(condition))
@@ -162,7 +162,7 @@ class _Writer:
                     predictor, name, self.prefix, self.rules.sizes, self.rules.operations, self.rules.bytes_moved
                 )
             )
-            uses.append(c_predict.use(predictor, name, self.prefix, condition, self._configuration))
+            uses.append(c_predict.use(predictor, name, self.prefix, condition, self.configuration))
         search = SEARCH.substitute(
             names,
             table=TABLE.substitute(known, entries=self._entries(table)) if table.winners else "",
@@ -185,7 +185,7 @@ class _Writer:
                 for name in sorted(self.rules.estimate.names)
             ),
             estimate=self.rules.estimate.to_c(lambda name: name, self._word),
-            baseline=self._configuration(self.family.baseline),
+            baseline=self.configuration(self.family.baseline),
             candidates=CANDIDATES.substitute(
                 names,
                 candidates=",\n".join(f"        {self._candidate(*candidate)}" for candidate in candidates.items()),
@@ -196,7 +196,7 @@ class _Writer:
             searches=self._searches(table, others, names),
             arguments=", ".join(f"long long {name}" for name in self.needed),
             plain_problem=", ".join(
-                name if name in self.needed else self._literal(self.defaults[name]) for name in self.fields
+                name if name in self.needed else self.literal(self.defaults[name]) for name in self.fields
             ),
         )
 
@@ -214,7 +214,7 @@ class _Writer:
         return {
             "prefix": self.prefix,
             "find": f"autotune_find_{self.family.name}",
-            "device": _identifier(slug),
+            "device": identifier(slug),
         }
 
     def _searches(self, table: DeviceTable, others: Sequence[DeviceTable], names: Mapping[str, str]) -> str:
@@ -232,7 +232,7 @@ class _Writer:
             steps += RELATIVE_STEP.substitute(
                 known,
                 declined="!declined && " if _is_measured(table) else "",
-                other=_identifier(slug),
+                other=identifier(slug),
                 match=match.name,
             )
         if not steps:
@@ -271,7 +271,7 @@ class _Writer:
         return f"p->{name}" if name in self.fields else f"{limits[name]}LL"
 
     def _candidate(self, configuration: Configuration, numbers: Mapping[str, int]) -> str:
-        return f"{{{self._configuration(configuration)}, {', '.join(str(numbers[name]) for name in self.numbers)}}}"
+        return f"{{{self.configuration(configuration)}, {', '.join(str(numbers[name]) for name in self.numbers)}}}"
 
     def _derived(self, name: str) -> str:
         """A value that follows from one text field, such as the bytes of an element; empty when it does not."""
@@ -291,26 +291,26 @@ class _Writer:
 
     def _entries(self, table: DeviceTable) -> str:
         rows = [
-            "{" + ", ".join(self._literal(value) for value in winner.problem.to_dict().values()) + "},\n"
-            f"             {self._configuration(winner.configuration)}"
+            "{" + ", ".join(self.literal(value) for value in winner.problem.to_dict().values()) + "},\n"
+            f"             {self.configuration(winner.configuration)}"
             for winner in table.winners
         ]
         return ",\n".join(f"            {{{row}}}" for row in rows)
 
-    def _configuration(self, configuration: Configuration) -> str:
+    def configuration(self, configuration: Configuration) -> str:
         chosen = dict(configuration.values)
         none = {name: f"{self.macro}_NO_WORD" if name in self.texts else "0" for name in self.parameters}
-        values = [self._literal(chosen[name]) if name in chosen else none[name] for name in self.parameters]
+        values = [self.literal(chosen[name]) if name in chosen else none[name] for name in self.parameters]
         return "{" + ", ".join([self._algorithm(configuration.algorithm), *values]) + "}"
 
-    def _type(self, name: str, number: str) -> str:
+    def type_of(self, name: str, number: str) -> str:
         return f"enum {self.prefix}_word" if name in self.texts else number
 
     def _word(self, text: str) -> str:
-        return f"{self.macro}_{_identifier(text).upper()}"
+        return f"{self.macro}_{identifier(text).upper()}"
 
     def _algorithm(self, name: str) -> str:
-        return f"{self.macro}_ALGORITHM_{_identifier(name).upper()}"
+        return f"{self.macro}_ALGORITHM_{identifier(name).upper()}"
 
-    def _literal(self, value: Value) -> str:
+    def literal(self, value: Value) -> str:
         return self._word(value) if isinstance(value, str) else str(value)
