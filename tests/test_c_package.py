@@ -12,7 +12,6 @@ from typing import Any
 import numpy as np
 import pyopencl as cl
 import pytest
-from tests.test_export import ADRENO, make_winner, random_configuration, random_problem
 
 from autotune.cli import main
 from autotune.device.session import Session
@@ -37,6 +36,7 @@ from autotune.lookup import Match, Tuned, TuningTable
 from autotune.render import render
 from autotune.space import SearchSpace
 from autotune.store import Store
+from autotune.trial import Provenance, Verdict, Winner
 
 WARNINGS = ("-std=c99", "-Wall", "-Wextra", "-Werror", "-pedantic")
 HEADERS = any((Path(folder) / "CL" / "cl.h").exists() for folder in ("/usr/include", "/usr/local/include"))
@@ -48,6 +48,13 @@ pytestmark = [
     pytest.mark.skipif(not LOADERS, reason="pyopencl came without a loader to link with"),
 ]
 
+ADRENO = Device(
+    slug="adreno-730", vendor="Qualcomm", model="Adreno 730", family="adreno", driver="OpenCL 3.0",
+    limits=DeviceLimits(
+        compute_units=4, max_work_group_size=1024, max_work_item_sizes=(1024, 1024, 1024), local_memory_bytes=32768,
+        has_images=True, max_image_width=2048, max_image_height=2048,
+    ),
+)  # fmt: skip
 MALI = Device(
     slug="mali-g610", vendor="ARM", model="Mali-G610", family="mali",
     limits=DeviceLimits(
@@ -55,6 +62,10 @@ MALI = Device(
         has_sub_groups=True, sub_group_sizes=(16,), has_float16=True,
     ),
 )  # fmt: skip
+PROVENANCE = Provenance(
+    driver="1", template_hash="abc", space_version=1, tool_version="0.1.0", measured_at="2026-01-31T12:00:00Z"
+)
+SIZES = (1, 2, 7, 16, 48, 64, 100, 128, 512, 768, 1000, 1024, 4096)
 SEEN = """
 #include "autotune.c"
 
@@ -188,8 +199,8 @@ def plan_numbers(plan: Plan) -> tuple[list[str], list[int]]:
 
 def shown_bytes(buffer: Buffer) -> int:
     if buffer.view_of:
-        return buffer.row_pitch * {"float32": 4, "float16": 2, "int8": 1}[buffer.dtype]
-    return 0 if buffer.image_width else buffer.size_bytes
+        return int(buffer.row_pitch) * {"float32": 4, "float16": 2, "int8": 1}[buffer.dtype]
+    return 0 if buffer.image_width else int(buffer.size_bytes)
 
 
 def arguments(launch: Launch, order: dict[str, int]) -> Iterator[tuple[int, int]]:
@@ -210,7 +221,23 @@ def check_choice(library: Library, tuned: Tuned, device: Device) -> int:
     plan = family.plan(problem, tuned.configuration)
     assert planned == plan_numbers(plan), (problem, tuned.configuration)
     assert library.text(choice.source) == render(family, tuned.configuration, plan), (problem, tuned.configuration)
-    return choice.source
+    return int(choice.source)
+
+
+def make_winner(device: Device, problem: Problem, configuration: Configuration) -> Winner:
+    return Winner(
+        device=device.slug, problem=problem, configuration=configuration, time_ns=1e6, default_ns=2e6, baseline_ns=None,
+        gain_low=1.9, gain_high=2.1, samples=30, is_default=False, verdict=Verdict.FASTER, verifications=60,
+        provenance=PROVENANCE,
+    )  # fmt: skip
+
+
+def random_configuration(device: Device, problem: Problem, numbers: random.Random) -> Configuration:
+    """A valid one; all algorithms have equal chances."""
+    family = find_family(problem.family)
+    algorithm = numbers.choice(family.algorithms).name
+    space = SearchSpace(family, problem, device.limits, algorithms=[algorithm])
+    return space[numbers.randrange(len(space))] if len(space) else family.baseline
 
 
 def fill(store: Store, device: Device, count: int, numbers: random.Random) -> None:
@@ -218,7 +245,7 @@ def fill(store: Store, device: Device, count: int, numbers: random.Random) -> No
     store.add_device(device)
     kinds: list[dict[str, Any]] = [{}, {}, {"trans_b": 1}, {"mode": "int8"}, {"trans_a": 1, "batch": 3}]
     for number in range(count):
-        m, n, k = (random_problem(numbers).size_vector[axis] for axis in range(3))
+        m, n, k = (numbers.choice(SIZES) for _ in "mnk")
         problem = GemmProblem(m=m, n=n, k=k, **kinds[number % len(kinds)])
         store.record_winner(make_winner(device, problem, random_configuration(device, problem, numbers)))
     for number in range(count // 2):
@@ -226,8 +253,7 @@ def fill(store: Store, device: Device, count: int, numbers: random.Random) -> No
             batch=numbers.choice((1, 5, 64, 1000)), channels=numbers.choice((7, 64, 1000, 4096, 100_000)),
             operation=("mean", "max")[number % 2],
         )  # fmt: skip
-        space = SearchSpace(find_family("reduce"), rows, device.limits)
-        store.record_winner(make_winner(device, rows, space[numbers.randrange(len(space))]))
+        store.record_winner(make_winner(device, rows, random_configuration(device, rows, numbers)))
 
 
 @pytest.fixture(scope="module")
@@ -280,7 +306,7 @@ def test_what_was_not_exported_has_a_status_of_its_own(tuned: Store, tmp_path: P
     library = Library(tmp_path, MALI, ("gemm",))
     assert library.choose(GemmProblem(m=5, n=5, k=5, mode="float16"))[0] == 3  # AUTOTUNE_NO_KERNEL
     odd = to_structure(GemmProblem(m=5, n=5, k=5))
-    odd.m = 0  # type: ignore[attr-defined]
+    odd.m = 0
     assert library.c.autotune_gemm_prepare(library.handle, ctypes.byref(odd)) == 2  # AUTOTUNE_NO_PROBLEM
     other = Library(tmp_path, ADRENO, ("gemm",))
     assert (other.opened, other.handle.value) == (1, None)  # AUTOTUNE_NO_DEVICE

@@ -19,7 +19,11 @@ from autotune.export import FORMATS, export_table
 from autotune.export.c_problem import problem_rules
 from autotune.family import Configuration, Device, DeviceLimits, Problem, Value, family_names, find_family
 from autotune.kernels.gemm import FAMILY, GemmProblem
+from autotune.kernels.reduce import ReduceProblem
 from autotune.lookup import Match, TuningTable
+from autotune.lookup.predictor import Evaluation, Linear, Neighbours, Node, Point, Predictor, Reach, Term, Tree
+from autotune.lookup.predictor_text import predictors_file
+from autotune.predict import write_predictors
 from autotune.space import SearchSpace
 from autotune.store import Store
 from autotune.trial import Provenance, Verdict, Winner
@@ -327,6 +331,119 @@ def as_json(store: Store, slug: str | None, folder: Path, family: str = "gemm") 
     place = folder / "table.json"
     place.write_text(text_of(store, slug, "json", family))
     return TuningTable.open(place)
+
+
+def even(value: float) -> Reach:
+    return Reach(mean=value, median=value, low=value, worst=value)
+
+
+def points(numbers: random.Random, axes: int, choices: int) -> tuple[Point, ...]:
+    """On a grid, so that many are equally near."""
+    return tuple(
+        Point(
+            sizes=tuple(2 ** numbers.randrange(4, 10) for _ in range(axes)),
+            losses=tuple(numbers.choice((0.0, 0.25, 0.5)) for _ in range(choices)),
+        )
+        for _ in range(12)
+    )
+
+
+def models(numbers: random.Random, axes: int, choices: int) -> list[Any]:
+    one, other = tuple(range(choices)), tuple(reversed(range(choices)))
+    tree = Tree(
+        nodes=(
+            Node(exponents=(1, -1, *[0] * (axes - 2)), threshold=1.5, below=1, above=2),
+            Node(exponents=(1,) * axes, threshold=20.0, below=2, above=3),
+            Node(ranking=one),
+            Node(ranking=other),
+        )
+    )
+    terms = tuple(
+        Term(
+            tile=tuple(numbers.choice((0, 1, 4, 32)) for _ in range(axes)),
+            split=numbers.choice((1, 4)),
+            weights=tuple(numbers.uniform(-1, 1) for _ in range(6)),
+        )
+        for _ in range(choices)
+    )
+    grid = points(numbers, axes, choices)
+    return [tree, Neighbours(count=3, points=grid), Neighbours(count=30, points=grid), Linear(terms=terms)]
+
+
+def make_larger(problem: Problem) -> Problem:
+    if isinstance(problem, GemmProblem):
+        return GemmProblem(m=256, n=256, k=256, trans_a=problem.trans_a, trans_b=problem.trans_b)
+    return replace(problem, batch=128)  # type: ignore[call-arg]
+
+
+@needs_compiler
+@pytest.mark.parametrize("family", ["gemm", "reduce"])
+@pytest.mark.parametrize("number", range(4))
+def test_c_predicts_as_python_does(tmp_path: Path, family: str, number: int) -> None:
+    numbers = random.Random(number)
+    plain: Problem = GemmProblem(m=64, n=64, k=64) if family == "gemm" else ReduceProblem(batch=64, channels=64)
+    kinds: dict[str, Any] = {"trans_b": 1} if family == "gemm" else {"operation": "max"}
+    declined: dict[str, Any] = {"trans_a": 1} if family == "gemm" else {"operation": "mean"}
+    limits = replace(CPU.limits, compute_units=6, local_memory_bytes=32768)
+    device, sibling = (replace(CPU, slug=f"adreno-{n}", family="adreno", limits=limits) for n in (730, 740))
+    with Store.open(tmp_path / "tuned.sqlite") as tuned:
+        space = SearchSpace(find_family(family), plain, device.limits)
+        chosen = tuple(dict.fromkeys(space[numbers.randrange(len(space))] for _ in range(7)))
+        model = models(numbers, len(plain.size_vector), len(chosen))[number]
+        predictor = Predictor(
+            example=plain, sizes=12, configurations=chosen, model=model, favours="predicted",
+            expected=Evaluation(sizes=9, predicted=even(0.96), nearest=even(0.9), default=even(0.5)),
+        )  # fmt: skip
+        declining = replace(predictor, example=replace(plain, **declined), favours="default")
+        nearest = replace(predictor, example=replace(plain, **kinds), favours="nearest")
+        for one in (device, sibling):
+            tuned.add_device(one)
+        for example in (plain, nearest.example, declining.example):
+            tuned.record_winner(make_winner(device, example, chosen[0]))
+        write_predictors(predictors_file(Path(tuned.location)), {device.slug: [predictor, declining, nearest]})
+        header, table = text_of(tuned, None, "c", family), as_json(tuned, None, tmp_path, family)
+    if family == "gemm":
+        problems = [random_problem(numbers).to_dict() for _ in range(400)]
+    else:
+        problems = [
+            ReduceProblem(
+                batch=numbers.choice(SIZES),
+                channels=numbers.choice(SIZES),
+                operation=numbers.choice(("sum", "mean", "max")),
+            ).to_dict()
+            for _ in range(300)
+        ]
+    problems += [replace(plain, **kind).to_dict() for kind in ({}, kinds, declined)]
+    problems.append(make_larger(replace(plain, **kinds)).to_dict())
+    matches = set()
+    for asked in (device, sibling):
+        answers = ask_c(header, asked.slug, family, problems, tmp_path)
+        for problem, answer in zip(problems, answers, strict=True):
+            assert answer == ask_python(table, asked.slug, family, problem), (asked.slug, problem)
+            matches.add(answer["match"])
+    assert matches >= {1, 2, 3, 4, 6}
+
+
+@needs_compiler
+@pytest.mark.parametrize("device", UNTUNED, ids=lambda device: device.slug)
+def test_c_chooses_the_reductions_of_python(tmp_path: Path, device: Device) -> None:
+    """By the rule alone: rows of all lengths, with gaps of all sizes between them."""
+    numbers = random.Random(6)
+    lengths = [1, 2, 3, 2**31 - 9, *(2**power + off for power in range(2, 20, 2) for off in (-1, 0, 1))]
+    problems: list[dict[str, Value]] = []
+    for _ in range(800):
+        channels = numbers.choice((numbers.choice(lengths), numbers.randrange(1, 5000)))
+        pitch = channels + numbers.choice((0, 0, 1, 2, 4))
+        problems.append(
+            ReduceProblem(batch=numbers.choice((1, 2, 60, 9000)), channels=channels, pitch=pitch).to_dict()
+        )
+    with Store.open(tmp_path / "untuned.sqlite") as untuned:
+        untuned.add_device(device)
+        header, table = text_of(untuned, device.slug, "c", "reduce"), TuningTable.open(untuned.location)
+    answers = ask_c(header, device.slug, "reduce", problems, tmp_path)
+    for problem, answer in zip(problems, answers, strict=True):
+        assert answer == ask_python(table, device.slug, "reduce", problem), problem
+    assert len({str(answer) for answer in answers}) > 3
 
 
 @needs_compiler

@@ -5,10 +5,10 @@ from dataclasses import replace
 from math import log
 from typing import TYPE_CHECKING, NamedTuple
 
-from autotune.family import Configuration, Device, DeviceLimits, KernelFamily, Problem, Value, find_family
+from autotune.family import Device, DeviceLimits, KernelFamily, Problem, Value, find_family
 from autotune.lookup.answer import Entry, Match, Tuned, distance
 from autotune.lookup.contents import Contents, Shelf
-from autotune.lookup.legality import Legality
+from autotune.lookup.legality import Check, Legality
 
 if TYPE_CHECKING:
     from autotune.lookup.predictor import Predictor
@@ -37,13 +37,14 @@ class Place:
         self._shelf: Shelf = contents.shelf(source, family.name)
         self._predictors = {p.example.kind: p for p in contents.predictors(source, family.name)}
         self._legality = Legality(family, device.limits)
+        self._checks: dict[int, list[Check]] = {}
 
     def answer(self, question: Question, reasons: list[str]) -> Tuned | None:
         """By the first of the steps that the device's own measurements allow; explains itself in `reasons`."""
         entry = self._shelf.exact(question.problem)
         if entry is not None:
             label = question.problem.label
-            violation = self._violation(entry.configuration, question)
+            violation = self._legality.violation(entry.configuration, question.values)
             if not violation:
                 return self._measured(entry, Match.EXACT, question, f"{label} was measured on {self._source}", 0.0)
             reasons.append(f"what was measured for {label} is no longer valid ({violation})")
@@ -63,13 +64,15 @@ class Place:
     def predictor(self, problem: Problem) -> "Predictor | None":
         return self._predictors.get(problem.kind)
 
-    def _violation(self, configuration: Configuration, question: Question) -> str:
-        return self._legality.violation(configuration, question.values)
-
     def _predicted(self, predictor: "Predictor", question: Question, reasons: list[str]) -> Tuned | None:
+        checks = self._checks.get(id(predictor))
+        if checks is None:
+            # By identity, since to look up each configuration takes longer than to check it.
+            checks = [self._legality.check(c, question.values) for c in predictor.configurations]
+            self._checks[id(predictor)] = checks
         for number in predictor.model.ranking(question.problem, self._device.limits.compute_units):
-            configuration = predictor.configurations[number]
-            if not self._violation(configuration, question):
+            if checks[number].is_valid(question.values):
+                configuration = predictor.configurations[number]
                 because = predictor.because if not reasons else f"{'; '.join(reasons)}; {predictor.because}"
                 return Tuned(
                     configuration=configuration,
@@ -90,7 +93,7 @@ class Place:
         ranked = sorted(((distance(e.problem, question.problem), i) for i, e in enumerate(entries)))
         for passed_over, (factor, number) in enumerate(ranked):
             entry = entries[number]
-            if self._violation(entry.configuration, question):
+            if not self._legality.is_valid(entry.configuration, question.values):
                 continue
             reasons.append(
                 f"the nearest of {_count(len(entries), 'comparable shape')} with a configuration valid here is "
