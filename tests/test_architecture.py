@@ -37,6 +37,7 @@ ORDER = (
     "search",
     "predict",
     "runtime",
+    "comparing",
     "export",
     "presets",
     "display",

@@ -399,7 +399,7 @@ def test_c_predicts_as_python_does(tmp_path: Path, family: str, number: int) -> 
         for one in (device, sibling):
             tuned.add_device(one)
         for example in (plain, nearest.example, declining.example):
-            tuned.record_winner(make_winner(device, example, chosen[0]))
+            tuned.record_winner(make_winner(device, example, find_family(family).baseline))
         write_predictors(predictors_file(Path(tuned.location)), {device.slug: [predictor, declining, nearest]})
         header, table = text_of(tuned, None, "c", family), as_json(tuned, None, tmp_path, family)
     if family == "gemm":

@@ -170,6 +170,12 @@ def _add_run(subparsers: Any) -> None:
         action="store_true",
         help="begin with what crashed, hung or was running when an earlier run was killed; otherwise never run again",
     )
+    parser.add_argument(
+        "--no-crossover",
+        dest="crossover",
+        action="store_false",
+        help="do not compare a few of the products with the host's BLAS, some seconds at the end",
+    )
     parser.add_argument("--quiet", action="store_true", help="no progress, only the final table")
     _add_database(parser)
     _add_json(parser)
