@@ -247,7 +247,7 @@ def _add_evaluate(subparsers: Any) -> None:
         evaluating.evaluate_command,
         "Measure how much of the tuned speed is reached at sizes left out, predicted from the others.",
         "evaluate --device cpu --holdout 10",
-        "evaluate --device adreno --shapes others.txt --json > regret.json",
+        "evaluate --device adreno --shapes others.txt --budget 10m --json > regret.json",
     )
     _add_device(parser)
     _add_family(parser, "whose sizes to hold out")
@@ -255,6 +255,12 @@ def _add_evaluate(subparsers: Any) -> None:
     _add_shapes(parser)
     parser.add_argument(
         "--holdout", metavar="N", type=_holdout, help=f"hold out N of the tuned shapes ({evaluating.HELD_OUT})"
+    )
+    parser.add_argument(
+        "--budget",
+        metavar="TIME",
+        type=parse_budget,
+        help="tune these shapes afresh in so much time, and compare with that: then they need not be tuned before",
     )
     parser.add_argument("--quiet", action="store_true", help="no line for each size, only the table")
     _add_database(parser)
