@@ -265,7 +265,8 @@ def test_the_header_compiles_without_warnings(store: Store, tmp_path: Path, comp
         "return autotune_find_gemm_adreno_730(1, 2, 3, &c) == autotune_find_gemm_mali_t628(1, 2, 3, &c); }\n"
     )
     compile_text(compiler, includes + use, tmp_path, "-c", "-O2", "-o", "used.o")
-    compile_text(compiler, text_of(store, None, "c"), tmp_path, "-c", "-o", "unused.o")
+    both = f"{text_of(store, None, 'c')}\n{text_of(store, None, 'c', 'reduce')}"
+    compile_text(compiler, both, tmp_path, "-c", "-o", "unused.o")
 
 
 @needs_compiler

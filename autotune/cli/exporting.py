@@ -34,7 +34,7 @@ def export_command(options: argparse.Namespace) -> int:
         if options.kernels:
             from autotune.export import export_package
 
-            families = _with_c_export([options.family] if options.family else _stored_families(store, slug))
+            families = [options.family] if options.family else _stored_families(store, slug)
             export_package(store, slug, families, options.kernels, also=options.also)
         elif options.format == "sqlite":
             store.snapshot(options.output, slug)
@@ -74,8 +74,7 @@ def _text(store: "Store", slug: str | None, families: Sequence[str], form: str) 
             f"a CSV table has the columns of one kernel family, and {', '.join(families)} are stored",
             hint=f"--family {families[0]}",
         )
-    chosen = _with_c_export(families) if form == "c" else families
-    return "\n".join(str(export_table(store, slug, family, form)) for family in chosen)
+    return "\n".join(str(export_table(store, slug, family, form)) for family in families)
 
 
 def _copy_predictors(store: "Store", slug: str | None, snapshot: Path) -> None:
@@ -105,19 +104,3 @@ def _joined(store: "Store", slug: str | None, families: Sequence[str]) -> "list[
         )
         for same in of_each
     ]
-
-
-def _with_c_export(families: Sequence[str]) -> list[str]:
-    """Those that have one; says which are left out. Raises UsageError when none has."""
-    from autotune.export.c_problem import problem_rules
-
-    kept = []
-    for number, family in enumerate(families, start=1):
-        try:
-            problem_rules(family)
-            kept.append(family)
-        except UsageError as error:
-            if number == len(families) and not kept:
-                raise
-            tell(f"left out: {error}")
-    return kept

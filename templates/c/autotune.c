@@ -13,7 +13,7 @@
 #endif
 #include "autotune_kernels.h"
 
-enum { FAMILY_GEMM = 0, FAMILY_REDUCE = 1, MOST_OPERANDS = 3, MOST_LOG = 2048 };
+enum { FAMILY_GEMM = 0, FAMILY_REDUCE = 1, MOST_OPERANDS = 3, MOST_LOG = 2048, MOST_READY = 256 };
 
 /* A problem of any family. */
 union problem {
@@ -459,6 +459,19 @@ static struct ready *find_ready(struct autotune_library *library, int family, co
     return NULL;
 }
 
+/* A program that asks for ever new sizes must not grow without end: what was used longest ago goes. */
+static void forget_some(struct autotune_library *library) {
+    struct ready *last = library->ready, *gone;
+    int count;
+    for (count = 1; last && count < MOST_READY; count++) last = last->next;
+    while (last && last->next) {
+        gone = last->next;
+        last->next = gone->next;
+        empty(gone); /* OpenCL keeps what is still in use */
+        free(gone);
+    }
+}
+
 /* A problem, complete, with its kernels. */
 static enum autotune_status prepare(
         struct autotune_library *library, int family, const union problem *problem, struct ready **found) {
@@ -477,6 +490,7 @@ static enum autotune_status prepare(
     }
     ready->next = library->ready;
     *found = library->ready = ready;
+    forget_some(library);
     return AUTOTUNE_OK;
 }
 
