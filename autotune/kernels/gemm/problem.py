@@ -90,19 +90,19 @@ class GemmProblem(Problem):
             self._refuse()
         if self.mode not in MODES:
             raise ProblemError(f"gemm has no numeric mode {self.mode[:80]!r}", hint=f"there are {', '.join(MODES)}")
-        values = vars(self)
         for operand, (rows, columns) in self.stored.items():
-            pitch = values[f"ld{operand}"] or columns
+            pitch = self.pitch(operand) or columns
             least = rows * pitch
-            stride = values[f"stride_{operand}"] or least
+            stride = self.stride(operand) or least
             if pitch < columns:
                 raise ProblemError(f"ld{operand} must be at least {columns}, the length of a row, not {pitch}")
             if stride < least:
                 raise ProblemError(f"stride_{operand} must be at least {least}, a whole matrix, not {stride}")
             if self.batch * stride > MAX_ELEMENTS:
-                values[f"ld{operand}"] = pitch
+                object.__setattr__(self, f"ld{operand}", pitch)
                 raise ProblemError(f"{self.label} has an operand of more than {MAX_ELEMENTS} elements")
-            values[f"ld{operand}"], values[f"stride_{operand}"] = pitch, stride
+            object.__setattr__(self, f"ld{operand}", pitch)
+            object.__setattr__(self, f"stride_{operand}", stride)
 
     def _refuse(self) -> None:
         for name in ("m", "n", "k", "batch"):
