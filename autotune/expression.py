@@ -57,9 +57,59 @@ class Expression:
     def __repr__(self) -> str:
         return f"Expression({self.text!r})"
 
+    def given(self, values: Mapping[str, int | str]) -> "Expression":
+        """The same with these values known, and everything that follows from them: quicker to ask often."""
+        return Expression(ast.unparse(_Known(values).visit(ast.parse(self.text, mode="eval").body)))
+
     def to_c(self, name: Callable[[str], str], constant: Callable[[str], str]) -> str:
         """The condition as a C expression; the callables spell names and string constants in C."""
         return _emit_c(ast.parse(self.text, mode="eval").body, name, constant)
+
+
+class _Known(ast.NodeTransformer):
+    """Puts in values, and works out what consists of constants alone."""
+
+    def __init__(self, values: Mapping[str, int | str]) -> None:
+        self._values = values
+
+    def visit_Name(self, node: ast.Name) -> ast.expr:
+        return ast.Constant(self._values[node.id]) if node.id in self._values else node
+
+    def visit_Call(self, node: ast.Call) -> ast.expr:
+        node.args = [self.visit(argument) for argument in node.args]
+        return node
+
+    def visit_BoolOp(self, node: ast.BoolOp) -> ast.expr:
+        decides = isinstance(node.op, ast.Or)
+        left = []
+        for value in map(self.visit, node.values):
+            if not isinstance(value, ast.Constant):
+                left.append(value)
+            elif bool(value.value) is decides:
+                return ast.Constant(decides)
+        return ast.BoolOp(node.op, left) if len(left) > 1 else left[0] if left else ast.Constant(not decides)
+
+    def visit_BinOp(self, node: ast.BinOp) -> ast.expr:
+        return self._worked_out(node)
+
+    def visit_Compare(self, node: ast.Compare) -> ast.expr:
+        return self._worked_out(node)
+
+    def _worked_out(self, node: ast.expr) -> ast.expr:
+        self.generic_visit(node)
+        if any(isinstance(part, ast.Name | ast.Call) for part in ast.walk(node)):
+            return node
+        try:
+            value = _value(node)
+        except ZeroDivisionError:
+            return node
+        return ast.Constant(value) if value >= 0 else node  # a text has no place for a sign
+
+
+def _value(node: ast.expr) -> int | bool:
+    found = Expression(ast.unparse(node))({})
+    assert isinstance(found, int)
+    return found
 
 
 def _emit(node: ast.expr, names: set[str], text: str) -> str:

@@ -10,11 +10,12 @@ import dataclasses
 import enum
 import json
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache, cached_property
 from json.encoder import encode_basestring_ascii
-from typing import TYPE_CHECKING, Any, ClassVar, Self
+from operator import attrgetter
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Self
 
 from autotune.errors import ConfigurationError, ProblemError
 from autotune.expression import Expression
@@ -164,8 +165,10 @@ class Problem(ABC):
         """Raise ProblemError when the device lacks the memory or the types."""
 
     def to_dict(self) -> dict[str, Value]:
-        # Asked at every lookup of a new size: ten times quicker than asdict. Instances hold their fields alone.
-        return dict(vars(self))
+        # Asked at every lookup of a new size: far quicker than asdict. vars() would be quicker still, and would make
+        # every later access to a field, and so every hash, twice as slow.
+        names, read = _fields_of(type(self))
+        return dict(zip(names, read(self), strict=True))
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Self:
@@ -185,11 +188,11 @@ class Problem(ABC):
     @property
     def key(self) -> str:
         """Canonical JSON of all fields: equal problems have equal keys."""
-        template, texts = _key_template(type(self))
-        values = self.to_dict()
-        for name in texts:
-            values[name] = encode_basestring_ascii(str(values[name]))
-        return template % values
+        template, _, places, read = _key_template(type(self))
+        values = list(read(self))
+        for place in places:
+            values[place] = encode_basestring_ascii(values[place])
+        return template % tuple(values)
 
     def constraint_values(self) -> dict[str, Value]:
         """What constraints may name."""
@@ -205,15 +208,40 @@ class Problem(ABC):
         return self._kind()
 
     def _kind(self) -> tuple[tuple[str, str], ...]:
-        return tuple([(name, getattr(self, name)) for name in _key_template(type(self))[1]])
+        return tuple([(name, getattr(self, name)) for name in _key_template(type(self)).texts])
 
 
 @cache
-def _key_template(problem_type: type[Problem]) -> tuple[str, tuple[str, ...]]:
-    """The canonical JSON with places for the values, and the fields that are texts: keys are made at every lookup."""
+def _fields_of(problem_type: type[Problem]) -> tuple[tuple[str, ...], Callable[[Problem], tuple[Any, ...]]]:
+    """The names of all fields, and what reads their values."""
+    names = tuple(field.name for field in dataclasses.fields(problem_type))
+    return names, attrgetter(*names)
+
+
+class _KeyTemplate(NamedTuple):
+    """Keys are made at every lookup, and a template is several times quicker than a JSON encoder."""
+
+    text: str
+    """Canonical JSON with a place for each value."""
+    texts: tuple[str, ...]
+    """Fields that are texts, in the order of the fields."""
+    places: tuple[int, ...]
+    """Theirs among the values."""
+    read: Callable[[Problem], tuple[Any, ...]]
+    """All values in the order of the template."""
+
+
+@cache
+def _key_template(problem_type: type[Problem]) -> _KeyTemplate:
     fields = dataclasses.fields(problem_type)
-    members = ",".join(f'"{name}":%({name})s' for name in sorted(field.name for field in fields))
-    return f"{{{members}}}", tuple(field.name for field in fields if field.type is str)
+    names = sorted(field.name for field in fields)
+    texts = tuple(field.name for field in fields if field.type is str)
+    return _KeyTemplate(
+        text=f"{{{','.join(f'{chr(34)}{name}{chr(34)}:%s' for name in names)}}}",
+        texts=texts,
+        places=tuple(names.index(name) for name in texts),
+        read=attrgetter(*names),
+    )
 
 
 @dataclass(frozen=True, kw_only=True)

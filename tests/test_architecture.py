@@ -40,6 +40,7 @@ ORDER = (
     "search",
     "predict",
     "runtime",
+    "comparing",
     "export",
     "presets",
     "service",

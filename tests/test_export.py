@@ -19,7 +19,11 @@ from autotune.export import FORMATS, export_table
 from autotune.export.c_problem import problem_rules
 from autotune.family import Configuration, Device, DeviceLimits, Problem, Value, family_names, find_family
 from autotune.kernels.gemm import FAMILY, GemmProblem
+from autotune.kernels.reduce import ReduceProblem
 from autotune.lookup import Match, TuningTable
+from autotune.lookup.predictor import Evaluation, Linear, Neighbours, Node, Point, Predictor, Reach, Term, Tree
+from autotune.lookup.predictor_text import predictors_file
+from autotune.predict import write_predictors
 from autotune.space import SearchSpace
 from autotune.store import Store
 from autotune.trial import Provenance, Verdict, Winner
@@ -243,7 +247,8 @@ needs_compiler = pytest.mark.skipif(shutil.which("cc") is None, reason="no C com
 def compile_text(compiler: tuple[str, ...], text: str, folder: Path, *arguments: str) -> None:
     source = folder / "source.c"
     source.write_text(text, encoding="ascii")
-    done = subprocess.run([*compiler, *WARNINGS, *arguments, str(source)], capture_output=True, text=True, cwd=folder)
+    command = [*compiler, *WARNINGS, *arguments, str(source), "-lm"]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=folder)
     assert (done.returncode, done.stderr) == (0, "")
 
 
@@ -260,7 +265,8 @@ def test_the_header_compiles_without_warnings(store: Store, tmp_path: Path, comp
         "return autotune_find_gemm_adreno_730(1, 2, 3, &c) == autotune_find_gemm_mali_t628(1, 2, 3, &c); }\n"
     )
     compile_text(compiler, includes + use, tmp_path, "-c", "-O2", "-o", "used.o")
-    compile_text(compiler, text_of(store, None, "c"), tmp_path, "-c", "-o", "unused.o")
+    both = f"{text_of(store, None, 'c')}\n{text_of(store, None, 'c', 'reduce')}"
+    compile_text(compiler, both, tmp_path, "-c", "-o", "unused.o")
 
 
 @needs_compiler
@@ -284,11 +290,6 @@ def test_texts_cannot_leave_a_comment(store: Store) -> None:
     line = next(line for line in text_of(store, "adreno-730", "c").splitlines() if "driver" in line)
     assert (line.count("*/"), line.count("/*")) == (1, 1) and line.endswith("*/")
     assert "?" not in line and "\\" not in line
-
-
-def test_a_family_without_rules_has_no_c_export(store: Store) -> None:
-    with pytest.raises(UsageError, match=r"reduce has no export to C \(export it to json\)"):
-        export_table(store, None, "reduce", "c")
 
 
 def test_rules_for_c_are_those_of_python() -> None:
@@ -318,12 +319,132 @@ def test_c_gives_the_answers_of_python(store: Store, tmp_path: Path, device: Dev
     problems += [near(numbers.choice(problems), numbers) for _ in range(300)]
     problems += [odd_problem(numbers) for _ in range(400)]
     answers = ask_c(text_of(store, device.slug, "c"), device.slug, "gemm", problems, tmp_path)
-    table = TuningTable.open(store.location)
+    table = as_json(store, device.slug, tmp_path)
     expected = [ask_python(table, device.slug, "gemm", problem) for problem in problems]
     for problem, one, other in zip(problems, answers, expected, strict=True):
         assert one == other, problem
     matches = {answer["match"] for answer in expected}
-    assert matches == ({3} if device is BARE else {1, 2, 3}) | {0}
+    assert matches == ({6} if device is BARE else {1, 2, 3, 6}) | {0}
+
+
+def as_json(store: Store, slug: str | None, folder: Path, family: str = "gemm") -> TuningTable:
+    """What Python makes of the same contents."""
+    place = folder / "table.json"
+    place.write_text(text_of(store, slug, "json", family))
+    return TuningTable.open(place)
+
+
+def even(value: float) -> Reach:
+    return Reach(mean=value, median=value, low=value, worst=value)
+
+
+def points(numbers: random.Random, axes: int, choices: int) -> tuple[Point, ...]:
+    """On a grid, so that many are equally near."""
+    return tuple(
+        Point(
+            sizes=tuple(2 ** numbers.randrange(4, 10) for _ in range(axes)),
+            losses=tuple(numbers.choice((0.0, 0.25, 0.5)) for _ in range(choices)),
+        )
+        for _ in range(12)
+    )
+
+
+def models(numbers: random.Random, axes: int, choices: int) -> list[Any]:
+    one, other = tuple(range(choices)), tuple(reversed(range(choices)))
+    tree = Tree(
+        nodes=(
+            Node(exponents=(1, -1, *[0] * (axes - 2)), threshold=1.5, below=1, above=2),
+            Node(exponents=(1,) * axes, threshold=20.0, below=2, above=3),
+            Node(ranking=one),
+            Node(ranking=other),
+        )
+    )
+    terms = tuple(
+        Term(
+            tile=tuple(numbers.choice((0, 1, 4, 32)) for _ in range(axes)),
+            split=numbers.choice((1, 4)),
+            weights=tuple(numbers.uniform(-1, 1) for _ in range(6)),
+        )
+        for _ in range(choices)
+    )
+    grid = points(numbers, axes, choices)
+    return [tree, Neighbours(count=3, points=grid), Neighbours(count=30, points=grid), Linear(terms=terms)]
+
+
+def make_larger(problem: Problem) -> Problem:
+    if isinstance(problem, GemmProblem):
+        return GemmProblem(m=256, n=256, k=256, trans_a=problem.trans_a, trans_b=problem.trans_b)
+    return replace(problem, batch=128)  # type: ignore[call-arg]
+
+
+@needs_compiler
+@pytest.mark.parametrize("family", ["gemm", "reduce"])
+@pytest.mark.parametrize("number", range(4))
+def test_c_predicts_as_python_does(tmp_path: Path, family: str, number: int) -> None:
+    numbers = random.Random(number)
+    plain: Problem = GemmProblem(m=64, n=64, k=64) if family == "gemm" else ReduceProblem(batch=64, channels=64)
+    kinds: dict[str, Any] = {"trans_b": 1} if family == "gemm" else {"operation": "max"}
+    declined: dict[str, Any] = {"trans_a": 1} if family == "gemm" else {"operation": "mean"}
+    limits = replace(CPU.limits, compute_units=6, local_memory_bytes=32768)
+    device, sibling = (replace(CPU, slug=f"adreno-{n}", family="adreno", limits=limits) for n in (730, 740))
+    with Store.open(tmp_path / "tuned.sqlite") as tuned:
+        space = SearchSpace(find_family(family), plain, device.limits)
+        chosen = tuple(dict.fromkeys(space[numbers.randrange(len(space))] for _ in range(7)))
+        model = models(numbers, len(plain.size_vector), len(chosen))[number]
+        predictor = Predictor(
+            example=plain, sizes=12, configurations=chosen, model=model, favours="predicted",
+            expected=Evaluation(sizes=9, predicted=even(0.96), nearest=even(0.9), default=even(0.5)),
+        )  # fmt: skip
+        declining = replace(predictor, example=replace(plain, **declined), favours="default")
+        nearest = replace(predictor, example=replace(plain, **kinds), favours="nearest")
+        for one in (device, sibling):
+            tuned.add_device(one)
+        for example in (plain, nearest.example, declining.example):
+            tuned.record_winner(make_winner(device, example, find_family(family).baseline))
+        write_predictors(predictors_file(Path(tuned.location)), {device.slug: [predictor, declining, nearest]})
+        header, table = text_of(tuned, None, "c", family), as_json(tuned, None, tmp_path, family)
+    if family == "gemm":
+        problems = [random_problem(numbers).to_dict() for _ in range(400)]
+    else:
+        problems = [
+            ReduceProblem(
+                batch=numbers.choice(SIZES),
+                channels=numbers.choice(SIZES),
+                operation=numbers.choice(("sum", "mean", "max")),
+            ).to_dict()
+            for _ in range(300)
+        ]
+    problems += [replace(plain, **kind).to_dict() for kind in ({}, kinds, declined)]
+    problems.append(make_larger(replace(plain, **kinds)).to_dict())
+    matches = set()
+    for asked in (device, sibling):
+        answers = ask_c(header, asked.slug, family, problems, tmp_path)
+        for problem, answer in zip(problems, answers, strict=True):
+            assert answer == ask_python(table, asked.slug, family, problem), (asked.slug, problem)
+            matches.add(answer["match"])
+    assert matches >= {1, 2, 3, 4, 6}
+
+
+@needs_compiler
+@pytest.mark.parametrize("device", UNTUNED, ids=lambda device: device.slug)
+def test_c_chooses_the_reductions_of_python(tmp_path: Path, device: Device) -> None:
+    """By the rule alone: rows of all lengths, with gaps of all sizes between them."""
+    numbers = random.Random(6)
+    lengths = [1, 2, 3, 2**31 - 9, *(2**power + off for power in range(2, 20, 2) for off in (-1, 0, 1))]
+    problems: list[dict[str, Value]] = []
+    for _ in range(800):
+        channels = numbers.choice((numbers.choice(lengths), numbers.randrange(1, 5000)))
+        pitch = channels + numbers.choice((0, 0, 1, 2, 4))
+        problems.append(
+            ReduceProblem(batch=numbers.choice((1, 2, 60, 9000)), channels=channels, pitch=pitch).to_dict()
+        )
+    with Store.open(tmp_path / "untuned.sqlite") as untuned:
+        untuned.add_device(device)
+        header, table = text_of(untuned, device.slug, "c", "reduce"), TuningTable.open(untuned.location)
+    answers = ask_c(header, device.slug, "reduce", problems, tmp_path)
+    for problem, answer in zip(problems, answers, strict=True):
+        assert answer == ask_python(table, device.slug, "reduce", problem), problem
+    assert len({str(answer) for answer in answers}) > 3
 
 
 @needs_compiler
@@ -368,8 +489,7 @@ def ask_python(table: TuningTable, slug: str, family: str, problem: dict[str, Va
         tuned = table.find(slug, kind.problem_type.from_dict(problem))
     except ProblemError:
         return {"match": 0}
-    number = {Match.EXACT: 1, Match.NEAREST: 2, Match.DEFAULT: 3}[tuned.match]
-    return {"match": number, **tuned.configuration.to_dict()}
+    return {"match": 1 + list(Match).index(tuned.match), **tuned.configuration.to_dict()}
 
 
 def ask_c(

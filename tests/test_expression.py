@@ -1,10 +1,14 @@
 """Constraint expressions: the same truth for numbers, for columns, and in C."""
 
+import random
+
 import numpy as np
 import pytest
 
 from autotune.errors import ConfigurationError
 from autotune.expression import Expression
+from autotune.family import DeviceLimits
+from autotune.kernels.gemm import FAMILY, GemmProblem
 
 TEXTS = [
     "a % b == 0 and a <= 8",
@@ -59,3 +63,20 @@ def test_spells_c() -> None:
         "(((A % B) == 0) && ((S == S_PAD) || (((A < 2 ? A : 2) <= B) && (B < C))) "
         "&& ((A == 1) || (A == 4)) && (!((A / 2) == 7)))"
     )
+
+
+def test_values_known_beforehand_change_no_answer() -> None:
+    numbers = random.Random(3)
+    limits = DeviceLimits(has_images=True, max_image_width=512, max_image_height=512).constraint_values()
+    shorter = 0
+    for _ in range(300):
+        m, n, k = numbers.choice((1, 7, 64, 500)), numbers.choice((1, 8, 96)), numbers.choice((3, 256))
+        problem = GemmProblem(m=m, n=n, k=k)
+        algorithm = numbers.choice(FAMILY.algorithms)
+        known = {**limits, **{p.name: numbers.choice(p.values) for p in algorithm.parameters}}
+        values = {**problem.constraint_values(), **known}
+        for constraint in algorithm.constraints:
+            rest = constraint.condition.given(known)
+            assert bool(rest(problem.constraint_values())) == bool(constraint.condition(values)), constraint.name
+            shorter += len(rest.text) < len(constraint.condition.text)
+    assert shorter > 1000

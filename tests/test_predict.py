@@ -12,7 +12,7 @@ import pytest
 
 from autotune.cli import main
 from autotune.errors import TableError
-from autotune.family import Configuration, Device, DeviceLimits
+from autotune.family import Configuration, Device, DeviceLimits, Problem
 from autotune.kernels.gemm import FAMILY, GemmProblem
 from autotune.kernels.reduce import ReduceProblem
 from autotune.lookup import Entry, Match, TuningTable
@@ -43,8 +43,9 @@ from autotune.predict.models import FITS, axis_names, shares
 from autotune.predict.observations import observe
 from autotune.predict.regret import choose_held_out, measure_regret, summarise
 from autotune.resources import data_folder
+from autotune.search import Budget, Outcome
 from autotune.store import Store
-from autotune.trial import Job, Measurement, Provenance, Timer, Trial, TrialState, Verdict, Winner
+from autotune.trial import Job, Measurement, Provenance, Request, Timer, Trial, TrialState, Verdict, Winner
 
 GPU = Device(
     slug="adreno-730",
@@ -599,6 +600,32 @@ def test_evaluate_holds_out_the_shapes_named(
     assert "5x5x5: not tuned on adreno-730" in capsys.readouterr().err
     assert main([*evaluate, "--family", "reduce"]) == 2
     assert "too few to hold some out" in capsys.readouterr().err
+
+
+def test_evaluate_tunes_afresh_where_a_budget_is_given(
+    commands: Store, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    asked = product(5, 300, 64)
+    known = {w.problem for w in commands.best(GPU.slug, "gemm")}
+    searched: list[tuple[list[Problem], Budget, str]] = []
+
+    def tune(_: Device, requests: list[Request], store: Store, budget: Budget, *__: Any, **___: Any) -> list[Outcome]:
+        searched.append(([r.problem for r in requests], budget, store.location))
+        best = winner(asked, ROWS, time_ns(asked, ROWS))
+        return [
+            Outcome(request=r, winner=best, new_trials=3, resumed_trials=0, failures={}, is_finished=True)
+            for r in requests
+        ]
+
+    monkeypatch.setattr("autotune.search.tune", tune)
+    evaluate = ["evaluate", "--device", "adreno", "--db", commands.location, "--quiet", "--json"]
+    assert main([*evaluate, "--shape", "5,300,64", "--budget", "20s"]) == 0
+    told = json.loads(capsys.readouterr().out)
+    ((problems, budget, place),) = searched
+    assert (problems, budget.seconds) == ([asked], 20.0)
+    assert place != commands.location and not Path(place).exists()
+    assert told["sizes"] == 1 and told["predicted"]["worst"] == pytest.approx(1.0)
+    assert {w.problem for w in commands.best(GPU.slug, "gemm")} == known
 
 
 def test_exports_and_imports_carry_predictors(

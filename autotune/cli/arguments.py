@@ -172,6 +172,12 @@ def _add_run(subparsers: Any) -> None:
         action="store_true",
         help="begin with what crashed, hung or was running when an earlier run was killed; otherwise never run again",
     )
+    parser.add_argument(
+        "--no-crossover",
+        dest="crossover",
+        action="store_false",
+        help="do not compare a few of the products with the host's BLAS, some seconds at the end",
+    )
     parser.add_argument("--quiet", action="store_true", help="no progress, only the final table")
     _add_database(parser)
     _add_json(parser)
@@ -244,7 +250,7 @@ def _add_evaluate(subparsers: Any) -> None:
         evaluating.evaluate_command,
         "Measure how much of the tuned speed is reached at sizes left out, predicted from the others.",
         "evaluate --device cpu --holdout 10",
-        "evaluate --device adreno --shapes others.txt --json > regret.json",
+        "evaluate --device adreno --shapes others.txt --budget 10m --json > regret.json",
     )
     _add_device(parser)
     _add_family(parser, "whose sizes to hold out")
@@ -252,6 +258,12 @@ def _add_evaluate(subparsers: Any) -> None:
     _add_shapes(parser)
     parser.add_argument(
         "--holdout", metavar="N", type=_holdout, help=f"hold out N of the tuned shapes ({evaluating.HELD_OUT})"
+    )
+    parser.add_argument(
+        "--budget",
+        metavar="TIME",
+        type=parse_budget,
+        help="tune these shapes afresh in so much time, and compare with that: then they need not be tuned before",
     )
     parser.add_argument("--quiet", action="store_true", help="no line for each size, only the table")
     _add_database(parser)
@@ -288,6 +300,7 @@ def _add_export(subparsers: Any) -> None:
         exporting.export_command,
         "Write the tuning table of a device, or of all, for use in an application.",
         "export --device adreno-730 --format c --output autotune_adreno_730.h",
+        "export --device adreno-730 --format c --kernels autotune_c --also adreno-740",
         "export --format csv --family reduce",
         "export --format json > tables.json",
     )
@@ -295,6 +308,19 @@ def _add_export(subparsers: Any) -> None:
     _add_family(parser, "all that are stored when left out; CSV holds one", default=None)
     parser.add_argument("--format", choices=FORMATS, required=True, help="form of the table")
     parser.add_argument("--output", metavar="FILE", type=Path, help="where to; standard output when left out")
+    parser.add_argument(
+        "--kernels",
+        metavar="DIR",
+        type=Path,
+        help="with c: a folder of C99 with the kernels, and what builds and runs them",
+    )
+    parser.add_argument(
+        "--also",
+        metavar="SLUG",
+        action="append",
+        default=[],
+        help="with --kernels: another device to answer for, by what its relatives measured",
+    )
     _add_database(parser)
 
 

@@ -1,16 +1,19 @@
 """The command `autotune evaluate`: how much of the tuned speed is reached at sizes that were held out."""
 
 import argparse
+import tempfile
+from collections.abc import Callable, Collection
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from autotune.cli.output import print_json, tell, tell_stopped
+from autotune.cli.output import print_json, standard_error, tell, tell_stopped
 from autotune.cli.run import Interrupts, read_requests
 from autotune.errors import UsageError
 from autotune.family import find_family
 from autotune.lookup.predictor import FAVOURS
 
 if TYPE_CHECKING:
-    from autotune.family import Device
+    from autotune.family import Device, Problem
     from autotune.lookup.predictor import Evaluation
     from autotune.predict.regret import Comparison
     from autotune.store import Store
@@ -29,7 +32,10 @@ def evaluate_command(options: argparse.Namespace) -> int:
 
     device = select(options.device, discover())
     with Store.open(options.db) as store, Worker() as worker, Interrupts("the running size") as interrupts:
-        held_out = _held_out(options, store, device)
+        if options.budget is None:
+            held_out = _held_out(options, store, device)
+        else:
+            held_out = _tuned_afresh(options, store, device, lambda: interrupts.are_requested)
         comparisons = measure_regret(
             device,
             held_out,
@@ -55,25 +61,51 @@ def evaluate_command(options: argparse.Namespace) -> int:
 
 def _held_out(options: argparse.Namespace, store: "Store", device: "Device") -> "list[Winner]":
     """The winners of the sizes to hold out. Raises UsageError for sizes that are not tuned, or too few of them."""
-    from autotune.predict.regret import choose_held_out
-
     winners = {winner.problem: winner for winner in store.best(device.slug, options.family)}
-    requests = read_requests(find_family(options.family).problem_type, options.shape, options.shapes)
-    named = [request.problem for request in requests]
-    missing = [problem.label for problem in named if problem not in winners]
+    chosen = _sizes(options, winners, device)
+    missing = [problem.label for problem in chosen if problem not in winners]
     if missing:
         others = " and others" if len(missing) > 5 else ""
         raise UsageError(
             f"{', '.join(missing[:5])}{others}: not tuned on {device.slug}, so there is nothing to compare with",
-            hint="autotune run first",
-        )
-    chosen = named or choose_held_out(winners, options.holdout or HELD_OUT)
-    if not chosen or len(chosen) == len(winners):
-        raise UsageError(
-            f"{len(winners)} sizes of {options.family} are tuned on {device.slug}: too few to hold some out",
-            hint="autotune run first, or hold out fewer",
+            hint="autotune run first, or tune them afresh with --budget",
         )
     return [winners[problem] for problem in chosen]
+
+
+def _tuned_afresh(
+    options: argparse.Namespace, store: "Store", device: "Device", should_stop: Callable[[], bool]
+) -> "list[Winner]":
+    """Winners of the sizes in question, from a search that knows nothing of the store and leaves nothing there."""
+    from autotune.display import progress
+    from autotune.search import Budget, tune
+    from autotune.store import Store
+    from autotune.trial import Request
+
+    winners = {winner.problem: winner for winner in store.best(device.slug, options.family)}
+    requests = [Request(problem=problem) for problem in _sizes(options, winners, device)]
+    budget = Budget(seconds=options.budget)
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        Store.open(Path(folder) / "afresh.sqlite") as afresh,
+        progress(budget, standard_error(), is_quiet=options.quiet) as listener,
+    ):
+        outcomes = tune(device, requests, afresh, budget, listener, should_stop=should_stop)
+    return [outcome.winner for outcome in outcomes if outcome.winner]
+
+
+def _sizes(options: argparse.Namespace, tuned: "Collection[Problem]", device: "Device") -> "list[Problem]":
+    """Those named, else some of those tuned. Raises UsageError when none would be left to predict from."""
+    from autotune.predict.regret import choose_held_out
+
+    requests = read_requests(find_family(options.family).problem_type, options.shape, options.shapes)
+    chosen = [request.problem for request in requests] or choose_held_out(tuned, options.holdout or HELD_OUT)
+    if not chosen or not set(tuned) - set(chosen):
+        raise UsageError(
+            f"{len(tuned)} sizes of {options.family} are tuned on {device.slug}: too few to hold some out",
+            hint="autotune run first, or hold out fewer",
+        )
+    return chosen
 
 
 def _line(comparison: "Comparison") -> str:

@@ -21,18 +21,27 @@ def export_command(options: argparse.Namespace) -> int:
         raise UsageError("a SQLite table is a file", hint="--output FILE")
     if options.format == "sqlite" and options.family:
         raise UsageError("a SQLite table holds every kernel family", hint="leave out --family")
+    if options.kernels and (options.format != "c" or options.output):
+        raise UsageError("--kernels writes a folder of C", hint="--format c --kernels DIR, without --output")
+    if options.also and not options.kernels:
+        raise UsageError("--also is for a folder of C", hint="--kernels DIR")
     from autotune.store import Store
 
     with Store.open(options.db, read_only=True) as store:
         slug = _stored_slug(store, options.device) if options.device else None
-        if options.format == "sqlite":
+        if options.kernels:
+            from autotune.export import export_package
+
+            families = [options.family] if options.family else _stored_families(store, slug)
+            export_package(store, slug, families, options.kernels, also=options.also)
+        elif options.format == "sqlite":
             store.snapshot(options.output, slug)
             _copy_predictors(store, slug, options.output)
         else:
             families = [options.family] if options.family else _stored_families(store, slug)
             write(options.output, _text(store, slug, families, options.format))
-    if options.output is not None:
-        tell(f"wrote {options.output}")
+    if options.kernels or options.output:
+        tell(f"wrote {options.kernels or options.output}")
     return 0
 
 
@@ -64,8 +73,7 @@ def _text(store: "Store", slug: str | None, families: Sequence[str], form: str) 
             f"a CSV table has the columns of one kernel family, and {', '.join(families)} are stored",
             hint=f"--family {families[0]}",
         )
-    chosen = _with_c_export(families) if form == "c" else families
-    return "\n".join(str(export_table(store, slug, family, form)) for family in chosen)
+    return "\n".join(str(export_table(store, slug, family, form)) for family in families)
 
 
 def _copy_predictors(store: "Store", slug: str | None, snapshot: Path) -> None:
@@ -79,17 +87,3 @@ def _copy_predictors(store: "Store", slug: str | None, snapshot: Path) -> None:
     write_predictors(predictors_file(snapshot), kept)
 
 
-def _with_c_export(families: Sequence[str]) -> list[str]:
-    """Those that have one; says which are left out. Raises UsageError when none has."""
-    from autotune.export.c_problem import problem_rules
-
-    kept = []
-    for number, family in enumerate(families, start=1):
-        try:
-            problem_rules(family)
-            kept.append(family)
-        except UsageError as error:
-            if number == len(families) and not kept:
-                raise
-            tell(f"left out: {error}")
-    return kept

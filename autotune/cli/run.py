@@ -6,6 +6,7 @@ import os
 import signal
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 from types import FrameType, TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
@@ -16,8 +17,6 @@ from autotune.errors import AutotuneError, ConfigurationError, ProblemError, Usa
 from autotune.family import find_family
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from autotune.family import Device, Problem
     from autotune.search import Budget, Outcome, SamplerChoice
     from autotune.store import Quarantined, Store
@@ -67,6 +66,8 @@ def run_command(options: argparse.Namespace) -> int:
             sampler=sampler,
         )
         _learn(store, device, outcomes)
+        if options.crossover:
+            _compare_with_host(store, device, outcomes, interrupts)
     return _report(options, device, requests, outcomes, was_stopped=interrupts.are_requested)
 
 
@@ -129,6 +130,27 @@ def _learn(store: "Store", device: "Device", outcomes: "Sequence[Outcome]") -> N
             forget_misses(default_file(), done)
     except (AutotuneError, OSError) as error:
         tell(f"lookups do not know of this run yet: {error}")
+
+
+def _compare_with_host(
+    store: "Store", device: "Device", outcomes: "Sequence[Outcome]", interrupts: "Interrupts"
+) -> None:
+    """Note where the host's BLAS is faster, where that is cheap to know; failing costs no result."""
+    winners = [outcome.winner for outcome in outcomes if outcome.winner and outcome.new_trials]
+    if "://" in store.location or interrupts.are_requested or not winners:
+        return
+    from autotune.comparing import compare_with_host
+    from autotune.runtime.crossover import Crossover, file_beside
+
+    points = compare_with_host(
+        device, winners, Path(store.location), should_stop=lambda: interrupts.are_requested
+    )
+    try:
+        place = file_beside(store.location)
+        if points:
+            Crossover(points=tuple(points)).over(Crossover.read(device.slug, place)).write(device.slug, place)
+    except (AutotuneError, OSError) as error:
+        tell(f"it is not kept where the host's BLAS is faster: {error}")
 
 
 def _use_default_preset(options: argparse.Namespace) -> None:

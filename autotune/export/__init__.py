@@ -4,19 +4,21 @@ This file holds what is called from outside, and what all formats share; each fo
 """
 
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from autotune.errors import DeviceSelectionError, UsageError
 from autotune.export.c_header import write_c
+from autotune.export.c_package import package_files, write_package
 from autotune.export.contents import DeviceTable, read_contents, with_predictors
 from autotune.export.json_table import write_json
 from autotune.export.text_tables import write_csv, write_markdown
 from autotune.family import find_family
+from autotune.lookup.chain import guess
 from autotune.lookup.json_table import read_table
 from autotune.store import Store
 
-__all__ = ["FORMATS", "export_table", "read_table"]
+__all__ = ["FORMATS", "export_package", "export_table", "read_table"]
 
 _WRITERS: dict[str, Callable[[list[DeviceTable], str], str]] = {
     "json": lambda tables, _family: write_json(tables),
@@ -37,16 +39,38 @@ def export_table(store: Store, device_slug: str | None, family: str, form: str) 
     if form not in FORMATS:
         raise UsageError(f"there is no format {form[:80]!r}", hint=f"there are {', '.join(FORMATS)}")
     find_family(family)
+    _check_stored(store, device_slug)
+    if form == "sqlite":
+        return _snapshot(store, device_slug)
+    tables = read_contents(store, device_slug, family)
+    if form in ("json", "c"):
+        tables = [with_predictors(store, table, family) for table in tables]
+    return _WRITERS[form](tables, family)
+
+
+def export_package(
+    store: Store, device_slug: str | None, families: Sequence[str], folder: Path, *, also: Sequence[str] = ()
+) -> None:
+    """A folder of C99 that looks up and runs the kernels of some families, of one device or of all.
+
+    `also` are slugs of devices without measurements, that are answered for by their relatives and a rule.
+    Raises DeviceSelectionError, UsageError for a family without a library in C, TableError, StoreError.
+    """
+    _check_stored(store, device_slug)
+    tables = {}
+    for family in families:
+        there = [with_predictors(store, table, family) for table in read_contents(store, device_slug, family)]
+        known = {table.device.slug for table in there}
+        there += [DeviceTable(device=guess(slug), winners=()) for slug in dict.fromkeys(also) if slug not in known]
+        tables[family] = sorted(there, key=lambda table: table.device.slug)
+    write_package(folder, package_files(tables))
+
+
+def _check_stored(store: Store, device_slug: str | None) -> None:
     known = sorted({device.slug for device in store.devices()})
     if device_slug is not None and device_slug not in known:
         there = f"there are {', '.join(known)}" if known else "there is none yet: autotune run makes the first"
         raise DeviceSelectionError(f"nothing is stored for a device {device_slug[:80]!r}", hint=there)
-    if form == "sqlite":
-        return _snapshot(store, device_slug)
-    tables = read_contents(store, device_slug, family)
-    if form == "json":
-        tables = [with_predictors(store, table, family) for table in tables]
-    return _WRITERS[form](tables, family)
 
 
 def _snapshot(store: Store, device_slug: str | None) -> bytes:

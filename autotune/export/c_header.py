@@ -1,6 +1,6 @@
-"""The C99 header: tables and the search in them, giving the answers of `TuningTable.find` but for predictions.
+"""The C99 header: tables, models and the search in them, giving the answers of `TuningTable.find`.
 
-Of the lookup's steps it has exact, nearest and default, of its own device alone.
+Siblings and others of the maker are found among the devices of the header.
 
 Everything is static and inside functions, so that the header may be included from anywhere, C++ too, and nothing
 is reported as unused. Of several headers, one for each device, the types are taken from the first.
@@ -9,14 +9,30 @@ is reported as unused. Of several headers, one for each device, the types are ta
 import dataclasses
 import re
 import zlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 
 from autotune.errors import TableError
+from autotune.export import c_predict
 from autotune.export.c_problem import ProblemRules, problem_rules
-from autotune.export.c_text import DEVICE, MATCH, SEARCH, SHARED, TYPES
+from autotune.export.c_text import (
+    CANDIDATES,
+    DEVICE,
+    EXACT,
+    MATCH,
+    NEAREST,
+    OWN_SEARCH,
+    OWN_STEP,
+    RELATIVE_STEP,
+    SEARCH,
+    SHARED,
+    TABLE,
+    TYPES,
+    VALID,
+)
 from autotune.export.contents import DeviceTable
 from autotune.export.text_tables import parameter_names
-from autotune.family import Algorithm, Configuration, DeviceLimits, KernelFamily, Problem, Value, find_family
+from autotune.family import Algorithm, Configuration, Device, DeviceLimits, KernelFamily, Problem, Value, find_family
+from autotune.lookup.chain import relatives
 from autotune.profile import find_profile
 
 
@@ -25,30 +41,32 @@ def write_c(tables: list[DeviceTable], family: str) -> str:
 
     Raises UsageError when the family has no C export, TableError when two devices have one name in C.
     """
-    writer = _Writer(find_family(family), problem_rules(family))
-    _check_distinct(table.device.slug for table in tables)
-    name = _identifier(tables[0].device.slug) if len(tables) == 1 else "tables"
+    writer = Writer(find_family(family), problem_rules(family))
+    check_distinct(table.device.slug for table in tables)
+    name = identifier(tables[0].device.slug) if len(tables) == 1 else "tables"
     guard = f"AUTOTUNE_{family}_{name}_H".upper()
     parts = [
         "/* Tuned configurations of OpenCL kernels, written by autotune. Do not edit: export again. */",
         f"#ifndef {guard}\n#define {guard}\n",
         MATCH,
         writer.types(),
-        *(writer.device(table) for table in tables),
+        *([writer.models()] if any(table.predictors for table in tables) else []),
+        *(writer.measured(table) for table in tables),
+        *(writer.device(table, tables) for table in tables),
         f"#endif /* {guard} */\n",
     ]
     return "\n".join(parts)
 
 
-def _check_distinct(names: Iterable[str]) -> None:
+def check_distinct(names: Iterable[str]) -> None:
     seen: dict[str, str] = {}
     for name in names:
-        other = seen.setdefault(_identifier(name), name)
+        other = seen.setdefault(identifier(name), name)
         if other != name:
             raise TableError(f"{other} and {name} have the same name in C", hint="export one device at a time")
 
 
-def _identifier(text: str) -> str:
+def identifier(text: str) -> str:
     return re.sub(r"[^a-z0-9]", "_", text.lower())
 
 
@@ -57,7 +75,11 @@ def _comment(text: str) -> str:
     return re.sub(r"[^A-Za-z0-9 .,:;()+_=@#-]", "_", text)
 
 
-class _Writer:
+def _is_measured(table: DeviceTable) -> bool:
+    return bool(table.winners or table.predictors)
+
+
+class Writer:
     """C text for one kernel family; `prefix` and `macro` begin its names."""
 
     def __init__(self, family: KernelFamily, rules: ProblemRules) -> None:
@@ -78,7 +100,7 @@ class _Writer:
         words |= {value for p in declared for value in p.values if isinstance(value, str)}
         # In alphabetical order, so that C sorts texts as Python does.
         self.words = sorted(words)
-        _check_distinct(self.words)
+        check_distinct(self.words)
 
     def types(self) -> str:
         """Types, and the functions that are the same for all devices. A checksum tells other versions apart."""
@@ -93,8 +115,8 @@ class _Writer:
                 f"    {self._algorithm(a.name)} = {number}" for number, a in enumerate(self.family.algorithms, 1)
             ),
             words=",\n".join(f"    {self._word(word)} = {number}" for number, word in enumerate(self.words, 1)),
-            fields="\n".join(f"    {self._type(name, 'long long')} {name};" for name in self.fields),
-            parameters="\n".join(f"    {self._type(name, 'int')} {name};" for name in self.parameters),
+            fields="\n".join(f"    {self.type_of(name, 'long long')} {name};" for name in self.fields),
+            parameters="\n".join(f"    {self.type_of(name, 'int')} {name};" for name in self.parameters),
             numbers="\n".join(f"    long long {name};" for name in self.numbers),
             complete="".join(unknown) + self.rules.complete,
             comparisons="\n".join(
@@ -107,36 +129,116 @@ class _Writer:
         )
         return TYPES.substitute(macro=self.macro, checksum=f"0x{zlib.crc32(text.encode()):08x}", text=text)
 
-    def device(self, table: DeviceTable) -> str:
-        """The functions for one device."""
+    def models(self) -> str:
+        """What the predictors of all devices share."""
+        return c_predict.shared(self.prefix, self.macro, self.rules.sizes)
+
+    def measured(self, table: DeviceTable) -> str:
+        """What may be used on a device, and what was measured on it and predicts there."""
         device = table.device
-        names = {
-            "prefix": self.prefix,
-            "find": f"autotune_find_{self.family.name}",
-            "device": _identifier(device.slug),
-        }
+        names = self._names(device.slug)
         limits = device.limits.constraint_values()
-        candidates = self.rules.candidates(find_profile(device).starting(self.family.name), device.limits)
-        return DEVICE.substitute(
+        valid = VALID.substitute(
             names,
             title=_comment(f"{device.slug}: {device.vendor} {device.model}, driver {device.driver}"),
             cases="".join(self._case(algorithm, limits) for algorithm in self.family.algorithms),
+        )
+        return f"{valid}\n{self._search(table, names)}" if _is_measured(table) else valid
+
+    def _search(self, table: DeviceTable, names: Mapping[str, str]) -> str:
+        known = {**names, "count": str(len(table.winners))}
+        functions, uses = [], []
+        for number, predictor in enumerate({p.example.kind: p for p in table.predictors}.values()):
+            condition = " && ".join(
+                f"p->{field} == {self.literal(getattr(predictor.example, field))}" for field in self.rules.kind
+            )
+            if predictor.favours == "default":
+                uses.append(c_predict.decline(condition))
+            if predictor.favours != "predicted":
+                continue
+            name = f"{self.prefix}_rank_{names['device']}_{number}"
+            functions.append(
+                c_predict.ranking_function(
+                    predictor, name, self.prefix, self.rules.sizes, self.rules.operations, self.rules.bytes_moved
+                )
+            )
+            uses.append(c_predict.use(predictor, name, self.prefix, condition, self.configuration))
+        search = SEARCH.substitute(
+            names,
+            table=TABLE.substitute(known, entries=self._entries(table)) if table.winners else "",
+            exact=EXACT.substitute(known) if table.winners else "",
+            predicted="".join(uses),
+            nearest=NEAREST.substitute(known) if table.winners else "",
+        )
+        return "\n".join([*functions, search])
+
+    def device(self, table: DeviceTable, others: Sequence[DeviceTable]) -> str:
+        """The functions that answer for one device, which may ask what was measured on others."""
+        device = table.device
+        names = self._names(device.slug)
+        limits = device.limits.constraint_values()
+        candidates = self.candidates(device)
+        return DEVICE.substitute(
+            names,
             meanings="".join(
                 f"    const long long {name} = {self._meaning_in_estimate(name, limits)};\n"
                 for name in sorted(self.rules.estimate.names)
             ),
             estimate=self.rules.estimate.to_c(lambda name: name, self._word),
-            baseline=self._configuration(self.family.baseline),
-            candidates=",\n".join(f"        {self._candidate(*candidate)}" for candidate in candidates.items()),
-            candidate_count=len(candidates),
-            search=SEARCH.substitute(names, entries=self._entries(table), count=len(table.winners))
-            if table.winners
-            else "",
+            baseline=self.configuration(self.family.baseline),
+            candidates=CANDIDATES.substitute(
+                names,
+                candidates=",\n".join(f"        {self._candidate(*candidate)}" for candidate in candidates.items()),
+                count=len(candidates),
+            )
+            if candidates
+            else "    (void)p;\n    *configuration = baseline;\n",
+            searches=self._searches(table, others, names),
             arguments=", ".join(f"long long {name}" for name in self.needed),
             plain_problem=", ".join(
-                name if name in self.needed else self._literal(self.defaults[name]) for name in self.fields
+                name if name in self.needed else self.literal(self.defaults[name]) for name in self.fields
             ),
         )
+
+    def candidates(self, device: Device) -> Mapping[Configuration, Mapping[str, int]]:
+        """What the default of a device is chosen from, as far as it is declared."""
+        starts = find_profile(device).starting(self.family.name)
+        known = self.rules.candidates(tuple(starts), device.limits)
+        return {configuration: numbers for configuration, numbers in known.items() if self._is_declared(configuration)}
+
+    def _is_declared(self, configuration: Configuration) -> bool:
+        there = {algorithm.name for algorithm in self.family.algorithms}
+        return configuration.algorithm in there and not self.family.misfits(configuration)
+
+    def _names(self, slug: str) -> dict[str, str]:
+        return {
+            "prefix": self.prefix,
+            "find": f"autotune_find_{self.family.name}",
+            "device": identifier(slug),
+        }
+
+    def _searches(self, table: DeviceTable, others: Sequence[DeviceTable], names: Mapping[str, str]) -> str:
+        """What is measured on the device itself, then on its relatives."""
+        known = {**names, "units": str(table.device.limits.compute_units)}
+        steps = OWN_STEP.substitute(known) if _is_measured(table) else ""
+        by_slug = {other.device.slug: other for other in others}
+        devices = {slug: other.device for slug, other in by_slug.items()}
+        found = [
+            (match, device.slug)
+            for match, device in relatives(table.device, sorted(devices), devices.get)
+            if _is_measured(by_slug[device.slug])
+        ]
+        for match, slug in found:
+            steps += RELATIVE_STEP.substitute(
+                known,
+                declined="!declined && " if _is_measured(table) else "",
+                other=identifier(slug),
+                match=match.name,
+            )
+        if not steps:
+            return ""
+        variables = ["declined"] * _is_measured(table) + ["theirs"] * bool(found)
+        return OWN_SEARCH.substitute(variables=", ".join(f"{name} = 0" for name in variables), steps=steps)
 
     def _order(self) -> list[str]:
         """Fields as `table_order` compares them."""
@@ -169,7 +271,7 @@ class _Writer:
         return f"p->{name}" if name in self.fields else f"{limits[name]}LL"
 
     def _candidate(self, configuration: Configuration, numbers: Mapping[str, int]) -> str:
-        return f"{{{self._configuration(configuration)}, {', '.join(str(numbers[name]) for name in self.numbers)}}}"
+        return f"{{{self.configuration(configuration)}, {', '.join(str(numbers[name]) for name in self.numbers)}}}"
 
     def _derived(self, name: str) -> str:
         """A value that follows from one text field, such as the bytes of an element; empty when it does not."""
@@ -189,26 +291,26 @@ class _Writer:
 
     def _entries(self, table: DeviceTable) -> str:
         rows = [
-            "{" + ", ".join(self._literal(value) for value in winner.problem.to_dict().values()) + "},\n"
-            f"             {self._configuration(winner.configuration)}"
+            "{" + ", ".join(self.literal(value) for value in winner.problem.to_dict().values()) + "},\n"
+            f"             {self.configuration(winner.configuration)}"
             for winner in table.winners
         ]
         return ",\n".join(f"            {{{row}}}" for row in rows)
 
-    def _configuration(self, configuration: Configuration) -> str:
+    def configuration(self, configuration: Configuration) -> str:
         chosen = dict(configuration.values)
         none = {name: f"{self.macro}_NO_WORD" if name in self.texts else "0" for name in self.parameters}
-        values = [self._literal(chosen[name]) if name in chosen else none[name] for name in self.parameters]
+        values = [self.literal(chosen[name]) if name in chosen else none[name] for name in self.parameters]
         return "{" + ", ".join([self._algorithm(configuration.algorithm), *values]) + "}"
 
-    def _type(self, name: str, number: str) -> str:
+    def type_of(self, name: str, number: str) -> str:
         return f"enum {self.prefix}_word" if name in self.texts else number
 
     def _word(self, text: str) -> str:
-        return f"{self.macro}_{_identifier(text).upper()}"
+        return f"{self.macro}_{identifier(text).upper()}"
 
     def _algorithm(self, name: str) -> str:
-        return f"{self.macro}_ALGORITHM_{_identifier(name).upper()}"
+        return f"{self.macro}_ALGORITHM_{identifier(name).upper()}"
 
-    def _literal(self, value: Value) -> str:
+    def literal(self, value: Value) -> str:
         return self._word(value) if isinstance(value, str) else str(value)

@@ -1,7 +1,7 @@
 """What exported C code must know of a family's problems beyond their fields: the twins of Python code.
 
 A test holds both together on random problems. A family without rules here has no C export. To have them its default
-must be the candidate of least estimate that is valid (that of reduce is not), for C could not give its answers.
+must be the valid candidate of the least estimate.
 """
 
 from collections.abc import Callable, Mapping
@@ -11,6 +11,8 @@ from autotune.errors import UsageError
 from autotune.expression import Expression
 from autotune.family import Configuration, DeviceLimits
 from autotune.kernels.gemm import rule as gemm_rule
+from autotune.kernels.reduce import rule as reduce_rule
+from autotune.kernels.reduce.problem import DTYPES, OPERATIONS
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -28,7 +30,13 @@ class ProblemRules:
     candidates: Callable[[tuple[Configuration, ...], DeviceLimits], Mapping[Configuration, Mapping[str, int]]]
     """What the default of a device is chosen from, and the numbers that the estimate knows of each."""
     estimate: Expression
-    """The default is the first candidate with the least of it that is valid; over fields, limits and numbers."""
+    """The default is the first candidate with the least of it that is valid; over fields, limits and numbers.
+
+    Below zero it says that the candidate is none for this problem.
+    """
+    operations: str
+    """`Problem.flops` of ``*p`` as a C expression of type double."""
+    bytes_moved: str
 
 
 _GEMM = """\
@@ -46,6 +54,16 @@ _GEMM = """\
     return p->batch * p->stride_a <= most && p->batch * p->stride_b <= most && p->batch * p->stride_c <= most;
 """
 
+_INPUT_BYTES = "(p->mode == AUTOTUNE_GEMM_FLOAT32 ? 4.0 : p->mode == AUTOTUNE_GEMM_INT8 ? 1.0 : 2.0)"
+_OUTPUT_BYTES = "(p->mode == AUTOTUNE_GEMM_FLOAT32 || p->mode == AUTOTUNE_GEMM_INT8 ? 4.0 : 2.0)"
+
+_REDUCE = """\
+    const long long most = 2147483647LL;
+    if (p->batch < 1 || p->batch > most || p->channels < 1 || p->channels > most) return 0;
+    return autotune_reduce_fill(&p->pitch, p->channels);
+"""
+
+
 _RULES = {
     "gemm": ProblemRules(
         sizes=("m", "n", "k", "batch"),
@@ -54,6 +72,19 @@ _RULES = {
         complete=_GEMM,
         candidates=gemm_rule.candidates,
         estimate=gemm_rule.ESTIMATE,
+        operations="2.0 * (double)(p->batch * p->m * p->n) * (double)p->k",
+        bytes_moved=f"(double)p->batch * ({_INPUT_BYTES} * ((double)(p->m * p->k) + (double)(p->k * p->n))"
+        f" + {_OUTPUT_BYTES} * (double)(p->m * p->n))",
+    ),
+    "reduce": ProblemRules(
+        sizes=("batch", "channels"),
+        kind=("operation", "dtype"),
+        words={"operation": OPERATIONS, "dtype": DTYPES},
+        complete=_REDUCE,
+        candidates=reduce_rule.candidates,
+        estimate=reduce_rule.ESTIMATE,
+        operations="(double)(p->batch * p->channels)",
+        bytes_moved="(p->dtype == AUTOTUNE_REDUCE_FLOAT16 ? 2.0 : 4.0) * (double)(p->batch * (p->channels + 1))",
     ),
 }
 

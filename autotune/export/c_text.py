@@ -7,10 +7,13 @@ MATCH = """\
 #define AUTOTUNE_MATCH 1
 /* What an answer rests on. */
 enum autotune_match {
-    AUTOTUNE_INVALID = 0, /* these sizes are none: nothing was written */
-    AUTOTUNE_EXACT = 1,   /* this problem was measured on this device */
-    AUTOTUNE_NEAREST = 2, /* the nearest measured one whose configuration is valid for this one too */
-    AUTOTUNE_DEFAULT = 3  /* nothing measured serves: chosen by rule from the sizes and the device's limits */
+    AUTOTUNE_INVALID = 0,   /* these sizes are none: nothing was written */
+    AUTOTUNE_EXACT = 1,     /* this problem was measured on this device */
+    AUTOTUNE_PREDICTED = 2, /* chosen by size, by a model of what was measured on this device */
+    AUTOTUNE_NEAREST = 3,   /* the nearest measured one whose configuration is valid for this one too */
+    AUTOTUNE_SIBLING = 4,   /* what another device here of the same architecture would use */
+    AUTOTUNE_VENDOR = 5,    /* what another device here of the same maker would use */
+    AUTOTUNE_DEFAULT = 6    /* nothing measured serves: chosen by rule from the sizes and the device's limits */
 };
 #endif
 """
@@ -55,6 +58,8 @@ struct ${prefix}_candidate {
 ${numbers}
 };
 
+typedef int ${prefix}_check(const struct ${prefix}_problem *, const struct ${prefix}_configuration *);
+
 static inline int ${prefix}_fill(long long *value, long long least) {
     if (*value == 0) *value = least;
     return *value >= least && *value <= 2147483647LL;
@@ -84,10 +89,10 @@ ${ratios}
 }
 """)
 
-DEVICE = Template("""\
+VALID = Template("""\
 /* ${title} */
 
-/* Whether a configuration of the table may be used for a problem on this device. */
+/* Whether a configuration of a table may be used for a problem on this device. */
 static inline int ${prefix}_is_valid_${device}(
         const struct ${prefix}_problem *p, const struct ${prefix}_configuration *c) {
     (void)p;
@@ -95,38 +100,79 @@ static inline int ${prefix}_is_valid_${device}(
 ${cases}    }
     return 0;
 }
+""")
 
+# An exact hit by halving, since the table is sorted; then what is predicted; else the first of the nearest that are
+# valid.
+SEARCH = Template("""\
+/* What was measured on ${device} tells a device that may be another; AUTOTUNE_INVALID when it tells nothing, and then
+   `declined` where the default is known to do better. */
+static inline enum autotune_match ${prefix}_search_${device}(
+        const struct ${prefix}_problem *p, ${prefix}_check *is_valid, long long compute_units,
+        struct ${prefix}_configuration *configuration, int *declined) {
+${table}    (void)compute_units;
+    *declined = 0;
+${exact}${predicted}${nearest}    return AUTOTUNE_INVALID;
+}
+""")
+
+TABLE = Template("""\
+    static const struct ${prefix}_entry table[] = {
+${entries}
+    };
+    int low = 0, high = ${count}, middle, best = -1;
+    double best_distance = 0.0;
+""")
+
+EXACT = Template("""\
+    while (low < high) {
+        middle = low + (high - low) / 2;
+        if (${prefix}_compare(&table[middle].problem, p) < 0) low = middle + 1;
+        else high = middle;
+    }
+    if (low < ${count} && ${prefix}_compare(&table[low].problem, p) == 0
+            && is_valid(p, &table[low].configuration)) {
+        *configuration = table[low].configuration;
+        return AUTOTUNE_EXACT;
+    }
+""")
+
+NEAREST = Template("""\
+    for (low = 0; low < ${count}; low++) {
+        double distance;
+        if (!${prefix}_is_comparable(&table[low].problem, p)) continue;
+        distance = ${prefix}_distance(&table[low].problem, p);
+        if (best >= 0 && distance >= best_distance) continue;
+        if (!is_valid(p, &table[low].configuration)) continue;
+        best = low;
+        best_distance = distance;
+    }
+    if (best >= 0) {
+        *configuration = table[best].configuration;
+        return AUTOTUNE_NEAREST;
+    }
+""")
+
+DEVICE = Template("""\
 /* The time of the busiest compute unit; it only ranks. */
 static inline long long ${prefix}_estimate_${device}(
         const struct ${prefix}_problem *p, const struct ${prefix}_candidate *c) {
-${meanings}    return ${estimate};
+${meanings}    (void)p;
+    return ${estimate};
 }
 
 /* The candidate of the least estimate that is valid, of equal ones the first; else the plainest configuration. */
 static inline void ${prefix}_default_${device}(
         const struct ${prefix}_problem *p, struct ${prefix}_configuration *configuration) {
     static const struct ${prefix}_configuration baseline = ${baseline};
-    static const struct ${prefix}_candidate candidates[] = {
-${candidates}
-    };
-    long long estimate, least = -1;
-    int number;
-    *configuration = baseline;
-    for (number = 0; number < ${candidate_count}; number++) {
-        estimate = ${prefix}_estimate_${device}(p, &candidates[number]);
-        if (least >= 0 && estimate >= least) continue;
-        if (!${prefix}_is_valid_${device}(p, &candidates[number].configuration)) continue;
-        least = estimate;
-        *configuration = candidates[number].configuration;
-    }
-}
+${candidates}}
 
 /* What to use for any problem; fields that are 0 are filled in. */
 static inline enum autotune_match ${find}_problem_${device}(
         const struct ${prefix}_problem *problem, struct ${prefix}_configuration *configuration) {
     struct ${prefix}_problem p = *problem;
     if (!${prefix}_complete(&p)) return AUTOTUNE_INVALID;
-${search}    ${prefix}_default_${device}(&p, configuration);
+${searches}    ${prefix}_default_${device}(&p, configuration);
     return AUTOTUNE_DEFAULT;
 }
 
@@ -138,36 +184,35 @@ static inline enum autotune_match ${find}_${device}(
 }
 """)
 
-# An exact hit by halving, since the table is sorted; else the first of the nearest that are valid.
-SEARCH = Template("""\
-    {
-        static const struct ${prefix}_entry table[] = {
-${entries}
-        };
-        int low = 0, high = ${count}, middle, best = -1;
-        double best_distance = 0.0;
-        while (low < high) {
-            middle = low + (high - low) / 2;
-            if (${prefix}_compare(&table[middle].problem, &p) < 0) low = middle + 1;
-            else high = middle;
-        }
-        if (low < ${count} && ${prefix}_compare(&table[low].problem, &p) == 0
-                && ${prefix}_is_valid_${device}(&p, &table[low].configuration)) {
-            *configuration = table[low].configuration;
-            return AUTOTUNE_EXACT;
-        }
-        for (low = 0; low < ${count}; low++) {
-            double distance;
-            if (!${prefix}_is_comparable(&table[low].problem, &p)) continue;
-            distance = ${prefix}_distance(&table[low].problem, &p);
-            if (best >= 0 && distance >= best_distance) continue;
-            if (!${prefix}_is_valid_${device}(&p, &table[low].configuration)) continue;
-            best = low;
-            best_distance = distance;
-        }
-        if (best >= 0) {
-            *configuration = table[best].configuration;
-            return AUTOTUNE_NEAREST;
-        }
+CANDIDATES = Template("""\
+    static const struct ${prefix}_candidate candidates[] = {
+${candidates}
+    };
+    long long estimate, least = -1;
+    int number;
+    *configuration = baseline;
+    for (number = 0; number < ${count}; number++) {
+        estimate = ${prefix}_estimate_${device}(p, &candidates[number]);
+        if (estimate < 0 || (least >= 0 && estimate >= least)) continue;
+        if (!${prefix}_is_valid_${device}(p, &candidates[number].configuration)) continue;
+        least = estimate;
+        *configuration = candidates[number].configuration;
     }
+""")
+
+OWN_SEARCH = Template("""\
+    {
+        int ${variables};
+${steps}    }
+""")
+
+OWN_STEP = Template("""\
+        const enum autotune_match match = ${prefix}_search_${device}(
+            &p, ${prefix}_is_valid_${device}, ${units}LL, configuration, &declined);
+        if (match) return match;
+""")
+
+RELATIVE_STEP = Template("""\
+        if (${declined}${prefix}_search_${other}(
+                &p, ${prefix}_is_valid_${device}, ${units}LL, configuration, &theirs)) return AUTOTUNE_${match};
 """)

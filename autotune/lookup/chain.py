@@ -1,14 +1,14 @@
 """From the question to the answer, step by step: exact, predicted, nearest, sibling, vendor, default."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from math import log
 from typing import TYPE_CHECKING, NamedTuple
 
-from autotune.family import Configuration, Device, DeviceLimits, KernelFamily, Problem, Value, find_family
+from autotune.family import Device, DeviceLimits, KernelFamily, Problem, Value, find_family
 from autotune.lookup.answer import Entry, Match, Tuned, distance
 from autotune.lookup.contents import Contents, Shelf
-from autotune.lookup.legality import Legality
+from autotune.lookup.legality import Check, Legality
 
 if TYPE_CHECKING:
     from autotune.lookup.predictor import Predictor
@@ -37,13 +37,14 @@ class Place:
         self._shelf: Shelf = contents.shelf(source, family.name)
         self._predictors = {p.example.kind: p for p in contents.predictors(source, family.name)}
         self._legality = Legality(family, device.limits)
+        self._checks: dict[int, list[Check]] = {}
 
     def answer(self, question: Question, reasons: list[str]) -> Tuned | None:
         """By the first of the steps that the device's own measurements allow; explains itself in `reasons`."""
         entry = self._shelf.exact(question.problem)
         if entry is not None:
             label = question.problem.label
-            violation = self._violation(entry.configuration, question)
+            violation = self._legality.violation(entry.configuration, question.values)
             if not violation:
                 return self._measured(entry, Match.EXACT, question, f"{label} was measured on {self._source}", 0.0)
             reasons.append(f"what was measured for {label} is no longer valid ({violation})")
@@ -63,13 +64,15 @@ class Place:
     def predictor(self, problem: Problem) -> "Predictor | None":
         return self._predictors.get(problem.kind)
 
-    def _violation(self, configuration: Configuration, question: Question) -> str:
-        return self._legality.violation(configuration, question.values)
-
     def _predicted(self, predictor: "Predictor", question: Question, reasons: list[str]) -> Tuned | None:
+        checks = self._checks.get(id(predictor))
+        if checks is None:
+            # By identity, since to look up each configuration takes longer than to check it.
+            checks = [self._legality.check(c, question.values) for c in predictor.configurations]
+            self._checks[id(predictor)] = checks
         for number in predictor.model.ranking(question.problem, self._device.limits.compute_units):
-            configuration = predictor.configurations[number]
-            if not self._violation(configuration, question):
+            if checks[number].is_valid(question.values):
+                configuration = predictor.configurations[number]
                 because = predictor.because if not reasons else f"{'; '.join(reasons)}; {predictor.because}"
                 return Tuned(
                     configuration=configuration,
@@ -90,7 +93,7 @@ class Place:
         ranked = sorted(((distance(e.problem, question.problem), i) for i, e in enumerate(entries)))
         for passed_over, (factor, number) in enumerate(ranked):
             entry = entries[number]
-            if self._violation(entry.configuration, question):
+            if not self._legality.is_valid(entry.configuration, question.values):
                 continue
             reasons.append(
                 f"the nearest of {_count(len(entries), 'comparable shape')} with a configuration valid here is "
@@ -169,7 +172,7 @@ class Chain:
         return self._place(device.slug, device, family) if self._device(device.slug) else None
 
     def _from_relatives(self, question: Question, running: Device, reasons: list[str]) -> Tuned | None:
-        for match, device in self._relatives(running):
+        for match, device in relatives(running, self._contents.slugs(), self._device):
             theirs: list[str] = []
             found = self._place(device.slug, running, question.family).answer(question, theirs)
             if found is not None:
@@ -177,32 +180,12 @@ class Chain:
                 return replace(found, match=match, because=because, expected_loss=None)
         return None
 
-    def _relatives(self, running: Device) -> Iterator[tuple[Match, Device]]:
-        """Of the same architecture first; the more alike in compute units, the sooner."""
-        from autotune.identity import architecture_of
-
-        architecture = architecture_of(running.slug)
-        siblings, others = [], []
-        for slug in self._contents.slugs():
-            if slug == running.slug or not _may_be_related(slug, running):
-                continue
-            device = self._device(slug)
-            if device is None or device.family != running.family:
-                continue
-            if architecture and architecture_of(slug) == architecture:
-                siblings.append(device)
-            elif device.family != "gpu" or device.vendor == running.vendor:
-                others.append(device)
-        for match, found in ((Match.SIBLING, siblings), (Match.VENDOR, others)):
-            found.sort(key=lambda device: (_unlikeness(device.limits, running.limits), device.slug))
-            yield from ((match, device) for device in found[:_MOST_RELATIVES])
-
     def _named(self, slug: str) -> Device:
         known = self._device(slug) or self._guessed.get(slug)
         if known is None:
             if len(self._guessed) >= _MOST_PLACES:
                 self._guessed.clear()
-            known = self._guessed[slug] = _guess(slug)
+            known = self._guessed[slug] = guess(slug)
         return known
 
     def _device(self, slug: str) -> Device | None:
@@ -250,6 +233,29 @@ class Chain:
         return f"{self._name} has no device {slug[:80]!r} (there: {there})"
 
 
+def relatives(
+    running: Device, slugs: Iterable[str], device_of: Callable[[str], Device | None]
+) -> Iterator[tuple[Match, Device]]:
+    """Devices to ask for another, of the same architecture first; the more alike in compute units, the sooner."""
+    from autotune.identity import architecture_of
+
+    architecture = architecture_of(running.slug)
+    siblings, others = [], []
+    for slug in slugs:
+        if slug == running.slug or not _may_be_related(slug, running):
+            continue
+        device = device_of(slug)
+        if device is None or device.family != running.family:
+            continue
+        if architecture and architecture_of(slug) == architecture:
+            siblings.append(device)
+        elif device.family != "gpu" or device.vendor == running.vendor:
+            others.append(device)
+    for match, found in ((Match.SIBLING, siblings), (Match.VENDOR, others)):
+        found.sort(key=lambda device: (_unlikeness(device.limits, running.limits), device.slug))
+        yield from ((match, device) for device in found[:_MOST_RELATIVES])
+
+
 _RELATION = {Match.SIBLING: "has the same architecture", Match.VENDOR: "is of the same family"}
 
 
@@ -262,7 +268,7 @@ def _unlikeness(one: DeviceLimits, other: DeviceLimits) -> float:
     return abs(log(max(1, one.compute_units) / max(1, other.compute_units)))
 
 
-def _guess(slug: str) -> Device:
+def guess(slug: str) -> Device:
     """A device of which only the slug is known, with the least a device can do."""
     return Device(slug=slug, vendor="", model="", family=slug.partition("-")[0], limits=DeviceLimits())
 

@@ -8,6 +8,8 @@ from autotune.expression import Expression
 from autotune.family import Configuration, Constraint, DeviceLimits, KernelFamily, Value
 
 _MOST_KEPT = 4096
+_OFTEN = 16
+"""Times after which what is known of a configuration is worked into its conditions, which takes about a millisecond."""
 
 
 class Legality:
@@ -16,19 +18,26 @@ class Legality:
     def __init__(self, family: KernelFamily, limits: DeviceLimits) -> None:
         self._family = family
         self._limits = limits.constraint_values()
-        self._checks: dict[Configuration, _Check] = {}
+        self._checks: dict[Configuration, Check] = {}
 
-    def violation(self, configuration: Configuration, problem_values: Mapping[str, Value]) -> str:
-        """Why a configuration is not valid; empty when it is. `problem_values` are the problem's for constraints."""
+    def check(self, configuration: Configuration, problem_values: Mapping[str, Value]) -> "Check":
+        """Of a configuration, for problems that tell constraints the same names."""
         check = self._checks.get(configuration)
         if check is None:
             if len(self._checks) >= _MOST_KEPT:
                 self._checks.clear()
-            check = self._checks[configuration] = _Check(self._family, configuration, self._limits, problem_values)
-        return check.violation(problem_values)
+            check = self._checks[configuration] = Check(self._family, configuration, self._limits, problem_values)
+        return check
+
+    def is_valid(self, configuration: Configuration, problem_values: Mapping[str, Value]) -> bool:
+        return self.check(configuration, problem_values).is_valid(problem_values)
+
+    def violation(self, configuration: Configuration, problem_values: Mapping[str, Value]) -> str:
+        """Why a configuration is not valid; empty when it is. `problem_values` are the problem's for constraints."""
+        return self.check(configuration, problem_values).violation(problem_values)
 
 
-class _Check:
+class Check:
     """Of one configuration."""
 
     def __init__(
@@ -41,8 +50,9 @@ class _Check:
         self._always = ""
         self._open: list[Constraint] = []
         self._all_open: Expression | None = None
-        self._given: dict[str, Value] = {}
-        self._limits: dict[str, Value] = {}
+        self._known: dict[str, Value] = {}
+        self._fixed: dict[str, Value] = {}
+        self._times_asked = 0
         try:
             self._always = next(iter(family.misfits(configuration)), "")
         except ConfigurationError as error:
@@ -60,19 +70,25 @@ class _Check:
         if self._open:
             self._all_open = _joined(tuple(constraint.condition.text for constraint in self._open))
         needed = self._all_open.names if self._all_open else frozenset()
-        self._given = {name: value for name, value in given.items() if name in needed}
-        self._limits = {name: value for name, value in limits.items() if name in needed}
+        self._known = self._fixed = {name: value for name, value in known.items() if name in needed}
+
+    def is_valid(self, problem_values: Mapping[str, Value]) -> bool:
+        """The same as no violation, and quicker where there is one."""
+        if self._always:
+            return False
+        if self._all_open is None:
+            return True
+        self._times_asked += 1
+        if self._times_asked == _OFTEN:
+            self._all_open, self._fixed = self._all_open.given(self._fixed), {}
+        return bool(self._all_open({**problem_values, **self._fixed} if self._fixed else problem_values))
 
     def violation(self, problem_values: Mapping[str, Value]) -> str:
-        if self._always:
+        if self._always or self.is_valid(problem_values):
             return self._always
-        values = {**self._limits, **problem_values, **self._given}
-        if self._all_open is None or self._all_open(values):
-            return ""
-        for constraint in self._open:
-            if not constraint.condition(values):
-                return f"{constraint.name}: {constraint.because}"
-        return ""
+        values = {**problem_values, **self._known}
+        broken = next(constraint for constraint in self._open if not constraint.condition(values))
+        return f"{broken.name}: {broken.because}"
 
 
 @lru_cache(maxsize=256)

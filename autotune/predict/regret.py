@@ -34,6 +34,8 @@ class Comparison:
     """By the names in FAVOURS; 1.0 is as fast as tuned."""
     failed: tuple[str, ...]
     """Those whose configuration did not run right."""
+    times_ns: dict[str, tuple[float, ...]]
+    """By round, of what was ``tuned`` and of what did not fail; equal configurations share theirs."""
 
 
 def choose_held_out(problems: Iterable[Problem], count: int) -> list[Problem]:
@@ -114,6 +116,10 @@ def _compare(
         tuned_ns=statistics.median(tuned),
         reached={name: ratios.get(name, math.exp(-FAILED_LOSS)) for name in FAVOURS},
         failed=failed,
+        times_ns={
+            "tuned": tuple(tuned),
+            **{name: tuple(times[configuration]) for name, configuration in chosen.items() if name not in failed},
+        },
     )
 
 

@@ -3,7 +3,8 @@
 A record holds points: a product, the host's time and the device's for NumPy operands, whole calls both. A product is
 done on the host where the nearest comparable point says so; without a comparable point, never.
 
-The file is JSON, and stands beside the database in the user's data folder:
+The file is JSON, and stands beside the database: `crossover.json` in the user's data folder, and
+`<name>.crossover.json` beside another database. `autotune run` writes it.
 
     {"format": "autotune-crossover", "version": 1,
      "devices": {"adreno-730": [{"problem": {"m": 64, "n": 64, "k": 64}, "host_ns": 9000.0, "device_ns": 80000.0}]}}
@@ -26,7 +27,7 @@ from numpy.typing import NDArray
 
 from autotune.errors import AutotuneError, ProblemError, TableError
 from autotune.kernels.gemm import GemmProblem
-from autotune.resources import user_data_folder
+from autotune.resources import default_database, user_data_folder
 
 _FORMAT, _VERSION = "autotune-crossover", 1
 _SAMPLE_NS = 2_000_000
@@ -82,6 +83,11 @@ class Crossover:
         except (KeyError, TypeError, ValueError, AttributeError, ProblemError) as error:
             raise TableError(f"{place} is no record of crossovers: {str(error)[:200]}") from error
 
+    def over(self, former: "Crossover") -> "Crossover":
+        """Both; of the same product this one's point."""
+        known = {point.problem: point for point in (*former.points, *self.points)}
+        return Crossover(points=tuple(known.values()))
+
     def write(self, device: str, path: Path | None = None) -> None:
         """Put this in the place of what the file holds of the device. Raises TableError, OSError."""
         place = path or default_file()
@@ -102,6 +108,12 @@ Crossover.NEVER = Crossover()
 def default_file() -> Path:
     """The user's own record; need not exist."""
     return user_data_folder() / "crossover.json"
+
+
+def file_beside(database: Path | str) -> Path:
+    """The record that belongs to a database; need not exist."""
+    place = Path(database)
+    return default_file() if place == default_database() else place.with_suffix(".crossover.json")
 
 
 def host_product(

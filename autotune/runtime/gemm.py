@@ -11,7 +11,7 @@ from autotune.errors import ProblemError
 from autotune.kernels.gemm import FAMILY, GemmProblem
 from autotune.lookup import TuningTable
 from autotune.runtime.choosing import Choice
-from autotune.runtime.crossover import Crossover, host_product
+from autotune.runtime.crossover import Crossover, file_beside, host_product
 from autotune.runtime.layout import read_layout
 from autotune.runtime.requests import NAMES, PACKED, GemmRequest, How, PreparedMatrix, check_image, read_request
 from autotune.runtime.running import OnDevice, Operands, Ready, check_writable, form, open_engine
@@ -45,13 +45,15 @@ class Gemm(OnDevice):
         """`device` is chosen as on the command line; by default the only one there is, or the only GPU.
 
         `queue` or `context` take its place. `table` is a file or an open table, by default the user's database.
-        `host_blas` lets the host do what was measured to be faster there; False never, a `Crossover` as that says.
-        `binaries` is the folder for built programs, by default in the user's cache folder.
+        `host_blas` lets the host do what was measured to be faster there, by `autotune run`, and is kept beside the
+        table; False never, a `Crossover` as that says. `binaries` is the folder for built programs, by default in the
+        user's cache folder.
         Raises DeviceSelectionError, TableError, StoreError.
         """
         self._engine = open_engine(FAMILY, device, table, queue or context, binaries)
         if isinstance(host_blas, bool):
-            host_blas = Crossover.read(self.device.slug) if host_blas else Crossover.NEVER
+            beside = file_beside(table) if isinstance(table, str | Path) else None
+            host_blas = Crossover.read(self.device.slug, beside) if host_blas else Crossover.NEVER
         self._crossover = host_blas
 
     def __call__(

@@ -17,6 +17,8 @@ MODES = {
 }
 """Numeric modes by the name used after --shape: the type that is accumulated in, and the type of C."""
 
+_LAYOUTS = (("00", "01"), ("10", "11"))
+
 EXAMPLES = (
     "1,1,1",
     "7,5,3",
@@ -83,27 +85,32 @@ class GemmProblem(Problem):
     mode: str = "float32"
 
     def __post_init__(self) -> None:
+        # Made at every lookup of a new size: what is wrong is looked for only where something is.
+        if min(self.m, self.n, self.k, self.batch) < 1 or self.trans_a not in (0, 1) or self.trans_b not in (0, 1):
+            self._refuse()
+        if self.mode not in MODES:
+            raise ProblemError(f"gemm has no numeric mode {self.mode[:80]!r}", hint=f"there are {', '.join(MODES)}")
+        for operand, (rows, columns) in self.stored.items():
+            pitch = self.pitch(operand) or columns
+            least = rows * pitch
+            stride = self.stride(operand) or least
+            if pitch < columns:
+                raise ProblemError(f"ld{operand} must be at least {columns}, the length of a row, not {pitch}")
+            if stride < least:
+                raise ProblemError(f"stride_{operand} must be at least {least}, a whole matrix, not {stride}")
+            if self.batch * stride > MAX_ELEMENTS:
+                object.__setattr__(self, f"ld{operand}", pitch)
+                raise ProblemError(f"{self.label} has an operand of more than {MAX_ELEMENTS} elements")
+            object.__setattr__(self, f"ld{operand}", pitch)
+            object.__setattr__(self, f"stride_{operand}", stride)
+
+    def _refuse(self) -> None:
         for name in ("m", "n", "k", "batch"):
             if getattr(self, name) < 1:
                 raise ProblemError(f"{name} must be at least 1, not {getattr(self, name)}")
         for name in ("trans_a", "trans_b"):
             if getattr(self, name) not in (0, 1):
                 raise ProblemError(f"{name} must be 0 or 1, not {getattr(self, name)}")
-        if self.mode not in MODES:
-            raise ProblemError(f"gemm has no numeric mode {self.mode[:80]!r}", hint=f"there are {', '.join(MODES)}")
-        for operand, (_, columns) in self.stored.items():
-            self._fill(f"ld{operand}", columns, "the length of a row")
-        for operand, (rows, _) in self.stored.items():
-            least = rows * self.pitch(operand)
-            self._fill(f"stride_{operand}", least, "a whole matrix")
-            if self.batch * self.stride(operand) > MAX_ELEMENTS:
-                raise ProblemError(f"{self.label} has an operand of more than {MAX_ELEMENTS} elements")
-
-    def _fill(self, name: str, least: int, what: str) -> None:
-        given = getattr(self, name)
-        if given and given < least:
-            raise ProblemError(f"{name} must be at least {least}, {what}, not {given}")
-        object.__setattr__(self, name, given or least)
 
     @property
     def stored(self) -> dict[str, tuple[int, int]]:
@@ -188,14 +195,14 @@ class GemmProblem(Problem):
         return cls(**values)
 
     def constraint_values(self) -> dict[str, Value]:
-        return {
-            **self.to_dict(),
-            "element_bytes": DTYPE_BYTES[self.dtype("a")],
-            "accumulator_bytes": DTYPE_BYTES[self.accumulator],
-        }
+        # Asked at every lookup of a new size.
+        values = self.to_dict()
+        values["element_bytes"] = DTYPE_BYTES[self.dtype("a")]
+        values["accumulator_bytes"] = DTYPE_BYTES[MODES[self.mode][0]]
+        return values
 
     def _kind(self) -> tuple[tuple[str, str], ...]:
-        return (*super()._kind(), ("layout", f"{self.trans_a}{self.trans_b}"))
+        return ("mode", self.mode), ("layout", _LAYOUTS[self.trans_a][self.trans_b])
 
     def check_device(self, limits: DeviceLimits) -> None:
         if self.accumulator == "float16" and not limits.has_float16:

@@ -33,7 +33,7 @@ def _launches(problem: ReduceProblem, configuration: Configuration) -> tuple[Lau
     items = configuration.number("work_group_size")
     if configuration.algorithm == "split_row":
         return _launches_of_split_row(problem, configuration, (pitch, channels))
-    groups = -(-problem.batch // _rows_per_group(configuration))
+    groups = -(-problem.batch // rows_per_group(configuration))
     return (
         Launch(
             kernel="reduce",
@@ -69,7 +69,8 @@ def _launches_of_split_row(
     return (reduce,) if one_launch else (reduce, combine)
 
 
-def _rows_per_group(configuration: Configuration) -> int:
+def rows_per_group(configuration: Configuration) -> int:
+    """Rows that a work-group does, side by side or one after the other."""
     items = configuration.number("work_group_size")
     if configuration.algorithm == "serial":
         return max(items, 1)
@@ -90,7 +91,7 @@ def _template_values(problem: ReduceProblem, configuration: Configuration) -> tu
     """Types, and which guards the sizes call for: a row is whole passes, a ragged one, and single elements."""
     width = configuration.number("vector_width")
     vectors = problem.channels // width
-    in_pass = configuration.number("unroll") * _items_per_row(configuration)
+    in_pass = configuration.number("unroll") * items_per_row(configuration)
     return (
         ("operation", problem.operation),
         ("stored_type", {"float32": "float", "float16": "half"}[problem.dtype]),
@@ -98,11 +99,12 @@ def _template_values(problem: ReduceProblem, configuration: Configuration) -> tu
         ("whole_pass", int(vectors >= in_pass)),
         ("ragged_pass", int(vectors % in_pass != 0)),
         ("ragged_vector", int(problem.channels % width != 0)),
-        ("ragged_batch", int(problem.batch % _rows_per_group(configuration) != 0)),
+        ("ragged_batch", int(problem.batch % rows_per_group(configuration) != 0)),
     )
 
 
-def _items_per_row(configuration: Configuration) -> int:
+def items_per_row(configuration: Configuration) -> int:
+    """Work-items that share a row."""
     if configuration.algorithm == "serial":
         return 1
-    return max(1, configuration.number("work_group_size") // _rows_per_group(configuration))
+    return max(1, configuration.number("work_group_size") // rows_per_group(configuration))

@@ -1,0 +1,591 @@
+/* Running tuned kernels: lookup, plan, build, enqueue. See autotune.h. */
+#include "autotune.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "autotune_plan.h"
+#ifdef AUTOTUNE_HAS_GEMM
+#include "autotune_plan_gemm.h"
+#endif
+#ifdef AUTOTUNE_HAS_REDUCE
+#include "autotune_plan_reduce.h"
+#endif
+#include "autotune_kernels.h"
+
+enum { FAMILY_GEMM = 0, FAMILY_REDUCE = 1, MOST_OPERANDS = 3, MOST_LOG = 2048, MOST_READY = 256 };
+
+/* A problem of any family. */
+union problem {
+#ifdef AUTOTUNE_HAS_GEMM
+    struct autotune_gemm_problem gemm;
+#endif
+#ifdef AUTOTUNE_HAS_REDUCE
+    struct autotune_reduce_problem reduce;
+#endif
+    char nothing;
+};
+
+struct program {
+    int source;
+    const char *options;
+    cl_program program;
+    struct program *next;
+};
+
+/* A problem with its kernels built, their memory allocated and their constant arguments set. */
+struct ready {
+    int family;
+    union problem problem;
+    struct autotune_choice choice;
+    int attempt; /* 0 for the lookup's answer, then the default, then the plainest kernel */
+    struct autotune_plan plan;
+    cl_kernel kernels[AUTOTUNE_MOST_LAUNCHES];
+    cl_mem memory[AUTOTUNE_MOST_BUFFERS];
+    cl_mem shown[AUTOTUNE_MOST_BUFFERS]; /* the memory that a view was made for */
+    struct ready *next;
+};
+
+struct autotune_library {
+    const struct autotune_device_entry *device;
+    cl_context context;
+    cl_device_id id;
+    struct program *programs;
+    struct ready *ready;
+    cl_int error;
+    char log[MOST_LOG];
+};
+
+const char *autotune_device(int number) {
+    return number >= 0 && number < AUTOTUNE_DEVICE_COUNT ? autotune_devices[number].name : NULL;
+}
+
+const char *autotune_status_text(enum autotune_status status) {
+    switch (status) {
+    case AUTOTUNE_OK: return "done";
+    case AUTOTUNE_NO_DEVICE: return "this package knows no device of that name";
+    case AUTOTUNE_NO_PROBLEM: return "these sizes are none";
+    case AUTOTUNE_NO_KERNEL: return "no kernel of this kind was exported";
+    case AUTOTUNE_REFUSED: return "the driver refuses every kernel that could serve";
+    case AUTOTUNE_NO_MEMORY: return "out of memory";
+    case AUTOTUNE_OPENCL: return "OpenCL reports an error";
+    }
+    return "unknown";
+}
+
+enum autotune_status autotune_open(
+        const char *device, cl_context context, cl_device_id id, struct autotune_library **library) {
+    int number;
+    *library = NULL;
+    for (number = 0; number < AUTOTUNE_DEVICE_COUNT; number++) {
+        if (strcmp(autotune_devices[number].name, device) != 0) continue;
+        *library = (struct autotune_library *)calloc(1, sizeof **library);
+        if (!*library) return AUTOTUNE_NO_MEMORY;
+        (*library)->device = &autotune_devices[number];
+        (*library)->context = context;
+        (*library)->id = id;
+        return AUTOTUNE_OK;
+    }
+    return AUTOTUNE_NO_DEVICE;
+}
+
+static void empty(struct ready *ready) {
+    int number;
+    for (number = 0; number < AUTOTUNE_MOST_LAUNCHES; number++) {
+        if (ready->kernels[number]) clReleaseKernel(ready->kernels[number]);
+        ready->kernels[number] = NULL;
+    }
+    for (number = 0; number < AUTOTUNE_MOST_BUFFERS; number++) {
+        if (ready->memory[number]) clReleaseMemObject(ready->memory[number]);
+        ready->memory[number] = ready->shown[number] = NULL;
+    }
+}
+
+void autotune_close(struct autotune_library *library) {
+    if (!library) return;
+    while (library->ready) {
+        struct ready *const next = library->ready->next;
+        empty(library->ready);
+        free(library->ready);
+        library->ready = next;
+    }
+    while (library->programs) {
+        struct program *const next = library->programs->next;
+        clReleaseProgram(library->programs->program);
+        free(library->programs);
+        library->programs = next;
+    }
+    free(library);
+}
+
+cl_int autotune_error(const struct autotune_library *library) { return library->error; }
+
+const char *autotune_log(const struct autotune_library *library) { return library->log; }
+
+void autotune_read_source(int source, void (*line)(const char *text, void *user), void *user) {
+    unsigned long chunk, number;
+    for (chunk = autotune_source_starts[source]; chunk < autotune_source_starts[source + 1]; chunk++) {
+        const unsigned long at = autotune_source_chunks[chunk];
+        for (number = autotune_chunk_starts[at]; number < autotune_chunk_starts[at + 1]; number++)
+            line(autotune_lines[autotune_chunk_lines[number]], user);
+    }
+}
+
+struct text {
+    const char **lines;
+    cl_uint count;
+};
+
+static void count_line(const char *line, void *user) {
+    (void)line;
+    ((struct text *)user)->count++;
+}
+
+static void keep_line(const char *line, void *user) {
+    struct text *const text = (struct text *)user;
+    text->lines[text->count++] = line;
+}
+
+/* What another device, driver or problem may take where this one does not. */
+static int is_refusal(cl_int error) {
+    switch (error) {
+    case CL_BUILD_PROGRAM_FAILURE:
+    case CL_INVALID_BUILD_OPTIONS:
+    case CL_INVALID_WORK_GROUP_SIZE:
+    case CL_INVALID_WORK_ITEM_SIZE:
+    case CL_INVALID_GLOBAL_WORK_SIZE:
+    case CL_OUT_OF_RESOURCES:
+    case CL_INVALID_IMAGE_SIZE:
+    case CL_INVALID_IMAGE_DESCRIPTOR:
+    case CL_IMAGE_FORMAT_NOT_SUPPORTED:
+    case CL_INVALID_KERNEL_NAME:
+    case CL_INVALID_BUFFER_SIZE:
+    case CL_MEM_OBJECT_ALLOCATION_FAILURE:
+        return 1;
+    default:
+        return 0;
+    }
+}
+
+static enum autotune_status fail(struct autotune_library *library, cl_int error) {
+    library->error = error;
+    if (is_refusal(error)) return AUTOTUNE_REFUSED;
+    return error == CL_OUT_OF_HOST_MEMORY ? AUTOTUNE_NO_MEMORY : AUTOTUNE_OPENCL;
+}
+
+static cl_int compile(struct autotune_library *library, int source, const char *options, cl_program *program) {
+    struct text text = {NULL, 0};
+    char all[512];
+    cl_int error;
+    autotune_read_source(source, count_line, &text);
+    text.lines = (const char **)malloc((text.count + 1) * sizeof *text.lines);
+    if (!text.lines) return CL_OUT_OF_HOST_MEMORY;
+    text.count = 0;
+    autotune_read_source(source, keep_line, &text);
+    *program = clCreateProgramWithSource(library->context, text.count, text.lines, NULL, &error);
+    free((void *)text.lines);
+    if (error != CL_SUCCESS) return error;
+    all[0] = 0;
+    if (strlen(options) + strlen(library->device->options) + 2 > sizeof all) return CL_INVALID_BUILD_OPTIONS;
+    strcat(strcat(strcat(all, library->device->options), " "), options);
+    error = clBuildProgram(*program, 1, &library->id, all, NULL, NULL);
+    if (error != CL_SUCCESS) {
+        size_t size = 0;
+        clGetProgramBuildInfo(*program, library->id, CL_PROGRAM_BUILD_LOG, 0, NULL, &size);
+        if (size <= MOST_LOG) {
+            clGetProgramBuildInfo(*program, library->id, CL_PROGRAM_BUILD_LOG, MOST_LOG, library->log, NULL);
+        } else {
+            char *const whole = (char *)malloc(size);
+            if (whole) {
+                clGetProgramBuildInfo(*program, library->id, CL_PROGRAM_BUILD_LOG, size, whole, NULL);
+                memcpy(library->log, whole, MOST_LOG - 1);
+                free(whole);
+            }
+        }
+        library->log[MOST_LOG - 1] = 0;
+        clReleaseProgram(*program);
+    }
+    return error;
+}
+
+/* The program of a source, built the first time. */
+static cl_int find_program(struct autotune_library *library, int source, const char *options, cl_program *program) {
+    struct program *known;
+    cl_int error;
+    for (known = library->programs; known; known = known->next) {
+        if (known->source == source && strcmp(known->options, options) == 0) {
+            *program = known->program;
+            return CL_SUCCESS;
+        }
+    }
+    known = (struct program *)calloc(1, sizeof *known);
+    if (!known) return CL_OUT_OF_HOST_MEMORY;
+    error = compile(library, source, options, &known->program);
+    if (error != CL_SUCCESS) {
+        free(known);
+        return error;
+    }
+    known->source = source;
+    known->options = options;
+    known->next = library->programs;
+    library->programs = known;
+    *program = known->program;
+    return CL_SUCCESS;
+}
+
+static cl_int make_image(
+        struct autotune_library *library, const struct autotune_buffer *buffer, cl_mem shown, cl_mem *image) {
+    cl_image_format format;
+    cl_image_desc description;
+    cl_int error;
+    memset(&description, 0, sizeof description);
+    format.image_channel_order = CL_RGBA;
+    format.image_channel_data_type = buffer->pixels;
+    description.image_type = CL_MEM_OBJECT_IMAGE2D;
+    description.image_width = (size_t)buffer->width;
+    description.image_height = (size_t)buffer->height;
+    if (shown) {
+        description.image_row_pitch = (size_t)buffer->pitch_bytes;
+        description.buffer = shown;
+    }
+    *image = clCreateImage(library->context, CL_MEM_READ_WRITE, &format, &description, NULL, &error);
+    return error;
+}
+
+static cl_int allocate(struct autotune_library *library, struct ready *ready) {
+    int number;
+    cl_int error = CL_SUCCESS;
+    for (number = 0; number < ready->plan.buffer_count && error == CL_SUCCESS; number++) {
+        const struct autotune_buffer *const buffer = &ready->plan.buffers[number];
+        if (buffer->operand >= 0 || buffer->view_of >= 0) continue;
+        if (buffer->width) error = make_image(library, buffer, NULL, &ready->memory[number]);
+        else ready->memory[number] = clCreateBuffer(
+            library->context, CL_MEM_READ_WRITE, (size_t)buffer->bytes, NULL, &error);
+        if (error != CL_SUCCESS) ready->memory[number] = NULL;
+    }
+    return error;
+}
+
+/* Kernels with the arguments that stay. */
+static cl_int bind(struct ready *ready, cl_program program) {
+    int number, place;
+    for (number = 0; number < ready->plan.launch_count; number++) {
+        const struct autotune_launch *const launch = &ready->plan.launches[number];
+        cl_int error;
+        ready->kernels[number] = clCreateKernel(program, launch->kernel, &error);
+        if (error != CL_SUCCESS) {
+            ready->kernels[number] = NULL;
+            return error;
+        }
+        for (place = 0; place < launch->argument_count && error == CL_SUCCESS; place++) {
+            const struct autotune_argument *const argument = &launch->arguments[place];
+            if (argument->kind == AUTOTUNE_IS_NUMBER) {
+                const cl_int value = argument->value;
+                error = clSetKernelArg(ready->kernels[number], (cl_uint)place, sizeof value, &value);
+            } else if (argument->kind == AUTOTUNE_IS_BUFFER && ready->memory[argument->value]) {
+                error = clSetKernelArg(
+                    ready->kernels[number], (cl_uint)place, sizeof(cl_mem), &ready->memory[argument->value]);
+            }
+        }
+        if (error != CL_SUCCESS) return error;
+    }
+    return CL_SUCCESS;
+}
+
+/* Views of memory that the caller gave; kept as long as it gives the same. */
+static cl_int show(struct autotune_library *library, struct ready *ready, const cl_mem *operands) {
+    int number;
+    for (number = 0; number < ready->plan.buffer_count; number++) {
+        const struct autotune_buffer *const buffer = &ready->plan.buffers[number];
+        cl_mem wanted;
+        cl_int error;
+        if (buffer->view_of < 0) continue;
+        wanted = operands[ready->plan.buffers[buffer->view_of].operand];
+        if (ready->shown[number] == wanted) continue;
+        if (ready->memory[number]) clReleaseMemObject(ready->memory[number]);
+        error = make_image(library, buffer, wanted, &ready->memory[number]);
+        ready->shown[number] = error == CL_SUCCESS ? wanted : NULL;
+        if (error != CL_SUCCESS) {
+            ready->memory[number] = NULL;
+            return error;
+        }
+    }
+    return CL_SUCCESS;
+}
+
+static cl_int pass(
+        struct ready *ready, int number, const cl_mem *operands, double alpha, double beta) {
+    const struct autotune_launch *const launch = &ready->plan.launches[number];
+    const cl_kernel kernel = ready->kernels[number];
+    cl_int error = CL_SUCCESS;
+    int place;
+    for (place = 0; place < launch->argument_count && error == CL_SUCCESS; place++) {
+        const struct autotune_argument *const argument = &launch->arguments[place];
+        const double scale = argument->kind == AUTOTUNE_IS_ALPHA ? alpha : beta;
+        const cl_int whole = (cl_int)scale;
+        const cl_float real = (cl_float)scale;
+        if (argument->kind == AUTOTUNE_IS_NUMBER) continue;
+        if (argument->kind != AUTOTUNE_IS_BUFFER) {
+            if (ready->plan.scales_are_whole) error = clSetKernelArg(kernel, (cl_uint)place, sizeof whole, &whole);
+            else error = clSetKernelArg(kernel, (cl_uint)place, sizeof real, &real);
+            continue;
+        }
+        if (ready->plan.buffers[argument->value].operand >= 0)
+            error = clSetKernelArg(
+                kernel, (cl_uint)place, sizeof(cl_mem), &operands[ready->plan.buffers[argument->value].operand]);
+        else if (ready->plan.buffers[argument->value].view_of >= 0)
+            error = clSetKernelArg(kernel, (cl_uint)place, sizeof(cl_mem), &ready->memory[argument->value]);
+    }
+    return error;
+}
+
+static cl_int enqueue(
+        struct autotune_library *library, struct ready *ready, cl_command_queue queue, const cl_mem *operands,
+        double alpha, double beta, cl_event *event) {
+    cl_int error = show(library, ready, operands);
+    int number;
+    for (number = 0; number < ready->plan.launch_count && error == CL_SUCCESS; number++) {
+        const struct autotune_launch *const launch = &ready->plan.launches[number];
+        error = pass(ready, number, operands, alpha, beta);
+        if (error != CL_SUCCESS) break;
+        error = clEnqueueNDRangeKernel(
+            queue, ready->kernels[number], launch->dimensions, NULL, launch->global_size,
+            launch->has_local_size ? launch->local_size : NULL, 0, NULL,
+            number == ready->plan.launch_count - 1 ? event : NULL);
+    }
+    return error;
+}
+
+/* By the lookup, or what comes after it: the place of the configuration, or -1. Sets the plan and the source. */
+static int choose(struct autotune_library *library, struct ready *ready, const char **options) {
+    const struct autotune_device_entry *const device = library->device;
+    int number = -1, source = -1;
+    (void)device;
+    ready->choice.match = AUTOTUNE_DEFAULT;
+#ifdef AUTOTUNE_HAS_GEMM
+    if (ready->family == FAMILY_GEMM) {
+        const struct autotune_gemm_problem *const p = &ready->problem.gemm;
+        struct autotune_gemm_configuration found;
+        memset(&found, 0, sizeof found);
+        if (ready->attempt == 0) ready->choice.match = device->find_gemm(p, &found);
+        else if (ready->attempt == 1) device->default_gemm(p, &found);
+        else found = autotune_gemm_kernels[0].configuration;
+        autotune_plan_gemm(p, &found, &ready->plan);
+        for (number = AUTOTUNE_GEMM_KERNELS - 1; number >= 0; number--) {
+            const struct autotune_gemm_kernel *const kernel = &autotune_gemm_kernels[number];
+            if (kernel->mode != p->mode || kernel->trans_a != p->trans_a || kernel->trans_b != p->trans_b) continue;
+            if (memcmp(&kernel->configuration, &found, sizeof found) != 0) continue;
+            source = autotune_gemm_variants[number][ready->plan.variant];
+            *options = kernel->options;
+            break;
+        }
+    }
+#endif
+#ifdef AUTOTUNE_HAS_REDUCE
+    if (ready->family == FAMILY_REDUCE) {
+        const struct autotune_reduce_problem *const p = &ready->problem.reduce;
+        struct autotune_reduce_configuration found;
+        memset(&found, 0, sizeof found);
+        if (ready->attempt == 0) ready->choice.match = device->find_reduce(p, &found);
+        else if (ready->attempt == 1) device->default_reduce(p, &found);
+        else found = autotune_reduce_kernels[0].configuration;
+        autotune_plan_reduce(p, &found, &ready->plan);
+        for (number = AUTOTUNE_REDUCE_KERNELS - 1; number >= 0; number--) {
+            const struct autotune_reduce_kernel *const kernel = &autotune_reduce_kernels[number];
+            if (kernel->operation != p->operation || kernel->dtype != p->dtype) continue;
+            if (memcmp(&kernel->configuration, &found, sizeof found) != 0) continue;
+            source = autotune_reduce_variants[number][ready->plan.variant];
+            *options = kernel->options;
+            break;
+        }
+    }
+#endif
+    if (source < 0 || source == AUTOTUNE_NO_SOURCE || ready->plan.is_too_large) return -1;
+    ready->choice.source = source;
+    ready->choice.launches = ready->plan.launch_count;
+    return number;
+}
+
+static enum autotune_status choose_any(
+        struct autotune_library *library, struct ready *ready, struct autotune_choice *choice) {
+    for (ready->attempt = 0; ready->attempt < 3; ready->attempt++) {
+        const char *options = "";
+        if (choose(library, ready, &options) < 0) continue;
+        *choice = ready->choice;
+        return AUTOTUNE_OK;
+    }
+    return AUTOTUNE_NO_KERNEL;
+}
+
+/* Goes on from the present attempt to the first that the driver takes. */
+static enum autotune_status build(struct autotune_library *library, struct ready *ready) {
+    enum autotune_status status = AUTOTUNE_NO_KERNEL;
+    for (; ready->attempt < 3; ready->attempt++) {
+        const char *options = "";
+        cl_program program;
+        cl_int error;
+        empty(ready);
+        if (choose(library, ready, &options) < 0) continue;
+        error = find_program(library, ready->choice.source, options, &program);
+        if (error == CL_SUCCESS) error = allocate(library, ready);
+        if (error == CL_SUCCESS) error = bind(ready, program);
+        if (error == CL_SUCCESS) return AUTOTUNE_OK;
+        status = fail(library, error);
+        if (status != AUTOTUNE_REFUSED) break;
+    }
+    empty(ready);
+    return status;
+}
+
+static int is_same(int family, const union problem *one, const union problem *other) {
+#ifdef AUTOTUNE_HAS_GEMM
+    if (family == FAMILY_GEMM) return autotune_gemm_compare(&one->gemm, &other->gemm) == 0;
+#endif
+#ifdef AUTOTUNE_HAS_REDUCE
+    if (family == FAMILY_REDUCE) return autotune_reduce_compare(&one->reduce, &other->reduce) == 0;
+#endif
+    return 0;
+}
+
+static struct ready *find_ready(struct autotune_library *library, int family, const union problem *problem) {
+    struct ready **place;
+    for (place = &library->ready; *place; place = &(*place)->next) {
+        struct ready *const found = *place;
+        if (found->family != family || !is_same(family, &found->problem, problem)) continue;
+        *place = found->next; /* what was used last comes first */
+        found->next = library->ready;
+        return library->ready = found;
+    }
+    return NULL;
+}
+
+/* A program that asks for ever new sizes must not grow without end: what was used longest ago goes. */
+static void forget_some(struct autotune_library *library) {
+    struct ready *last = library->ready, *gone;
+    int count;
+    for (count = 1; last && count < MOST_READY; count++) last = last->next;
+    while (last && last->next) {
+        gone = last->next;
+        last->next = gone->next;
+        empty(gone); /* OpenCL keeps what is still in use */
+        free(gone);
+    }
+}
+
+/* A problem, complete, with its kernels. */
+static enum autotune_status prepare(
+        struct autotune_library *library, int family, const union problem *problem, struct ready **found) {
+    struct ready *ready = find_ready(library, family, problem);
+    enum autotune_status status;
+    *found = ready;
+    if (ready) return AUTOTUNE_OK;
+    ready = (struct ready *)calloc(1, sizeof *ready);
+    if (!ready) return AUTOTUNE_NO_MEMORY;
+    ready->family = family;
+    ready->problem = *problem;
+    status = build(library, ready);
+    if (status != AUTOTUNE_OK) {
+        free(ready);
+        return status;
+    }
+    ready->next = library->ready;
+    *found = library->ready = ready;
+    forget_some(library);
+    return AUTOTUNE_OK;
+}
+
+static enum autotune_status run(
+        struct autotune_library *library, struct ready *ready, cl_command_queue queue, const cl_mem *operands,
+        double alpha, double beta, cl_event *event) {
+    for (;;) {
+        const cl_int error = enqueue(library, ready, queue, operands, alpha, beta, event);
+        enum autotune_status status;
+        if (error == CL_SUCCESS) return AUTOTUNE_OK;
+        status = fail(library, error);
+        if (status != AUTOTUNE_REFUSED || ready->attempt >= 2) return status;
+        clFinish(queue); /* kernels before the refused one may still use what is let go */
+        ready->attempt++;
+        status = build(library, ready);
+        if (status != AUTOTUNE_OK) {
+            library->ready = ready->next; /* it came first */
+            free(ready);
+            return status;
+        }
+    }
+}
+
+#ifdef AUTOTUNE_HAS_GEMM
+static enum autotune_status prepare_gemm(
+        struct autotune_library *library, const struct autotune_gemm_problem *problem, struct ready **ready) {
+    union problem p;
+    p.gemm = *problem;
+    if (!autotune_gemm_complete(&p.gemm)) return AUTOTUNE_NO_PROBLEM;
+    return prepare(library, FAMILY_GEMM, &p, ready);
+}
+
+enum autotune_status autotune_gemm_prepare(
+        struct autotune_library *library, const struct autotune_gemm_problem *problem) {
+    struct ready *ready = NULL;
+    return prepare_gemm(library, problem, &ready);
+}
+
+enum autotune_status autotune_gemm_choose(
+        struct autotune_library *library, const struct autotune_gemm_problem *problem, struct autotune_choice *choice) {
+    struct ready ready;
+    memset(&ready, 0, sizeof ready);
+    ready.family = FAMILY_GEMM;
+    ready.problem.gemm = *problem;
+    if (!autotune_gemm_complete(&ready.problem.gemm)) return AUTOTUNE_NO_PROBLEM;
+    return choose_any(library, &ready, choice);
+}
+
+enum autotune_status autotune_gemm(
+        struct autotune_library *library, cl_command_queue queue, const struct autotune_gemm_problem *problem,
+        double alpha, double beta, cl_mem a, cl_mem b, cl_mem c, cl_event *event) {
+    struct ready *ready = NULL;
+    const enum autotune_status status = prepare_gemm(library, problem, &ready);
+    cl_mem operands[MOST_OPERANDS];
+    operands[0] = a;
+    operands[1] = b;
+    operands[2] = c;
+    return status == AUTOTUNE_OK ? run(library, ready, queue, operands, alpha, beta, event) : status;
+}
+#endif
+
+#ifdef AUTOTUNE_HAS_REDUCE
+static enum autotune_status prepare_reduce(
+        struct autotune_library *library, const struct autotune_reduce_problem *problem, struct ready **ready) {
+    union problem p;
+    p.reduce = *problem;
+    if (!autotune_reduce_complete(&p.reduce)) return AUTOTUNE_NO_PROBLEM;
+    return prepare(library, FAMILY_REDUCE, &p, ready);
+}
+
+enum autotune_status autotune_reduce_prepare(
+        struct autotune_library *library, const struct autotune_reduce_problem *problem) {
+    struct ready *ready = NULL;
+    return prepare_reduce(library, problem, &ready);
+}
+
+enum autotune_status autotune_reduce_choose(
+        struct autotune_library *library, const struct autotune_reduce_problem *problem, struct autotune_choice *choice) {
+    struct ready ready;
+    memset(&ready, 0, sizeof ready);
+    ready.family = FAMILY_REDUCE;
+    ready.problem.reduce = *problem;
+    if (!autotune_reduce_complete(&ready.problem.reduce)) return AUTOTUNE_NO_PROBLEM;
+    return choose_any(library, &ready, choice);
+}
+
+enum autotune_status autotune_reduce(
+        struct autotune_library *library, cl_command_queue queue, const struct autotune_reduce_problem *problem,
+        cl_mem input, cl_mem output, cl_event *event) {
+    struct ready *ready = NULL;
+    const enum autotune_status status = prepare_reduce(library, problem, &ready);
+    cl_mem operands[MOST_OPERANDS];
+    operands[0] = input;
+    operands[1] = output;
+    operands[2] = NULL;
+    return status == AUTOTUNE_OK ? run(library, ready, queue, operands, 1.0, 0.0, event) : status;
+}
+#endif

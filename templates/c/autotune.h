@@ -1,0 +1,94 @@
+/* Tuned OpenCL kernels: which to use for a size, and running them. Written by autotune; export again to change it.
+
+   Compile autotune.c with your program (C99; link with OpenCL and, for the models that predict, with -lm). main.c is an
+   example. The functions that only look up, autotune_find_gemm_... of autotune_gemm.h, may be used without OpenCL.
+
+   A library belongs to one context and one device, and is not to be used by two threads at once. What it enqueues
+   shares memory for packed operands and parts of results: use it with one in-order queue. */
+#ifndef AUTOTUNE_H
+#define AUTOTUNE_H
+
+#ifndef CL_TARGET_OPENCL_VERSION
+#define CL_TARGET_OPENCL_VERSION 120
+#endif
+#ifdef __APPLE__
+#include <OpenCL/opencl.h>
+#else
+#include <CL/cl.h>
+#endif
+
+#include "autotune_families.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+enum autotune_status {
+    AUTOTUNE_OK = 0,
+    AUTOTUNE_NO_DEVICE = 1,  /* this package knows no device of that name */
+    AUTOTUNE_NO_PROBLEM = 2, /* these sizes are none */
+    AUTOTUNE_NO_KERNEL = 3,  /* nothing of this kind was exported: neither measured on a device here, nor plain */
+    AUTOTUNE_REFUSED = 4,    /* the driver refuses every kernel that could serve; autotune_log has its words */
+    AUTOTUNE_NO_MEMORY = 5,
+    AUTOTUNE_OPENCL = 6      /* another error of OpenCL: autotune_error has its number */
+};
+
+struct autotune_library;
+
+/* Names of the devices of this package; NULL past the last. */
+const char *autotune_device(int number);
+const char *autotune_status_text(enum autotune_status status);
+
+/* `device` is the name under which it was tuned, such as "adreno-730"; context and device must outlive the library. */
+enum autotune_status autotune_open(
+    const char *device, cl_context context, cl_device_id id, struct autotune_library **library);
+void autotune_close(struct autotune_library *library);
+
+/* Of the last call that failed. */
+cl_int autotune_error(const struct autotune_library *library);
+const char *autotune_log(const struct autotune_library *library);
+
+/* What a call does: by which step of the lookup, from which of the package's sources, with how many kernels. */
+struct autotune_choice {
+    enum autotune_match match;
+    int source;
+    int launches;
+};
+
+#ifdef AUTOTUNE_HAS_GEMM
+/* C = alpha * op(A) * op(B) + beta * C, row-major, in buffers; fields of the problem that are 0 are filled in. Enqueued,
+   not waited for. `event`, where not NULL, is that of the last kernel. */
+enum autotune_status autotune_gemm(
+    struct autotune_library *library, cl_command_queue queue, const struct autotune_gemm_problem *problem, double alpha,
+    double beta, cl_mem a, cl_mem b, cl_mem c, cl_event *event);
+
+/* Builds what a call would build. */
+enum autotune_status autotune_gemm_prepare(
+    struct autotune_library *library, const struct autotune_gemm_problem *problem);
+
+/* What a call would do, were the driver to take it; asks nothing of OpenCL. */
+enum autotune_status autotune_gemm_choose(
+    struct autotune_library *library, const struct autotune_gemm_problem *problem, struct autotune_choice *choice);
+#endif
+
+#ifdef AUTOTUNE_HAS_REDUCE
+/* One number for each row: batch rows of `channels` elements, `pitch` elements apart. */
+enum autotune_status autotune_reduce(
+    struct autotune_library *library, cl_command_queue queue, const struct autotune_reduce_problem *problem,
+    cl_mem input, cl_mem output, cl_event *event);
+
+enum autotune_status autotune_reduce_prepare(
+    struct autotune_library *library, const struct autotune_reduce_problem *problem);
+
+/* What a call would do, were the driver to take it; asks nothing of OpenCL. */
+enum autotune_status autotune_reduce_choose(
+    struct autotune_library *library, const struct autotune_reduce_problem *problem, struct autotune_choice *choice);
+#endif
+
+/* The OpenCL C of a source of this package, line by line: calls `line` for each in order. */
+void autotune_read_source(int source, void (*line)(const char *text, void *user), void *user);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

@@ -1,0 +1,472 @@
+"""The C package: its choices and plans beside Python's, and its products on PoCL beside NumPy's."""
+
+import ctypes
+import random
+import shutil
+import subprocess
+from collections.abc import Iterator
+from dataclasses import fields, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyopencl as cl
+import pytest
+
+from autotune.cli import main
+from autotune.device.session import Session
+from autotune.errors import DeviceSelectionError, TableError
+from autotune.export import export_package, export_table
+from autotune.export.c_problem import problem_rules
+from autotune.export.c_variants import VARIANTS
+from autotune.family import (
+    Buffer,
+    Configuration,
+    Device,
+    DeviceLimits,
+    Launch,
+    Plan,
+    Problem,
+    Role,
+    find_family,
+)
+from autotune.kernels.gemm import GemmProblem
+from autotune.kernels.reduce import ReduceProblem
+from autotune.lookup import Match, Tuned, TuningTable
+from autotune.render import render
+from autotune.space import SearchSpace
+from autotune.store import Store
+from autotune.trial import Provenance, Verdict, Winner
+
+WARNINGS = ("-std=c99", "-Wall", "-Wextra", "-Werror", "-pedantic")
+HEADERS = any((Path(folder) / "CL" / "cl.h").exists() for folder in ("/usr/include", "/usr/local/include"))
+LOADERS = sorted((Path(cl.__file__).parent / ".libs").glob("libOpenCL*"))
+
+pytestmark = [
+    pytest.mark.skipif(shutil.which("cc") is None, reason="no C compiler here"),
+    pytest.mark.skipif(not HEADERS, reason="no headers of OpenCL here: apt install ocl-icd-opencl-dev"),
+    pytest.mark.skipif(not LOADERS, reason="pyopencl came without a loader to link with"),
+]
+
+ADRENO = Device(
+    slug="adreno-730", vendor="Qualcomm", model="Adreno 730", family="adreno", driver="OpenCL 3.0",
+    limits=DeviceLimits(
+        compute_units=4, max_work_group_size=1024, max_work_item_sizes=(1024, 1024, 1024), local_memory_bytes=32768,
+        has_images=True, max_image_width=2048, max_image_height=2048,
+    ),
+)  # fmt: skip
+MALI = Device(
+    slug="mali-g610", vendor="ARM", model="Mali-G610", family="mali",
+    limits=DeviceLimits(
+        compute_units=4, max_work_group_size=1024, max_work_item_sizes=(1024, 1024, 1024), local_memory_bytes=32768,
+        has_sub_groups=True, sub_group_sizes=(16,), has_float16=True,
+    ),
+)  # fmt: skip
+PROVENANCE = Provenance(
+    driver="1", template_hash="abc", space_version=1, tool_version="0.1.0", measured_at="2026-01-31T12:00:00Z"
+)
+SIZES = (1, 2, 7, 16, 48, 64, 100, 128, 512, 768, 1000, 1024, 4096)
+SEEN = """
+#include "autotune.c"
+
+/* Everything of a plan as numbers, for a test to compare. */
+int seen_plan(const struct autotune_plan *plan, const char **kernels, long long *numbers) {
+    int count = 0, launch, place, buffer;
+    numbers[count++] = plan->buffer_count;
+    for (buffer = 0; buffer < plan->buffer_count; buffer++) {
+        const struct autotune_buffer *b = &plan->buffers[buffer];
+        numbers[count++] = b->operand;
+        numbers[count++] = b->view_of;
+        numbers[count++] = b->width;
+        numbers[count++] = b->height;
+        numbers[count++] = b->view_of >= 0 ? b->pitch_bytes : b->width ? 0 : b->bytes;
+    }
+    numbers[count++] = plan->launch_count;
+    for (launch = 0; launch < plan->launch_count; launch++) {
+        const struct autotune_launch *l = &plan->launches[launch];
+        kernels[launch] = l->kernel;
+        numbers[count++] = (long long)l->dimensions;
+        for (place = 0; place < (int)l->dimensions; place++) {
+            numbers[count++] = (long long)l->global_size[place];
+            numbers[count++] = l->has_local_size ? (long long)l->local_size[place] : 0;
+        }
+        numbers[count++] = l->argument_count;
+        for (place = 0; place < l->argument_count; place++) {
+            numbers[count++] = (long long)l->arguments[place].kind;
+            numbers[count++] = l->arguments[place].value;
+        }
+    }
+    return count;
+}
+"""
+SEEN_FAMILY = """
+int seen_%(f)s(struct autotune_library *library, const struct autotune_%(f)s_problem *problem,
+        struct autotune_choice *choice, const char **kernels, long long *numbers, int *count) {
+    struct ready ready;
+    enum autotune_status status;
+    memset(&ready, 0, sizeof ready);
+    ready.family = %(F)d;
+    ready.problem.%(f)s = *problem;
+    if (!autotune_%(f)s_complete(&ready.problem.%(f)s)) return AUTOTUNE_NO_PROBLEM;
+    status = choose_any(library, &ready, choice);
+    *count = seen_plan(&ready.plan, kernels, numbers);
+    return (int)status;
+}
+"""
+
+
+class Choice(ctypes.Structure):
+    _fields_ = (("match", ctypes.c_int), ("source", ctypes.c_int), ("launches", ctypes.c_int))
+
+
+class Library:
+    """A package compiled and loaded into this process, for one device."""
+
+    def __init__(self, folder: Path, device: Device, families: tuple[str, ...], place: Session | None = None) -> None:
+        seen = SEEN + "".join(SEEN_FAMILY % {"f": f, "F": ("gemm", "reduce").index(f)} for f in families)
+        (folder / "seen.c").write_text(seen)
+        name = f"seen_{device.slug}.so"
+        example = ("-Dmain=example", "main.c")
+        done = subprocess.run(
+            ["cc", *WARNINGS, "-O1", "-shared", "-fPIC", "seen.c", *example, str(LOADERS[0]), "-lm", "-o", name],
+            capture_output=True, text=True, cwd=folder,
+        )  # fmt: skip
+        assert (done.returncode, done.stderr) == (0, "")
+        self.c = ctypes.CDLL(str(folder / name))
+        self.handle = ctypes.c_void_p()
+        self.texts: dict[int, str] = {}
+        context = ctypes.c_void_p(place.queue.context.int_ptr if place else None)
+        device_id = ctypes.c_void_p(place.queue.device.int_ptr if place else None)
+        self.opened = self.c.autotune_open(device.slug.encode(), context, device_id, ctypes.byref(self.handle))
+
+    def choose(self, problem: Problem) -> tuple[int, Choice, tuple[list[str], list[int]]]:
+        """Status, choice and plan."""
+        choice, count = Choice(), ctypes.c_int()
+        kernels, numbers = (ctypes.c_char_p * 4)(), (ctypes.c_longlong * 256)()
+        ask = getattr(self.c, f"seen_{problem.family}")
+        asked = to_structure(problem)
+        status = ask(self.handle, ctypes.byref(asked), ctypes.byref(choice), kernels, numbers, ctypes.byref(count))
+        names = [name.decode() for name in kernels if name][: choice.launches]
+        return status, choice, (names, list(numbers[: count.value]))
+
+    def text(self, source: int) -> str:
+        if source not in self.texts:
+            lines: list[str] = []
+            kind = ctypes.CFUNCTYPE(None, ctypes.c_char_p, ctypes.c_void_p)
+            self.c.autotune_read_source(source, kind(lambda line, _: lines.append(line.decode())), None)
+            self.texts[source] = "".join(lines)
+        return self.texts[source]
+
+    def log(self) -> str:
+        self.c.autotune_log.restype = ctypes.c_char_p
+        return str(self.c.autotune_log(self.handle).decode(errors="replace"))
+
+
+def to_structure(problem: Problem) -> ctypes.Structure:
+    """In the members' order; words are numbered in alphabetical order, from 1."""
+    family = find_family(problem.family)
+    declared = [value for a in family.algorithms for p in a.parameters for value in p.values]
+    known = {w for values in problem_rules(problem.family).words.values() for w in values}
+    words = sorted(known | {value for value in declared if isinstance(value, str)})
+    members: list[tuple[str, Any]] = [
+        (f.name, ctypes.c_int if f.type is str else ctypes.c_longlong) for f in fields(problem)
+    ]
+    kind = type("Problem", (ctypes.Structure,), {"_fields_": members})
+    values = problem.to_dict().values()
+    found = kind(*(words.index(value) + 1 if isinstance(value, str) else value for value in values))
+    assert isinstance(found, ctypes.Structure)
+    return found
+
+
+def plan_numbers(plan: Plan) -> tuple[list[str], list[int]]:
+    """As `seen_plan` gives them."""
+    order = {buffer.name: number for number, buffer in enumerate(plan.buffers)}
+    operands = iter(range(3))
+    numbers = [len(plan.buffers)]
+    for buffer in plan.buffers:
+        is_operand = buffer.role in (Role.INPUT, Role.OUTPUT)
+        numbers += [next(operands) if is_operand else -1, order.get(buffer.view_of, -1)]
+        numbers += [buffer.image_width, buffer.image_height, shown_bytes(buffer)]
+    numbers.append(len(plan.launches))
+    for launch in plan.launches:
+        numbers.append(len(launch.global_size))
+        for place, size in enumerate(launch.global_size):
+            numbers += [size, launch.local_size[place] if launch.local_size else 0]
+        numbers.append(len(launch.arguments))
+        numbers += [number for argument in arguments(launch, order) for number in argument]
+    return [launch.kernel for launch in plan.launches], numbers
+
+
+def shown_bytes(buffer: Buffer) -> int:
+    if buffer.view_of:
+        return int(buffer.row_pitch) * {"float32": 4, "float16": 2, "int8": 1}[buffer.dtype]
+    return 0 if buffer.image_width else int(buffer.size_bytes)
+
+
+def arguments(launch: Launch, order: dict[str, int]) -> Iterator[tuple[int, int]]:
+    for argument in launch.arguments:
+        if isinstance(argument, str):
+            yield 0, order[argument]
+        else:
+            kind = ("", "alpha", "beta").index(argument.name) + 1
+            yield kind, int(argument.value) if kind == 1 else 0
+
+
+def check_choice(library: Library, tuned: Tuned, device: Device) -> int:
+    """That C would do what Python does; the number of the source."""
+    problem, family = tuned.problem, find_family(tuned.problem.family)
+    status, choice, planned = library.choose(problem)
+    assert status == 0, problem
+    assert choice.match == 1 + list(Match).index(tuned.match), (problem, device.slug)
+    plan = family.plan(problem, tuned.configuration)
+    assert planned == plan_numbers(plan), (problem, tuned.configuration)
+    assert library.text(choice.source) == render(family, tuned.configuration, plan), (problem, tuned.configuration)
+    return int(choice.source)
+
+
+def make_winner(device: Device, problem: Problem, configuration: Configuration) -> Winner:
+    return Winner(
+        device=device.slug, problem=problem, configuration=configuration, time_ns=1e6, default_ns=2e6, baseline_ns=None,
+        gain_low=1.9, gain_high=2.1, samples=30, is_default=False, verdict=Verdict.FASTER, verifications=60,
+        provenance=PROVENANCE,
+    )  # fmt: skip
+
+
+def random_configuration(device: Device, problem: Problem, numbers: random.Random) -> Configuration:
+    """A valid one; all algorithms have equal chances."""
+    family = find_family(problem.family)
+    algorithm = numbers.choice(family.algorithms).name
+    space = SearchSpace(family, problem, device.limits, algorithms=[algorithm])
+    return space[numbers.randrange(len(space))] if len(space) else family.baseline
+
+
+def fill(store: Store, device: Device, count: int, numbers: random.Random) -> None:
+    """With winners of all algorithms for problems of a few kinds."""
+    store.add_device(device)
+    kinds: list[dict[str, Any]] = [{}, {}, {"trans_b": 1}, {"mode": "int8"}, {"trans_a": 1, "batch": 3}]
+    for number in range(count):
+        m, n, k = (numbers.choice(SIZES) for _ in "mnk")
+        problem = GemmProblem(m=m, n=n, k=k, **kinds[number % len(kinds)])
+        store.record_winner(make_winner(device, problem, random_configuration(device, problem, numbers)))
+    for number in range(count // 2):
+        rows = ReduceProblem(
+            batch=numbers.choice((1, 5, 64, 1000)), channels=numbers.choice((7, 64, 1000, 4096, 100_000)),
+            operation=("mean", "max")[number % 2],
+        )  # fmt: skip
+        store.record_winner(make_winner(device, rows, random_configuration(device, rows, numbers)))
+
+
+@pytest.fixture(scope="module")
+def tuned(tmp_path_factory: pytest.TempPathFactory) -> Store:
+    store = Store.open(tmp_path_factory.mktemp("tuned") / "tuned.sqlite")
+    for device in (ADRENO, MALI):
+        fill(store, device, 12, random.Random(len(device.slug)))
+    return store
+
+
+FAMILIES = ("gemm", "reduce")
+
+
+def asked(numbers: random.Random, count: int) -> Iterator[Problem]:
+    for number in range(count):
+        batch = numbers.choice((1, 1, 2))
+        m, n, k = (numbers.choice((1, 4, 30, 63, 64, 100, 128, 257, 512, 1001, 2048)) for _ in "mnk")
+        gap = numbers.choice((0, 0, 1, 4))
+        kind: dict[str, Any] = ({}, {}, {"trans_b": 1}, {"mode": "int8"}, {"trans_a": 1})[number % 5]
+        yield GemmProblem(m=m, n=n, k=k, batch=batch, ldc=n + gap, **kind)
+        yield ReduceProblem(
+            batch=numbers.choice((1, 2, 7, 64, 1000, 5000)), channels=numbers.choice((1, 3, 5, 12, 64, 100, 999, 4096)),
+            operation=numbers.choice(("sum", "mean", "max")),
+        )  # fmt: skip
+
+
+def test_c_chooses_and_plans_as_python_does(tuned: Store, tmp_path: Path) -> None:
+    relative = Device(slug="adreno-740", vendor="", model="", family="adreno")
+    export_package(tuned, None, FAMILIES, tmp_path, also=[relative.slug])
+    for family in FAMILIES:
+        (tmp_path / f"{family}.json").write_text(str(export_table(tuned, None, family, "json")))
+    tables = {family: TuningTable.open(tmp_path / f"{family}.json") for family in FAMILIES}
+    matches: set[Match] = set()
+    sources: set[int] = set()
+    for device in (ADRENO, MALI, relative):
+        library = Library(tmp_path, device, FAMILIES)
+        assert library.opened == 0
+        numbers = random.Random(11)
+        problems = [*asked(numbers, 120), *(w.problem for w in tuned.best(device.slug))]
+        for problem in problems:
+            found = tables[problem.family].find(device.slug, problem)
+            sources.add(check_choice(library, found, device))
+            matches.add(found.match)
+    assert {Match.EXACT, Match.NEAREST, Match.SIBLING, Match.DEFAULT} <= matches
+    assert len(sources) > 50
+
+
+def test_what_was_not_exported_has_a_status_of_its_own(tuned: Store, tmp_path: Path) -> None:
+    export_package(tuned, "mali-g610", ("gemm",), tmp_path)
+    library = Library(tmp_path, MALI, ("gemm",))
+    assert library.choose(GemmProblem(m=5, n=5, k=5, mode="float16"))[0] == 3  # AUTOTUNE_NO_KERNEL
+    odd = to_structure(GemmProblem(m=5, n=5, k=5))
+    odd.m = 0
+    assert library.c.autotune_gemm_prepare(library.handle, ctypes.byref(odd)) == 2  # AUTOTUNE_NO_PROBLEM
+    other = Library(tmp_path, ADRENO, ("gemm",))
+    assert (other.opened, other.handle.value) == (1, None)  # AUTOTUNE_NO_DEVICE
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+def test_samples_meet_every_variant(name: str) -> None:
+    """Of configurations drawn at random, at sizes drawn at random."""
+    numbers = random.Random(4)
+    family, variants = find_family(name), VARIANTS[name]
+    limits = replace(ADRENO.limits, has_sub_groups=True)
+    problems = [p for p in asked(numbers, 60) if p.family == name]
+    for example in problems[:25]:
+        space = SearchSpace(family, example, limits)
+        configuration = space[numbers.randrange(len(space))]
+        met = {
+            variants.number(dict(family.plan(p, configuration).template_values))
+            for p in variants.samples(configuration, example)
+        }
+        for problem in problems:
+            if problem.kind == example.kind and not family.violations(problem, configuration, limits):
+                assert variants.number(dict(family.plan(problem, configuration).template_values)) in met
+
+
+# On PoCL
+
+
+@pytest.fixture(scope="module")
+def session(pocl: Device) -> Session:
+    return Session(pocl.selector)
+
+
+PRODUCTS = (
+    "64,48,96", "33,50,29", "65,33,17 batch=3", "40,36,44 nt", "1,300,210", "24,56,32 int8", "37,43,21 ldc=47 ldb=44",
+    "80,80,80",
+)  # fmt: skip
+MADE_FOR: tuple[tuple[str, str], ...] = (
+    ("64,48,96", "local_tile"),
+    ("40,36,44 nt", "dot"),
+    ("24,56,32 int8", "microtile"),
+    ("1,300,210", "row"),
+    ("80,80,80", "image"),
+)
+
+
+@pytest.fixture(scope="module")
+def on_pocl(pocl: Device, session: Session, tmp_path_factory: pytest.TempPathFactory) -> Library:
+    folder = tmp_path_factory.mktemp("package")
+    numbers = random.Random(2)
+    gemm, reduce = find_family("gemm"), find_family("reduce")
+    with Store.open(folder / "tuned.sqlite") as store:
+        store.add_device(pocl)
+        for text, algorithm in MADE_FOR:
+            problem = GemmProblem.parse(text)
+            name = "microtile" if algorithm == "image" else algorithm
+            space = SearchSpace(gemm, problem, pocl.limits, algorithms=[name])
+            drawn = (space[numbers.randrange(len(space))] for _ in range(1000))
+            configuration = next(
+                c for c in drawn if algorithm != "image" or dict(c.values)["b_storage"] in ("image", "image_view")
+            )
+            store.record_winner(make_winner(pocl, problem, configuration))
+        rows = ReduceProblem(batch=9, channels=300, operation="mean")
+        split = SearchSpace(reduce, rows, pocl.limits, algorithms=["split_row"])
+        store.record_winner(make_winner(pocl, rows, split[len(split) // 2]))
+        export_package(store, pocl.slug, FAMILIES, folder / "c")
+    library = Library(folder / "c", pocl, FAMILIES, session)
+    assert library.opened == 0
+    return library
+
+
+@pytest.mark.parametrize(("seed", "text"), list(enumerate(PRODUCTS)))
+def test_products_are_right(on_pocl: Library, session: Session, seed: int, text: str) -> None:
+    problem = GemmProblem.parse(text)
+    case = find_family("gemm").make_case(problem, seed)
+    alpha, beta = case.scalars["alpha"], case.scalars["beta"]
+    memory = [to_device(session, case.inputs[name]) for name in "abc"]
+    handles = [ctypes.c_void_p(one.int_ptr) for one in memory]
+    queue = ctypes.c_void_p(session.queue.int_ptr)
+    for _ in range(2):  # the second time everything is there
+        session.write(memory[2], case.inputs["c"])
+        status = on_pocl.c.autotune_gemm(
+            on_pocl.handle, queue, ctypes.byref(to_structure(problem)), ctypes.c_double(alpha), ctypes.c_double(beta),
+            *handles, None,
+        )  # fmt: skip
+        assert status == 0, (status, on_pocl.log())
+        result = np.empty_like(case.inputs["c"])
+        session.read(memory[2], result)
+        assert case.error_ratio({"c": result}) <= 1.0
+
+
+@pytest.mark.parametrize("text", ["9,300,mean", "5,1000,sum", "700,33,sum"])
+def test_reductions_are_right(on_pocl: Library, session: Session, text: str) -> None:
+    problem = ReduceProblem.parse(text)
+    case = find_family("reduce").make_case(problem, 1)
+    memory = [to_device(session, case.inputs[name]) for name in ("input", "output")]
+    status = on_pocl.c.autotune_reduce(
+        on_pocl.handle, ctypes.c_void_p(session.queue.int_ptr), ctypes.byref(to_structure(problem)),
+        *(ctypes.c_void_p(one.int_ptr) for one in memory), None,
+    )  # fmt: skip
+    assert status == 0, (status, on_pocl.log())
+    result = np.empty_like(case.inputs["output"])
+    session.read(memory[1], result)
+    assert case.error_ratio({"output": result}) <= 1.0
+
+
+def to_device(session: Session, values: Any) -> Any:
+    memory = cl.Buffer(session.queue.context, cl.mem_flags.READ_WRITE, values.nbytes)
+    session.write(memory, values)
+    return memory
+
+
+def test_the_example_runs(on_pocl: Library, capfd: pytest.CaptureFixture[str]) -> None:
+    """In this process, where PoCL is mended where it must be."""
+    words = (ctypes.c_char_p * 4)(b"example", b"60", b"50", b"40")
+    assert on_pocl.c.example(4, words) == 0
+    assert "60 x 50 x 40: nearest, largest error 0" in capfd.readouterr().out
+
+
+def test_what_the_driver_refuses_gives_way_to_the_default(
+    pocl: Device, session: Session, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    problem = GemmProblem(m=32, n=32, k=32)
+    monkeypatch.setattr("autotune.export.c_package.render", spoilt)
+    with Store.open(tmp_path / "tuned.sqlite") as store:
+        store.add_device(pocl)
+        store.record_winner(make_winner(pocl, problem, SPOILT))
+        export_package(store, pocl.slug, ("gemm",), tmp_path / "c")
+    library = Library(tmp_path / "c", pocl, ("gemm",), session)
+    assert library.c.autotune_gemm_prepare(library.handle, ctypes.byref(to_structure(problem))) == 0
+    assert "nonsense" in library.log()
+
+
+SPOILT = Configuration.of("naive", work_group_m=8, work_group_n=8)
+
+
+def spoilt(family: Any, configuration: Configuration, plan: Plan) -> str:
+    text = render(family, configuration, plan)
+    return f"nonsense {text}" if configuration == SPOILT else text
+
+
+# The command
+
+
+def test_the_command_writes_the_folder(tuned: Store, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    export = ["export", "--format", "c", "--db", tuned.location]
+    assert main([*export, "--device", "mali-g610", "--family", "gemm", "--kernels", str(tmp_path / "c")]) == 0
+    assert "wrote" in capsys.readouterr().err
+    names = {path.name for path in (tmp_path / "c").iterdir()}
+    assert {"autotune.h", "autotune.c", "main.c", "autotune_gemm.h", "autotune_kernels.h"} <= names
+    assert "autotune_reduce.h" not in names
+    assert main([*export, "--kernels", str(tmp_path / "c"), "--output", "x.h"]) == 2
+    assert main([*export, "--also", "adreno-740"]) == 2
+    (tmp_path / "file").write_text("")
+    assert main([*export, "--device", "mali-g610", "--family", "gemm", "--kernels", str(tmp_path / "file")]) == 1
+
+
+def test_nothing_and_unknown_devices_are_refused(tmp_path: Path) -> None:
+    with Store.open(tmp_path / "empty.sqlite") as empty:
+        with pytest.raises(TableError, match="nothing is stored"):
+            export_package(empty, None, ("gemm",), tmp_path / "c")
+        with pytest.raises(DeviceSelectionError, match="no-such"):
+            export_package(empty, "no-such", ("gemm",), tmp_path / "c")
+    assert not (tmp_path / "c").exists()

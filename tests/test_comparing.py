@@ -1,0 +1,77 @@
+"""Comparing with the host's BLAS after a search: what is chosen and kept, and that it costs no result."""
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from autotune.cli import main
+from autotune.comparing import MOST_PRODUCTS, choose_products, compare_with_host
+from autotune.family import Configuration, Device
+from autotune.kernels.gemm import GemmProblem
+from autotune.kernels.reduce import ReduceProblem
+from autotune.runtime import Crossover, CrossoverPoint, Gemm
+from autotune.runtime.crossover import default_file, file_beside
+from autotune.trial import Provenance, Verdict, Winner
+
+NAIVE = Configuration.of("naive", work_group_m=0, work_group_n=0)
+PROVENANCE = Provenance(driver="1", template_hash="a", space_version=1, tool_version="1", measured_at="2026-01-31")
+
+
+def winner(problem: GemmProblem | ReduceProblem, time_ns: float = 1e5) -> Winner:
+    return Winner(
+        device="pocl-test", problem=problem, configuration=NAIVE, time_ns=time_ns, default_ns=time_ns, baseline_ns=None,
+        gain_low=1.0, gain_high=1.0, samples=9, is_default=True, verdict=Verdict.TIE, verifications=9,
+        provenance=PROVENANCE,
+    )  # fmt: skip
+
+
+def test_a_few_that_are_quick_to_measure_are_chosen_from_small_to_large() -> None:
+    sizes = [GemmProblem(m=n, n=n, k=n) for n in range(10, 200, 10)]
+    dear = [
+        winner(GemmProblem(m=5, n=5, k=5), 1e9),
+        winner(GemmProblem(m=8192, n=8192, k=8192)),
+        winner(GemmProblem(m=6, n=6, k=6, ldc=9)),
+        winner(GemmProblem(m=6, n=6, k=6, mode="float16-acc16")),
+        winner(ReduceProblem(batch=6, channels=6)),
+    ]
+    chosen = choose_products([*map(winner, sizes), *dear])
+    assert len(chosen) == MOST_PRODUCTS and chosen == sorted(chosen, key=lambda p: p.flops)
+    assert (chosen[0], chosen[-1]) == (sizes[0], sizes[-1])
+    assert choose_products([winner(sizes[3])]) == [sizes[3]]
+    assert choose_products(dear) == []
+
+
+def test_a_child_that_dies_costs_nothing(tmp_path: Path) -> None:
+    device = Device(slug="pocl-test", vendor="", model="", family="cpu", selector="0:0")
+    problem = winner(GemmProblem(m=4, n=4, k=4))
+    command = (sys.executable, "-c", "import os; os._exit(3)")
+    assert compare_with_host(device, [problem], tmp_path / "x.sqlite", command=command) == []
+    assert compare_with_host(device, [problem], tmp_path / "x.sqlite", should_stop=lambda: True) == []
+
+
+def test_new_points_take_the_place_of_former_ones() -> None:
+    small, large = (CrossoverPoint(problem=GemmProblem(m=n, n=n, k=n), host_ns=1.0, device_ns=2.0) for n in (8, 64))
+    again = CrossoverPoint(problem=small.problem, host_ns=3.0, device_ns=2.0)
+    assert Crossover(points=(again,)).over(Crossover(points=(small, large))).points == (again, large)
+
+
+def test_a_run_notes_where_the_host_is_faster_and_gemm_asks(
+    pocl: Device, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "home"))
+    database = tmp_path / "tuned.sqlite"
+    run = ["run", "--device", pocl.slug, "--shape", "16,16,16", "--trials", "1", "--db", str(database), "--quiet"]
+    assert main([*run, "--no-crossover"]) == 0
+    place = file_beside(database)
+    assert place == tmp_path / "tuned.crossover.json" and not place.exists()
+    assert main(run) == 0
+    (point,) = Crossover.read(pocl.slug, place).points
+    assert point.problem == GemmProblem(m=16, n=16, k=16)
+    assert 0 < point.host_ns < 1e8 and 0 < point.device_ns < 1e8
+    assert not default_file().exists()
+    # A launch takes longer than so small a product on the host; the next line holds whatever was measured.
+    gemm = Gemm(pocl.slug, table=database)
+    gemm.finish()
+    assert gemm._crossover.prefers_host(point.problem) == (point.host_ns < point.device_ns)
+    assert Gemm(pocl.slug, table=database, host_blas=False)._crossover is Crossover.NEVER
