@@ -192,7 +192,7 @@ def _view_fits(operand: str, rows: str) -> Constraint:
 
 _MICROTILE = Algorithm(
     name="microtile",
-    meaning="a register micro-tile a work-item, no local memory; A and B from images or buffers",
+    meaning="a register micro-tile a work-item; A and B from images or buffers",
     parameters=(
         _parameter("micro_tile_m", (1, 2, 3, 4, 6, 8, 12, 16), "rows of C a work-item computes"),
         _parameter("micro_tile_n", (1, 2, 4, 8, 16, 32, 64), "columns of C a work-item computes"),
@@ -209,6 +209,9 @@ _MICROTILE = Algorithm(
             ("buffer", "image", "image_view"),
             "read B from its buffer, first copy it into an RGBA image, or read its buffer as an image",
         ),
+        _newer_parameter(
+            "b_in_local", ("off", "on"), "first copy the columns of B that a work-group reads into its local memory"
+        ),
         *_WORK_GROUP,
         _EDGES,
         _LOADS,
@@ -221,6 +224,12 @@ _MICROTILE = Algorithm(
         _REGISTER_ALLOCATION,
     ),
     constraints=(
+        _constraint(
+            "columns_fit_local_memory",
+            "b_in_local == 'off' or (is_cpu == 1 and b_storage == 'buffer' and edges == 'guard' and work_group_n == 1 "
+            "and work_group_m >= 4 and k * micro_tile_n * accumulator_bytes <= local_memory_bytes)",
+            "all of k must fit, and pay by several micro-tiles; local memory of a GPU is for local_tile",
+        ),
         *_FEATURES_OF_DEVICE,
         *_WORK_GROUP_LIMITS,
         _constraint(
