@@ -10,7 +10,6 @@ import pytest
 
 import autotune.measure
 from autotune.combining import COMBINE, one_launch_variants
-from autotune.device import execution
 from autotune.device.execution import BoundCall
 from autotune.device.session import Session
 from autotune.errors import LaunchError
@@ -197,7 +196,7 @@ def test_counters_are_zero_before_the_first_call_and_after_one_that_failed(
         raise cl.LogicError("clEnqueueNDRangeKernel", cl.status_code.OUT_OF_RESOURCES, "as told")
 
     with monkeypatch.context() as patch:
-        patch.setattr(execution.cl, "enqueue_nd_range_kernel", refuse)
+        patch.setattr(cl, "enqueue_nd_range_kernel", refuse)
         with pytest.raises(LaunchError):
             calls.results(1)
     calls.spoil("counters")
