@@ -76,6 +76,7 @@ class _Planner:
                 ("n_remainder", p.n % 4),
                 ("ragged_k", int(self._depth != p.k and not self._pads)),
                 ("c_aligned", int(self._c_aligned)),
+                ("local_depth", p.k if self._values.get("b_in_local") == "on" else 0),
             ),
         )
 

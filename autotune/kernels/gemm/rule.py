@@ -15,7 +15,7 @@ sizes). The weights below fit times of an NVIDIA H200 and of PoCL; they rank, an
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from autotune.combining import is_one_launch, one_launch_variants
+from autotune.combining import one_launch_variants
 from autotune.expression import Expression
 from autotune.family import Configuration, DeviceLimits, Value
 from autotune.kernels.gemm.algorithms import ALGORITHMS
@@ -47,6 +47,10 @@ class _Weights:
 _GPU = _Weights(near=2, far=24, copy=64, launch=2_000_000, latency=100_000)
 _CPU = _Weights(near=8, far=32, copy=100, launch=250_000, latency=0)
 _CPU_LANES = 8
+_MOST_JOINED = 8
+"""Parts of k that the last work-group may join as fast as a second launch does: on an H200 it took 0.94 to 0.99 of the
+kernels' time with 2 parts at five shapes (medians over configurations), 0.99 to 1.05 with 4 but for one of 1.29, 1.0 to
+1.07 with 8, 1.07 to 1.18 with 16. So little tells the two apart that the estimate does not: the search tries both."""
 
 Candidates = Mapping[Configuration, Mapping[str, int]]
 """What the default of one device is chosen from, and what `ESTIMATE` knows of each."""
@@ -131,7 +135,8 @@ def _variants(start: Configuration, splits: bool) -> Iterator[Configuration]:
 
 
 def _in_one_launch(configuration: Configuration, limits: DeviceLimits) -> Iterator[Configuration]:
-    if dict(configuration.values).get("split_k", 1) != 1:
+    split = dict(configuration.values).get("split_k", 1)
+    if isinstance(split, int) and 1 < split <= _MOST_JOINED:
         yield from one_launch_variants(configuration, limits)
 
 
@@ -160,7 +165,7 @@ def _numbers(configuration: Configuration, limits: DeviceLimits) -> dict[str, in
         "work": work,
         "gather": work // 4 if shape.gathers() else 0,
         "wait": weights.latency // shape.steps_under_way(),
-        "besides": weights.launch * (packs_a + packs_b + int(split > 1 and not is_one_launch(configuration))),
+        "besides": weights.launch * (packs_a + packs_b + int(split > 1)),
         "copies_a": 2 * weights.copy * packs_a,
         "copies_b": 2 * weights.copy * packs_b,
         "copies_c": weights.copy * (split + 1) if split > 1 else 0,

@@ -138,11 +138,7 @@ _SPLIT_ROW = Algorithm(
     meaning="several work-groups a row, whose parts a second kernel joins, or the last of them to finish",
     parameters=(
         _work_group(1, 64, 128, 256, 512, 1024),
-        _parameter(
-            "parts",
-            (2, 4, 8, 16, 32, 64, 128, 256, 264, 384, 512, 528, 768, 1024, 2048),
-            "work-groups that share a row; 264 and 528 are whole rounds on 132 compute units",
-        ),
+        _parameter("parts", (2, 4, 8, 16, 32, 64, 128, 256, 384, 512, 768, 1024, 2048), "work-groups that share a row"),
         *_READING,
         COMBINE,
     ),

@@ -1,0 +1,124 @@
+"""What the algorithms of GEMM share: parameters that several have, and constraints on them."""
+
+from collections.abc import Sequence
+
+from autotune.expression import Expression
+from autotune.family import Constraint, Parameter, Value
+
+
+def parameter(name: str, values: Sequence[Value], meaning: str) -> Parameter:
+    return Parameter(name=name, values=tuple(values), meaning=meaning)
+
+
+def newer_parameter(name: str, values: Sequence[Value], meaning: str) -> Parameter:
+    """One that configurations of space version 1 lack: its first value does what they did."""
+    return Parameter(name=name, values=tuple(values), meaning=meaning, neutral=values[0])
+
+
+def constraint(name: str, condition: str, because: str) -> Constraint:
+    return Constraint(name=name, condition=Expression(condition), because=because)
+
+
+EDGES = parameter(
+    "edges",
+    ("guard", "pad"),
+    "guard: work on A and B where they are, with guarded edges; pad: first copy them into zero-padded rows",
+)
+LOADS = parameter(
+    "loads", ("vload", "aligned"), "vload promises 4-byte alignment only; aligned reads whole aligned vectors"
+)
+MATH = parameter("relaxed_math", ("off", "on"), "build with -cl-fast-relaxed-math")
+MULTIPLY_ADD = parameter("multiply_add", ("operator", "mad"), "write a * b + c, or mad(a, b, c)")
+INTEGER_DOT = newer_parameter(
+    "integer_dot",
+    ("off", "khr", "arm"),
+    "multiply and add four pairs of int8 at a time, by cl_khr_integer_dot_product or cl_arm_integer_dot_product_int8",
+)
+WAVE_SIZE = newer_parameter(
+    "wave_size", ("any", "half", "full"), "work-items Adreno runs in step: the compiler's choice, or what is required"
+)
+QCOM_16_BIT = newer_parameter(
+    "qcom_16_bit", ("off", "on"), "build with -qcom-accelerate-16-bit: whole waves of float16 on Adreno"
+)
+REGISTER_CAP = newer_parameter(
+    "register_cap", (0, 64, 128), "registers NVIDIA's compiler may give a work-item; 0: as many as it likes"
+)
+REGISTER_ALLOCATION = newer_parameter(
+    "register_allocation", (0, 32, 64), "registers Arm's compiler gives a work-item; 0 leaves them to it"
+)
+WORK_GROUP = (
+    parameter("work_group_m", (0, 1, 2, 4, 8, 16, 32), "work-items along m; 0 leaves the work-group to the driver"),
+    parameter("work_group_n", (0, 1, 2, 4, 8, 16, 32, 64, 128), "work-items along n; 0: the driver chooses"),
+)
+
+WORK_GROUP_LIMITS = (
+    constraint(
+        "work_group_whole_or_driver",
+        "(work_group_m == 0 and work_group_n == 0) or (work_group_m > 0 and work_group_n > 0)",
+        "the driver chooses both dimensions of the work-group or none",
+    ),
+    constraint(
+        "work_group_fits_device",
+        "work_group_m * work_group_n <= max_work_group_size and work_group_n <= max_work_group_0 "
+        "and work_group_m <= max_work_group_1",
+        "the work-group exceeds what the device allows",
+    ),
+)
+
+
+FEATURES = tuple(
+    Expression(text)
+    for text in (
+        "work_group_m * work_group_n",
+        "micro_tile_m * micro_tile_n",
+        "work_group_m * micro_tile_m",
+        "work_group_n * micro_tile_n",
+    )
+)
+
+
+WHOLE_NUMBERS = (
+    constraint("no_relaxed_integers", "mode != 'int8' or relaxed_math == 'off'", "integers are exact in any case"),
+    constraint("no_mad_of_integers", "mode != 'int8' or multiply_add == 'operator'", "mad() is for fractions"),
+)
+
+
+HAS_INTEGER_DOT = constraint(
+    "has_integer_dot",
+    "integer_dot == 'off' or (mode == 'int8' and ((integer_dot == 'khr' and has_khr_integer_dot == 1) "
+    "or (integer_dot == 'arm' and has_arm_integer_dot == 1)))",
+    "the device has no such product, or the numbers are not int8",
+)
+HAS_WAVE_SIZE = constraint(
+    "has_wave_size", "wave_size == 'any' or has_wave_sizes == 1", "the device lets nobody choose the size of a wave"
+)
+
+
+FEATURES_OF_DEVICE = (
+    # Before others, which is when the search space can still leave out a value at little cost.
+    HAS_INTEGER_DOT,
+    HAS_WAVE_SIZE,
+    constraint(
+        "has_qcom_16_bit",
+        "qcom_16_bit == 'off' or (has_qcom_compiler == 1 and mode in ('float16', 'float16-acc16'))",
+        "the option is of Qualcomm's compiler, and for float16",
+    ),
+    constraint(
+        "has_register_cap", "register_cap == 0 or has_register_cap == 1", "the option is of NVIDIA's compiler"
+    ),
+    constraint(
+        "has_register_allocation",
+        "register_allocation == 0 or (register_allocation == 32 and allocates_32_registers == 1) "
+        "or (register_allocation == 64 and allocates_64_registers == 1)",
+        "the device allocates no such number of registers, or cannot be told to",
+    ),
+)
+
+
+PARTS_TO_COMBINE = constraint(
+    "parts_to_combine", "combine == 'launch' or split_k > 1", "without parts there is nothing to join"
+)
+
+
+def aligned(rows: str) -> Constraint:
+    return constraint("aligned_rows", f"loads == 'vload' or {rows}", "rows do not start at aligned addresses")

@@ -1,0 +1,309 @@
+"""A tile of outputs a work-item: `microtile` from registers alone, `local_tile` through local memory."""
+
+from autotune.combining import COMBINE, HAS_ORDERING
+from autotune.family import Algorithm, Constraint
+from autotune.kernels.gemm.parameters import (
+    EDGES,
+    FEATURES,
+    FEATURES_OF_DEVICE,
+    INTEGER_DOT,
+    LOADS,
+    MATH,
+    MULTIPLY_ADD,
+    PARTS_TO_COMBINE,
+    QCOM_16_BIT,
+    REGISTER_ALLOCATION,
+    REGISTER_CAP,
+    WAVE_SIZE,
+    WHOLE_NUMBERS,
+    WORK_GROUP,
+    WORK_GROUP_LIMITS,
+    aligned,
+    constraint,
+    newer_parameter,
+    parameter,
+)
+
+
+def _view_fits(operand: str, rows: str) -> Constraint:
+    pitch, stride = f"ld{operand}", f"stride_{operand}"
+    return constraint(
+        f"view_of_{operand}_fits",
+        f"{operand}_storage != 'image_view' or (has_image_from_buffer == 1 and trans_{operand} == 0 "
+        f"and {pitch} % (4 * max(image_pitch_alignment, 1)) == 0 and (batch == 1 or {stride} % {pitch} == 0) "
+        f"and (batch - 1) * ({stride} // {pitch}) + {rows} <= max_image_height)",
+        f"the device cannot read {operand.upper()} where it is as an image with its pitch and height",
+    )
+
+
+MICROTILE = Algorithm(
+    name="microtile",
+    meaning="a register micro-tile a work-item; A and B from images or buffers",
+    parameters=(
+        parameter("micro_tile_m", (1, 2, 3, 4, 6, 8, 12, 16), "rows of C a work-item computes"),
+        parameter("micro_tile_n", (1, 2, 4, 8, 16, 32, 64), "columns of C a work-item computes"),
+        parameter("vector_width", (1, 2, 4, 8, 16), "columns in one vector"),
+        parameter("unroll", (1, 2, 4, 8), "steps of k in one pass of the loop"),
+        parameter("a_vector_width", (1, 2, 4, 8), "elements of k in one load of A"),
+        newer_parameter(
+            "a_storage",
+            ("buffer", "image", "image_view"),
+            "read A from its buffer, first copy it into an RGBA image, or read its buffer as an image",
+        ),
+        parameter(
+            "b_storage",
+            ("buffer", "image", "image_view"),
+            "read B from its buffer, first copy it into an RGBA image, or read its buffer as an image",
+        ),
+        newer_parameter(
+            "b_in_local", ("off", "on"), "first copy the columns of B that a work-group reads into its local memory"
+        ),
+        *WORK_GROUP,
+        EDGES,
+        LOADS,
+        MULTIPLY_ADD,
+        MATH,
+        INTEGER_DOT,
+        WAVE_SIZE,
+        QCOM_16_BIT,
+        REGISTER_CAP,
+        REGISTER_ALLOCATION,
+    ),
+    constraints=(
+        constraint(
+            "columns_fit_local_memory",
+            "b_in_local == 'off' or (is_cpu == 1 and b_storage == 'buffer' and edges == 'guard' and work_group_n == 1 "
+            "and work_group_m >= 4 and k * micro_tile_n * accumulator_bytes <= local_memory_bytes)",
+            "all of k must fit, and pay by several micro-tiles; local memory of a GPU is for local_tile",
+        ),
+        *FEATURES_OF_DEVICE,
+        *WORK_GROUP_LIMITS,
+        constraint(
+            "vectors_fill_tile",
+            "micro_tile_n % vector_width == 0 and micro_tile_n <= 4 * vector_width",
+            "a micro-tile is one to four whole vectors wide",
+        ),
+        constraint("a_vectors_fill_step", "unroll % a_vector_width == 0", "a step of k is whole vectors of A"),
+        constraint(
+            "accumulators_fit",
+            "micro_tile_m * micro_tile_n <= 128 or (is_cpu == 1 and micro_tile_m * micro_tile_n <= 512)",
+            "the accumulators do not fit the registers",
+        ),
+        constraint(
+            "rows_to_do",
+            "work_group_m * micro_tile_m - micro_tile_m < m and micro_tile_m < 2 * m",
+            "part of every work-group would have no row to do",
+        ),
+        constraint(
+            "columns_to_do",
+            "work_group_n * micro_tile_n - micro_tile_n < n and micro_tile_n < 2 * n",
+            "part of every work-group would have no column to do",
+        ),
+        constraint("step_within_k", "unroll < 2 * k", "one step is more than all of k"),
+        constraint(
+            "tile_within_row",
+            "edges == 'pad' or b_storage != 'buffer' or micro_tile_n <= n",
+            "the last micro-tile of a row is moved back to end with it, so a row must hold one",
+        ),
+        constraint(
+            "image_fits",
+            "b_storage == 'buffer' or (has_images == 1 and vector_width == 4 "
+            "and n <= 4 * max_image_width and (b_storage == 'image_view' or k * batch <= max_image_height))",
+            "the device has no image of that size, or pixels and vectors differ in length",
+        ),
+        constraint(
+            "image_of_a_fits",
+            "a_storage == 'buffer' or (has_images == 1 and a_vector_width == 4 "
+            "and k <= 4 * max_image_width and (a_storage == 'image_view' or m * batch <= max_image_height))",
+            "the device has no image of that size, or pixels and vectors differ in length",
+        ),
+        _view_fits("b", "k"),
+        _view_fits("a", "m"),
+        constraint(
+            "image_needs_no_padding",
+            "(a_storage == 'buffer' and b_storage == 'buffer') or edges == 'guard'",
+            "an image pads itself",
+        ),
+        aligned(
+            "edges == 'pad' or ((a_storage != 'buffer' or (lda % a_vector_width == 0 "
+            "and stride_a % a_vector_width == 0)) and (b_storage != 'buffer' or (ldb % vector_width == 0 "
+            "and stride_b % vector_width == 0 and n % vector_width == 0)))"
+        ),
+        constraint(
+            "transposed_b_is_packed",
+            "trans_b == 0 or edges == 'pad' or b_storage == 'image'",
+            "the kernel reads rows of B, which a transposed B has only after packing",
+        ),
+        constraint(
+            "transposed_a_by_elements",
+            "trans_a == 0 or edges == 'pad' or a_vector_width == 1 or a_storage == 'image'",
+            "the k of a transposed A does not lie in a row",
+        ),
+        *WHOLE_NUMBERS,
+        constraint(
+            "alignment_matters",
+            "loads == 'vload' or (vector_width > 1 and b_storage == 'buffer') "
+            "or (a_vector_width > 1 and a_storage == 'buffer')",
+            "single elements are always aligned, and so are pixels",
+        ),
+        constraint(
+            "integer_dot_of_packed_rows",
+            "integer_dot == 'off' or (edges == 'pad' and a_vector_width >= 4)",
+            "four elements of k have to lie side by side, which packing sees to",
+        ),
+        constraint(
+            "waves_are_filled",
+            "wave_size == 'any' or work_group_m * work_group_n >= 64",
+            "half a wave is 64 work-items on most of these devices",
+        ),
+        constraint(
+            "one_word_on_waves", "qcom_16_bit == 'off' or wave_size == 'any'", "the option is about waves too"
+        ),
+        constraint(
+            "register_cap_matters",
+            "register_cap == 0 or (micro_tile_m * micro_tile_n >= 32 "
+            "and accumulator_bytes * micro_tile_m * micro_tile_n <= 4 * register_cap)",
+            "a small tile needs few registers in any case, or the accumulators alone need more",
+        ),
+        constraint(
+            "register_allocation_suffices",
+            "register_allocation == 0 or accumulator_bytes * micro_tile_m * micro_tile_n <= 4 * register_allocation",
+            "the accumulators alone need more registers",
+        ),
+    ),
+    features=FEATURES,
+)
+
+LOCAL_TILE = Algorithm(
+    name="local_tile",
+    meaning="macro-tiles of A and B in local memory, a register micro-tile a work-item",
+    parameters=(
+        parameter("work_group_m", (4, 8, 16, 32), "work-items along m"),
+        parameter("work_group_n", (4, 8, 16, 32), "work-items along n"),
+        parameter("micro_tile_m", (1, 2, 4, 6, 8, 10, 12, 16), "rows of C a work-item computes"),
+        parameter("micro_tile_n", (1, 2, 4, 8, 16), "columns of C a work-item computes"),
+        parameter("tile_k", (8, 16, 32), "depth of the tiles in local memory"),
+        parameter("vector_width", (1, 2, 4), "elements in one load from local memory and one store to C"),
+        parameter("a_load_width", (1, 2, 4), "elements in one load of A from global memory"),
+        parameter("b_load_width", (1, 2, 4), "elements in one load of B from global memory"),
+        parameter("unroll", (4, 8, 16), "steps of k in one pass of the inner loop"),
+        parameter("local_padding", (0, 4), "elements between rows of a tile in local memory"),
+        parameter(
+            "stages",
+            (1, 2, 3, 4),
+            "tiles in local memory at once; with two the next is fetched ahead, with more NVIDIA's copy instruction "
+            "fetches further ahead",
+        ),
+        parameter("sub_group_columns", (0, 4, 8, 16), "32 work-items as a block of so many columns; 0: as a row"),
+        parameter("group_rows", (0, 4, 8), "rows of work-groups that run as one band; 0: row by row"),
+        parameter("split_k", (1, 2, 4, 8, 16, 32), "work-groups that share the k of one macro-tile"),
+        COMBINE,
+        EDGES,
+        MULTIPLY_ADD,
+    ),
+    constraints=(
+        HAS_ORDERING,
+        PARTS_TO_COMBINE,
+        WORK_GROUP_LIMITS[1],
+        constraint(
+            "vectors_fill_tile",
+            "micro_tile_n % vector_width == 0",
+            "micro-tiles are made of whole vectors",
+        ),
+        constraint(
+            "accumulators_fit",
+            "micro_tile_m * micro_tile_n <= 64 or (micro_tile_m * micro_tile_n <= 128 and local_memory_bytes > 32768)",
+            "the accumulators spill, above 64 on the small compute units that have 32 KiB of local memory or less",
+        ),
+        constraint("enough_work_items", "work_group_m * work_group_n >= 32", "a compute unit would be half idle"),
+        constraint(
+            "group_within_cpu", "is_cpu == 0 or work_group_m * work_group_n <= 256", "a CPU runs large groups slowly"
+        ),
+        constraint("unroll_divides_tile", "tile_k % unroll == 0", "the inner loop has no remainder"),
+        constraint(
+            "even_share_of_a",
+            "(micro_tile_m * tile_k) % (work_group_n * a_load_width) == 0",
+            "every work-item loads the same number of vectors of A",
+        ),
+        constraint(
+            "even_share_of_b",
+            "(micro_tile_n * tile_k) % (work_group_m * b_load_width) == 0",
+            "every work-item loads the same number of vectors of B",
+        ),
+        constraint(
+            "tiles_fit_local_memory",
+            "accumulator_bytes * stages * tile_k * (work_group_m * micro_tile_m + work_group_n * micro_tile_n "
+            "+ 2 * local_padding) <= local_memory_bytes",
+            "the tiles of A and B exceed local memory",
+        ),
+        constraint(
+            "rows_to_do",
+            "work_group_m * micro_tile_m < 2 * m + 8",
+            "most of every work-group would have no row to do",
+        ),
+        constraint(
+            "columns_to_do",
+            "work_group_n * micro_tile_n < 2 * n + 8",
+            "most of every work-group would have no column to do",
+        ),
+        constraint("step_within_k", "tile_k < 2 * k + 8", "one tile is more than all of k"),
+        constraint(
+            "sub_groups_fill_work_group",
+            "sub_group_columns == 0 or (is_cpu == 0 and work_group_n % max(sub_group_columns, 1) == 0 "
+            "and work_group_m * sub_group_columns % 32 == 0)",
+            "blocks of 32 work-items do not tile the work-group, or the device is a CPU",
+        ),
+        constraint(
+            "bands_matter",
+            "group_rows == 0 or (split_k == 1 and m > 2 * group_rows * work_group_m * micro_tile_m "
+            "and n > 2 * group_rows * work_group_n * micro_tile_n)",
+            "there are too few work-groups for bands to differ from rows",
+        ),
+        constraint(
+            "padding_aligns",
+            "edges == 'guard' or lda % 4 != 0 or ldb % 4 != 0 or n % 4 != 0",
+            "rows are aligned as they are",
+        ),
+        constraint(
+            "split_leaves_work",
+            "split_k == 1 or (k >= 4 * split_k * tile_k and batch * m * n * split_k <= 33554432)",
+            "each part of k holds at least four tiles, and the parts of C fit 128 MiB",
+        ),
+        constraint(
+            "split_fills_device",
+            "split_k == 1 or (batch * m * n * split_k) // (work_group_m * micro_tile_m * work_group_n * micro_tile_n) "
+            "<= 32 * compute_units",
+            "there are work-groups enough without splitting k",
+        ),
+        constraint(
+            "aligned_rows",
+            "edges == 'pad' or (lda % a_load_width == 0 and ldb % b_load_width == 0 "
+            "and stride_a % a_load_width == 0 and stride_b % b_load_width == 0)",
+            "rows do not start at aligned addresses, and vectors are read whole",
+        ),
+        constraint(
+            "copies_by_instruction",
+            "stages <= 2 or (has_ptx == 1 and mode == 'float32' and edges == 'guard' "
+            "and (a_load_width == 1 or trans_a == 1) and (b_load_width == 1 or trans_b == 0))",
+            "only NVIDIA's compiler takes the instruction, and it does not turn what it copies",
+        ),
+        WHOLE_NUMBERS[1],
+        constraint(
+            "widest_vectors",
+            "vector_width > 1 or micro_tile_m % 2 != 0 or micro_tile_n % 2 != 0",
+            "wider vectors would fill the micro-tile",
+        ),
+        constraint(
+            "micro_tile_worth_local_memory",
+            "micro_tile_m * micro_tile_n >= 8 or m * n < 65536",
+            "each number read from local memory should be used several times",
+        ),
+        constraint(
+            "macro_tile_near_square",
+            "(work_group_m * micro_tile_m <= 8 * work_group_n * micro_tile_n or n < 64) "
+            "and (work_group_n * micro_tile_n <= 8 * work_group_m * micro_tile_m or m < 64)",
+            "a long macro-tile reads more than it computes",
+        ),
+    ),
+    features=FEATURES,
+)
