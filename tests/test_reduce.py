@@ -164,7 +164,7 @@ class TestConfigurations:
         assert FAMILY.default(problem, LARGE, starts).algorithm == "shuffle"
         assert FAMILY.default(problem, dataclasses.replace(LARGE, extensions=()), starts).algorithm == "local_tree"
         long = ReduceProblem(batch=1, channels=10_000_000)
-        assert FAMILY.default(long, LARGE, starts).number("parts") == 384
+        assert FAMILY.default(long, LARGE, starts).number("parts") == 512
 
     @pytest.mark.parametrize("name", profile_names())
     def test_starts_of_the_profiles_are_legal_for_some_problem(self, name: str) -> None:
