@@ -5,6 +5,7 @@ building would disturb measuring, so the two take turns: some are built side by 
 """
 
 import dataclasses
+import hashlib
 import math
 import os
 import statistics
@@ -67,7 +68,7 @@ class Prepared:
     """None where nothing was built in advance."""
     source: str = ""
     """What was built."""
-    program: object = None
+    program: bytes = b""
     """Equal for configurations that cannot differ in anything: the same source, launches and buffers."""
 
     @property
@@ -222,6 +223,6 @@ class Ahead:
         return dataclasses.replace(job, limit_s=self._bench.build_limit_s)
 
 
-def _program(source_hash: str, plan: Plan) -> object:
-    """Equal where nothing that is run differs."""
-    return source_hash, plan.launches, plan.buffers
+def _program(source_hash: str, plan: Plan) -> bytes:
+    """Equal where nothing that is run differs; short, since it is kept for every trial."""
+    return hashlib.sha256(repr((source_hash, plan.launches, plan.buffers)).encode()).digest()

@@ -52,7 +52,7 @@ class ProblemSearch:
         self._limits = limits
         self._seed = seed
         self._builds = builds
-        self._programs: dict[object, Trial] = {}
+        self._programs: dict[bytes, Trial] = {}
         """Trials of this run by what was run."""
         self._knowledge = Knowledge(device, profile, request.problem, store)
         self._bench = Bench(self._knowledge, profile, store, worker)
