@@ -86,7 +86,10 @@ class Ahead:
         knowledge: Knowledge,
         bench: Bench,
         builds: Builds | None,
+        is_over: Callable[[], bool] = lambda: False,
     ) -> None:
+        """`is_over` is asked before each build of a turn but the first."""
+        self._is_over = is_over
         self._bench = bench
         self._proposals = proposals
         self._problem = knowledge.problem
@@ -174,6 +177,8 @@ class Ahead:
         waiting: deque[Configuration] = deque()
         begun = 0
         while True:
+            if begun and self._is_over():
+                wanted = begun
             while begun < wanted and len(self._building) < self._builds.size:
                 configuration = waiting.popleft() if waiting else self._proposals.next()
                 if configuration is None:

@@ -103,7 +103,7 @@ class ProblemSearch:
         if self._may_run_first(self._knowledge.default):
             self._measure(self._knowledge.default)
         proposals = Proposals(self._knowledge, self._space, self._store, self._seed)
-        return proposals, Ahead(proposals, self._knowledge, self._bench, self._builds)
+        return proposals, Ahead(proposals, self._knowledge, self._bench, self._builds, self._is_over)
 
     @property
     def _trials_left(self) -> float:
