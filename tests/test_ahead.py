@@ -137,6 +137,11 @@ def test_what_is_launched_while_it_is_built_is_in_flight(store: Store) -> None:
     assert ahead.go_on is not None and ahead.go_on() is not None, "what is measured next is known"
     ahead.abandon()
     assert store.in_flight() == []
+    ahead._is_over = lambda: True
+    ahead._ready.clear()
+    assert ahead.next(1.0) is not None
+    assert len(flights) == BATCH + 2, "no more are begun when the search is to end"
+    ahead.abandon()
     assert ahead_of(store, GPU, builds).next(1.0, most=0) is None
     assert store.in_flight() == []
 

@@ -19,6 +19,7 @@ from autotune.kernels.gemm import FAMILY, Gemm, GemmProblem
 from autotune.kernels.gemm.planning import plan_gemm
 from autotune.kernels.gemm.reference import GemmCase
 from autotune.measure import FRESH_INPUTS, Measurer, probing, timing
+from autotune.measure.operands import Operands
 from autotune.measure.probing import Probe, clipped, group_count
 from autotune.measure.timing import Sample, Stopwatch
 from autotune.render import render, template_hash
@@ -188,6 +189,74 @@ def test_what_is_written_is_poisoned_before_each_of_many_runs(
     monkeypatch.setattr(Session, "bind", lambda *_: None)
     lazy = replace(quick(pocl, GemmProblem(m=13, n=24, k=17), TILE), verifications=20)
     assert Measurer(Session(pocl.selector)).measure(lazy).state is TrialState.WRONG_RESULT
+
+
+def test_inputs_that_another_kernel_spoilt_are_brought_anew(pocl: Device) -> None:
+    measurer = Measurer(Session(pocl.selector))
+    job = quick(pocl, GemmProblem(m=13, n=24, k=17), TILE)
+    assert measurer.measure(job).state is TrialState.COMPLETE
+    [*loaded] = measurer._operands._loaded.values()
+    assert len(loaded) == 2, "with beta and without, kept for the next trial"
+    for case in loaded:
+        measurer._session.write(case.memory["a"], np.zeros(5, dtype=np.float32))
+    assert not any(measurer._operands.are_intact(case) for case in loaded)
+    assert measurer.measure(job).state is TrialState.COMPLETE
+    assert all(measurer._operands.are_intact(case) for case in loaded)
+
+
+def test_a_kernel_that_spoils_its_own_inputs_is_wrong(pocl: Device, monkeypatch: pytest.MonkeyPatch) -> None:
+    def spoiling(family: KernelFamily, configuration: Configuration, plan: Plan) -> str:
+        source = render(family, configuration, plan)
+        row = "const int row = get_global_id(1) * 4;"
+        assert row in source
+        return source.replace(row, row + " ((__global float *)A)[0] += 1.0f;")
+
+    monkeypatch.setattr(autotune.measure, "render", spoiling)
+    measurer = Measurer(Session(pocl.selector))
+    trial = measurer.measure(quick(pocl, GemmProblem(m=4, n=8, k=16), TILE))
+    assert trial.state is TrialState.WRONG_RESULT
+    assert "writes into its inputs" in trial.message
+
+
+def test_memory_is_borrowed_again_and_never_too_much_is_kept(
+    pocl: Device, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    operands = Operands(Session(pocl.selector))
+    buffer = Buffer(name="x", role=Role.SCRATCH, dtype="float32", elements=1000)
+    first, second = operands.borrow(buffer), operands.borrow(buffer)
+    assert first is not second
+    operands.give_back(buffer, first)
+    assert operands.borrow(replace(buffer, name="y")) is first
+    operands.give_back(buffer, first)
+    monkeypatch.setattr(Operands, "KEPT_BYTES", 5000)
+    operands.give_back(buffer, second)
+    assert operands.borrow(buffer) is second
+    assert operands.borrow(buffer) not in (first, second), "the first was let go when both were too much"
+    plan = FAMILY.plan(GemmProblem(m=16, n=16, k=16), TILE)
+    for seed in range(3):
+        operands.case(GemmProblem(m=16, n=16, k=16), seed, plan)
+    assert len(operands._loaded) == 1, "3 KiB each"
+
+
+def test_a_binary_spares_the_build_and_a_wrong_one_is_built_anew(
+    pocl: Device, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    session = Session(pocl.selector)
+    job = quick(pocl, GemmProblem(m=13, n=24, k=17), TILE)
+    source = render(FAMILY, TILE, FAMILY.plan(job.problem, TILE))
+    binary = session.binary(session.build(source, ()))
+    builds: list[str] = []
+    build = Session.build
+
+    def counted(session: Session, source: str, options: Any) -> Any:
+        builds.append(source)
+        return build(session, source, options)
+
+    monkeypatch.setattr(Session, "build", counted)
+    assert Measurer(session, TRUSTED).measure(replace(job, binary=binary)).state is TrialState.COMPLETE
+    without = len(builds)
+    assert Measurer(session, TRUSTED).measure(replace(job, binary=b"nonsense")).state is TrialState.COMPLETE
+    assert source not in builds[:without] and source in builds[without:]
 
 
 def test_what_does_not_compile_is_told_with_the_log(
@@ -412,6 +481,16 @@ def test_one_sample_is_enough_for_what_is_given_up(paced: MakePaced) -> None:
     device, stopwatch = paced(5e6, lambda _: 4.9e6)
     found = stopwatch.time(device.call, [LAUNCH], replace(PACED_JOB, give_up_above_ns=4e6))
     assert (found.times_ns, device.calls) == ((4.9e6,), 1)
+
+
+def test_samples_that_agree_need_not_be_many(paced: MakePaced) -> None:
+    job = replace(PACED_JOB, samples=7, agreement=0.02)
+    device, stopwatch = paced(5e6, lambda _: 4.9e6)
+    assert len(stopwatch.time(device.call, [LAUNCH], job).times_ns) == job.FEW
+    device, stopwatch = paced(5e6, lambda call: 4.9e6 if call % 2 else 4.5e6)
+    assert len(stopwatch.time(device.call, [LAUNCH], job).times_ns) == 7
+    device, stopwatch = paced(5e6, lambda _: 4.9e6)
+    assert len(stopwatch.time(device.call, [LAUNCH], replace(job, agreement=0.0)).times_ns) == 7
 
 
 def test_zero_events_of_a_real_device_end_as_times_by_the_host(pocl: Device, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -236,6 +236,21 @@ def test_a_trial_that_ends_after_all_takes_its_configuration_out_of_quarantine(a
     assert held(any_store) == []
 
 
+def test_one_transaction_ends_a_trial_and_begins_the_next(store: Store) -> None:
+    owner = new_owner()
+    others = [dataclasses.replace(DEFAULT, algorithm=name) for name in ("a", "b")]
+
+    def flying() -> list[Configuration]:
+        return [flight.configuration for flight in store.in_flight()]
+
+    store.begin_trial(DEVICE, PROBLEM, DEFAULT, owner)
+    trial = Trial(configuration=DEFAULT, state=TrialState.INVALID)
+    store.add_trial(DEVICE, PROBLEM, trial, PROVENANCE, owner=owner, next_in_flight=others[0])
+    assert flying() == [others[0]]
+    store.begin_trial(DEVICE, PROBLEM, others[1], owner, landed=[others[0]])
+    assert flying() == [others[1]]
+
+
 # What is not run
 
 

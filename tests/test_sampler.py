@@ -1,5 +1,6 @@
 """The sampler proposes only what is valid and new, and gets better than chance."""
 
+import copy
 import math
 import random
 from collections.abc import Iterable
@@ -24,7 +25,7 @@ from autotune.sampler import (
 )
 from autotune.sampler.explorer import expected_improvement
 from autotune.sampler.features import Features, Neighbours
-from autotune.sampler.gaussian import Hyperparameters, HyperPrior, fit
+from autotune.sampler.gaussian import GaussianProcess, Hyperparameters, HyperPrior, fit
 from autotune.search.proposals import suggest
 from autotune.space import SearchSpace
 
@@ -130,6 +131,43 @@ def test_equal_times_do_not_upset_the_model() -> None:
     prior = plain_prior(2)
     mean, deviation = fit(np.zeros((3, 2)), np.ones(3), prior, prior.mean, 5).predict(np.ones((2, 2)))
     assert np.isfinite(mean).all() and np.isfinite(deviation).all()
+
+
+def test_points_believed_are_as_if_measured() -> None:
+    draw = np.random.default_rng(3)
+    at = Hyperparameters(log_weights=np.full(4, -0.5), log_noise=math.log(0.01))
+    features, more, asked = draw.normal(size=(20, 4)), draw.normal(size=(5, 4)), draw.normal(size=(9, 4))
+    few = GaussianProcess(features, draw.normal(size=20), at)
+    believing = few.believing(more)
+    anew = copy.copy(believing)
+    anew._solve()
+    for one, other in zip(believing.predict(asked), anew.predict(asked), strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-5)
+    assert (believing.predict(asked)[1] <= few.predict(asked)[1] + 1e-6).all()
+    assert believing.log_likelihood == pytest.approx(anew.log_likelihood)
+
+
+def test_a_study_is_read_as_it_goes_on() -> None:
+    space = small_space()
+    sampler = SpaceSampler(space, 0)
+    study = optuna.create_study(sampler=sampler)
+    first, second = (study.ask({}) for _ in range(2))
+    first.set_user_attr(ROW, 5)
+    second.set_user_attr(ROW, 7)
+    assert sampler._known(study) == Observations(pending=frozenset({5, 7}))
+    assert sampler._known(study, leaving_out=second.number).pending == {5}
+    study.tell(second, 2.0)
+    assert sampler._known(study) == Observations(log_times={7: math.log(2.0)}, pending=frozenset({5}))
+    study.tell(first, state=optuna.trial.TrialState.FAIL)
+    assert sampler._known(study) == Observations(log_times={7: math.log(2.0)}, failed=frozenset({5}))
+    assert sampler._known(optuna.create_study(sampler=sampler)) == Observations(), "another study"
+
+
+def test_rows_of_configurations_are_those_of_the_space() -> None:
+    space = small_space()
+    sampler = SpaceSampler(space, 0)
+    assert [sampler.row_of(space[row]) for row in (0, 17, len(space) - 1)] == [0, 17, len(space) - 1]
+    assert sampler.row_of(FAMILY.baseline) is None
 
 
 def test_expected_improvement_prefers_the_better_and_the_less_known() -> None:

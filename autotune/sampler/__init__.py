@@ -8,7 +8,7 @@ chosen is in explorer.py.
 """
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from optuna.distributions import BaseDistribution, CategoricalDistribution, IntDistribution
@@ -31,7 +31,6 @@ __all__ = [
     "SpaceExhaustedError",
     "SpaceSampler",
     "distributions",
-    "observations",
     "to_params",
 ]
 
@@ -76,6 +75,11 @@ class SpaceSampler(BaseSampler):
     def __init__(self, space: SearchSpace, seed: int = 0, *, prior: Prior | None = None) -> None:
         self._space = space
         self._explorer = Explorer(space, seed, prior)
+        self._study: Study | None = None
+        self._read = 0
+        self._open: list[int] = []
+        """Numbers of trials that had not ended when they were read last."""
+        self._ledger = _Ledger()
 
     def row_of(self, configuration: Configuration) -> int | None:
         """The number of a configuration in the space, or None; faster than the space itself is."""
@@ -89,8 +93,7 @@ class SpaceSampler(BaseSampler):
     ) -> dict[str, Any]:
         if not search_space:
             return {}
-        others = [t for t in study.get_trials(deepcopy=False) if t.number != trial.number]
-        [row] = self._explorer.propose(observations(self._explorer, self._space, others))
+        [row] = self._explorer.propose(self._known(study, leaving_out=trial.number))
         return to_params(self._space, self._space[row])
 
     def sample_independent(
@@ -100,33 +103,50 @@ class SpaceSampler(BaseSampler):
 
     def expected_gain(self, study: Study) -> float:
         """The share of the best time that the next trial is expected to save; 1 before there is a model."""
-        return self._explorer.expected_gain(observations(self._explorer, self._space, study.get_trials(deepcopy=False)))
+        return self._explorer.expected_gain(self._known(study))
+
+    def _known(self, study: Study, leaving_out: int = -1) -> Observations:
+        """What the study's trials say; those that had ended the last time are not read again."""
+        if self._study is not study:
+            self._study, self._read, self._open, self._ledger = study, 0, [], _Ledger()
+        trials = study.get_trials(deepcopy=False)
+        numbers = [*self._open, *range(self._read, len(trials))]
+        self._read = len(trials)
+        self._open = [number for number in numbers if not trials[number].state.is_finished()]
+        for number in numbers:
+            if trials[number].state.is_finished():
+                self._ledger.add(trials[number], _row(self._explorer, self._space, trials[number]))
+        waiting = (_row(self._explorer, self._space, trials[n]) for n in self._open if n != leaving_out)
+        return self._ledger.observations(frozenset(row for row in waiting if row is not None))
 
 
-def observations(explorer: Explorer, space: SearchSpace, trials: Iterable[FrozenTrial]) -> Observations:
-    """What Optuna's trials say of the rows of a space; those without a row in it are left out."""
-    log_times: dict[int, float] = {}
-    at_least: dict[int, float] = {}
-    failed: set[int] = set()
-    pending: set[int] = set()
-    for trial in trials:
-        row = _row(explorer, space, trial)
+class _Ledger:
+    """What finished trials say of the rows of a space."""
+
+    def __init__(self) -> None:
+        self._log_times: dict[int, float] = {}
+        self._at_least: dict[int, float] = {}
+        self._failed: set[int] = set()
+
+    def add(self, trial: FrozenTrial, row: int | None) -> None:
+        """Trials without a row in the space are left out."""
         if row is None:
-            continue
-        if not trial.state.is_finished():
-            pending.add(row)
-        elif trial.state is TrialState.COMPLETE and trial.value is not None and trial.value > 0:
-            log_times[row] = min(math.log(trial.value), log_times.get(row, math.inf))
+            return
+        if trial.state is TrialState.COMPLETE and trial.value is not None and trial.value > 0:
+            self._log_times[row] = min(math.log(trial.value), self._log_times.get(row, math.inf))
         elif AT_LEAST in trial.user_attrs:
-            at_least[row] = math.log(trial.user_attrs[AT_LEAST])
+            self._at_least[row] = math.log(trial.user_attrs[AT_LEAST])
         else:
-            failed.add(row)
-    return Observations(
-        log_times=log_times,
-        failed=frozenset(failed - log_times.keys()),
-        at_least={row: bound for row, bound in at_least.items() if row not in log_times},
-        pending=frozenset(pending),
-    )
+            self._failed.add(row)
+
+    def observations(self, pending: frozenset[int]) -> Observations:
+        log_times = self._log_times
+        return Observations(
+            log_times=log_times,
+            failed=frozenset(self._failed - log_times.keys()),
+            at_least={row: bound for row, bound in self._at_least.items() if row not in log_times},
+            pending=pending,
+        )
 
 
 def _row(explorer: Explorer, space: SearchSpace, trial: FrozenTrial) -> int | None:

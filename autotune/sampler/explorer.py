@@ -95,6 +95,8 @@ class Explorer:
     EXCURSION = 3
     """Of the first trials with sources, each so many-th ignores them."""
     STEPS, FIRST_STEPS = 8, 32
+    LEARNT, RELEARNT = 100, 4
+    """After so many observations little is learnt of the hyperparameters by one more; only every so-many-th is."""
 
     def __init__(self, space: SearchSpace, seed: int = 0, prior: Prior | None = None) -> None:
         self._size = len(space)
@@ -308,6 +310,8 @@ class Explorer:
     def _fit(self, key: int, rows: Rows, values: Array) -> GaussianProcess:
         started = self._starts.get(key)
         steps = self.FIRST_STEPS if started is None else _affordable(self.STEPS, len(rows))
+        if started is not None and len(rows) > self.LEARNT and len(rows) % self.RELEARNT:
+            steps = 0
         points = self._features.of(rows).astype(np.float64)
         process = fit(points, values, self._hyper_prior, started or self._hyper_prior.mean, steps)
         self._starts[key] = process.at

@@ -66,10 +66,7 @@ class GaussianProcess:
         kernel[np.diag_indices(len(kernel))] += math.exp(self.at.log_noise) + self.JITTER
         factor = np.linalg.cholesky(kernel)
         self._inverse = np.linalg.inv(factor)
-        self._half = self._inverse @ ((self._values - self._mean) / self._scale)
-        self._solution = self._inverse.T @ self._half
-        self._log_determinant = 2.0 * float(np.log(np.diag(factor)).sum())
-        self._used: NDArray[np.intp] | None = None
+        self._conclude(2.0 * float(np.log(np.diag(factor)).sum()))
 
     @property
     def log_likelihood(self) -> float:
@@ -93,8 +90,30 @@ class GaussianProcess:
         other.at, other._mean, other._scale = self.at, self._mean, self._scale
         other._features = np.concatenate([self._features, features])
         other._values = np.append(self._values, values if at_least is None else np.maximum(values, at_least))
-        other._solve()
+        other._extend(self, features)
         return other
+
+    def _extend(self, before: Self, features: Matrix) -> None:
+        """As `_solve`, from the solution without the last points: the time grows with the square of the others."""
+        more = features * np.exp(self.at.log_weights)
+        self._weighted = np.concatenate([before._weighted, more])
+        cross, own = _matern(more, before._weighted), _matern(more, more)
+        own[np.diag_indices(len(own))] += math.exp(self.at.log_noise) + self.JITTER
+        side = cross @ before._inverse.T
+        corner = np.linalg.cholesky(own - side @ side.T)
+        corner_inverse = np.linalg.inv(corner)
+        size = len(before._inverse)
+        self._inverse = np.zeros((size + len(more), size + len(more)))
+        self._inverse[:size, :size] = before._inverse
+        self._inverse[size:, :size] = -corner_inverse @ (side @ before._inverse)
+        self._inverse[size:, size:] = corner_inverse
+        self._conclude(before._log_determinant + 2.0 * float(np.log(np.diag(corner)).sum()))
+
+    def _conclude(self, log_determinant: float) -> None:
+        self._half = self._inverse @ ((self._values - self._mean) / self._scale)
+        self._solution = self._inverse.T @ self._half
+        self._log_determinant = log_determinant
+        self._used: NDArray[np.intp] | None = None
 
     def predict(self, features: Matrix) -> tuple[Array, Array]:
         """Mean and standard deviation at each line of features."""
@@ -151,3 +170,8 @@ def _distances(a: Matrix, b: Matrix) -> tuple[Matrix, Matrix]:
     squares = (a * a).sum(axis=1)[:, None] + (b * b).sum(axis=1)[None, :] - 2.0 * (a @ b.T)
     root = np.sqrt(5.0 * np.maximum(squares, 0.0))
     return root, np.exp(-root)
+
+
+def _matern(a: Matrix, b: Matrix) -> Array:
+    root, decay = _distances(a, b)
+    return np.asarray((1.0 + root + root**2 / 3.0) * decay, dtype=np.float64)

@@ -5,6 +5,7 @@ building would disturb measuring, so the two take turns: some are built side by 
 """
 
 import dataclasses
+import hashlib
 import math
 import os
 import statistics
@@ -67,7 +68,7 @@ class Prepared:
     """None where nothing was built in advance."""
     source: str = ""
     """What was built."""
-    program: object = None
+    program: bytes = b""
     """Equal for configurations that cannot differ in anything: the same source, launches and buffers."""
 
     @property
@@ -85,7 +86,10 @@ class Ahead:
         knowledge: Knowledge,
         bench: Bench,
         builds: Builds | None,
+        is_over: Callable[[], bool] = lambda: False,
     ) -> None:
+        """`is_over` is asked before each build of a turn but the first."""
+        self._is_over = is_over
         self._bench = bench
         self._proposals = proposals
         self._problem = knowledge.problem
@@ -173,6 +177,8 @@ class Ahead:
         waiting: deque[Configuration] = deque()
         begun = 0
         while True:
+            if begun and self._is_over():
+                wanted = begun
             while begun < wanted and len(self._building) < self._builds.size:
                 configuration = waiting.popleft() if waiting else self._proposals.next()
                 if configuration is None:
@@ -222,6 +228,6 @@ class Ahead:
         return dataclasses.replace(job, limit_s=self._bench.build_limit_s)
 
 
-def _program(source_hash: str, plan: Plan) -> object:
-    """Equal where nothing that is run differs."""
-    return source_hash, plan.launches, plan.buffers
+def _program(source_hash: str, plan: Plan) -> bytes:
+    """Equal where nothing that is run differs; short, since it is kept for every trial."""
+    return hashlib.sha256(repr((source_hash, plan.launches, plan.buffers)).encode()).digest()

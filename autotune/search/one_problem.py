@@ -64,7 +64,7 @@ class ProblemSearch:
         """Kept from one slice to the next."""
         self._is_begun = self._is_exhausted = False
         self._gain = GainLeft()
-        self._programs: dict[object, Trial] = {}
+        self._programs: dict[bytes, Trial] = {}
         """Trials of this run by what was run."""
         self._knowledge = Knowledge(device, profile, request.problem, store)
         self._bench = Bench(self._knowledge, profile, store, worker)
@@ -210,7 +210,9 @@ class ProblemSearch:
         if self._may_run_first(self._knowledge.default):
             self._measure(self._knowledge.default)
         proposals = Proposals(self._knowledge, self._whole_space(), self._store, self._seed, self._choice)
-        self._working = proposals, Ahead(proposals, self._knowledge, self._bench, self._builds)
+        self._working = proposals, Ahead(
+            proposals, self._knowledge, self._bench, self._builds, lambda: self.is_over
+        )
         return self._working
 
     def _estimate(self, proposals: Proposals) -> None:
