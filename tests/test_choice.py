@@ -173,7 +173,7 @@ def test_a_sampler_that_fails_is_told_before_or_while_searching(
     monkeypatch.syspath_prepend(tmp_path)
     with pytest.raises(UsageError, match="does not propose: RuntimeError: had enough"):
         SamplerChoice.parse("samplers_that_break:Refuses")
-    choice = SamplerChoice.parse("samplers_that_break:Refuses", '{"after": 60}')
+    choice = SamplerChoice.parse("samplers_that_break:Refuses", '{"after": 100}')
     worker = FakeWorker(time_of)
     with pytest.raises(UsageError, match="failed: RuntimeError: had enough"):
         run(store, worker, choice, 50)
