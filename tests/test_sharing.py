@@ -115,7 +115,10 @@ def test_time_goes_where_most_calls_are(store: Store, clock: Clock) -> None:
     assert many.seconds > few.seconds > 0
 
 
-def test_time_goes_where_a_trial_takes_least_of_it(store: Store, clock: Clock) -> None:
+def test_time_goes_where_a_trial_takes_least_of_it(
+    store: Store, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("autotune.search.one_problem.FEWEST_TRIALS", 1000)  # no model says that one has more to gain
     slow, _ = requests_of(1, 1)
     worker = worker_of(clock, lambda job: 2.0 if job.problem == slow.problem else 0.4)
     first, second = share(store, worker, 80, calls=(1, 1))
