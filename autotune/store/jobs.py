@@ -1,160 +1,38 @@
-"""The service's jobs: tables, values, and the few transactions that move them on.
+"""The service's jobs: the few transactions that move them on; `job_rows.py` has tables and values.
 
 A job names a device and what to tune or to verify there; each of its problems is a row that a device takes, works on
 and ends. What was running when the service went is queued again: the ledger of trials has what was measured by then,
 and the row how much of the budget is spent. One service works on a database at a time.
 """
 
-import enum
 import json
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass
-from datetime import UTC, datetime
 from typing import Any, Protocol, TypeVar
 
-from sqlalchemy import BigInteger, CheckConstraint, ForeignKey, String, Text, func, select, update
-from sqlalchemy.orm import Mapped, Session, mapped_column
+from sqlalchemy import func, select, update
+from sqlalchemy.orm import Session
 
 from autotune.family import Problem
-from autotune.store.models import Base, DeviceRow, ProblemRow, TrialRow, plain_text, to_problem
-from autotune.trial import Request
+from autotune.store.job_rows import (
+    OPEN,
+    OPEN_WORDS,
+    JobKind,
+    JobProblem,
+    JobProblemRow,
+    JobRow,
+    JobState,
+    NewJob,
+    TuningJob,
+    job_problem_row,
+    now,
+    to_job,
+    to_job_problem,
+)
+from autotune.store.models import DeviceRow, ProblemRow, TrialRow, plain_text
+
+__all__ = ["OPEN", "JobKind", "JobLedger", "JobProblem", "JobState", "NewJob", "TuningJob"]
 
 _Result = TypeVar("_Result")
-
-
-class JobState(enum.Enum):
-    """Of a job, and of each of its problems."""
-
-    QUEUED = "queued"
-    RUNNING = "running"
-    DONE = "done"
-    FAILED = "failed"
-    """Of a job: every problem has ended, and one failed at least."""
-    CANCELLED = "cancelled"
-
-
-OPEN = frozenset({JobState.QUEUED, JobState.RUNNING})
-_OPEN_WORDS = sorted(state.value for state in OPEN)
-
-
-class JobKind(enum.Enum):
-    """What is done with each problem."""
-
-    TUNE = "tune"
-    VERIFY = "verify"
-    """A winner measured elsewhere is measured here, against the default and what is known."""
-
-
-_STATES = "state IN ('queued', 'running', 'done', 'failed', 'cancelled')"
-
-
-class JobRow(Base):
-    """One job."""
-
-    __tablename__ = "jobs"
-    __table_args__ = (
-        CheckConstraint("kind IN ('tune', 'verify')", name="kind"),
-        CheckConstraint(_STATES, name="state"),
-    )
-
-    id: Mapped[int] = mapped_column(primary_key=True)
-    kind: Mapped[str] = mapped_column(String(16))
-    device: Mapped[str] = mapped_column(Text)
-    """Slug; the device may be one that was never seen here."""
-    trials: Mapped[int | None] = mapped_column(BigInteger)
-    seconds: Mapped[float | None]
-    algorithms: Mapped[str] = mapped_column(Text)
-    """JSON list of names."""
-    seed: Mapped[int] = mapped_column(BigInteger)
-    state: Mapped[str] = mapped_column(String(16), index=True)
-    message: Mapped[str] = mapped_column(Text)
-    created_at: Mapped[str] = mapped_column(Text)
-    ended_at: Mapped[str] = mapped_column(Text)
-
-
-class JobProblemRow(Base):
-    """One problem of a job."""
-
-    __tablename__ = "job_problems"
-    __table_args__ = (CheckConstraint(_STATES, name="state"),)
-
-    id: Mapped[int] = mapped_column(primary_key=True)
-    job_id: Mapped[int] = mapped_column(ForeignKey("jobs.id"), index=True)
-    number: Mapped[int]
-    problem_id: Mapped[int] = mapped_column(ForeignKey("problems.id"))
-    calls: Mapped[int] = mapped_column(BigInteger)
-    label: Mapped[str] = mapped_column(Text)
-    candidate: Mapped[str] = mapped_column(Text)
-    """To verify: an entry of a table, as JSON."""
-    state: Mapped[str] = mapped_column(String(16), index=True)
-    worker: Mapped[str] = mapped_column(Text)
-    attempts: Mapped[int]
-    trials_before: Mapped[int | None] = mapped_column(BigInteger)
-    share_s: Mapped[float]
-    spent_s: Mapped[float]
-    outcome: Mapped[str] = mapped_column(Text)
-    message: Mapped[str] = mapped_column(Text)
-
-
-@dataclass(frozen=True, kw_only=True)
-class NewJob:
-    """What is asked for."""
-
-    kind: JobKind
-    device: str
-    requests: tuple[Request, ...]
-    candidates: tuple[str, ...] = ()
-    """One for each request of a job that verifies."""
-    trials: int | None = None
-    """New ones for each problem."""
-    seconds: float | None = None
-    """Of device time, for all problems together."""
-    algorithms: tuple[str, ...] = ()
-    seed: int = 0
-
-
-@dataclass(frozen=True, kw_only=True)
-class JobProblem:
-    """One problem of a job, and how far it is."""
-
-    id: int
-    number: int
-    request: Request
-    candidate: str
-    state: JobState
-    worker: str
-    """Name of the one that works on it, or did."""
-    attempts: int
-    """How often a device took it."""
-    trials_before: int
-    """In the ledger when it was first begun."""
-    share_s: float
-    """Of the job's seconds, once begun; infinite without a limit."""
-    spent_s: float
-    outcome: str
-    """JSON, once it has ended."""
-    message: str
-
-
-@dataclass(frozen=True, kw_only=True)
-class TuningJob:
-    """One job, and how far it is."""
-
-    id: int
-    kind: JobKind
-    device: str
-    trials: int | None
-    seconds: float | None
-    algorithms: tuple[str, ...]
-    seed: int
-    state: JobState
-    message: str
-    created_at: str
-    ended_at: str
-    counts: dict[str, int]
-    """Problems by state."""
-    problems: tuple[JobProblem, ...] = ()
-    """Only where one job is asked for."""
 
 
 class _Transact(Protocol):
@@ -183,7 +61,7 @@ class JobLedger:
                 seed=new.seed,
                 state=JobState.QUEUED.value,
                 message="",
-                created_at=_now(),
+                created_at=now(),
                 ended_at="",
             )
             session.add(row)
@@ -191,7 +69,7 @@ class JobLedger:
             candidates = new.candidates or ("",) * len(new.requests)
             for number, (request, candidate) in enumerate(zip(new.requests, candidates, strict=True)):
                 problem_id = self._problem_id(session, request.problem)
-                session.add(_problem_row(row.id, number, problem_id, request, candidate))
+                session.add(job_problem_row(row.id, number, problem_id, request, candidate))
             return row.id
 
         return self._write(work)
@@ -209,8 +87,8 @@ class JobLedger:
                 .where(JobProblemRow.job_id == job_id)
                 .order_by(JobProblemRow.number)
             )
-            problems = tuple(_to_problem(*found) for found in session.execute(query))
-            return _to_job(row, _counts(session, [job_id])[job_id], problems)
+            problems = tuple(to_job_problem(*found) for found in session.execute(query))
+            return to_job(row, _counts(session, [job_id])[job_id], problems)
 
         return self._read(work)
 
@@ -225,7 +103,7 @@ class JobLedger:
                 query = query.where(JobRow.state.in_(sorted(state.value for state in states)))
             rows = list(session.scalars(query))
             counts = _counts(session, [row.id for row in rows])
-            return [_to_job(row, counts[row.id], ()) for row in rows]
+            return [to_job(row, counts[row.id], ()) for row in rows]
 
         return self._read(work)
 
@@ -234,7 +112,7 @@ class JobLedger:
 
         def work(session: Session) -> tuple[int, int]:
             jobs, problems = (
-                session.scalar(select(func.count()).select_from(table).where(table.state.in_(_OPEN_WORDS))) or 0
+                session.scalar(select(func.count()).select_from(table).where(table.state.in_(OPEN_WORDS))) or 0
                 for table in (JobRow, JobProblemRow)
             )
             return jobs, problems
@@ -274,7 +152,7 @@ class JobLedger:
             row.worker = plain_text(worker)
             row.attempts += 1
             session.flush()
-            return _to_job(job, _counts(session, [job.id])[job.id], ()), _to_problem(row, problem)
+            return to_job(job, _counts(session, [job.id])[job.id], ()), to_job_problem(row, problem)
 
         return self._write(work)
 
@@ -319,9 +197,9 @@ class JobLedger:
 
         def work(session: Session) -> bool:
             row = session.get_one(JobRow, job_id)
-            if row.state not in _OPEN_WORDS:
+            if row.state not in OPEN_WORDS:
                 return False
-            row.state, row.ended_at = JobState.CANCELLED.value, _now()
+            row.state, row.ended_at = JobState.CANCELLED.value, now()
             queued = (JobProblemRow.job_id == job_id, JobProblemRow.state == JobState.QUEUED.value)
             session.execute(update(JobProblemRow).where(*queued).values(state=JobState.CANCELLED.value))
             return True
@@ -353,32 +231,13 @@ class JobLedger:
         )
 
 
-def _problem_row(job_id: int, number: int, problem_id: int, request: Request, candidate: str) -> JobProblemRow:
-    return JobProblemRow(
-        job_id=job_id,
-        number=number,
-        problem_id=problem_id,
-        calls=request.calls,
-        label=plain_text(request.label),
-        candidate=candidate,
-        state=JobState.QUEUED.value,
-        worker="",
-        attempts=0,
-        trials_before=None,
-        share_s=0.0,
-        spent_s=0.0,
-        outcome="",
-        message="",
-    )
-
-
 def _share(session: Session, job: JobRow) -> float:
     """An even part, for a problem that begins, of the seconds that others have not used and will not use."""
     if job.seconds is None:
         return 0.0
     rows = session.scalars(select(JobProblemRow).where(JobProblemRow.job_id == job.id)).all()
     begun = [row for row in rows if row.trials_before is not None and row.share_s]
-    ended = [row for row in begun if row.state not in _OPEN_WORDS]
+    ended = [row for row in begun if row.state not in OPEN_WORDS]
     used = sum(row.spent_s for row in ended) + sum(row.share_s for row in begun if row not in ended)
     return max(1.0, (job.seconds - used) / max(1, len(rows) - len(begun)))
 
@@ -387,10 +246,10 @@ def _settle(session: Session, job_id: int) -> None:
     """End a job whose problems have all ended."""
     counts = _counts(session, [job_id])[job_id]
     job = session.get_one(JobRow, job_id)
-    if job.state not in _OPEN_WORDS or any(counts.get(word) for word in _OPEN_WORDS):
+    if job.state not in OPEN_WORDS or any(counts.get(word) for word in OPEN_WORDS):
         return
     job.state = (JobState.FAILED if counts.get(JobState.FAILED.value) else JobState.DONE).value
-    job.ended_at = _now()
+    job.ended_at = now()
 
 
 def _search_trials(session: Session, device: str, problem_id: int) -> int:
@@ -413,43 +272,3 @@ def _counts(session: Session, job_ids: Sequence[int]) -> dict[int, dict[str, int
     for job_id, state, count in session.execute(query):
         found[job_id][state] = count
     return found
-
-
-def _to_job(row: JobRow, counts: dict[str, int], problems: tuple[JobProblem, ...]) -> TuningJob:
-    return TuningJob(
-        id=row.id,
-        kind=JobKind(row.kind),
-        device=row.device,
-        trials=row.trials,
-        seconds=row.seconds,
-        algorithms=tuple(json.loads(row.algorithms)),
-        seed=row.seed,
-        state=JobState(row.state),
-        message=row.message,
-        created_at=row.created_at,
-        ended_at=row.ended_at,
-        counts=counts,
-        problems=problems,
-    )
-
-
-def _to_problem(row: JobProblemRow, problem: ProblemRow) -> JobProblem:
-    request = Request(problem=to_problem(problem.family, problem.spec), calls=row.calls, label=row.label)
-    return JobProblem(
-        id=row.id,
-        number=row.number,
-        request=request,
-        candidate=row.candidate,
-        state=JobState(row.state),
-        worker=row.worker,
-        attempts=row.attempts,
-        trials_before=row.trials_before or 0,
-        share_s=row.share_s or float("inf"),
-        spent_s=row.spent_s,
-        outcome=row.outcome,
-        message=row.message,
-    )
-
-
-def _now() -> str:
-    return datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
