@@ -17,7 +17,7 @@ from autotune.service.events import Feed
 from autotune.service.fleet import RemoteWorker, Station, Stopping
 from autotune.store import Store
 from autotune.store.jobs import JobKind, JobProblem, JobState, TuningJob
-from autotune.trial import Request, Trial, Winner
+from autotune.trial import Request, Trial, TrialState, Winner
 
 _LOG = logging.getLogger(__name__)
 
@@ -170,8 +170,12 @@ class Search:
 
     def trial_finished(self, request: Request, trial: Trial, new_trials: int, best_ns: float) -> None:  # noqa: ARG002
         best = best_ns if best_ns < float("inf") else None
-        self.progress |= {"new_trials": new_trials, "best_ns": best}
-        self._tell("trial_finished", trial=plain_trial(trial), new_trials=new_trials, best_ns=best)
+        failures = dict(self.progress.get("failures", {}))  # not the one that is being read
+        if trial.state is not TrialState.COMPLETE:
+            failures[trial.state.value] = failures.get(trial.state.value, 0) + 1
+        facts = {"new_trials": new_trials, "best_ns": best, "failures": failures}
+        self.progress |= facts
+        self._tell("trial_finished", trial=plain_trial(trial), **facts)
         if time.monotonic() - self._noted >= NOTE_SPENT_S:
             self._noted = time.monotonic()
             self._store.jobs.spend(self.errand.problem.id, self._spent_s)
