@@ -68,6 +68,7 @@ def make_app(service: Service, access: Access) -> Guard:
         redoc_url=None,
         responses=REFUSALS,
     )
+    app.state.service = service
     app.add_exception_handler(AutotuneError, _refuse_own)
     app.add_exception_handler(RequestValidationError, _refuse_form)
     app.add_exception_handler(HTTPException, _refuse_http)

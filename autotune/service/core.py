@@ -95,14 +95,14 @@ class Service:
             await asyncio.to_thread(self.store.vindicate, device, job.problem, job.configuration)
 
     async def _keep_dispatching(self) -> None:
-        while True:
+        while not self.is_stopping:  # a cancellation that meets the end of a wait is lost
             await self._guarded(self._dispatch)
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._wake.wait(), LOOK_S)
             self._wake.clear()
 
     async def _keep_refreshing(self) -> None:
-        while True:
+        while not self.is_stopping:
             await asyncio.sleep(LOOK_S)
             await self._guarded(self._refresh_lookups)
 

@@ -5,6 +5,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
+from typing import Any
 
 import uvicorn
 
@@ -30,25 +31,7 @@ class Place:
 
 def serve(place: Place, store: Store, tell: Callable[[str], None]) -> None:
     """Until SIGTERM or Ctrl-C. Raises UsageError where tokens are needed and missing, ServiceError."""
-    access = read_access(place)
-    service = Service(store)
-    server = _Server(
-        uvicorn.Config(
-            make_app(service, access),
-            host=place.host,
-            port=place.port,
-            access_log=False,
-            log_config=None,
-            server_header=False,
-            lifespan="on",
-            ws="none",
-            timeout_graceful_shutdown=END_S,
-            limit_concurrency=MAX_CONNECTIONS,
-        ),
-        service,
-        tell,
-    )
-    logging.getLogger("uvicorn").setLevel(logging.WARNING)
+    server = Server(place, store, tell)
     try:
         server.run()
     except SystemExit as error:
@@ -70,21 +53,40 @@ def read_access(place: Place) -> Access:
     return Access(writing=writing, reading=reading)
 
 
-class _Server(uvicorn.Server):
-    def __init__(self, config: uvicorn.Config, service: Service, tell: Callable[[str], None]) -> None:
-        super().__init__(config)
-        self._service = service
-        self._tell = tell
+class Server(uvicorn.Server):
+    """The service at a place; `url` once it has started."""
 
-    async def startup(self, sockets: "list[object] | None" = None) -> None:  # type: ignore[override]
-        await super().startup(sockets)  # type: ignore[arg-type]
-        for server in getattr(self, "servers", []):
-            for socket in server.sockets[:1]:
-                host, port = socket.getsockname()[:2]
-                shown = f"[{host}]" if ":" in host else host
-                self._tell(f"serving at http://{shown}:{port}, database {self._service.store.location}")
+    def __init__(self, place: Place, store: Store, tell: Callable[[str], None]) -> None:
+        """Raises UsageError where tokens are needed and missing."""
+        self.service = Service(store)
+        self.url = ""
+        self._tell = tell
+        super().__init__(
+            uvicorn.Config(
+                make_app(self.service, read_access(place)),
+                host=place.host,
+                port=place.port,
+                access_log=False,
+                log_config=None,
+                server_header=False,
+                lifespan="on",
+                ws="none",
+                timeout_graceful_shutdown=END_S,
+                limit_concurrency=MAX_CONNECTIONS,
+            )
+        )
+        logging.getLogger("uvicorn").setLevel(logging.WARNING)
+
+    async def startup(self, sockets: list[Any] | None = None) -> None:
+        """Tells where, as the port may have been left to the system."""
+        await super().startup(sockets)
+        if not self.started:
+            return
+        host, port = self.servers[0].sockets[0].getsockname()[:2]
+        self.url = f"http://{f'[{host}]' if ':' in host else host}:{port}"
+        self._tell(f"serving at {self.url}, database {self.service.store.location}")
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
-        # Workers and readers wait on open connections, which uvicorn would wait for.
-        self._service.stop_from_signal()
+        """Workers and readers wait on open connections, which uvicorn would wait for: they are let go first."""
+        self.service.stop_from_signal()
         super().handle_exit(sig, frame)

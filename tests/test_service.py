@@ -1,0 +1,430 @@
+"""The service with invented devices: real HTTP, real database, the real worker's side, times by a formula."""
+
+import json
+import secrets
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("fastapi")
+
+from autotune.cli import main
+from autotune.errors import RefusedError, TableError
+from autotune.export.contents import read_contents
+from autotune.export.json_table import write_json
+from autotune.family import Configuration
+from autotune.kernels.gemm import FAMILY, GemmProblem
+from autotune.lookup.document import Node
+from autotune.remote import Client
+from autotune.remote.connection import Connection
+from autotune.remote.wire import code_version, plain_device, plain_job, plain_trial, read_job, read_trial
+from autotune.remote.working import Offer, Service
+from autotune.search import Budget, tune
+from autotune.service import fleet
+from autotune.service.serving import Place, Server
+from autotune.store import Store, new_owner
+from autotune.testing import INVENTED_PROCESSOR, FakeWorker, Silence
+from autotune.trial import Job, Request, Trial, TrialState
+
+DEVICE = INVENTED_PROCESSOR
+SHAPE = "96,96,96"
+PROBLEM = GemmProblem(m=96, n=96, k=96)
+
+
+def invented_time(job: Job) -> float:
+    """The wider the micro-tile the faster."""
+    values = dict(job.configuration.values)
+    area = int(values.get("micro_tile_m", 1)) * int(values.get("micro_tile_n", 1))
+    return 1e6 / area + 100.0 * (job.configuration.algorithm == "naive")
+
+
+@contextmanager
+def serving(database: Path) -> Iterator[Server]:
+    """A service on a free port; ended in order."""
+    with Store.open(database) as store:
+        server = Server(Place(port=0), store, lambda _: None)
+        thread = threading.Thread(target=server.run, daemon=True)
+        thread.start()
+        _await(lambda: bool(server.url))
+        try:
+            yield server
+        finally:
+            server.handle_exit(15, None)
+            thread.join(20)
+            assert not thread.is_alive()
+
+
+@contextmanager
+def offering(url: str, name: str = "w1", work: Callable[[Job], float | TrialState] = invented_time) -> Iterator[Any]:
+    """A worker with the invented device; the fake that measures."""
+    worker = FakeWorker(work)
+    offer = Offer(Service(url=url, token="", name=name), DEVICE, worker, lambda _: None)
+    thread = threading.Thread(target=offer.serve, daemon=True)
+    thread.start()
+    with Client(url) as client:
+        _await(lambda: any(s["worker"] == name for d in client.devices() for s in d["stations"]))
+    try:
+        yield worker
+    finally:
+        offer.close()
+        thread.join(20)
+        assert not thread.is_alive()
+
+
+def _await(condition: Callable[[], bool], seconds: float = 20.0) -> None:
+    end = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < end, "it did not happen"
+        time.sleep(0.02)
+
+
+def ended(client: Client, job_id: int) -> dict[str, Any]:
+    """The job, once it has ended."""
+    for _ in client.follow(job_id):
+        pass
+    return client.job(job_id)
+
+
+class HandMade:
+    """A worker spoken by hand, so that it can misbehave."""
+
+    def __init__(self, url: str, name: str = "w1", session: str = "") -> None:
+        self._connection = Connection(url)
+        self.session = session or secrets.token_hex(16)
+        form = {
+            "name": name, "session": self.session, "code": code_version(), "selector": "0:0",
+            "device": plain_device(DEVICE),
+        }  # fmt: skip
+        self.id = self._connection.call("POST", "/api/workers", form)["id"]
+
+    def turn(self, running: str = "", results: tuple[dict[str, Any], ...] = (), wait_s: float = 5.0) -> Any:
+        form = {"running": running, "results": list(results), "wait_s": wait_s}
+        return self._connection.call("POST", f"/api/workers/{self.id}/turn", form)["trial"]
+
+    def result(self, trial: dict[str, Any], time_ns: float | None = None) -> dict[str, Any]:
+        job = read_job(Node(trial["job"], "job"), "0:0", ())
+        measured = FakeWorker(lambda job: time_ns or invented_time(job)).run(job)
+        return {"id": trial["id"], "job": trial["job"], "trial": plain_trial(measured)}
+
+
+@pytest.fixture
+def database(tmp_path: Path) -> Path:
+    return tmp_path / "db.sqlite"
+
+
+@pytest.fixture
+def server(database: Path) -> Iterator[Server]:
+    with serving(database) as started:
+        yield started
+
+
+@pytest.fixture
+def client(server: Server) -> Iterator[Client]:
+    with Client(server.url) as opened:
+        yield opened
+
+
+def _winners(store: Store) -> list[tuple[str, str, float]]:
+    return [(w.problem.label, str(w.configuration), w.time_ns) for w in store.best() if w.is_final]
+
+
+def test_a_job_stores_what_a_local_run_stores(server: Server, client: Client, database: Path, tmp_path: Path) -> None:
+    with offering(server.url) as worker:
+        job = client.submit(DEVICE.slug, shapes=[SHAPE], trials=15, algorithms=["microtile", "naive"])
+        assert job["state"] == "queued"
+        assert ended(client, job["id"])["state"] == "done"
+    with Store.open(tmp_path / "local.sqlite") as local, Store.open(database) as stored:
+        here = FakeWorker(invented_time)
+        names = ["microtile", "naive"]
+        tune(DEVICE, [Request(problem=PROBLEM)], local, Budget(trials=15), Silence(), algorithms=names, worker=here)
+        searched = [s.trial.configuration for s in stored.trials(DEVICE.slug, "gemm") if s.purpose == "search"]
+        assert searched == [s.trial.configuration for s in local.trials(DEVICE.slug, "gemm") if s.purpose == "search"]
+        assert _winners(stored) == _winners(local) != []
+        assert stored.in_flight() == [] == stored.quarantined()
+        assert len(worker.jobs) == sum(stored.trial_counts(DEVICE.slug).by_state.values())
+
+
+def test_events_tell_the_search_in_order_and_end(server: Server, client: Client) -> None:
+    with offering(server.url):
+        job = client.submit(DEVICE.slug, shapes=[SHAPE], trials=4, algorithms=["microtile"])
+        events = list(client.follow(job["id"]))
+    names = [event.name for event in events]
+    assert names[0] == "job"
+    assert events[-1].data["state"] == "done"
+    assert names.index("finals_started") < names.index("problem_finished")
+    told = [event.data for event in events if event.name == "trial_finished"]
+    assert [data["new_trials"] for data in told] == sorted(data["new_trials"] for data in told)
+    outcome = next(event.data["outcome"] for event in events if event.name == "problem_finished")
+    assert outcome["winner"]["problem"] == PROBLEM.to_dict()
+
+
+def test_equal_devices_share_a_job(server: Server, client: Client) -> None:
+    def slowly(job: Job) -> float:
+        time.sleep(0.005)
+        return invented_time(job)
+
+    with offering(server.url, "one", slowly) as one, offering(server.url, "two", slowly) as two:
+        shapes = [f"{size},{size},64" for size in (32, 48, 64, 80)]
+        job = client.submit("pocl-invented", shapes=shapes, trials=3, algorithms=["microtile"])
+        found = ended(client, job["id"])
+    assert {problem["worker"] for problem in found["problems"]} == {"one", "two"}
+    both = {j.problem for j in one.jobs} & {j.problem for j in two.jobs}
+    assert both == set()
+    assert found["counts"] == {"done": 4}
+
+
+def test_cancelling_stops_after_the_running_trial(server: Server, client: Client, database: Path) -> None:
+    def slowly(job: Job) -> float:
+        time.sleep(0.05)
+        return invented_time(job)
+
+    with offering(server.url, work=slowly) as worker:
+        job = client.submit(DEVICE.slug, shapes=[SHAPE, "64,64,64"], trials=1000)
+        _await(lambda: len(worker.jobs) >= 3)
+        client.cancel(job["id"])
+        found = ended(client, job["id"])
+        assert found["state"] == "cancelled"
+        assert found["counts"] == {"cancelled": 2}
+        measured = len(worker.jobs)
+        time.sleep(0.3)
+        assert len(worker.jobs) == measured
+    with Store.open(database) as store:
+        assert store.in_flight() == [] == store.quarantined()
+        assert sum(store.trial_counts(DEVICE.slug).by_state.values()) == measured
+
+
+def test_a_restarted_service_goes_on_where_it_was(database: Path) -> None:
+    def slowly(job: Job) -> float:
+        time.sleep(0.02)
+        return invented_time(job)
+
+    with ExitStack() as stack:
+        with serving(database) as first, Client(first.url) as client, offering(first.url, work=slowly) as worker:
+            job = client.submit(DEVICE.slug, shapes=[SHAPE, "64,64,64"], trials=12, algorithms=["microtile"])
+            _await(lambda: len(worker.jobs) >= 4)
+        before = len(worker.jobs)
+        with Store.open(database) as store:
+            assert store.in_flight() == [] == store.quarantined()
+            again = store.jobs.get(job["id"])
+            assert again is not None
+            assert [problem.state.value for problem in again.problems] == ["queued", "queued"]
+        second = stack.enter_context(serving(database))
+        client = stack.enter_context(Client(second.url))
+        worker = stack.enter_context(offering(second.url))
+        assert ended(client, job["id"])["state"] == "done"
+    with Store.open(database) as store:
+        trials = store.trials(DEVICE.slug, "gemm", PROBLEM)
+        search = [s.trial.configuration for s in trials if s.purpose == "search"]
+        assert len(search) == len(set(search)) <= 13  # and the baseline
+        stored = sum(store.trial_counts(DEVICE.slug).by_state.values())
+        assert before - 1 <= stored - len(worker.jobs) <= before  # the running one was broken off
+
+
+def test_what_is_lost_with_a_worker_is_quarantined_and_the_job_goes_on(
+    server: Server, client: Client, database: Path
+) -> None:
+    job = _submitted_to(server, client)
+    gone = HandMade(server.url)
+    lost = gone.turn()
+    assert gone.turn(running=lost["id"], wait_s=0) is None
+    again = HandMade(server.url)  # the same worker after a reboot: another process
+    with Store.open(database) as store:
+        _await(lambda: len(store.quarantined()) == 1)
+        assert store.quarantined()[0].reason == "lost"
+        assert store.quarantined()[0].configuration == Configuration.from_dict(lost["job"]["configuration"])
+        assert store.in_flight() == []
+    _serve_until_ended(again, client, job)
+    with Store.open(database) as store:
+        measured = {str(s.trial.configuration) for s in store.trials(DEVICE.slug, "gemm")}
+        assert str(Configuration.from_dict(lost["job"]["configuration"])) not in measured
+
+
+def test_a_result_that_comes_late_clears_what_was_lost(database: Path) -> None:
+    with serving(database) as first, Client(first.url) as client:
+        job = _submitted_to(first, client)
+        worker = HandMade(first.url)
+        given = worker.turn()
+    with Store.open(database) as store:  # as if the service had been killed: what it had in flight is lost
+        device = store.devices()[-1]
+        owner = new_owner()
+        configuration = Configuration.from_dict(given["job"]["configuration"])
+        store.begin_trial(device, PROBLEM, configuration, owner)
+        store.lose_trials(owner, "killed")
+        assert len(store.quarantined()) == 1
+        with serving(database) as second, Client(second.url) as client:
+            back = HandMade(second.url, session=worker.session)
+            assert back.turn(running=given["id"], wait_s=0) is None
+            time.sleep(0.1)
+            assert client.devices()[-1]["stations"][0]["state"] == "busy"  # nothing is given before it is through
+            back.turn(results=(back.result(given),), wait_s=0)
+            assert store.quarantined() == []
+            _serve_until_ended(back, client, job)
+            assert client.job(job["id"])["state"] == "done"
+
+
+def test_a_trial_is_given_until_it_has_arrived_and_its_result_counts_once(
+    server: Server, client: Client, database: Path
+) -> None:
+    job = _submitted_to(server, client)
+    worker = HandMade(server.url)
+    given = worker.turn()
+    assert worker.turn() == given  # the answer before was lost on its way
+    result = worker.result(given)
+    following = worker.turn(results=(result,))
+    assert following["id"] != given["id"]
+    assert worker.turn(results=(result,)) == following  # the answer before was lost on its way
+    with Store.open(database) as store:
+        assert sum(store.trial_counts(DEVICE.slug).by_state.values()) == 1
+    client.cancel(job["id"])
+    worker.turn(results=(worker.result(following),), wait_s=0)
+
+
+def test_a_silent_worker_is_lost(
+    server: Server, client: Client, database: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job = _submitted_to(server, client)
+    worker = HandMade(server.url)
+    worker.turn()
+    monkeypatch.setattr(fleet, "SILENT_S", 0.3)
+    with Store.open(database) as store:
+        _await(lambda: bool(store.quarantined()))
+    with pytest.raises(RefusedError) as refused:
+        worker.turn(wait_s=0)
+    assert refused.value.status == 404
+    assert client.devices()[0]["state"] == "offline"
+    assert client.job(job["id"])["state"] == "running"  # and waits for a device
+
+
+def test_a_result_that_cannot_be_read_is_the_workers_trouble(server: Server, client: Client, database: Path) -> None:
+    _submitted_to(server, client)
+    worker = HandMade(server.url)
+    given = worker.turn()
+    bad = worker.result(given)
+    bad["trial"]["measurement"]["time_ns"] = -1
+    worker.turn(results=(bad,), wait_s=0)
+    station = client.devices()[0]["stations"][0]
+    assert station["state"] == "troubled"
+    assert "time_ns" in station["trouble"]
+    with Store.open(database) as store:
+        _await(lambda: store.in_flight() == [])
+        assert store.quarantined() == []
+
+
+def test_two_workers_of_one_name_are_told_apart(server: Server, client: Client) -> None:
+    one = HandMade(server.url, "same")
+    HandMade(server.url, "same")
+    with pytest.raises(RefusedError, match="--name") as refused:
+        HandMade(server.url, "same", session=one.session)
+    assert refused.value.status == 409
+
+
+def test_an_uploaded_table_counts_only_after_it_was_measured(server: Server, client: Client, tmp_path: Path) -> None:
+    other = Store.open(tmp_path / "other.sqlite")
+    problems = [PROBLEM, GemmProblem(m=64, n=64, k=64)]
+    requests = [Request(problem=problem) for problem in problems]
+    fake = FakeWorker(invented_time)
+    tune(DEVICE, requests, other, Budget(trials=12), Silence(), algorithms=["microtile"], worker=fake)
+    tables = read_contents(other, None, "gemm")
+    boasting = [replace(w, time_ns=w.time_ns / 100, baseline_ns=None) for w in tables[0].winners]
+    claimed = write_json([replace(tables[0], winners=tuple(boasting))]).encode()
+    answer = client.upload(claimed)
+    assert answer == {"jobs": [1], "accepted": 2, "left_out": 0, "predictors_ignored": 0}
+    assert client.lookup(DEVICE.slug, SHAPE)["match"] == "default"
+    with offering(server.url):
+        found = ended(client, 1)
+    assert found["counts"] == {"done": 2}
+    told = {p["shape"]: p["outcome"]["winner"]["time_ns"] for p in found["problems"]}
+    _await(lambda: client.lookup(DEVICE.slug, SHAPE)["match"] == "exact")
+    assert client.lookup(DEVICE.slug, SHAPE)["time_ns"] == told["96x96x96"] > boasting[0].time_ns
+    assert client.upload(client.export("json"))["accepted"] == 0  # all of it holds here
+    other.close()
+
+
+def test_commands_talk_to_the_service(server: Server, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    shapes = tmp_path / "shapes.txt"
+    shapes.write_text("# of a net\n64,64,64 x3 first layer\n")
+    to = ["--server", server.url]
+    with offering(server.url):
+        tuned = ["--device", "cpu", "--shapes", str(shapes), "--shape", SHAPE, "--trials", "3"]
+        assert main(["run", *to, *tuned, "--json"]) == 0
+        outcomes = json.loads(capsys.readouterr().out)
+        assert outcomes["device"] == DEVICE.slug
+        assert {o["label"]: o["calls"] for o in outcomes["outcomes"]} == {"": 1, "first layer": 3}
+        assert all(outcome["winner"]["is_final"] for outcome in outcomes["outcomes"])
+        assert main(["submit", *to, "--device", "cpu", "--preset", "bert-base", "--trials", "50"]) == 0
+        assert main(["cancel", "2", *to]) == 0
+        assert main(["jobs", "2", "--follow", *to]) == 1
+    assert main(["jobs", *to]) == 0
+    told = capsys.readouterr()
+    assert "job 2: tune on pocl-invented: cancelled" in told.out
+    assert "job 1: tune on pocl-invented: done (2 done)" in told.out
+    assert main(["jobs", "99", *to]) == 1
+    assert "there is no job 99" in capsys.readouterr().err
+    assert main(["run", *to, "--device", "cpu", "--misses"]) == 2
+
+
+def test_a_job_crosses_the_line_without_kernel_device_or_options() -> None:
+    job = Job(selector="3:1", problem=PROBLEM, configuration=FAMILY.baseline, build_options=("-DX",), seed=5)
+    plain = plain_job(job)
+    assert "-DX" not in json.dumps(plain)
+    assert "3:1" not in json.dumps(plain)
+    assert read_job(Node(plain, "job"), "3:1", ("-DX",)) == job
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"build_options": ["-include /etc/passwd"]},
+        {"source": "__kernel void gemm() {}"},
+        {"family": "../gemm"},
+        {"configuration": {"algorithm": "naive; rm"}},
+        {"configuration": {"algorithm": "microtile", "micro_tile_m": "4\n#include"}},
+        {"problem": {"m": "{{ 7 * 7 }}", "n": 1, "k": 1}},
+        {"problem": {"m": 1, "n": 1, "k": 1, "mode": "float32 */ int"}},
+        {"samples": 10**9},
+        {"seed": -1},
+    ],
+)
+def test_a_worker_refuses_what_is_not_declared(change: dict[str, Any]) -> None:
+    plain = plain_job(Job(selector="0:0", problem=PROBLEM, configuration=FAMILY.baseline))
+    with pytest.raises(TableError):
+        read_job(Node(plain | change, "job"), "0:0", ())
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"state": "fine"},
+        {"state": "crashed"},
+        {"message": "\x1b[2J"},
+        {"measurement": None},
+        {"more": 1},
+    ],
+)
+def test_the_service_refuses_a_result_that_is_none(change: dict[str, Any]) -> None:
+    job = Job(selector="0:0", problem=PROBLEM, configuration=FAMILY.baseline)
+    measured = FakeWorker(lambda _: 5.0).run(job)
+    assert read_trial(Node(plain_trial(measured), "trial"), job) == measured
+    failed = Trial(configuration=job.configuration, state=TrialState.CRASHED, message="a\nb")
+    assert read_trial(Node(plain_trial(failed), "trial"), job).message == "a b"
+    with pytest.raises(TableError):
+        read_trial(Node(plain_trial(measured) | change, "trial"), job)
+
+
+def _submitted_to(server: Server, client: Client) -> dict[str, Any]:
+    """A small job for the invented device, which has to be known first."""
+    server.service.store.add_device(DEVICE)
+    return client.submit(DEVICE.slug, shapes=[SHAPE], trials=3, algorithms=["microtile"])
+
+
+def _serve_until_ended(worker: HandMade, client: Client, job: dict[str, Any]) -> None:
+    results: tuple[dict[str, Any], ...] = ()
+    while client.job(job["id"])["state"] in ("queued", "running"):
+        given = worker.turn(results=results, wait_s=0.3)
+        results = (worker.result(given),) if given else ()
