@@ -1,6 +1,7 @@
 """The winner of a problem beside others that do the same: the default, the plainest kernel, the host's BLAS."""
 
 import math
+import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -29,13 +30,9 @@ def rivals(winner: Winner, trials: Sequence[StoredTrial]) -> list[Rival]:
         found.append(_default(winner))
     baseline = find_family(winner.problem.family).baseline
     if winner.baseline_ns is not None and winner.configuration != baseline:
-        low, high = _bounds(_samples(trials, baseline, ("search", "final", "sentinel")), winner.baseline_ns)
-        name = f"{baseline.algorithm}, the plainest kernel"
-        found.append(Rival(name=name, time_ns=winner.baseline_ns, low_ns=low, high_ns=high, note=_SPREAD))
+        name = f"{baseline.algorithm} (plainest)"
+        found.append(_with_bounds(name, winner.baseline_ns, _samples(trials, baseline), "its samples"))
     return found
-
-
-_SPREAD = "interval of the median over its own samples"
 
 
 def host_rivals(slug: str, problem: object) -> list[Rival]:
@@ -49,10 +46,10 @@ def host_rivals(slug: str, problem: object) -> list[Rival]:
         return []
     for point in Crossover.read(slug).points:
         if point.problem == problem:
-            note = "whole call on NumPy arrays, copies included; median, no interval stored"
+            note = "whole call on NumPy arrays; no interval is stored"
             return [
                 Rival(name="host's BLAS", time_ns=point.host_ns, note=note),
-                Rival(name="this device from host memory", time_ns=point.device_ns, note=note),
+                Rival(name="device, copies included", time_ns=point.device_ns, note=note),
             ]
     return []
 
@@ -73,9 +70,8 @@ def median_bounds(samples: Sequence[float]) -> tuple[float, float] | None:
 
 
 def _winner(winner: Winner, trials: Sequence[StoredTrial]) -> Rival:
-    low, high = _bounds(_samples(trials, winner.configuration, ("final",)), winner.time_ns)
     name = f"{winner.configuration.algorithm}, the default" if winner.is_default else winner.configuration.algorithm
-    return Rival(name=name, time_ns=winner.time_ns, low_ns=low, high_ns=high, note=_SPREAD if low else "")
+    return _with_bounds(name, winner.time_ns, _rounds(trials, winner.configuration), "the rounds of its finals")
 
 
 def _default(winner: Winner) -> Rival:
@@ -85,23 +81,34 @@ def _default(winner: Winner) -> Rival:
         time_ns=winner.default_ns,
         low_ns=winner.time_ns * winner.gain_low if known else None,
         high_ns=winner.time_ns * winner.gain_high if known else None,
-        note="interval of its ratio to the winner, measured in turns" if known else "no final has compared it yet",
+        note="its ratio to the winner, measured in turns" if known else "no final has compared it yet",
     )
 
 
-def _samples(trials: Sequence[StoredTrial], configuration: Configuration, purposes: Sequence[str]) -> tuple[float, ...]:
-    """Of the newest such trial."""
+def _samples(trials: Sequence[StoredTrial], configuration: Configuration) -> Sequence[float]:
+    """Of its newest trial."""
     for stored in reversed(trials):
-        if stored.purpose in purposes and stored.trial.measurement and stored.trial.configuration == configuration:
+        if stored.trial.measurement and stored.trial.configuration == configuration:
             return stored.trial.measurement.samples_ns
     return ()
 
 
-def _bounds(samples: Sequence[float], time_ns: float) -> tuple[float | None, float | None]:
-    """Carried over to the time that is told, which may be corrected for the device's speed."""
+def _rounds(trials: Sequence[StoredTrial], configuration: Configuration) -> Sequence[float]:
+    """Times in the newest finals. The runs that only check the result, after them, take fewer samples than a round."""
+    newest: list[tuple[int, float]] = []
+    for stored in reversed(trials):
+        if stored.purpose == "search":
+            break
+        if stored.purpose == "final" and stored.trial.configuration == configuration and stored.trial.measurement:
+            newest.append((len(stored.trial.measurement.samples_ns), stored.trial.measurement.time_ns))
+    most = max((count for count, _ in newest), default=0)
+    return [time_ns for count, time_ns in newest if count == most]
+
+
+def _with_bounds(name: str, time_ns: float, samples: Sequence[float], origin: str) -> Rival:
+    """Bounds are carried over to the time that is told, which may be corrected for the device's speed."""
     found = median_bounds(samples)
     if found is None:
-        return None, None
-    ordered = sorted(samples)
-    middle = (ordered[(len(ordered) - 1) // 2] + ordered[len(ordered) // 2]) / 2
-    return time_ns * found[0] / middle, time_ns * found[1] / middle
+        return Rival(name=name, time_ns=time_ns, note="too few samples are stored for an interval")
+    low_ns, high_ns = (time_ns * bound / statistics.median(samples) for bound in found)
+    return Rival(name=name, time_ns=time_ns, low_ns=low_ns, high_ns=high_ns, note=f"median of {origin}")

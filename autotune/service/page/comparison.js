@@ -7,7 +7,7 @@ export function comparison(size) {
   const rows = [...size.rivals, ...size.host];
   const [low, high] = span(rows.flatMap((r) => [r.time_ns, r.low_ns ?? r.time_ns, r.high_ns ?? r.time_ns]));
   const at = (ns) => (100 * Math.log(ns / low)) / Math.log(high / low);
-  const ticks = steps(low, high);
+  const ticks = steps(low, high, matchMedia("(max-width: 640px)").matches ? 3 : 6);
   const axis = h("div.axis", { "aria-hidden": "true" }, ticks.map((ns) => placed(h("span", {}, tick(ns)), at(ns))));
   const plain = (text) => h("th.number", { scope: "col" }, text);
   const head = h("tr", {}, h("th", { scope: "col" }, h("span.hidden", {}, "What")),

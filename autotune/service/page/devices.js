@@ -9,7 +9,7 @@ export async function devicesView(place, _, __, signal) {
   const list = table("Devices", ["Device", "State", "Working on", "Name", "Driver", ["Tuned", "number"], "Worker"]);
   const summary = h("p.summary");
   const none = h("div");
-  await every(3000, signal, async () => {
+  await every(2000, signal, async () => {
     const { devices } = await get("api/devices", signal);
     summary.textContent = summed(devices);
     keep(list.body, devices.map(steady), (device) => device.slug, row);

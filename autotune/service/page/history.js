@@ -59,7 +59,7 @@ export class History {
     const best = Math.min(...this.trials.map((trial) => (trial.purpose === "search" && trial.time_ns) || Infinity));
     fill(this.legend,
       key("trial", `${count(this.trials.length, "trial")}, in their order`), key("best", `best so far${Number.isFinite(best) ? ` ${time(best)}` : ""}`),
-      this.trials.some((t) => t.purpose !== "search") && key("again", "measured again"),
+      this.trials.some((t) => t.purpose !== "search") && key("again", "the best, measured again"),
       failed.length > 0 && key("failed", `failed: ${failures(states)}`));
     if (isAnew || !this.plot) this.make();
     else this.plot.setData(columns(this.trials));
@@ -81,7 +81,7 @@ export class History {
       cursor: { y: false, points: { show: false }, drag: { x: false, y: false } },
       scales: {
         x: { time: false, range: (_, low, high) => [0.5, Math.max(high ?? 1, 10) + 0.5] },
-        y: { distr: 3, range: (_, low, high) => (low ? [low * 0.92, Math.max(high, low * 1.3) * 1.08] : [1, 10]) },
+        y: { distr: 3, range: (_, low, high) => (low ? padded(low, Math.max(high, low * 1.3)) : [1, 10]) },
       },
       axes: [
         { ...lines, size: 26, incrs: [1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000, 10000] },
@@ -139,6 +139,9 @@ export class History {
     else if (width && width !== this.plot.width) this.plot.setSize({ width, height: HEIGHT });
   }
 }
+
+// On a logarithmic axis.
+const padded = (low, high) => [low / (high / low) ** 0.05, high * (high / low) ** 0.05];
 
 const same = (trial) => JSON.stringify([Object.entries(trial.configuration).sort(), trial.state, trial.time_ns]);
 

@@ -29,7 +29,7 @@ class JobPage {
     this.history = null;
     this.charted = null;
     this.list = table("Sizes of the job",
-      ["Size", "State", ["Trials", "number"], ["Best", "number"], ["Rate", "number"], ["Over default", "number"], "Failed trials", "Told"]);
+      ["Size", "State", ["Trials", "number"], ["Best", "number"], ["Rate", "number"], ["Over default", "number"], "Failed trials", "Notes"]);
     const sizes = h("section", {}, h("h2", {}, "Sizes"), this.list.element);
     this.element = h("div", {}, this.head, this.facts, this.note, this.live, sizes);
   }
@@ -85,7 +85,7 @@ class JobPage {
       ["Submitted", moment(job.created_at)],
       ["Ended", job.ended_at && moment(job.ended_at)],
       ["Left out", job.left_out.join("; ")],
-      ["Told", job.message],
+      ["Notes", job.message],
     ]));
     keep(this.list.body, job.problems, (problem) => problem.number, (problem) => row(job, problem));
     this.chart();
@@ -104,7 +104,7 @@ class JobPage {
     this.live.hidden = false;
     const query = new URLSearchParams({ shape: running.shape, family: running.family });
     const known = await get(`api/devices/${this.job.device}/trials?${query}`, this.signal).catch(() => ({ trials: [] }));
-    this.history.begin(known.trials);
+    this.history.begin(known.trials.filter((trial) => trial.purpose !== "final"));
   }
 
   async cancel(button) {

@@ -14,7 +14,7 @@ export async function jobsView(place, _, query, signal) {
   const list = table("Jobs", ["Job", "State", "Device", "Sizes", "Budget", "Submitted", ["Took", "number"]]);
   const none = h("div");
   const older = h("p.more");
-  await every(3000, signal, async () => {
+  await every(2000, signal, async () => {
     const { jobs } = await get(at("api/jobs", { limit: PAGE, state: wanted, before }), signal);
     keep(list.body, jobs, (job) => job.id, row);
     list.element.hidden = !jobs.length;

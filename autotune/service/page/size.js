@@ -57,12 +57,14 @@ function use(tuned) {
 
 function history(trials, signal) {
   const chart = new History(signal);
-  chart.begin(trials);
-  return h("section", {}, h("h2", {}, "Search"), chart.element);
+  chart.begin(trials.filter((trial) => trial.purpose !== "final"));
+  const finals = trials.filter((trial) => trial.purpose === "final").length;
+  return h("section", {}, h("h2", {}, "Search"), chart.element,
+    finals > 0 && hint(`${count(finals, "measurement")} of the finals and of the checks after them are not drawn.`));
 }
 
 function list(size, trials) {
-  const found = table("Trials", [["Trial", "number"], "State", ["Time", "number"], "Purpose", "Configuration", "Measured", "Told"]);
+  const found = table("Trials", [["Trial", "number"], "State", ["Time", "number"], "Purpose", "Configuration", "Measured", "Notes"]);
   const first = Math.max(0, trials.length - SHOWN_TRIALS);
   const rows = trials.slice(first).map((trial, index) => h("tr", {},
     h("td.number", {}, `${first + index + 1}`), cell(state(trial.state)), numeric(time(trial.time_ns)), cell(trial.purpose),
