@@ -213,7 +213,7 @@ def test_a_size_shows_its_search_its_rivals_and_what_mattered(seen: Seen) -> Non
     page.keyboard.press("End")
     page.keyboard.press("ArrowLeft")
     expect(page.locator(".readout")).to_contain_text(re.compile(r"^Trial \d+: .*\w+\(.*=.*\)$"))
-    page.get_by_text("All ").click()
+    page.locator("summary").click()
     expect(page.get_by_role("table", name="Trials").get_by_text("wrong result").first).to_be_visible()
 
 

@@ -25,17 +25,23 @@ const COLUMNS = [
 
 export async function deviceView(place, slug, query, signal) {
   const family = FAMILIES.includes(query.get("family")) ? query.get("family") : "gemm";
-  const winners = await get(at(`api/devices/${encodeURIComponent(slug)}/winners`, { family }), signal);
+  const winners = new Winners(slug, family);
   const title = h("div.heading");
   const about = h("div");
+  let last = "";
   await every(5000, signal, async () => {
     const device = await get(`api/devices/${encodeURIComponent(slug)}`, signal);
     fillOnce(title, device.state, h("h1", {}, slug), state(device.state), h("a.button", { href: at("#/new", { device: slug, family }) }, "Tune sizes"));
     fillOnce(about, JSON.stringify([device.name, device.driver, device.stations.map((s) => [s.worker, s.job])]), identity(device));
+    // Whatever a device has begun or ended may have changed its table.
+    const now = JSON.stringify([device.tuned, device.stations.map((s) => [s.job, s.problem])]);
+    if (now === last) return;
+    winners.update((await get(at(`api/devices/${encodeURIComponent(slug)}/winners`, { family }), signal)).entries);
+    last = now;
   }, connected);
   const tabs = h("nav.tabs", { "aria-label": "Kernel family" }, FAMILIES.map((name) =>
     h("a", { href: at(`#/device/${slug}`, { family: name }), "aria-current": name === family && "true" }, name)));
-  fill(place, title, about, tabs, new Winners(slug, family, winners.entries).element);
+  fill(place, title, about, tabs, winners.element);
 }
 
 function fillOnce(element, version, ...children) {
@@ -53,31 +59,46 @@ const identity = (device) => facts([
 ]);
 
 class Winners {
-  constructor(slug, family, entries) {
-    Object.assign(this, { slug, family, entries });
+  constructor(slug, family) {
+    Object.assign(this, { slug, family, entries: [] });
+    this.element = h("div.winners");
     this.filter = { text: "", algorithm: "", type: "", verdict: "" };
     this.order = { column: 0, down: false };
-    if (!entries.length) {
-      this.element = h("section", {}, this.find(), hint(`Nothing of ${family} is tuned on this device yet.`));
+  }
+
+  update(entries) {
+    const words = (of) => JSON.stringify([of.map((e) => e.configuration.algorithm), of.map(typeOf), of.map((e) => e.verdict)].map((w) => [...new Set(w)].sort()));
+    const isNew = !this.list || words(entries) !== words(this.entries);
+    this.entries = entries;
+    if (isNew) this.build();
+    if (!entries.length) return;
+    this.map.update(entries);
+    this.show();
+  }
+
+  // Anew when there is something else to filter by.
+  build() {
+    if (!this.entries.length) {
+      fill(this.element, h("section", {}, hint(`Nothing of ${this.family} is tuned on this device yet.`)), this.find());
       return;
     }
-    this.list = table(`Tuned sizes of ${family} on ${slug}`, COLUMNS.map(({ name, number }) => [name, number ? "number" : ""]), { class: "winners" });
+    this.filter = { text: "", algorithm: "", type: "", verdict: "" };
+    this.list = table(`Tuned sizes of ${this.family} on ${this.slug}`, COLUMNS.map(({ name, number }) => [name, number ? "number" : ""]), {});
     this.heads = [...this.list.head.children];
     this.heads.forEach((head, index) => fill(head, h("button.sort", { type: "button", onclick: () => this.sort(index) }, COLUMNS[index].name)));
     this.total = h("p.summary", { role: "status" });
-    this.map = new HeatMap(slug, family, entries);
-    this.element = h("div", {},
+    this.map = new HeatMap(this.slug, this.family);
+    fill(this.element,
       h("section", {},
         h("div.heading", {}, h("h2", {}, "Tuned table"), this.total),
         this.filters(), this.list.element, this.downloads()),
       this.map.element, this.find());
-    this.show();
   }
 
   filters() {
     const of = (key) => [...new Set(this.entries.map(key))].sort();
     const choose = (text, name, values) =>
-      values.length > 1 && h("label", {}, `${text} `, select(name, [["", "all"], ...values.map((v) => [v, v])], "", (value) => this.narrow(name, value)));
+      values.length > 1 && h("label", {}, `${text} `, select(name, [["", "all"], ...values.map((v) => [v, v])], this.filter[name], (value) => this.narrow(name, value)));
     return h("div.filters", {},
       h("label", {}, "Size ", h("input", { type: "search", placeholder: "such as 4096", oninput: (event) => this.narrow("text", event.target.value.trim().toLowerCase()) })),
       choose("Algorithm", "algorithm", of((e) => e.configuration.algorithm)),

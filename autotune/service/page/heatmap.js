@@ -13,16 +13,20 @@ const kindOf = ({ problem: p }) =>
     : `${p.operation} ${p.dtype}`;
 
 export class HeatMap {
-  constructor(slug, family, entries) {
-    Object.assign(this, { slug, family, entries });
+  constructor(slug, family) {
+    Object.assign(this, { slug, family });
     [this.down, this.across, this.third] = AXES[family];
-    const kinds = commonest(entries.map(kindOf));
-    this.kind = kinds[0];
-    this.depth = "";
+    this.kind = this.depth = "";
     this.place = h("div");
     this.legend = h("p.hint");
     this.choices = h("div.filters");
     this.element = h("section", {}, h("h2", {}, `Speed over ${this.down} and ${this.across}`), this.choices, this.place, this.legend);
+  }
+
+  update(entries) {
+    this.entries = entries;
+    const kinds = commonest(entries.map(kindOf));
+    if (!kinds.includes(this.kind)) this.kind = kinds[0];
     this.kindChoice = kinds.length > 1 && h("label", {}, "Kind ", select("kind", kinds.map((k) => [k, k]), this.kind, (kind) => this.choose({ kind, depth: "" })));
     this.show();
   }
@@ -75,7 +79,7 @@ export class HeatMap {
     const share = speed(entry) / fastest;
     const title = `${entry.shape}: ${rate(entry, entry.time_ns)}, ${entry.configuration.algorithm}`;
     const link = h("a", { href: sizeAddress(this.slug, this.family, entry.shape), title, "aria-label": title }, unit.text(speed(entry)));
-    const cell = h(`td.number${share > 0.6 ? ".high" : ""}${share > 0.75 ? ".full" : ""}`, {}, link);
+    const cell = h(`td.number${share > 0.6 ? ".high" : ""}${share > 0.72 ? ".full" : ""}`, {}, link);
     cell.style.setProperty("--share", `${Math.round(8 + 92 * share)}%`);
     return cell;
   }

@@ -89,7 +89,7 @@ export class History {
       ],
       series: [{},
         { ...dots("mark", 5) },
-        { ...dots("quiet", 5) },
+        { ...dots("warn", 5) },
         { stroke: color("accent"), width: 2, paths: uPlot.paths.stepped({ align: 1 }), points: { show: false } }],
       hooks: { draw: [(plot) => this.failures(plot)], setCursor: [(plot) => this.read(plot.cursor.idx)] },
     }, columns(this.trials), this.canvas);
