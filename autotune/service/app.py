@@ -84,7 +84,7 @@ def make_app(service: Service, access: Access) -> Guard:
     app.include_router(table_routes(service))
     app.include_router(size_routes(service.store))
     app.include_router(page_routes())
-    return Guard(app, access, service.lookups.remembered)
+    return Guard(app, access, service.lookups.direct)
 
 
 def _refusal(status: int, message: str, hint: str = "") -> JSONResponse:

@@ -21,6 +21,8 @@ _LOG = logging.getLogger(__name__)
 
 LOOK_S = 2.0
 """How often the queue is looked at when nothing calls for it, and lookups for new winners."""
+MAX_SEARCHES = 100
+"""At a time: each holds its search space, some 20 MB. Devices beyond that wait for their turn."""
 END_S = 8.0
 """How long the end of the service waits for searches to put their things in order."""
 
@@ -130,7 +132,9 @@ class Service:
             return
         waiting = await asyncio.to_thread(self.store.jobs.waiting)
         for station in free:
-            if station.device.slug in waiting and station.state == "idle" and not self.is_stopping:
+            if len(self.searches) >= MAX_SEARCHES or self.is_stopping:
+                return
+            if station.device.slug in waiting and station.state == "idle":
                 await self._engage(station)
 
     async def _engage(self, station: Station) -> None:

@@ -172,9 +172,9 @@ class Fleet:
         members = node.record(("id", "job"), ("trial", "trouble"))
         assignment = station.assignment
         if assignment is None or members["id"].text() != assignment.id:
-            if "trial" in members:
+            with contextlib.suppress(TableError):  # then nobody knows more than before
                 job = read_job(members["job"], station.device.selector, ())
-                await self._on_late(station.device, read_trial(members["trial"], job), job)
+                await self._on_late(station.device, read_trial(members.get("trial", node), job), job)
         elif "trouble" in members:
             self._note_trouble(station, assignment, members["trouble"].text())
         elif "trial" in members:

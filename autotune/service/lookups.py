@@ -2,9 +2,10 @@
 
 import json
 from typing import Any
+from urllib.parse import parse_qsl
 
 from autotune.device.discovery import select
-from autotune.errors import DeviceSelectionError, TableError
+from autotune.errors import AutotuneError, DeviceSelectionError, TableError
 from autotune.family import family_names, find_family
 from autotune.identity import MAX_SLUG
 from autotune.lookup import Entry, TuningTable
@@ -23,8 +24,8 @@ class Lookups:
     def __init__(self, store: Store) -> None:
         self._store = store
         self._decision = -1
-        self._table = TuningTable([], []).over_shipped()
         self._remembered: dict[bytes, bytes] = {}
+        self.use(TuningTable([], []).over_shipped())
 
     def read_again(self) -> TuningTable | None:
         """A new table where there is a new winner. Raises StoreError."""
@@ -43,11 +44,23 @@ class Lookups:
     def use(self, table: TuningTable) -> None:
         """From now on; what was remembered of the former one is forgotten."""
         self._table = table
+        self._devices = table.devices
+        self._slugs = {device.slug for device in self._devices}
         self._remembered = {}
 
-    def remembered(self, query: bytes) -> bytes | None:
-        """The answer to a question, as it was asked before."""
-        return self._remembered.get(query)
+    def direct(self, query: bytes) -> bytes | None:
+        """The answer to a question as it stands in an address; None where it is for the route to say what is wrong."""
+        known = self._remembered.get(query)
+        if known is not None:
+            return known
+        try:
+            asked = dict(parse_qsl(query.decode("ascii"), strict_parsing=True, max_num_fields=3))
+            device, shape, family = asked.pop("device"), asked.pop("shape"), asked.pop("family", "gemm")
+            if asked or len(shape) > MAX_SHAPE or len(device) > MAX_SLUG:
+                return None
+            return self.remember(query, self.answer(device, shape, family))
+        except (KeyError, ValueError, AutotuneError):
+            return None
 
     def answer(self, device: str, shape: str, family: str) -> dict[str, Any]:
         """Raises ProblemError, DeviceSelectionError."""
@@ -68,16 +81,15 @@ class Lookups:
 
     def _slug(self, device: str) -> str:
         """Of a device of the table, by any name; else a slug, as a table also answers for devices it does not have."""
-        known = self._table.devices
-        if device in {one.slug for one in known}:
+        if device in self._slugs:
             return device
         try:
-            return select(device, known).slug
+            return select(device, self._devices).slug
         except DeviceSelectionError as error:
             is_slug = len(device) <= MAX_SLUG and "-" in device and device.replace("-", "a").isalnum()
             if is_slug and device.isascii() and device == device.lower():
                 return device
-            there = ", ".join(one.slug for one in known[:20])
+            there = ", ".join(one.slug for one in self._devices[:20])
             raise DeviceSelectionError(f"no device fits {visible(device)!r}", hint=f"there are {there}") from error
 
     def _predictors(self) -> dict[str, Any]:

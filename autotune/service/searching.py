@@ -44,7 +44,7 @@ class Search:
         self.errand = errand
         self.is_cancelled = False
         self.progress: dict[str, Any] = {"problem": errand.problem.number, "phase": "search"}
-        """How far it is, for whoever asks; events tell how it came there."""
+        """How far it is, for whoever asks; replaced whole, since others read it meanwhile."""
         self._store = store
         self._feed = feed
         self._is_stopping = is_stopping
@@ -161,30 +161,34 @@ class Search:
     def _tell_job(self) -> None:
         self._feed.tell(self.errand.job.id, "job", None)
 
+    def _note_spent(self) -> None:
+        if time.monotonic() - self._noted >= NOTE_SPENT_S:
+            self._noted = time.monotonic()
+            self._store.jobs.spend(self.errand.problem.id, self._spent_s)
+
     # What a search and a recheck tell.
 
     def problem_started(self, request: Request, number: int, total: int, space_size: int, resumed: int) -> None:  # noqa: ARG002
         facts = {"configurations": space_size, "resumed": resumed}
-        self.progress |= facts
+        self.progress = {**self.progress, **facts}
         self._tell("problem_started", **facts)
 
     def trial_finished(self, request: Request, trial: Trial, new_trials: int, best_ns: float) -> None:  # noqa: ARG002
         best = best_ns if best_ns < float("inf") else None
-        failures = dict(self.progress.get("failures", {}))  # not the one that is being read
+        failures = dict(self.progress.get("failures", {}))
         if trial.state is not TrialState.COMPLETE:
             failures[trial.state.value] = failures.get(trial.state.value, 0) + 1
         facts = {"new_trials": new_trials, "best_ns": best, "failures": failures}
-        self.progress |= facts
+        self.progress = {**self.progress, **facts}
         self._tell("trial_finished", trial=plain_trial(trial), **facts)
-        if time.monotonic() - self._noted >= NOTE_SPENT_S:
-            self._noted = time.monotonic()
-            self._store.jobs.spend(self.errand.problem.id, self._spent_s)
+        self._note_spent()
 
     def device_drifted(self, request: Request, slowdown: float, rest_s: float) -> None:  # noqa: ARG002
         self._tell("device_drifted", slowdown=slowdown, rest_s=rest_s)
 
     def finals_started(self, request: Request, finalists: int) -> None:  # noqa: ARG002
-        self.progress |= {"phase": "finals", "finalists": finalists}
+        self.progress = {**self.progress, "phase": "finals", "finalists": finalists}
+        self._note_spent()
         self._tell("finals_started", finalists=finalists)
 
     def problem_finished(self, outcome: Outcome) -> None:
@@ -192,7 +196,7 @@ class Search:
             self._tell("problem_finished", outcome=plain_outcome(outcome, outcome.new_trials))
 
     def recheck_started(self, winner: Winner, number: int, total: int) -> None:  # noqa: ARG002
-        self.progress |= {"phase": "verification"}
+        self.progress = {**self.progress, "phase": "verification"}
         self._tell("recheck_started", time_ns=winner.time_ns)
 
     def recheck_finished(self, recheck: Recheck) -> None:

@@ -1,6 +1,7 @@
 """The process that serves: uvicorn around the application, told to stop before it waits for its connections."""
 
 import logging
+import signal
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -38,8 +39,6 @@ def serve(place: Place, store: Store, tell: Callable[[str], None]) -> None:
         raise ServiceError(
             f"cannot serve at {place.host}:{place.port}", hint="is the port in use? name another with --port"
         ) from error
-    except KeyboardInterrupt:
-        pass
 
 
 def read_access(place: Place) -> Access:
@@ -86,7 +85,11 @@ class Server(uvicorn.Server):
         self.url = f"http://{f'[{host}]' if ':' in host else host}:{port}"
         self._tell(f"serving at {self.url}, database {self.service.store.location}")
 
-    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
-        """Workers and readers wait on open connections, which uvicorn would wait for: they are let go first."""
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:  # noqa: ARG002
+        """Workers and readers wait on open connections, which uvicorn would wait for: they are let go first.
+
+        A second Ctrl-C waits for nothing. Unlike uvicorn's own, this end in order is no death by a signal.
+        """
         self.service.stop_from_signal()
-        super().handle_exit(sig, frame)
+        self.force_exit = self.should_exit and sig == signal.SIGINT
+        self.should_exit = True

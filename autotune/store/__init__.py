@@ -5,6 +5,8 @@ only ever added, but for those of trials in flight and in quarantine, which come
 view that a person can query too. This file holds what the rest of the project calls; how it is done lies beside it.
 """
 
+import contextlib
+import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -102,6 +104,8 @@ class Store:
         self._reading = engine
         # Taking the write lock at once: a transaction that reads first may find it cannot write any more.
         self._writing = engine.execution_options(**{BEGIN: "BEGIN IMMEDIATE"})
+        self._turn = threading.Lock() if target.path else contextlib.nullcontext()
+        """SQLite has one writer; threads that wait for it here are served in turn, those that wait there by chance."""
 
     @classmethod
     def open(cls, target: str | Path | None = None, *, read_only: bool = False) -> Self:
@@ -340,7 +344,8 @@ class Store:
         return self._transaction(self._reading, work)
 
     def _write(self, work: Callable[[Session], _Result], *, waits_for_space: bool = False) -> _Result:
-        return self._transaction(self._writing, work, waits_for_space=waits_for_space)
+        with self._turn:
+            return self._transaction(self._writing, work, waits_for_space=waits_for_space)
 
     def _transaction(
         self, engine: Engine, work: Callable[[Session], _Result], *, waits_for_space: bool = False

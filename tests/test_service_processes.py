@@ -1,0 +1,142 @@
+"""The service and its worker as processes of their own, on PoCL, killed in the middle."""
+
+import json
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("fastapi")
+
+from autotune.errors import ServiceError
+from autotune.family import Device
+from autotune.remote import Client
+from autotune.store import Store
+
+WITHOUT = "sqlalchemy alembic optuna rich fastapi starlette pydantic uvicorn httpx"
+"""What a worker must not need."""
+BLOCKING = f"""
+import sys
+for name in "{WITHOUT}".split():
+    sys.modules[name] = None
+from autotune.cli import main
+sys.exit(main(sys.argv[1:]))
+"""
+TOKEN = "token-of-the-processes"
+
+
+class Processes:
+    """Started, killed and started again."""
+
+    def __init__(self, folder: Path) -> None:
+        self.database = folder / "db.sqlite"
+        self._token = folder / "token"
+        self._token.write_text(TOKEN)
+        self._log = (folder / "log").open("w")
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            self.port = free.getsockname()[1]
+        self.url = f"http://127.0.0.1:{self.port}"
+        self._running: dict[str, subprocess.Popen[bytes]] = {}
+
+    def start_service(self) -> None:
+        where = ["--port", str(self.port), "--db", str(self.database), "--token-file", str(self._token)]
+        self._start("service", [sys.executable, "-m", "autotune", "serve", *where])
+
+    def start_worker(self) -> None:
+        to = ["--server", self.url, "--token-file", str(self._token), "--name", "w1"]
+        self._start("worker", [sys.executable, "-c", BLOCKING, "worker", *to])
+
+    def _start(self, name: str, command: list[str]) -> None:
+        self._running[name] = subprocess.Popen(command, stdout=self._log, stderr=self._log, start_new_session=True)
+
+    def end(self, name: str, number: int = signal.SIGKILL) -> int:
+        process = self._running.pop(name)
+        process.send_signal(number)
+        return process.wait(30)
+
+    def close(self) -> None:
+        for name in list(self._running):
+            self.end(name)
+        self._log.close()
+
+
+@pytest.fixture
+def processes(tmp_path: Path) -> Iterator[Processes]:
+    started = Processes(tmp_path)
+    try:
+        yield started
+    finally:
+        started.close()
+
+
+def _await(condition: Callable[[], Any], seconds: float = 180.0) -> Any:
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        with suppress(ServiceError):
+            found = condition()
+            if found:
+                return found
+        time.sleep(0.1)
+    raise AssertionError("it did not happen")
+
+
+def test_a_job_survives_the_deaths_of_worker_and_service(processes: Processes, pocl: Device) -> None:
+    processes.start_service()
+    processes.start_worker()
+    with ExitStack() as stack:
+        client = stack.enter_context(Client(processes.url, TOKEN))
+        _await(lambda: [d for d in client.devices() if d["state"] == "idle"])
+        shapes = ["8,512,sum", "16,256,max"]
+        job = client.submit(pocl.slug, shapes=shapes, family="reduce", trials=6, seconds=16, algorithms=["serial"])
+        _await(lambda: client.job(job["id"])["problems"][0]["progress"] and _trials(processes) >= 3)
+        processes.end("worker")
+        processes.start_worker()
+        _await(lambda: client.job(job["id"])["problems"][0]["attempts"] >= 2)
+        processes.end("service")
+        processes.start_service()
+        found = _await(lambda: (seen := client.job(job["id"]))["state"] == "done" and seen)
+        assert [problem["outcome"]["winner"]["problem"]["batch"] for problem in found["problems"]] == [8, 16]
+        winner = found["problems"][0]["outcome"]["winner"]["configuration"]
+        _await(lambda: client.lookup(pocl.slug, shapes[0], "reduce")["configuration"] == winner)
+        assert json.loads(client.export("json", device=pocl.slug))["devices"][0]["slug"] == pocl.slug
+    with Store.open(processes.database) as store:
+        assert store.in_flight() == []
+        assert 1 <= len(store.quarantined()) <= 2
+        assert {entry.reason for entry in store.quarantined()} == {"lost"}
+        searched = [s for s in store.trials(pocl.slug, "reduce") if s.purpose == "search"]
+        configurations = [(s.problem, s.trial.configuration) for s in searched]
+        assert len(configurations) == len(set(configurations))  # nothing is counted twice
+    assert processes.end("worker", signal.SIGTERM) == 0
+    assert processes.end("service", signal.SIGTERM) == 0
+
+
+def _trials(processes: Processes) -> int:
+    with Store.open(processes.database, read_only=True) as store:
+        return sum(sum(store.trial_counts(d.slug).by_state.values()) for d in store.devices())
+
+
+def test_a_wrong_token_ends_a_worker_at_once(processes: Processes, tmp_path: Path, pocl: Device) -> None:
+    processes.start_service()
+    _await(lambda: _is_up(processes.url))
+    wrong = tmp_path / "wrong"
+    wrong.write_text("not-the-token-of-it")
+    command = [sys.executable, "-m", "autotune", "worker", "--server", processes.url, "--token-file", str(wrong)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 1
+    assert "token" in done.stderr
+    assert "not-the-token" not in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def _is_up(url: str) -> bool:
+    from autotune.remote.connection import Connection
+
+    return bool(Connection(url).call("GET", "/api/health")["status"] == "ok")
