@@ -277,10 +277,13 @@ def test_token_is_asked_for_and_one_for_reading_does_not_write(browser: Browser,
 def test_a_lost_service_is_told_and_found_again(browser: Browser, tmp_path: Path) -> None:
     with serving(tmp_path) as server:
         seen = Seen(browser, server.url)
+        seen.page.clock.install()
         page = seen.open("#/devices")
-        expect(page.get_by_role("status").first).to_have_text("live")
+        expect(page.locator("#connection")).to_have_text("live")
         page.route("**/api/devices", lambda route: route.abort())
+        page.clock.fast_forward(3000)
         expect(page.locator("#connection")).to_have_text("connection lost, trying again")
         page.unroute("**/api/devices")
+        page.clock.fast_forward(3000)
         expect(page.locator("#connection")).to_have_text("live")
         seen.context.close()

@@ -10,7 +10,7 @@ trials, and do not add up to 1.
 import statistics
 from bisect import bisect_left, bisect_right
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from autotune.family import Configuration, Value
@@ -51,10 +51,20 @@ def shares(trials: Iterable[StoredTrial], algorithm: str | None = None) -> list[
     if not times:
         return []
     chosen = algorithm or min(times, key=lambda c: times[c]).algorithm
-    whole = _share("algorithm", [(c.algorithm, time_ns) for c, time_ns in times.items()])
+    whole = _share("algorithm", [c.algorithm for c in times], _ranked(times.values()))
     own = {c: time_ns for c, time_ns in times.items() if c.algorithm == chosen}
-    found = [_share(name, [(c[name], own[c]) for c in own]) for name in _parameters(own)]
+    ranked = _ranked(own.values())
+    values = [c.to_dict() for c in own]
+    names = sorted(set.intersection(*(set(known) for known in values)) - {"algorithm"}) if values else []
+    found = [_share(name, [known[name] for known in values], ranked) for name in names]
     return [s for s in [whole] if s] + sorted((s for s in found if s), key=lambda s: (-s.share, s.parameter))
+
+
+def _ranked(times_ns: Iterable[float]) -> list[tuple[float, float]]:
+    """Each time with its rank; equal times have equal ranks."""
+    times = list(times_ns)
+    ordered = sorted(times)
+    return [(t, (bisect_left(ordered, t) + bisect_right(ordered, t)) / 2) for t in times]
 
 
 def _first_times(trials: Iterable[StoredTrial]) -> dict[Configuration, float]:
@@ -66,26 +76,17 @@ def _first_times(trials: Iterable[StoredTrial]) -> dict[Configuration, float]:
     return times
 
 
-def _parameters(times: Mapping[Configuration, float]) -> list[str]:
-    names = {name for configuration in times for name in configuration.to_dict()} - {"algorithm"}
-    return [name for name in sorted(names) if all(name in c.to_dict() for c in times)]
-
-
-def _share(parameter: str, points: Sequence[tuple[Value, float]]) -> Share | None:
+def _share(parameter: str, values: Sequence[Value], ranked: Sequence[tuple[float, float]]) -> Share | None:
     """None where nothing can be told: one value only, a value for each trial, or too few trials."""
-    by_value: defaultdict[Value, list[float]] = defaultdict(list)
-    for value, time_ns in points:
-        by_value[value].append(time_ns)
-    count, values = len(points), len(by_value)
-    ordered = sorted(time_ns for _, time_ns in points)
-    if count < LEAST_TRIALS or not 1 < values < count:
+    by_value: defaultdict[Value, list[tuple[float, float]]] = defaultdict(list)
+    for value, point in zip(values, ranked, strict=True):
+        by_value[value].append(point)
+    count = len(ranked)
+    if count < LEAST_TRIALS or not 1 < len(by_value) < count:
         return None
-    whole = _squares(ordered, ordered) / (count - 1)
-    within = sum(_squares(times, ordered) for times in by_value.values()) / (count - values)
-    levels = [
-        Level(value=value, trials=len(times), median_ns=statistics.median(times), best_ns=min(times))
-        for value, times in by_value.items()
-    ]
+    whole = _squares(ranked) / (count - 1)
+    within = sum(map(_squares, by_value.values())) / (count - len(by_value))
+    levels = [_level(value, [time_ns for time_ns, _ in points]) for value, points in by_value.items()]
     return Share(
         parameter=parameter,
         share=max(0.0, 1 - within / whole) if whole > 0 else 0.0,
@@ -94,8 +95,11 @@ def _share(parameter: str, points: Sequence[tuple[Value, float]]) -> Share | Non
     )
 
 
-def _squares(times: Sequence[float], ordered: Sequence[float]) -> float:
-    """Squared distances of ranks from their mean; equal times have equal ranks."""
-    ranks = [(bisect_left(ordered, time_ns) + bisect_right(ordered, time_ns)) / 2 for time_ns in times]
-    mean = statistics.fmean(ranks)
-    return sum((rank - mean) ** 2 for rank in ranks)
+def _level(value: Value, times: Sequence[float]) -> Level:
+    return Level(value=value, trials=len(times), median_ns=statistics.median(times), best_ns=min(times))
+
+
+def _squares(ranked: Sequence[tuple[float, float]]) -> float:
+    """Squared distances of ranks from their mean."""
+    mean = sum(rank for _, rank in ranked) / len(ranked)
+    return sum((rank - mean) ** 2 for _, rank in ranked)

@@ -49,6 +49,8 @@ class Search:
         self._feed = feed
         self._is_stopping = is_stopping
         self._began = self._noted = time.monotonic()
+        self._trials_before = 0
+        """For the same job, before this search: of a service that has ended, or on a device that was lost."""
 
     def run(self, worker: RemoteWorker) -> None:
         problem = self.errand.problem
@@ -81,9 +83,9 @@ class Search:
 
     def _tune(self, worker: RemoteWorker) -> None:
         job, problem = self.errand.job, self.errand.problem
-        done = self._store.jobs.new_trials(job.device, problem)
+        self._trials_before = self._store.jobs.new_trials(job.device, problem)
         budget = Budget(
-            trials=None if job.trials is None else max(0, job.trials - done),
+            trials=None if job.trials is None else max(0, job.trials - self._trials_before),
             seconds=None if job.seconds is None else max(1.0, problem.share_s - problem.spent_s),
         )
         outcomes = tune(
@@ -178,7 +180,7 @@ class Search:
         failures = dict(self.progress.get("failures", {}))
         if trial.state is not TrialState.COMPLETE:
             failures[trial.state.value] = failures.get(trial.state.value, 0) + 1
-        facts = {"new_trials": new_trials, "best_ns": best, "failures": failures}
+        facts = {"new_trials": self._trials_before + new_trials, "best_ns": best, "failures": failures}
         self.progress = {**self.progress, **facts}
         self._tell("trial_finished", trial=plain_trial(trial), **facts)
         self._note_spent()

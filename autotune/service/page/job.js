@@ -12,9 +12,15 @@ export async function jobView(place, id, _, signal) {
   const view = new JobPage(await get(`api/jobs/${encodeURIComponent(id)}`, signal), signal);
   fill(place, view.element);
   view.show();
-  if (view.isOpen()) {
-    follow(`api/jobs/${view.job.id}/events`, signal, (name, data) => view.take(name, data), connected).catch((error) => view.tell(told(error)));
-  }
+  if (!view.isOpen()) return;
+  let wasLost = false;
+  const onLoss = (isLost) => {
+    connected(isLost);
+    if (wasLost && !isLost) view.charted = null; // trials that ended meanwhile are in the ledger
+    wasLost = isLost;
+  };
+  const take = (name, data) => view.take(name, data);
+  follow(`api/jobs/${view.job.id}/events`, signal, take, onLoss).catch((error) => view.tell(told(error)));
 }
 
 class JobPage {
