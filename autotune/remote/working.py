@@ -4,8 +4,8 @@ Why no existing engine carries the trials. Dask distributed, the natural one, wa
 a worker of it listens on a port of its own, by which the scheduler fetches results, and a phone is to have none;
 tasks and results are pickled, so that whoever reaches the scheduler runs code on every device, and a worker runs code
 in the service, where nothing but values of declared parameters may pass; a task whose worker died is run again
-elsewhere, where the ledger's rule is that it is not; and it brings fourteen packages, one of them to be compiled, to
-devices that need three. Placing, which is what remains, is here one queue for each device in the database, and
+elsewhere, where the ledger's rule is that it is not; and it brings more than a dozen packages, some of them compiled,
+to devices that need three. Placing, which is what remains, is here one queue for each device in the database, and
 running a trial under limits is what `autotune.worker` does anyway. So a trial goes over the API that the service has
 in any case, as a turn that the worker asks for: HTTP's own server and client are the engine.
 

@@ -23,6 +23,9 @@ LOOK_S = 2.0
 """How often the queue is looked at when nothing calls for it, and lookups for new winners."""
 MAX_SEARCHES = 100
 """At a time: each holds its search space, some 20 MB. Devices beyond that wait for their turn."""
+AT_WORK = 4
+"""Searches that compute at a time, while the others wait for their devices: more threads would keep the event loop
+from its turn, and gain nothing, as one interpreter runs one of them at a time."""
 END_S = 8.0
 """How long the end of the service waits for searches to put their things in order."""
 
@@ -43,6 +46,7 @@ class Service:
         self._tasks: list[asyncio.Task[None]] = []
         self._threads: set[threading.Thread] = set()
         self._learning = threading.Lock()
+        self._gate = threading.Semaphore(AT_WORK)
 
     async def start(self) -> None:
         """Go on where the service before was ended."""
@@ -152,7 +156,7 @@ class Service:
             Errand(job=job, problem=problem, station=station), self.store, self.feed, lambda: self.is_stopping
         )
         self.searches[problem.id] = search
-        worker = RemoteWorker(self.fleet, station, asyncio.get_running_loop())
+        worker = RemoteWorker(self.fleet, station, asyncio.get_running_loop(), self._gate)
         thread = threading.Thread(target=self._search, args=(search, worker), daemon=True, name=f"job {job.id}")
         self._threads.add(thread)
         thread.start()
@@ -160,8 +164,9 @@ class Service:
     def _search(self, search: Search, worker: RemoteWorker) -> None:
         """In a thread of its own."""
         try:
-            search.run(worker)
-            self._learn(search)
+            with self._gate:
+                search.run(worker)
+                self._learn(search)
         finally:
             worker.call_in_loop(lambda: self._ended(search))
 

@@ -11,6 +11,7 @@ is known not to be to blame.
 import asyncio
 import contextlib
 import secrets
+import threading
 import time
 from collections.abc import Awaitable, Callable
 from concurrent.futures import Future
@@ -247,8 +248,12 @@ class Fleet:
 class RemoteWorker:
     """A station as a search sees it: the contract of `autotune.worker.Measures`, from any thread."""
 
-    def __init__(self, fleet: Fleet, station: Station, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(
+        self, fleet: Fleet, station: Station, loop: asyncio.AbstractEventLoop, gate: threading.Semaphore
+    ) -> None:
+        """`gate` is held by whoever runs, and let go while waiting."""
         self._fleet = fleet
+        self._gate = gate
         self._station = station
         self._loop = loop
 
@@ -258,7 +263,11 @@ class RemoteWorker:
         """
         assignment = Assignment(job)
         self._loop.call_soon_threadsafe(self._fleet.assign, self._station, assignment)
-        return assignment.result.result()
+        self._gate.release()
+        try:
+            return assignment.result.result()
+        finally:
+            self._gate.acquire()
 
     def call_in_loop(self, work: Callable[[], None]) -> None:
         """Soon, unless the loop has ended."""
