@@ -16,7 +16,7 @@ export class History {
       onkeydown: (event) => this.step(event),
     });
     this.legend = h("p.legend");
-    this.readout = h("p.readout", { "aria-live": "polite" }, "Point at a trial, or go through them with the arrow keys, to read it.");
+    this.readout = h("p.readout", { "aria-live": "polite" }, "Times as measured; the search compares them corrected for the device's speed. Point at a trial, or go through them with the arrow keys, to read it.");
     this.element = h("figure.history", {}, this.legend, this.canvas, h("figcaption", {}, this.readout));
     const redraw = () => this.draw(true);
     const dark = matchMedia("(prefers-color-scheme: dark)");
