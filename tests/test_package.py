@@ -29,6 +29,8 @@ def test_wheel_holds_every_data_file_and_nothing_of_the_checkout(wheel: Path) ->
         files = [path for path in (ROOT / folder).rglob("*") if path.is_file() and "__pycache__" not in path.parts]
         expected = {f"{inside}/{path.relative_to(ROOT / folder).as_posix()}" for path in files}
         assert expected - names == set()
+    page = "autotune/service/page"
+    assert {f"{page}/index.html", f"{page}/main.js", f"{page}/vendor/uplot.js", f"{page}/vendor/uplot.LICENSE"} <= names
     assert {name.split("/")[0] for name in names if ".dist-info/" not in name} == {"autotune"}
     assert not [name for name in names if name.endswith((".pyc", ".sqlite"))]
     assert any(name.endswith(".dist-info/licenses/LICENSE") for name in names)

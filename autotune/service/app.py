@@ -17,6 +17,8 @@ from autotune.service.access import Access, Guard
 from autotune.service.core import Service
 from autotune.service.forms import Health, RefusalAnswer
 from autotune.service.jobs_api import job_routes
+from autotune.service.page_files import page_routes
+from autotune.service.sizes_api import size_routes
 from autotune.service.submitting import FullError
 from autotune.service.tables_api import table_routes
 from autotune.service.workers_api import worker_routes
@@ -80,6 +82,8 @@ def make_app(service: Service, access: Access) -> Guard:
     app.include_router(job_routes(service))
     app.include_router(worker_routes(service))
     app.include_router(table_routes(service))
+    app.include_router(size_routes(service.store))
+    app.include_router(page_routes())
     return Guard(app, access, service.lookups.direct)
 
 

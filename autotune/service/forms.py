@@ -81,6 +81,8 @@ class ProblemView(BaseModel):
     family: str
     shape: str
     problem: dict[str, Any]
+    flops: int
+    bytes_moved: int
     calls: int
     label: str
     state: str = Field(description="queued, running, done, failed or cancelled")
@@ -91,7 +93,7 @@ class ProblemView(BaseModel):
     outcome: dict[str, Any] | None = Field(
         description="tune: winner (an entry of a table), new_trials, resumed_trials, failures; verify: winner, result"
     )
-    progress: dict[str, Any] | None = Field(description="while running: phase, new_trials, best_ns")
+    progress: dict[str, Any] | None = Field(description="while running: phase, new_trials, best_ns, failures by state")
 
 
 class JobView(BaseModel):

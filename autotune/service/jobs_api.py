@@ -25,7 +25,7 @@ What happens to a job as server-sent events, until it has ended. The data of eac
 
 - `job`: the whole job, as `GET /api/jobs/{job_id}` has it; first of all, and whenever a state has changed
 - `problem_started`: problem (its number), configurations, resumed
-- `trial_finished`: problem, trial (configuration, state, time_ns, message), new_trials, best_ns
+- `trial_finished`: problem, trial (configuration, state, time_ns, message), new_trials, best_ns, failures
 - `device_drifted`: problem, slowdown, rest_s
 - `finals_started`: problem, finalists
 - `problem_finished`: problem, outcome

@@ -18,7 +18,7 @@ from autotune.service.events import Feed
 from autotune.service.fleet import RemoteWorker, Station, Stopping
 from autotune.store import Store
 from autotune.store.jobs import JobKind, JobProblem, JobState, TuningJob
-from autotune.trial import Request, Trial, Winner
+from autotune.trial import Request, Trial, TrialState, Winner
 
 _LOG = logging.getLogger(__name__)
 
@@ -50,6 +50,8 @@ class Search:
         self._feed = feed
         self._is_stopping = is_stopping
         self._began = self._noted = time.monotonic()
+        self._trials_before = 0
+        """For the same job, before this search: of a service that has ended, or on a device that was lost."""
 
     def run(self, worker: RemoteWorker) -> None:
         problem = self.errand.problem
@@ -82,9 +84,9 @@ class Search:
 
     def _tune(self, worker: RemoteWorker) -> None:
         job, problem = self.errand.job, self.errand.problem
-        done = self._store.jobs.new_trials(job.device, problem)
+        self._trials_before = self._store.jobs.new_trials(job.device, problem)
         budget = Budget(
-            trials=None if job.trials is None else max(0, job.trials - done),
+            trials=None if job.trials is None else max(0, job.trials - self._trials_before),
             seconds=None if job.seconds is None else max(1.0, problem.share_s - problem.spent_s),
         )
         outcomes = tune(
@@ -176,8 +178,12 @@ class Search:
 
     def trial_finished(self, request: Request, trial: Trial, new_trials: int, best_ns: float) -> None:  # noqa: ARG002
         best = best_ns if best_ns < float("inf") else None
-        self.progress = {**self.progress, "new_trials": new_trials, "best_ns": best}
-        self._tell("trial_finished", trial=plain_trial(trial), new_trials=new_trials, best_ns=best)
+        failures = dict(self.progress.get("failures", {}))
+        if trial.state is not TrialState.COMPLETE:
+            failures[trial.state.value] = failures.get(trial.state.value, 0) + 1
+        facts = {"new_trials": self._trials_before + new_trials, "best_ns": best, "failures": failures}
+        self.progress = {**self.progress, **facts}
+        self._tell("trial_finished", trial=plain_trial(trial), **facts)
         self._note_spent()
 
     def device_drifted(self, request: Request, slowdown: float, rest_s: float) -> None:  # noqa: ARG002

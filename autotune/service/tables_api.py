@@ -2,7 +2,7 @@
 
 import asyncio
 from collections import Counter
-from typing import Annotated
+from typing import Annotated, Any
 
 from fastapi import APIRouter, HTTPException, Path, Query, Request
 from fastapi.responses import Response
@@ -28,6 +28,7 @@ from autotune.service.forms import (
 from autotune.service.submitting import take_table
 from autotune.service.views import device_views
 from autotune.store import StoredTrial
+from autotune.trial import Winner
 
 MAX_TRIALS_TOLD = 20_000
 
@@ -74,7 +75,7 @@ def table_routes(service: Service) -> APIRouter:
         """What is tuned on a device."""
         find_family(family)
         winners = await asyncio.to_thread(store.best, slug, family)
-        return WinnerList(device=slug, entries=[{**plain_entry(w), "shape": w.problem.label} for w in winners])
+        return WinnerList(device=slug, entries=[_entry_view(winner) for winner in winners])
 
     @routes.get("/devices/{slug}/trials")
     async def list_trials(slug: Slug, shape: Shape, family: Family = "gemm") -> TrialList:
@@ -145,6 +146,12 @@ def _exported(service: Service, form: str, device: str | None, family: str | Non
         export_table(service.store, device, "gemm", form)  # refuses a device that is not stored
     families = sorted({winner.problem.family for winner in service.store.best(device)}) or ["gemm"]
     return write_json(read_joined(service.store, device, families))
+
+
+def _entry_view(winner: Winner) -> dict[str, Any]:
+    problem = winner.problem
+    sizes = {"shape": problem.label, "flops": problem.flops, "bytes_moved": problem.bytes_moved}
+    return plain_entry(winner) | sizes
 
 
 def _trial_view(stored: StoredTrial) -> TrialView:

@@ -42,6 +42,8 @@ def _problem_view(problem: JobProblem, service: Service) -> ProblemView:
         family=asked.family,
         shape=asked.label,
         problem=asked.to_dict(),
+        flops=asked.flops,
+        bytes_moved=asked.bytes_moved,
         calls=problem.request.calls,
         label=problem.request.label,
         state=problem.state.value,

@@ -1,0 +1,105 @@
+"""Which parameters mattered in a search: how much of the spread of times each one accounts for by itself.
+
+The measure is the adjusted correlation ratio (epsilon squared) of ranks: one minus the variance of the rank of time
+within the values of a parameter over the variance over all, both without bias. Chance alone gives 0 on average,
+however many values a parameter has; ranks, since of times (or their logarithms) a few that are far too slow would
+decide. A search does not draw evenly, and parameters act together: shares tell what went along with time in these
+trials, and do not add up to 1.
+"""
+
+import statistics
+from bisect import bisect_left, bisect_right
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from autotune.family import Configuration, Value
+from autotune.store import StoredTrial
+
+LEAST_TRIALS = 12
+"""With fewer nothing is told."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Level:
+    """One value of a parameter. Times in nanoseconds."""
+
+    value: Value
+    trials: int
+    median_ns: float
+    best_ns: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class Share:
+    """One parameter, over the trials that have it."""
+
+    parameter: str
+    share: float
+    """Of the variance of the rank of time, from 0 to 1."""
+    trials: int
+    levels: tuple[Level, ...]
+    """Fastest median first."""
+
+
+def shares(trials: Iterable[StoredTrial], algorithm: str | None = None) -> list[Share]:
+    """`algorithm` over all trials, then every parameter of one algorithm, the largest share first.
+
+    Without a name the algorithm of the fastest trial is taken. Empty where there are too few trials.
+    """
+    times = _first_times(trials)
+    if not times:
+        return []
+    chosen = algorithm or min(times, key=lambda c: times[c]).algorithm
+    whole = _share("algorithm", [c.algorithm for c in times], _ranked(times.values()))
+    own = {c: time_ns for c, time_ns in times.items() if c.algorithm == chosen}
+    ranked = _ranked(own.values())
+    values = [c.to_dict() for c in own]
+    names = sorted(set.intersection(*(set(known) for known in values)) - {"algorithm"}) if values else []
+    found = [_share(name, [known[name] for known in values], ranked) for name in names]
+    return [s for s in [whole] if s] + sorted((s for s in found if s), key=lambda s: (-s.share, s.parameter))
+
+
+def _ranked(times_ns: Iterable[float]) -> list[tuple[float, float]]:
+    """Each time with its rank; equal times have equal ranks."""
+    times = list(times_ns)
+    ordered = sorted(times)
+    return [(t, (bisect_left(ordered, t) + bisect_right(ordered, t)) / 2) for t in times]
+
+
+def _first_times(trials: Iterable[StoredTrial]) -> dict[Configuration, float]:
+    """Repetitions are of the best few, and would count these again and again."""
+    times: dict[Configuration, float] = {}
+    for stored in trials:
+        if stored.purpose == "search" and stored.trial.measurement:
+            times.setdefault(stored.trial.configuration, stored.trial.measurement.time_ns)
+    return times
+
+
+def _share(parameter: str, values: Sequence[Value], ranked: Sequence[tuple[float, float]]) -> Share | None:
+    """None where nothing can be told: one value only, a value for each trial, or too few trials."""
+    by_value: defaultdict[Value, list[tuple[float, float]]] = defaultdict(list)
+    for value, point in zip(values, ranked, strict=True):
+        by_value[value].append(point)
+    count = len(ranked)
+    if count < LEAST_TRIALS or not 1 < len(by_value) < count:
+        return None
+    whole = _squares(ranked) / (count - 1)
+    within = sum(map(_squares, by_value.values())) / (count - len(by_value))
+    levels = [_level(value, [time_ns for time_ns, _ in points]) for value, points in by_value.items()]
+    return Share(
+        parameter=parameter,
+        share=max(0.0, 1 - within / whole) if whole > 0 else 0.0,
+        trials=count,
+        levels=tuple(sorted(levels, key=lambda level: level.median_ns)),
+    )
+
+
+def _level(value: Value, times: Sequence[float]) -> Level:
+    return Level(value=value, trials=len(times), median_ns=statistics.median(times), best_ns=min(times))
+
+
+def _squares(ranked: Sequence[tuple[float, float]]) -> float:
+    """Squared distances of ranks from their mean."""
+    mean = sum(rank for _, rank in ranked) / len(ranked)
+    return sum((rank - mean) ** 2 for _, rank in ranked)

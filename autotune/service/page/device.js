@@ -1,0 +1,170 @@
+// One device: who it is, its table of winners with filters and downloads, and the heat map.
+
+import { at, download, every, get } from "./api.js";
+import { cell, facts, fill, h, hint, keep, numeric, rowHead, select, state, table } from "./dom.js";
+import { gain, moment, rate, ratio, time } from "./format.js";
+import { HeatMap } from "./heatmap.js";
+import { sizeAddress, sizeLink } from "./links.js";
+import { connected, told } from "./status.js";
+
+const FAMILIES = ["gemm", "reduce"];
+const FORMATS = [["json", "JSON"], ["csv", "CSV"], ["markdown", "Markdown"], ["c", "C header"], ["sqlite", "SQLite"]];
+
+const COLUMNS = [
+  { name: "Size", key: (e) => e.flops },
+  { name: "Algorithm", key: (e) => e.configuration.algorithm },
+  { name: "Time", key: (e) => e.time_ns, number: true },
+  { name: "Rate", key: (e) => e.gflops, number: true },
+  { name: "Over default (95%)", key: (e) => e.gain_over_default, number: true },
+  { name: "Over plainest", key: (e) => e.gain_over_baseline ?? 0, number: true },
+  { name: "Samples", key: (e) => e.samples, number: true },
+  { name: "Checked", key: (e) => e.verifications, number: true },
+  { name: "Verdict", key: (e) => e.verdict },
+  { name: "Measured", key: (e) => e.provenance.measured_at },
+];
+
+export async function deviceView(place, slug, query, signal) {
+  const family = FAMILIES.includes(query.get("family")) ? query.get("family") : "gemm";
+  const winners = new Winners(slug, family);
+  const title = h("div.heading");
+  const about = h("div");
+  let last = "";
+  await every(5000, signal, async () => {
+    const device = await get(`api/devices/${encodeURIComponent(slug)}`, signal);
+    fillOnce(title, device.state, h("h1", {}, slug), state(device.state), h("a.button", { href: at("#/new", { device: slug, family }) }, "Tune sizes"));
+    fillOnce(about, JSON.stringify([device.name, device.driver, device.stations.map((s) => [s.worker, s.job])]), identity(device));
+    // Whatever a device has begun or ended may have changed its table.
+    const now = JSON.stringify([device.tuned, device.stations.map((s) => [s.job, s.problem])]);
+    if (now === last) return;
+    winners.update((await get(at(`api/devices/${encodeURIComponent(slug)}/winners`, { family }), signal)).entries);
+    last = now;
+  }, connected);
+  const tabs = h("nav.tabs", { "aria-label": "Kernel family" }, FAMILIES.map((name) =>
+    h("a", { href: at(`#/device/${slug}`, { family: name }), "aria-current": name === family && "true" }, name)));
+  fill(place, title, about, tabs, winners.element);
+}
+
+function fillOnce(element, version, ...children) {
+  if (element.dataset.version === version) return;
+  element.dataset.version = version;
+  fill(element, ...children);
+}
+
+const identity = (device) => facts([
+  ["Name", device.name],
+  ["Vendor", device.vendor],
+  ["Profile", device.family],
+  ["Driver", device.driver],
+  ["Workers", device.stations.map((one) => `${one.worker} (${one.state})`).join(", ") || "none"],
+]);
+
+class Winners {
+  constructor(slug, family) {
+    Object.assign(this, { slug, family, entries: [] });
+    this.element = h("div.winners");
+    this.filter = { text: "", algorithm: "", type: "", verdict: "" };
+    this.order = { column: 0, down: false };
+  }
+
+  update(entries) {
+    const words = (of) => JSON.stringify([of.map((e) => e.configuration.algorithm), of.map(typeOf), of.map((e) => e.verdict)].map((w) => [...new Set(w)].sort()));
+    const isNew = !this.list || words(entries) !== words(this.entries);
+    this.entries = entries;
+    if (isNew) this.build();
+    if (!entries.length) return;
+    this.map.update(entries);
+    this.show();
+  }
+
+  // Anew when there is something else to filter by.
+  build() {
+    if (!this.entries.length) {
+      fill(this.element, h("section", {}, hint(`Nothing of ${this.family} is tuned on this device yet.`)), this.find());
+      return;
+    }
+    this.filter = { text: "", algorithm: "", type: "", verdict: "" };
+    this.list = table(`Tuned sizes of ${this.family} on ${this.slug}`, COLUMNS.map(({ name, number }) => [name, number ? "number" : ""]), {});
+    this.heads = [...this.list.head.children];
+    this.heads.forEach((head, index) => fill(head, h("button.sort", { type: "button", onclick: () => this.sort(index) }, COLUMNS[index].name)));
+    this.total = h("p.summary", { role: "status" });
+    this.map = new HeatMap(this.slug, this.family);
+    fill(this.element,
+      h("section", {},
+        h("div.heading", {}, h("h2", {}, "Tuned table"), this.total),
+        this.filters(), this.list.element, this.downloads()),
+      this.map.element, this.find());
+  }
+
+  filters() {
+    const of = (key) => [...new Set(this.entries.map(key))].sort();
+    const choose = (text, name, values) =>
+      values.length > 1 && h("label", {}, `${text} `, select(name, [["", "all"], ...values.map((v) => [v, v])], this.filter[name], (value) => this.narrow(name, value)));
+    return h("div.filters", {},
+      h("label", {}, "Size ", h("input", { type: "search", placeholder: "such as 4096", oninput: (event) => this.narrow("text", event.target.value.trim().toLowerCase()) })),
+      choose("Algorithm", "algorithm", of((e) => e.configuration.algorithm)),
+      choose("Type", "type", of(typeOf)),
+      choose("Verdict", "verdict", of((e) => e.verdict)));
+  }
+
+  narrow(name, value) {
+    this.filter[name] = value;
+    this.show();
+  }
+
+  sort(index) {
+    this.order = { column: index, down: this.order.column === index && !this.order.down };
+    this.show();
+  }
+
+  show() {
+    const { text, algorithm, type, verdict } = this.filter;
+    const kept = this.entries.filter((e) =>
+      e.shape.includes(text) && (!algorithm || e.configuration.algorithm === algorithm) && (!type || typeOf(e) === type) && (!verdict || e.verdict === verdict));
+    const { key } = COLUMNS[this.order.column];
+    const sign = this.order.down ? -1 : 1;
+    kept.sort((a, b) => sign * (key(a) < key(b) ? -1 : key(a) > key(b) ? 1 : 0));
+    this.heads.forEach((head, index) => {
+      if (index === this.order.column) head.setAttribute("aria-sort", this.order.down ? "descending" : "ascending");
+      else head.removeAttribute("aria-sort");
+    });
+    keep(this.list.body, kept, (e) => e.shape, (e) => this.row(e));
+    this.total.textContent = kept.length === this.entries.length ? `${kept.length} sizes` : `${kept.length} of ${this.entries.length} sizes`;
+  }
+
+  row(e) {
+    return h("tr", {},
+      rowHead(sizeLink(this.slug, this.family, e.shape)),
+      cell(h("code", {}, e.configuration.algorithm)),
+      numeric(time(e.time_ns)),
+      numeric(rate(e, e.time_ns)),
+      numeric(gain(e)),
+      numeric(e.gain_over_baseline ? ratio(e.gain_over_baseline) : "–"),
+      numeric(e.samples),
+      numeric(e.verifications),
+      cell(e.verdict),
+      cell(h("span", { title: `driver ${e.provenance.driver}` }, moment(e.provenance.measured_at))));
+  }
+
+  downloads() {
+    const error = h("p.error", { role: "alert" });
+    const load = async (format) => {
+      error.textContent = "";
+      await download(at(`api/export/${format}`, { device: this.slug, family: this.family })).catch((e) => (error.textContent = told(e)));
+    };
+    return h("div.downloads", { role: "group", "aria-label": "Download the table" }, h("span", {}, "Download the whole table"),
+      FORMATS.map(([format, text]) => h("button", { type: "button", onclick: () => load(format) }, text)), error);
+  }
+
+  // Any size, tuned or not.
+  find() {
+    const example = this.family === "gemm" ? "512,512,512" : "512,768,mean";
+    const field = h("input", { name: "shape", required: true, placeholder: example, "aria-label": "Size" });
+    const go = (event) => {
+      event.preventDefault();
+      location.hash = sizeAddress(this.slug, this.family, field.value.trim());
+    };
+    return h("section", {}, h("h2", {}, "Look up a size"), h("form.filters", { onsubmit: go }, field, h("button", { type: "submit" }, "Look up")));
+  }
+}
+
+const typeOf = (entry) => entry.problem.mode ?? entry.problem.dtype;

@@ -1,0 +1,81 @@
+// Elements. Every text goes in as a text node: nothing that the API tells ever becomes markup.
+
+// h("a.quiet", { href: "#/jobs" }, "Jobs"): classes after dots; "on..." are listeners; null and false are left out.
+export function h(tag, properties = {}, ...children) {
+  const [name, ...classes] = tag.split(".");
+  const element = document.createElement(name);
+  if (classes.length) element.className = classes.join(" ");
+  for (const [key, value] of Object.entries(properties)) {
+    if (value === null || value === undefined || value === false) continue;
+    if (key.startsWith("on")) element.addEventListener(key.slice(2), value);
+    else if (key === "value" && name !== "option" && name !== "progress") element.value = value;
+    else element.setAttribute(key, value === true ? "" : String(value));
+  }
+  fill(element, ...children);
+  return element;
+}
+
+// What was there is replaced.
+export function fill(element, ...children) {
+  element.replaceChildren(...children.flat(Infinity).filter((c) => c !== null && c !== undefined && c !== false));
+  return element;
+}
+
+// Rows in the place of others. A row whose item has not changed stays as it is, with the focus in it.
+export function keep(parent, items, keyOf, build) {
+  const known = new Map([...parent.children].map((row) => [row.dataset.key, row]));
+  const active = parent.contains(document.activeElement) ? document.activeElement : null;
+  const place = active?.closest("[data-key]");
+  const rows = items.map((item) => {
+    const key = String(keyOf(item));
+    const state = JSON.stringify(item);
+    const old = known.get(key);
+    if (old && old.dataset.state === state) return old;
+    const row = build(item);
+    row.dataset.key = key;
+    row.dataset.state = state;
+    return row;
+  });
+  const isSame = rows.length === parent.children.length && rows.every((row, i) => row === parent.children[i]);
+  if (isSame) return;
+  parent.replaceChildren(...rows);
+  if (active && !document.contains(active) && place) {
+    const again = rows.find((row) => row.dataset.key === place.dataset.key);
+    again?.querySelector("a, button")?.focus();
+  } else active?.focus();
+}
+
+// A table that scrolls within itself. Columns: [text, class] or text; a class "number" aligns to the right.
+export function table(caption, columns, properties = {}) {
+  const body = h("tbody");
+  const head = h("tr", {}, columns.map((column) => {
+    const [text, kind] = Array.isArray(column) ? column : [column, ""];
+    return h(kind ? `th.${kind}` : "th", { scope: "col" }, text);
+  }));
+  const label = h("caption.hidden", {}, caption);
+  const whole = h("table", properties, label, h("thead", {}, head), body);
+  return { element: scroll(caption, whole), body, head, table: whole };
+}
+
+export function scroll(label, content) {
+  return h("div.scroll", { role: "region", tabindex: "0", "aria-label": label }, content);
+}
+
+export const numeric = (...children) => h("td.number", {}, ...children);
+export const cell = (...children) => h("td", {}, ...children);
+export const rowHead = (...children) => h("th", { scope: "row" }, ...children);
+
+export function facts(pairs, kind = "") {
+  const shown = pairs.filter(([, value]) => value !== null && value !== "" && value !== undefined);
+  return h(kind ? `dl.facts.${kind}` : "dl.facts", {}, shown.map(([name, value]) => h("div", {}, h("dt", {}, name), h("dd", {}, value))));
+}
+
+// A word with a mark in its color; the word alone tells as much.
+export const state = (word) => h(`span.state.${word.replaceAll(" ", "-")}`, {}, word);
+
+export const hint = (text) => h("p.hint", {}, text);
+
+export function select(name, options, chosen, onchange) {
+  const choices = options.map(([value, text]) => h("option", { value, selected: value === chosen }, text));
+  return h("select", { name, onchange: (event) => onchange?.(event.target.value) }, choices);
+}

@@ -1,0 +1,165 @@
+// One job, followed as it happens.
+
+import { follow, get, post } from "./api.js";
+import { cell, facts, fill, h, keep, numeric, rowHead, state, table } from "./dom.js";
+import { count, duration, failures, gain, moment, rate, time } from "./format.js";
+import { History } from "./history.js";
+import { budget, progress } from "./jobs.js";
+import { connected, told } from "./status.js";
+import { sizeLink } from "./links.js";
+
+export async function jobView(place, id, _, signal) {
+  const view = new JobPage(await get(`api/jobs/${encodeURIComponent(id)}`, signal), signal);
+  fill(place, view.element);
+  view.show();
+  if (!view.isOpen()) return;
+  let wasLost = false;
+  const onLoss = (isLost) => {
+    connected(isLost);
+    if (wasLost && !isLost) view.charted = null; // trials that ended meanwhile are in the ledger
+    wasLost = isLost;
+  };
+  const take = (name, data) => view.take(name, data);
+  follow(`api/jobs/${view.job.id}/events`, signal, take, onLoss).catch((error) => view.tell(told(error)));
+}
+
+class JobPage {
+  constructor(job, signal) {
+    this.job = job;
+    this.signal = signal;
+    this.head = h("div.heading");
+    this.facts = h("div");
+    this.note = h("p.note", { role: "status" });
+    this.live = h("section.live");
+    this.live.hidden = true;
+    this.history = null;
+    this.charted = null;
+    this.list = table("Sizes of the job",
+      ["Size", "State", ["Trials", "number"], ["Best", "number"], ["Rate", "number"], ["Over default", "number"], "Failed trials", "Notes"]);
+    const sizes = h("section", {}, h("h2", {}, "Sizes"), this.list.element);
+    this.element = h("div", {}, this.head, this.facts, this.note, this.live, sizes);
+  }
+
+  isOpen = () => this.job.state === "queued" || this.job.state === "running" || Boolean(this.job.counts.running);
+
+  take(name, data) {
+    if (name === "job") this.job = data;
+    const problem = this.job.problems[data.problem];
+    if (problem) this.happen(name, data, problem);
+    this.later();
+  }
+
+  happen(name, data, problem) {
+    const progress = (problem.progress ??= { phase: "search" });
+    if (name === "problem_started") Object.assign(progress, { configurations: data.configurations, resumed: data.resumed });
+    if (name === "trial_finished") this.trial(data, progress);
+    if (name === "finals_started") Object.assign(progress, { phase: "finals", finalists: data.finalists });
+    if (name === "recheck_started") progress.phase = "verification";
+    if (name === "problem_finished") problem.outcome = data.outcome;
+    if (name === "device_drifted") this.tell(drift(data));
+  }
+
+  trial(data, progress) {
+    progress.new_trials = data.new_trials;
+    progress.best_ns = data.best_ns;
+    progress.failures = data.failures;
+    if (this.charted === data.problem) this.history?.add({ ...data.trial, purpose: "search" });
+  }
+
+  // A device without a wait may finish hundreds of trials a second; a picture a frame is enough.
+  later() {
+    if (this.isWaiting) return;
+    this.isWaiting = true;
+    requestAnimationFrame(() => {
+      this.isWaiting = false;
+      if (!this.signal.aborted) this.show();
+    });
+  }
+
+  show() {
+    const { job } = this;
+    const cancel = h("button", { type: "button", onclick: (event) => this.cancel(event.target) }, "Cancel job");
+    const isOpen = job.state === "queued" || job.state === "running";
+    if (this.shown !== job.state) fill(this.head, h("h1", {}, `Job ${job.id}`), state(job.state), isOpen && cancel);
+    this.shown = job.state;
+    fill(this.facts, facts([
+      ["Device", h("a", { href: `#/device/${job.device}` }, job.device)],
+      ["Kind", job.kind === "verify" ? "verify an uploaded table" : "tune"],
+      ["Sizes", progress(job)],
+      ["Budget", budget(job)],
+      ["Algorithms", job.algorithms.join(", ") || "all"],
+      ["Submitted", moment(job.created_at)],
+      ["Ended", job.ended_at && moment(job.ended_at)],
+      ["Left out", job.left_out.join("; ")],
+      ["Notes", job.message],
+    ]));
+    keep(this.list.body, job.problems, (problem) => problem.number, (problem) => row(job, problem));
+    this.chart();
+  }
+
+  // The search of the size that is worked on.
+  async chart() {
+    const running = this.job.problems.find((problem) => problem.state === "running");
+    if (!running || this.job.kind !== "tune" || this.charted === running.number) {
+      if (!running && this.history) this.live.classList.add("ended");
+      return;
+    }
+    this.charted = running.number;
+    this.history = new History(this.signal);
+    fill(this.live, h("h2", {}, `Search at ${running.shape}`), this.history.element);
+    this.live.hidden = false;
+    const query = new URLSearchParams({ shape: running.shape, family: running.family });
+    const known = await get(`api/devices/${this.job.device}/trials?${query}`, this.signal).catch(() => ({ trials: [] }));
+    this.history.begin(known.trials.filter((trial) => trial.purpose !== "final"));
+  }
+
+  async cancel(button) {
+    button.disabled = true;
+    try {
+      this.job = await post(`api/jobs/${this.job.id}/cancel`, {});
+      this.tell(this.job.state === "cancelled" ? "Cancelled; every trial is kept." : "Stops after the running trial.");
+    } catch (error) {
+      button.disabled = false;
+      this.tell(told(error));
+    }
+    this.show();
+  }
+
+  tell = (text) => (this.note.textContent = text);
+}
+
+function row(job, problem) {
+  const progress = problem.progress ?? {};
+  const outcome = problem.outcome ?? {};
+  const winner = outcome.winner ?? null;
+  const best = winner?.time_ns ?? progress.best_ns ?? null;
+  const label = problem.label || problem.calls > 1 ? h("small", {}, [problem.label, problem.calls > 1 && `×${problem.calls}`].filter(Boolean).join(" ")) : null;
+  return h("tr", {},
+    rowHead(sizeLink(job.device, problem.family, problem.shape), label),
+    cell(state(problem.state), problem.state === "running" && progress.phase ? h("small", {}, progress.phase) : null),
+    numeric(trials(problem, job)),
+    numeric(best ? time(best) : "–"),
+    numeric(best ? rate(problem, best) : "–"),
+    numeric(winner ? gain(winner) : "–"),
+    cell(problem.state === "queued" ? "–" : failures(outcome.failures ?? progress.failures)),
+    cell(message(problem, outcome)),
+  );
+}
+
+function trials(problem, job) {
+  const done = problem.outcome?.new_trials ?? problem.progress?.new_trials;
+  if (done === undefined || done === null) return "–";
+  return problem.state === "running" && job.trials ? `${done} of ${job.trials}` : `${done}`;
+}
+
+function message(problem, outcome) {
+  const parts = [problem.message, outcome.result, outcome.winner && outcome.winner.configuration.algorithm];
+  if (problem.state === "running") parts.push(problem.worker && `on ${problem.worker}`, problem.progress?.configurations && count(problem.progress.configurations, "configuration"));
+  else if (problem.spent_s) parts.push(duration(problem.spent_s));
+  return parts.filter(Boolean).join(", ");
+}
+
+function drift({ slowdown, rest_s }) {
+  const how = slowdown > 1 ? `${slowdown.toPrecision(3)} times slower` : `${(1 / slowdown).toPrecision(3)} times faster`;
+  return `The device runs ${how} than at the start: times are corrected${rest_s ? `; it rests ${duration(rest_s)}` : ""}.`;
+}

@@ -1,0 +1,74 @@
+// The form of a new job.
+
+import { get, post } from "./api.js";
+import { howToBegin } from "./devices.js";
+import { fill, h, hint, select } from "./dom.js";
+import { count } from "./format.js";
+import { told } from "./status.js";
+
+const FAMILIES = {
+  gemm: { text: "gemm: matrix product", example: "512,512,512\n64,3136,576 x3 conv2_x 3x3\n128,128,64 nt batch=12 float16",
+    meaning: "One a line: M,N,K, then layout (nn, nt, tn, tt), mode, name=number; xCOUNT and a label, if wanted." },
+  reduce: { text: "reduce: sums, means, maxima, minima", example: "512,768,mean", meaning: "One a line: rows,columns,operation." },
+};
+
+export async function submitView(place, _, query, signal) {
+  const [{ devices }, { presets }] = await Promise.all([get("api/devices", signal), get("api/presets", signal)]);
+  const heading = h("h1", {}, "New job");
+  if (!devices.length) {
+    fill(place, heading, howToBegin());
+    return;
+  }
+  const wanted = query.get("device") ?? devices.find((device) => device.state !== "offline")?.slug ?? devices[0].slug;
+  const device = select("device", devices.map((one) => [one.slug, `${one.slug} (${one.state})`]), wanted);
+  const shapes = h("textarea", { name: "shapes", rows: 5, spellcheck: "false", autocapitalize: "off", "aria-describedby": "shapes-hint" });
+  const meaning = h("p.hint", { id: "shapes-hint" });
+  const networks = h("fieldset", {}, h("legend", {}, "Presets: the products of a network"), h("div.choices", {}, presets.map(choice)));
+  const ofFamily = (name) => {
+    shapes.placeholder = FAMILIES[name].example;
+    meaning.textContent = FAMILIES[name].meaning;
+    networks.hidden = networks.disabled = name !== "gemm";
+  };
+  const first = Object.hasOwn(FAMILIES, query.get("family")) ? query.get("family") : "gemm";
+  const family = select("family", Object.entries(FAMILIES).map(([name, { text }]) => [name, text]), first, ofFamily);
+  ofFamily(first);
+  shapes.value = query.get("shape") ?? "";
+  const trials = h("input", { name: "trials", type: "number", min: 1, max: 1000000, value: 100, inputmode: "numeric" });
+  const minutes = h("input", { name: "minutes", type: "number", min: 0, step: "any", inputmode: "decimal", placeholder: "no limit" });
+  const error = h("p.error", { role: "alert" });
+  const button = h("button.main", { type: "submit" }, "Submit job");
+  const form = h("form.submit", {
+    onsubmit: async (event) => {
+      event.preventDefault();
+      button.disabled = true;
+      error.textContent = "";
+      try {
+        const job = await post("api/jobs", asked(new FormData(form)));
+        location.hash = `#/job/${job.id}`;
+      } catch (refused) {
+        error.textContent = told(refused);
+        button.disabled = false;
+      }
+    },
+  },
+    h("div.pair", {}, h("label", {}, "Device", device), h("label", {}, "Family", family)),
+    h("label", {}, "Sizes", shapes), meaning, networks,
+    h("div.pair", {}, h("label", {}, "Trials for each size", trials), h("label", {}, "Minutes for the whole job", minutes)),
+    hint("The search ends at whichever limit comes first. With neither, 100 trials a size are made."),
+    error, h("p.buttons", {}, button));
+  fill(place, heading, form);
+}
+
+function choice(preset) {
+  return h("label.choice", {},
+    h("input", { type: "checkbox", name: "presets", value: preset.name }),
+    h("span", {}, preset.name, h("small", {}, `${preset.meaning}, ${count(preset.shapes, "size")}`)));
+}
+
+function asked(data) {
+  const lines = data.get("shapes").split("\n").map((line) => line.trim()).filter(Boolean);
+  const form = { device: data.get("device"), family: data.get("family"), shapes: lines, presets: data.getAll("presets") };
+  if (data.get("trials")) form.trials = Number(data.get("trials"));
+  if (Number(data.get("minutes")) > 0) form.seconds = Number(data.get("minutes")) * 60;
+  return form;
+}

@@ -1,0 +1,77 @@
+"""The page: its files as they lie in `page/`, read once, under a policy that lets nothing else in.
+
+They need no token: they are the same for everyone, and what they show comes from the API.
+"""
+
+import hashlib
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+from fastapi import APIRouter, Header, HTTPException
+from fastapi.responses import Response
+
+_FOLDER = Path(__file__).parent / "page"
+_FIRST = "index.html"
+_MEDIA = {
+    ".html": "text/html; charset=utf-8",
+    ".css": "text/css; charset=utf-8",
+    ".js": "text/javascript; charset=utf-8",
+    ".svg": "image/svg+xml",
+    ".LICENSE": "text/plain; charset=utf-8",
+}
+HEADERS = {
+    # No text ever becomes markup or code: trusted types forbid even innerHTML.
+    "Content-Security-Policy": (
+        "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; "
+        "base-uri 'none'; form-action 'none'; frame-ancestors 'none'; require-trusted-types-for 'script'; "
+        "trusted-types 'none'"
+    ),
+    "X-Content-Type-Options": "nosniff",
+    "Referrer-Policy": "no-referrer",
+    "Cross-Origin-Opener-Policy": "same-origin",
+    "Cross-Origin-Resource-Policy": "same-origin",
+    "Cache-Control": "no-cache",
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class _File:
+    data: bytes
+    media: str
+    tag: str
+
+
+def page_routes() -> APIRouter:
+    """The page at /, and its files beside it."""
+    files = _read()
+    routes = APIRouter(include_in_schema=False)
+
+    @routes.get("/")
+    async def first(if_none_match: Annotated[str, Header()] = "") -> Response:
+        return _answer(files[_FIRST], if_none_match)
+
+    @routes.get("/page/{name:path}")
+    async def beside(name: str, if_none_match: Annotated[str, Header()] = "") -> Response:
+        if name not in files:  # a name is looked up, never opened
+            raise HTTPException(404, "there is no such file")
+        return _answer(files[name], if_none_match)
+
+    return routes
+
+
+def _read() -> dict[str, _File]:
+    found = {}
+    for path in sorted(_FOLDER.rglob("*")):
+        if path.is_file():
+            data = path.read_bytes()
+            tag = f'"{hashlib.sha256(data).hexdigest()[:32]}"'
+            found[path.relative_to(_FOLDER).as_posix()] = _File(data=data, media=_MEDIA[path.suffix], tag=tag)
+    return found
+
+
+def _answer(file: _File, known: str) -> Response:
+    headers = {**HEADERS, "ETag": file.tag}
+    if file.tag in known:
+        return Response(status_code=304, headers=headers)
+    return Response(file.data, media_type=file.media, headers=headers)

@@ -1,0 +1,108 @@
+"""Route of one size on a device: the winner beside its rivals, and which parameters mattered."""
+
+import asyncio
+import dataclasses
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Path, Query
+from pydantic import BaseModel, Field
+
+from autotune.errors import TableError
+from autotune.export.json_table import plain_entry
+from autotune.family import find_family
+from autotune.service import comparing, importance
+from autotune.store import Store
+
+Slug = Annotated[str, Path(max_length=64, pattern=r"^[a-z0-9]+(-[a-z0-9]+)*$")]
+Family = Annotated[str, Query(max_length=64, pattern=r"^[a-z0-9_]+$")]
+Shape = Annotated[str, Query(min_length=1, max_length=500, description="M,N,K and words, as after --shape")]
+
+
+class RivalView(BaseModel):
+    """One way to do the problem."""
+
+    name: str
+    time_ns: float
+    low_ns: float | None = Field(description="bounds at 95%, null where none are known")
+    high_ns: float | None
+    note: str
+
+
+class LevelView(BaseModel):
+    """One value of a parameter."""
+
+    value: int | str
+    trials: int
+    median_ns: float
+    best_ns: float
+
+
+class ShareView(BaseModel):
+    """How much of the variance of the rank of time goes along with a parameter alone."""
+
+    parameter: str
+    share: float
+    trials: int
+    levels: list[LevelView]
+
+
+class SizeAnswer(BaseModel):
+    """What is known of a size, beside the trials themselves."""
+
+    device: str
+    family: str
+    shape: str
+    problem: dict[str, Any]
+    flops: int
+    bytes_moved: int
+    winner: dict[str, Any] | None = Field(description="an entry of a table")
+    rivals: list[RivalView] = Field(description="the winner first; empty without one")
+    host: list[RivalView] = Field(description="the host's BLAS and the device, copies included, where measured")
+    parameters: list[ShareView] = Field(description="`algorithm` over all trials, then those of one algorithm")
+    searched: str = Field(description="the algorithm whose parameters these are")
+
+
+def size_routes(store: Store) -> APIRouter:
+    """What the page shows of one size."""
+    routes = APIRouter(prefix="/api", tags=["tables"])
+
+    @routes.get("/devices/{slug}/size")
+    async def get_size(slug: Slug, shape: Shape, family: Family = "gemm") -> SizeAnswer:
+        """The winner beside the default, the plainest kernel and the host's BLAS; and which parameters mattered."""
+        return await asyncio.to_thread(_size, store, slug, shape, family)
+
+    return routes
+
+
+def _size(store: Store, slug: str, shape: str, family: str) -> SizeAnswer:
+    problem = find_family(family).problem_type.parse(shape)
+    trials = store.trials(slug, family, problem)
+    winner = next((w for w in store.best(slug, family) if w.problem == problem), None)
+    shares = importance.shares(trials, winner.configuration.algorithm if winner else None)
+    try:
+        host = comparing.host_rivals(slug, problem)
+    except TableError:  # a spoilt record costs no more than itself
+        host = []
+    return SizeAnswer(
+        device=slug,
+        family=family,
+        shape=problem.label,
+        problem=problem.to_dict(),
+        flops=problem.flops,
+        bytes_moved=problem.bytes_moved,
+        winner=plain_entry(winner) if winner else None,
+        rivals=[_rival(rival) for rival in comparing.rivals(winner, trials)] if winner else [],
+        host=[_rival(rival) for rival in host],
+        parameters=[ShareView.model_validate(dataclasses.asdict(share)) for share in shares],
+        searched=_searched(shares, winner.configuration.algorithm if winner else ""),
+    )
+
+
+def _rival(rival: comparing.Rival) -> RivalView:
+    return RivalView.model_validate(dataclasses.asdict(rival))
+
+
+def _searched(shares: list[importance.Share], winning: str) -> str:
+    if winning or not shares or shares[0].parameter != "algorithm":
+        return winning
+    return str(min(shares[0].levels, key=lambda level: level.best_ns).value)

@@ -1,0 +1,289 @@
+"""The page in a browser: submit a job, watch it finish, open the table, download it; tokens, phones, hostile names.
+
+A real service over HTTP, a worker with an invented device, and headless Chromium where there is one.
+"""
+
+import json
+import re
+import shutil
+import sqlite3
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("fastapi")
+pytest.importorskip("playwright")
+
+from playwright.sync_api import Browser, Page, expect, sync_playwright
+
+from autotune.remote import Client
+from autotune.remote.working import Offer, Service
+from autotune.service.serving import Place, Server
+from autotune.store import Store
+from autotune.testing import INVENTED_PROCESSOR, FakeWorker
+from autotune.trial import Job, TrialState
+
+SLUG = INVENTED_PROCESSOR.slug
+FLAGS = (
+    "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking",
+    "--disable-component-update", "--disable-sync",
+)  # fmt: skip
+WRITING, READING = "writing-token-of-a-test", "reading-token-of-a-test"
+HOSTILE = "<img src=x onerror=alert(1)>"
+
+
+class Pace:
+    """How long a trial takes."""
+
+    seconds = 0.0
+
+
+def invented_time(job: Job) -> float | TrialState:
+    """The wider the micro-tile the faster; some fail."""
+    time.sleep(Pace.seconds)
+    values = dict(job.configuration.values)
+    if values.get("unroll") == 2:
+        return TrialState.WRONG_RESULT
+    area = int(values.get("micro_tile_m", 1)) * int(values.get("micro_tile_n", 1))
+    return 1e6 / area + 100.0 * (job.configuration.algorithm == "naive")
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    found = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
+    if found is None:
+        pytest.skip("no Chromium here: apt-get install chromium")
+    with sync_playwright() as started:
+        opened = started.chromium.launch(executable_path=found, args=list(FLAGS))
+        yield opened
+        opened.close()
+
+
+@contextmanager
+def serving(folder: Path, **tokens: str) -> Iterator[Server]:
+    """A service on a free port, with tokens if any are named; ended in order."""
+    files: dict[str, Any] = {name: folder / name for name in tokens}
+    for name, token in tokens.items():
+        files[name].write_text(token)
+    with Store.open(folder / "db.sqlite") as store:
+        store.add_device(INVENTED_PROCESSOR)
+        server = Server(Place(port=0, **files), store, lambda _: None)
+        thread = threading.Thread(target=server.run, daemon=True)
+        thread.start()
+        _await(lambda: bool(server.url))
+        try:
+            yield server
+        finally:
+            server.handle_exit(15, None)
+            thread.join(20)
+            assert not thread.is_alive()
+
+
+@contextmanager
+def offering(url: str, work: Callable[[Job], float | TrialState] = invented_time) -> Iterator[None]:
+    """A worker with the invented device."""
+    offer = Offer(Service(url=url, token="", name="bench"), INVENTED_PROCESSOR, FakeWorker(work), lambda _: None)
+    thread = threading.Thread(target=offer.serve, daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        offer.close()
+        thread.join(20)
+        assert not thread.is_alive()
+
+
+def _await(condition: Callable[[], bool], seconds: float = 20.0) -> None:
+    end = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < end, "it did not happen"
+        time.sleep(0.02)
+
+
+class Seen:
+    """A page, and what the browser complained about."""
+
+    def __init__(self, browser: Browser, url: str, **how: Any) -> None:
+        self.context = browser.new_context(base_url=url, accept_downloads=True, **how)
+        self.context.set_default_timeout(15_000)
+        self.page: Page = self.context.new_page()
+        self.complaints: list[str] = []
+        self.page.on("pageerror", lambda error: self.complaints.append(str(error)))
+        self.page.on("console", lambda told: self.complaints.append(told.text) if told.type == "error" else None)
+
+    def open(self, address: str) -> Page:
+        self.page.goto(f"/{address}")
+        expect(self.page.locator(".view:not([aria-busy])")).to_be_visible()
+        return self.page
+
+
+@pytest.fixture(scope="module")
+def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    """A service with a worker, and one finished job."""
+    with serving(tmp_path_factory.mktemp("page")) as server, offering(server.url):
+        with Client(server.url) as client:
+            _await(lambda: any(device["stations"] for device in client.devices()))
+            job = client.submit(SLUG, shapes=[f"96,96,96 {HOSTILE}"], trials=30)
+            for _ in client.follow(job["id"]):
+                pass
+        yield server
+
+
+@pytest.fixture
+def seen(browser: Browser, served: Server) -> Iterator[Seen]:
+    """A page of that service, which must not make the browser complain."""
+    found = Seen(browser, served.url)
+    yield found
+    found.context.close()
+    assert found.complaints == []
+
+
+def test_a_job_is_submitted_watched_and_its_table_downloaded(seen: Seen, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Pace, "seconds", 0.05)  # so that it can be watched
+    page = seen.open("#/devices")
+    page.get_by_role("link", name="New job").click()
+    page.get_by_label("Device").select_option(SLUG)
+    page.get_by_role("textbox", name="Sizes").fill("64,64,64 x3 conv")
+    page.get_by_label("Trials for each size").fill("30")
+    page.get_by_role("button", name="Submit job").click()
+
+    expect(page.get_by_role("heading", name="Job")).to_be_visible()
+    row = page.get_by_role("row", name="64x64x64")
+    expect(row).to_contain_text("running")
+    expect(row).to_contain_text("of 30")
+    monkeypatch.setattr(Pace, "seconds", 0.0)
+    expect(page.locator(".history canvas")).to_be_visible()
+    expect(page.locator(".heading .state")).to_have_text("done", timeout=30_000)
+    expect(row).to_contain_text("wrong result")
+    expect(page.get_by_role("button", name="Cancel job")).to_have_count(0)
+
+    page.get_by_role("link", name=SLUG).click()
+    row = page.get_by_role("table", name="Tuned sizes").get_by_role("row", name="64x64x64")
+    expect(row).to_contain_text("microtile")
+    page.get_by_label("Size", exact=True).first.fill("no such size")
+    expect(row).to_have_count(0)
+    page.get_by_label("Size", exact=True).first.fill("64x64")
+    expect(row).to_have_count(1)
+    for text, check in DOWNLOADS.items():
+        with page.expect_download() as waiting:
+            page.get_by_role("button", name=text, exact=True).click()
+        check(Path(waiting.value.path()))
+
+
+def _is_sqlite(path: Path) -> None:
+    assert sqlite3.connect(path).execute("SELECT count(*) FROM best_configurations").fetchone()[0] >= 1
+
+
+def _is_json(path: Path) -> None:
+    (device,) = json.loads(path.read_text())["devices"]
+    assert device["slug"] == SLUG
+    assert (64, 64, 64) in {tuple(e["problem"][name] for name in "mnk") for e in device["entries"]}
+
+
+def _holds(text: str) -> Callable[[Path], None]:
+    def check(path: Path) -> None:
+        assert text in path.read_text()
+
+    return check
+
+
+DOWNLOADS: dict[str, Callable[[Path], None]] = {
+    "JSON": _is_json,
+    "CSV": _holds("gain_over_default"),
+    "Markdown": _holds("| shape |"),
+    "C header": _holds("#ifndef AUTOTUNE_GEMM_POCL_INVENTED_H"),
+    "SQLite": _is_sqlite,
+}
+
+
+def test_a_size_shows_its_search_its_rivals_and_what_mattered(seen: Seen) -> None:
+    page = seen.open(f"#/device/{SLUG}")
+    page.get_by_role("table", name="Speed").get_by_role("link", name="96x96x96").click()
+    expect(page.get_by_role("heading", name="96x96x96")).to_be_visible()
+    rivals = page.get_by_role("table", name="The winner against others")
+    expect(rivals.get_by_role("row", name="naive (plainest)")).to_contain_text("ms")
+    assert page.locator(".shares tbody th").all_text_contents()[0].startswith("algorithm")
+    expect(page.locator(".shares tbody")).to_contain_text("micro_tile_m")
+    page.locator(".chart").focus()
+    page.keyboard.press("End")
+    page.keyboard.press("ArrowLeft")
+    expect(page.locator(".readout")).to_contain_text(re.compile(r"^Trial \d+: .*\w+\(.*=.*\)$"))
+    page.locator("summary").click()
+    expect(page.get_by_role("table", name="Trials").get_by_text("wrong result").first).to_be_visible()
+
+
+def test_what_others_wrote_stays_text(seen: Seen) -> None:
+    page = seen.open("#/job/1")
+    expect(page.locator("tbody small").first).to_have_text(HOSTILE)
+    assert page.locator("main img").count() == 0
+
+
+def test_a_job_is_cancelled_and_a_wrong_shape_refused(seen: Seen) -> None:
+    page = seen.open("#/new")
+    page.get_by_role("textbox", name="Sizes").fill("no shape")
+    page.get_by_role("button", name="Submit job").click()
+    expect(page.get_by_role("alert")).to_contain_text("is not a shape")
+    seen.complaints.clear()  # the browser notes the answer 400
+    page.get_by_role("textbox", name="Sizes").fill("128,128,128")
+    page.get_by_label("Trials for each size").fill("100000")
+    page.get_by_role("button", name="Submit job").click()
+    page.get_by_role("button", name="Cancel job").click()
+    expect(page.locator(".heading .state")).to_have_text("cancelled")
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_on_a_phone_only_tables_scroll_sideways(browser: Browser, served: Server, scheme: Any) -> None:
+    seen = Seen(browser, served.url, viewport={"width": 390, "height": 844}, color_scheme=scheme)
+    size = f"#/size/{SLUG}?family=gemm&shape=96x96x96"
+    for address in ("#/devices", "#/jobs", "#/job/1", "#/new", f"#/device/{SLUG}", size):
+        page = seen.open(address)
+        page.reload()
+        expect(page.locator(".view:not([aria-busy])")).to_be_visible()
+        assert page.evaluate("document.documentElement.scrollWidth") == 390, address
+    seen.context.close()
+    assert seen.complaints == []
+
+
+def test_token_is_asked_for_and_one_for_reading_does_not_write(browser: Browser, tmp_path: Path) -> None:
+    with ExitStack() as stack:
+        server = stack.enter_context(serving(tmp_path, token_file=WRITING, read_token_file=READING))
+        seen = Seen(browser, server.url)
+        stack.callback(seen.context.close)
+        page = seen.page
+        page.goto("/#/new")
+        dialog = page.get_by_role("dialog")
+        for told in ("wrong-token-of-a-test", READING):
+            dialog.get_by_label("Token", exact=True).fill(told)
+            dialog.get_by_role("button", name="Continue").click()
+        expect(page.get_by_label("Device")).to_contain_text(SLUG)
+        page.get_by_role("textbox", name="Sizes").fill("64,64,64")
+        page.get_by_role("button", name="Submit job").click()
+        expect(page.get_by_role("alert")).to_contain_text("for reading only")
+        page.get_by_role("button", name="Forget the token").click()
+        dialog.get_by_label("Token", exact=True).fill(WRITING)
+        dialog.get_by_role("button", name="Continue").click()
+        page.get_by_role("textbox", name="Sizes").fill("64,64,64")
+        page.get_by_role("button", name="Submit job").click()
+        expect(page.locator(".heading .state")).to_have_text("queued")
+        assert page.evaluate("[localStorage.length, document.cookie]") == [0, ""]
+        assert WRITING not in page.content()
+
+
+def test_a_lost_service_is_told_and_found_again(browser: Browser, tmp_path: Path) -> None:
+    with serving(tmp_path) as server:
+        seen = Seen(browser, server.url)
+        seen.page.clock.install()
+        page = seen.open("#/devices")
+        expect(page.locator("#connection")).to_have_text("live")
+        page.route("**/api/devices", lambda route: route.abort())
+        page.clock.fast_forward(3000)
+        expect(page.locator("#connection")).to_have_text("connection lost, trying again")
+        page.unroute("**/api/devices")
+        page.clock.fast_forward(3000)
+        expect(page.locator("#connection")).to_have_text("live")
+        seen.context.close()

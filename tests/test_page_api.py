@@ -1,0 +1,197 @@
+"""The files of the page and how they are served; the winner beside its rivals; which parameters mattered."""
+
+import math
+import random
+import re
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("fastapi")
+
+from starlette.testclient import TestClient
+
+from autotune.family import Configuration
+from autotune.kernels.gemm import FAMILY, GemmProblem
+from autotune.runtime import Crossover, CrossoverPoint
+from autotune.service.access import Access
+from autotune.service.app import make_app
+from autotune.service.comparing import host_rivals, median_bounds, rivals
+from autotune.service.core import Service
+from autotune.service.importance import LEAST_TRIALS, shares
+from autotune.service.page_files import _FOLDER as FOLDER
+from autotune.store import Store, StoredTrial, new_owner
+from autotune.testing import INVENTED_PROCESSOR
+from autotune.trial import Measurement, Provenance, Timer, Trial, TrialState, Verdict, Winner
+
+SLUG = INVENTED_PROCESSOR.slug
+PROBLEM = GemmProblem(m=64, n=64, k=64)
+PROVENANCE = Provenance(
+    driver="1.0", template_hash="0" * 12, space_version=1, tool_version="0", measured_at="2026-01-01T00:00:00Z"
+)
+FAST = Configuration.of("microtile", micro_tile_m=8, unroll=1)
+
+
+def measured(configuration: Configuration, samples_ns: Sequence[float], purpose: str = "search") -> StoredTrial:
+    ordered = sorted(samples_ns)
+    measurement = Measurement(
+        time_ns=ordered[len(ordered) // 2], samples_ns=tuple(samples_ns), calls_per_sample=1, timer=Timer.EVENT
+    )
+    trial = Trial(configuration=configuration, state=TrialState.COMPLETE, measurement=measurement)
+    return StoredTrial(trial=trial, problem=PROBLEM, provenance=PROVENANCE, purpose=purpose)
+
+
+def failed(configuration: Configuration) -> StoredTrial:
+    trial = Trial(configuration=configuration, state=TrialState.CRASHED)
+    return StoredTrial(trial=trial, problem=PROBLEM, provenance=PROVENANCE, purpose="search")
+
+
+def winner(*, gain_low: float = 1.9, gain_high: float = 2.2, verdict: Verdict = Verdict.FASTER) -> Winner:
+    return Winner(
+        device=SLUG, problem=PROBLEM, configuration=FAST, time_ns=1000.0, default_ns=2000.0, baseline_ns=9000.0,
+        gain_low=gain_low, gain_high=gain_high, samples=27, is_default=False, verdict=verdict, verifications=20,
+        provenance=PROVENANCE,
+    )  # fmt: skip
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[Store]:
+    with Store.open(tmp_path / "db.sqlite") as opened:
+        opened.add_device(INVENTED_PROCESSOR)
+        yield opened
+
+
+@pytest.fixture
+def api(store: Store) -> Iterator[TestClient]:
+    with TestClient(make_app(Service(store), Access()), base_url="http://localhost") as client:
+        yield client
+
+
+def test_every_file_is_served_under_a_policy_without_exceptions(api: TestClient) -> None:
+    names = [path.relative_to(FOLDER).as_posix() for path in FOLDER.rglob("*") if path.is_file()]
+    assert len(names) > 10
+    for address in ["/", *(f"/page/{name}" for name in names)]:
+        answer = api.get(address)
+        assert answer.status_code == 200, address
+        policy = answer.headers["content-security-policy"]
+        assert "default-src 'none'" in policy and "unsafe" not in policy and "http" not in policy
+        assert answer.headers["x-content-type-options"] == "nosniff"
+        again = api.get(address, headers={"If-None-Match": answer.headers["etag"]})
+        assert (again.status_code, again.content) == (304, b"")
+    assert api.get("/page/main.js").headers["content-type"].startswith("text/javascript")
+
+
+@pytest.mark.parametrize("name", ["../app.py", "..%2fapp.py", "%2e%2e/app.py", "vendor/", "", "nothing.js", "\x00"])
+def test_nothing_else_is_served(api: TestClient, name: str) -> None:
+    assert api.get(f"/page/{name.replace(chr(0), '%00')}").status_code == 404
+
+
+def test_files_refer_to_each_other_alone() -> None:
+    """No build step and no network: whatever a file names lies beside it."""
+    index = (FOLDER / "index.html").read_text()
+    for name in re.findall(r'(?:src|href)="(page/[^"]+)"', index):
+        assert (FOLDER / name.removeprefix("page/")).is_file(), name
+    assert not re.search(r"<style|\sstyle=|\son\w+=|<script(?![^>]+src=)", index)
+    for path in FOLDER.glob("*.js"):
+        text = path.read_text()
+        for name in re.findall(r'from "\./([^"]+)"', text):
+            assert (FOLDER / name).is_file(), (path.name, name)
+        assert not re.search(r"innerHTML|outerHTML|insertAdjacentHTML|document\.write|\beval\b|https?://", text), path
+
+
+def test_page_needs_no_token_and_its_data_do(store: Store) -> None:
+    access = Access(writing="writing-token-of-a-test")
+    with TestClient(make_app(Service(store), access), base_url="http://localhost") as client:
+        assert client.get("/").status_code == 200
+        assert client.get(f"/api/devices/{SLUG}/size?shape=64,64,64").status_code == 401
+
+
+def test_size_is_told_with_its_rivals_and_parameters(api: TestClient, store: Store) -> None:
+    owner = new_owner()
+    for number in range(LEAST_TRIALS):
+        configuration = Configuration.of("microtile", micro_tile_m=2 ** (number % 3), unroll=number)
+        stored = measured(configuration, [1000.0 * (1 + number % 3) + number])
+        store.add_trial(INVENTED_PROCESSOR, PROBLEM, stored.trial, PROVENANCE, "search", owner=owner)
+    store.record_winner(winner())
+    told = api.get(f"/api/devices/{SLUG}/size", params={"shape": "64x64x64"}).json()
+    assert told["winner"]["time_ns"] == 1000.0
+    assert [rival["name"] for rival in told["rivals"]] == ["microtile", "default", "naive (plainest)"]
+    assert (told["parameters"][0]["parameter"], told["searched"]) == ("micro_tile_m", "microtile")
+    assert [level["value"] for level in told["parameters"][0]["levels"]] == [1, 2, 4]
+    empty = api.get(f"/api/devices/{SLUG}/size", params={"shape": "8,8,8"}).json()
+    assert (empty["winner"], empty["rivals"], empty["parameters"]) == (None, [], [])
+    assert api.get(f"/api/devices/{SLUG}/size", params={"shape": "none"}).status_code == 400
+
+
+def test_rivals_carry_the_intervals_that_are_stored() -> None:
+    naive = FAMILY.baseline
+    medians = (2100, 1900, 2000, 2000, 1950, 2050)
+    rounds = [measured(FAST, [value - 10, value, value + 10], "final") for value in medians]
+    checks = [measured(FAST, [9999.0], "final") for _ in range(20)]
+    trials = [measured(naive, [8000, 8100, 8200, 8300, 8400, 8500, 8600]), *rounds, *checks]
+    own, default, plainest = rivals(winner(), trials)
+    # scaled to the time that is told; the runs that only check do not count
+    assert (own.low_ns, own.time_ns, own.high_ns) == pytest.approx((950, 1000, 1050))
+    assert (default.low_ns, default.time_ns, default.high_ns) == pytest.approx((1900, 2000, 2200))
+    assert (plainest.low_ns, plainest.high_ns) == pytest.approx((9000 * 8000 / 8300, 9000 * 8600 / 8300))
+    assert all(rival.low_ns is None for rival in rivals(winner(gain_high=math.inf), [])[:2])
+    assert "default" not in [rival.name for rival in rivals(winner(verdict=Verdict.DEFAULT_FAILED), [])]
+
+
+def test_bounds_of_the_median_hold_the_median_as_often_as_they_say() -> None:
+    assert median_bounds([1.0, 2.0, 3.0, 4.0, 5.0]) is None
+    assert median_bounds([6.0, 1.0, 5.0, 2.0, 4.0, 3.0]) == (1.0, 6.0)
+    draw = random.Random(1)
+    held = 0
+    for _ in range(1000):
+        bounds = median_bounds([draw.expovariate(1.0) for _ in range(20)])
+        assert bounds is not None
+        held += bounds[0] <= math.log(2) <= bounds[1]
+    assert 945 <= held <= 985  # 95.9% by the binomial distribution
+
+
+def test_hosts_blas_is_told_where_it_was_measured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path))
+    assert host_rivals(SLUG, PROBLEM) == []
+    Crossover(points=(CrossoverPoint(problem=PROBLEM, host_ns=70.0, device_ns=90.0),)).write(SLUG)
+    assert [(r.time_ns, r.low_ns) for r in host_rivals(SLUG, PROBLEM)] == [(70.0, None), (90.0, None)]
+    assert host_rivals(SLUG, GemmProblem(m=1, n=1, k=1)) == []
+
+
+def test_the_parameter_that_decides_has_the_largest_share_and_chance_has_none() -> None:
+    draw = random.Random(2)
+    trials = []
+    for number in range(120):
+        tile, unroll, work_group = draw.choice((1, 2, 4, 8)), draw.choice(range(12)), draw.choice((0, 8))
+        configuration = Configuration.of("microtile", micro_tile_m=tile, unroll=unroll, work_group_m=work_group)
+        trials.append(measured(configuration, [1e6 / tile * (1.3 if work_group else 1.0) * draw.uniform(0.9, 1.1)]))
+        trials.append(measured(configuration, [1.0], "final"))  # repetitions do not count
+        if number % 10 == 0:
+            trials.append(failed(configuration))
+    by_name = {share.parameter: share for share in shares(trials)}
+    assert set(by_name) == {"micro_tile_m", "unroll", "work_group_m"}
+    assert by_name["micro_tile_m"].share > 0.85
+    assert by_name["work_group_m"].share < 0.2
+    assert by_name["unroll"].share < 0.1  # 12 values by chance; without the adjustment about 0.1
+    assert [level.value for level in by_name["micro_tile_m"].levels] == [8, 4, 2, 1]
+
+
+def test_shares_tell_nothing_from_too_little() -> None:
+    assert shares([]) == []
+    few = [measured(Configuration.of("dot", vector_width=n % 2), [float(n + 1)]) for n in range(LEAST_TRIALS - 1)]
+    assert shares(few) == []
+    own_value_each = [measured(Configuration.of("dot", vector_width=n), [float(n + 1)]) for n in range(40)]
+    assert shares(own_value_each) == []
+
+
+def test_algorithms_are_compared_over_all_trials() -> None:
+    trials = [
+        measured(Configuration.of(name, unroll=n % 4, vector_width=n), [base + n])
+        for name, base in (("dot", 9000.0), ("microtile", 1000.0))
+        for n in range(12)
+    ]
+    found = shares(trials)
+    assert (found[0].parameter, found[0].trials) == ("algorithm", 24)
+    assert [share.trials for share in found[1:]] == [12]  # of the faster one; a value for each trial tells nothing
+    assert found[0].share > 0.7
