@@ -14,16 +14,19 @@ import pyopencl as cl
 import pytest
 
 from autotune.cli import main
+from autotune.combining import COMBINE, SECOND_LAUNCH
 from autotune.device.session import Session
 from autotune.errors import DeviceSelectionError, TableError
 from autotune.export import export_package, export_table
 from autotune.export.c_problem import problem_rules
 from autotune.export.c_variants import VARIANTS
+from autotune.export.text_tables import parameter_names
 from autotune.family import (
     Buffer,
     Configuration,
     Device,
     DeviceLimits,
+    KernelFamily,
     Launch,
     Plan,
     Problem,
@@ -32,7 +35,7 @@ from autotune.family import (
 )
 from autotune.kernels.gemm import GemmProblem
 from autotune.kernels.reduce import ReduceProblem
-from autotune.lookup import Match, Tuned, TuningTable
+from autotune.lookup import Match, TuningTable
 from autotune.render import render
 from autotune.space import SearchSpace
 from autotune.store import Store
@@ -52,7 +55,7 @@ ADRENO = Device(
     slug="adreno-730", vendor="Qualcomm", model="Adreno 730", family="adreno", driver="OpenCL 3.0",
     limits=DeviceLimits(
         compute_units=4, max_work_group_size=1024, max_work_item_sizes=(1024, 1024, 1024), local_memory_bytes=32768,
-        has_images=True, max_image_width=2048, max_image_height=2048,
+        has_images=True, max_image_width=2048, max_image_height=2048, ordering_standard=200,
     ),
 )  # fmt: skip
 MALI = Device(
@@ -80,6 +83,7 @@ int seen_plan(const struct autotune_plan *plan, const char **kernels, long long 
         numbers[count++] = b->width;
         numbers[count++] = b->height;
         numbers[count++] = b->view_of >= 0 ? b->pitch_bytes : b->width ? 0 : b->bytes;
+        numbers[count++] = b->is_zeroed;
     }
     numbers[count++] = plan->launch_count;
     for (launch = 0; launch < plan->launch_count; launch++) {
@@ -96,6 +100,21 @@ int seen_plan(const struct autotune_plan *plan, const char **kernels, long long 
             numbers[count++] = l->arguments[place].value;
         }
     }
+    numbers[count++] = plan->variant;
+    numbers[count++] = plan->local_depth;
+    return count;
+}
+
+/* As if a call had not gone through: counters of the problem that was used last do not start at zero. */
+int spoil_counters(struct autotune_library *library, cl_command_queue queue) {
+    const struct ready *const ready = library->ready;
+    const cl_int wrong = 1000;
+    int number, count = 0;
+    for (number = 0; number < ready->plan.buffer_count; number++) {
+        if (!ready->plan.buffers[number].is_zeroed) continue;
+        if (clEnqueueWriteBuffer(queue, ready->memory[number], CL_TRUE, 0, sizeof wrong, &wrong, 0, NULL, NULL) == 0)
+            count++;
+    }
     return count;
 }
 """
@@ -111,6 +130,13 @@ int seen_%(f)s(struct autotune_library *library, const struct autotune_%(f)s_pro
     status = choose_any(library, &ready, choice);
     *count = seen_plan(&ready.plan, kernels, numbers);
     return (int)status;
+}
+
+int planned_%(f)s(const struct autotune_%(f)s_problem *problem, const struct autotune_%(f)s_configuration *c,
+        const char **kernels, long long *numbers) {
+    struct autotune_plan plan;
+    autotune_plan_%(f)s(problem, c, &plan);
+    return seen_plan(&plan, kernels, numbers);
 }
 """
 
@@ -149,6 +175,14 @@ class Library:
         names = [name.decode() for name in kernels if name][: choice.launches]
         return status, choice, (names, list(numbers[: count.value]))
 
+    def plan(self, problem: Problem, configuration: Configuration) -> tuple[list[str], list[int]]:
+        """Of any configuration, whether or not it may be used."""
+        kernels, numbers = (ctypes.c_char_p * 4)(), (ctypes.c_longlong * 256)()
+        ask = getattr(self.c, f"planned_{problem.family}")
+        given = to_members(find_family(problem.family), configuration)
+        count = ask(ctypes.byref(to_structure(problem)), ctypes.byref(given), kernels, numbers)
+        return [name.decode() for name in kernels if name], list(numbers[:count])
+
     def text(self, source: int) -> str:
         if source not in self.texts:
             lines: list[str] = []
@@ -162,23 +196,36 @@ class Library:
         return str(self.c.autotune_log(self.handle).decode(errors="replace"))
 
 
-def to_structure(problem: Problem) -> ctypes.Structure:
-    """In the members' order; words are numbered in alphabetical order, from 1."""
-    family = find_family(problem.family)
+def words_of(family: KernelFamily) -> list[str]:
+    """In the order of their numbers."""
     declared = [value for a in family.algorithms for p in a.parameters for value in p.values]
-    known = {w for values in problem_rules(problem.family).words.values() for w in values}
-    words = sorted(known | {value for value in declared if isinstance(value, str)})
+    known = {w for values in problem_rules(family.name).words.values() for w in values}
+    return ["", *sorted(known | {value for value in declared if isinstance(value, str)})]
+
+
+def to_members(family: KernelFamily, configuration: Configuration) -> Any:
+    """A configuration in C: the number of its algorithm, then every parameter of the family; all are int."""
+    words, chosen = words_of(family), dict(configuration.values)
+    values = [chosen.get(name, 0) for name in parameter_names(family)]
+    numbers = [words.index(value) if isinstance(value, str) else value for value in values]
+    algorithm = [a.name for a in family.algorithms].index(configuration.algorithm) + 1
+    return (ctypes.c_int * (1 + len(numbers)))(algorithm, *numbers)
+
+
+def to_structure(problem: Problem) -> ctypes.Structure:
+    """In the members' order."""
+    words = words_of(find_family(problem.family))
     members: list[tuple[str, Any]] = [
         (f.name, ctypes.c_int if f.type is str else ctypes.c_longlong) for f in fields(problem)
     ]
     kind = type("Problem", (ctypes.Structure,), {"_fields_": members})
     values = problem.to_dict().values()
-    found = kind(*(words.index(value) + 1 if isinstance(value, str) else value for value in values))
+    found = kind(*(words.index(value) if isinstance(value, str) else value for value in values))
     assert isinstance(found, ctypes.Structure)
     return found
 
 
-def plan_numbers(plan: Plan) -> tuple[list[str], list[int]]:
+def plan_numbers(family: KernelFamily, plan: Plan) -> tuple[list[str], list[int]]:
     """As `seen_plan` gives them."""
     order = {buffer.name: number for number, buffer in enumerate(plan.buffers)}
     operands = iter(range(3))
@@ -187,6 +234,7 @@ def plan_numbers(plan: Plan) -> tuple[list[str], list[int]]:
         is_operand = buffer.role in (Role.INPUT, Role.OUTPUT)
         numbers += [next(operands) if is_operand else -1, order.get(buffer.view_of, -1)]
         numbers += [buffer.image_width, buffer.image_height, shown_bytes(buffer)]
+        numbers.append(int(buffer.is_zeroed))
     numbers.append(len(plan.launches))
     for launch in plan.launches:
         numbers.append(len(launch.global_size))
@@ -194,6 +242,9 @@ def plan_numbers(plan: Plan) -> tuple[list[str], list[int]]:
             numbers += [size, launch.local_size[place] if launch.local_size else 0]
         numbers.append(len(launch.arguments))
         numbers += [number for argument in arguments(launch, order) for number in argument]
+    numbers.append(VARIANTS[family.name].number(dict(plan.template_values)))
+    depths = [option.removeprefix("-DLOCAL_DEPTH=") for option in plan.build_options if option.startswith("-D")]
+    numbers.append(int("".join(depths) or 0))
     return [launch.kernel for launch in plan.launches], numbers
 
 
@@ -212,15 +263,15 @@ def arguments(launch: Launch, order: dict[str, int]) -> Iterator[tuple[int, int]
             yield kind, int(argument.value) if kind == 1 else 0
 
 
-def check_choice(library: Library, tuned: Tuned, device: Device) -> int:
+def check_choice(library: Library, problem: Problem, match: Match, configuration: Configuration) -> int:
     """That C would do what Python does; the number of the source."""
-    problem, family = tuned.problem, find_family(tuned.problem.family)
+    family = find_family(problem.family)
     status, choice, planned = library.choose(problem)
     assert status == 0, problem
-    assert choice.match == 1 + list(Match).index(tuned.match), (problem, device.slug)
-    plan = family.plan(problem, tuned.configuration)
-    assert planned == plan_numbers(plan), (problem, tuned.configuration)
-    assert library.text(choice.source) == render(family, tuned.configuration, plan), (problem, tuned.configuration)
+    assert choice.match == 1 + list(Match).index(match), problem
+    plan = family.plan(problem, configuration)
+    assert planned == plan_numbers(family, plan), (problem, configuration)
+    assert library.text(choice.source) == render(family, configuration, plan), (problem, configuration)
     return int(choice.source)
 
 
@@ -265,6 +316,15 @@ def tuned(tmp_path_factory: pytest.TempPathFactory) -> Store:
 
 
 FAMILIES = ("gemm", "reduce")
+RELATIVE = Device(slug="adreno-740", vendor="", model="", family="adreno")
+
+
+@pytest.fixture(scope="module")
+def libraries(tuned: Store, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Library]:
+    """By device."""
+    folder = tmp_path_factory.mktemp("libraries")
+    export_package(tuned, None, FAMILIES, folder, also=[RELATIVE.slug])
+    return {device.slug: Library(folder, device, FAMILIES) for device in (ADRENO, MALI, RELATIVE)}
 
 
 def asked(numbers: random.Random, count: int) -> Iterator[Problem]:
@@ -280,25 +340,40 @@ def asked(numbers: random.Random, count: int) -> Iterator[Problem]:
         )  # fmt: skip
 
 
-def test_c_chooses_and_plans_as_python_does(tuned: Store, tmp_path: Path) -> None:
-    relative = Device(slug="adreno-740", vendor="", model="", family="adreno")
-    export_package(tuned, None, FAMILIES, tmp_path, also=[relative.slug])
+def test_c_chooses_and_plans_as_python_does(tuned: Store, libraries: dict[str, Library], tmp_path: Path) -> None:
     for family in FAMILIES:
         (tmp_path / f"{family}.json").write_text(str(export_table(tuned, None, family, "json")))
     tables = {family: TuningTable.open(tmp_path / f"{family}.json") for family in FAMILIES}
     matches: set[Match] = set()
     sources: set[int] = set()
-    for device in (ADRENO, MALI, relative):
-        library = Library(tmp_path, device, FAMILIES)
+    for slug, library in libraries.items():
         assert library.opened == 0
         numbers = random.Random(11)
-        problems = [*asked(numbers, 120), *(w.problem for w in tuned.best(device.slug))]
+        problems = [*asked(numbers, 120), *(w.problem for w in tuned.best(slug))]
         for problem in problems:
-            found = tables[problem.family].find(device.slug, problem)
-            sources.add(check_choice(library, found, device))
+            found = tables[problem.family].find(slug, problem)
+            sources.add(check_choice(library, problem, found.match, found.configuration))
             matches.add(found.match)
     assert {Match.EXACT, Match.NEAREST, Match.SIBLING, Match.DEFAULT} <= matches
     assert len(sources) > 50
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+def test_c_plans_every_value_of_every_parameter(libraries: dict[str, Library], name: str) -> None:
+    """As Python does, whether or not the configuration could be used; so that no planner lacks a new parameter."""
+    library = libraries[MALI.slug]
+    family, numbers = find_family(name), random.Random(8)
+    problems = [problem for problem in asked(numbers, 40) if problem.family == name]
+    for algorithm in family.algorithms:
+        for forced in algorithm.parameters:
+            for value in forced.values:
+                for _ in range(4):
+                    drawn = {p.name: numbers.choice(p.values) for p in algorithm.parameters} | {forced.name: value}
+                    if drawn.get("work_group_m") == 0 or drawn.get("work_group_n") == 0:
+                        drawn |= {"work_group_m": 0, "work_group_n": 0}  # the driver chooses both or none
+                    configuration, problem = Configuration.of(algorithm.name, **drawn), numbers.choice(problems)
+                    expected = plan_numbers(family, family.plan(problem, configuration))
+                    assert library.plan(problem, configuration) == expected, (problem, configuration)
 
 
 def test_what_was_not_exported_has_a_status_of_its_own(tuned: Store, tmp_path: Path) -> None:
@@ -339,42 +414,67 @@ def session(pocl: Device) -> Session:
     return Session(pocl.selector)
 
 
+ONE_LAUNCH = tuple(value for value in COMBINE.values if isinstance(value, str) and value != SECOND_LAUNCH)
 PRODUCTS = (
     "64,48,96", "33,50,29", "65,33,17 batch=3", "40,36,44 nt", "1,300,210", "24,56,32 int8", "37,43,21 ldc=47 ldb=44",
-    "80,80,80",
+    "80,80,80", "72,40,50", "72,40,57", "37,35,290 tn ldc=36", "3,270,600 tn",
 )  # fmt: skip
-MADE_FOR: tuple[tuple[str, str], ...] = (
-    ("64,48,96", "local_tile"),
-    ("40,36,44 nt", "dot"),
-    ("24,56,32 int8", "microtile"),
-    ("1,300,210", "row"),
-    ("80,80,80", "image"),
+MADE_FOR: tuple[tuple[str, str, str, tuple[str, ...]], ...] = (
+    ("64,48,96", "local_tile", "", ()),
+    ("40,36,44 nt", "dot", "", ()),
+    ("24,56,32 int8", "microtile", "", ()),
+    ("1,300,210", "row", "", ()),
+    ("80,80,80", "microtile", "b_storage", ("image", "image_view")),
+    ("72,40,50", "microtile", "b_in_local", ("on",)),
+    ("37,35,290 tn ldc=36", "local_tile", "combine", ONE_LAUNCH),
+    ("3,270,600 tn", "row", "combine", ONE_LAUNCH),
 )
+"""Problem, algorithm, and what values of a parameter, where it is named, a configuration is to have."""
+
+
+def draw(device: Device, problem: Problem, algorithm: str, name: str, values: tuple[str, ...]) -> Configuration:
+    """One with such a value of the parameter, where one is named."""
+    numbers = random.Random(2)
+    space = SearchSpace(find_family(problem.family), problem, device.limits, algorithms=[algorithm])
+    drawn = (space[numbers.randrange(len(space))] for _ in range(5000))
+    return next(c for c in drawn if not name or c[name] in values)
 
 
 @pytest.fixture(scope="module")
-def on_pocl(pocl: Device, session: Session, tmp_path_factory: pytest.TempPathFactory) -> Library:
+def made(pocl: Device) -> dict[Problem, Configuration]:
+    """What is measured in the package for PoCL; one launch where that promises an order."""
+    found: dict[Problem, Configuration] = {
+        GemmProblem.parse(text): draw(pocl, GemmProblem.parse(text), algorithm, name, values)
+        for text, algorithm, name, values in MADE_FOR
+        if name != "combine" or pocl.limits.ordering
+    }
+    for text, joins in (("9,300,mean", (SECOND_LAUNCH,)), ("2,5000,sum", ONE_LAUNCH)):
+        if joins != ONE_LAUNCH or pocl.limits.ordering:
+            rows = ReduceProblem.parse(text)
+            found[rows] = draw(pocl, rows, "split_row", "combine", joins)
+    return found
+
+
+@pytest.fixture(scope="module")
+def on_pocl(
+    pocl: Device, made: dict[Problem, Configuration], session: Session, tmp_path_factory: pytest.TempPathFactory
+) -> Library:
     folder = tmp_path_factory.mktemp("package")
-    numbers = random.Random(2)
-    gemm, reduce = find_family("gemm"), find_family("reduce")
     with Store.open(folder / "tuned.sqlite") as store:
         store.add_device(pocl)
-        for text, algorithm in MADE_FOR:
-            problem = GemmProblem.parse(text)
-            name = "microtile" if algorithm == "image" else algorithm
-            space = SearchSpace(gemm, problem, pocl.limits, algorithms=[name])
-            drawn = (space[numbers.randrange(len(space))] for _ in range(1000))
-            configuration = next(
-                c for c in drawn if algorithm != "image" or dict(c.values)["b_storage"] in ("image", "image_view")
-            )
+        for problem, configuration in made.items():
             store.record_winner(make_winner(pocl, problem, configuration))
-        rows = ReduceProblem(batch=9, channels=300, operation="mean")
-        split = SearchSpace(reduce, rows, pocl.limits, algorithms=["split_row"])
-        store.record_winner(make_winner(pocl, rows, split[len(split) // 2]))
         export_package(store, pocl.slug, FAMILIES, folder / "c")
     library = Library(folder / "c", pocl, FAMILIES, session)
     assert library.opened == 0
     return library
+
+
+def test_what_was_measured_is_what_runs(on_pocl: Library, made: dict[Problem, Configuration]) -> None:
+    for problem, configuration in made.items():
+        check_choice(on_pocl, problem, Match.EXACT, configuration)
+    in_local = made[GemmProblem.parse("72,40,50")]
+    check_choice(on_pocl, GemmProblem.parse("72,40,57"), Match.NEAREST, in_local)  # the same source for another depth
 
 
 @pytest.mark.parametrize(("seed", "text"), list(enumerate(PRODUCTS)))
@@ -397,19 +497,36 @@ def test_products_are_right(on_pocl: Library, session: Session, seed: int, text:
         assert case.error_ratio({"c": result}) <= 1.0
 
 
-@pytest.mark.parametrize("text", ["9,300,mean", "5,1000,sum", "700,33,sum"])
-def test_reductions_are_right(on_pocl: Library, session: Session, text: str) -> None:
+def reduce_on(library: Library, session: Session, text: str, queue: cl.CommandQueue) -> tuple[int, bool]:
+    """The status of a reduction, and whether its result is right."""
     problem = ReduceProblem.parse(text)
     case = find_family("reduce").make_case(problem, 1)
     memory = [to_device(session, case.inputs[name]) for name in ("input", "output")]
-    status = on_pocl.c.autotune_reduce(
-        on_pocl.handle, ctypes.c_void_p(session.queue.int_ptr), ctypes.byref(to_structure(problem)),
+    status = library.c.autotune_reduce(
+        library.handle, ctypes.c_void_p(queue.int_ptr), ctypes.byref(to_structure(problem)),
         *(ctypes.c_void_p(one.int_ptr) for one in memory), None,
     )  # fmt: skip
-    assert status == 0, (status, on_pocl.log())
     result = np.empty_like(case.inputs["output"])
     session.read(memory[1], result)
-    assert case.error_ratio({"output": result}) <= 1.0
+    return status, case.error_ratio({"output": result}) <= 1.0
+
+
+@pytest.mark.parametrize("text", ["9,300,mean", "5,1000,sum", "700,33,sum", "2,5000,sum"])
+def test_reductions_are_right(on_pocl: Library, session: Session, text: str) -> None:
+    for _ in range(2):
+        assert reduce_on(on_pocl, session, text, session.queue) == (0, True), on_pocl.log()
+
+
+def test_counters_are_zero_again_after_a_call_that_failed(pocl: Device, on_pocl: Library, session: Session) -> None:
+    if not pocl.limits.ordering:
+        pytest.skip("this PoCL promises no order among work-groups")
+    text, elsewhere = "2,5000,sum", cl.CommandQueue(cl.Context([session.queue.device]))
+    queue = ctypes.c_void_p(session.queue.int_ptr)
+    assert reduce_on(on_pocl, session, text, session.queue) == (0, True)
+    assert on_pocl.c.spoil_counters(on_pocl.handle, queue) == 1
+    assert reduce_on(on_pocl, session, text, session.queue) == (0, False), "the counters were not spoiled"
+    assert reduce_on(on_pocl, session, text, elsewhere)[0] == 6  # AUTOTUNE_OPENCL: a queue of another context
+    assert reduce_on(on_pocl, session, text, session.queue) == (0, True)
 
 
 def to_device(session: Session, values: Any) -> Any:

@@ -54,15 +54,18 @@ UNTUNED = (
         slug="nvidia-test", vendor="NVIDIA", model="test", family="nvidia",
         limits=DeviceLimits(
             compute_units=132, max_work_group_size=1024, max_work_item_sizes=(1024, 1024, 64),
-            local_memory_bytes=48 * 1024, sub_group_sizes=(32,),
+            local_memory_bytes=48 * 1024, sub_group_sizes=(32,), extensions=("cl_nv_device_attribute_query",),
         ),
     ),
     Device(
         slug="adreno-610", vendor="Qualcomm", model="Adreno 610", family="adreno",
         limits=replace(ADRENO.limits, compute_units=3, sub_group_sizes=(64, 128)),
     ),
-    replace(CPU, slug="pocl-untuned"),
-    Device(slug="amd-test", vendor="AMD", model="test", family="amd", limits=DeviceLimits(compute_units=60)),
+    replace(CPU, slug="pocl-untuned", limits=replace(CPU.limits, ordering_standard=300)),
+    Device(
+        slug="amd-test", vendor="AMD", model="test", family="amd",
+        limits=DeviceLimits(compute_units=60, ordering_standard=200),
+    ),
 )  # fmt: skip
 PROVENANCE = Provenance(
     driver="=1+1", template_hash="abc", space_version=1, tool_version="0.1.0", measured_at="2026-01-31T12:00:00Z"
@@ -445,6 +448,9 @@ def test_c_chooses_the_reductions_of_python(tmp_path: Path, device: Device) -> N
     for problem, answer in zip(problems, answers, strict=True):
         assert answer == ask_python(table, device.slug, "reduce", problem), problem
     assert len({str(answer) for answer in answers}) > 3
+    ordering = device.limits.ordering
+    joins = {answer["combine"] for answer in answers if answer["algorithm"] == "split_row"}
+    assert joins == {f"last_group_{ordering}" if ordering else "launch"}
 
 
 @needs_compiler

@@ -1,6 +1,7 @@
 /* Running tuned kernels: lookup, plan, build, enqueue. See autotune.h. */
 #include "autotune.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -13,7 +14,7 @@
 #endif
 #include "autotune_kernels.h"
 
-enum { FAMILY_GEMM = 0, FAMILY_REDUCE = 1, MOST_OPERANDS = 3, MOST_LOG = 2048, MOST_READY = 256 };
+enum { FAMILY_GEMM = 0, FAMILY_REDUCE = 1, MOST_OPERANDS = 3, MOST_LOG = 2048, MOST_READY = 256, MOST_PROGRAMS = 256 };
 
 /* A problem of any family. */
 union problem {
@@ -27,7 +28,7 @@ union problem {
 };
 
 struct program {
-    int source;
+    int source, local_depth;
     const char *options;
     cl_program program;
     struct program *next;
@@ -173,9 +174,10 @@ static enum autotune_status fail(struct autotune_library *library, cl_int error)
     return error == CL_OUT_OF_HOST_MEMORY ? AUTOTUNE_NO_MEMORY : AUTOTUNE_OPENCL;
 }
 
-static cl_int compile(struct autotune_library *library, int source, const char *options, cl_program *program) {
+static cl_int compile(
+        struct autotune_library *library, int source, const char *options, int local_depth, cl_program *program) {
     struct text text = {NULL, 0};
-    char all[512];
+    char all[512], depth[40] = "";
     cl_int error;
     autotune_read_source(source, count_line, &text);
     text.lines = (const char **)malloc((text.count + 1) * sizeof *text.lines);
@@ -186,8 +188,10 @@ static cl_int compile(struct autotune_library *library, int source, const char *
     free((void *)text.lines);
     if (error != CL_SUCCESS) return error;
     all[0] = 0;
-    if (strlen(options) + strlen(library->device->options) + 2 > sizeof all) return CL_INVALID_BUILD_OPTIONS;
-    strcat(strcat(strcat(all, library->device->options), " "), options);
+    if (local_depth) sprintf(depth, " -DLOCAL_DEPTH=%d", local_depth);
+    if (strlen(options) + strlen(library->device->options) + sizeof depth + 2 > sizeof all)
+        return CL_INVALID_BUILD_OPTIONS;
+    strcat(strcat(strcat(strcat(all, library->device->options), " "), options), depth);
     error = clBuildProgram(*program, 1, &library->id, all, NULL, NULL);
     if (error != CL_SUCCESS) {
         size_t size = 0;
@@ -208,28 +212,46 @@ static cl_int compile(struct autotune_library *library, int source, const char *
     return error;
 }
 
+/* Depths make ever new programs of one source: what was used longest ago goes, and lives on in its kernels. */
+static void forget_a_program(struct autotune_library *library) {
+    struct program **place = &library->programs;
+    int count;
+    for (count = 0; *place && count < MOST_PROGRAMS; count++) place = &(*place)->next;
+    if (!*place) return;
+    clReleaseProgram((*place)->program);
+    free(*place); /* the last, since they come one at a time */
+    *place = NULL;
+}
+
 /* The program of a source, built the first time. */
-static cl_int find_program(struct autotune_library *library, int source, const char *options, cl_program *program) {
-    struct program *known;
+static cl_int find_program(
+        struct autotune_library *library, int source, const char *options, int local_depth, cl_program *program) {
+    struct program **place, *known;
     cl_int error;
-    for (known = library->programs; known; known = known->next) {
-        if (known->source == source && strcmp(known->options, options) == 0) {
-            *program = known->program;
-            return CL_SUCCESS;
-        }
+    for (place = &library->programs; *place; place = &(*place)->next) {
+        known = *place;
+        if (known->source != source || known->local_depth != local_depth) continue;
+        if (strcmp(known->options, options) != 0) continue;
+        *place = known->next; /* what was used last comes first */
+        known->next = library->programs;
+        library->programs = known;
+        *program = known->program;
+        return CL_SUCCESS;
     }
     known = (struct program *)calloc(1, sizeof *known);
     if (!known) return CL_OUT_OF_HOST_MEMORY;
-    error = compile(library, source, options, &known->program);
+    error = compile(library, source, options, local_depth, &known->program);
     if (error != CL_SUCCESS) {
         free(known);
         return error;
     }
     known->source = source;
+    known->local_depth = local_depth;
     known->options = options;
     known->next = library->programs;
     library->programs = known;
     *program = known->program;
+    forget_a_program(library);
     return CL_SUCCESS;
 }
 
@@ -252,6 +274,17 @@ static cl_int make_image(
     return error;
 }
 
+static cl_int make_buffer(struct autotune_library *library, const struct autotune_buffer *buffer, cl_mem *memory) {
+    const size_t bytes = (size_t)buffer->bytes;
+    void *const zeros = buffer->is_zeroed ? calloc(bytes, 1) : NULL;
+    cl_int error;
+    if (buffer->is_zeroed && !zeros) return CL_OUT_OF_HOST_MEMORY;
+    *memory = clCreateBuffer(
+        library->context, CL_MEM_READ_WRITE | (zeros ? CL_MEM_COPY_HOST_PTR : 0), bytes, zeros, &error);
+    free(zeros);
+    return error;
+}
+
 static cl_int allocate(struct autotune_library *library, struct ready *ready) {
     int number;
     cl_int error = CL_SUCCESS;
@@ -259,8 +292,7 @@ static cl_int allocate(struct autotune_library *library, struct ready *ready) {
         const struct autotune_buffer *const buffer = &ready->plan.buffers[number];
         if (buffer->operand >= 0 || buffer->view_of >= 0) continue;
         if (buffer->width) error = make_image(library, buffer, NULL, &ready->memory[number]);
-        else ready->memory[number] = clCreateBuffer(
-            library->context, CL_MEM_READ_WRITE, (size_t)buffer->bytes, NULL, &error);
+        else error = make_buffer(library, buffer, &ready->memory[number]);
         if (error != CL_SUCCESS) ready->memory[number] = NULL;
     }
     return error;
@@ -426,7 +458,7 @@ static enum autotune_status build(struct autotune_library *library, struct ready
         cl_int error;
         empty(ready);
         if (choose(library, ready, &options) < 0) continue;
-        error = find_program(library, ready->choice.source, options, &program);
+        error = find_program(library, ready->choice.source, options, ready->plan.local_depth, &program);
         if (error == CL_SUCCESS) error = allocate(library, ready);
         if (error == CL_SUCCESS) error = bind(ready, program);
         if (error == CL_SUCCESS) return AUTOTUNE_OK;
@@ -494,6 +526,14 @@ static enum autotune_status prepare(
     return AUTOTUNE_OK;
 }
 
+/* The one that was used last. */
+static void forget_first(struct autotune_library *library) {
+    struct ready *const first = library->ready;
+    library->ready = first->next;
+    empty(first);
+    free(first);
+}
+
 static enum autotune_status run(
         struct autotune_library *library, struct ready *ready, cl_command_queue queue, const cl_mem *operands,
         double alpha, double beta, cl_event *event) {
@@ -502,15 +542,14 @@ static enum autotune_status run(
         enum autotune_status status;
         if (error == CL_SUCCESS) return AUTOTUNE_OK;
         status = fail(library, error);
-        if (status != AUTOTUNE_REFUSED || ready->attempt >= 2) return status;
-        clFinish(queue); /* kernels before the refused one may still use what is let go */
-        ready->attempt++;
-        status = build(library, ready);
-        if (status != AUTOTUNE_OK) {
-            library->ready = ready->next; /* it came first */
-            free(ready);
-            return status;
+        if (status == AUTOTUNE_REFUSED && ready->attempt < 2) {
+            clFinish(queue); /* kernels before the refused one may still use what is let go */
+            ready->attempt++;
+            status = build(library, ready);
+            if (status == AUTOTUNE_OK) continue;
         }
+        forget_first(library); /* what has to be zero may no longer be: the next call begins anew */
+        return status;
     }
 }
 

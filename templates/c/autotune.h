@@ -4,7 +4,10 @@
    example. The functions that only look up, autotune_find_gemm_... of autotune_gemm.h, may be used without OpenCL.
 
    A library belongs to one context and one device, and is not to be used by two threads at once. What it enqueues
-   shares memory for packed operands and parts of results: use it with one in-order queue. */
+   shares memory from call to call, for packed operands, parts of results, and counters of the work-groups that have
+   finished, which each call leaves at zero: use it with one in-order queue, or with another only after the first has
+   finished. A call that returns an error is prepared anew the next time. Where waiting tells that a kernel failed on the
+   device, close the library and open it again: counters may not have gone back to zero. */
 #ifndef AUTOTUNE_H
 #define AUTOTUNE_H
 

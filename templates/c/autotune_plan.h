@@ -11,6 +11,7 @@ struct autotune_buffer {
     long long width, height; /* of an image in pixels; 0 for plain memory */
     long long pitch_bytes;   /* from row to row of what a view shows */
     cl_channel_type pixels;
+    int is_zeroed; /* holds zeros before the first call; every call leaves zeros behind */
 };
 
 enum autotune_argument_kind { AUTOTUNE_IS_BUFFER, AUTOTUNE_IS_NUMBER, AUTOTUNE_IS_ALPHA, AUTOTUNE_IS_BETA };
@@ -34,6 +35,7 @@ struct autotune_plan {
     struct autotune_buffer buffers[AUTOTUNE_MOST_BUFFERS];
     struct autotune_launch launches[AUTOTUNE_MOST_LAUNCHES];
     int variant;          /* what the source must know of the sizes; see the planners */
+    int local_depth;      /* what the compiler is told by -DLOCAL_DEPTH=; 0 for nothing */
     int scales_are_whole; /* alpha and beta are passed as int */
     int is_too_large;     /* for the 32-bit integers of the kernels */
 };
@@ -45,6 +47,13 @@ static int autotune_add_buffer(struct autotune_plan *plan, int operand, long lon
     buffer->view_of = -1;
     buffer->bytes = bytes;
     return plan->buffer_count++;
+}
+
+/* For each result, how many of its work-groups have finished; the last of them sets it back. */
+static int autotune_add_counters(struct autotune_plan *plan, long long elements) {
+    const int number = autotune_add_buffer(plan, -1, 4 * elements);
+    plan->buffers[number].is_zeroed = 1;
+    return number;
 }
 
 static struct autotune_launch *autotune_add_launch(

@@ -15,7 +15,7 @@ struct autotune_gemm_planner {
     long long micro_m, micro_n, tile_m, columns, rows, depth, split;
     long long stored_bytes, sum_bytes, result_bytes;
     cl_channel_type pixels;
-    int pads, is_aligned;
+    int pads, is_aligned, is_one_launch;
 };
 
 /* Of a parameter that its algorithm may lack. */
@@ -142,6 +142,15 @@ static void autotune_gemm_pass_result(
     autotune_pass_number(g->plan, launch, g->p->n);
 }
 
+/* For one launch: what each work-group adds to C, macro-tile by macro-tile, and counters of those. */
+static void autotune_gemm_pass_parts(
+        struct autotune_gemm_planner *g, struct autotune_launch *launch, long long tiles, long long work_items) {
+    const long long in_tile = work_items * g->micro_m * g->micro_n;
+    const int parts = autotune_add_buffer(g->plan, -1, g->sum_bytes * g->split * tiles * in_tile);
+    autotune_pass(launch, AUTOTUNE_IS_BUFFER, parts);
+    autotune_pass(launch, AUTOTUNE_IS_BUFFER, autotune_add_counters(g->plan, tiles));
+}
+
 static void autotune_gemm_multiply(
         struct autotune_gemm_planner *g, struct autotune_gemm_operand a, struct autotune_gemm_operand b) {
     const struct autotune_gemm_problem *p = g->p;
@@ -150,6 +159,7 @@ static void autotune_gemm_multiply(
     const long long deep = autotune_gemm_or_one(g->c->work_group_k);
     long long x = across, y = down, local_x = 0, local_y = 0;
     struct autotune_launch *launch;
+    const int adds_up = g->split > 1 && !g->is_one_launch; /* by another launch */
     int result = 2;
     if (g->c->algorithm == AUTOTUNE_GEMM_ALGORITHM_ROW) {
         local_x = wide;
@@ -167,7 +177,7 @@ static void autotune_gemm_multiply(
         x = autotune_round_up(across, wide);
         y = autotune_round_up(down, high);
     }
-    if (g->split > 1) result = autotune_add_buffer(g->plan, -1, g->sum_bytes * g->split * p->batch * p->m * p->n);
+    if (adds_up) result = autotune_add_buffer(g->plan, -1, g->sum_bytes * g->split * p->batch * p->m * p->n);
     launch = autotune_add_launch(g->plan, "gemm", 3, x, y, g->split * p->batch);
     if (local_x) autotune_set_local_size(launch, local_x, local_y);
     autotune_pass(launch, AUTOTUNE_IS_BUFFER, a.buffer);
@@ -176,12 +186,17 @@ static void autotune_gemm_multiply(
     autotune_pass(launch, AUTOTUNE_IS_BUFFER, b.buffer);
     autotune_pass_number(g->plan, launch, b.pitch);
     autotune_pass_number(g->plan, launch, b.stride);
-    if (g->split > 1) autotune_gemm_pass_result(g, launch, result, p->n, p->m * p->n);
+    if (adds_up) autotune_gemm_pass_result(g, launch, result, p->n, p->m * p->n);
     else autotune_gemm_pass_result(g, launch, result, p->ldc, p->stride_c);
     autotune_pass_number(g->plan, launch, g->pads ? g->depth : p->k);
     autotune_pass(launch, AUTOTUNE_IS_ALPHA, 0);
     autotune_pass(launch, AUTOTUNE_IS_BETA, 0);
-    if (g->split > 1) {
+    if (g->is_one_launch) {
+        const int is_tile = g->c->algorithm == AUTOTUNE_GEMM_ALGORITHM_LOCAL_TILE;
+        const long long tiles = x / local_x * (y / local_y) * p->batch;
+        autotune_gemm_pass_parts(g, launch, tiles, is_tile ? local_x * local_y : local_x);
+    }
+    if (adds_up) {
         const long long items = local_x ? local_x * local_y : 1;
         const long long least = AUTOTUNE_GEMM_LEAST_COMBINING, width = g->is_aligned ? 4 : 1;
         const long long vectors = (p->m * p->n + width - 1) / width;
@@ -235,6 +250,7 @@ static void autotune_plan_gemm(
     g.depth = autotune_round_up(p->k, step_k);
     g.split = autotune_gemm_or_one(c->split_k);
     g.pads = c->edges == AUTOTUNE_GEMM_PAD;
+    g.is_one_launch = c->combine != AUTOTUNE_GEMM_NO_WORD && c->combine != AUTOTUNE_GEMM_LAUNCH;
     g.is_aligned = p->ldc % 4 == 0 && p->n % 4 == 0 && p->stride_c % 4 == 0;
     g.stored_bytes = p->mode == AUTOTUNE_GEMM_FLOAT32 ? 4 : p->mode == AUTOTUNE_GEMM_INT8 ? 1 : 2;
     g.sum_bytes = p->mode == AUTOTUNE_GEMM_FLOAT16_ACC16 ? 2 : 4;
@@ -245,6 +261,7 @@ static void autotune_plan_gemm(
     autotune_add_buffer(plan, 2, g.result_bytes * p->batch * p->stride_c);
     plan->scales_are_whole = p->mode == AUTOTUNE_GEMM_INT8;
     plan->variant = autotune_gemm_variant(&g);
+    plan->local_depth = c->b_in_local == AUTOTUNE_GEMM_ON ? (int)p->k : 0;
     a = autotune_gemm_place_a(&g);
     b = autotune_gemm_place_b(&g);
     autotune_gemm_multiply(&g, a, b);

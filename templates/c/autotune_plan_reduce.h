@@ -42,12 +42,18 @@ static void autotune_plan_reduce(
     autotune_add_buffer(plan, 1, bytes * p->batch);
     if (c->algorithm == AUTOTUNE_REDUCE_ALGORITHM_SPLIT_ROW) {
         const int parts = autotune_add_buffer(plan, -1, 4 * p->batch * c->parts);
+        const int is_one_launch = c->combine != AUTOTUNE_REDUCE_NO_WORD && c->combine != AUTOTUNE_REDUCE_LAUNCH;
         launch = autotune_add_launch(plan, "reduce", 2, c->parts * items, p->batch, 1);
         autotune_set_local_size(launch, items, 1);
         autotune_pass(launch, AUTOTUNE_IS_BUFFER, 0);
         autotune_pass_number(plan, launch, p->pitch);
-        autotune_pass(launch, AUTOTUNE_IS_BUFFER, parts);
+        autotune_pass(launch, AUTOTUNE_IS_BUFFER, is_one_launch ? 1 : parts);
         autotune_pass_number(plan, launch, p->channels);
+        if (is_one_launch) {
+            autotune_pass(launch, AUTOTUNE_IS_BUFFER, parts);
+            autotune_pass(launch, AUTOTUNE_IS_BUFFER, autotune_add_counters(plan, p->batch));
+            return;
+        }
         launch = autotune_add_launch(plan, "combine", 1, items * p->batch, 1, 1);
         autotune_set_local_size(launch, items, 1);
         autotune_pass(launch, AUTOTUNE_IS_BUFFER, parts);

@@ -76,7 +76,6 @@ class _Planner:
                 ("n_remainder", p.n % 4),
                 ("ragged_k", int(self._depth != p.k and not self._pads)),
                 ("c_aligned", int(self._c_aligned)),
-                ("local_depth", p.k if self._values.get("b_in_local") == "on" else 0),
             ),
         )
 
@@ -85,6 +84,8 @@ class _Planner:
         options = {
             "-cl-fast-relaxed-math": values.get("relaxed_math") == "on",
             f"-cl-std={self._standard}": self._standard != "",
+            # Not in the source, which for exported C must be one for all k.
+            f"-DLOCAL_DEPTH={self._problem.k}": values.get("b_in_local") == "on",
             "-qcom-accelerate-16-bit": values.get("qcom_16_bit") == "on",
             f"-cl-nv-maxrregcount={values.get('register_cap')}": values.get("register_cap", 0) != 0,
             f"-fregister-allocation={values.get('register_allocation')}": values.get("register_allocation", 0) != 0,
