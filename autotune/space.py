@@ -1,6 +1,7 @@
 """The search space: every valid configuration of a family for one problem on one device."""
 
 import dataclasses
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -105,12 +106,40 @@ def _solve(
         ready = [c for c in pending if not (c.condition.names & choices.keys()) - columns.keys()]
         pending = [c for c in pending if c not in ready]
         for constraint in ready:
-            used = constraint.condition.names & columns.keys()
-            values: dict[str, Any] = {**environment, **{name: choices[name][columns[name]] for name in used}}
-            keep = np.broadcast_to(np.asarray(constraint.condition(values), dtype=bool), (rows,))
+            used = sorted(constraint.condition.names & columns.keys())
+            keep = _allowed(constraint, {name: (choices[name], columns[name]) for name in used}, environment, rows)
             columns = {name: column[keep] for name, column in columns.items()}
             rows = int(keep.sum())
     return {p.name: columns[p.name] for p in parameters}
+
+
+def _allowed(
+    constraint: Constraint,
+    used: Mapping[str, tuple[NDArray[Any], NDArray[np.uint8]]],
+    environment: Mapping[str, Value],
+    rows: int,
+) -> NDArray[np.bool_]:
+    """Which rows a constraint allows; `used` holds the values and the column of each parameter that it names.
+
+    A table of all combinations of these is mostly far shorter than the rows, which then look up what it says.
+    """
+    shape = tuple(len(choices) for choices, _ in used.values())
+    if not shape or math.prod(shape) >= rows:
+        values = {name: choices[column] for name, (choices, column) in used.items()}
+        return _holds(constraint, {**environment, **values}, rows)
+    grid = np.indices(shape, dtype=np.uint8).reshape(len(shape), -1)
+    values = {name: choices[indices] for (name, (choices, _)), indices in zip(used.items(), grid, strict=True)}
+    table = _holds(constraint, {**environment, **values}, grid.shape[1])
+    place: NDArray[Any] = np.zeros(rows, dtype=np.uint16 if table.size <= 2**16 else np.uint32)
+    for count, (_, column) in zip(shape, used.values(), strict=True):
+        place *= count
+        place += column
+    allowed: NDArray[np.bool_] = table[place]
+    return allowed
+
+
+def _holds(constraint: Constraint, values: Mapping[str, Any], rows: int) -> NDArray[np.bool_]:
+    return np.broadcast_to(np.asarray(constraint.condition(values), dtype=bool), (rows,))
 
 
 def _by_constraint_readiness(parameters: Sequence[Parameter], constraints: Sequence[Constraint]) -> list[Parameter]:
