@@ -6,7 +6,6 @@ A family and its algorithms are found by themselves. `scripts/gate` does the sam
 import re
 import shutil
 import sys
-from collections.abc import Sequence
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
@@ -90,6 +89,22 @@ MOST_JOINING = 8
 MOST_FLOPS = {"races": 400_000, "uninitialized": 100_000}
 """Of a problem; Oclgrind interprets, the second check four times slower than the first."""
 
+FILLING_BY_WRITING = """
+import numpy
+from autotune.device.session import Session
+fill = Session.fill
+def written(session, memory, layout, value):
+    if layout.image_width:
+        fill(session, memory, layout, value)
+    else:
+        session.write(memory, numpy.repeat(value, layout.elements))
+Session.fill = written
+"""
+"""The plug-in for uninitialized values loses track of what a command fills."""
+PLAIN_WORKER = """
+from autotune.worker import serve
+serve()
+"""
 SPOILED_WORKER = """
 import autotune.measure as measure
 from autotune.worker import serve
@@ -106,13 +121,14 @@ serve()
 class Oclgrind:
     """A worker under Oclgrind."""
 
-    def __init__(self, check: str, folder: Path, program: Sequence[str] = ("-m", "autotune.worker")) -> None:
+    def __init__(self, check: str, folder: Path, program: str = PLAIN_WORKER) -> None:
         if not shutil.which("oclgrind"):
             pytest.skip("oclgrind is not installed (Debian, Ubuntu: apt install oclgrind)")
         self._log = folder / "oclgrind.log"
         self._log.touch()
         self._read = 0
-        self.worker = Worker(("oclgrind", *CHECKS[check], "--log", str(self._log), sys.executable, *program))
+        code = FILLING_BY_WRITING + program
+        self.worker = Worker(("oclgrind", *CHECKS[check], "--log", str(self._log), sys.executable, "-c", code))
 
     def findings(self, sample: Sample) -> str:
         """What Oclgrind has to say of one configuration; also when its result is wrong."""
@@ -185,7 +201,7 @@ def test_oclgrind_finds_nothing_within_work_groups_that_join_parts(
     ]
     samples = covering_sample(spaces, algorithm, strength=1, prefer_small=True, seed=2)[:MOST_JOINING]
     assert samples
-    oclgrind = Oclgrind(check, tmp_path, ("-c", ORDERING_WORKER.format(prelude=ORDERING_PRELUDE)))
+    oclgrind = Oclgrind(check, tmp_path, ORDERING_WORKER.format(prelude=ORDERING_PRELUDE))
     with oclgrind.worker:
         told = "".join(oclgrind.findings(sample) for sample in samples)
     told = without_races_of_groups(told)
@@ -221,7 +237,7 @@ def test_oclgrind_finds_faults(
     tmp_path: Path, check: str, configuration: Configuration, old: str, new: str, finding: str
 ) -> None:
     problem = GemmProblem(m=12, n=9, k=20)
-    oclgrind = Oclgrind(check, tmp_path, ("-c", SPOILED_WORKER.format(old=old, new=new)))
+    oclgrind = Oclgrind(check, tmp_path, SPOILED_WORKER.format(old=old, new=new))
     with oclgrind.worker:
         told = oclgrind.findings(Sample(problem=problem, configuration=configuration))
     assert finding in told

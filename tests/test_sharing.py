@@ -42,6 +42,12 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
 
 
 @pytest.fixture
+def without_estimates(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No model says that one has more to gain than another: how often searches take turns is then certain."""
+    monkeypatch.setattr("autotune.search.one_problem.FEWEST_TRIALS", 1000)
+
+
+@pytest.fixture
 def store(tmp_path: Path) -> Iterator[Store]:
     with Store.open(tmp_path / "tuning.sqlite") as opened:
         yield opened
@@ -115,10 +121,8 @@ def test_time_goes_where_most_calls_are(store: Store, clock: Clock) -> None:
     assert many.seconds > few.seconds > 0
 
 
-def test_time_goes_where_a_trial_takes_least_of_it(
-    store: Store, clock: Clock, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("autotune.search.one_problem.FEWEST_TRIALS", 1000)  # no model says that one has more to gain
+@pytest.mark.usefixtures("without_estimates")
+def test_time_goes_where_a_trial_takes_least_of_it(store: Store, clock: Clock) -> None:
     slow, _ = requests_of(1, 1)
     worker = worker_of(clock, lambda job: 2.0 if job.problem == slow.problem else 0.4)
     first, second = share(store, worker, 80, calls=(1, 1))
@@ -131,6 +135,7 @@ def test_the_budget_is_kept_with_the_finals(store: Store, clock: Clock) -> None:
     assert 30 < clock.now - began < 63
 
 
+@pytest.mark.usefixtures("without_estimates")
 def test_nothing_is_measured_twice_over_many_slices(store: Store, clock: Clock) -> None:
     worker, recorder = worker_of(clock, lambda _: 0.6), Recorder()
     outcomes = share(store, worker, 60, recorder, calls=(3, 2, 2))
@@ -140,6 +145,7 @@ def test_nothing_is_measured_twice_over_many_slices(store: Store, clock: Clock) 
     assert sum(outcome.new_trials for outcome in outcomes) == len(recorder.order)
 
 
+@pytest.mark.usefixtures("without_estimates")
 def test_what_is_built_and_waits_is_not_in_flight_while_others_are_measured(store: Store, clock: Clock) -> None:
     strangers: list[object] = []
 
@@ -157,6 +163,7 @@ def test_what_is_built_and_waits_is_not_in_flight_while_others_are_measured(stor
     assert builds.is_closed
 
 
+@pytest.mark.usefixtures("without_estimates")
 def test_models_that_do_not_fit_into_memory_are_made_anew(
     store: Store, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
