@@ -1,4 +1,4 @@
-"""A mend for PoCL builds whose LLVM is older than the processor they run on.
+"""What PoCL needs that other drivers do not: above all a mend where its LLVM is older than the processor.
 
 Where PoCL's LLVM does not know the processor it names it "generic", a name its own compiler then refuses
 (pocl issue 1049: "unknown target CPU 'generic'"), so that no kernel builds. That is so for PoCL 3.0, the
@@ -18,11 +18,15 @@ _STRUCTURE_BYTES = 4096
 """More than PoCL's device structure holds."""
 
 
+def is_pocl(device: cl.Device) -> bool:
+    return "PoCL" in device.version
+
+
 def mend_unknown_processor(device: cl.Device) -> bool:
     """Let PoCL compile on a processor its LLVM does not know. True when something had to be done."""
     if platform.system() != "Linux" or platform.machine() != "x86_64":
         return False
-    if "PoCL" not in device.version or not device.version.rstrip().endswith("-generic"):
+    if not is_pocl(device) or not device.version.rstrip().endswith("-generic"):
         return False
     readable = _writable_ranges()
     name = _known_name(Path("/proc/cpuinfo").read_text(encoding="ascii", errors="replace"))

@@ -10,7 +10,7 @@ import numpy as np
 import pyopencl as cl
 from numpy.typing import NDArray
 
-from autotune.device.pocl import mend_unknown_processor
+from autotune.device.pocl import is_pocl, mend_unknown_processor
 from autotune.device.sensors import Whereabouts
 from autotune.errors import BuildError, DeviceSelectionError, LaunchError, WorkGroupError
 from autotune.family import DTYPE_BYTES, Buffer, Launch, Plan
@@ -63,6 +63,14 @@ class Session:
     @property
     def queue(self) -> cl.CommandQueue:
         return self._queue
+
+    @property
+    def keeps_programs(self) -> bool:
+        """Whether the driver finds again what another process built, and pays for a binary with another build.
+
+        PoCL does: a tenth to a third of a second, where its cache gives a program in 40 ms.
+        """
+        return is_pocl(self._device)
 
     @property
     def compute_units(self) -> int:
