@@ -168,7 +168,8 @@ def test_what_was_measured_here_holds_over_what_ships(own: Path) -> None:
     for other in others:
         if other.problem.family == "gemm":
             assert opened.find(known.slug, other.problem).match is Match.EXACT
-    assert opened.find(known.slug, product(2, 4000, 4000)).source_problem == tuned.problem
+    unseen = opened.find(known.slug, product(2, 4000, 4000))
+    assert unseen.match is Match.DEFAULT and "at sizes left out" in unseen.because, "by the predictor that ships"
 
 
 def test_a_table_that_is_named_stands_alone(tmp_path: Path) -> None:
