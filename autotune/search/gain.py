@@ -1,7 +1,7 @@
 """What is left to gain: from what the next trial is expected to save, to what a good number of them will.
 
 The model's expected improvement of one trial is a small number that jumps about. The largest of the last three
-estimates, ten times over, is near what the next 25 trials save: on five recorded spaces (`scripts/bench_search`) 2.8%
+estimates, ten times over, is near what the next 25 trials save: on five recorded spaces (`scripts/bench_search`) 1.5%
 where it said 3.4%, 0.5% where it said 0.8%, and nothing in 103 cases where it said less than 0.2%.
 """
 
