@@ -21,6 +21,14 @@ class _Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
         raise UsageError(message, hint=f"{self.prog} --help")
 
+    def parse_args(self, args: Any = None, namespace: Any = None) -> Any:
+        """What a command does not know is told with the help of that command."""
+        options, unknown = self.parse_known_args(args, namespace)
+        if unknown:
+            prog = getattr(options, "prog", self.prog)
+            raise UsageError(f"unrecognized arguments: {' '.join(unknown)}", hint=f"{prog} --help")
+        return options
+
 
 def make_parser() -> argparse.ArgumentParser:
     parser = _Parser(
@@ -48,7 +56,7 @@ def _add(subparsers: Any, name: str, command: Any, meaning: str, *examples: str)
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     assert isinstance(parser, argparse.ArgumentParser)
-    parser.set_defaults(command=command)
+    parser.set_defaults(command=command, prog=parser.prog)
     return parser
 
 
