@@ -20,8 +20,9 @@ from rich.live import Live
 
 import autotune
 from autotune.cli import main
-from autotune.cli.arguments import make_parser, parse_budget
+from autotune.cli.arguments import make_parser
 from autotune.cli.output import write
+from autotune.cli.parsing import parse_budget
 from autotune.display import (
     LiveProgress,
     PlainProgress,

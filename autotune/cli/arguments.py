@@ -1,37 +1,37 @@
-"""The arguments of every command, with their help, and how each is read."""
+"""The arguments of every command, with their help."""
 
 import argparse
-import re
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 import autotune
 from autotune.cli import building, checking, commands, evaluating, exporting, run, service
-from autotune.errors import UsageError
-from autotune.family import family_names
+from autotune.cli.parsing import (
+    Parser,
+    add_command,
+    add_database,
+    add_device,
+    add_family,
+    add_json,
+    add_server,
+    add_shape,
+    add_shapes,
+    add_wanted,
+    parse_budget,
+    parse_holdout,
+    parse_job,
+    parse_jobs,
+    parse_port,
+    parse_sample,
+    parse_seed,
+    parse_share,
+)
 
-MAX_SECONDS = 366 * 24 * 3600
 FORMATS = ("json", "csv", "markdown", "c", "sqlite")
 
 
-class _Parser(argparse.ArgumentParser):
-    def __init__(self, **settings: Any) -> None:
-        super().__init__(**settings, allow_abbrev=False)
-
-    def error(self, message: str) -> NoReturn:
-        raise UsageError(message, hint=f"{self.prog} --help")
-
-    def parse_args(self, args: Any = None, namespace: Any = None) -> Any:
-        """What a command does not know is told with the help of that command."""
-        options, unknown = self.parse_known_args(args, namespace)
-        if unknown:
-            prog = getattr(options, "prog", self.prog)
-            raise UsageError(f"unrecognized arguments: {' '.join(unknown)}", hint=f"{prog} --help")
-        return options
-
-
 def make_parser() -> argparse.ArgumentParser:
-    parser = _Parser(
+    parser = Parser(
         prog="autotune",
         description=autotune.__doc__,
         epilog="example: autotune run --device cpu --shape 512,512,512 --budget 2m",
@@ -47,76 +47,8 @@ def make_parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _add(subparsers: Any, name: str, command: Any, meaning: str, *examples: str) -> argparse.ArgumentParser:
-    parser = subparsers.add_parser(
-        name,
-        help=meaning[0].lower() + meaning[1:].rstrip("."),
-        description=meaning,
-        epilog="\n".join([f"example{'s' if len(examples) > 1 else ''}:", *(f"  autotune {line}" for line in examples)]),
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    assert isinstance(parser, argparse.ArgumentParser)
-    parser.set_defaults(command=command, prog=parser.prog)
-    return parser
-
-
-def _add_device(parser: argparse.ArgumentParser, *, required: bool = True) -> None:
-    parser.add_argument(
-        "--device",
-        metavar="D",
-        required=required,
-        help="slug, family (adreno, mali, nvidia, amd, intel, cpu, gpu), platform:device numbers, or part of a name",
-    )
-
-
-def _add_family(parser: argparse.ArgumentParser, meaning: str, *, default: str | None = "gemm") -> None:
-    parser.add_argument(
-        "--family",
-        metavar="NAME",
-        choices=family_names(),
-        default=default,
-        help=f"kernel family, {' or '.join(family_names())}: {meaning}" + (f" ({default})" if default else ""),
-    )
-
-
-def _add_shape(parser: argparse.ArgumentParser, meaning: str) -> None:
-    parser.add_argument(
-        "--shape",
-        metavar="SHAPE",
-        nargs="+",
-        action="extend",
-        default=[],
-        help=f"{meaning}; one value each, quoted where it has words: "
-        '512,512,512 "64,64,64 nt float16 batch=12"; for reduce BATCH,CHANNELS[,operation[,dtype]]',
-    )
-
-
-def _add_shapes(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--shapes",
-        metavar="FILE",
-        type=Path,
-        action="append",
-        default=[],
-        help="one shape a line, SHAPE [words of the shape] [xCOUNT] [label], # begins a comment; "
-        "or CSV with the header m,n,k,calls,label",
-    )
-
-
-def _add_database(parser: Any) -> None:
-    parser.add_argument(
-        "--db",
-        metavar="X",
-        help="SQLite file, or postgresql://user@host/database; by default a file in the user's data folder",
-    )
-
-
-def _add_json(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--json", action="store_true", help="print JSON for machines")
-
-
 def _add_devices(subparsers: Any) -> None:
-    parser = _add(
+    parser = add_command(
         subparsers,
         "devices",
         commands.devices_command,
@@ -125,11 +57,11 @@ def _add_devices(subparsers: Any) -> None:
         "devices --no-clocks --json",
     )
     parser.add_argument("--no-clocks", action="store_true", help="ask the drivers only, run nothing on the devices")
-    _add_json(parser)
+    add_json(parser)
 
 
 def _add_presets(subparsers: Any) -> None:
-    parser = _add(
+    parser = add_command(
         subparsers,
         "presets",
         commands.presets_command,
@@ -138,11 +70,11 @@ def _add_presets(subparsers: Any) -> None:
         "presets resnet50",
     )
     parser.add_argument("name", nargs="?", metavar="NAME", help="the preset whose shapes to list")
-    _add_json(parser)
+    add_json(parser)
 
 
 def _add_run(subparsers: Any) -> None:
-    parser = _add(
+    parser = add_command(
         subparsers,
         "run",
         run.run_command,
@@ -155,7 +87,7 @@ def _add_run(subparsers: Any) -> None:
         "run --device cpu --family reduce --shape 64,1000 512,768,max --budget 1m",
         "run --device gpu --shapes shapes.txt --trials 100 --json > winners.json",
     )
-    _add_wanted(parser)
+    add_wanted(parser)
     parser.add_argument(
         "--misses", action="store_true", help="sizes that lookups on this machine asked for and never found"
     )
@@ -187,13 +119,13 @@ def _add_run(subparsers: Any) -> None:
         help="do not compare a few of the products with the host's BLAS, some seconds at the end",
     )
     parser.add_argument("--quiet", action="store_true", help="no progress, only the final table")
-    _add_database(parser)
-    _add_json(parser)
-    _add_server(parser, required=False)
+    add_database(parser)
+    add_json(parser)
+    add_server(parser, required=False)
 
 
 def _add_verify(subparsers: Any) -> None:
-    parser = _add(
+    parser = add_command(
         subparsers,
         "verify",
         checking.verify_command,
@@ -201,17 +133,17 @@ def _add_verify(subparsers: Any) -> None:
         "verify --device adreno",
         "verify --device cpu --shape 512,512,512 --json",
     )
-    _add_device(parser)
-    _add_family(parser, "all that are tuned when left out; gemm for shapes given here", default=None)
-    _add_shape(parser, "a tuned shape to verify, instead of all")
-    _add_shapes(parser)
+    add_device(parser)
+    add_family(parser, "all that are tuned when left out; gemm for shapes given here", default=None)
+    add_shape(parser, "a tuned shape to verify, instead of all")
+    add_shapes(parser)
     parser.add_argument("--quiet", action="store_true", help="no progress, only the final table")
-    _add_database(parser)
-    _add_json(parser)
+    add_database(parser)
+    add_json(parser)
 
 
 def _add_status(subparsers: Any) -> None:
-    parser = _add(
+    parser = add_command(
         subparsers,
         "status",
         checking.status_command,
@@ -219,13 +151,13 @@ def _add_status(subparsers: Any) -> None:
         "status",
         "status --device adreno --json",
     )
-    _add_device(parser, required=False)
-    _add_database(parser)
-    _add_json(parser)
+    add_device(parser, required=False)
+    add_database(parser)
+    add_json(parser)
 
 
 def _add_compile(subparsers: Any) -> None:
-    parser = _add(
+    parser = add_command(
         subparsers,
         "compile",
         building.compile_command,
@@ -233,26 +165,28 @@ def _add_compile(subparsers: Any) -> None:
         "compile --device adreno --algorithm microtile --sample 2000",
         "compile --device mali --shape 512,512,512 --jobs 8 --db phone.sqlite --json > builds.json",
     )
-    _add_device(parser)
-    _add_family(parser, "whose configurations to build")
-    _add_shape(
+    add_device(parser)
+    add_family(parser, "whose configurations to build")
+    add_shape(
         parser, f"a shape whose valid configurations to build; {building.DEFAULT_SIZE} for every size when left out"
     )
     parser.add_argument(
         "--algorithm", metavar="NAME", nargs="+", action="extend", default=[], help="build these alone: naive, dot, ..."
     )
     parser.add_argument(
-        "--sample", metavar="N", type=_sample, help="at most N configurations of each algorithm, drawn at random"
+        "--sample", metavar="N", type=parse_sample, help="at most N configurations of each algorithm, drawn at random"
     )
-    parser.add_argument("--seed", metavar="N", type=_seed, default=0, help="of the sample (0)")
-    parser.add_argument("--jobs", metavar="N", type=_jobs, help="processes that build; one for each core by default")
+    parser.add_argument("--seed", metavar="N", type=parse_seed, default=0, help="of the sample (0)")
+    parser.add_argument(
+        "--jobs", metavar="N", type=parse_jobs, help="processes that build; one for each core by default"
+    )
     parser.add_argument("--quiet", action="store_true", help="no progress, only the final table")
-    _add_database(parser)
-    _add_json(parser)
+    add_database(parser)
+    add_json(parser)
 
 
 def _add_evaluate(subparsers: Any) -> None:
-    parser = _add(
+    parser = add_command(
         subparsers,
         "evaluate",
         evaluating.evaluate_command,
@@ -260,12 +194,12 @@ def _add_evaluate(subparsers: Any) -> None:
         "evaluate --device cpu --holdout 10",
         "evaluate --device adreno --shapes others.txt --budget 10m --json > regret.json",
     )
-    _add_device(parser)
-    _add_family(parser, "whose sizes to hold out")
-    _add_shape(parser, "a tuned shape to hold out")
-    _add_shapes(parser)
+    add_device(parser)
+    add_family(parser, "whose sizes to hold out")
+    add_shape(parser, "a tuned shape to hold out")
+    add_shapes(parser)
     parser.add_argument(
-        "--holdout", metavar="N", type=_holdout, help=f"hold out N of the tuned shapes ({evaluating.HELD_OUT})"
+        "--holdout", metavar="N", type=parse_holdout, help=f"hold out N of the tuned shapes ({evaluating.HELD_OUT})"
     )
     parser.add_argument(
         "--budget",
@@ -274,12 +208,12 @@ def _add_evaluate(subparsers: Any) -> None:
         help="tune these shapes afresh in so much time, and compare with that: then they need not be tuned before",
     )
     parser.add_argument("--quiet", action="store_true", help="no line for each size, only the table")
-    _add_database(parser)
-    _add_json(parser)
+    add_database(parser)
+    add_json(parser)
 
 
 def _add_lookup(subparsers: Any) -> None:
-    parser = _add(
+    parser = add_command(
         subparsers,
         "lookup",
         commands.lookup_command,
@@ -289,20 +223,20 @@ def _add_lookup(subparsers: Any) -> None:
         "lookup --device cpu 512 512 512 nt float16 batch=4",
         "lookup --device cpu --family reduce 512 768 max",
     )
-    _add_device(parser)
-    _add_family(parser, "of the shape")
+    add_device(parser)
+    add_family(parser, "of the shape")
     parser.add_argument(
         "shape", metavar="SHAPE", nargs="+", help="sizes and words: M N K [nt] [float16] [batch=4], or M,N,K"
     )
     parser.add_argument("--explain", action="store_true", help="say where the answer comes from and why")
     source = parser.add_mutually_exclusive_group()
     source.add_argument("--table", metavar="FILE", type=Path, help="an exported table (JSON or SQLite)")
-    _add_database(source)
-    _add_json(parser)
+    add_database(source)
+    add_json(parser)
 
 
 def _add_export(subparsers: Any) -> None:
-    parser = _add(
+    parser = add_command(
         subparsers,
         "export",
         exporting.export_command,
@@ -312,8 +246,8 @@ def _add_export(subparsers: Any) -> None:
         "export --format csv --family reduce",
         "export --format json > tables.json",
     )
-    _add_device(parser, required=False)
-    _add_family(parser, "all that are stored when left out; CSV holds one", default=None)
+    add_device(parser, required=False)
+    add_family(parser, "all that are stored when left out; CSV holds one", default=None)
     parser.add_argument("--format", choices=FORMATS, required=True, help="form of the table")
     parser.add_argument("--output", metavar="FILE", type=Path, help="where to; standard output when left out")
     parser.add_argument(
@@ -329,11 +263,11 @@ def _add_export(subparsers: Any) -> None:
         default=[],
         help="with --kernels: another device to answer for, by what its relatives measured",
     )
-    _add_database(parser)
+    add_database(parser)
 
 
 def _add_import(subparsers: Any) -> None:
-    parser = _add(
+    parser = add_command(
         subparsers,
         "import",
         commands.import_command,
@@ -341,38 +275,11 @@ def _add_import(subparsers: Any) -> None:
         "import tables.json",
     )
     parser.add_argument("file", metavar="FILE", type=Path, help="what autotune export --format json wrote")
-    _add_database(parser)
-
-
-def _add_wanted(parser: argparse.ArgumentParser) -> None:
-    """What to tune, where, and for how long."""
-    _add_device(parser)
-    _add_family(parser, "of the shapes given here; a preset knows its own")
-    _add_shape(parser, "a shape to tune for")
-    _add_shapes(parser)
-    parser.add_argument(
-        "--preset", metavar="NAME", action="append", default=[], help="the products of a network; see autotune presets"
-    )
-    parser.add_argument("--trials", metavar="N", type=_trials, help="at most N new trials for each shape")
-    parser.add_argument("--budget", metavar="TIME", type=parse_budget, help="time for all shapes: 90s, 10m, 1h30m")
-    parser.add_argument(
-        "--algorithm",
-        metavar="NAME",
-        nargs="+",
-        action="extend",
-        default=[],
-        help="search these alone: naive, dot, ...",
-    )
-    parser.add_argument("--seed", metavar="N", type=_seed, default=0, help="of the search and its inputs (0)")
-
-
-def _add_server(parser: argparse.ArgumentParser, *, required: bool = True) -> None:
-    parser.add_argument("--server", metavar="URL", required=required, help="of autotune serve, such as http://10.0.0.5:8765")
-    parser.add_argument("--token-file", metavar="FILE", type=Path, help="whose first line is the service's token")
+    add_database(parser)
 
 
 def _add_serve(subparsers: Any) -> None:
-    parser = _add(
+    parser = add_command(
         subparsers,
         "serve",
         service.serve_command,
@@ -381,14 +288,14 @@ def _add_serve(subparsers: Any) -> None:
         "serve --host 0.0.0.0 --token-file token --read-token-file read-token --db postgresql://...",
     )
     parser.add_argument("--host", metavar="H", default="127.0.0.1", help="address to listen at (127.0.0.1)")
-    parser.add_argument("--port", metavar="N", type=_port, default=8765, help="port (8765; 0 for a free one)")
+    parser.add_argument("--port", metavar="N", type=parse_port, default=8765, help="port (8765; 0 for a free one)")
     parser.add_argument("--token-file", metavar="FILE", type=Path, help="token for everything, in its first line")
     parser.add_argument("--read-token-file", metavar="FILE", type=Path, help="token for reading only")
-    _add_database(parser)
+    add_database(parser)
 
 
 def _add_worker(subparsers: Any) -> None:
-    parser = _add(
+    parser = add_command(
         subparsers,
         "worker",
         service.worker_command,
@@ -396,13 +303,13 @@ def _add_worker(subparsers: Any) -> None:
         "worker --server http://10.0.0.5:8765 --token-file token",
         "worker --server http://10.0.0.5:8765 --device adreno --name phone-3",
     )
-    _add_server(parser)
+    add_server(parser)
     parser.add_argument("--name", metavar="NAME", help="of this machine, for people; its host name when left out")
     parser.add_argument("--device", metavar="D", action="append", default=[], help="offer this one only")
 
 
 def _add_submit(subparsers: Any) -> None:
-    parser = _add(
+    parser = add_command(
         subparsers,
         "submit",
         service.submit_command,
@@ -410,13 +317,13 @@ def _add_submit(subparsers: Any) -> None:
         "submit --server http://10.0.0.5:8765 --device adreno-730 --shape 64,3136,576 --trials 200",
         "submit --server http://10.0.0.5:8765 --device mali --preset resnet50 --budget 2h",
     )
-    _add_wanted(parser)
-    _add_server(parser)
-    _add_json(parser)
+    add_wanted(parser)
+    add_server(parser)
+    add_json(parser)
 
 
 def _add_jobs(subparsers: Any) -> None:
-    parser = _add(
+    parser = add_command(
         subparsers,
         "jobs",
         service.jobs_command,
@@ -424,76 +331,20 @@ def _add_jobs(subparsers: Any) -> None:
         "jobs --server http://10.0.0.5:8765",
         "jobs 3 --follow --server http://10.0.0.5:8765",
     )
-    parser.add_argument("job", metavar="JOB", nargs="?", type=_job, help="the number of one")
+    parser.add_argument("job", metavar="JOB", nargs="?", type=parse_job, help="the number of one")
     parser.add_argument("--follow", action="store_true", help="show its progress until it has ended, then its table")
     parser.add_argument("--quiet", action="store_true", help="no progress, only the final table")
-    _add_server(parser)
-    _add_json(parser)
+    add_server(parser)
+    add_json(parser)
 
 
 def _add_cancel(subparsers: Any) -> None:
-    parser = _add(
+    parser = add_command(
         subparsers,
         "cancel",
         service.cancel_command,
         "Stop a job of a service after the running trial; what it found stays.",
         "cancel 3 --server http://10.0.0.5:8765",
     )
-    parser.add_argument("job", metavar="JOB", type=_job, help="its number")
-    _add_server(parser)
-
-
-def parse_budget(text: str) -> float:
-    """Seconds of ``90``, ``90s``, ``10m``, ``1.5h`` or ``1h30m``. Raises UsageError."""
-    number = r"(\d{1,9}(?:\.\d{1,9})?)"
-    match = re.fullmatch(rf"(?:{number}h)?(?:{number}m)?(?:{number}s?)?", text.strip().lower(), re.ASCII)
-    hours, minutes, seconds = (float(part or 0) for part in match.groups()) if match else (0.0, 0.0, 0.0)
-    total = 3600 * hours + 60 * minutes + seconds
-    if not 0 < total <= MAX_SECONDS:
-        raise UsageError(
-            f"--budget: {text.strip()[:80]!r} is no time above zero and below a year", hint="90s, 10m, 1h30m"
-        )
-    return total
-
-
-def parse_share(text: str) -> float:
-    """A share above 0 and below 1 of ``1%`` or ``0.01``. Raises UsageError."""
-    match = re.fullmatch(r"(\d{1,9}(?:\.\d{1,9})?)(%?)", text.strip(), re.ASCII)
-    share = float(match[1]) / (100 if match[2] else 1) if match else 0.0
-    if not 0 < share < 1:
-        raise UsageError(f"--until-gain: {text.strip()[:80]!r} is no share above 0 and below 1", hint="1%, 0.01")
-    return share
-
-
-def _integer(name: str, text: str, least: int, most: int) -> int:
-    if not re.fullmatch(r"[+-]?[0-9]{1,18}", text.strip()) or not least <= int(text) <= most:
-        raise UsageError(f"{name}: {text.strip()[:80]!r} is no integer from {least} to {most}")
-    return int(text)
-
-
-def _trials(text: str) -> int:
-    return _integer("--trials", text, 1, 10**9)
-
-
-def _sample(text: str) -> int:
-    return _integer("--sample", text, 1, 10**9)
-
-
-def _holdout(text: str) -> int:
-    return _integer("--holdout", text, 1, 10**6)
-
-
-def _jobs(text: str) -> int:
-    return _integer("--jobs", text, 1, 1024)
-
-
-def _seed(text: str) -> int:
-    return _integer("--seed", text, 0, 2**31 - 1)
-
-
-def _port(text: str) -> int:
-    return _integer("--port", text, 0, 65535)
-
-
-def _job(text: str) -> int:
-    return _integer("JOB", text, 1, 2**31 - 1)
+    parser.add_argument("job", metavar="JOB", type=parse_job, help="its number")
+    add_server(parser)

@@ -1,0 +1,178 @@
+"""What commands share: the parser, options that several have, and how each value is read."""
+
+import argparse
+import re
+from pathlib import Path
+from typing import Any, NoReturn
+
+from autotune.errors import UsageError
+from autotune.family import family_names
+
+MAX_SECONDS = 366 * 24 * 3600
+
+
+class Parser(argparse.ArgumentParser):
+    def __init__(self, **settings: Any) -> None:
+        super().__init__(**settings, allow_abbrev=False)
+
+    def error(self, message: str) -> NoReturn:
+        raise UsageError(message, hint=f"{self.prog} --help")
+
+    def parse_args(self, args: Any = None, namespace: Any = None) -> Any:
+        """What a command does not know is told with the help of that command."""
+        options, unknown = self.parse_known_args(args, namespace)
+        if unknown:
+            prog = getattr(options, "prog", self.prog)
+            raise UsageError(f"unrecognized arguments: {' '.join(unknown)}", hint=f"{prog} --help")
+        return options
+
+
+def add_command(subparsers: Any, name: str, command: Any, meaning: str, *examples: str) -> argparse.ArgumentParser:
+    parser = subparsers.add_parser(
+        name,
+        help=meaning[0].lower() + meaning[1:].rstrip("."),
+        description=meaning,
+        epilog="\n".join([f"example{'s' if len(examples) > 1 else ''}:", *(f"  autotune {line}" for line in examples)]),
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    assert isinstance(parser, argparse.ArgumentParser)
+    parser.set_defaults(command=command, prog=parser.prog)
+    return parser
+
+
+def add_device(parser: argparse.ArgumentParser, *, required: bool = True) -> None:
+    parser.add_argument(
+        "--device",
+        metavar="D",
+        required=required,
+        help="slug, family (adreno, mali, nvidia, amd, intel, cpu, gpu), platform:device numbers, or part of a name",
+    )
+
+
+def add_family(parser: argparse.ArgumentParser, meaning: str, *, default: str | None = "gemm") -> None:
+    parser.add_argument(
+        "--family",
+        metavar="NAME",
+        choices=family_names(),
+        default=default,
+        help=f"kernel family, {' or '.join(family_names())}: {meaning}" + (f" ({default})" if default else ""),
+    )
+
+
+def add_shape(parser: argparse.ArgumentParser, meaning: str) -> None:
+    parser.add_argument(
+        "--shape",
+        metavar="SHAPE",
+        nargs="+",
+        action="extend",
+        default=[],
+        help=f"{meaning}; one value each, quoted where it has words: "
+        '512,512,512 "64,64,64 nt float16 batch=12"; for reduce BATCH,CHANNELS[,operation[,dtype]]',
+    )
+
+
+def add_shapes(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--shapes",
+        metavar="FILE",
+        type=Path,
+        action="append",
+        default=[],
+        help="one shape a line, SHAPE [words of the shape] [xCOUNT] [label], # begins a comment; "
+        "or CSV with the header m,n,k,calls,label",
+    )
+
+
+def add_database(parser: Any) -> None:
+    parser.add_argument(
+        "--db",
+        metavar="X",
+        help="SQLite file, or postgresql://user@host/database; by default a file in the user's data folder",
+    )
+
+
+def add_json(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--json", action="store_true", help="print JSON for machines")
+
+
+def add_wanted(parser: argparse.ArgumentParser) -> None:
+    """What to tune, where, and for how long."""
+    add_device(parser)
+    add_family(parser, "of the shapes given here; a preset knows its own")
+    add_shape(parser, "a shape to tune for")
+    add_shapes(parser)
+    parser.add_argument(
+        "--preset", metavar="NAME", action="append", default=[], help="the products of a network; see autotune presets"
+    )
+    parser.add_argument("--trials", metavar="N", type=parse_trials, help="at most N new trials for each shape")
+    parser.add_argument("--budget", metavar="TIME", type=parse_budget, help="time for all shapes: 90s, 10m, 1h30m")
+    parser.add_argument(
+        "--algorithm",
+        metavar="NAME",
+        nargs="+",
+        action="extend",
+        default=[],
+        help="search these alone: naive, dot, ...",
+    )
+    parser.add_argument("--seed", metavar="N", type=parse_seed, default=0, help="of the search and its inputs (0)")
+
+
+def add_server(parser: argparse.ArgumentParser, *, required: bool = True) -> None:
+    parser.add_argument("--server", metavar="URL", required=required, help="of autotune serve, such as http://10.0.0.5:8765")
+    parser.add_argument("--token-file", metavar="FILE", type=Path, help="whose first line is the service's token")
+
+
+def parse_budget(text: str) -> float:
+    """Seconds of ``90``, ``90s``, ``10m``, ``1.5h`` or ``1h30m``. Raises UsageError."""
+    number = r"(\d{1,9}(?:\.\d{1,9})?)"
+    match = re.fullmatch(rf"(?:{number}h)?(?:{number}m)?(?:{number}s?)?", text.strip().lower(), re.ASCII)
+    hours, minutes, seconds = (float(part or 0) for part in match.groups()) if match else (0.0, 0.0, 0.0)
+    total = 3600 * hours + 60 * minutes + seconds
+    if not 0 < total <= MAX_SECONDS:
+        raise UsageError(
+            f"--budget: {text.strip()[:80]!r} is no time above zero and below a year", hint="90s, 10m, 1h30m"
+        )
+    return total
+
+
+def parse_share(text: str) -> float:
+    """A share above 0 and below 1 of ``1%`` or ``0.01``. Raises UsageError."""
+    match = re.fullmatch(r"(\d{1,9}(?:\.\d{1,9})?)(%?)", text.strip(), re.ASCII)
+    share = float(match[1]) / (100 if match[2] else 1) if match else 0.0
+    if not 0 < share < 1:
+        raise UsageError(f"--until-gain: {text.strip()[:80]!r} is no share above 0 and below 1", hint="1%, 0.01")
+    return share
+
+
+def _integer(name: str, text: str, least: int, most: int) -> int:
+    if not re.fullmatch(r"[+-]?[0-9]{1,18}", text.strip()) or not least <= int(text) <= most:
+        raise UsageError(f"{name}: {text.strip()[:80]!r} is no integer from {least} to {most}")
+    return int(text)
+
+
+def parse_trials(text: str) -> int:
+    return _integer("--trials", text, 1, 10**9)
+
+
+def parse_sample(text: str) -> int:
+    return _integer("--sample", text, 1, 10**9)
+
+
+def parse_holdout(text: str) -> int:
+    return _integer("--holdout", text, 1, 10**6)
+
+
+def parse_jobs(text: str) -> int:
+    return _integer("--jobs", text, 1, 1024)
+
+
+def parse_seed(text: str) -> int:
+    return _integer("--seed", text, 0, 2**31 - 1)
+
+
+def parse_port(text: str) -> int:
+    return _integer("--port", text, 0, 65535)
+
+
+def parse_job(text: str) -> int:
+    return _integer("JOB", text, 1, 2**31 - 1)
