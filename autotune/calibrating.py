@@ -12,9 +12,7 @@ CALIBRATOR = (sys.executable, "-m", "autotune.calibrating")
 """Starts a child process that calibrates."""
 
 
-def try_calibration(
-    selector: str, limit_s: float = LIMIT_S, command: Sequence[str] = CALIBRATOR
-) -> Calibration | str:
+def try_calibration(selector: str, limit_s: float = LIMIT_S, command: Sequence[str] = CALIBRATOR) -> Calibration | str:
     """The calibration of a device, or in a few words why there is none. `selector` is ``platform:device``."""
     with child.Child(command) as calibrator:
         try:

@@ -55,9 +55,7 @@ class Sources:
             self._hashes[key] = self.job("", configuration, plan).source_hash
         return self._hashes[key]
 
-    def job(
-        self, selector: str, configuration: Configuration, plan: Plan, *, launches: bool = False
-    ) -> BuildJob:
+    def job(self, selector: str, configuration: Configuration, plan: Plan, *, launches: bool = False) -> BuildJob:
         """What to build for a configuration on the device of that selector; `launches` as in BuildJob."""
         options = (*self._options, *plan.build_options)
         source = self._render(configuration, plan)

@@ -1,25 +1,25 @@
 """Every error the project raises on purpose.
 
-    AutotuneError                   one line for people, with the mend; exit status 1
-    ├── UsageError                  the request itself is wrong; exit status 2
-    │   ├── DeviceSelectionError    no device fits the selector, or several do
-    │   └── ProblemError            sizes or types that cannot be tuned
-    ├── ConfigurationError          a configuration outside its search space
-    ├── KernelError                 a kernel did not get as far as running
-    │   ├── BuildError              the driver's compiler refused it
-    │   └── LaunchError             the driver refused to run it
-    │       └── WorkGroupError      with work-groups of this size
-    ├── WorkerError                 the measuring process cannot be started
-    │   └── WorkerLostError         it is gone together with the trial that it was measuring
-    ├── StoreError                  the database cannot be used as asked
-    │   ├── NotADatabaseError
-    │   ├── NewerSchemaError
-    │   ├── ReadOnlyDatabaseError
-    │   └── DatabaseAwayError       the server does not answer
-    ├── TableError                  a tuning table that cannot be read or trusted
-    └── ServiceError                a service that cannot be used as asked
-        ├── UnreachableError        there is no answer from it
-        └── RefusedError            it answers that it will not
+AutotuneError                   one line for people, with the mend; exit status 1
+├── UsageError                  the request itself is wrong; exit status 2
+│   ├── DeviceSelectionError    no device fits the selector, or several do
+│   └── ProblemError            sizes or types that cannot be tuned
+├── ConfigurationError          a configuration outside its search space
+├── KernelError                 a kernel did not get as far as running
+│   ├── BuildError              the driver's compiler refused it
+│   └── LaunchError             the driver refused to run it
+│       └── WorkGroupError      with work-groups of this size
+├── WorkerError                 the measuring process cannot be started
+│   └── WorkerLostError         it is gone together with the trial that it was measuring
+├── StoreError                  the database cannot be used as asked
+│   ├── NotADatabaseError
+│   ├── NewerSchemaError
+│   ├── ReadOnlyDatabaseError
+│   └── DatabaseAwayError       the server does not answer
+├── TableError                  a tuning table that cannot be read or trusted
+└── ServiceError                a service that cannot be used as asked
+    ├── UnreachableError        there is no answer from it
+    └── RefusedError            it answers that it will not
 """
 
 

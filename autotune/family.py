@@ -513,5 +513,3 @@ def family_names() -> list[str]:
     from pathlib import Path
 
     return sorted(path.stem for path in (Path(__file__).parent / "kernels").glob("[a-z]*"))
-
-

@@ -232,9 +232,7 @@ class FakeWorker:
         measurement = Measurement(
             time_ns=outcome, samples_ns=(outcome,) * job.samples, calls_per_sample=1, timer=job.timer
         )
-        return Trial(
-            configuration=job.configuration, state=TrialState.COMPLETE, measurement=measurement, seed=job.seed
-        )
+        return Trial(configuration=job.configuration, state=TrialState.COMPLETE, measurement=measurement, seed=job.seed)
 
     def close(self) -> None:
         self.is_closed = True

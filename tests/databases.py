@@ -148,9 +148,7 @@ class Server:
         if self._user:
             who = {"user": self._user.pw_uid, "group": self._user.pw_gid, "extra_groups": []}
         command = [str(_program(name)), *arguments]
-        return subprocess.Popen(
-            command, cwd=self.folder, stdin=subprocess.DEVNULL, stdout=output, stderr=output, **who
-        )
+        return subprocess.Popen(command, cwd=self.folder, stdin=subprocess.DEVNULL, stdout=output, stderr=output, **who)
 
     def _log(self) -> Any:
         return (self.folder / "log").open("ab")

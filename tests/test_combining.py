@@ -203,9 +203,7 @@ def test_counters_are_zero_before_the_first_call_and_after_one_that_failed(
     assert calls.results(2) == [*right, *right]
 
 
-def test_reductions_of_a_table_run_in_one_launch(
-    pocl: Device, measurer: Measurer, tmp_path: Path
-) -> None:
+def test_reductions_of_a_table_run_in_one_launch(pocl: Device, measurer: Measurer, tmp_path: Path) -> None:
     problem, configuration = CASES[0]
     entry = Entry(problem=problem, configuration=in_one_launch(configuration, pocl.limits), time_ns=1e4)
     reduce = Reduce(pocl.selector, table=TuningTable([pocl], [(pocl.slug, entry)]), binaries=tmp_path)

@@ -438,9 +438,7 @@ def test_c_chooses_the_reductions_of_python(tmp_path: Path, device: Device) -> N
     for _ in range(800):
         channels = numbers.choice((numbers.choice(lengths), numbers.randrange(1, 5000)))
         pitch = channels + numbers.choice((0, 0, 1, 2, 4))
-        problems.append(
-            ReduceProblem(batch=numbers.choice((1, 2, 60, 9000)), channels=channels, pitch=pitch).to_dict()
-        )
+        problems.append(ReduceProblem(batch=numbers.choice((1, 2, 60, 9000)), channels=channels, pitch=pitch).to_dict())
     with Store.open(tmp_path / "untuned.sqlite") as untuned:
         untuned.add_device(device)
         header, table = text_of(untuned, device.slug, "c", "reduce"), TuningTable.open(untuned.location)

@@ -89,9 +89,7 @@ class StandIn(Session):
 def measure(pocl: Device, problem: GemmProblem, configuration: Configuration) -> str:
     """Empty when the result is right."""
     assert FAMILY.violations(problem, configuration, EVERYTHING) == []
-    job = Job(
-        selector=pocl.selector, problem=problem, configuration=configuration, seed=1, samples=1, min_sample_ns=1
-    )
+    job = Job(selector=pocl.selector, problem=problem, configuration=configuration, seed=1, samples=1, min_sample_ns=1)
     trial = Measurer(StandIn(pocl.selector)).measure(job)
     return "" if trial.state is TrialState.COMPLETE else f"{problem.label}: {configuration}: {trial.message[:400]}"
 

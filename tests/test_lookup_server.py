@@ -114,15 +114,17 @@ def test_what_cannot_be_read_is_one_clear_line(
     ("url", "error", "message"),
     [
         ("postgresql://me:secret@localhost:1/x", DatabaseAwayError, "cannot reach postgresql://me@localhost/x"),
-        ("postgresql+psycopg2://me:secret@localhost:1/x", DatabaseAwayError, "cannot reach postgresql://me@localhost/x"),
+        (
+            "postgresql+psycopg2://me:secret@localhost:1/x",
+            DatabaseAwayError,
+            "cannot reach postgresql://me@localhost/x",
+        ),
         ("postgresql://me:secret@local host/?nonsense=1", StoreError, "cannot be understood"),
         ("mysql://me:secret@localhost/x", TableError, "no table is found by mysql://"),
         ("sqlite:///nowhere/x.sqlite", TableError, "there is no table"),
     ],
 )
-def test_urls_that_lead_nowhere(
-    postgresql_server: Server, url: str, error: type[AutotuneError], message: str
-) -> None:
+def test_urls_that_lead_nowhere(postgresql_server: Server, url: str, error: type[AutotuneError], message: str) -> None:
     with pytest.raises(error, match=message) as caught:
         TuningTable.open(url)
     assert "secret" not in str(caught.value)

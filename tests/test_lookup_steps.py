@@ -66,9 +66,7 @@ def test_a_sibling_comes_before_another_device_of_the_maker() -> None:
     sibling = known.find(device("adreno-740"), m=64, n=64, k=64)
     assert (sibling.match, sibling.configuration) == (Match.SIBLING, naive(4, 8))
     assert (sibling.device, sibling.source_device) == ("adreno-740", "adreno-730")
-    assert sibling.because.endswith(
-        "adreno-730 has the same architecture: 64x64x64 was measured on adreno-730"
-    )
+    assert sibling.because.endswith("adreno-730 has the same architecture: 64x64x64 was measured on adreno-730")
     vendor = known.find(device("adreno-540"), m=60, n=64, k=64)
     assert (vendor.match, vendor.configuration) == (Match.VENDOR, naive(2, 2))
     assert vendor.expected_loss is None

@@ -119,9 +119,7 @@ WRONG: dict[str, Callable[[str], str]] = {
 
 
 @pytest.mark.parametrize("fault", WRONG)
-def test_wrong_kernels_are_found(
-    pocl: Device, measurer: Measurer, monkeypatch: pytest.MonkeyPatch, fault: str
-) -> None:
+def test_wrong_kernels_are_found(pocl: Device, measurer: Measurer, monkeypatch: pytest.MonkeyPatch, fault: str) -> None:
     def spoiled(family: KernelFamily, configuration: Configuration, plan: Plan) -> str:
         source = render(family, configuration, plan)
         assert WRONG[fault](source) != source, "the fault does not apply to the template any more"
@@ -182,9 +180,7 @@ def test_many_verifications_find_what_is_wrong_now_and_then(
         assert re.search(r"\(run \d+ of 20, inputs of seed \d+\)|inf times", trial.message)
 
 
-def test_what_is_written_is_poisoned_before_each_of_many_runs(
-    pocl: Device, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_is_written_is_poisoned_before_each_of_many_runs(pocl: Device, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(autotune.measure, "render", lambda *_: "__kernel void gemm() { }")
     monkeypatch.setattr(Session, "bind", lambda *_: None)
     lazy = replace(quick(pocl, GemmProblem(m=13, n=24, k=17), TILE), verifications=20)
@@ -218,9 +214,7 @@ def test_a_kernel_that_spoils_its_own_inputs_is_wrong(pocl: Device, monkeypatch:
     assert "writes into its inputs" in trial.message
 
 
-def test_memory_is_borrowed_again_and_never_too_much_is_kept(
-    pocl: Device, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_memory_is_borrowed_again_and_never_too_much_is_kept(pocl: Device, monkeypatch: pytest.MonkeyPatch) -> None:
     operands = Operands(Session(pocl.selector))
     buffer = Buffer(name="x", role=Role.SCRATCH, dtype="float32", elements=1000)
     first, second = operands.borrow(buffer), operands.borrow(buffer)
@@ -238,9 +232,7 @@ def test_memory_is_borrowed_again_and_never_too_much_is_kept(
     assert len(operands._loaded) == 1, "3 KiB each"
 
 
-def test_a_binary_spares_the_build_and_a_wrong_one_is_built_anew(
-    pocl: Device, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_binary_spares_the_build_and_a_wrong_one_is_built_anew(pocl: Device, monkeypatch: pytest.MonkeyPatch) -> None:
     session = Session(pocl.selector)
     job = quick(pocl, GemmProblem(m=13, n=24, k=17), TILE)
     source = render(FAMILY, TILE, FAMILY.plan(job.problem, TILE))

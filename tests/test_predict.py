@@ -97,9 +97,7 @@ def fill(store: Store, sizes: list[tuple[int, int, int]] = SIZES) -> None:
     store.add_device(GPU)
     for size in sizes:
         problem = product(*size)
-        times = {
-            c: time_ns(problem, c) for c in (SMALL, LARGE, ROWS) if not FAMILY.violations(problem, c, GPU.limits)
-        }
+        times = {c: time_ns(problem, c) for c in (SMALL, LARGE, ROWS) if not FAMILY.violations(problem, c, GPU.limits)}
         for configuration, time in times.items():
             store.add_trial(GPU, problem, trial(configuration, time), PROVENANCE)
         best = min(times, key=times.__getitem__)
@@ -520,9 +518,7 @@ def test_regret_is_measured_in_turns_against_what_was_tuned(store: Store) -> Non
     assert all(c.reached["default"] <= 1.0 for c in comparisons)
     of_first = [job for job in worker.jobs if job.problem == held[0].problem]
     assert sum(job.verify for job in of_first) == len({job.configuration for job in of_first})
-    first, second = (
-        [job.configuration for job in of_first if job.seed == number] for number in (0, 1)
-    )
+    first, second = ([job.configuration for job in of_first if job.seed == number] for number in (0, 1))
     assert set(first) == set(second) and (len(first) == 1 or first != second)
     told = summarise(comparisons)
     assert (told.sizes, told.predicted.worst) == (2, 1.0)

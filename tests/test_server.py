@@ -89,9 +89,7 @@ def test_tables_of_other_programs_that_are_named_alike_are_refused(
     assert rows(postgresql, "SELECT count(*) FROM pg_tables WHERE schemaname = 'here'") == [(1,)]
 
 
-def test_a_short_lock_by_another_program_is_waited_for(
-    postgresql: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_short_lock_by_another_program_is_waited_for(postgresql: str, monkeypatch: pytest.MonkeyPatch) -> None:
     import psycopg
 
     monkeypatch.setattr("autotune.store.opening.BUSY_TIMEOUT_S", 0.05)  # so that trying again is what helps

@@ -105,7 +105,7 @@ def _add_run(subparsers: Any) -> None:
         "such as optuna.samplers:CmaEsSampler (ours)",
     )
     parser.add_argument(
-        "--sampler-options", metavar="JSON", default="", help='arguments of that class: \'{"multivariate": true}\''
+        "--sampler-options", metavar="JSON", default="", help="arguments of that class: '{\"multivariate\": true}'"
     )
     parser.add_argument(
         "--retry-quarantined",

@@ -85,5 +85,3 @@ def _copy_predictors(store: "Store", slug: str | None, snapshot: Path) -> None:
     slugs = [slug] if slug else sorted({device.slug for device in store.devices()})
     kept = {s: [p for family in family_names() for p in known_predictors(store, s, family)] for s in slugs}
     write_predictors(predictors_file(snapshot), kept)
-
-

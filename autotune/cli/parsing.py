@@ -118,7 +118,9 @@ def add_wanted(parser: argparse.ArgumentParser) -> None:
 
 
 def add_server(parser: argparse.ArgumentParser, *, required: bool = True) -> None:
-    parser.add_argument("--server", metavar="URL", required=required, help="of autotune serve, such as http://10.0.0.5:8765")
+    parser.add_argument(
+        "--server", metavar="URL", required=required, help="of autotune serve, such as http://10.0.0.5:8765"
+    )
     parser.add_argument("--token-file", metavar="FILE", type=Path, help="whose first line is the service's token")
 
 

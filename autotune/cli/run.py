@@ -142,9 +142,7 @@ def _compare_with_host(
     from autotune.comparing import compare_with_host
     from autotune.runtime.crossover import Crossover, file_beside
 
-    points = compare_with_host(
-        device, winners, Path(store.location), should_stop=lambda: interrupts.are_requested
-    )
+    points = compare_with_host(device, winners, Path(store.location), should_stop=lambda: interrupts.are_requested)
     try:
         place = file_beside(store.location)
         if points:

@@ -85,9 +85,7 @@ def package_files(tables: Mapping[str, Sequence[DeviceTable]]) -> dict[str, str]
         for name in families
     )
     entries = [_entry(device.slug, find_profile(device).build_options, families) for device in devices]
-    about = _DEVICES.substitute(
-        members=members, count=len(devices), no_source=_NO_SOURCE, devices=",\n".join(entries)
-    )
+    about = _DEVICES.substitute(members=members, count=len(devices), no_source=_NO_SOURCE, devices=",\n".join(entries))
     files["autotune_kernels.h"] = "\n".join(
         ["/* Kernels and devices of this package, for autotune.c alone. */", pool.to_c(), about, *kernels]
     )

@@ -173,9 +173,7 @@ def ranking_function(
     return _FUNCTION.substitute(name=name, prefix=prefix, body=body)
 
 
-def use(
-    predictor: Predictor, name: str, prefix: str, condition: str, configuration: Callable[..., str]
-) -> str:
+def use(predictor: Predictor, name: str, prefix: str, condition: str, configuration: Callable[..., str]) -> str:
     """What asks the predictor, where it is favoured, for problems that meet a condition."""
     return _USE.substitute(
         name=name,

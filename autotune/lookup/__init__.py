@@ -180,7 +180,9 @@ def _read_url(url: str) -> "tuple[Contents, str]":
 
         return _read(Path(rest.removeprefix("/")), may_be_missing=False), rest.removeprefix("/")
     if not scheme.startswith("postgres"):
-        raise TableError(f"no table is found by {scheme[:40]}://", hint="name a file, or postgresql://user@host/database")
+        raise TableError(
+            f"no table is found by {scheme[:40]}://", hint="name a file, or postgresql://user@host/database"
+        )
     from autotune.lookup.database import Database
     from autotune.lookup.postgresql_table import Server
 

@@ -263,9 +263,7 @@ def _read_term(node: Node, axes: int) -> Term:
 def _read_evaluation(node: Node) -> Evaluation:
     members = node.record(("sizes", *FAVOURS))
     predicted, nearest, default = (_read_reach(members[name]) for name in FAVOURS)
-    return Evaluation(
-        sizes=members["sizes"].whole(2**31 - 1), predicted=predicted, nearest=nearest, default=default
-    )
+    return Evaluation(sizes=members["sizes"].whole(2**31 - 1), predicted=predicted, nearest=nearest, default=default)
 
 
 def _read_reach(node: Node) -> Reach:

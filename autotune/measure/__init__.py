@@ -161,9 +161,7 @@ class _Tools:
 class _Runner:
     """Runs of one built plan."""
 
-    def __init__(
-        self, session: Session, built: _Built, operands: Operands, place: Workplace, tools: _Tools
-    ) -> None:
+    def __init__(self, session: Session, built: _Built, operands: Operands, place: Workplace, tools: _Tools) -> None:
         self._session = session
         self._built = built
         self._plan = built.plan

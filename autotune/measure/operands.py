@@ -173,9 +173,7 @@ def with_canary(buffer: Buffer) -> Buffer:
     """Larger by what no kernel may touch, where it is an output or has to stay zero."""
     if buffer.role is not Role.OUTPUT and not buffer.is_zeroed:
         return buffer
-    return Buffer(
-        name=buffer.name, role=buffer.role, dtype=buffer.dtype, elements=buffer.elements + CANARY_ELEMENTS
-    )
+    return Buffer(name=buffer.name, role=buffer.role, dtype=buffer.dtype, elements=buffer.elements + CANARY_ELEMENTS)
 
 
 def canary(dtype: str) -> NDArray[Any]:

@@ -94,18 +94,14 @@ def _trials(observed: Observed, truth: NDArray[np.float64], columns: Sequence[in
             chosen = [int(rows[place]) for place in cover(losses[rows], most)]
             samples = _samples(observed, chosen, others, losses)
             for name, fit_model in FITS.items():
-                ranking = fit_model(samples).ranking(
-                    observed.problems[left_out], observed.device.limits.compute_units
-                )
+                ranking = fit_model(samples).ranking(observed.problems[left_out], observed.device.limits.compute_units)
                 lost[name, most][number] = _loss_of_first_valid(
                     observed, truth, left_out, [chosen[place] for place in ranking]
                 )
     return [_Trialed(model=model, most=most, losses=losses) for (model, most), losses in lost.items()]
 
 
-def _loss_of_first_valid(
-    observed: Observed, truth: NDArray[np.float64], column: int, ranking: Sequence[int]
-) -> float:
+def _loss_of_first_valid(observed: Observed, truth: NDArray[np.float64], column: int, ranking: Sequence[int]) -> float:
     for row in ranking:
         if observed.is_valid[row, column]:
             return float(truth[row, column])

@@ -206,9 +206,7 @@ def _features(problem: Problem, tile: Sequence[int], split: int, compute_units: 
     return features(tile, split, problem.size_vector, work, compute_units)
 
 
-def _ridge(
-    x: NDArray[np.float64], y: NDArray[np.float64], importance: NDArray[np.float64]
-) -> NDArray[np.float64]:
+def _ridge(x: NDArray[np.float64], y: NDArray[np.float64], importance: NDArray[np.float64]) -> NDArray[np.float64]:
     """Weights; the constant is free, the others stay near those of compute units that work in rounds."""
     # A round takes what one work-group takes: all the work, padding included, shared out over the work-groups.
     start = np.array([0.0, 1.0, 0.0, 1.0, -1.0, 1.0])

@@ -68,9 +68,7 @@ class Observed:
         return np.where(self.is_valid[:, columns], filled, WORST_LOSS)
 
 
-def observe(
-    device: Device, family: str, trials: Iterable[StoredTrial], winners: Iterable[Winner]
-) -> list[Observed]:
+def observe(device: Device, family: str, trials: Iterable[StoredTrial], winners: Iterable[Winner]) -> list[Observed]:
     """What is known of each kind of problem that has winners."""
     known = find_family(family)
     times = _times(trials)
@@ -94,9 +92,7 @@ def _times(trials: Iterable[StoredTrial]) -> dict[Problem, dict[Configuration, f
             times.setdefault(stored.problem, {})[trial.configuration] = trial.time_ns
         else:
             failed.add((stored.problem, trial.configuration))
-    return {
-        problem: {c: t for c, t in found.items() if (problem, c) not in failed} for problem, found in times.items()
-    }
+    return {problem: {c: t for c, t in found.items() if (problem, c) not in failed} for problem, found in times.items()}
 
 
 def _observe_kind(

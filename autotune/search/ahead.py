@@ -198,9 +198,7 @@ class Ahead:
             self._bench.hold(configuration, self._landed)
             self._landed = []
         job = self._job(configuration)
-        prepared = Prepared(
-            configuration=configuration, source=job.source, program=_program(job.source_hash, job.plan)
-        )
+        prepared = Prepared(configuration=configuration, source=job.source, program=_program(job.source_hash, job.plan))
         self._building[self._builds.submit(job)] = prepared
 
     def _collect(self, timeout_s: float | None = None) -> None:
@@ -217,9 +215,7 @@ class Ahead:
 
     def _prepared(self, configuration: Configuration) -> Prepared:
         plan = self._family.plan(self._problem, configuration)
-        return Prepared(
-            configuration=configuration, program=_program(self._sources.hash_of(configuration, plan), plan)
-        )
+        return Prepared(configuration=configuration, program=_program(self._sources.hash_of(configuration, plan), plan))
 
     @tracing.span("render")
     def _job(self, configuration: Configuration) -> BuildJob:

@@ -103,9 +103,7 @@ class Bench:
     def hold(self, configuration: Configuration, landed: Sequence[Configuration] = ()) -> None:
         """A trial is in flight before it is measured, or launched where it is built; those landed are no more."""
         with tracing.span("ledger: in flight"):
-            self._store.begin_trial(
-                self._knowledge.device, self._knowledge.problem, configuration, self._owner, landed
-            )
+            self._store.begin_trial(self._knowledge.device, self._knowledge.problem, configuration, self._owner, landed)
         self._held.difference_update(landed)
         self._held.add(configuration)
 
@@ -128,9 +126,7 @@ class Bench:
     def _measure(
         self, job: Job, built_before_ns: float, meanwhile: Callable[[], Configuration | None] | None
     ) -> tuple[Trial, Configuration | None]:
-        limited = dataclasses.replace(
-            job, build_limit_s=self._limits.build_s(job), run_limit_s=self._limits.run_s(job)
-        )
+        limited = dataclasses.replace(job, build_limit_s=self._limits.build_s(job), run_limit_s=self._limits.run_s(job))
         started = time.monotonic()
         following = None
         if meanwhile is None:

@@ -210,9 +210,7 @@ class ProblemSearch:
         if self._may_run_first(self._knowledge.default):
             self._measure(self._knowledge.default)
         proposals = Proposals(self._knowledge, self._whole_space(), self._store, self._seed, self._choice)
-        self._working = proposals, Ahead(
-            proposals, self._knowledge, self._bench, self._builds, lambda: self.is_over
-        )
+        self._working = proposals, Ahead(proposals, self._knowledge, self._bench, self._builds, lambda: self.is_over)
         return self._working
 
     def _estimate(self, proposals: Proposals) -> None:

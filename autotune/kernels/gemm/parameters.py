@@ -103,9 +103,7 @@ FEATURES_OF_DEVICE = (
         "qcom_16_bit == 'off' or (has_qcom_compiler == 1 and mode in ('float16', 'float16-acc16'))",
         "the option is of Qualcomm's compiler, and for float16",
     ),
-    constraint(
-        "has_register_cap", "register_cap == 0 or has_register_cap == 1", "the option is of NVIDIA's compiler"
-    ),
+    constraint("has_register_cap", "register_cap == 0 or has_register_cap == 1", "the option is of NVIDIA's compiler"),
     constraint(
         "has_register_allocation",
         "register_allocation == 0 or (register_allocation == 32 and allocates_32_registers == 1) "

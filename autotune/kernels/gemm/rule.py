@@ -56,9 +56,7 @@ Candidates = Mapping[Configuration, Mapping[str, int]]
 """What the default of one device is chosen from, and what `ESTIMATE` knows of each."""
 
 
-def by_rule(
-    problem: GemmProblem, limits: DeviceLimits, starts: Sequence[Configuration]
-) -> Iterator[Configuration]:
+def by_rule(problem: GemmProblem, limits: DeviceLimits, starts: Sequence[Configuration]) -> Iterator[Configuration]:
     """The valid candidates, best first."""
     values = {**limits.constraint_values(), **problem.constraint_values()}
     known = candidates(tuple(starts), limits).items()

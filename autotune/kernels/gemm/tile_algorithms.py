@@ -156,9 +156,7 @@ MICROTILE = Algorithm(
             "wave_size == 'any' or work_group_m * work_group_n >= 64",
             "half a wave is 64 work-items on most of these devices",
         ),
-        constraint(
-            "one_word_on_waves", "qcom_16_bit == 'off' or wave_size == 'any'", "the option is about waves too"
-        ),
+        constraint("one_word_on_waves", "qcom_16_bit == 'off' or wave_size == 'any'", "the option is about waves too"),
         constraint(
             "register_cap_matters",
             "register_cap == 0 or (micro_tile_m * micro_tile_n >= 32 "
