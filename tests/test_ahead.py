@@ -192,7 +192,14 @@ def test_a_twin_gets_the_times_of_what_was_measured(store: Store, monkeypatch: p
         return dataclasses.replace(plan(family, problem, configuration), build_options=())
 
     monkeypatch.setattr(type(FAMILY), "plan", without_options)
-    overrides = {"relaxed_math": ("off", "on"), "unroll": (4,), "vector_width": (4,), "loads": ("vload",)}
+    overrides = {
+        "relaxed_math": ("off", "on"),
+        "unroll": (4,),
+        "vector_width": (4,),
+        "loads": ("vload",),
+        "work_group_m": (2, 4, 8),
+        "work_group_n": (8, 16, 32),
+    }
     space = SearchSpace(FAMILY, PROBLEM, GPU.limits, algorithms=["dot"], overrides=overrides)
     monkeypatch.setattr("autotune.search.SearchSpace", lambda *_, **__: space)
     _, recorder, worker = run(store, FakeBuilds(4), trials=len(space) + 5)
