@@ -448,6 +448,9 @@ def test_predictors_lie_beside_the_database_and_are_found_by_lookups(store: Stor
     assert TuningTable.open(path).find(GPU.slug, m=2, n=700, k=64).match is Match.PREDICTED
     note_measured(store, GPU.slug, product(1, 1, 1), worse)
     assert TuningTable.open(path).find(GPU.slug, m=2, n=700, k=64).match is Match.DEFAULT
+    # Where the default is favoured, it is what was measured as the lookup's answer: that says nothing for a prediction.
+    note_measured(store, GPU.slug, product(1, 1, 1), replace(worse, predicted=even(0.97)))
+    assert TuningTable.open(path).find(GPU.slug, m=2, n=700, k=64).match is Match.DEFAULT
     note_measured(store, GPU.slug, product(1, 1, 1), EVALUATION)
     # What was measured outlives the next making.
     assert refresh_predictors(store, GPU, ["gemm"]) == [replace(made, measured=EVALUATION)]

@@ -122,4 +122,6 @@ def _with_measured(predictor: Predictor, former: Iterable[Predictor]) -> Predict
 
 def _measured(predictor: Predictor, evaluation: Evaluation) -> Predictor:
     favours = favoured(evaluation) if evaluation.sizes >= LEAST_SIZES else predictor.favours
+    if favours == "predicted":
+        favours = predictor.favours  # what was measured by this name is what the lookup answered, by the way it favours
     return replace(predictor, measured=evaluation, favours=favours)
