@@ -187,6 +187,7 @@ class _Runner:
         return self._time(job, error_ratio)
 
     def _load(self, job: Job, seed: int) -> Loaded:
+        self._place.leave()
         loaded = self._operands.case(job.problem, seed, self._plan)
         self._place.use(loaded)
         return loaded
@@ -206,7 +207,8 @@ class _Runner:
     def _verify(self, job: Job, seed: int) -> float:
         """Error over tolerance on the inputs of a seed. Refuses what is wrong or writes where it may not."""
         loaded = self._load(job, seed)
-        return self._judged(loaded, self._run_once(loaded), f"inputs of seed {seed}")
+        ratio, _ = self._judged(loaded, self._run_once(loaded), f"inputs of seed {seed}")
+        return ratio
 
     def _verify_often(self, job: Job) -> float:
         """The largest error over tolerance of many runs on a few fresh inputs. Refuses as `_verify` does.
@@ -222,24 +224,28 @@ class _Runner:
                 outputs = self._run_once(loaded)
                 if not all(_same_bits(judged.get(name), values) for name, values in outputs.items()):
                     on = f"run {run + 1} of {job.verifications}, inputs of seed {loaded.seed}"
-                    largest = max(largest, self._judged(loaded, outputs, on))
-                    judged = outputs
+                    ratio, judged = self._judged(loaded, outputs, on)
+                    largest = max(largest, ratio)
+            del loaded  # before the next is brought
         return largest
 
-    def _judged(self, loaded: Loaded, outputs: Mapping[str, NDArray[Any]], on: str) -> float:
-        """Error over tolerance. Refuses what is wrong, and what writes into its inputs.
+    def _judged(
+        self, loaded: Loaded, outputs: dict[str, NDArray[Any]], on: str
+    ) -> tuple[float, dict[str, NDArray[Any]]]:
+        """Error over tolerance, and the outputs it is of. Refuses what is wrong, and what writes into its inputs.
 
         Where the inputs are not what they were, an earlier kernel may have spoilt them: then they are brought anew.
         """
         ratio = _error_ratio(loaded.case, outputs)
         if not ratio <= 1.0 and not self._operands.are_intact(loaded):
             self._operands.reload(loaded)
-            ratio = _error_ratio(loaded.case, self._run_once(loaded))
+            outputs = self._run_once(loaded)
+            ratio = _error_ratio(loaded.case, outputs)
             if not self._operands.are_intact(loaded):
                 raise _Refused(TrialState.WRONG_RESULT, f"the kernel writes into its inputs ({on})")
         if not ratio <= 1.0:
             raise _Refused(TrialState.WRONG_RESULT, f"error is {ratio:.3g} times its tolerance ({on})")
-        return ratio
+        return ratio, outputs
 
     def _run_once(self, loaded: Loaded) -> dict[str, NDArray[Any]]:
         """The outputs of one call on what is loaded. Refuses what writes behind an output."""

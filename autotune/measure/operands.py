@@ -113,7 +113,6 @@ class Workplace:
         self._operands = operands
         self._plan = plan
         self._borrowed: list[tuple[Buffer, Memory]] = []
-        self._views: dict[int, dict[str, Memory]] = {}
         self.memory: dict[str, Memory] = {}
         """By the names of the plan's buffers."""
         try:
@@ -134,13 +133,15 @@ class Workplace:
             self._operands.give_back(buffer, memory)
         self._borrowed.clear()
 
+    def leave(self) -> None:
+        """Let go of the inputs, so that their memory may serve the next."""
+        self.memory = {}
+
     def use(self, loaded: Loaded) -> None:
         """Take the inputs of a case. Raises LaunchError."""
         inputs = {name: memory for name, memory in loaded.memory.items() if name not in self._own}
         self.memory = {**inputs, **self._own}
-        if loaded.seed not in self._views:
-            self._views[loaded.seed] = self._make_views()
-        self.memory.update(self._views[loaded.seed])
+        self.memory.update(self._make_views())
 
     def prepare_outputs(self, loaded: Loaded) -> None:
         """What outputs hold before a run: what is to be read, or poison; canaries behind."""

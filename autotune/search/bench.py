@@ -127,23 +127,28 @@ class Bench:
         self, job: Job, built_before_ns: float, meanwhile: Callable[[], Configuration | None] | None
     ) -> tuple[Trial, Configuration | None]:
         limited = dataclasses.replace(job, build_limit_s=self._limits.build_s(job), run_limit_s=self._limits.run_s(job))
-        started = time.monotonic()
         following = None
         if meanwhile is None:
             with tracing.span("await worker"):
-                trial = self._worker.run(limited)
+                trial, took_s = self._timed(limited)
         else:
             with ThreadPoolExecutor(1) as aside:
-                measuring = aside.submit(self._worker.run, limited)
+                measuring = aside.submit(self._timed, limited)
                 following = meanwhile()
                 with tracing.span("await worker"):
-                    trial = measuring.result()
+                    trial, took_s = measuring.result()
         if trial.measurement:
-            run_s = time.monotonic() - started - trial.measurement.build_ns / 1e9
+            run_s = took_s - trial.measurement.build_ns / 1e9
             whole = trial.measurement.build_ns + built_before_ns
             trial = dataclasses.replace(trial, measurement=dataclasses.replace(trial.measurement, build_ns=whole))
             self._limits.learn(trial, max(0.0, run_s))
         return trial, following
+
+    def _timed(self, job: Job) -> tuple[Trial, float]:
+        """With the seconds it took, without what others do meanwhile."""
+        started = time.monotonic()
+        trial = self._worker.run(job)
+        return trial, time.monotonic() - started
 
     def record(self, trial: Trial, purpose: str = "search", following: Configuration | None = None) -> Trial:
         """Store a trial, and that the following is in flight. Raises StoreError, naming it."""

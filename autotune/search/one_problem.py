@@ -198,10 +198,15 @@ class ProblemSearch:
                 break
             proposals.tell(self._measure_prepared(prepared, ahead.go_on))
             self._estimate(proposals)
+            pace = self._sentinel.slowdown
             self._sentinel.look_if_due()
-            if self._knowledge.timer is not timer and not self.is_over:  # what was known tells nothing any more
-                self.shelve()
-                (proposals, ahead), timer = self._begin(), self._knowledge.timer
+            if self._sentinel.slowdown != pace:
+                self._programs.clear()  # their times are of another speed of the device
+            if self._knowledge.timer is not timer:  # what was known tells nothing any more
+                self._gain = GainLeft()
+                if not self.is_over:
+                    self.shelve()
+                    (proposals, ahead), timer = self._begin(), self._knowledge.timer
 
     @tracing.span("begin")
     def _begin(self) -> tuple[Proposals, Ahead]:

@@ -78,6 +78,7 @@ class Sentinel:
             self._look_now()
 
     def _look_now(self) -> None:
+        self._bench.release()  # what is to be measured next does not run meanwhile
         began, before = monotonic(), self.slowdown
         revisions = self._look()
         self._is_overdue = False

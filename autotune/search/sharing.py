@@ -75,18 +75,21 @@ class Sharing:
 
     def _go_on(self) -> bool:
         """A slice of what promises most; False when time is up or nothing is left to gain."""
-        end = min(self._deadline - self._reserve(), monotonic() + max(LEAST_SLICE_S, SLICE_SHARE * self._seconds))
+        limit = self._deadline - self._reserve()
         open_searches = [search for search in self._searches if not search.is_over]
-        if monotonic() >= end or not open_searches:
+        if monotonic() >= limit or not open_searches:
             return False
+        end = min(limit, monotonic() + max(LEAST_SLICE_S, SLICE_SHARE * self._seconds))
         ranked = sorted(open_searches, key=self._promise, reverse=True)
         search, others = ranked[0], ranked[1:]
         next_best = self._promise(others[0]) if others else 0.0
         before = search.new_trials
 
         def is_enough() -> bool:
-            is_beaten = search.new_trials >= before + SLICE_TRIALS and self._promise(search) < next_best
-            return is_beaten or monotonic() >= end
+            new, now = search.new_trials - before, monotonic()
+            is_beaten = new >= SLICE_TRIALS and self._promise(search) < next_best
+            # Making a model anew may take longer than a slice: one trial comes of it all the same.
+            return is_beaten or now >= limit or (now >= end and new > 0)
 
         self._listener.share_started(search.request, self._total())
         self._search(search, is_enough)
