@@ -274,3 +274,17 @@ def test_times_by_events_and_by_the_host_are_never_compared(store: Store, clock:
     again = Knowledge(DEVICE, find_profile(DEVICE), PROBLEM, store)
     assert again.timer is Timer.HOST
     assert {t.measurement.timer for t in again.ranking if t.measurement} == {Timer.HOST}
+
+
+def test_on_a_shared_device_a_correction_makes_no_best_of_what_was_not_measured_fastest() -> None:
+    shared, own = Drift(is_shared=True), Drift()
+    for drift in (shared, own):
+        drift.corrected(took("default", 100.0))
+        drift.observe(took("default", 100.0))
+        drift.observe(took("default", 200.0))
+        drift.observe(took("default", 200.0))
+        assert drift.slowdown == pytest.approx(2.0)
+    assert own.corrected(took("second", 120.0)).time_ns == pytest.approx(60.0)
+    assert shared.corrected(took("second", 120.0)).time_ns == pytest.approx(100.0)
+    assert shared.corrected(took("third", 300.0)).time_ns == pytest.approx(150.0)
+    assert shared.corrected(took("fourth", 90.0)).time_ns == pytest.approx(90.0), "measured fastest"

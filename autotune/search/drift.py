@@ -5,6 +5,7 @@ corrections, so what is stored of a search is corrected alike when it is read ag
 """
 
 import dataclasses
+import math
 import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -31,7 +32,9 @@ class Revision:
 class Drift:
     """Is told of every trial in order: those of the search, and those of the sentinel."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, is_shared: bool = False) -> None:
+        """`is_shared` where other programs slow the device down for moments, as they do a processor."""
+        self._is_shared = is_shared
         self.slowdown = 1.0
         """Of the device now, against its first trial."""
         self.sentinel: Configuration | None = None
@@ -43,6 +46,8 @@ class Drift:
         self._since: list[Trial] = []
         """Complete trials since the sentinel last ran, as measured."""
         self._suspected: float | None = None
+        self._fastest_ns = math.inf
+        """Of the search, as measured."""
 
     @property
     def is_suspected(self) -> bool:
@@ -55,12 +60,21 @@ class Drift:
             return trial
         if self.sentinel is None:
             self._anchor(trial)
+        self._fastest_ns = min(self._fastest_ns, trial.time_ns)
         self._since.append(trial)
         return self.scaled(trial)
 
     def scaled(self, trial: Trial) -> Trial:
         """Any trial as it would have been at the start."""
-        return _divided(trial, self.slowdown)
+        return self._divided(trial, self.slowdown)
+
+    def _divided(self, trial: Trial, slowdown: float) -> Trial:
+        """On a shared device none becomes faster than all that was measured: a correction would make a best one of any
+        that ran in a quiet moment between two runs of the sentinel in busy ones.
+        """
+        if self._is_shared and slowdown > 1.0 and trial.measurement is not None:
+            slowdown = min(slowdown, max(1.0, trial.time_ns / self._fastest_ns))
+        return _divided(trial, slowdown)
 
     def observe(self, run: Trial) -> list[Revision]:
         """A complete run of the sentinel; what it changes in the trials since the one before."""
@@ -76,7 +90,16 @@ class Drift:
             return []
         trials, before, self.slowdown = self._since, self.slowdown, slowdown
         self._since = []
-        return _revisions(trials, before, self.slowdown)
+        return self._revisions(trials, before)
+
+    def _revisions(self, trials: Sequence[Trial], before: float) -> list[Revision]:
+        """Trials between two runs of the sentinel, in order, corrected by a slowdown between theirs."""
+        revised = []
+        for number, trial in enumerate(trials, start=1):
+            slowdown = before + (self.slowdown - before) * number / (len(trials) + 1)
+            fastest = self._divided(trial, max(before, self.slowdown))
+            revised.append(Revision(trial=self._divided(trial, slowdown), fastest_ns=fastest.time_ns))
+        return revised
 
     def _anchor(self, run: Trial) -> None:
         self.sentinel = run.configuration
@@ -97,16 +120,6 @@ class Drift:
             return None
         self._suspected = None
         return 1.0 if _change(seen, 1.0) <= noise else seen
-
-
-def _revisions(trials: Sequence[Trial], before: float, after: float) -> list[Revision]:
-    """Trials between two runs of the sentinel, in order, corrected by a slowdown between theirs."""
-    revised = []
-    for number, trial in enumerate(trials, start=1):
-        slowdown = before + (after - before) * number / (len(trials) + 1)
-        fastest_ns = trial.time_ns / max(before, after)
-        revised.append(Revision(trial=_divided(trial, slowdown), fastest_ns=fastest_ns))
-    return revised
 
 
 def _divided(trial: Trial, slowdown: float) -> Trial:

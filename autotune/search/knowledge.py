@@ -25,7 +25,7 @@ class Knowledge:
         self.default = self.family.default(problem, device.limits, self.starts)
         self.known: dict[Configuration, Trial] = {}
         self.best_ns = math.inf
-        self.drift = Drift()
+        self.drift = Drift(is_shared=self.device.limits.is_cpu)
         self._unsound: set[Configuration] = set()
         self._store = store
         stored = store.trials(device.slug, self.family.name, problem)
@@ -154,7 +154,7 @@ class Knowledge:
     def _change_timer(self) -> None:
         """The device's events were found wrong: times by them are good for a guess, no more."""
         self.timer = Timer.HOST if self.timer is Timer.EVENT else Timer.EVENT
-        self.drift = Drift()
+        self.drift = Drift(is_shared=self.device.limits.is_cpu)
         for trial in [t for t in self.known.values() if not self._is_comparable(t)]:
             del self.known[trial.configuration]
             provenance = self.provenance(trial.configuration)
