@@ -417,6 +417,15 @@ def test_the_service_refuses_a_result_that_is_none(change: dict[str, Any]) -> No
         read_trial(Node(plain_trial(measured) | change, "trial"), job)
 
 
+@pytest.mark.parametrize("samples", [[], [0.0], [5.0, -5.0]])
+def test_a_result_without_true_samples_is_refused(samples: list[float]) -> None:
+    job = Job(selector="0:0", problem=PROBLEM, configuration=FAMILY.baseline)
+    plain = plain_trial(FakeWorker(lambda _: 5.0).run(job))
+    plain["measurement"]["samples_ns"] = samples
+    with pytest.raises(TableError, match="samples_ns"):
+        read_trial(Node(plain, "trial"), job)
+
+
 def _submitted_to(server: Server, client: Client) -> dict[str, Any]:
     """A small job for the invented device, which has to be known first."""
     server.service.store.add_device(DEVICE)

@@ -146,10 +146,17 @@ def _read_measurement(node: Node) -> Measurement:
         measured[name] = None if members[name].value is None else members[name].signed(most)
     return Measurement(
         time_ns=members["time_ns"].number(MAX_TIME_NS),
-        samples_ns=tuple(item.signed(MAX_TIME_NS) for item in members["samples_ns"].items(MAX_SAMPLES)),
+        samples_ns=_samples(members["samples_ns"]),
         timer=_timer(members["timer"]),
         **measured,
     )
+
+
+def _samples(node: Node) -> tuple[float, ...]:
+    samples = tuple(item.number(MAX_TIME_NS) for item in node.items(MAX_SAMPLES))
+    if not samples:
+        raise node.wrong("has no sample")
+    return samples
 
 
 def _timer(node: Node) -> Timer:
