@@ -6,7 +6,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import replace
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -370,11 +370,20 @@ def test_commands_talk_to_the_service(server: Server, capsys: pytest.CaptureFixt
 
 
 def test_a_job_crosses_the_line_without_kernel_device_or_options() -> None:
-    job = Job(selector="3:1", problem=PROBLEM, configuration=FAMILY.baseline, build_options=("-DX",), seed=5)
+    job = Job(
+        selector="3:1", problem=PROBLEM, configuration=FAMILY.baseline, build_options=("-DX",), seed=5,
+        min_sample_ticks=250, agreement=0.02,
+    )  # fmt: skip
     plain = plain_job(job)
     assert "-DX" not in json.dumps(plain)
     assert "3:1" not in json.dumps(plain)
     assert read_job(Node(plain, "job"), "3:1", ("-DX",)) == job
+
+
+def test_every_field_of_a_job_crosses_the_line_or_is_the_workers_own() -> None:
+    plain = plain_job(Job(selector="0:0", problem=PROBLEM, configuration=FAMILY.baseline))
+    own = {"selector", "build_options", "source", "binary"}
+    assert set(plain) - {"family"} == {field.name for field in fields(Job)} - own
 
 
 @pytest.mark.parametrize(
@@ -389,6 +398,10 @@ def test_a_job_crosses_the_line_without_kernel_device_or_options() -> None:
         {"problem": {"m": 1, "n": 1, "k": 1, "mode": "float32 */ int"}},
         {"samples": 10**9},
         {"seed": -1},
+        {"min_sample_ticks": -1},
+        {"agreement": -0.1},
+        {"agreement": 2},
+        {"agreement": False},
     ],
 )
 def test_a_worker_refuses_what_is_not_declared(change: dict[str, Any]) -> None:
