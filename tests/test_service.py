@@ -369,6 +369,16 @@ def test_commands_talk_to_the_service(server: Server, capsys: pytest.CaptureFixt
     assert main(["run", *to, "--device", "cpu", "--misses"]) == 2
 
 
+@pytest.mark.parametrize(
+    "given",
+    [["--until-gain", "1%"], ["--sampler", "tpe"], ["--sampler-options", "{}"], ["--sampler", "tpe", "--misses"]],
+)
+def test_what_a_service_does_not_take_is_refused(given: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["run", "--server", "http://127.0.0.1:1", "--device", "cpu", "--shape", SHAPE, *given]) == 2
+    told = capsys.readouterr().err
+    assert all(word in told for word in given if word.startswith("--"))
+
+
 def test_a_job_crosses_the_line_without_kernel_device_or_options() -> None:
     job = Job(
         selector="3:1", problem=PROBLEM, configuration=FAMILY.baseline, build_options=("-DX",), seed=5,
