@@ -411,6 +411,7 @@ def test_every_field_of_a_job_crosses_the_line_or_is_the_workers_own() -> None:
         {"min_sample_ticks": -1},
         {"agreement": -0.1},
         {"agreement": 2},
+        {"build_limit_s": 10**400},
         {"agreement": False},
     ],
 )
@@ -440,7 +441,7 @@ def test_the_service_refuses_a_result_that_is_none(change: dict[str, Any]) -> No
         read_trial(Node(plain_trial(measured) | change, "trial"), job)
 
 
-@pytest.mark.parametrize("samples", [[], [0.0], [5.0, -5.0]])
+@pytest.mark.parametrize("samples", [[], [0.0], [5.0, -5.0], [10**400]])
 def test_a_result_without_true_samples_is_refused(samples: list[float]) -> None:
     job = Job(selector="0:0", problem=PROBLEM, configuration=FAMILY.baseline)
     plain = plain_trial(FakeWorker(lambda _: 5.0).run(job))
