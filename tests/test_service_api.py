@@ -241,6 +241,9 @@ def test_lookups_follow_the_winners(api: TestClient, store: Store) -> None:
     lookups.use(table)
     assert api.get(service_lookup).json()["match"] == "exact"
     assert lookups.read_again() is None
+    lookups.renew_predictors()
+    assert lookups.read_again() is not None
+    assert lookups.read_again() is None
     assert api.get("/api/lookup?device=nvidia-h200&shape=512,512,512").json()["device"] == "nvidia-h200"
     other = api.get("/api/lookup?device=adreno-999&shape=512,512,512").json()
     assert other["device"] == "adreno-999"

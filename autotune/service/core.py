@@ -187,5 +187,6 @@ class Service:
             families = {problem.request.problem.family for problem in job.problems}
             with self._learning:  # all devices share a file
                 refresh_predictors(self.store, search.errand.station.device, families)
+                self.lookups.renew_predictors()
         except (AutotuneError, OSError) as error:
             _LOG.warning("predictors are not made anew: %s", error)
