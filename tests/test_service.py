@@ -21,7 +21,7 @@ from autotune.export.json_table import write_json
 from autotune.family import Configuration
 from autotune.kernels.gemm import FAMILY, GemmProblem
 from autotune.lookup.document import Node
-from autotune.remote import Client
+from autotune.remote import Client, working
 from autotune.remote.connection import Connection
 from autotune.remote.wire import code_version, plain_device, plain_job, plain_trial, read_job, read_trial
 from autotune.remote.working import Offer, Service
@@ -314,6 +314,33 @@ def test_a_result_that_cannot_be_read_is_the_workers_trouble(server: Server, cli
     with Store.open(database) as store:
         _await(lambda: store.in_flight() == [])
         assert store.quarantined() == []
+
+
+def test_what_a_worker_breaks_off_as_it_ends_is_not_to_blame(
+    server: Server, client: Client, database: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(working, "HEARTBEAT_S", 0.1)
+    begun, killed = threading.Event(), threading.Event()
+
+    def broken_off(_: Job) -> TrialState:
+        begun.set()
+        assert killed.wait(20)
+        return TrialState.CRASHED
+
+    worker = FakeWorker(broken_off)
+    monkeypatch.setattr(worker, "close", killed.set)
+    offer = Offer(Service(url=server.url, token="", name="w1"), DEVICE, worker, lambda _: None)
+    thread = threading.Thread(target=offer.serve, daemon=True)
+    thread.start()
+    job = _submitted_to(server, client)
+    assert begun.wait(20)
+    offer.close()
+    thread.join(20)
+    assert not thread.is_alive()
+    _await(lambda: not client.job(job["id"])["counts"].get("running"))
+    assert client.job(job["id"])["counts"] == {"queued": 1}
+    with Store.open(database) as stored:
+        assert stored.quarantined() == [] == stored.trials(DEVICE.slug, "gemm")
 
 
 def test_two_workers_of_one_name_are_told_apart(server: Server, client: Client) -> None:
