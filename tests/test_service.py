@@ -15,7 +15,7 @@ import pytest
 pytest.importorskip("fastapi")
 
 from autotune.cli import main
-from autotune.errors import RefusedError, TableError
+from autotune.errors import RefusedError, ServiceError, TableError
 from autotune.export.contents import read_contents
 from autotune.export.json_table import write_json
 from autotune.family import Configuration
@@ -27,8 +27,9 @@ from autotune.remote.wire import code_version, plain_device, plain_job, plain_tr
 from autotune.remote.working import Offer, Service
 from autotune.search import Budget, tune
 from autotune.service import fleet
-from autotune.service.serving import Place, Server
+from autotune.service.serving import Place, Server, serve
 from autotune.store import Store, new_owner
+from autotune.store.jobs import JobState
 from autotune.testing import INVENTED_PROCESSOR, FakeWorker, Silence
 from autotune.trial import Job, Request, Trial, TrialState
 
@@ -224,6 +225,17 @@ def test_a_restarted_service_goes_on_where_it_was(database: Path) -> None:
         assert len(search) == len(set(search)) <= 13  # and the baseline
         stored = sum(store.trial_counts(DEVICE.slug).by_state.values())
         assert before - 1 <= stored - len(worker.jobs) <= before  # the running one was broken off
+
+
+def test_a_second_service_at_a_port_in_use_touches_nothing(server: Server, client: Client, database: Path) -> None:
+    worker = HandMade(server.url)
+    job = _submitted_to(server, client)
+    assert worker.turn() is not None
+    port = int(server.url.rpartition(":")[2])
+    with Store.open(database) as store:
+        with pytest.raises(ServiceError, match="cannot serve"):
+            serve(Place(port=port), store, lambda _: None)
+        assert store.jobs.get(job["id"]).problems[0].state is JobState.RUNNING  # type: ignore[union-attr]
 
 
 def test_what_is_lost_with_a_worker_is_quarantined_and_the_job_goes_on(

@@ -113,7 +113,9 @@ def run_elsewhere(options: argparse.Namespace) -> int:
 def _refuse_what_stays_here(options: argparse.Namespace) -> None:
     """Raises UsageError for what a job of the service has no place for."""
     given = [
-        name for name in ("misses", "retry_quarantined", "db", "until_gain", "sampler_options") if getattr(options, name)
+        name
+        for name in ("misses", "retry_quarantined", "db", "until_gain", "sampler_options")
+        if getattr(options, name)
     ]
     if options.sampler != "ours":
         given.append("sampler")
