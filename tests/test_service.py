@@ -2,10 +2,11 @@
 
 import json
 import secrets
+import sqlite3
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
@@ -29,7 +30,7 @@ from autotune.search import Budget, tune
 from autotune.service import fleet
 from autotune.service.serving import Place, Server, serve
 from autotune.store import Store, new_owner
-from autotune.store.jobs import JobState
+from autotune.store.jobs import JobKind, JobState, NewJob
 from autotune.testing import INVENTED_PROCESSOR, FakeWorker, Silence
 from autotune.trial import Job, Request, Trial, TrialState
 
@@ -236,6 +237,22 @@ def test_a_second_service_at_a_port_in_use_touches_nothing(server: Server, clien
         with pytest.raises(ServiceError, match="cannot serve"):
             serve(Place(port=port), store, lambda _: None)
         assert store.jobs.get(job["id"]).problems[0].state is JobState.RUNNING  # type: ignore[union-attr]
+
+
+def test_a_cancelled_job_is_not_taken_and_what_was_left_open_is_settled(database: Path) -> None:
+    with Store.open(database) as store:
+        new = NewJob(kind=JobKind.TUNE, device=DEVICE.slug, requests=(Request(problem=PROBLEM),), trials=1)
+        first, second = store.jobs.add(new), store.jobs.add(new)
+        with closing(sqlite3.connect(database)) as connection:
+            connection.execute("UPDATE jobs SET state = 'cancelled' WHERE id = ?", (first,))
+            connection.execute("UPDATE job_problems SET state = 'done' WHERE job_id = ?", (second,))
+            connection.commit()
+        assert store.jobs.waiting() == set()
+        assert store.jobs.take(DEVICE.slug, "w1") is None
+        assert store.jobs.recover() == 0
+        assert store.jobs.get(first).counts == {"cancelled": 1}  # type: ignore[union-attr]
+        assert store.jobs.get(second).state is JobState.DONE  # type: ignore[union-attr]
+        assert store.jobs.open_counts() == (0, 0)
 
 
 def test_what_is_lost_with_a_worker_is_quarantined_and_the_job_goes_on(
