@@ -2,11 +2,12 @@
 
 import json
 import secrets
+import sqlite3
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
-from dataclasses import replace
+from contextlib import ExitStack, closing, contextmanager
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -15,20 +16,21 @@ import pytest
 pytest.importorskip("fastapi")
 
 from autotune.cli import main
-from autotune.errors import RefusedError, TableError
+from autotune.errors import RefusedError, ServiceError, TableError
 from autotune.export.contents import read_contents
 from autotune.export.json_table import write_json
 from autotune.family import Configuration
 from autotune.kernels.gemm import FAMILY, GemmProblem
 from autotune.lookup.document import Node
-from autotune.remote import Client
+from autotune.remote import Client, working
 from autotune.remote.connection import Connection
 from autotune.remote.wire import code_version, plain_device, plain_job, plain_trial, read_job, read_trial
 from autotune.remote.working import Offer, Service
 from autotune.search import Budget, tune
 from autotune.service import fleet
-from autotune.service.serving import Place, Server
+from autotune.service.serving import Place, Server, serve
 from autotune.store import Store, new_owner
+from autotune.store.jobs import JobKind, JobState, NewJob
 from autotune.testing import INVENTED_PROCESSOR, FakeWorker, Silence
 from autotune.trial import Job, Request, Trial, TrialState
 
@@ -226,6 +228,33 @@ def test_a_restarted_service_goes_on_where_it_was(database: Path) -> None:
         assert before - 1 <= stored - len(worker.jobs) <= before  # the running one was broken off
 
 
+def test_a_second_service_at_a_port_in_use_touches_nothing(server: Server, client: Client, database: Path) -> None:
+    worker = HandMade(server.url)
+    job = _submitted_to(server, client)
+    assert worker.turn() is not None
+    port = int(server.url.rpartition(":")[2])
+    with Store.open(database) as store:
+        with pytest.raises(ServiceError, match="cannot serve"):
+            serve(Place(port=port), store, lambda _: None)
+        assert store.jobs.get(job["id"]).problems[0].state is JobState.RUNNING  # type: ignore[union-attr]
+
+
+def test_a_cancelled_job_is_not_taken_and_what_was_left_open_is_settled(database: Path) -> None:
+    with Store.open(database) as store:
+        new = NewJob(kind=JobKind.TUNE, device=DEVICE.slug, requests=(Request(problem=PROBLEM),), trials=1)
+        first, second = store.jobs.add(new), store.jobs.add(new)
+        with closing(sqlite3.connect(database)) as connection:
+            connection.execute("UPDATE jobs SET state = 'cancelled' WHERE id = ?", (first,))
+            connection.execute("UPDATE job_problems SET state = 'done' WHERE job_id = ?", (second,))
+            connection.commit()
+        assert store.jobs.waiting() == set()
+        assert store.jobs.take(DEVICE.slug, "w1") is None
+        assert store.jobs.recover() == 0
+        assert store.jobs.get(first).counts == {"cancelled": 1}  # type: ignore[union-attr]
+        assert store.jobs.get(second).state is JobState.DONE  # type: ignore[union-attr]
+        assert store.jobs.open_counts() == (0, 0)
+
+
 def test_what_is_lost_with_a_worker_is_quarantined_and_the_job_goes_on(
     server: Server, client: Client, database: Path
 ) -> None:
@@ -316,6 +345,33 @@ def test_a_result_that_cannot_be_read_is_the_workers_trouble(server: Server, cli
         assert store.quarantined() == []
 
 
+def test_what_a_worker_breaks_off_as_it_ends_is_not_to_blame(
+    server: Server, client: Client, database: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(working, "HEARTBEAT_S", 0.1)
+    begun, killed = threading.Event(), threading.Event()
+
+    def broken_off(_: Job) -> TrialState:
+        begun.set()
+        assert killed.wait(20)
+        return TrialState.CRASHED
+
+    worker = FakeWorker(broken_off)
+    monkeypatch.setattr(worker, "close", killed.set)
+    offer = Offer(Service(url=server.url, token="", name="w1"), DEVICE, worker, lambda _: None)
+    thread = threading.Thread(target=offer.serve, daemon=True)
+    thread.start()
+    job = _submitted_to(server, client)
+    assert begun.wait(20)
+    offer.close()
+    thread.join(20)
+    assert not thread.is_alive()
+    _await(lambda: not client.job(job["id"])["counts"].get("running"))
+    assert client.job(job["id"])["counts"] == {"queued": 1}
+    with Store.open(database) as stored:
+        assert stored.quarantined() == [] == stored.trials(DEVICE.slug, "gemm")
+
+
 def test_two_workers_of_one_name_are_told_apart(server: Server, client: Client) -> None:
     one = HandMade(server.url, "same")
     HandMade(server.url, "same")
@@ -369,12 +425,31 @@ def test_commands_talk_to_the_service(server: Server, capsys: pytest.CaptureFixt
     assert main(["run", *to, "--device", "cpu", "--misses"]) == 2
 
 
+@pytest.mark.parametrize(
+    "given",
+    [["--until-gain", "1%"], ["--sampler", "tpe"], ["--sampler-options", "{}"], ["--sampler", "tpe", "--misses"]],
+)
+def test_what_a_service_does_not_take_is_refused(given: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["run", "--server", "http://127.0.0.1:1", "--device", "cpu", "--shape", SHAPE, *given]) == 2
+    told = capsys.readouterr().err
+    assert all(word in told for word in given if word.startswith("--"))
+
+
 def test_a_job_crosses_the_line_without_kernel_device_or_options() -> None:
-    job = Job(selector="3:1", problem=PROBLEM, configuration=FAMILY.baseline, build_options=("-DX",), seed=5)
+    job = Job(
+        selector="3:1", problem=PROBLEM, configuration=FAMILY.baseline, build_options=("-DX",), seed=5,
+        min_sample_ticks=250, agreement=0.02,
+    )  # fmt: skip
     plain = plain_job(job)
     assert "-DX" not in json.dumps(plain)
     assert "3:1" not in json.dumps(plain)
     assert read_job(Node(plain, "job"), "3:1", ("-DX",)) == job
+
+
+def test_every_field_of_a_job_crosses_the_line_or_is_the_workers_own() -> None:
+    plain = plain_job(Job(selector="0:0", problem=PROBLEM, configuration=FAMILY.baseline))
+    own = {"selector", "build_options", "source", "binary"}
+    assert set(plain) - {"family"} == {field.name for field in fields(Job)} - own
 
 
 @pytest.mark.parametrize(
@@ -389,6 +464,11 @@ def test_a_job_crosses_the_line_without_kernel_device_or_options() -> None:
         {"problem": {"m": 1, "n": 1, "k": 1, "mode": "float32 */ int"}},
         {"samples": 10**9},
         {"seed": -1},
+        {"min_sample_ticks": -1},
+        {"agreement": -0.1},
+        {"agreement": 2},
+        {"build_limit_s": 10**400},
+        {"agreement": False},
     ],
 )
 def test_a_worker_refuses_what_is_not_declared(change: dict[str, Any]) -> None:
@@ -415,6 +495,15 @@ def test_the_service_refuses_a_result_that_is_none(change: dict[str, Any]) -> No
     assert read_trial(Node(plain_trial(failed), "trial"), job).message == "a b"
     with pytest.raises(TableError):
         read_trial(Node(plain_trial(measured) | change, "trial"), job)
+
+
+@pytest.mark.parametrize("samples", [[], [0.0], [5.0, -5.0], [10**400]])
+def test_a_result_without_true_samples_is_refused(samples: list[float]) -> None:
+    job = Job(selector="0:0", problem=PROBLEM, configuration=FAMILY.baseline)
+    plain = plain_trial(FakeWorker(lambda _: 5.0).run(job))
+    plain["measurement"]["samples_ns"] = samples
+    with pytest.raises(TableError, match="samples_ns"):
+        read_trial(Node(plain, "trial"), job)
 
 
 def _submitted_to(server: Server, client: Client) -> dict[str, Any]:

@@ -1,5 +1,6 @@
 """What the service refuses, and how; what it answers without a device."""
 
+import copy
 import json
 from collections.abc import Iterator
 from pathlib import Path
@@ -240,6 +241,9 @@ def test_lookups_follow_the_winners(api: TestClient, store: Store) -> None:
     lookups.use(table)
     assert api.get(service_lookup).json()["match"] == "exact"
     assert lookups.read_again() is None
+    lookups.renew_predictors()
+    assert lookups.read_again() is not None
+    assert lookups.read_again() is None
     assert api.get("/api/lookup?device=nvidia-h200&shape=512,512,512").json()["device"] == "nvidia-h200"
     other = api.get("/api/lookup?device=adreno-999&shape=512,512,512").json()
     assert other["device"] == "adreno-999"
@@ -250,6 +254,21 @@ def test_a_hostile_table_is_refused_whole(api: TestClient) -> None:
     table["devices"][0]["entries"][0]["configuration"]["algorithm"] = "naive\n#include"
     assert "algorithm" in refusal(api.post("/api/tables", json=table), 422)
     assert api.get("/api/jobs").json() == {"jobs": []}
+
+
+def test_a_table_of_more_devices_than_there_is_room_for_jobs_is_refused_whole(
+    api: TestClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    table = api.get("/api/export/json").json()
+    other = copy.deepcopy(table["devices"][0])
+    for number, device in enumerate(table["devices"] + [other]):
+        device["slug"] = f"{SLUG}-{number}"
+    table["devices"].append(other)
+    monkeypatch.setattr(submitting, "MAX_OPEN_JOBS", 1)
+    assert "open" in refusal(api.post("/api/tables", json=table), 429)
+    assert api.get("/api/jobs").json() == {"jobs": []}
+    monkeypatch.setattr(submitting, "MAX_OPEN_JOBS", 2)
+    assert len(api.post("/api/tables", json=table).json()["jobs"]) == 2
 
 
 def test_devices_and_history(api: TestClient) -> None:

@@ -96,9 +96,7 @@ def cancel_command(options: argparse.Namespace) -> int:
 
 def run_elsewhere(options: argparse.Namespace) -> int:
     """`autotune run --server`: the search runs in the service, what is shown is the same."""
-    for name in ("misses", "retry_quarantined", "db"):
-        if getattr(options, name):
-            raise UsageError(f"--{name.replace('_', '-')} is for devices of this machine", hint="leave out --server")
+    _refuse_what_stays_here(options)
     from autotune.cli.following import follow
 
     with open_client(options) as client:
@@ -110,6 +108,21 @@ def run_elsewhere(options: argparse.Namespace) -> int:
             client.cancel(job["id"])
             tell(f"job {job['id']} is cancelled; every trial is kept")
             return STOPPED
+
+
+def _refuse_what_stays_here(options: argparse.Namespace) -> None:
+    """Raises UsageError for what a job of the service has no place for."""
+    given = [
+        name
+        for name in ("misses", "retry_quarantined", "db", "until_gain", "sampler_options")
+        if getattr(options, name)
+    ]
+    if options.sampler != "ours":
+        given.append("sampler")
+    if given:
+        names = ", ".join(f"--{name.replace('_', '-')}" for name in given)
+        verb = "is" if len(given) == 1 else "are"
+        raise UsageError(f"{names} {verb} for devices of this machine", hint="leave out --server")
 
 
 def wanted(options: argparse.Namespace) -> dict[str, Any]:

@@ -91,18 +91,24 @@ class Node:
         return self.value
 
     def number(self, most: float) -> float:
-        if type(self.value) not in (int, float):
-            raise self.wrong(f"must be a number, not {_kind(self.value)}")
-        if not (isfinite(self.value) and 0 < self.value <= most):
-            raise self.wrong(f"must be above 0 and at most {most:g}, not {self.value}")
-        return float(self.value)
+        value = self._float()
+        if not (isfinite(value) and 0 < value <= most):
+            raise self.wrong(f"must be above 0 and at most {most:g}, not {value}")
+        return value
 
     def signed(self, most: float) -> float:
+        value = self._float()
+        if not (isfinite(value) and abs(value) <= most):
+            raise self.wrong(f"must be from -{most:g} to {most:g}, not {value}")
+        return value
+
+    def _float(self) -> float:
         if type(self.value) not in (int, float):
             raise self.wrong(f"must be a number, not {_kind(self.value)}")
-        if not (isfinite(self.value) and abs(self.value) <= most):
-            raise self.wrong(f"must be from -{most:g} to {most:g}, not {self.value}")
-        return float(self.value)
+        try:
+            return float(self.value)
+        except OverflowError as error:  # an integer may have hundreds of digits
+            raise self.wrong("is too large") from error
 
 
 def read_file(path: Path) -> bytes:

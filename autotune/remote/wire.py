@@ -20,6 +20,9 @@ MAX_SAMPLES = 10_000
 MAX_TIME_NS = 1e15
 """Eleven days."""
 MAX_LIMIT_S = 86_400.0
+MAX_TICKS = 10**9
+FORMAT = 2
+"""Of what is sent; one more with every change, so that a service and a worker that differ in it part at once."""
 
 _MEASURED = {
     "prepare_ns": MAX_TIME_NS,
@@ -33,8 +36,8 @@ _SENSED = {"clock_mhz": 1e9, "temperature_c": 1e6}
 
 @cache
 def code_version() -> str:
-    """Version, templates and search spaces in one word: only what agrees in it measures the same thing."""
-    digest = hashlib.sha256()
+    """Version, format, templates and search spaces in one word: only what agrees in it measures the same thing."""
+    digest = hashlib.sha256(f"{FORMAT} ".encode())
     for name in family_names():
         family = find_family(name)
         hashes = [template_hash(family, algorithm.name) for algorithm in family.algorithms]
@@ -67,6 +70,8 @@ def plain_job(job: Job) -> dict[str, Any]:
         "seed": job.seed,
         "samples": job.samples,
         "min_sample_ns": job.min_sample_ns,
+        "min_sample_ticks": job.min_sample_ticks,
+        "agreement": job.agreement,
         "give_up_above_ns": job.give_up_above_ns if isfinite(job.give_up_above_ns) else None,
         "verify": job.verify,
         "verifications": job.verifications,
@@ -78,8 +83,8 @@ def plain_job(job: Job) -> dict[str, Any]:
 
 
 _JOB = (
-    "family", "problem", "configuration", "seed", "samples", "min_sample_ns", "give_up_above_ns", "verify",
-    "verifications", "probe", "timer", "build_limit_s", "run_limit_s",
+    "family", "problem", "configuration", "seed", "samples", "min_sample_ns", "min_sample_ticks", "agreement",
+    "give_up_above_ns", "verify", "verifications", "probe", "timer", "build_limit_s", "run_limit_s",
 )  # fmt: skip
 
 
@@ -96,6 +101,8 @@ def read_job(node: Node, selector: str, build_options: tuple[str, ...]) -> Job:
         seed=members["seed"].whole(2**31),
         samples=members["samples"].whole(MAX_SAMPLES),
         min_sample_ns=members["min_sample_ns"].whole(int(MAX_TIME_NS)),
+        min_sample_ticks=members["min_sample_ticks"].whole(MAX_TICKS),
+        agreement=_share(members["agreement"]),
         give_up_above_ns=inf if give_up.value is None else give_up.number(inf),
         verify=members["verify"].truth(),
         verifications=members["verifications"].whole(MAX_SAMPLES),
@@ -146,10 +153,24 @@ def _read_measurement(node: Node) -> Measurement:
         measured[name] = None if members[name].value is None else members[name].signed(most)
     return Measurement(
         time_ns=members["time_ns"].number(MAX_TIME_NS),
-        samples_ns=tuple(item.signed(MAX_TIME_NS) for item in members["samples_ns"].items(MAX_SAMPLES)),
+        samples_ns=_samples(members["samples_ns"]),
         timer=_timer(members["timer"]),
         **measured,
     )
+
+
+def _samples(node: Node) -> tuple[float, ...]:
+    samples = tuple(item.number(MAX_TIME_NS) for item in node.items(MAX_SAMPLES))
+    if not samples:
+        raise node.wrong("has no sample")
+    return samples
+
+
+def _share(node: Node) -> float:
+    share = node.signed(1.0)
+    if share < 0:
+        raise node.wrong("must not be below 0")
+    return share
 
 
 def _timer(node: Node) -> Timer:

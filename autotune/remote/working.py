@@ -81,6 +81,7 @@ class Offer:
         self._pause_s = FIRST_PAUSE_S
         self._is_away = False
         self.is_stopping = False
+        self._is_closing = False
 
     @property
     def is_measuring(self) -> bool:
@@ -89,12 +90,14 @@ class Offer:
 
     def serve(self) -> None:
         """Until told to stop. Raises RefusedError for what waiting does not mend, such as a wrong token."""
-        while not (self.is_stopping and not self.is_measuring):
+        while not self._is_closing and not (self.is_stopping and not self.is_measuring):
             try:
                 self._take_turn()
             except UnreachableError as error:
                 self._bear(error)
             except RefusedError as error:
+                if self._is_closing:
+                    return  # it has taken leave
                 if error.status == _UNKNOWN and self._id:
                     self._id = ""  # the service was started anew, or has given this device up
                 elif error.status in _FATAL:
@@ -105,9 +108,18 @@ class Offer:
                 self._return_to_service()
 
     def close(self) -> None:
-        """End what is running, and take leave; from any thread, once `serve` is to end."""
-        self.is_stopping = True
-        self._worker.close()
+        """Take leave, and end what is running; from any thread, once `serve` is to end.
+
+        In this order, and without a word of how the trial then ended: a child that was killed looks like one that
+        crashed, and its configuration is not to blame.
+        """
+        self.is_stopping = self._is_closing = True
+        try:
+            self._leave()
+        finally:
+            self._worker.close()
+
+    def _leave(self) -> None:
         if self._id:
             connection = Connection(self._service.url, self._service.token)
             try:
@@ -124,6 +136,8 @@ class Offer:
         if self._current is not None:
             trial_id, future = self._current
             results = [{"id": trial_id, **future.result()}] if _wait(future, HEARTBEAT_S) else []
+        if self._is_closing:
+            return
         running = trial_id if self._current is not None and not results else ""
         wait_s = 0.0 if running or self.is_stopping else WAIT_S
         turn = {"running": running, "results": results, "wait_s": wait_s}

@@ -165,10 +165,17 @@ class Service:
         """In a thread of its own."""
         try:
             with self._gate:
+                self._note_cancelled(search)
                 search.run(worker)
                 self._learn(search)
         finally:
             worker.call_in_loop(lambda: self._ended(search))
+
+    def _note_cancelled(self, search: Search) -> None:
+        """A job that was cancelled between its taking and its place among the searches."""
+        with contextlib.suppress(AutotuneError):
+            if self.store.jobs.is_cancelled(search.errand.job.id):
+                search.is_cancelled = True
 
     def _ended(self, search: Search) -> None:
         self.searches.pop(search.errand.problem.id, None)
@@ -187,5 +194,6 @@ class Service:
             families = {problem.request.problem.family for problem in job.problems}
             with self._learning:  # all devices share a file
                 refresh_predictors(self.store, search.errand.station.device, families)
+                self.lookups.renew_predictors()
         except (AutotuneError, OSError) as error:
             _LOG.warning("predictors are not made anew: %s", error)

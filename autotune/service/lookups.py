@@ -1,4 +1,4 @@
-"""Lookups from memory: the table of the database over what ships, made anew when a winner was recorded."""
+"""Lookups from memory: the table of the database over what ships, made anew when a winner was recorded or predictors were made."""
 
 import json
 from typing import Any
@@ -23,23 +23,29 @@ class Lookups:
 
     def __init__(self, store: Store) -> None:
         self._store = store
-        self._decision = -1
+        self._renewals = 0
+        """Of the predictors, which no decision in the database tells of."""
+        self._read = (-1, 0)
         self._remembered: dict[bytes, bytes] = {}
         self.use(TuningTable([], []).over_shipped())
 
+    def renew_predictors(self) -> None:
+        """The next reading is to find those just made; from any thread, by one at a time."""
+        self._renewals += 1
+
     def read_again(self) -> TuningTable | None:
-        """A new table where there is a new winner. Raises StoreError."""
-        decision = self._store.last_decision()
-        if decision == self._decision:
+        """A new table where there is a new winner or predictor. Raises StoreError."""
+        now = self._store.last_decision(), self._renewals
+        if now == self._read:
             return None
         devices = self._store.devices()
         entries = [
             (w.device, Entry(problem=w.problem, configuration=w.configuration, time_ns=w.time_ns))
             for w in self._store.best()
         ]
-        table = TuningTable(devices, entries, source="the service", predictors=self._predictors())
-        self._decision = decision
-        return table.over_shipped()
+        table = TuningTable(devices, entries, source="the service", predictors=self._predictors()).over_shipped()
+        self._read = now
+        return table
 
     def use(self, table: TuningTable) -> None:
         """From now on; what was remembered of the former one is forgotten."""

@@ -2,11 +2,11 @@
 
 import logging
 import signal
+import socket
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
-from typing import Any
 
 import uvicorn
 
@@ -76,7 +76,22 @@ class Server(uvicorn.Server):
         )
         logging.getLogger("uvicorn").setLevel(logging.WARNING)
 
-    async def startup(self, sockets: list[Any] | None = None) -> None:
+    def run(self, sockets: list[socket.socket] | None = None) -> None:
+        """The port is held before the application starts, which queues again what a service before it was running."""
+        super().run(sockets if sockets is not None else [self._listening()])
+
+    def _listening(self) -> socket.socket:
+        """Ends the process where the port is in use."""
+        held = self.config.bind_socket()
+        held.set_inheritable(False)
+        try:
+            held.listen(self.config.backlog)  # else a second one that has bound it too only fails later
+        except OSError as error:
+            held.close()
+            raise SystemExit(1) from error
+        return held
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         """Tells where, as the port may have been left to the system."""
         await super().startup(sockets)
         if not self.started:

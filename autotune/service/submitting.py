@@ -40,7 +40,7 @@ def submit(store: Store, form: JobForm, present: Sequence[Device]) -> tuple[int,
             find_family(family).algorithm(name)
     if len(kept) > MAX_SHAPES:
         raise UsageError(f"a job has at most {MAX_SHAPES} shapes", hint="make several of it")
-    _check_room(store, len(kept))
+    _check_room(store, 1, len(kept))
     has_limit = form.trials is not None or form.seconds is not None
     job = NewJob(
         kind=JobKind.TUNE,
@@ -93,11 +93,9 @@ def take_table(store: Store, table: bytes) -> UploadAnswer:
     contents = read_contents(table)
     holding = {(w.device, w.problem): w.configuration for w in store.best() if w.source == "measured"}
     wanted = [w for w in contents.winners if holding.get((w.device, w.problem)) != w.configuration]
-    _check_room(store, len(wanted))
-    jobs = [
-        store.jobs.add(_verification(slug, [w for w in wanted if w.device == slug]))
-        for slug in sorted({w.device for w in wanted})
-    ]
+    slugs = sorted({w.device for w in wanted})
+    _check_room(store, len(slugs), len(wanted))
+    jobs = [store.jobs.add(_verification(slug, [w for w in wanted if w.device == slug])) for slug in slugs]
     return UploadAnswer(
         jobs=jobs,
         accepted=len(wanted),
@@ -115,7 +113,7 @@ def _verification(slug: str, winners: Sequence[Winner]) -> NewJob:
     )
 
 
-def _check_room(store: Store, problems: int) -> None:
+def _check_room(store: Store, jobs: int, problems: int) -> None:
     open_jobs, open_problems = store.jobs.open_counts()
-    if open_jobs >= MAX_OPEN_JOBS or open_problems + problems > MAX_OPEN_PROBLEMS:
+    if open_jobs + jobs > MAX_OPEN_JOBS or open_problems + problems > MAX_OPEN_PROBLEMS:
         raise FullError(f"{open_jobs} jobs with {open_problems} shapes are open already", hint="wait, or cancel some")

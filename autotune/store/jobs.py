@@ -3,6 +3,9 @@
 A job names a device and what to tune or to verify there; each of its problems is a row that a device takes, works on
 and ends. What was running when the service went is queued again: the ledger of trials has what was measured by then,
 and the row how much of the budget is spent. One service works on a database at a time.
+
+What ends, cancels or begins a part of a job locks the row of the job first: two of them at once, on a server, would
+each miss what the other changes, and a job whose last two problems end together would stay open.
 """
 
 import json
@@ -124,7 +127,7 @@ class JobLedger:
         query = (
             select(JobRow.device)
             .join(JobProblemRow, JobProblemRow.job_id == JobRow.id)
-            .where(JobProblemRow.state == JobState.QUEUED.value)
+            .where(JobProblemRow.state == JobState.QUEUED.value, JobRow.state.in_(OPEN_WORDS))
             .distinct()
         )
         return self._read(lambda session: set(session.scalars(query)))
@@ -133,15 +136,7 @@ class JobLedger:
         """The next problem queued for a device, which is running from now on; its job comes without problems."""
 
         def work(session: Session) -> tuple[TuningJob, JobProblem] | None:
-            query = (
-                select(JobProblemRow, JobRow, ProblemRow)
-                .join(JobRow, JobRow.id == JobProblemRow.job_id)
-                .join(ProblemRow, ProblemRow.id == JobProblemRow.problem_id)
-                .where(JobRow.device == device, JobProblemRow.state == JobState.QUEUED.value)
-                .order_by(JobRow.id, JobProblemRow.number)
-                .limit(1)
-            )
-            found = session.execute(query).first()
+            found = _next_queued(session, device)
             if found is None:
                 return None
             row, job, problem = found
@@ -175,8 +170,8 @@ class JobLedger:
 
         def work(session: Session) -> None:
             row = session.get_one(JobProblemRow, problem_id)
+            is_cancelled = _locked(session, row.job_id).state == JobState.CANCELLED.value
             row.spent_s, row.message = spent_s, plain_text(message)
-            is_cancelled = session.get_one(JobRow, row.job_id).state == JobState.CANCELLED.value
             row.state = (JobState.CANCELLED if is_cancelled else JobState.QUEUED).value
 
         self._write(work)
@@ -186,9 +181,10 @@ class JobLedger:
 
         def work(session: Session) -> None:
             row = session.get_one(JobProblemRow, problem_id)
+            job = _locked(session, row.job_id)
             row.state, row.outcome, row.message = state.value, outcome, plain_text(message)
             session.flush()
-            _settle(session, row.job_id)
+            _settle(session, job)
 
         self._write(work)
 
@@ -196,7 +192,7 @@ class JobLedger:
         """Whether there was anything left to cancel; what is running is to be stopped by the caller."""
 
         def work(session: Session) -> bool:
-            row = session.get_one(JobRow, job_id)
+            row = _locked(session, job_id)
             if row.state not in OPEN_WORDS:
                 return False
             row.state, row.ended_at = JobState.CANCELLED.value, now()
@@ -206,20 +202,31 @@ class JobLedger:
 
         return self._write(work)
 
+    def is_cancelled(self, job_id: int) -> bool:
+        """Whether nothing more is to be done for a job."""
+        query = select(JobRow.state).where(JobRow.id == job_id)
+        return self._read(lambda session: session.scalars(query).one() == JobState.CANCELLED.value)
+
     def recover(self) -> int:
-        """Queue what was running when the service before went; how many problems."""
+        """Queue what was running when the service before went; how many problems.
+
+        What else does not fit together is put in order: a job that is open though all of it has ended, and a problem
+        that is open though its job has.
+        """
 
         def work(session: Session) -> int:
-            query = (
-                select(JobProblemRow, JobRow)
-                .join(JobRow, JobRow.id == JobProblemRow.job_id)
-                .where(JobProblemRow.state == JobState.RUNNING.value)
-            )
-            found = session.execute(query).all()
-            for row, job in found:
-                is_cancelled = job.state == JobState.CANCELLED.value
-                row.state = (JobState.CANCELLED if is_cancelled else JobState.QUEUED).value
-            return len(found)
+            jobs = list(session.scalars(select(JobRow).where(JobRow.state.in_(OPEN_WORDS)).with_for_update()))
+            is_open = JobProblemRow.job_id.in_([job.id for job in jobs])
+            running = JobProblemRow.state == JobState.RUNNING.value
+            left = (JobProblemRow.state.in_(OPEN_WORDS), ~is_open)
+            session.execute(update(JobProblemRow).where(*left).values(state=JobState.CANCELLED.value))
+            rows = list(session.scalars(select(JobProblemRow).where(running, is_open)))
+            for row in rows:
+                row.state = JobState.QUEUED.value
+            session.flush()
+            for job in jobs:
+                _settle(session, job)
+            return len(rows)
 
         return self._write(work)
 
@@ -242,10 +249,33 @@ def _share(session: Session, job: JobRow) -> float:
     return max(1.0, (job.seconds - used) / max(1, len(rows) - len(begun)))
 
 
-def _settle(session: Session, job_id: int) -> None:
-    """End a job whose problems have all ended."""
-    counts = _counts(session, [job_id])[job_id]
-    job = session.get_one(JobRow, job_id)
+def _next_queued(session: Session, device: str) -> tuple[JobProblemRow, JobRow, ProblemRow] | None:
+    """The job is locked, and both are as they are then."""
+    query = (
+        select(JobProblemRow, JobRow, ProblemRow)
+        .join(JobRow, JobRow.id == JobProblemRow.job_id)
+        .join(ProblemRow, ProblemRow.id == JobProblemRow.problem_id)
+        .where(JobRow.device == device, JobRow.state.in_(OPEN_WORDS), JobProblemRow.state == JobState.QUEUED.value)
+        .order_by(JobRow.id, JobProblemRow.number)
+        .limit(1)
+    )
+    while (found := session.execute(query).first()) is not None:
+        row, job, problem = found
+        _locked(session, job.id)
+        session.refresh(row)
+        if job.state in OPEN_WORDS and row.state == JobState.QUEUED.value:
+            return row, job, problem
+    return None
+
+
+def _locked(session: Session, job_id: int) -> JobRow:
+    """A job as it is now, and stays until the transaction has ended."""
+    return session.get_one(JobRow, job_id, with_for_update=True, populate_existing=True)
+
+
+def _settle(session: Session, job: JobRow) -> None:
+    """End a job, which is locked, whose problems have all ended."""
+    counts = _counts(session, [job.id])[job.id]
     if job.state not in OPEN_WORDS or any(counts.get(word) for word in OPEN_WORDS):
         return
     job.state = (JobState.FAILED if counts.get(JobState.FAILED.value) else JobState.DONE).value
