@@ -96,8 +96,8 @@ class Offer:
             except UnreachableError as error:
                 self._bear(error)
             except RefusedError as error:
-                if self._is_closing:
-                    return  # it has taken leave
+                if self._takes_leave():
+                    return
                 if error.status == _UNKNOWN and self._id:
                     self._id = ""  # the service was started anew, or has given this device up
                 elif error.status in _FATAL:
@@ -118,6 +118,10 @@ class Offer:
             self._leave()
         finally:
             self._worker.close()
+
+    def _takes_leave(self) -> bool:
+        """Asked anew each time: another thread may say so."""
+        return self._is_closing
 
     def _leave(self) -> None:
         if self._id:
