@@ -1,10 +1,12 @@
 """A database on a server: what leads there, who else is there, and what becomes of trials when it goes away."""
 
+import contextlib
 import signal
 import sys
 import threading
 import time
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
@@ -12,7 +14,7 @@ from autotune.errors import DatabaseAwayError, NotADatabaseError, StoreError
 from autotune.family import Configuration
 from autotune.kernels.gemm import GemmProblem
 from autotune.search import Budget, tune
-from autotune.store import Store, failures, new_owner
+from autotune.store import Store, failures, jobs, new_owner
 from autotune.store.jobs import JobKind, JobState, NewJob
 from autotune.store.opening import parse_target
 from autotune.testing import INVENTED_PROCESSOR, FakeWorker, Silence
@@ -43,21 +45,26 @@ def stored(store: Store) -> list[Configuration]:
     return [s.trial.configuration for s in store.trials(DEVICE.slug, "gemm")]
 
 
-def test_a_job_ends_though_its_last_problems_end_at_once(postgresql: str, store: Store) -> None:
-    import psycopg
-
+def test_a_job_ends_though_its_last_problems_end_at_once(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     requests = tuple(Request(problem=GemmProblem(m=size, n=8, k=8)) for size in (8, 16))
     job_id = store.jobs.add(NewJob(kind=JobKind.TUNE, device=DEVICE.slug, requests=requests, trials=1))
     taken = [store.jobs.take(DEVICE.slug, "w1") for _ in requests]
     problems = [found[1].id for found in taken if found is not None]
     threads = [threading.Thread(target=store.jobs.end, args=(problem, JobState.DONE)) for problem in problems]
-    with psycopg.connect(postgresql) as holding:
-        holding.execute("SELECT id FROM job_problems FOR UPDATE")
+    count, both = jobs._counts, threading.Barrier(2)
+
+    def counted_by_both(*asked: Any) -> dict[int, dict[str, int]]:
+        counts = count(*asked)
+        with contextlib.suppress(threading.BrokenBarrierError):
+            both.wait(0.5)  # neither has committed, if the other comes this far
+        return counts
+
+    with monkeypatch.context() as patch:
+        patch.setattr(jobs, "_counts", counted_by_both)
         for thread in threads:
             thread.start()
-        time.sleep(0.5)  # both are on their way
-    for thread in threads:
-        thread.join(20)
+        for thread in threads:
+            thread.join(20)
     found = store.jobs.get(job_id)
     assert found is not None
     assert found.state is JobState.DONE

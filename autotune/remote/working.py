@@ -81,7 +81,7 @@ class Offer:
         self._pause_s = FIRST_PAUSE_S
         self._is_away = False
         self.is_stopping = False
-        self._is_closing = False
+        self._closing = threading.Event()
 
     @property
     def is_measuring(self) -> bool:
@@ -90,14 +90,14 @@ class Offer:
 
     def serve(self) -> None:
         """Until told to stop. Raises RefusedError for what waiting does not mend, such as a wrong token."""
-        while not self._is_closing and not (self.is_stopping and not self.is_measuring):
+        while not self._closing.is_set() and not (self.is_stopping and not self.is_measuring):
             try:
                 self._take_turn()
             except UnreachableError as error:
                 self._bear(error)
             except RefusedError as error:
-                if self._takes_leave():
-                    return
+                if self._closing.is_set():
+                    return  # it has taken leave
                 if error.status == _UNKNOWN and self._id:
                     self._id = ""  # the service was started anew, or has given this device up
                 elif error.status in _FATAL:
@@ -113,15 +113,12 @@ class Offer:
         In this order, and without a word of how the trial then ended: a child that was killed looks like one that
         crashed, and its configuration is not to blame.
         """
-        self.is_stopping = self._is_closing = True
+        self.is_stopping = True
+        self._closing.set()
         try:
             self._leave()
         finally:
             self._worker.close()
-
-    def _takes_leave(self) -> bool:
-        """Asked anew each time: another thread may say so."""
-        return self._is_closing
 
     def _leave(self) -> None:
         if self._id:
@@ -140,7 +137,7 @@ class Offer:
         if self._current is not None:
             trial_id, future = self._current
             results = [{"id": trial_id, **future.result()}] if _wait(future, HEARTBEAT_S) else []
-        if self._is_closing:
+        if self._closing.is_set():
             return
         running = trial_id if self._current is not None and not results else ""
         wait_s = 0.0 if running or self.is_stopping else WAIT_S

@@ -1,4 +1,4 @@
-"""Lookups from memory: the table of the database over what ships, made anew with new winners and predictors."""
+"""Lookups from memory: the table of the database over what ships, made anew for new winners and predictors."""
 
 import json
 from typing import Any
