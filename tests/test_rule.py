@@ -179,13 +179,16 @@ def test_estimates_fit_the_integers_of_c(device: Device) -> None:
 
 
 def test_estimates_follow_what_was_measured() -> None:
-    """Of the winners on an H200, from 14 us to 22 ms, whatever the shape: a fitted constant apart."""
+    """Of the winners on an H200, from 14 us to 22 ms, whatever the shape: a fitted constant apart.
+
+    What is shorter takes as long as launching does, which is not estimated.
+    """
     devices, winners = read_table(H200_TABLE)
     ratios = [
         estimate(devices[0], winner.problem, winner.configuration) / winner.time_ns
         for winner in winners
-        if isinstance(winner.problem, GemmProblem)
+        if isinstance(winner.problem, GemmProblem) and winner.time_ns > 14_000
     ]
     middle = statistics.median(ratios)
-    assert len(ratios) > 15
+    assert len(ratios) > 50
     assert sum(middle / 1.5 < ratio < middle * 1.5 for ratio in ratios) >= 0.9 * len(ratios)
