@@ -7,6 +7,7 @@ import pytest
 
 from autotune.device.discovery import discover
 from autotune.family import Device
+from autotune.store import Store
 from databases import Server, missing
 
 
@@ -33,6 +34,13 @@ def postgresql(postgresql_server: Server) -> str:
     """The URL of an empty database, in effect: a schema of its own."""
     postgresql_server.execute("DROP SCHEMA IF EXISTS here CASCADE; CREATE SCHEMA here")
     return postgresql_server.url("here")
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[Store]:
+    """Open, and empty."""
+    with Store.open(tmp_path / "tuning.sqlite") as opened:
+        yield opened
 
 
 @pytest.fixture(params=["sqlite", "postgresql"])

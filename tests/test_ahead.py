@@ -3,7 +3,6 @@
 import dataclasses
 import sys
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -30,12 +29,6 @@ GPU = Device(
     slug="invented-1", vendor="none", model="invented", family="gpu", selector="0:0", driver="1.0", limits=LIMITS
 )
 CPU = dataclasses.replace(GPU, slug="pocl-invented", family="cpu", limits=dataclasses.replace(LIMITS, is_cpu=True))
-
-
-@pytest.fixture
-def store(tmp_path: Path) -> Iterator[Store]:
-    with Store.open(tmp_path / "tuning.sqlite") as opened:
-        yield opened
 
 
 class Recorder(Silence):

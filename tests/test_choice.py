@@ -2,7 +2,6 @@
 
 import math
 import re
-from collections.abc import Iterator
 from pathlib import Path
 
 import optuna
@@ -29,12 +28,6 @@ LIMITS = DeviceLimits()
 def time_of(job: Job) -> float:
     values = dict(job.configuration.values)
     return 1e6 / int(values.get("micro_tile_m", 1)) / int(values.get("micro_tile_n", 1))
-
-
-@pytest.fixture
-def store(tmp_path: Path) -> Iterator[Store]:
-    with Store.open(tmp_path / "tuning.sqlite") as opened:
-        yield opened
 
 
 def run(store: Store, worker: FakeWorker, choice: SamplerChoice, trials: int | None, *algorithms: str) -> Outcome:

@@ -2,8 +2,7 @@
 
 import itertools
 from collections import Counter
-from collections.abc import Callable, Iterator
-from pathlib import Path
+from collections.abc import Callable
 
 import numpy as np
 import pytest
@@ -154,12 +153,6 @@ def test_the_interval_of_the_winner_holds_the_true_gain() -> None:
 
 
 # Finals with an invented device
-
-
-@pytest.fixture
-def store(tmp_path: Path) -> Iterator[Store]:
-    with Store.open(tmp_path / "tuning.sqlite") as opened:
-        yield opened
 
 
 class Arena:

@@ -7,7 +7,6 @@ import json
 import re
 import shutil
 import sqlite3
-import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
@@ -22,11 +21,11 @@ pytest.importorskip("playwright")
 from playwright.sync_api import Browser, Page, expect, sync_playwright
 
 from autotune.remote import Client
-from autotune.remote.working import Offer, Service
-from autotune.service.serving import Place, Server
+from autotune.service.serving import Server
 from autotune.store import Store
-from autotune.testing import INVENTED_PROCESSOR, FakeWorker
+from autotune.testing import INVENTED_PROCESSOR
 from autotune.trial import Job, TrialState
+from invented_service import invented_time, offering, serving
 
 SLUG = INVENTED_PROCESSOR.slug
 FLAGS = (
@@ -43,14 +42,10 @@ class Pace:
     seconds = 0.0
 
 
-def invented_time(job: Job) -> float | TrialState:
-    """The wider the micro-tile the faster; some fail."""
+def paced_time(job: Job) -> float | TrialState:
+    """Slowly, if wanted; some fail."""
     time.sleep(Pace.seconds)
-    values = dict(job.configuration.values)
-    if values.get("unroll") == 2:
-        return TrialState.WRONG_RESULT
-    area = int(values.get("micro_tile_m", 1)) * int(values.get("micro_tile_n", 1))
-    return 1e6 / area + 100.0 * (job.configuration.algorithm == "naive")
+    return TrialState.WRONG_RESULT if dict(job.configuration.values).get("unroll") == 2 else invented_time(job)
 
 
 @pytest.fixture(scope="module")
@@ -65,44 +60,15 @@ def browser() -> Iterator[Browser]:
 
 
 @contextmanager
-def serving(folder: Path, **tokens: str) -> Iterator[Server]:
-    """A service on a free port, with tokens if any are named; ended in order."""
-    files: dict[str, Any] = {name: folder / name for name in tokens}
+def serving_page(folder: Path, **tokens: str) -> Iterator[Server]:
+    """A service that knows the invented device, with tokens by the name of their file."""
+    files = {name: folder / name for name in tokens}
     for name, token in tokens.items():
         files[name].write_text(token)
     with Store.open(folder / "db.sqlite") as store:
         store.add_device(INVENTED_PROCESSOR)
-        server = Server(Place(port=0, **files), store, lambda _: None)
-        thread = threading.Thread(target=server.run, daemon=True)
-        thread.start()
-        _await(lambda: bool(server.url))
-        try:
-            yield server
-        finally:
-            server.handle_exit(15, None)
-            thread.join(20)
-            assert not thread.is_alive()
-
-
-@contextmanager
-def offering(url: str, work: Callable[[Job], float | TrialState] = invented_time) -> Iterator[None]:
-    """A worker with the invented device."""
-    offer = Offer(Service(url=url, token="", name="bench"), INVENTED_PROCESSOR, FakeWorker(work), lambda _: None)
-    thread = threading.Thread(target=offer.serve, daemon=True)
-    thread.start()
-    try:
-        yield
-    finally:
-        offer.close()
-        thread.join(20)
-        assert not thread.is_alive()
-
-
-def _await(condition: Callable[[], bool], seconds: float = 20.0) -> None:
-    end = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < end, "it did not happen"
-        time.sleep(0.02)
+    with serving(folder / "db.sqlite", **files) as server:
+        yield server
 
 
 class Seen:
@@ -125,9 +91,11 @@ class Seen:
 @pytest.fixture(scope="module")
 def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     """A service with a worker, and one finished job."""
-    with serving(tmp_path_factory.mktemp("page")) as server, offering(server.url):
+    with (
+        serving_page(tmp_path_factory.mktemp("page")) as server,
+        offering(server.url, "bench", paced_time),
+    ):
         with Client(server.url) as client:
-            _await(lambda: any(device["stations"] for device in client.devices()))
             job = client.submit(SLUG, shapes=[f"96,96,96 {HOSTILE}"], trials=30)
             for _ in client.follow(job["id"]):
                 pass
@@ -251,7 +219,7 @@ def test_on_a_phone_only_tables_scroll_sideways(browser: Browser, served: Server
 
 def test_token_is_asked_for_and_one_for_reading_does_not_write(browser: Browser, tmp_path: Path) -> None:
     with ExitStack() as stack:
-        server = stack.enter_context(serving(tmp_path, token_file=WRITING, read_token_file=READING))
+        server = stack.enter_context(serving_page(tmp_path, token_file=WRITING, read_token_file=READING))
         seen = Seen(browser, server.url)
         stack.callback(seen.context.close)
         page = seen.page
@@ -275,7 +243,7 @@ def test_token_is_asked_for_and_one_for_reading_does_not_write(browser: Browser,
 
 
 def test_a_lost_service_is_told_and_found_again(browser: Browser, tmp_path: Path) -> None:
-    with serving(tmp_path) as server:
+    with serving_page(tmp_path) as server:
         seen = Seen(browser, server.url)
         seen.page.clock.install()
         page = seen.open("#/devices")

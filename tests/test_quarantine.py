@@ -59,12 +59,6 @@ def held(store: Store) -> list[Configuration]:
 
 
 @pytest.fixture
-def store(tmp_path: Path) -> Iterator[Store]:
-    with Store.open(tmp_path / "tuning.sqlite") as opened:
-        yield opened
-
-
-@pytest.fixture
 def any_store(place: str) -> Iterator[Store]:
     """For what hangs on the kind of database."""
     with Store.open(place) as opened:

@@ -3,8 +3,6 @@
 import dataclasses
 import json
 import zlib
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -51,12 +49,6 @@ class Recorder:
 
     def recheck_finished(self, recheck: Recheck) -> None:
         self.finished.append(recheck)
-
-
-@pytest.fixture
-def store(tmp_path: Path) -> Iterator[Store]:
-    with Store.open(tmp_path / "tuning.sqlite") as opened:
-        yield opened
 
 
 @pytest.fixture

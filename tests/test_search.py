@@ -2,8 +2,6 @@
 
 import itertools
 import math
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -63,12 +61,6 @@ class Recorder(Silence):
 
     def problem_finished(self, outcome: Outcome) -> None:
         self.outcomes.append(outcome)
-
-
-@pytest.fixture
-def store(tmp_path: Path) -> Iterator[Store]:
-    with Store.open(tmp_path / "tuning.sqlite") as opened:
-        yield opened
 
 
 def run(store: Store, worker: FakeWorker, trials: int = 12, **options: Any) -> Outcome:

@@ -1,8 +1,7 @@
 """A device that changes its speed: the change is seen, told, and taken out of the times; and timers that change."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 
@@ -148,12 +147,6 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     monkeypatch.setattr(sentinel, "monotonic", clock)
     monkeypatch.setattr(sentinel, "sleep", clock.sleep)
     return clock
-
-
-@pytest.fixture
-def store(tmp_path: Path) -> Iterator[Store]:
-    with Store.open(tmp_path / "tuning.sqlite") as opened:
-        yield opened
 
 
 def search(store: Store, worker: FakeWorker, trials: int) -> tuple[Outcome, Recorder]:

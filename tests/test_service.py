@@ -5,8 +5,8 @@ import secrets
 import sqlite3
 import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, closing, contextmanager
+from collections.abc import Iterator
+from contextlib import ExitStack, closing
 from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
@@ -33,57 +33,11 @@ from autotune.store import Store, new_owner
 from autotune.store.jobs import JobKind, JobState, NewJob
 from autotune.testing import INVENTED_PROCESSOR, FakeWorker, Silence
 from autotune.trial import Job, Request, Trial, TrialState
+from invented_service import invented_time, offering, serving, wait_for
 
 DEVICE = INVENTED_PROCESSOR
 SHAPE = "96,96,96"
 PROBLEM = GemmProblem(m=96, n=96, k=96)
-
-
-def invented_time(job: Job) -> float:
-    """The wider the micro-tile the faster."""
-    values = dict(job.configuration.values)
-    area = int(values.get("micro_tile_m", 1)) * int(values.get("micro_tile_n", 1))
-    return 1e6 / area + 100.0 * (job.configuration.algorithm == "naive")
-
-
-@contextmanager
-def serving(database: Path) -> Iterator[Server]:
-    """A service on a free port; ended in order."""
-    with Store.open(database) as store:
-        server = Server(Place(port=0), store, lambda _: None)
-        thread = threading.Thread(target=server.run, daemon=True)
-        thread.start()
-        _await(lambda: bool(server.url))
-        try:
-            yield server
-        finally:
-            server.handle_exit(15, None)
-            thread.join(20)
-            assert not thread.is_alive()
-
-
-@contextmanager
-def offering(url: str, name: str = "w1", work: Callable[[Job], float | TrialState] = invented_time) -> Iterator[Any]:
-    """A worker with the invented device; the fake that measures."""
-    worker = FakeWorker(work)
-    offer = Offer(Service(url=url, token="", name=name), DEVICE, worker, lambda _: None)
-    thread = threading.Thread(target=offer.serve, daemon=True)
-    thread.start()
-    with Client(url) as client:
-        _await(lambda: any(s["worker"] == name for d in client.devices() for s in d["stations"]))
-    try:
-        yield worker
-    finally:
-        offer.close()
-        thread.join(20)
-        assert not thread.is_alive()
-
-
-def _await(condition: Callable[[], bool], seconds: float = 20.0) -> None:
-    end = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < end, "it did not happen"
-        time.sleep(0.02)
 
 
 def ended(client: Client, job_id: int) -> dict[str, Any]:
@@ -188,7 +142,7 @@ def test_cancelling_stops_after_the_running_trial(server: Server, client: Client
 
     with offering(server.url, work=slowly) as worker:
         job = client.submit(DEVICE.slug, shapes=[SHAPE, "64,64,64"], trials=1000)
-        _await(lambda: len(worker.jobs) >= 3)
+        wait_for(lambda: len(worker.jobs) >= 3)
         client.cancel(job["id"])
         found = ended(client, job["id"])
         assert found["state"] == "cancelled"
@@ -209,7 +163,7 @@ def test_a_restarted_service_goes_on_where_it_was(database: Path) -> None:
     with ExitStack() as stack:
         with serving(database) as first, Client(first.url) as client, offering(first.url, work=slowly) as worker:
             job = client.submit(DEVICE.slug, shapes=[SHAPE, "64,64,64"], trials=12, algorithms=["microtile"])
-            _await(lambda: len(worker.jobs) >= 4)
+            wait_for(lambda: len(worker.jobs) >= 4)
         before = len(worker.jobs)
         with Store.open(database) as store:
             assert store.in_flight() == [] == store.quarantined()
@@ -264,7 +218,7 @@ def test_what_is_lost_with_a_worker_is_quarantined_and_the_job_goes_on(
     assert gone.turn(running=lost["id"], wait_s=0) is None
     again = HandMade(server.url)  # the same worker after a reboot: another process
     with Store.open(database) as store:
-        _await(lambda: len(store.quarantined()) == 1)
+        wait_for(lambda: len(store.quarantined()) == 1)
         assert store.quarantined()[0].reason == "lost"
         assert store.quarantined()[0].configuration == Configuration.from_dict(lost["job"]["configuration"])
         assert store.in_flight() == []
@@ -322,7 +276,7 @@ def test_a_silent_worker_is_lost(
     worker.turn()
     monkeypatch.setattr(fleet, "SILENT_S", 0.3)
     with Store.open(database) as store:
-        _await(lambda: bool(store.quarantined()))
+        wait_for(lambda: bool(store.quarantined()))
     with pytest.raises(RefusedError) as refused:
         worker.turn(wait_s=0)
     assert refused.value.status == 404
@@ -341,7 +295,7 @@ def test_a_result_that_cannot_be_read_is_the_workers_trouble(server: Server, cli
     assert station["state"] == "troubled"
     assert "time_ns" in station["trouble"]
     with Store.open(database) as store:
-        _await(lambda: store.in_flight() == [])
+        wait_for(lambda: store.in_flight() == [])
         assert store.quarantined() == []
 
 
@@ -366,7 +320,7 @@ def test_what_a_worker_breaks_off_as_it_ends_is_not_to_blame(
     offer.close()
     thread.join(20)
     assert not thread.is_alive()
-    _await(lambda: not client.job(job["id"])["counts"].get("running"))
+    wait_for(lambda: not client.job(job["id"])["counts"].get("running"))
     assert client.job(job["id"])["counts"] == {"queued": 1}
     with Store.open(database) as stored:
         assert stored.quarantined() == [] == stored.trials(DEVICE.slug, "gemm")
@@ -396,7 +350,7 @@ def test_an_uploaded_table_counts_only_after_it_was_measured(server: Server, cli
         found = ended(client, 1)
     assert found["counts"] == {"done": 2}
     told = {p["shape"]: p["outcome"]["winner"]["time_ns"] for p in found["problems"]}
-    _await(lambda: client.lookup(DEVICE.slug, SHAPE)["match"] == "exact")
+    wait_for(lambda: client.lookup(DEVICE.slug, SHAPE)["match"] == "exact")
     assert client.lookup(DEVICE.slug, SHAPE)["time_ns"] == told["96x96x96"] > boasting[0].time_ns
     assert client.upload(client.export("json"))["accepted"] == 0  # all of it holds here
     other.close()

@@ -3,7 +3,7 @@
 import itertools
 import math
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -45,12 +45,6 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
 def without_estimates(monkeypatch: pytest.MonkeyPatch) -> None:
     """No model says that one has more to gain than another: how often searches take turns is then certain."""
     monkeypatch.setattr("autotune.search.one_problem.FEWEST_TRIALS", 1000)
-
-
-@pytest.fixture
-def store(tmp_path: Path) -> Iterator[Store]:
-    with Store.open(tmp_path / "tuning.sqlite") as opened:
-        yield opened
 
 
 class Recorder(Silence):

@@ -40,7 +40,6 @@ WAIT_S = 20.0
 """How long an idle one lets the service wait with its answer."""
 FIRST_PAUSE_S = 0.5
 LONGEST_PAUSE_S = 15.0
-REFUSED_PAUSE_S = 15.0
 
 _UNKNOWN, _VERSIONS_DIFFER = 404, 409
 _FATAL = frozenset({401, 403, 422, _VERSIONS_DIFFER})

@@ -1,0 +1,64 @@
+"""A service on a free port, and a worker with an invented device: real HTTP, in threads of this process."""
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from autotune.remote import Client
+from autotune.remote.working import Offer, Service
+from autotune.service.serving import Place, Server
+from autotune.store import Store
+from autotune.testing import INVENTED_PROCESSOR, FakeWorker
+from autotune.trial import Job, TrialState
+
+ENDS_IN_S = 20
+
+
+def invented_time(job: Job) -> float:
+    """Nanoseconds: the wider the micro-tile the faster."""
+    values = dict(job.configuration.values)
+    area = int(values.get("micro_tile_m", 1)) * int(values.get("micro_tile_n", 1))
+    return 1e6 / area + 100.0 * (job.configuration.algorithm == "naive")
+
+
+@contextmanager
+def serving(database: Path, **files: Path) -> Iterator[Server]:
+    """A service, ended in order; `files` are those of its tokens."""
+    with Store.open(database) as store:
+        server = Server(Place(port=0, **files), store, lambda _: None)  # type: ignore[arg-type]
+        thread = threading.Thread(target=server.run, daemon=True)
+        thread.start()
+        wait_for(lambda: bool(server.url))
+        try:
+            yield server
+        finally:
+            server.handle_exit(15, None)
+            thread.join(ENDS_IN_S)
+            assert not thread.is_alive()
+
+
+@contextmanager
+def offering(url: str, name: str = "w1", work: Callable[[Job], float | TrialState] = invented_time) -> Iterator[Any]:
+    """A worker that the service knows; the fake that measures."""
+    worker = FakeWorker(work)
+    offer = Offer(Service(url=url, token="", name=name), INVENTED_PROCESSOR, worker, lambda _: None)
+    thread = threading.Thread(target=offer.serve, daemon=True)
+    thread.start()
+    with Client(url) as client:
+        wait_for(lambda: any(s["worker"] == name for d in client.devices() for s in d["stations"]))
+    try:
+        yield worker
+    finally:
+        offer.close()
+        thread.join(ENDS_IN_S)
+        assert not thread.is_alive()
+
+
+def wait_for(condition: Callable[[], bool], seconds: float = 20.0) -> None:
+    end = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < end, "it did not happen"
+        time.sleep(0.02)
