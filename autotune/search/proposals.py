@@ -31,7 +31,7 @@ class Proposals:
     """Configurations not measured yet, those first that promise most; or in the order of another sampler."""
 
     NEAR_PROBLEMS = 2
-    CANDIDATES = 8
+    CANDIDATES = 12
     """Configurations measured first that the family's rule ranks best."""
     LEAST_OF_SOURCE = 8
     """Trials of a near problem from which on they are worth a model."""

@@ -1,21 +1,26 @@
 """What to use before anything is tuned: a configuration by size and limits, from what the profile names.
 
 Candidates are the profile's starts and variants of them: other shapes of the work-group, half the rows a work-item
-computes, k shared out. Of the valid ones that is taken whose `ESTIMATE` is least, the time of the busiest compute
-unit in multiply-adds of one lane. So part-filled work-groups count like filled ones, idle compute units gain
-nothing, large micro-tiles save loads, several work-groups at once hide waiting, and copies and launches must pay.
+computes, narrower loads where rows do not start at aligned addresses, k shared out. Of the valid ones that is taken
+whose `ESTIMATE` is least, the time of the busiest compute unit in multiply-adds of one lane. So part-filled work-groups
+count like filled ones, idle compute units gain nothing, large micro-tiles save loads, several work-groups at once hide
+waiting, and copies and launches must pay.
 
 The estimate is whole numbers only and one text for Python and for exported C, so that both agree on every choice.
 Where several estimates are equal the first start holds: a profile's order still says what suits a device.
 
 Sources: Qualcomm's description of SGEMM on Adreno (fewest part-filled work-groups, large ones, own kernels for small
-sizes). The weights below fit times of an NVIDIA H200 and of PoCL; they rank, and predict no times.
+sizes). The weights below fit times of an NVIDIA H200 and of PoCL; they rank, and predict no times. Those of
+`local_tile` on a GPU fit 4,956 times of 56 tiles at 46 sizes on the H200: what ranks first of those is in the geometric
+mean at 0.92 of the fastest, at sizes that a fit has not seen as well.
 """
 
+import itertools
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
-from autotune.combining import one_launch_variants
+from autotune.combining import is_one_launch, one_launch_variants
 from autotune.expression import Expression
 from autotune.family import Configuration, DeviceLimits, Value
 from autotune.kernels.gemm.algorithms import ALGORITHMS
@@ -23,9 +28,11 @@ from autotune.kernels.gemm.problem import GemmProblem
 
 _TILES = "(m + rows - 1) // rows * ((n + columns - 1) // columns) * batch * split"
 _ROUNDS = f"(({_TILES} + chunk * compute_units - 1) // (chunk * compute_units))"
+_TURNS = f"(({_TILES} + resident * compute_units - 1) // (resident * compute_units))"
+_STEPS = "((k + parts * depth - 1) // (parts * depth))"
 _COPIES = "batch * (copies_a * m * k + copies_b * k * n + copies_c * m * n) // compute_units"
 _WORK = "(work + gather * (1 - trans_b) * min(n - 1, 16))"
-ESTIMATE = Expression(f"((k + parts - 1) // parts * ({_ROUNDS} * {_WORK} + wait) + besides + {_COPIES}) * doubt")
+ESTIMATE = Expression(f"({_STEPS} * ({_ROUNDS} * {_WORK} + {_TURNS} * wait) + besides + {_COPIES}) * doubt")
 """Over the problem, the device's limits, and what `_numbers` tells of a candidate."""
 
 
@@ -42,42 +49,97 @@ class _Weights:
     launch: int
     latency: int
     """Waiting for memory, shared among the steps of k under way at once."""
+    part: int
+    """An element of C written or read once more where several work-groups share its k."""
+    join: int
+    """The same, by the last work-group of a macro-tile alone."""
+    joining: int
+    """A second launch that adds up parts."""
 
 
-_GPU = _Weights(near=2, far=24, copy=64, launch=2_000_000, latency=100_000)
-_CPU = _Weights(near=8, far=32, copy=100, launch=250_000, latency=0)
+_GPU = _Weights(
+    near=2, far=24, copy=64, launch=2_000_000, latency=100_000, part=16, join=16, joining=1_300_000,
+)  # fmt: skip
+_CPU = _Weights(near=8, far=32, copy=100, launch=250_000, latency=0, part=100, join=100, joining=250_000)
+_FAR_LOAD = 48
+"""As `far`, for each load of a `local_tile` from global memory on a GPU, however wide."""
+_LOCAL_MEMORIES = 4
+"""Work-groups with all the local memory that one may have, on a compute unit of NVIDIA's."""
+_ONE_TURN = 2**40
+"""Work-groups resident at once, where waiting is counted once for all."""
 _CPU_LANES = 8
-_MOST_JOINED = 8
-"""Parts of k that the last work-group may join as fast as a second launch does: on an H200 it took 0.94 to 0.99 of the
-kernels' time with 2 parts at five shapes (medians over configurations), 0.99 to 1.05 with 4 but for one of 1.29, 1.0 to
-1.07 with 8, 1.07 to 1.18 with 16. So little tells the two apart that the estimate does not: the search tries both."""
+_MOST_JOINED = 16
+"""Parts of k that the last work-group of a macro-tile is let to join. By the host's clock over a batch, on an H200, one
+launch took 0.91 of the time of two with 2 parts (median of 9 configurations), 0.97 with 4 (23), 0.89 with 8 (20)."""
 
 Candidates = Mapping[Configuration, Mapping[str, int]]
 """What the default of one device is chosen from, and what `ESTIMATE` knows of each."""
 
 
 def by_rule(problem: GemmProblem, limits: DeviceLimits, starts: Sequence[Configuration]) -> Iterator[Configuration]:
-    """The valid candidates, best first."""
+    """The valid candidates, best first; without those that load less at a time than the rows allow."""
     values = {**limits.constraint_values(), **problem.constraint_values()}
-    known = candidates(tuple(starts), limits).items()
-    ranked = sorted(known, key=lambda item: int(ESTIMATE({**values, **item[1]})))
-    return (c for c, _ in ranked if _is_valid(c, values))
+    asked = [values[name] for name in _ASKED]
+    rows_of_a = problem.lda % 4 == 0 and problem.stride_a % 4 == 0
+    rows_of_b = problem.ldb % 4 == 0 and problem.stride_b % 4 == 0
+    known = _known(tuple(starts), limits).that_matter[rows_of_a, rows_of_b]
+    ranked = sorted(((_estimate(*asked, *numbers), place) for place, (_, numbers) in enumerate(known)))
+    return (c for c in (known[place][0] for _, place in ranked) if _is_valid(c, values))
 
 
-_EXPANDED: dict[tuple[int, int], tuple[tuple[Configuration, ...], DeviceLimits, Candidates]] = {}
+_ASKED = ("m", "n", "k", "batch", "trans_b", "compute_units")
+_NUMBERS = tuple(sorted(ESTIMATE.names - set(_ASKED)))
+_estimate = ESTIMATE.taking(*_ASKED, *_NUMBERS)
+
+
+@dataclass(frozen=True)
+class _Known:
+    """The candidates of a device, and those of them that matter where the rows of A and of B are aligned or not."""
+
+    starts: tuple[Configuration, ...]
+    limits: DeviceLimits
+    candidates: Candidates
+
+    @cached_property
+    def that_matter(self) -> Mapping[tuple[bool, bool], list[tuple[Configuration, tuple[int, ...]]]]:
+        """With the numbers that the estimate takes."""
+        known = [(c, tuple(numbers[name] for name in _NUMBERS)) for c, numbers in self.candidates.items()]
+        cases = ((False, False), (False, True), (True, False), (True, True))
+        return {case: [item for item in known if self._matters(item[0], *case)] for case in cases}
+
+    def _matters(self, configuration: Configuration, rows_of_a: bool, rows_of_b: bool) -> bool:
+        """Whether rows allow its loads, and no wider ones that are known."""
+        return configuration.algorithm != "local_tile" or all(
+            self._has_right_width(configuration, f"{x}_load_width", aligned)
+            for x, aligned in (("a", rows_of_a), ("b", rows_of_b))
+        )
+
+    def _has_right_width(self, configuration: Configuration, name: str, is_aligned: bool) -> bool:
+        if not is_aligned:
+            return configuration[name] != 4 or configuration["edges"] == "pad"
+        wider = (_changed(configuration, **{name: width}) for width in (2, 4))
+        return configuration[name] != 1 or not any(other in self.candidates for other in wider)
+
+
+_EXPANDED: dict[tuple[int, int], _Known] = {}
 _MOST_EXPANDED = 64
 
 
 def candidates(starts: tuple[Configuration, ...], limits: DeviceLimits) -> Candidates:
-    """The starts, then their variants; only what is declared. Kept for the next problem of the same device."""
+    """The starts, then their variants; only what is declared."""
+    return _known(starts, limits).candidates
+
+
+def _known(starts: tuple[Configuration, ...], limits: DeviceLimits) -> _Known:
+    """Kept for the next problem of the same device."""
     # By identity, since hashing the starts takes longer than the choice; what is kept cannot lose its identity.
     place = (id(starts), id(limits))
     known = _EXPANDED.get(place)
     if known is None:
         if len(_EXPANDED) >= _MOST_EXPANDED:
             _EXPANDED.clear()
-        known = _EXPANDED[place] = (starts, limits, _expand(starts, limits))
-    return known[2]
+        known = _EXPANDED[place] = _Known(starts, limits, _expand(starts, limits))
+    return known
 
 
 _ALGORITHMS = {algorithm.name: algorithm for algorithm in ALGORITHMS}
@@ -101,41 +163,53 @@ def _is_valid(configuration: Configuration, values: Mapping[str, Value]) -> bool
 
 def _expand(starts: tuple[Configuration, ...], limits: DeviceLimits) -> Candidates:
     declared = dict.fromkeys(filter(_is_declared, starts))
-    splits = any(dict(start.values).get("split_k", 1) != 1 for start in declared)
-    variants = [variant for start in declared for variant in _variants(start, splits)]
-    variants += [variant for parted in (*declared, *variants) for variant in _in_one_launch(parted, limits)]
     known = {c: {**_numbers(c, limits), "doubt": 8} for c in declared}
-    for variant in filter(_is_declared, variants):
-        # A variant must promise an eighth more than what somebody found good.
-        known.setdefault(variant, {**_numbers(variant, limits), "doubt": 9})
+    for start in declared:
+        for variant in filter(_is_declared, _variants(start, limits)):
+            # It must promise an eighth more than what somebody found good.
+            known.setdefault(variant, {**_numbers(variant, limits), "doubt": 9})
     return known
 
 
-def _variants(start: Configuration, splits: bool) -> Iterator[Configuration]:
+def _changed(start: Configuration, **changes: Value) -> Configuration:
+    return Configuration.of(start.algorithm, **{**dict(start.values), **changes})
+
+
+def _variants(start: Configuration, limits: DeviceLimits) -> Iterator[Configuration]:
     """Other shapes of the work-group, none larger than the start's, which the kernel is known to get; see above."""
-    values = dict(start.values)
-
-    def changed(**changes: Value) -> Configuration:
-        return Configuration.of(start.algorithm, **{**values, **changes})
-
     if start.algorithm == "microtile":
         items = start.number("work_group_m") * start.number("work_group_n")
         if items >= 32:
             shapes = [(high, items // high) for high in (2, 4, 8, 16, 32)]
             for high, wide in [*shapes, (items // 16, 8)]:
-                yield changed(work_group_m=high, work_group_n=wide)
+                yield _changed(start, work_group_m=high, work_group_n=wide)
         rows = start.number("micro_tile_m")
         if rows >= 4:
-            yield changed(micro_tile_m=rows // 2)
-    if start.algorithm == "local_tile" and not splits and values.get("group_rows") == 0:
-        yield changed(split_k=4)
-        yield changed(split_k=16)
+            yield _changed(start, micro_tile_m=rows // 2)
+    if start.algorithm == "local_tile" and not limits.is_cpu:
+        yield from _tile_variants(start, limits)
+    if _joins(start):
+        yield from one_launch_variants(start, limits)
 
 
-def _in_one_launch(configuration: Configuration, limits: DeviceLimits) -> Iterator[Configuration]:
-    split = dict(configuration.values).get("split_k", 1)
-    if isinstance(split, int) and 1 < split <= _MOST_JOINED:
-        yield from one_launch_variants(configuration, limits)
+def _tile_variants(start: Configuration, limits: DeviceLimits) -> Iterator[Configuration]:
+    """Narrower loads, and where all of k is one part, all numbers of parts: what the weights are fitted to."""
+    widths = itertools.product(*({start.number(f"{x}_load_width"), 1} for x in "ab"))
+    for a_width, b_width in widths:
+        loading = _changed(start, a_load_width=a_width, b_load_width=b_width)
+        yield loading
+        if start["split_k"] != 1 or start["group_rows"] != 0:
+            continue
+        for parts in _ALGORITHMS["local_tile"].by_name["split_k"].values[1:]:
+            parted = _changed(loading, split_k=parts)
+            in_one_launch = _joins(parted) and limits.ordering == "ptx"
+            yield from one_launch_variants(parted, limits) if in_one_launch else (parted,)
+
+
+def _joins(configuration: Configuration) -> bool:
+    """Whether the last work-group could join parts of k, and they are not too many for it."""
+    parts = dict(configuration.values).get("split_k", 1)
+    return isinstance(parts, int) and 1 < parts <= _MOST_JOINED
 
 
 def _numbers(configuration: Configuration, limits: DeviceLimits) -> dict[str, int]:
@@ -144,7 +218,8 @@ def _numbers(configuration: Configuration, limits: DeviceLimits) -> dict[str, in
     `rows`, `columns`: outputs of a work-group, or of a work-item where the driver chooses the work-group; `chunk`
     of those share a compute unit's time. `parts`: into how many k is divided, `split` of them by work-groups.
     `work` is that of a step of k for a chunk, and `gather` what each further column adds where the k of B is far
-    apart; `wait` is what a compute unit waits in a step, whatever runs on it.
+    apart; `depth` is how much of k a step takes. `wait` is what a compute unit waits in a step, whatever the `resident`
+    work-groups do that it runs at once.
     `besides` is for further launches, `copies` for each element of A, B or C that they read and write.
     """
     weights = _CPU if limits.is_cpu else _GPU
@@ -154,19 +229,24 @@ def _numbers(configuration: Configuration, limits: DeviceLimits) -> dict[str, in
     packs_a = pads or int(shape.text("a_storage") == "image")
     packs_b = pads or int(shape.text("b_storage") in ("image", "transposed"))
     split = shape.number("split_k")
+    outputs = shape.high * shape.tile_m * shape.wide * shape.tile_n
+    joins = is_one_launch(configuration)
+    joining = 0 if split == 1 else weights.join * split * outputs if joins else weights.joining
     return {
         "rows": shape.tile_m * (1 if shape.by_driver else shape.high),
         "columns": shape.tile_n * (1 if shape.by_driver else shape.wide),
         "parts": shape.deep * split,
         "split": split,
         "chunk": shape.wide if shape.by_driver else 1,
+        "depth": shape.depth,
         "work": work,
         "gather": work // 4 if shape.gathers() else 0,
         "wait": weights.latency // shape.steps_under_way(),
-        "besides": weights.launch * (packs_a + packs_b + int(split > 1)),
+        "resident": shape.resident(),
+        "besides": weights.launch * (packs_a + packs_b) + joining,
         "copies_a": 2 * weights.copy * packs_a,
         "copies_b": 2 * weights.copy * packs_b,
-        "copies_c": weights.copy * (split + 1) if split > 1 else 0,
+        "copies_c": weights.part * (split + 1) if split > 1 and not joins else 0,
     }
 
 
@@ -176,6 +256,8 @@ class _Shape:
     def __init__(self, configuration: Configuration, limits: DeviceLimits) -> None:
         self.algorithm = configuration.algorithm
         self.is_cpu = limits.is_cpu
+        self.is_tiled = configuration.algorithm == "local_tile" and not limits.is_cpu
+        self._limits = limits
         self._values = dict(configuration.values)
         self.tile_m, self.tile_n = self.number("micro_tile_m"), self.number("micro_tile_n")
         self.lanes = 1 if limits.is_cpu else max(limits.sub_group_sizes, default=64)
@@ -195,15 +277,18 @@ class _Shape:
     def work(self, weights: _Weights) -> int:
         """Of one step of k for a work-group: multiply-adds and loads of its work-items, and what they share."""
         items = -(-self.high * self.wide * self.deep // self.lanes) * self.lanes
+        if self.is_tiled:
+            loads = self.depth * self.high * self.tile_m // self.number("a_load_width")
+            loads += self.depth * self.wide * self.tile_n // self.number("b_load_width")
+            return self.depth * items * self._work_of_item(weights.near // 2) + _FAR_LOAD * loads
         shared = (self.high * self.tile_m + self.wide * self.tile_n) * self.deep
         of_item = self._work_of_item_on_cpu(weights.near) if self.is_cpu else self._work_of_item(weights.near)
         return items * of_item + weights.far * shared
 
     def _work_of_item(self, near: int) -> int:
-        if self.algorithm == "local_tile":
-            near_a = near // 2
-        else:
-            near_a = near * 2 if self.text("loads") == "vload" else near
+        if self.is_tiled:
+            return self.tile_m * self.tile_n + near * (self.tile_m + self.tile_n) // 2
+        near_a = near * 2 if self.text("loads") == "vload" else near
         near_b = near // 2 if self.text("b_storage") in ("image", "image_view") else near_a
         near_a = near // 2 if self.text("a_storage") in ("image", "image_view") else near_a
         return self.tile_m * self.tile_n + near_a * self.tile_m + near_b * self.tile_n
@@ -214,13 +299,29 @@ class _Shape:
         near_a = near // width if self.algorithm in ("dot", "column") else near
         return (self.tile_m * self.tile_n * _CPU_LANES + near * self.tile_n) // width + near_a * self.tile_m
 
+    @property
+    def depth(self) -> int:
+        """How much of k a step takes."""
+        return self.number("tile_k") if self.is_tiled else 1
+
+    def resident(self) -> int:
+        """Work-groups that a compute unit runs at once, where a tile waits for memory as a whole."""
+        if not self.is_tiled:
+            return _ONE_TURN
+        items = self.high * self.wide
+        outer = self.high * self.tile_m + self.wide * self.tile_n + 2 * self.number("local_padding")
+        local_bytes = 4 * self.number("stages") * self.depth * outer
+        available = self._limits.local_memory_bytes * (_LOCAL_MEMORIES if self._limits.ordering == "ptx" else 1)
+        registers = min(255, self.tile_m * self.tile_n + 2 * (self.tile_m + self.tile_n) + 40)
+        return max(1, min(2048 // items, 65536 // (items * registers), available // local_bytes))
+
     def gathers(self) -> bool:
         """Whether elements of B from one row after the other make a vector; a CPU's column does so from its cache."""
         return self.algorithm == "dot" or (self.algorithm == "column" and not self.is_cpu)
 
     def steps_under_way(self) -> int:
         """Steps of k whose loads do not wait for one another."""
-        if self.algorithm == "local_tile":
-            return self.number("tile_k") * self.number("stages")
+        if self.is_tiled:
+            return 1
         along_k = self.number("vector_width") if self.algorithm in ("dot", "column") else 1
         return along_k * self.number("unroll")

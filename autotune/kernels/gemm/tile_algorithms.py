@@ -194,7 +194,7 @@ LOCAL_TILE = Algorithm(
         ),
         parameter("sub_group_columns", (0, 4, 8, 16), "32 work-items as a block of so many columns; 0: as a row"),
         parameter("group_rows", (0, 4, 8), "rows of work-groups that run as one band; 0: row by row"),
-        parameter("split_k", (1, 2, 4, 8, 16, 32), "work-groups that share the k of one macro-tile"),
+        parameter("split_k", (1, 2, 3, 4, 5, 6, 8, 12, 16, 32), "work-groups that share the k of one macro-tile"),
         COMBINE,
         EDGES,
         MULTIPLY_ADD,
@@ -270,7 +270,7 @@ LOCAL_TILE = Algorithm(
         constraint(
             "split_fills_device",
             "split_k == 1 or (batch * m * n * split_k) // (work_group_m * micro_tile_m * work_group_n * micro_tile_n) "
-            "<= 32 * compute_units",
+            "<= 16 * compute_units",
             "there are work-groups enough without splitting k",
         ),
         constraint(
