@@ -438,17 +438,6 @@ static int choose(struct autotune_library *library, struct ready *ready, const c
     return number;
 }
 
-static enum autotune_status choose_any(
-        struct autotune_library *library, struct ready *ready, struct autotune_choice *choice) {
-    for (ready->attempt = 0; ready->attempt < 3; ready->attempt++) {
-        const char *options = "";
-        if (choose(library, ready, &options) < 0) continue;
-        *choice = ready->choice;
-        return AUTOTUNE_OK;
-    }
-    return AUTOTUNE_NO_KERNEL;
-}
-
 /* Goes on from the present attempt to the first that the driver takes. */
 static enum autotune_status build(struct autotune_library *library, struct ready *ready) {
     enum autotune_status status = AUTOTUNE_NO_KERNEL;
@@ -489,6 +478,24 @@ static struct ready *find_ready(struct autotune_library *library, int family, co
         return library->ready = found;
     }
     return NULL;
+}
+
+/* Of what was prepared, what the driver took. */
+static enum autotune_status choose_any(
+        struct autotune_library *library, struct ready *ready, struct autotune_choice *choice) {
+    const struct ready *const taken = find_ready(library, ready->family, &ready->problem);
+    if (taken) {
+        ready->plan = taken->plan;
+        *choice = taken->choice;
+        return AUTOTUNE_OK;
+    }
+    for (ready->attempt = 0; ready->attempt < 3; ready->attempt++) {
+        const char *options = "";
+        if (choose(library, ready, &options) < 0) continue;
+        *choice = ready->choice;
+        return AUTOTUNE_OK;
+    }
+    return AUTOTUNE_NO_KERNEL;
 }
 
 /* A program that asks for ever new sizes must not grow without end: what was used longest ago goes. */

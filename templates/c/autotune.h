@@ -69,7 +69,7 @@ enum autotune_status autotune_gemm(
 enum autotune_status autotune_gemm_prepare(
     struct autotune_library *library, const struct autotune_gemm_problem *problem);
 
-/* What a call would do, were the driver to take it; asks nothing of OpenCL. */
+/* What calls of a prepared problem do; of another, what they would do, were the driver to take it. Asks no driver. */
 enum autotune_status autotune_gemm_choose(
     struct autotune_library *library, const struct autotune_gemm_problem *problem, struct autotune_choice *choice);
 #endif
@@ -83,7 +83,7 @@ enum autotune_status autotune_reduce(
 enum autotune_status autotune_reduce_prepare(
     struct autotune_library *library, const struct autotune_reduce_problem *problem);
 
-/* What a call would do, were the driver to take it; asks nothing of OpenCL. */
+/* What calls of a prepared problem do; of another, what they would do, were the driver to take it. Asks no driver. */
 enum autotune_status autotune_reduce_choose(
     struct autotune_library *library, const struct autotune_reduce_problem *problem, struct autotune_choice *choice);
 #endif

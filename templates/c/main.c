@@ -1,4 +1,5 @@
-/* An example: multiplies two matrices on the first OpenCL device and compares one in so many results with the host's.
+/* An example: multiplies two matrices on the first GPU, or on the first device where there is none, and compares one in
+   so many results with the host's.
 
        cc -std=c99 -O2 autotune.c main.c -lOpenCL -lm -o example && ./example 512 512 512 [device] */
 #include <math.h>
@@ -70,18 +71,31 @@ static int multiply(
 }
 #endif
 
+enum { MOST_PLATFORMS = 16 };
+
+/* Returns 0 where no platform has a device of the type. */
+static int find_device(cl_device_type type, cl_device_id *device) {
+    cl_platform_id platforms[MOST_PLATFORMS];
+    cl_uint count = 0, number;
+    if (clGetPlatformIDs(MOST_PLATFORMS, platforms, &count) != CL_SUCCESS) return 0;
+    for (number = 0; number < count && number < MOST_PLATFORMS; number++)
+        if (clGetDeviceIDs(platforms[number], type, 1, device, NULL) == CL_SUCCESS) return 1;
+    return 0;
+}
+
 int main(int count, char **words) {
     struct autotune_library *library;
-    cl_platform_id platform;
     cl_device_id device;
     cl_context context;
     cl_command_queue queue;
     cl_int error;
     enum autotune_status status;
+    char name[256] = "";
     int result = 0;
-    if (clGetPlatformIDs(1, &platform, NULL) != CL_SUCCESS
-            || clGetDeviceIDs(platform, CL_DEVICE_TYPE_ALL, 1, &device, NULL) != CL_SUCCESS)
+    if (!find_device(CL_DEVICE_TYPE_GPU, &device) && !find_device(CL_DEVICE_TYPE_ALL, &device))
         return fail("there is no OpenCL device", 0);
+    clGetDeviceInfo(device, CL_DEVICE_NAME, sizeof name - 1, name, NULL);
+    printf("on %s\n", name);
     context = clCreateContext(NULL, 1, &device, NULL, NULL, &error);
     if (error != CL_SUCCESS) return fail("no context", error);
     queue = clCreateCommandQueue(context, device, 0, &error);
