@@ -7,7 +7,6 @@ must be the valid candidate of the least estimate.
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from autotune.combining import is_one_launch
 from autotune.errors import UsageError
 from autotune.expression import Expression
 from autotune.family import Configuration, DeviceLimits
@@ -56,14 +55,6 @@ _GEMM = """\
 """
 
 
-def _gemm_candidates(
-    starts: tuple[Configuration, ...], limits: DeviceLimits
-) -> Mapping[Configuration, Mapping[str, int]]:
-    """Without variants in one launch: the same in two is valid wherever they are, and of equal estimate comes first."""
-    known = gemm_rule.candidates(starts, limits)
-    return {c: numbers for c, numbers in known.items() if c in starts or not is_one_launch(c)}
-
-
 _INPUT_BYTES = "(p->mode == AUTOTUNE_GEMM_FLOAT32 ? 4.0 : p->mode == AUTOTUNE_GEMM_INT8 ? 1.0 : 2.0)"
 _OUTPUT_BYTES = "(p->mode == AUTOTUNE_GEMM_FLOAT32 || p->mode == AUTOTUNE_GEMM_INT8 ? 4.0 : 2.0)"
 
@@ -80,7 +71,7 @@ _RULES = {
         kind=("mode", "trans_a", "trans_b"),
         words={"mode": ("float32", "float16", "float16-acc16", "int8")},
         complete=_GEMM,
-        candidates=_gemm_candidates,
+        candidates=gemm_rule.candidates,
         estimate=gemm_rule.ESTIMATE,
         operations="2.0 * (double)(p->batch * p->m * p->n) * (double)p->k",
         bytes_moved=f"(double)p->batch * ({_INPUT_BYTES} * ((double)(p->m * p->k) + (double)(p->k * p->n))"

@@ -194,8 +194,8 @@ def _variants(start: Configuration, limits: DeviceLimits) -> Iterator[Configurat
 
 def _tile_variants(start: Configuration, limits: DeviceLimits) -> Iterator[Configuration]:
     """Narrower loads, and where all of k is one part, all numbers of parts: what the weights are fitted to."""
-    widths = itertools.product(*({start.number(f"{x}_load_width"), 1} for x in "ab"))
-    for a_width, b_width in widths:
+    widths = (dict.fromkeys((start.number(f"{x}_load_width"), 1)) for x in "ab")
+    for a_width, b_width in itertools.product(*widths):
         loading = _changed(start, a_load_width=a_width, b_load_width=b_width)
         yield loading
         if start["split_k"] != 1 or start["group_rows"] != 0:
