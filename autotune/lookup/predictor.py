@@ -171,7 +171,60 @@ def features(
     return (1.0, work[0], work[1], log2(rounds), log2(groups), log2(whole))
 
 
-Model = Tree | Neighbours | Linear
+COSTS = ("one", "bytes", "outputs", "rounds", "depth of rounds", "depth of waves")
+"""What a time is a sum of: outputs are the product of the sizes that are shared out among work-groups, depth that of
+the others, done by each. A round is a work-group for each compute unit, a wave as many as these run at once."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Cost:
+    """What a time by costs knows of one configuration.
+
+    `tile` and `split` are those of a `Term`; what a work-group does of the depth comes in whole steps.
+    """
+
+    tile: tuple[int, ...]
+    split: int
+    step: int
+    at_once: int
+    """Work-groups that a compute unit runs at the same time."""
+    weights: tuple[float, ...]
+    """Of COSTS, in their order, in nanoseconds."""
+
+    def amounts(self, sizes: Sequence[int], bytes_moved: int, compute_units: int) -> tuple[int, ...]:
+        """How much of each of COSTS there is."""
+        groups, outputs, depth, split, step = self.split, 1, 1, self.split, self.step
+        for size, part in zip(sizes, self.tile, strict=True):
+            if part:
+                outputs *= size
+                groups *= -(-size // part)
+            else:
+                depth *= size
+        own_depth = -(-depth // (split * step)) * step
+        rounds = -(-groups // compute_units)
+        waves = -(-groups // (compute_units * self.at_once))
+        return 1, bytes_moved, outputs, rounds, rounds * own_depth, waves * own_depth
+
+
+@dataclass(frozen=True, kw_only=True)
+class Costs:
+    """Estimates the time of each configuration as the sum of what its work costs."""
+
+    terms: tuple[Cost, ...]
+
+    def ranking(self, problem: Problem, compute_units: int) -> Sequence[int]:
+        """Numbers of the configurations, best first."""
+        sizes, bytes_moved, units = problem.size_vector, problem.bytes_moved, max(1, compute_units)
+        times = []
+        for term in self.terms:
+            a, b, c, d, e, f = term.amounts(sizes, bytes_moved, units)
+            u, v, w, x, y, z = term.weights
+            # In the order in which exported C adds up.
+            times.append(u * a + v * b + w * c + x * d + y * e + z * f)
+        return sorted(range(len(times)), key=times.__getitem__)
+
+
+Model = Tree | Neighbours | Linear | Costs
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -194,7 +247,7 @@ class Predictor:
     @property
     def model_name(self) -> str:
         """For people."""
-        return {Tree: "tree", Neighbours: "neighbours", Linear: "linear score"}[type(self.model)]
+        return {Tree: "tree", Neighbours: "neighbours", Linear: "linear score", Costs: "sum of costs"}[type(self.model)]
 
     @cached_property
     def predicted_loss(self) -> float:

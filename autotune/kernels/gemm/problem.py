@@ -1,6 +1,7 @@
 """What can be asked of GEMM: sizes, pitches, layouts, types, batches."""
 
 from dataclasses import dataclass
+from collections.abc import Sequence
 from typing import Any, ClassVar, Self
 
 from autotune.errors import ProblemError
@@ -165,6 +166,10 @@ class GemmProblem(Problem):
     @property
     def size_vector(self) -> tuple[int, ...]:
         return (self.m, self.n, self.k, self.batch)
+
+    def resized(self, sizes: Sequence[int]) -> Self:
+        m, n, k, batch = sizes
+        return type(self)(m=m, n=n, k=k, batch=batch, trans_a=self.trans_a, trans_b=self.trans_b, mode=self.mode)
 
     @classmethod
     def parse(cls, text: str) -> Self:

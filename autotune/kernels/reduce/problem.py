@@ -2,6 +2,7 @@
 
 import re
 from dataclasses import dataclass
+from collections.abc import Sequence
 from typing import ClassVar, Self
 
 from autotune.errors import ProblemError
@@ -53,6 +54,10 @@ class ReduceProblem(Problem):
     @property
     def size_vector(self) -> tuple[int, ...]:
         return (self.batch, self.channels)
+
+    def resized(self, sizes: Sequence[int]) -> Self:
+        batch, channels = sizes
+        return type(self)(batch=batch, channels=channels, operation=self.operation, dtype=self.dtype)
 
     @classmethod
     def parse(cls, text: str) -> Self:
