@@ -5,7 +5,7 @@ parameters, times one of `autotune.lookup.predictor.COSTS`, known from the sizes
 all configurations of an algorithm, so that little has to be known of any one of them. No effect saves time.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from math import log2
@@ -127,13 +127,6 @@ class Work:
         return max(1, self.items // _LANES)
 
     @property
-    def loads(self) -> float:
-        """Of a work-group in a step of the depth."""
-        width = self.number("vector_width")
-        first, last = self.sides
-        return first / self.number("a_load_width", width) + last / self.number("b_load_width", width)
-
-    @property
     def is_joined_later(self) -> bool:
         return self.split > 1 and self.text("combine") in ("", "launch")
 
@@ -166,36 +159,46 @@ def _has_no_default(field: object) -> bool:
     return getattr(field, "default", None) is MISSING
 
 
-Effect = tuple[str, Callable[[Work], float]]
-EFFECTS: tuple[Effect, ...] = (
-    ("one", lambda w: 1),
-    ("bytes", lambda w: 1),
-    ("rounds", lambda w: 1),
-    ("rounds", lambda w: w.sides[0] * w.sides[1]),
-    ("rounds", lambda w: log2(w.along_depth)),
-    ("depth of rounds", lambda w: w.items * w.outputs_of_item / w.along_depth),
-    ("depth of rounds", lambda w: w.items * w.operands_of_item / w.along_depth),
-    ("depth of rounds", lambda w: sum(w.sides)),
-    ("depth of rounds", lambda w: w.sides[0] / w.number("a_load_width", w.number("vector_width"))),
-    ("depth of rounds", lambda w: w.sides[1] / w.number("b_load_width", w.number("vector_width"))),
-    ("depth of rounds", lambda w: w.loads * (w.number("stages") > 2)),  # by the instruction that copies
-    ("depth of waves", lambda w: w.outputs_of_item * w.turns / w.along_depth),
-    ("depth of waves", lambda w: w.operands_of_item * w.turns / w.along_depth),
-    ("depth of waves", lambda w: 1 / w.step),
-    ("depth of waves", lambda w: 1 / w.step / max(1, w.number("stages") - 1)),
-    ("one", lambda w: w.is_joined_later),
-    ("one", lambda w: w.is_joined_at_once),
-    ("outputs", lambda w: (w.split + 1) * (w.split > 1)),
-    ("outputs", lambda w: (w.split + 1) * w.is_joined_at_once),
-    ("one", lambda w: w.is_padded),
-    ("bytes", lambda w: w.is_padded),
-    ("one", lambda w: w.is_b_packed),
-    ("bytes", lambda w: w.is_b_packed),
-)
-"""What costs, by what of the sizes, and how much of it a configuration does."""
 Prices = Mapping[str, NDArray[np.float64]]
-"""What each of the EFFECTS costs, in nanoseconds, by algorithm."""
-_COST_OF = np.array([COSTS.index(cost) for cost, _ in EFFECTS])
+"""What each effect costs, in nanoseconds, by algorithm."""
+
+
+def effects(work: Work) -> list[tuple[str, float]]:
+    """What costs, always in this order: how much of it a configuration does, and by which of COSTS it grows."""
+    first, last = work.sides
+    width, stages = work.number("vector_width"), work.number("stages")
+    loads_a, loads_b = first / work.number("a_load_width", width), last / work.number("b_load_width", width)
+    return [
+        ("one", 1),
+        ("bytes", 1),
+        ("rounds", 1),
+        ("rounds", first * last),
+        ("rounds", log2(work.along_depth)),
+        ("depth of rounds", work.items * work.outputs_of_item / work.along_depth),
+        ("depth of rounds", work.items * work.operands_of_item / work.along_depth),
+        ("depth of rounds", first + last),
+        ("depth of rounds", loads_a),
+        ("depth of rounds", loads_b),
+        ("depth of rounds", (loads_a + loads_b) * (stages > 2)),  # by the instruction that copies
+        ("depth of waves", work.turns * work.outputs_of_item / work.along_depth),
+        ("depth of waves", work.turns * work.operands_of_item / work.along_depth),
+        ("depth of waves", 1 / work.step),
+        ("depth of waves", 1 / work.step / max(1, stages - 1)),
+        ("one", work.is_joined_later),
+        ("one", work.is_joined_at_once),
+        ("outputs", (work.split + 1) * work.is_joined_later),
+        ("outputs", (work.split + 1) * work.is_joined_at_once),
+        ("one", work.is_padded),
+        ("bytes", work.is_padded),
+        ("one", work.is_b_packed),
+        ("bytes", work.is_b_packed),
+    ]
+
+
+def _by_cost(work: Work) -> tuple[list[int], NDArray[np.float64]]:
+    """For each effect the number of its cost, and how much of it there is."""
+    found = effects(work)
+    return [COSTS.index(cost) for cost, _ in found], np.array([float(amount) for _, amount in found])
 
 
 def bare_cost(work: Work) -> Cost:
@@ -207,14 +210,15 @@ def amounts(work: Work, problems: Sequence[Problem], compute_units: int) -> NDAr
     """How much of each effect there is: a row for each problem."""
     cost = bare_cost(work)
     of_sizes = [cost.amounts(p.size_vector, p.bytes_moved, compute_units) for p in problems]
-    of_work = np.array([float(amount(work)) for _, amount in EFFECTS])
-    return np.asarray(np.array(of_sizes, dtype=np.float64).reshape(-1, len(COSTS))[:, _COST_OF] * of_work)
+    numbers, of_work = _by_cost(work)
+    return np.asarray(np.array(of_sizes, dtype=np.float64).reshape(-1, len(COSTS))[:, numbers] * of_work)
 
 
 def weigh(work: Work, prices: NDArray[np.float64]) -> tuple[float, ...]:
     """The weights of a configuration's cost, from what each effect costs."""
     weights = np.zeros(len(COSTS))
-    np.add.at(weights, _COST_OF, prices * [float(amount(work)) for _, amount in EFFECTS])
+    numbers, of_work = _by_cost(work)
+    np.add.at(weights, numbers, prices * of_work)
     return tuple(float(f"{weight:.6g}") for weight in weights)
 
 
@@ -236,7 +240,10 @@ def fit_prices(amounts: NDArray[np.float64], times: NDArray[np.float64]) -> NDAr
 
 
 def _least_squares(a: NDArray[np.float64], b: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Non-negative x of the least ``|a x - b|``; Lawson and Hanson, Solving Least Squares Problems, 1974, chapter 23."""
+    """Non-negative x of the least ``|a x - b|``.
+
+    Source: Lawson and Hanson, Solving Least Squares Problems, 1974, chapter 23.
+    """
     scale = np.sqrt((a * a).sum(axis=0))
     scale[scale == 0] = 1.0
     a = a / scale
@@ -259,12 +266,12 @@ def _feasible(
 ) -> NDArray[np.float64]:
     """Solve for those that are free, and fix at zero, one after the other, what would fall below it."""
     while True:
-        free = np.flatnonzero(is_free)
-        solved = np.linalg.solve(gram[np.ix_(free, free)], target[free])
-        if (solved > 0).all():
-            return np.bincount(free, solved, len(x))
-        falling = solved <= 0
-        step = np.min(x[free][falling] / np.maximum(x[free][falling] - solved[falling], 1e-300))
-        x = x + step * (np.bincount(free, solved, len(x)) - x) * is_free
+        solved = np.zeros(len(x))
+        solved[is_free] = np.linalg.solve(gram[np.ix_(is_free, is_free)], target[is_free])
+        falling = is_free & (solved <= 0)
+        if not falling.any():
+            return solved
+        step = np.min(x[falling] / np.maximum(x[falling] - solved[falling], 1e-300))
+        x = x + step * (solved - x)
         is_free &= x > 1e-12
         x = x * is_free

@@ -136,9 +136,7 @@ def _loss_of_first_valid(
     return _loss_of_nearest(observed, truth, column, others)
 
 
-def _loss_of_nearest(
-    observed: Observed, truth: NDArray[np.float64], column: int, others: NDArray[np.intp]
-) -> float:
+def _loss_of_nearest(observed: Observed, truth: NDArray[np.float64], column: int, others: NDArray[np.intp]) -> float:
     """Of the winner of the nearest other size that is valid here, as the lookup's step finds it; else the default's."""
     here = observed.problems[column]
     for number in sorted(others, key=lambda number: distance(observed.problems[number], here)):

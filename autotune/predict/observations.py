@@ -76,9 +76,10 @@ class Observed:
     @cached_property
     def elsewhere(self) -> tuple[Problem, ...]:
         """For each problem two that nobody measured: one larger, in whole vectors, one smaller, with odd sizes."""
-        larger = [_resized(p, [-(-size * 5 // 16) * 4 if size > 1 else 1 for size in p.size_vector]) for p in self.problems]
-        smaller = [_resized(p, [size * 3 // 4 | 1 for size in p.size_vector]) for p in self.problems]
-        return (*larger, *smaller)
+        larger = [[-(-size * 5 // 16) * 4 if size > 1 else 1 for size in p.size_vector] for p in self.problems]
+        smaller = [[size * 3 // 4 | 1 for size in p.size_vector] for p in self.problems]
+        resized = zip(self.problems * 2, larger + smaller, strict=True)
+        return tuple(_resized(problem, sizes) for problem, sizes in resized)
 
     @cached_property
     def _amounts(self) -> NDArray[np.float64]:
@@ -110,19 +111,25 @@ class Observed:
         filled = np.where(is_known, measured, estimated + missed @ nearness / (is_known @ nearness + _TRUST))
         return np.where(self.is_valid[:, columns], np.minimum(filled, WORST_LOSS), WORST_LOSS)
 
-    def losses_elsewhere(self, rows: NDArray[np.intp], columns: NDArray[np.intp], prices: Prices) -> NDArray[np.float64]:
-        """What some candidates lose, by prices, to the best of them beside some of the problems; 0 where none serves."""
-        count = len(self.problems)
-        columns = np.concatenate([columns, count + columns])
-        times = np.array([self._times(row, count + columns, prices) for row in rows])
-        times = np.where(self._is_valid_elsewhere[np.ix_(rows, columns)], times, np.inf)
-        least = times.min(axis=0)
-        return np.asarray(np.where(np.isfinite(least), np.log(np.minimum(times / least, exp(WORST_LOSS))), 0.0))
+    def losses_elsewhere(
+        self, rows: NDArray[np.intp], columns: NDArray[np.intp], prices: Prices
+    ) -> NDArray[np.float64]:
+        """What some candidates lose, by prices, to the best of them at sizes beside some; 0 where none serves."""
+        places = np.concatenate([columns, len(self.problems) + columns])
+        times = np.array([self._times(row, len(self.problems) + places, prices) for row in rows])
+        is_valid = self._is_valid_elsewhere[np.ix_(rows, places)]
+        logs = np.where(is_valid, np.log(times), np.inf)
+        served = is_valid.any(axis=0)
+        losses = np.zeros_like(logs)
+        losses[:, served] = np.minimum(logs[:, served] - logs[:, served].min(axis=0), WORST_LOSS)
+        return losses
 
-    def _times(self, row: int, columns: NDArray[np.intp], prices: Prices) -> NDArray[np.float64]:
+    def _times(self, row: int, places: NDArray[np.intp], prices: Prices) -> NDArray[np.float64]:
         """In nanoseconds, by prices; NaN where these do not tell."""
         known = prices.get(self.candidates[row].algorithm)
-        return np.maximum(self._amounts[row, columns] @ known, 1.0) if known is not None else np.full(len(columns), np.nan)
+        if known is None:
+            return np.full(len(places), np.nan)
+        return np.asarray(np.maximum(self._amounts[row, places] @ known, 1.0))
 
     def _estimated(self, columns: NDArray[np.intp], prices: Prices) -> NDArray[np.float64]:
         """Losses by prices, right in the middle of what was measured at each problem."""

@@ -1,7 +1,7 @@
 """What can be asked of GEMM: sizes, pitches, layouts, types, batches."""
 
-from dataclasses import dataclass
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any, ClassVar, Self
 
 from autotune.errors import ProblemError

@@ -1,8 +1,8 @@
 """What can be asked of a reduction: sizes, operation, type and pitch."""
 
 import re
-from dataclasses import dataclass
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import ClassVar, Self
 
 from autotune.errors import ProblemError
