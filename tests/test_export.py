@@ -420,6 +420,7 @@ def test_c_predicts_as_python_does(tmp_path: Path, family: str, number: int) -> 
         predictor = Predictor(
             example=plain, sizes=12, configurations=chosen, model=model, favours="predicted",
             expected=Evaluation(sizes=9, predicted=even(0.96), nearest=even(0.9), default=even(0.5)),
+            left_to_default=(0,) if number else (),
         )  # fmt: skip
         declining = replace(predictor, example=replace(plain, **declined), favours="default")
         nearest = replace(predictor, example=replace(plain, **kinds), favours="nearest")

@@ -375,6 +375,31 @@ def test_where_prediction_did_worse_it_is_left_out(favours: str, match: Match) -
     assert found.expected_loss == pytest.approx(1 - getattr(EVALUATION, favours).mean)
 
 
+def test_where_a_size_is_one_the_default_may_answer() -> None:
+    known = table(predictor(left_to_default=(0, 2)), entries=((product(64, 64, 64), ROWS),))
+    assert known.find(GPU.slug, m=99, n=1, k=9).match is Match.PREDICTED
+    for one in (product(1, 99, 9), product(99, 99, 1)):
+        found = known.find(GPU.slug, one)
+        assert found.match is Match.DEFAULT
+        assert found.expected_loss == pytest.approx(0.5)
+    assert read_predictors(Document(json.loads(json.dumps([to_plain(predictor(left_to_default=(0, 2)))])), "")) == [
+        predictor(left_to_default=(0, 2))
+    ]
+
+
+def test_rows_are_left_to_the_default_where_it_did_better_or_nobody_measured(tmp_path: Path) -> None:
+    with Store.open(tmp_path / "rows.sqlite") as opened:
+        fill(opened)
+        (made,) = make_predictors(opened, GPU, "gemm")
+        assert made.left_to_default == (1, 2), "no single column and no k of 1 was measured, single rows were"
+        for m, n, k in SIZES:
+            if m == 1:
+                better = replace(winner(product(m, n, k), ROWS, 1000.0), default_ns=1000.0)
+                opened.record_winner(better)
+        (made,) = make_predictors(opened, GPU, "gemm")
+        assert made.left_to_default == (0, 1, 2)
+
+
 def test_what_was_measured_of_a_predictor_counts_more_than_what_is_expected() -> None:
     measured = predictor(measured=replace(EVALUATION, predicted=even(0.99)))
     assert table(measured).find(GPU.slug, m=9, n=9, k=9).expected_loss == pytest.approx(0.01)
@@ -484,6 +509,7 @@ HOSTILE = {
         "model", {"kind": "costs", "terms": [COST, COST, {**COST, "tile": [1, 0, 1, 1]}]}, "terms[2]: all must share",
     ),
     "all sizes shared": ("model", {"kind": "costs", "terms": [{**COST, "tile": [1] * 4}] * 3}, "at most 3"),
+    "axis": ("left_to_default", [4], "must be from 0 to 3"),
     "reach": ("expected.predicted.mean", -1, "mean: must be above 0"),
     "unknown member": ("surprise", 1, "unknown member"),
 }  # fmt: skip

@@ -291,6 +291,16 @@ class Predictor:
     """By leaving out each size in turn, from the trials."""
     measured: Evaluation | None = None
     """By `autotune evaluate`, on sizes held out."""
+    left_to_default: tuple[int, ...] = ()
+    """Places in the size vector: where one of these sizes is 1 the default did better, or nobody measured."""
+
+    def way(self, problem: Problem) -> str:
+        """Of FAVOURS, what answers for a problem."""
+        if self.favours == "predicted" and self.left_to_default:
+            sizes = problem.size_vector
+            if any(sizes[axis] == 1 for axis in self.left_to_default):
+                return "default"
+        return self.favours
 
     @property
     def model_name(self) -> str:

@@ -104,7 +104,11 @@ def to_plain(predictor: Predictor) -> dict[str, Any]:
         "favours": predictor.favours,
         "expected": _plain_evaluation(predictor.expected),
     }
-    return {**data, "measured": _plain_evaluation(predictor.measured)} if predictor.measured else data
+    if predictor.measured:
+        data["measured"] = _plain_evaluation(predictor.measured)
+    if predictor.left_to_default:
+        data["left_to_default"] = predictor.left_to_default
+    return data
 
 
 def read_predictors(node: Node) -> list[Predictor]:
@@ -167,7 +171,8 @@ def _read_predictor(node: Node) -> Predictor:
     from autotune.lookup.json_table import read_configuration, read_family
 
     members = node.record(
-        ("family", "example", "sizes", "configurations", "model", "favours", "expected"), ("measured",)
+        ("family", "example", "sizes", "configurations", "model", "favours", "expected"),
+        ("measured", "left_to_default"),
     )
     family = read_family(members["family"])
     try:
@@ -177,7 +182,7 @@ def _read_predictor(node: Node) -> Predictor:
     configurations = _read_configurations(members["configurations"], family, read_configuration)
     if members["favours"].value not in FAVOURS:
         raise members["favours"].wrong(f"must be one of {', '.join(FAVOURS)}")
-    axes = len(example.size_vector)
+    axes, left = len(example.size_vector), members.get("left_to_default")
     return Predictor(
         example=example,
         sizes=members["sizes"].whole(2**31 - 1),
@@ -186,6 +191,7 @@ def _read_predictor(node: Node) -> Predictor:
         favours=members["favours"].value,
         expected=_read_evaluation(members["expected"]),
         measured=_read_evaluation(members["measured"]) if "measured" in members else None,
+        left_to_default=tuple(item.whole(axes - 1) for item in left.items(axes)) if left else (),
     )
 
 

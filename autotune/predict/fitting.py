@@ -47,11 +47,13 @@ def fit(observed: Observed) -> Predictor | None:
     best = min(_trials(observed, truth, left_out), key=lambda tried: float(tried.losses.mean()))
     nearest = np.array([_loss_of_nearest(observed, truth, column, _unlike(observed, column)) for column in left_out])
     default = observed.default_losses[left_out]
-    rows = np.arange(len(observed.candidates))
-    chosen = _chosen(observed, rows, everything, truth, prices)[: best.most]
+    sizes = np.array([observed.problems[column].size_vector for column in left_out])
+    left = _left_to_default(sizes, best.losses, default)
+    predicted = np.where((sizes[:, left] == 1).any(axis=1), default, best.losses)
+    chosen = _chosen(observed, np.arange(len(observed.candidates)), everything, truth, prices)[: best.most]
     samples = _samples(observed, chosen, everything, truth, prices)
     expected = Evaluation(
-        sizes=len(left_out), predicted=reach(best.losses), nearest=reach(nearest), default=reach(default)
+        sizes=len(left_out), predicted=reach(predicted), nearest=reach(nearest), default=reach(default)
     )
     return Predictor(
         example=observed.problems[0],
@@ -60,7 +62,24 @@ def fit(observed: Observed) -> Predictor | None:
         model=FITS[best.model](samples),
         favours=favoured(expected),
         expected=expected,
+        left_to_default=left,
     )
+
+
+def _left_to_default(
+    sizes: NDArray[np.int_], predicted: NDArray[np.float64], default: NDArray[np.float64]
+) -> tuple[int, ...]:
+    """Places of the sizes which, where they are 1, make a product that is not for the prediction.
+
+    A single row or column has kernels of its own, of which many sizes tell little: there the default answers where
+    it did better, and where nothing was measured.
+    """
+    found = []
+    for axis, are_ones in enumerate((sizes == 1).T):
+        beaten = not are_ones.any() or predicted[are_ones].mean() > default[are_ones].mean() + _TIE
+        if beaten and not are_ones.all():
+            found.append(axis)
+    return tuple(found)
 
 
 def _chosen(
