@@ -26,7 +26,7 @@ _BY_DRIVER = 32
 """Work-items along the last size where the driver chooses the work-group."""
 
 _REFITS = 5
-_MUCH = 0.1
+_MUCH = 0.2
 """Error, as a logarithm, from which on a trial counts less and less: other effects than these are at work there."""
 _STIFFNESS = 1e-4
 """Keeps what cannot be told apart from growing without bound; of a sum of squares of 1."""

@@ -3,10 +3,10 @@
 A loss is the natural logarithm of a time over the tuned one of that size: 0 is as fast as tuned, 0.05 about 5% slower.
 """
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from math import exp, log
+from math import log
 
 import numpy as np
 from numpy.typing import NDArray
@@ -30,8 +30,6 @@ _TRUST = 1.0
 """In an estimate, against what it missed of the same configuration at a size that is as good as the same."""
 _PRIOR_LOSS = 0.7
 """What is expected of a configuration whose algorithm nothing is known of: half the speed."""
-_SLOW = log(4.0)
-"""Loss from which on a trial tells nothing of what costs, unless its configuration is a candidate."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -199,8 +197,13 @@ def _observe_kind(
         nominations=nominations,
         is_valid=_validity(device, family, candidates, problems),
         losses=losses,
-        trials=_trials(device, problems, [w.time_ns for w in winners], measured, set(candidates)),
+        trials=_trials(device, family, {w.problem: _all_times(w, times.get(w.problem, {})) for w in winners}),
     )
+
+
+def _all_times(winner: Winner, times: dict[Configuration, float]) -> dict[Configuration, float]:
+    """The winner's by its finals; of one that was imported there is nothing else."""
+    return {**times, winner.configuration: winner.time_ns}
 
 
 def _measured_losses(
@@ -237,20 +240,16 @@ def _validity(
 
 
 def _trials(
-    device: Device,
-    problems: Sequence[Problem],
-    tuned_ns: Sequence[float],
-    measured: Sequence[dict[Configuration, float]],
-    candidates: Collection[Configuration],
+    device: Device, family: KernelFamily, times: dict[Problem, dict[Configuration, float]]
 ) -> dict[str, Trials]:
-    axes, limits = axis_names(type(problems[0])), device.limits
+    """Slow ones too: without them, what is only fast at small sizes would seem to be at large ones."""
+    axes, limits = axis_names(family.problem_type), device.limits
     rows: dict[str, list[tuple[NDArray[np.float64], float, int]]] = {}
-    for column, found in enumerate(measured):
-        for configuration, loss in found.items():
-            if loss < _SLOW or configuration in candidates:
-                work = Work(configuration, axes, limits.is_cpu)
-                row = amounts(work, [problems[column]], limits.compute_units)[0]
-                rows.setdefault(configuration.algorithm, []).append((row, tuned_ns[column] * exp(loss), column))
+    for column, (problem, found) in enumerate(times.items()):
+        for configuration, time in found.items():
+            if not _misfits(family, configuration):
+                row = amounts(Work(configuration, axes, limits.is_cpu), [problem], limits.compute_units)[0]
+                rows.setdefault(configuration.algorithm, []).append((row, time, column))
     return {
         name: Trials(
             amounts=np.array([row for row, _, _ in found]),
