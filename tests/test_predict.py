@@ -41,7 +41,7 @@ from autotune.lookup.predictor_text import (
 )
 from autotune.predict import add_predictors, make_predictors, note_measured, refresh_predictors, write_predictors
 from autotune.predict.costs import Work, amounts, axis_names, effects, fit_prices, weigh
-from autotune.predict.fitting import _samples, cover, fit, reach
+from autotune.predict.fitting import _samples, cover, favoured, fit, reach
 from autotune.predict.models import FITS
 from autotune.predict.observations import observe
 from autotune.predict.regret import choose_held_out, measure_regret, summarise
@@ -220,6 +220,16 @@ def test_what_is_reached() -> None:
     told = reach(np.log([1.0, 1.0, 2.0, 4.0]))
     assert told.mean == pytest.approx(2**-0.75, abs=1e-4)
     assert (told.median, told.worst) == (0.75, 0.25)
+
+
+def test_the_default_is_favoured_unless_it_is_beaten() -> None:
+    def favours(predicted: float, nearest: float, default: float) -> str:
+        told = Evaluation(sizes=9, predicted=even(predicted), nearest=even(nearest), default=even(default))
+        return favoured(told)
+
+    assert favours(0.9, 0.9, 0.9) == favours(0.9, 0.8, 0.899) == "default"
+    assert favours(0.9, 0.9, 0.8) == favours(0.9, 0.901, 0.8) == "predicted"
+    assert favours(0.8, 0.9, 0.7) == "nearest"
 
 
 def test_sizes_and_tiles_are_told_from_names() -> None:

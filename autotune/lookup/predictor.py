@@ -294,7 +294,7 @@ class Predictor:
     measured: Evaluation | None = None
     """By `autotune evaluate`, on sizes held out."""
     left_to_default: tuple[int, ...] = ()
-    """Places in the size vector: where one of these sizes is 1 the default did better, or nobody measured."""
+    """Places in the size vector: where one of these sizes is 1 the default was not beaten."""
 
     def way(self, problem: Problem) -> str:
         """Of FAVOURS, what answers for a problem."""

@@ -23,7 +23,7 @@ _LEAST_SAVING = 0.001
 _ALIKE = 1.0
 """Distance in powers of two within which sizes are left out together: a device does much the same at both."""
 _TIE = 0.002
-"""Mean part of the tuned speed by which nearness or the default must be better to be preferred to a prediction."""
+"""Mean part of the tuned speed by which a prediction must beat the default, and nearness a prediction."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -71,13 +71,13 @@ def _left_to_default(
 ) -> tuple[int, ...]:
     """Places of the sizes which, where they are 1, make a product that is not for the prediction.
 
-    A single row or column has kernels of its own, of which many sizes tell little: there the default answers where
-    it did better, and where nothing was measured.
+    A single row or column has kernels of its own, of which other sizes tell little: there the default answers, unless
+    it was beaten.
     """
     found = []
     for axis, are_ones in enumerate((sizes == 1).T):
-        beaten = not are_ones.any() or predicted[are_ones].mean() > default[are_ones].mean() + _TIE
-        if beaten and not are_ones.all():
+        is_better = are_ones.any() and predicted[are_ones].mean() < default[are_ones].mean() - _TIE
+        if not is_better and not are_ones.all():
             found.append(axis)
     return tuple(found)
 
@@ -166,10 +166,11 @@ def _loss_of_nearest(observed: Observed, truth: NDArray[np.float64], column: int
 
 
 def favoured(evaluation: Evaluation) -> str:
-    """What reached most, of FAVOURS; a prediction where it is as good as the others."""
-    means = {name: getattr(evaluation, name).mean for name in FAVOURS}
-    best = max(means, key=means.__getitem__)
-    return best if means[best] > means["predicted"] + _TIE else "predicted"
+    """Of FAVOURS what reached most: the default unless it is beaten, a prediction if it is as good as the nearest."""
+    nearest, predicted, default = (getattr(evaluation, name).mean for name in ("nearest", "predicted", "default"))
+    if max(nearest, predicted) <= default + _TIE:
+        return "default"
+    return "nearest" if nearest > predicted + _TIE else "predicted"
 
 
 def _samples(
