@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from autotune.lookup.answer import distance
-from autotune.lookup.predictor import FAVOURS, Evaluation, Predictor, Reach
+from autotune.lookup.predictor import Evaluation, Predictor, Reach
 from autotune.predict.costs import Prices
 from autotune.predict.models import FITS, Samples
 from autotune.predict.observations import Observed
