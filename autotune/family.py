@@ -155,6 +155,10 @@ class Problem(ABC):
     def size_vector(self) -> tuple[int, ...]:
         """The sizes in which nearness of two problems is measured, all at least 1."""
 
+    @abstractmethod
+    def resized(self, sizes: Sequence[int]) -> Self:
+        """The same kind of problem with other sizes, in the order of the size vector, stored without gaps."""
+
     @classmethod
     @abstractmethod
     def parse(cls, text: str) -> Self:

@@ -21,7 +21,19 @@ from autotune.family import Configuration, Device, DeviceLimits, Problem, Value,
 from autotune.kernels.gemm import FAMILY, GemmProblem
 from autotune.kernels.reduce import ReduceProblem
 from autotune.lookup import Match, TuningTable
-from autotune.lookup.predictor import Evaluation, Linear, Neighbours, Node, Point, Predictor, Reach, Term, Tree
+from autotune.lookup.predictor import (
+    Cost,
+    Costs,
+    Evaluation,
+    Linear,
+    Neighbours,
+    Node,
+    Point,
+    Predictor,
+    Reach,
+    Term,
+    Tree,
+)
 from autotune.lookup.predictor_text import predictors_file
 from autotune.predict import write_predictors
 from autotune.space import SearchSpace
@@ -370,8 +382,19 @@ def models(numbers: random.Random, axes: int, choices: int) -> list[Any]:
         )
         for _ in range(choices)
     )
+    costs = tuple(
+        Cost(
+            tile=(numbers.choice((1, 4, 32)), *(numbers.choice((1, 4, 32)) for _ in range(axes - 3)), 0, 1)[-axes:],
+            split=numbers.choice((1, 4)),
+            step=numbers.choice((1, 8, 24)),
+            at_once=numbers.choice((1, 3)),
+            weights=tuple(numbers.uniform(0, 1) * scale for scale in (1e3, 1e-2, 1e-1, 50.0, 1.0, 1.0)),
+        )
+        for _ in range(choices)
+    )
     grid = points(numbers, axes, choices)
-    return [tree, Neighbours(count=3, points=grid), Neighbours(count=30, points=grid), Linear(terms=terms)]
+    neighbours = [Neighbours(count=count, points=grid) for count in (3, 30)]
+    return [tree, *neighbours, Linear(terms=terms), Costs(terms=costs)]
 
 
 def make_larger(problem: Problem) -> Problem:
@@ -382,7 +405,7 @@ def make_larger(problem: Problem) -> Problem:
 
 @needs_compiler
 @pytest.mark.parametrize("family", ["gemm", "reduce"])
-@pytest.mark.parametrize("number", range(4))
+@pytest.mark.parametrize("number", range(5))
 def test_c_predicts_as_python_does(tmp_path: Path, family: str, number: int) -> None:
     numbers = random.Random(number)
     plain: Problem = GemmProblem(m=64, n=64, k=64) if family == "gemm" else ReduceProblem(batch=64, channels=64)
@@ -397,6 +420,7 @@ def test_c_predicts_as_python_does(tmp_path: Path, family: str, number: int) -> 
         predictor = Predictor(
             example=plain, sizes=12, configurations=chosen, model=model, favours="predicted",
             expected=Evaluation(sizes=9, predicted=even(0.96), nearest=even(0.9), default=even(0.5)),
+            left_to_default=(0,) if number else (),
         )  # fmt: skip
         declining = replace(predictor, example=replace(plain, **declined), favours="default")
         nearest = replace(predictor, example=replace(plain, **kinds), favours="nearest")

@@ -19,6 +19,8 @@ from autotune.lookup import Entry, Match, TuningTable
 from autotune.lookup.document import Node as Document
 from autotune.lookup.legality import Legality
 from autotune.lookup.predictor import (
+    Cost,
+    Costs,
     Evaluation,
     Linear,
     Neighbours,
@@ -38,8 +40,9 @@ from autotune.lookup.predictor_text import (
     to_plain_file,
 )
 from autotune.predict import add_predictors, make_predictors, note_measured, refresh_predictors, write_predictors
-from autotune.predict.fitting import _samples, cover, fit, reach
-from autotune.predict.models import FITS, axis_names, shares
+from autotune.predict.costs import Work, amounts, axis_names, effects, fit_prices, weigh
+from autotune.predict.fitting import _samples, cover, favoured, fit, reach
+from autotune.predict.models import FITS
 from autotune.predict.observations import observe
 from autotune.predict.regret import choose_held_out, measure_regret, summarise
 from autotune.resources import data_folder
@@ -150,8 +153,9 @@ def test_a_predictor_finds_what_suits_sizes_it_never_saw(store: Store) -> None:
 def test_every_model_tells_apart_what_is_plain_to_see(store: Store, name: str) -> None:
     (observed,) = observe(GPU, "gemm", store.trials(GPU.slug, "gemm"), store.best(GPU.slug, "gemm"))
     everything = np.arange(len(observed.problems))
-    truth = observed.completed(everything)
-    samples = _samples(observed, cover(truth, 3), everything, truth)
+    prices = observed.prices(everything)
+    truth = observed.completed(everything, prices)
+    samples = _samples(observed, cover(truth, 3), everything, truth, prices)
     model = FITS[name](samples)
     hits = 0
     for problem in observed.problems:
@@ -163,8 +167,8 @@ def test_every_model_tells_apart_what_is_plain_to_see(store: Store, name: str) -
         assert isinstance(problem, GemmProblem)
         best = min(time_ns(problem, c) for c in (SMALL, LARGE, ROWS) if c in valid)
         hits += time_ns(problem, valid[0]) == best
-    # A score that is linear in logarithms cannot follow every edge.
-    assert hits >= (0.7 if name == "linear" else 0.9) * len(observed.problems)
+    # What was invented here has no physics for costs to follow.
+    assert hits >= (0.3 if name == "costs" else 0.9) * len(observed.problems)
 
 
 def test_too_few_sizes_give_no_predictor(tmp_path: Path) -> None:
@@ -200,10 +204,10 @@ def test_what_was_wrong_once_is_no_candidate(store: Store) -> None:
 def test_estimates_follow_the_same_configuration_at_near_sizes(store: Store) -> None:
     (observed,) = observe(GPU, "gemm", store.trials(GPU.slug, "gemm"), store.best(GPU.slug, "gemm"))
     row, column = observed.candidates.index(ROWS), observed.problems.index(product(1, 1024, 64))
-    gone = replace(observed, losses=observed.losses.copy(), alike=(observed.alike[0] * 0, observed.alike[1] * 0))
+    gone = replace(observed, losses=observed.losses.copy())
     gone.losses[row, column] = np.nan
-    near, far = gone.completed(np.arange(len(gone.problems)))[[row, observed.candidates.index(SMALL)], column]
-    assert near < 0.35 < far
+    near, far = gone.completed(np.arange(len(gone.problems)), {})[[row, observed.candidates.index(SMALL)], column]
+    assert near < 0.6 < far
 
 
 def test_a_cover_takes_what_serves_most_and_stops_when_nothing_is_gained() -> None:
@@ -218,17 +222,76 @@ def test_what_is_reached() -> None:
     assert (told.median, told.worst) == (0.75, 0.25)
 
 
+def test_the_default_is_favoured_unless_it_is_beaten() -> None:
+    def favours(predicted: float, nearest: float, default: float) -> str:
+        told = Evaluation(sizes=9, predicted=even(predicted), nearest=even(nearest), default=even(default))
+        return favoured(told)
+
+    assert favours(0.9, 0.9, 0.9) == favours(0.9, 0.8, 0.899) == "default"
+    assert favours(0.9, 0.9, 0.8) == favours(0.9, 0.901, 0.8) == "predicted"
+    assert favours(0.8, 0.9, 0.7) == "nearest"
+
+
 def test_sizes_and_tiles_are_told_from_names() -> None:
     assert axis_names(GemmProblem) == ("m", "n", "k", "batch")
     assert axis_names(ReduceProblem) == ("batch", "channels")
-    tile, split = shares(
-        Configuration.of("row", micro_tile_m=2, micro_tile_n=4, work_group_n=8, work_group_k=4, split_k=16),
-        ("m", "n", "k", "batch"),
+    work = Work(
+        Configuration.of("row", micro_tile_m=2, micro_tile_n=4, work_group_n=8, work_group_k=4, split_k=16, unroll=2),
+        axis_names(GemmProblem),
     )
-    assert (tile, split) == ((2, 32, 0, 1), 16)
-    # 5 x 2 tiles for each of 3 matrices, each shared by 16: 480 groups, in 120 rounds on 4 units
+    assert (work.tile, work.split, work.step, work.items) == ((2, 32, 0, 1), 16, 8, 32)
+    # 5 x 2 tiles for each of 3 matrices, each shared by 16: 480 groups, in 120 rounds on 4 units, 8 waves of 16
+    cost = Cost(tile=work.tile, split=16, step=8, at_once=16, weights=(0.0,) * 6)
+    assert cost.amounts((9, 40, 300, 3), 77, 4) == (1, 77, 9 * 40 * 3, 120, 120 * 24, 8 * 24)
+    rows = Work(Configuration.of("local_tree", work_group_size=64, rows_per_group=4), axis_names(ReduceProblem))
+    assert (rows.tile, rows.items, rows.along_depth) == ((4, 0), 64, 16)
+    # 5 x 2 tiles of 2 x 32 for each of 3 matrices, each shared by 16, in 120 rounds on 4 units
     values = features((2, 32, 0, 1), 16, (9, 40, 7, 3), (1.0, 2.0), 4)
     assert values == pytest.approx((1.0, 1.0, 2.0, math.log2(120), math.log2(480), math.log2(10 * 64 / 360)))
+
+
+def _drawn_tiles(draw: random.Random, count: int) -> list[Configuration]:
+    tile = FAMILY.algorithm("local_tile")
+    drawn = ({p.name: draw.choice(p.values) for p in tile.parameters} for _ in range(count))
+    return [Configuration.of("local_tile", **values) for values in drawn]
+
+
+def test_prices_are_found_again_in_the_times_they_made() -> None:
+    draw = random.Random(1)
+    problems = [product(*(draw.randrange(1, 3000) for _ in "mnk")) for _ in range(12)]
+    works = [Work(c, axis_names(GemmProblem)) for c in _drawn_tiles(draw, 40)]
+    true = np.zeros(len(effects(works[0])))
+    true[[0, 1, 5, 13, 15]] = (4000.0, 3e-4, 2e-3, 90.0, 5000.0)
+    rows = np.vstack([amounts(work, problems, 132) for work in works])
+    noise = np.exp(np.random.default_rng(0).normal(0.0, 0.02, len(rows)))
+    spoilt = np.where(np.arange(len(rows)) % 10, 1.0, 4.0)  # as of kernels that spill: they must not count
+    found = fit_prices(rows, rows @ true * noise * spoilt)
+    assert (found >= 0).all()
+    errors = np.log(rows @ found / (rows @ true))
+    assert abs(np.median(errors)) < 0.02 and np.quantile(np.abs(errors), 0.9) < 0.04
+    # One configuration's weights say the same as its effects and their prices.
+    for work in works[:5]:
+        weights = weigh(work, found)
+        cost = Cost(tile=work.tile, split=work.split, step=work.step, at_once=work.at_once, weights=weights)
+        told = [np.dot(weights, cost.amounts(p.size_vector, p.bytes_moved, 132)) for p in problems]
+        assert told == pytest.approx(amounts(work, problems, 132) @ found, rel=1e-4)
+
+
+def test_a_sum_of_costs_is_what_its_terms_say() -> None:
+    draw = random.Random(2)
+    works = [Work(c, axis_names(GemmProblem)) for c in _drawn_tiles(draw, 9)]
+    terms = tuple(
+        Cost(
+            tile=work.tile, split=work.split, step=work.step, at_once=work.at_once,
+            weights=tuple(draw.uniform(0, 1) for _ in range(6)),
+        )
+        for work in works
+    )  # fmt: skip
+    for _ in range(50):
+        problem = product(*(draw.randrange(1, 5000) for _ in "mnk"), batch=draw.randrange(1, 9))
+        told = [np.dot(t.weights, t.amounts(problem.size_vector, problem.bytes_moved, 7)) for t in terms]
+        assert Costs(terms=terms).times_ns(problem, 7) == pytest.approx(told)
+        assert Costs(terms=terms).ranking(problem, 7) == sorted(range(9), key=told.__getitem__)
 
 
 def test_models_evaluate_as_written() -> None:
@@ -253,6 +316,14 @@ def test_models_evaluate_as_written() -> None:
     )
     assert linear.ranking(product(64, 64, 64), 16) == [0, 1]
     assert linear.ranking(product(1024, 1024, 64), 1) == [1, 0]
+    # On one unit small tiles need 16 times the rounds, of a quarter of the time each; on many the large wait.
+    small, large = (
+        Cost(tile=(tile, tile, 0, 1), split=1, step=8, at_once=1, weights=(0.0, 0.0, 0.0, 0.0, weight, 0.0))
+        for tile, weight in ((16, 1.0), (64, 4.0))
+    )
+    costs = Costs(terms=(small, large))
+    assert costs.ranking(product(64, 64, 64), 16) == [0, 1]
+    assert costs.ranking(product(64, 64, 64), 1) == [1, 0]
 
 
 def test_of_many_sizes_some_are_left_out_and_some_are_points(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -262,7 +333,8 @@ def test_of_many_sizes_some_are_left_out_and_some_are_points(store: Store, monke
     assert (made.expected.sizes, made.sizes) == (7, len(SIZES))
     (observed,) = observe(GPU, "gemm", store.trials(GPU.slug, "gemm"), store.best(GPU.slug, "gemm"))
     everything = np.arange(len(SIZES))
-    fitted = FITS["neighbours"](_samples(observed, [0, 1], everything, observed.completed(everything)))
+    completed = observed.completed(everything, {})
+    fitted = FITS["neighbours"](_samples(observed, [0, 1], everything, completed, {}))
     assert isinstance(fitted, Neighbours)
     sizes = {point.sizes for point in fitted.points}
     assert len(sizes) == 5 and {(1, 16, 64, 1), (1024, 1024, 64, 1)} <= sizes
@@ -313,6 +385,31 @@ def test_where_prediction_did_worse_it_is_left_out(favours: str, match: Match) -
     assert found.expected_loss == pytest.approx(1 - getattr(EVALUATION, favours).mean)
 
 
+def test_where_a_size_is_one_the_default_may_answer() -> None:
+    known = table(predictor(left_to_default=(0, 2)), entries=((product(64, 64, 64), ROWS),))
+    assert known.find(GPU.slug, m=99, n=1, k=9).match is Match.PREDICTED
+    for one in (product(1, 99, 9), product(99, 99, 1)):
+        found = known.find(GPU.slug, one)
+        assert found.match is Match.DEFAULT
+        assert found.expected_loss == pytest.approx(0.5)
+    assert read_predictors(Document(json.loads(json.dumps([to_plain(predictor(left_to_default=(0, 2)))])), "")) == [
+        predictor(left_to_default=(0, 2))
+    ]
+
+
+def test_rows_are_left_to_the_default_where_it_did_better_or_nobody_measured(tmp_path: Path) -> None:
+    with Store.open(tmp_path / "rows.sqlite") as opened:
+        fill(opened)
+        (made,) = make_predictors(opened, GPU, "gemm")
+        assert made.left_to_default == (1, 2), "no single column and no k of 1 was measured, single rows were"
+        for m, n, k in SIZES:
+            if m == 1:
+                better = replace(winner(product(m, n, k), ROWS, 1000.0), default_ns=1000.0)
+                opened.record_winner(better)
+        (made,) = make_predictors(opened, GPU, "gemm")
+        assert made.left_to_default == (0, 1, 2)
+
+
 def test_what_was_measured_of_a_predictor_counts_more_than_what_is_expected() -> None:
     measured = predictor(measured=replace(EVALUATION, predicted=even(0.99)))
     assert table(measured).find(GPU.slug, m=9, n=9, k=9).expected_loss == pytest.approx(0.01)
@@ -353,8 +450,9 @@ def test_legality_agrees_with_the_family() -> None:
         ),
         Neighbours(count=3, points=(Point(sizes=(8, 8, 8, 1), losses=(0.0, 0.5, 0.25)),)),
         Linear(terms=(Term(tile=(16, 16, 0, 1), split=2, weights=(1.0, 2.0, -3.0, 0.0, 0.5, 0.0)),) * 3),
+        Costs(terms=(Cost(tile=(16, 4, 0, 1), split=2, step=8, at_once=4, weights=(1.0, 2.0, 0, 0.5, 0.1, 9.0)),) * 3),
     ],
-    ids=["tree", "neighbours", "linear"],
+    ids=["tree", "neighbours", "linear", "costs"],
 )
 def test_a_predictor_comes_back_as_it_was_written(model: Any) -> None:
     written = predictor(model, measured=EVALUATION)
@@ -373,6 +471,7 @@ def hostile(path: str, value: Any) -> Any:
 
 
 LEAF = {"ranking": [0, 1, 2]}
+COST = {"tile": [1, 1, 0, 1], "split": 1, "step": 8, "at_once": 1, "weights": [0] * 6}
 HOSTILE = {
     "no such family": ("family", "of_tomorrow", "no kernel family"),
     "no such parameter": ("configurations.0", {"algorithm": "naive", "x": 1}, "x: naive has no such parameter"),
@@ -383,7 +482,7 @@ HOSTILE = {
     "too many configurations": ("configurations", [{}] * 33, "more than 32 items"),
     "no size": ("example.m", 0, "m must be at least 1"),
     "favours": ("favours", "luck", "must be one of"),
-    "no model": ("model", {"kind": "oracle"}, "must be tree, neighbours or linear"),
+    "no model": ("model", {"kind": "oracle"}, "must be tree, neighbours, linear or costs"),
     "no nodes": ("model.nodes", [], "needs at least one item"),
     "many nodes": ("model.nodes", [LEAF] * 256, "more than 255 items"),
     "ranking too long": ("model.nodes.0.ranking", [0, 1, 2, 0], "more than 3 items"),
@@ -413,6 +512,14 @@ HOSTILE = {
     "split": (
         "model", {"kind": "linear", "terms": [{"tile": [1, 1, 0, 1], "split": 0, "weights": [0] * 6}] * 3}, "split",
     ),
+    "costs": ("model", {"kind": "costs", "terms": [COST] * 2}, "needs 3 items"),
+    "step of zero": ("model", {"kind": "costs", "terms": [{**COST, "step": 0}] * 3}, "step: must be at least 1"),
+    "cost": ("model", {"kind": "costs", "terms": [{**COST, "weights": [1e16] * 6}] * 3}, "weights"),
+    "shared sizes": (
+        "model", {"kind": "costs", "terms": [COST, COST, {**COST, "tile": [1, 0, 1, 1]}]}, "terms[2]: all must share",
+    ),
+    "all sizes shared": ("model", {"kind": "costs", "terms": [{**COST, "tile": [1] * 4}] * 3}, "at most 3"),
+    "axis": ("left_to_default", [4], "must be from 0 to 3"),
     "reach": ("expected.predicted.mean", -1, "mean: must be above 0"),
     "unknown member": ("surprise", 1, "unknown member"),
 }  # fmt: skip
@@ -475,7 +582,7 @@ def test_a_file_of_predictors_that_cannot_be_read_is_told(store: Store, tmp_path
         ('{"format": ', "not JSON"),
         ("[]", "must be an object"),
         (json.dumps({"format": "x", "version": 1, "devices": []}), "holds no predictors"),
-        (json.dumps({"format": "autotune-predictors", "version": 2, "devices": []}), "knows 1 at most"),
+        (json.dumps({"format": "autotune-predictors", "version": 3, "devices": []}), "knows 2 at most"),
     ):
         place.write_text(text)
         with pytest.raises(TableError, match=message) as caught:
@@ -649,8 +756,9 @@ def test_exports_and_imports_carry_predictors(
 def test_every_model_that_is_fitted_may_be_written(store: Store, name: str) -> None:
     (observed,) = observe(GPU, "gemm", store.trials(GPU.slug, "gemm"), store.best(GPU.slug, "gemm"))
     everything = np.arange(len(observed.problems))
-    chosen = cover(observed.completed(everything), 3)
-    samples = _samples(observed, chosen, everything, observed.completed(everything))
+    prices = observed.prices(everything)
+    completed = observed.completed(everything, prices)
+    samples = _samples(observed, cover(completed, 3), everything, completed, prices)
     made = predictor(FITS[name](samples), configurations=samples.configurations)
     data = json.loads(json.dumps(to_plain(made)))
     assert read_predictors(Document([data], "")) == [made]

@@ -156,6 +156,9 @@ class Writer:
                 uses.append(c_predict.decline(condition))
             if predictor.favours != "predicted":
                 continue
+            if predictor.left_to_default:
+                ones = " || ".join(f"p->{self.rules.sizes[axis]} == 1" for axis in predictor.left_to_default)
+                uses.append(c_predict.decline(f"{condition} && ({ones})"))
             name = f"{self.prefix}_rank_{names['device']}_{number}"
             functions.append(
                 c_predict.ranking_function(

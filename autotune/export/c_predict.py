@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Sequence
 from math import log2
 from string import Template
 
-from autotune.lookup.predictor import Linear, Neighbours, Predictor, Tree
+from autotune.lookup.predictor import Costs, Linear, Neighbours, Predictor, Tree
 
 # What all devices share; of a family. `order` gets the numbers of the configurations, best first.
 SHARED = Template("""\
@@ -116,6 +116,37 @@ ${terms}
     ${prefix}_sort(scores, ${choices}, order);
 """)
 
+_COSTS = Template("""\
+    static const struct { long long tile[${axes}], split, step, at_once; double weights[6]; } terms[] = {
+${terms}
+    };
+    const long long sizes[${axes}] = {${sizes}};
+    const double bytes = ${bytes};
+    const double units = (double)(compute_units > 1 ? compute_units : 1);
+    double times[${choices}];
+    int number, axis;
+    for (number = 0; number < ${choices}; number++) {
+        const double *const weights = terms[number].weights, steps = (double)terms[number].step;
+        const double share = steps * (double)terms[number].split, at_once = units * (double)terms[number].at_once;
+        double groups = (double)terms[number].split, outputs = 1.0, depth = 1.0, rounds, waves;
+        for (axis = 0; axis < ${axes}; axis++) {
+            const long long part = terms[number].tile[axis];
+            if (part) {
+                outputs *= (double)sizes[axis];
+                groups *= (double)((sizes[axis] + part - 1) / part);
+            } else {
+                depth *= (double)sizes[axis];
+            }
+        }
+        depth = floor((depth + share - 1.0) / share) * steps;
+        rounds = floor((groups + units - 1.0) / units);
+        waves = floor((groups + at_once - 1.0) / at_once);
+        times[number] = weights[0] + weights[1] * bytes + weights[2] * outputs + weights[3] * rounds
+            + weights[4] * (rounds * depth) + weights[5] * (waves * depth);
+    }
+    ${prefix}_sort(times, ${choices}, order);
+""")
+
 _USE = Template("""\
     if (${condition}) {
         static const struct ${prefix}_configuration choices[] = {
@@ -170,6 +201,16 @@ def ranking_function(
                 operations=operations,
                 bytes=bytes_moved,
             )
+        case Costs() as costs:
+            body = _COSTS.substitute(
+                known,
+                terms=_rows(
+                    f"{{{_whole(t.tile)}, {_listed((t.split, t.step, t.at_once))}, {_numbers(t.weights)}}}"
+                    for t in costs.terms
+                ),
+                sizes=", ".join(f"p->{size}" for size in sizes),
+                bytes=bytes_moved,
+            )
     return _FUNCTION.substitute(name=name, prefix=prefix, body=body)
 
 
@@ -213,4 +254,8 @@ def _numbers(values: Sequence[float]) -> str:
 
 
 def _whole(values: Sequence[int]) -> str:
-    return f"{{{', '.join(f'{value}LL' for value in values)}}}"
+    return f"{{{_listed(values)}}}"
+
+
+def _listed(values: Sequence[int]) -> str:
+    return ", ".join(f"{value}LL" for value in values)

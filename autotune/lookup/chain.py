@@ -49,13 +49,14 @@ class Place:
                 return self._measured(entry, Match.EXACT, question, f"{label} was measured on {self._source}", 0.0)
             reasons.append(f"what was measured for {label} is no longer valid ({violation})")
         predictor = self.predictor(question.problem)
-        if predictor is not None and predictor.favours == "predicted":
+        way = predictor.way(question.problem) if predictor is not None else ""
+        if predictor is not None and way == "predicted":
             predicted = self._predicted(predictor, question, reasons)
             if predicted is not None:
                 return predicted
         if entry is None:
             reasons.append(f"{question.problem.label} was not measured on {self._source}")
-        if predictor is not None and predictor.favours == "default":
+        if way == "default":
             reasons.append("at sizes left out, the default did better there than what was measured near them")
             return None
         loss = predictor.loss("nearest") if predictor else None
@@ -152,7 +153,7 @@ class Chain:
         running = self._named(device) if isinstance(device, str) else device
         if place is None:
             reasons.append(self._unknown(running.slug))
-        if predictor is None or predictor.favours != "default":
+        if predictor is None or predictor.way(problem) != "default":
             relative = self._from_relatives(question, running, reasons)
             if relative is not None:
                 return relative

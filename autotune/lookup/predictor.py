@@ -9,7 +9,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import repeat
-from math import dist, inf, log2
+from math import dist, inf, log2, prod
+from typing import Any, NamedTuple
 
 from autotune.family import Configuration, Problem
 
@@ -171,7 +172,109 @@ def features(
     return (1.0, work[0], work[1], log2(rounds), log2(groups), log2(whole))
 
 
-Model = Tree | Neighbours | Linear
+COSTS = ("one", "bytes", "outputs", "rounds", "depth of rounds", "depth of waves")
+"""What a time is a sum of: outputs are the product of the sizes that are shared out among work-groups, depth that of
+the others, done by each. A round is a work-group for each compute unit, a wave as many as these run at once."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Cost:
+    """What a time by costs knows of one configuration.
+
+    `tile` and `split` are those of a `Term`; what a work-group does of the depth comes in whole steps.
+    """
+
+    tile: tuple[int, ...]
+    split: int
+    step: int
+    at_once: int
+    """Work-groups that a compute unit runs at the same time."""
+    weights: tuple[float, ...]
+    """Of COSTS, in their order, in nanoseconds."""
+
+    def amounts(self, sizes: Sequence[int], bytes_moved: int, compute_units: int) -> tuple[int, ...]:
+        """How much of each of COSTS there is."""
+        groups, outputs, depth, split, step = self.split, 1, 1, self.split, self.step
+        for size, part in zip(sizes, self.tile, strict=True):
+            if part:
+                outputs *= size
+                groups *= -(-size // part)
+            else:
+                depth *= size
+        own_depth = -(-depth // (split * step)) * step
+        rounds = -(-groups // compute_units)
+        waves = -(-groups // (compute_units * self.at_once))
+        return 1, bytes_moved, outputs, rounds, rounds * own_depth, waves * own_depth
+
+
+@dataclass(frozen=True, kw_only=True)
+class Costs:
+    """Estimates the time of each configuration as the sum of what its work costs.
+
+    All share out the same sizes, at most MOST_SHARED of them.
+    """
+
+    terms: tuple[Cost, ...]
+
+    def ranking(self, problem: Problem, compute_units: int) -> Sequence[int]:
+        """Numbers of the configurations, best first."""
+        times = self.times_ns(problem, max(1, compute_units))
+        return sorted(range(len(times)), key=times.__getitem__)
+
+    def times_ns(self, problem: Problem, compute_units: int) -> list[float]:
+        """As `Cost.amounts` times its weights would give it, and several times quicker."""
+        sizes, bytes_moved, plan = problem.size_vector, problem.bytes_moved, self._plan
+        outputs = prod([sizes[axis] for axis in plan.shared])
+        depth = prod(sizes) // outputs
+        counts = [-(-sizes[axis] // part) for axis, part in plan.parts]
+        counts.append(1)
+        depths = [-(-depth // share) * step for share, step in plan.depths]
+        bases = [one + u * bytes_moved + v * outputs for one, u, v in plan.bases]
+        times = []
+        for i, j, k, split, at_once, own, base, x, y, z in plan.rows:
+            groups = counts[i] * counts[j] * counts[k] * split
+            own_depth = depths[own]
+            rounds = -(-groups // compute_units)
+            waves = -(-groups // (compute_units * at_once))
+            # In the order in which exported C adds up.
+            times.append(bases[base] + x * rounds + y * (rounds * own_depth) + z * (waves * own_depth))
+        return times
+
+    @cached_property
+    def _plan(self) -> "_Plan":
+        """What several terms have in common is worked out once."""
+        shared = [axis for axis, part in enumerate(self.terms[0].tile) if part]
+        parts = list(dict.fromkeys((axis, term.tile[axis]) for term in self.terms for axis in shared))
+        depths = list(dict.fromkeys((term.split * term.step, term.step) for term in self.terms))
+        bases = list(dict.fromkeys(term.weights[:3] for term in self.terms))
+        rows = []
+        for term in self.terms:
+            places = [parts.index((axis, term.tile[axis])) for axis in shared]
+            i, j, k = places + [len(parts)] * (MOST_SHARED - len(places))
+            own, base = depths.index((term.split * term.step, term.step)), bases.index(term.weights[:3])
+            rows.append((i, j, k, term.split, term.at_once, own, base, *term.weights[3:]))
+        return _Plan(shared, parts, depths, bases, rows)
+
+
+MOST_SHARED = 3
+
+
+class _Plan(NamedTuple):
+    """Of the terms of a sum of costs."""
+
+    shared: list[int]
+    """Sizes that are shared out."""
+    parts: list[tuple[int, int]]
+    """Into what parts: size and part."""
+    depths: list[tuple[int, int]]
+    """By what the depth is divided, and how long a step is."""
+    bases: list[tuple[float, ...]]
+    """The first three weights."""
+    rows: list[tuple[Any, ...]]
+    """For each term places among the parts, or past them; split, at once; places among depths and bases; weights."""
+
+
+Model = Tree | Neighbours | Linear | Costs
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -190,11 +293,22 @@ class Predictor:
     """By leaving out each size in turn, from the trials."""
     measured: Evaluation | None = None
     """By `autotune evaluate`, on sizes held out."""
+    left_to_default: tuple[int, ...] = ()
+    """Places in the size vector: where one of these sizes is 1 the default was not beaten."""
+
+    def way(self, problem: Problem) -> str:
+        """Of FAVOURS, what answers for a problem."""
+        if self.favours == "predicted" and self.left_to_default:
+            sizes = problem.size_vector
+            for axis in self.left_to_default:  # several times quicker than any()
+                if sizes[axis] == 1:
+                    return "default"
+        return self.favours
 
     @property
     def model_name(self) -> str:
         """For people."""
-        return {Tree: "tree", Neighbours: "neighbours", Linear: "linear score"}[type(self.model)]
+        return {Tree: "tree", Neighbours: "neighbours", Linear: "linear score", Costs: "sum of costs"}[type(self.model)]
 
     @cached_property
     def predicted_loss(self) -> float:

@@ -9,8 +9,12 @@ from autotune.errors import ProblemError, TableError
 from autotune.family import Configuration, KernelFamily
 from autotune.lookup.document import Node, parse, read_file
 from autotune.lookup.predictor import (
+    COSTS,
     FAVOURS,
     FEATURES,
+    MOST_SHARED,
+    Cost,
+    Costs,
     Evaluation,
     Linear,
     Model,
@@ -24,7 +28,8 @@ from autotune.lookup.predictor import (
 from autotune.lookup.predictor import Node as Step
 
 FORMAT = "autotune-predictors"
-VERSION = 1
+VERSION = 2
+"""With sums of costs, which the first did not know."""
 
 MAX_PREDICTORS = 64
 """Of one device."""
@@ -34,6 +39,9 @@ MAX_POINTS = 1024
 MAX_SIZE = 2**63 - 1
 MAX_EXPONENT = 4
 MAX_WEIGHT = 1e6
+MAX_COST = 1e15
+"""Nanoseconds."""
+MAX_STEP = 2**20
 MAX_REACH = 100.0
 
 
@@ -96,7 +104,11 @@ def to_plain(predictor: Predictor) -> dict[str, Any]:
         "favours": predictor.favours,
         "expected": _plain_evaluation(predictor.expected),
     }
-    return {**data, "measured": _plain_evaluation(predictor.measured)} if predictor.measured else data
+    if predictor.measured:
+        data["measured"] = _plain_evaluation(predictor.measured)
+    if predictor.left_to_default:
+        data["left_to_default"] = predictor.left_to_default
+    return data
 
 
 def read_predictors(node: Node) -> list[Predictor]:
@@ -146,6 +158,8 @@ def _plain_model(model: Model) -> dict[str, Any]:
             return {"kind": "neighbours", "count": count, "points": [vars(point) for point in points]}
         case Linear(terms=terms):
             return {"kind": "linear", "terms": [vars(term) for term in terms]}
+        case Costs(terms=costs):
+            return {"kind": "costs", "terms": [vars(term) for term in costs]}
 
 
 def _plain_evaluation(evaluation: Evaluation) -> dict[str, Any]:
@@ -157,7 +171,8 @@ def _read_predictor(node: Node) -> Predictor:
     from autotune.lookup.json_table import read_configuration, read_family
 
     members = node.record(
-        ("family", "example", "sizes", "configurations", "model", "favours", "expected"), ("measured",)
+        ("family", "example", "sizes", "configurations", "model", "favours", "expected"),
+        ("measured", "left_to_default"),
     )
     family = read_family(members["family"])
     try:
@@ -167,7 +182,7 @@ def _read_predictor(node: Node) -> Predictor:
     configurations = _read_configurations(members["configurations"], family, read_configuration)
     if members["favours"].value not in FAVOURS:
         raise members["favours"].wrong(f"must be one of {', '.join(FAVOURS)}")
-    axes = len(example.size_vector)
+    axes, left = len(example.size_vector), members.get("left_to_default")
     return Predictor(
         example=example,
         sizes=members["sizes"].whole(2**31 - 1),
@@ -176,6 +191,7 @@ def _read_predictor(node: Node) -> Predictor:
         favours=members["favours"].value,
         expected=_read_evaluation(members["expected"]),
         measured=_read_evaluation(members["measured"]) if "measured" in members else None,
+        left_to_default=tuple(item.whole(axes - 1) for item in left.items(axes)) if left else (),
     )
 
 
@@ -206,8 +222,11 @@ def _read_model(node: Node, axes: int, choices: int) -> Model:
             terms = node.record(("kind", "terms"))["terms"]
             items = _exactly(terms, choices)
             return Linear(terms=tuple(_read_term(item, axes) for item in items))
+        case "costs":
+            terms = node.record(("kind", "terms"))["terms"]
+            return Costs(terms=_read_costs(terms, axes, choices))
         case _:
-            raise kind.wrong("must be tree, neighbours or linear")
+            raise kind.wrong("must be tree, neighbours, linear or costs")
 
 
 def _read_step(node: Node, number: int, count: int, axes: int, choices: int) -> Step:
@@ -256,6 +275,30 @@ def _read_term(node: Node, axes: int) -> Term:
         tile=tuple(item.whole(2**31 - 1) for item in _exactly(members["tile"], axes)),
         split=split,
         weights=tuple(item.signed(MAX_WEIGHT) for item in _exactly(members["weights"], len(FEATURES))),
+    )
+
+
+def _read_costs(node: Node, axes: int, choices: int) -> tuple[Cost, ...]:
+    items = _exactly(node, choices)
+    costs = tuple(_read_cost(item, axes) for item in items)
+    shared = [[part > 0 for part in cost.tile] for cost in costs]
+    for item, of_item in zip(items, shared, strict=True):
+        if of_item != shared[0] or sum(of_item) > MOST_SHARED:
+            raise item.wrong(f"all must share out the same sizes, at most {MOST_SHARED}")
+    return costs
+
+
+def _read_cost(node: Node, axes: int) -> Cost:
+    members = node.record(("tile", "split", "step", "at_once", "weights"))
+    for name in ("split", "step", "at_once"):
+        if not members[name].whole(MAX_STEP):
+            raise members[name].wrong("must be at least 1")
+    return Cost(
+        tile=tuple(item.whole(MAX_STEP) for item in _exactly(members["tile"], axes)),
+        split=members["split"].value,
+        step=members["step"].value,
+        at_once=members["at_once"].value,
+        weights=tuple(item.signed(MAX_COST) for item in _exactly(members["weights"], len(COSTS))),
     )
 
 

@@ -7,7 +7,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from autotune.lookup.answer import distance
-from autotune.lookup.predictor import FAVOURS, Evaluation, Predictor, Reach
+from autotune.lookup.predictor import Evaluation, Predictor, Reach
+from autotune.predict.costs import Prices
 from autotune.predict.models import FITS, Samples
 from autotune.predict.observations import Observed
 
@@ -15,12 +16,14 @@ LEAST_SIZES = 5
 """Measured sizes below which nothing is predicted."""
 MOST_LEFT_OUT = 60
 """Of very many sizes some are left out in turn: it says as much, and takes time that grows with their square."""
-PORTFOLIOS = (6, 12, 24)
-"""Configurations to choose among, at most."""
+PORTFOLIOS = (6, 11, 16)
+"""Configurations to choose among, at most; each takes a lookup half a microsecond."""
 _LEAST_SAVING = 0.001
 """Mean loss that one more configuration must save."""
+_ALIKE = 1.0
+"""Distance in powers of two within which sizes are left out together: a device does much the same at both."""
 _TIE = 0.002
-"""Mean part of the tuned speed by which nearness or the default must be better to be preferred to a prediction."""
+"""Mean part of the tuned speed by which a prediction must beat the default, and nearness a prediction."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,15 +41,19 @@ def fit(observed: Observed) -> Predictor | None:
     if count < LEAST_SIZES:
         return None
     everything = np.arange(count)
-    truth = np.maximum(0.0, observed.completed(everything))
+    prices = observed.prices(everything)
+    truth = np.maximum(0.0, observed.completed(everything, prices))
     left_out = [int(column) for column in np.unique(np.linspace(0, count - 1, MOST_LEFT_OUT).round())]
     best = min(_trials(observed, truth, left_out), key=lambda tried: float(tried.losses.mean()))
-    nearest = np.array([_loss_of_nearest(observed, truth, column) for column in left_out])
+    nearest = np.array([_loss_of_nearest(observed, truth, column, _unlike(observed, column)) for column in left_out])
     default = observed.default_losses[left_out]
-    chosen = cover(truth, best.most)
-    samples = _samples(observed, chosen, everything, truth)
+    sizes = np.array([observed.problems[column].size_vector for column in left_out])
+    left = _left_to_default(sizes, best.losses, default)
+    predicted = np.where((sizes[:, left] == 1).any(axis=1), default, best.losses)
+    chosen = _chosen(observed, np.arange(len(observed.candidates)), everything, truth, prices)[: best.most]
+    samples = _samples(observed, chosen, everything, truth, prices)
     expected = Evaluation(
-        sizes=len(left_out), predicted=reach(best.losses), nearest=reach(nearest), default=reach(default)
+        sizes=len(left_out), predicted=reach(predicted), nearest=reach(nearest), default=reach(default)
     )
     return Predictor(
         example=observed.problems[0],
@@ -55,7 +62,36 @@ def fit(observed: Observed) -> Predictor | None:
         model=FITS[best.model](samples),
         favours=favoured(expected),
         expected=expected,
+        left_to_default=left,
     )
+
+
+def _left_to_default(
+    sizes: NDArray[np.int_], predicted: NDArray[np.float64], default: NDArray[np.float64]
+) -> tuple[int, ...]:
+    """Places of the sizes which, where they are 1, make a product that is not for the prediction.
+
+    A single row or column has kernels of its own, of which other sizes tell little: there the default answers, unless
+    it was beaten.
+    """
+    found = []
+    for axis, are_ones in enumerate((sizes == 1).T):
+        is_better = are_ones.any() and predicted[are_ones].mean() < default[are_ones].mean() - _TIE
+        if not is_better and not are_ones.all():
+            found.append(axis)
+    return tuple(found)
+
+
+def _chosen(
+    observed: Observed,
+    rows: NDArray[np.intp],
+    columns: NDArray[np.intp],
+    losses: NDArray[np.float64],
+    prices: Prices,
+) -> list[int]:
+    """Rows to choose among, the most useful first: at the problems of the columns, and beside them."""
+    beside = observed.losses_elsewhere(rows, columns, prices)
+    return [int(rows[place]) for place in cover(np.hstack([losses[rows], beside]), max(PORTFOLIOS))]
 
 
 def cover(losses: NDArray[np.float64], most: int) -> list[int]:
@@ -84,34 +120,44 @@ def reach(losses: NDArray[np.float64]) -> Reach:
 
 
 def _trials(observed: Observed, truth: NDArray[np.float64], columns: Sequence[int]) -> list[_Trialed]:
-    """Every way to predict, at some of the sizes, each from all the others."""
+    """Every way to predict, at some of the sizes, each from all that are not like it."""
     lost = {(model, most): np.zeros(len(columns)) for model in FITS for most in PORTFOLIOS}
     for number, left_out in enumerate(columns):
-        others = np.delete(np.arange(len(observed.problems)), left_out)
+        others = _unlike(observed, left_out)
         rows = np.flatnonzero(observed.nominations[:, others].any(axis=1))
-        losses = np.maximum(0.0, observed.completed(others))
+        prices = observed.prices(others)
+        losses = np.maximum(0.0, observed.completed(others, prices))
+        ordered = _chosen(observed, rows, others, losses, prices)
         for most in PORTFOLIOS:
-            chosen = [int(rows[place]) for place in cover(losses[rows], most)]
-            samples = _samples(observed, chosen, others, losses)
+            chosen = ordered[:most]
+            samples = _samples(observed, chosen, others, losses, prices)
             for name, fit_model in FITS.items():
                 ranking = fit_model(samples).ranking(observed.problems[left_out], observed.device.limits.compute_units)
                 lost[name, most][number] = _loss_of_first_valid(
-                    observed, truth, left_out, [chosen[place] for place in ranking]
+                    observed, truth, left_out, others, [chosen[place] for place in ranking]
                 )
     return [_Trialed(model=model, most=most, losses=losses) for (model, most), losses in lost.items()]
 
 
-def _loss_of_first_valid(observed: Observed, truth: NDArray[np.float64], column: int, ranking: Sequence[int]) -> float:
+def _unlike(observed: Observed, column: int) -> NDArray[np.intp]:
+    """The sizes to predict one from that is left out: not those near it, unless hardly any would be left."""
+    apart = np.linalg.norm(observed.places - observed.places[column], axis=1)
+    far = np.flatnonzero(apart > _ALIKE)
+    return far if len(far) >= LEAST_SIZES - 1 else np.flatnonzero(np.arange(len(apart)) != column)
+
+
+def _loss_of_first_valid(
+    observed: Observed, truth: NDArray[np.float64], column: int, others: NDArray[np.intp], ranking: Sequence[int]
+) -> float:
     for row in ranking:
         if observed.is_valid[row, column]:
             return float(truth[row, column])
-    return _loss_of_nearest(observed, truth, column)
+    return _loss_of_nearest(observed, truth, column, others)
 
 
-def _loss_of_nearest(observed: Observed, truth: NDArray[np.float64], column: int) -> float:
+def _loss_of_nearest(observed: Observed, truth: NDArray[np.float64], column: int, others: NDArray[np.intp]) -> float:
     """Of the winner of the nearest other size that is valid here, as the lookup's step finds it; else the default's."""
     here = observed.problems[column]
-    others = [number for number in range(len(observed.problems)) if number != column]
     for number in sorted(others, key=lambda number: distance(observed.problems[number], here)):
         row = observed.winners[number]
         if observed.is_valid[row, column]:
@@ -120,23 +166,25 @@ def _loss_of_nearest(observed: Observed, truth: NDArray[np.float64], column: int
 
 
 def favoured(evaluation: Evaluation) -> str:
-    """What reached most, of FAVOURS; a prediction where it is as good as the others."""
-    means = {name: getattr(evaluation, name).mean for name in FAVOURS}
-    best = max(means, key=means.__getitem__)
-    return best if means[best] > means["predicted"] + _TIE else "predicted"
+    """Of FAVOURS what reached most: the default unless it is beaten, a prediction if it is as good as the nearest."""
+    nearest, predicted, default = (getattr(evaluation, name).mean for name in ("nearest", "predicted", "default"))
+    if max(nearest, predicted) <= default + _TIE:
+        return "default"
+    return "nearest" if nearest > predicted + _TIE else "predicted"
 
 
 def _samples(
-    observed: Observed, chosen: Sequence[int], columns: NDArray[np.intp], losses: NDArray[np.float64]
+    observed: Observed,
+    chosen: Sequence[int],
+    columns: NDArray[np.intp],
+    losses: NDArray[np.float64],
+    prices: Prices,
 ) -> Samples:
     """`losses` are of all candidates at the columns."""
-    rows = np.array(chosen, dtype=np.intp)
     return Samples(
         configurations=tuple(observed.candidates[row] for row in chosen),
         problems=tuple(observed.problems[column] for column in columns),
-        losses=losses[rows],
-        is_valid=observed.is_valid[np.ix_(rows, columns)],
-        is_measured=~np.isnan(observed.losses[np.ix_(rows, columns)]),
-        tuned_ns=observed.tuned_ns[columns],
-        compute_units=observed.device.limits.compute_units,
+        losses=losses[np.array(chosen, dtype=np.intp)],
+        works=tuple(observed.works[row] for row in chosen),
+        prices=prices,
     )

@@ -1,15 +1,15 @@
-"""Models fitted: neighbours, a small tree, a linear score; as `autotune.lookup.predictor` evaluates them."""
+"""Models fitted: neighbours, a small tree, a sum of costs; as `autotune.lookup.predictor` evaluates them."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import combinations
-from math import log2
 
 import numpy as np
 from numpy.typing import NDArray
 
 from autotune.family import Configuration, Problem
-from autotune.lookup.predictor import Linear, Model, Neighbours, Node, Point, Term, Tree, features
+from autotune.lookup.predictor import Costs, Model, Neighbours, Node, Point, Tree
+from autotune.predict.costs import Prices, Work, bare_cost, weigh
 
 _DEEPEST = 4
 _LEAST_IN_LEAF = 2
@@ -17,7 +17,6 @@ _LEAST_GAIN = 0.002
 """Mean loss that a split of a tree must save over all sizes."""
 MOST_POINTS = 96
 """Measured sizes that neighbours are sought among, so that a lookup stays quick."""
-_RIDGE = 3.0
 _DIGITS = 5
 
 
@@ -29,10 +28,9 @@ class Samples:
     problems: tuple[Problem, ...]
     losses: NDArray[np.float64]
     """Measured or estimated."""
-    is_valid: NDArray[np.bool_]
-    is_measured: NDArray[np.bool_]
-    tuned_ns: NDArray[np.float64]
-    compute_units: int
+    works: tuple[Work, ...]
+    """Of the configurations."""
+    prices: Prices
 
     @property
     def places(self) -> NDArray[np.float64]:
@@ -56,65 +54,21 @@ def fit_tree(samples: Samples) -> Model:
     return Tree(nodes=tuple(nodes))
 
 
-def fit_linear(samples: Samples) -> Model:
-    """For each configuration a ridge regression of the logarithm of its time; estimates count a third."""
-    times = np.log2(samples.tuned_ns) + samples.losses / np.log(2.0)
-    names = axis_names(type(samples.problems[0]))
-    terms = []
-    for row, configuration in enumerate(samples.configurations):
-        tile, split = shares(configuration, names)
-        x = np.array([_features(problem, tile, split, samples.compute_units) for problem in samples.problems])
-        importance = np.where(samples.is_measured[row], 1.0, 1 / 3) * samples.is_valid[row]
-        weights = _ridge(x, times[row], importance)
-        terms.append(Term(tile=tile, split=split, weights=tuple(round(float(w), 6) for w in weights)))
-    return Linear(terms=tuple(terms))
+def fit_costs(samples: Samples) -> Model:
+    """What the work of each configuration costs, by prices that all trials agree on."""
+    terms = [
+        replace(bare_cost(work), weights=weigh(work, samples.prices[work.configuration.algorithm]))
+        for work in samples.works
+    ]
+    return Costs(terms=tuple(terms))
 
 
 FITS: dict[str, Callable[[Samples], Model]] = {
     "neighbours": fit_neighbours,
     "one neighbour": fit_one_neighbour,
     "tree": fit_tree,
-    "linear": fit_linear,
+    "costs": fit_costs,
 }
-
-
-def axis_names(problem_type: type[Problem]) -> tuple[str, ...]:
-    """The field that each number of a size vector is; empty where it is none."""
-    fields = problem_type.__dataclass_fields__
-    needed = [name for name, field in fields.items() if field.type is int and _has_no_default(field)]
-    primes = dict(zip(needed, (3, 5, 7, 11, 13), strict=False))
-    vector = problem_type.from_dict(primes).size_vector
-    names = [next((name for name, prime in primes.items() if prime == size), "") for size in vector]
-    return tuple(name or ("batch" if "batch" in fields else "") for name in names)
-
-
-def shares(configuration: Configuration, names: Sequence[str]) -> tuple[tuple[int, ...], int]:
-    """What a work-group does of each size, 0 where it is not shared out, and the work-groups that share a tile.
-
-    Read from the names of parameters: ``work_group_m`` times ``micro_tile_m`` of size m. Where the driver chooses
-    the work-group, a work-item stands for it.
-    """
-    values = dict(configuration.values)
-
-    def number(name: str) -> int:
-        value = values.get(name, 0)
-        return value if isinstance(value, int) else 0
-
-    tile = []
-    for name in names:
-        parts = [number(p) for p in (f"work_group_{name}", f"micro_tile_{name}")]
-        is_shared = any(f"{kind}_{name}" in values for kind in ("work_group", "micro_tile")) and name != "k"
-        if name == "batch":
-            tile.append(max(1, number("rows_per_group")))
-        else:
-            tile.append(max(1, parts[0]) * max(1, parts[1]) if is_shared else 0)
-    return tuple(tile), max(1, number("split_k"), number("parts"))
-
-
-def _has_no_default(field: object) -> bool:
-    from dataclasses import MISSING
-
-    return getattr(field, "default", None) is MISSING
 
 
 def _neighbours(samples: Samples, count: int) -> Neighbours:
@@ -199,18 +153,3 @@ def _best_split(
             place = at + _LEAST_IN_LEAF - 1
             found = exponents, round(float(ordered[place] + ordered[place + 1]) / 2, 6)
     return found
-
-
-def _features(problem: Problem, tile: Sequence[int], split: int, compute_units: int) -> tuple[float, ...]:
-    work = log2(problem.flops), log2(problem.bytes_moved)
-    return features(tile, split, problem.size_vector, work, compute_units)
-
-
-def _ridge(x: NDArray[np.float64], y: NDArray[np.float64], importance: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Weights; the constant is free, the others stay near those of compute units that work in rounds."""
-    # A round takes what one work-group takes: all the work, padding included, shared out over the work-groups.
-    start = np.array([0.0, 1.0, 0.0, 1.0, -1.0, 1.0])
-    penalty = np.diag([1e-6, *[_RIDGE] * (x.shape[1] - 1)])
-    weighted = x * importance[:, None]
-    solved = np.linalg.solve(weighted.T @ x + penalty, weighted.T @ (y - x @ start))
-    return np.asarray(start + solved)

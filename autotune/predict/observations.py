@@ -5,30 +5,40 @@ A loss is the natural logarithm of a time over the tuned one of that size: 0 is 
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from math import log
 
 import numpy as np
 from numpy.typing import NDArray
 
-from autotune.family import Algorithm, Configuration, Device, KernelFamily, Problem, find_family
+from autotune.errors import ProblemError
+from autotune.family import Configuration, Device, KernelFamily, Problem, find_family
 from autotune.lookup.answer import table_order
 from autotune.lookup.legality import Legality
+from autotune.predict.costs import Prices, Work, amounts, axis_names, fit_prices
 from autotune.store import StoredTrial
 from autotune.trial import TrialState, Winner
 
-NOMINATED = 8
-"""Configurations that each size proposes: its fastest."""
+NOMINATED = 4
+"""Configurations that each size proposes: its fastest. Of its slower ones more is expected than they keep."""
 WORST_LOSS = log(8.0)
 """For what is slower still, and for what is not valid."""
 
 _SAME_SCALE = 1.5
-"""Distance between sizes, in powers of two, over which what is known of a configuration fades."""
-_LIKE_SCALE = 0.7
-_LIKE_WEIGHT = 0.5
-"""Of another configuration at the same size, however alike, against the same one at another."""
+"""Distance between sizes, in powers of two, over which what an estimate missed of a configuration fades."""
+_TRUST = 1.0
+"""In an estimate, against what it missed of the same configuration at a size that is as good as the same."""
 _PRIOR_LOSS = 0.7
-_PRIOR_WEIGHT = 0.15
-"""What is expected of a configuration that nothing is known of: half the speed."""
+"""What is expected of a configuration whose algorithm nothing is known of: half the speed."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Trials:
+    """Of one algorithm: how much of each effect each had, its time, and the number of its problem."""
+
+    amounts: NDArray[np.float64]
+    times: NDArray[np.float64]
+    columns: NDArray[np.intp]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,25 +57,87 @@ class Observed:
     is_valid: NDArray[np.bool_]
     losses: NDArray[np.float64]
     """NaN where nothing was measured."""
-    alike: tuple[NDArray[np.float64], NDArray[np.float64]]
-    """From similar configurations at the same size: sums of weighted losses, and of weights."""
+    trials: dict[str, Trials]
+    """By algorithm."""
 
     @property
     def places(self) -> NDArray[np.float64]:
         """Logarithms to base 2 of the sizes, a row for each problem."""
         return np.log2(np.array([problem.size_vector for problem in self.problems], dtype=np.float64))
 
-    def completed(self, columns: NDArray[np.intp]) -> NDArray[np.float64]:
-        """Losses of all candidates at some of the problems, from what was measured at these alone."""
+    @cached_property
+    def works(self) -> tuple[Work, ...]:
+        """Of the candidates."""
+        axes, is_cpu = axis_names(type(self.problems[0])), self.device.limits.is_cpu
+        return tuple(Work(candidate, axes, is_cpu) for candidate in self.candidates)
+
+    @cached_property
+    def elsewhere(self) -> tuple[Problem, ...]:
+        """For each problem two that nobody measured: one larger, in whole vectors, one smaller, with odd sizes."""
+        larger = [[-(-size * 5 // 16) * 4 if size > 1 else 1 for size in p.size_vector] for p in self.problems]
+        smaller = [[size * 3 // 4 | 1 for size in p.size_vector] for p in self.problems]
+        resized = zip(self.problems * 2, larger + smaller, strict=True)
+        return tuple(_resized(problem, sizes) for problem, sizes in resized)
+
+    @cached_property
+    def _amounts(self) -> NDArray[np.float64]:
+        """Of effects, for each candidate at each problem, then at those elsewhere."""
+        units = self.device.limits.compute_units
+        return np.array([amounts(work, self.problems + self.elsewhere, units) for work in self.works])
+
+    @cached_property
+    def _is_valid_elsewhere(self) -> NDArray[np.bool_]:
+        return _validity(self.device, self.family, self.candidates, self.elsewhere)
+
+    def prices(self, columns: NDArray[np.intp]) -> Prices:
+        """What effects cost, by algorithm, from what was measured at some of the problems alone."""
+        found = {}
+        for name, trials in self.trials.items():
+            is_in = np.isin(trials.columns, columns)
+            if is_in.any():
+                found[name] = fit_prices(trials.amounts[is_in], trials.times[is_in])
+        return found
+
+    def completed(self, columns: NDArray[np.intp], prices: Prices) -> NDArray[np.float64]:
+        """Losses of all candidates at some of the problems, from what was measured at these and from prices."""
         measured = self.losses[:, columns]
         is_known = ~np.isnan(measured)
+        estimated = self._estimated(columns, prices)
+        missed = np.where(is_known, measured - estimated, 0.0)
         places = self.places[columns]
         nearness = np.exp(-np.linalg.norm(places[:, None] - places[None, :], axis=2) / _SAME_SCALE)
-        like_sum, like_weight = (part[:, columns] for part in self.alike)
-        total = np.where(is_known, measured, 0.0) @ nearness + _LIKE_WEIGHT * like_sum + _PRIOR_WEIGHT * _PRIOR_LOSS
-        weight = is_known @ nearness + _LIKE_WEIGHT * like_weight + _PRIOR_WEIGHT
-        filled = np.where(is_known, measured, total / weight)
-        return np.where(self.is_valid[:, columns], filled, WORST_LOSS)
+        filled = np.where(is_known, measured, estimated + missed @ nearness / (is_known @ nearness + _TRUST))
+        return np.where(self.is_valid[:, columns], np.minimum(filled, WORST_LOSS), WORST_LOSS)
+
+    def losses_elsewhere(
+        self, rows: NDArray[np.intp], columns: NDArray[np.intp], prices: Prices
+    ) -> NDArray[np.float64]:
+        """What some candidates lose, by prices, to the best of them at sizes beside some; 0 where none serves."""
+        places = np.concatenate([columns, len(self.problems) + columns])
+        times = np.array([self._times(row, len(self.problems) + places, prices) for row in rows])
+        is_valid = self._is_valid_elsewhere[np.ix_(rows, places)]
+        logs = np.where(is_valid, np.log(times), np.inf)
+        served = is_valid.any(axis=0)
+        losses = np.zeros_like(logs)
+        losses[:, served] = np.minimum(logs[:, served] - logs[:, served].min(axis=0), WORST_LOSS)
+        return losses
+
+    def _times(self, row: int, places: NDArray[np.intp], prices: Prices) -> NDArray[np.float64]:
+        """In nanoseconds, by prices; NaN where these do not tell."""
+        known = prices.get(self.candidates[row].algorithm)
+        if known is None:
+            return np.full(len(places), np.nan)
+        return np.asarray(np.maximum(self._amounts[row, places] @ known, 1.0))
+
+    def _estimated(self, columns: NDArray[np.intp], prices: Prices) -> NDArray[np.float64]:
+        """Losses by prices, right in the middle of what was measured at each problem."""
+        times = np.array([self._times(row, columns, prices) for row in range(len(self.candidates))])
+        losses = np.log(times / self.tuned_ns[columns])
+        apart = losses - self.losses[:, columns]
+        for place in range(len(columns)):
+            known = apart[~np.isnan(apart[:, place]), place]
+            losses[:, place] -= np.median(known) if len(known) else 0.0
+        return np.where(np.isnan(losses), _PRIOR_LOSS, losses)
 
 
 def observe(device: Device, family: str, trials: Iterable[StoredTrial], winners: Iterable[Winner]) -> list[Observed]:
@@ -125,8 +197,13 @@ def _observe_kind(
         nominations=nominations,
         is_valid=_validity(device, family, candidates, problems),
         losses=losses,
-        alike=_alike(family, candidates, measured),
+        trials=_trials(device, family, {w.problem: _all_times(w, times.get(w.problem, {})) for w in winners}),
     )
+
+
+def _all_times(winner: Winner, times: dict[Configuration, float]) -> dict[Configuration, float]:
+    """The winner's by its finals; of one that was imported there is nothing else."""
+    return {**times, winner.configuration: winner.time_ns}
 
 
 def _measured_losses(
@@ -139,6 +216,13 @@ def _measured_losses(
     }
     # What lay below the tuned time in a single trial was luck: the finals decided.
     return {**losses, winner.configuration: -1e-9}
+
+
+def _resized(problem: Problem, sizes: Sequence[int]) -> Problem:
+    try:
+        return problem.resized(sizes)
+    except ProblemError:
+        return problem  # as large as can be
 
 
 def _misfits(family: KernelFamily, configuration: Configuration) -> bool:
@@ -155,26 +239,22 @@ def _validity(
     return np.array(rows, dtype=bool).reshape(len(candidates), len(problems))
 
 
-def _alike(
-    family: KernelFamily, candidates: Sequence[Configuration], measured: Sequence[dict[Configuration, float]]
-) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    total = np.zeros((len(candidates), len(measured)))
-    weight = np.zeros_like(total)
-    for algorithm in family.algorithms:
-        rows = [number for number, c in enumerate(candidates) if c.algorithm == algorithm.name]
-        codes = _codes(algorithm, [candidates[row] for row in rows])
-        for column, found in enumerate(measured):
-            others = {c: loss for c, loss in found.items() if c.algorithm == algorithm.name}
-            theirs = _codes(algorithm, list(others))
-            steps = np.minimum(1.0, 0.5 * np.abs(codes[:, None] - theirs[None, :])).sum(axis=2)
-            likeness = np.exp(-steps / _LIKE_SCALE)
-            total[rows, column] = likeness @ np.array(list(others.values()), dtype=np.float64)
-            weight[rows, column] = likeness.sum(axis=1)
-    return total, weight
-
-
-def _codes(algorithm: Algorithm, configurations: Sequence[Configuration]) -> NDArray[np.float64]:
-    """The places of values among those of their parameters, a row for each configuration."""
-    places = {p.name: {value: place for place, value in enumerate(p.values)} for p in algorithm.parameters}
-    codes = [[places[name][value] for name, value in configuration.values] for configuration in configurations]
-    return np.array(codes, dtype=np.float64).reshape(len(configurations), len(places))
+def _trials(
+    device: Device, family: KernelFamily, times: dict[Problem, dict[Configuration, float]]
+) -> dict[str, Trials]:
+    """Slow ones too: without them, what is only fast at small sizes would seem to be at large ones."""
+    axes, limits = axis_names(family.problem_type), device.limits
+    rows: dict[str, list[tuple[NDArray[np.float64], float, int]]] = {}
+    for column, (problem, found) in enumerate(times.items()):
+        for configuration, time in found.items():
+            if not _misfits(family, configuration):
+                row = amounts(Work(configuration, axes, limits.is_cpu), [problem], limits.compute_units)[0]
+                rows.setdefault(configuration.algorithm, []).append((row, time, column))
+    return {
+        name: Trials(
+            amounts=np.array([row for row, _, _ in found]),
+            times=np.array([time for _, time, _ in found]),
+            columns=np.array([column for _, _, column in found], dtype=np.intp),
+        )
+        for name, found in rows.items()
+    }

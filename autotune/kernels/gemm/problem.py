@@ -1,5 +1,6 @@
 """What can be asked of GEMM: sizes, pitches, layouts, types, batches."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Self
 
@@ -165,6 +166,10 @@ class GemmProblem(Problem):
     @property
     def size_vector(self) -> tuple[int, ...]:
         return (self.m, self.n, self.k, self.batch)
+
+    def resized(self, sizes: Sequence[int]) -> Self:
+        m, n, k, batch = sizes
+        return type(self)(m=m, n=n, k=k, batch=batch, trans_a=self.trans_a, trans_b=self.trans_b, mode=self.mode)
 
     @classmethod
     def parse(cls, text: str) -> Self:

@@ -1,6 +1,7 @@
 """What can be asked of a reduction: sizes, operation, type and pitch."""
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Self
 
@@ -53,6 +54,10 @@ class ReduceProblem(Problem):
     @property
     def size_vector(self) -> tuple[int, ...]:
         return (self.batch, self.channels)
+
+    def resized(self, sizes: Sequence[int]) -> Self:
+        batch, channels = sizes
+        return type(self)(batch=batch, channels=channels, operation=self.operation, dtype=self.dtype)
 
     @classmethod
     def parse(cls, text: str) -> Self:

@@ -1,0 +1,277 @@
+"""What a kernel's work costs on one device, fitted to all its trials: each algorithm's time as a sum of effects.
+
+An effect is something that every configuration of an algorithm does more or less of, known from the names of its
+parameters, times one of `autotune.lookup.predictor.COSTS`, known from the sizes. What each costs is fitted once for
+all configurations of an algorithm, so that little has to be known of any one of them. No effect saves time.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from math import log2
+
+import numpy as np
+from numpy.typing import NDArray
+
+from autotune.family import Configuration, Problem
+from autotune.lookup.predictor import COSTS, Cost
+
+ITEMS_AT_ONCE = 2048
+REGISTERS = 65536
+"""Work-items, and registers for them, that a compute unit of a large GPU has at once; few differ much."""
+_MOST_AT_ONCE = 16
+_LANES = 128
+"""Multiply-adds that it does in one step."""
+_BY_DRIVER = 32
+"""Work-items along the last size where the driver chooses the work-group."""
+
+_REFITS = 5
+_MUCH = 0.2
+"""Error, as a logarithm, from which on a trial counts less and less: other effects than these are at work there."""
+_STIFFNESS = 1e-4
+"""Keeps what cannot be told apart from growing without bound; of a sum of squares of 1."""
+
+
+@dataclass(frozen=True)
+class Work:
+    """A configuration as work-groups over sizes, and what each of these does."""
+
+    configuration: Configuration
+    axes: tuple[str, ...]
+    """As `axis_names` tells."""
+    is_cpu: bool = False
+
+    @cached_property
+    def _values(self) -> Mapping[str, object]:
+        return dict(self.configuration.values)
+
+    def number(self, name: str, default: int = 1) -> int:
+        value = self._values.get(name, default)
+        return value if isinstance(value, int) else default
+
+    def text(self, name: str) -> str:
+        return str(self._values.get(name, ""))
+
+    @cached_property
+    def tile(self) -> tuple[int, ...]:
+        """What a work-group does of each size; 0 where the size is not shared out."""
+        return tuple(self._part(axis, is_last) for axis, is_last in zip(self.axes, self._last(), strict=True))
+
+    def _part(self, axis: str, is_last: bool) -> int:
+        if axis == "batch":
+            return max(1, self.number("rows_per_group"))
+        if axis == "k" or not any(f"{kind}_{axis}" in self._values for kind in ("work_group", "micro_tile")):
+            return 0
+        chosen = self.number(f"work_group_{axis}") or (_BY_DRIVER if is_last else 1)
+        return chosen * max(1, self.number(f"micro_tile_{axis}"))
+
+    def _last(self) -> list[bool]:
+        shared = [axis for axis in self.axes if f"work_group_{axis}" in self._values and axis != "k"]
+        return [axis == shared[-1] if shared else False for axis in self.axes]
+
+    @cached_property
+    def sides(self) -> tuple[int, int]:
+        """The first and the last of the tile's parts."""
+        parts = [part for part, axis in zip(self.tile, self.axes, strict=True) if part and axis != "batch"]
+        return (parts[0], parts[-1]) if parts else (1, 1)
+
+    @cached_property
+    def micro_tile(self) -> tuple[int, int]:
+        return self.number("micro_tile_m"), self.number("micro_tile_n")
+
+    @cached_property
+    def outputs_of_item(self) -> int:
+        return self.micro_tile[0] * self.micro_tile[1]
+
+    @cached_property
+    def operands_of_item(self) -> int:
+        return sum(self.micro_tile)
+
+    @cached_property
+    def along_depth(self) -> int:
+        """Work-items that share the depth of an output."""
+        size = self.number("work_group_size", 0)
+        return max(1, size // max(1, self.number("rows_per_group")) if size else self.number("work_group_k"))
+
+    @cached_property
+    def items(self) -> int:
+        """Of a work-group."""
+        first, last = self.sides
+        outputs = first * last if "work_group_size" not in self._values else self.number("rows_per_group")
+        return max(1, outputs // self.outputs_of_item) * self.along_depth
+
+    @cached_property
+    def split(self) -> int:
+        """Work-groups that share a tile."""
+        return max(1, self.number("split_k"), self.number("parts"))
+
+    @cached_property
+    def step(self) -> int:
+        """Of the depth, what a work-group does at a time."""
+        if "tile_k" in self._values:
+            return self.number("tile_k")
+        along = self.number("vector_width") if self.configuration.algorithm in ("dot", "column") else 1
+        return self.number("unroll") * along * self.along_depth
+
+    @cached_property
+    def at_once(self) -> int:
+        """Work-groups that a compute unit has registers and work-items for."""
+        if self.is_cpu:
+            return 1
+        registers = min(255, self.outputs_of_item + 2 * self.operands_of_item + 40)
+        return max(1, min(_MOST_AT_ONCE, ITEMS_AT_ONCE // self.items, REGISTERS // (self.items * registers)))
+
+    @property
+    def turns(self) -> int:
+        """Of its lanes that a compute unit takes for one work-group."""
+        return max(1, self.items // _LANES)
+
+    @property
+    def is_joined_later(self) -> bool:
+        return self.split > 1 and self.text("combine") in ("", "launch")
+
+    @property
+    def is_joined_at_once(self) -> bool:
+        return self.split > 1 and not self.is_joined_later
+
+    @property
+    def is_padded(self) -> bool:
+        return self.text("edges") == "pad"
+
+    @property
+    def is_b_packed(self) -> bool:
+        return self.text("b_storage") in ("transposed", "image")
+
+
+def axis_names(problem_type: type[Problem]) -> tuple[str, ...]:
+    """The field that each number of a size vector is; empty where it is none."""
+    fields = problem_type.__dataclass_fields__
+    needed = [name for name, field in fields.items() if field.type is int and _has_no_default(field)]
+    primes = dict(zip(needed, (3, 5, 7, 11, 13), strict=False))
+    vector = problem_type.from_dict(primes).size_vector
+    names = [next((name for name, prime in primes.items() if prime == size), "") for size in vector]
+    return tuple(name or ("batch" if "batch" in fields else "") for name in names)
+
+
+def _has_no_default(field: object) -> bool:
+    from dataclasses import MISSING
+
+    return getattr(field, "default", None) is MISSING
+
+
+Prices = Mapping[str, NDArray[np.float64]]
+"""What each effect costs, in nanoseconds, by algorithm."""
+
+
+def effects(work: Work) -> list[tuple[str, float]]:
+    """What costs, always in this order: how much of it a configuration does, and by which of COSTS it grows."""
+    first, last = work.sides
+    width, stages = work.number("vector_width"), work.number("stages")
+    loads_a, loads_b = first / work.number("a_load_width", width), last / work.number("b_load_width", width)
+    return [
+        ("one", 1),
+        ("bytes", 1),
+        ("rounds", 1),
+        ("rounds", first * last),
+        ("rounds", log2(work.along_depth)),
+        ("depth of rounds", work.items * work.outputs_of_item / work.along_depth),
+        ("depth of rounds", work.items * work.operands_of_item / work.along_depth),
+        ("depth of rounds", first + last),
+        ("depth of rounds", loads_a),
+        ("depth of rounds", loads_b),
+        ("depth of rounds", (loads_a + loads_b) * (stages > 2)),  # by the instruction that copies
+        ("depth of waves", work.turns * work.outputs_of_item / work.along_depth),
+        ("depth of waves", work.turns * work.operands_of_item / work.along_depth),
+        ("depth of waves", 1 / work.step),
+        ("depth of waves", 1 / work.step / max(1, stages - 1)),
+        ("one", work.is_joined_later),
+        ("one", work.is_joined_at_once),
+        ("outputs", (work.split + 1) * work.is_joined_later),
+        ("outputs", (work.split + 1) * work.is_joined_at_once),
+        ("one", work.is_padded),
+        ("bytes", work.is_padded),
+        ("one", work.is_b_packed),
+        ("bytes", work.is_b_packed),
+    ]
+
+
+def _by_cost(work: Work) -> tuple[list[int], NDArray[np.float64]]:
+    """For each effect the number of its cost, and how much of it there is."""
+    found = effects(work)
+    return [COSTS.index(cost) for cost, _ in found], np.array([float(amount) for _, amount in found])
+
+
+def bare_cost(work: Work) -> Cost:
+    """With no weights yet."""
+    return Cost(tile=work.tile, split=work.split, step=work.step, at_once=work.at_once, weights=(0.0,) * len(COSTS))
+
+
+def amounts(work: Work, problems: Sequence[Problem], compute_units: int) -> NDArray[np.float64]:
+    """How much of each effect there is: a row for each problem."""
+    cost = bare_cost(work)
+    of_sizes = [cost.amounts(p.size_vector, p.bytes_moved, compute_units) for p in problems]
+    numbers, of_work = _by_cost(work)
+    return np.asarray(np.array(of_sizes, dtype=np.float64).reshape(-1, len(COSTS))[:, numbers] * of_work)
+
+
+def weigh(work: Work, prices: NDArray[np.float64]) -> tuple[float, ...]:
+    """The weights of a configuration's cost, from what each effect costs."""
+    weights = np.zeros(len(COSTS))
+    numbers, of_work = _by_cost(work)
+    np.add.at(weights, numbers, prices * of_work)
+    return tuple(float(f"{weight:.6g}") for weight in weights)
+
+
+def fit_prices(amounts: NDArray[np.float64], times: NDArray[np.float64]) -> NDArray[np.float64]:
+    """What each effect costs, none less than nothing, by least squares of errors in logarithms.
+
+    `amounts` has a row for each trial. Errors of many trials are alike small, so a few large ones count little.
+    """
+    importance = np.ones(len(times))
+    prices = np.zeros(amounts.shape[1])
+    for _ in range(_REFITS):
+        prices = _least_squares(amounts * (importance / times)[:, None], importance)
+        ratios = amounts @ prices / times
+        errors = np.log(np.maximum(ratios, 1e-6))
+        # Relative errors stand for those in logarithms, as the last fit had them.
+        alike = np.where(np.abs(ratios - 1) > 1e-3, errors / np.where(ratios == 1, 1, ratios - 1), 1.0)
+        importance = np.sqrt(np.abs(alike) / (1 + (errors / _MUCH) ** 2))
+    return prices
+
+
+def _least_squares(a: NDArray[np.float64], b: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Non-negative x of the least ``|a x - b|``.
+
+    Source: Lawson and Hanson, Solving Least Squares Problems, 1974, chapter 23.
+    """
+    scale = np.sqrt((a * a).sum(axis=0))
+    scale[scale == 0] = 1.0
+    a = a / scale
+    gram = a.T @ a + _STIFFNESS * np.eye(a.shape[1])
+    target = a.T @ b
+    x = np.zeros(len(target))
+    is_free = np.zeros(len(target), dtype=bool)
+    for _ in range(3 * len(target)):
+        slope = np.where(is_free, -np.inf, target - gram @ x)
+        best = int(np.argmax(slope))
+        if slope[best] <= 1e-9:
+            break
+        is_free[best] = True
+        x = _feasible(gram, target, x, is_free)
+    return np.asarray(x / scale)
+
+
+def _feasible(
+    gram: NDArray[np.float64], target: NDArray[np.float64], x: NDArray[np.float64], is_free: NDArray[np.bool_]
+) -> NDArray[np.float64]:
+    """Solve for those that are free, and fix at zero, one after the other, what would fall below it."""
+    while True:
+        solved = np.zeros(len(x))
+        solved[is_free] = np.linalg.solve(gram[np.ix_(is_free, is_free)], target[is_free])
+        falling = is_free & (solved <= 0)
+        if not falling.any():
+            return solved
+        step = np.min(x[falling] / np.maximum(x[falling] - solved[falling], 1e-300))
+        x = x + step * (solved - x)
+        is_free &= x > 1e-12
+        x = x * is_free
