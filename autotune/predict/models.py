@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from itertools import combinations
 from math import log2
 
@@ -201,7 +202,9 @@ def _best_split(
     return found
 
 
-def _features(problem: Problem, tile: Sequence[int], split: int, compute_units: int) -> tuple[float, ...]:
+@lru_cache(maxsize=2**16)
+def _features(problem: Problem, tile: tuple[int, ...], split: int, compute_units: int) -> tuple[float, ...]:
+    """Asked for again at every size that is left out."""
     work = log2(problem.flops), log2(problem.bytes_moved)
     return features(tile, split, problem.size_vector, work, compute_units)
 
