@@ -89,7 +89,8 @@ class Server:
         self._user = _another_user() if os.geteuid() == 0 else None
         if self._user:
             os.chown(self.folder, self._user.pw_uid, self._user.pw_gid)
-        self._keeper = subprocess.Popen(["sh", "-c", _KEEPER, "keeper", self.folder], stdin=PIPE, start_new_session=True)
+        keeper = ["sh", "-c", _KEEPER, "keeper", str(self.folder)]
+        self._keeper = subprocess.Popen(keeper, stdin=PIPE, start_new_session=True)
         self._process: subprocess.Popen[bytes] | None = None
         initdb = ["initdb", "--pgdata", "data", "--username", ROLE, "--auth", "trust", "--no-sync", "--no-instructions"]
         with self._log() as log:
