@@ -63,22 +63,22 @@ def covering_sample(
     *,
     strength: int = 2,
     each_problem: bool = False,
-    prefer_small: bool = False,
+    cost: Callable[[Problem], float] | None = None,
     seed: int = 0,
 ) -> list[Sample]:
     """Few configurations that have every pair of parameter values which any valid configuration of `spaces` has.
 
     A `strength` of 1 is content with every single value. Every problem that has valid configurations occurs; with
     `each_problem` the problem counts as one more parameter. The sample is spread evenly over the problems, and
-    differs with `seed`. The spaces must have the same parameters. `prefer_small` fills in early values of the
-    parameters where any would do: such kernels build sooner.
+    differs with `seed`. The spaces must have the same parameters. With a `cost`, 1 for an ordinary problem, early
+    values of the parameters are filled in where any would do, as such kernels build sooner: the more so, and the
+    more rarely, the dearer a problem is.
     """
     spaces = [space for space in spaces if len(space)]
     if not spaces:
         return []
     groups = _column_groups(len(spaces[0].parameters[algorithm]), strength, each_problem)
-    cover = _Cover(spaces, algorithm, groups, seed)
-    return cover.samples(prefer_small=prefer_small)
+    return _Cover(spaces, algorithm, groups, seed).samples(cost)
 
 
 def _column_groups(parameters: int, strength: int, each_problem: bool) -> list[tuple[int, ...]]:
@@ -141,19 +141,20 @@ class _Cover:
             codes += start
             yield codes
 
-    def samples(self, *, prefer_small: bool) -> list[Sample]:
-        uses = np.zeros(len(self._problems), dtype=int)
+    def samples(self, cost: Callable[[Problem], float] | None) -> list[Sample]:
+        costs = np.array([cost(problem) if cost else 1.0 for problem in self._problems])
+        spent = costs - 1.0  # a dear problem comes first when others have come as often as makes up for it
         found = []
         while self._missing.any():
             rows = self._rows_with(int(self._draw.choice(np.flatnonzero(self._missing))))
-            uses_of = uses[rows[:, -1]]
-            rows = rows[uses_of == uses_of.min()]
+            spent_on = spent[rows[:, -1]]
+            rows = rows[spent_on == spent_on.min()]
             rows = rows[self._draw.permutation(len(rows))[: self.COMPARED_ROWS]]
             codes = np.stack(list(self._codes(list(rows.T))), axis=1)
             gain = self._missing[codes].sum(axis=1)
-            best = int((gain - self._largeness(rows) if prefer_small else gain).argmax())
+            best = int((gain - costs[rows[:, -1]] * self._largeness(rows) if cost else gain).argmax())
             self._missing[codes[best]] = False
-            uses[rows[best, -1]] += 1
+            spent[rows[best, -1]] += costs[rows[best, -1]]
             found.append(self._sample(rows[best]))
         return found
 

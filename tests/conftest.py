@@ -1,5 +1,6 @@
 """Fixtures shared by all tests."""
 
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -9,6 +10,12 @@ from autotune.device.discovery import discover
 from autotune.family import Device
 from autotune.store import Store
 from databases import Server, missing
+
+
+def pytest_configure() -> None:
+    """A shell has what it starts in the background ignore Ctrl-C, which some tests send to commands."""
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(scope="session")

@@ -17,6 +17,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 from socket import AF_UNIX, SHUT_RDWR, socket
+from subprocess import PIPE
 from types import TracebackType
 from typing import Any, Self
 
@@ -29,6 +30,12 @@ _ENCODED_EQUALS = "%3D"
 _STARTING_S = 60.0
 _FAST = {"fsync": "off", "full_page_writes": "off", "shared_buffers": "16MB", "max_connections": "40"}
 """The data are thrown away. With fsync off a server that is killed may still be started again: the system lives."""
+_KEEPER = """
+read -r _
+[ ! -f "$1/data/postmaster.pid" ] || kill -QUIT "$(head -n 1 "$1/data/postmaster.pid")"
+rm -rf "$1"
+"""
+"""Waits for the tests to end, also when they are killed, and leaves neither server nor folder behind."""
 
 
 def connect(place: str | Path) -> Any:
@@ -82,6 +89,8 @@ class Server:
         self._user = _another_user() if os.geteuid() == 0 else None
         if self._user:
             os.chown(self.folder, self._user.pw_uid, self._user.pw_gid)
+        keeper = ["sh", "-c", _KEEPER, "keeper", str(self.folder)]
+        self._keeper = subprocess.Popen(keeper, stdin=PIPE, start_new_session=True)
         self._process: subprocess.Popen[bytes] | None = None
         initdb = ["initdb", "--pgdata", "data", "--username", ROLE, "--auth", "trust", "--no-sync", "--no-instructions"]
         with self._log() as log:
@@ -124,7 +133,7 @@ class Server:
 
     def close(self) -> None:
         self.stop(signal.SIGQUIT)
-        shutil.rmtree(self.folder, ignore_errors=True)
+        self._keeper.communicate()
 
     def __enter__(self) -> Self:
         return self

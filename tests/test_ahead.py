@@ -250,7 +250,8 @@ def test_builders_fit_the_machine(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_on_a_device_all_is_as_without(store: Store, pocl: Device) -> None:
     recorder = Recorder()
     problem = GemmProblem(m=40, n=33, k=17)
-    outcome = tune(pocl, [Request(problem=problem)], store, Budget(trials=9), recorder, jobs=2)[0]
+    requests, built_soon = [Request(problem=problem)], ["naive", "dot"]
+    outcome = tune(pocl, requests, store, Budget(trials=9), recorder, algorithms=built_soon, jobs=2)[0]
     assert outcome.new_trials == len(recorder.trials) == 9
     assert {trial.state for trial in recorder.trials} == {TrialState.COMPLETE}
     assert all(trial.measurement and trial.measurement.build_ns > 0 for trial in recorder.trials)

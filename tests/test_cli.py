@@ -963,7 +963,7 @@ def test_total_weighs_by_calls_and_says_what_it_leaves_out() -> None:
 def test_tune_interrupt_resume_look_up_export_and_import(tmp_path: Path) -> None:
     """The whole way on PoCL, each command a process of its own."""
     database, table = tmp_path / "tuned.sqlite", tmp_path / "table.json"
-    run = ("run", "--device", "cpu", "--shape", "33,17,9", "--db", str(database))
+    run = ("run", "--device", "cpu", "--shape", "33,17,9", "--algorithm", "naive", "dot", "--db", str(database))
     assert _interrupted(*run, "--budget", "100s") == 130
     resumed = _command(*run, "--trials", "2", "--json")
     assert resumed.returncode == 0, resumed.stderr

@@ -61,7 +61,8 @@ def test_a_run_notes_where_the_host_is_faster_and_gemm_asks(
 ) -> None:
     monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "home"))
     database = tmp_path / "tuned.sqlite"
-    run = ["run", "--device", pocl.slug, "--shape", "16,16,16", "--trials", "1", "--db", str(database), "--quiet"]
+    small = ["--shape", "16,16,16", "--trials", "1", "--algorithm", "naive"]
+    run = ["run", "--device", pocl.slug, *small, "--db", str(database), "--quiet"]
     assert main([*run, "--no-crossover"]) == 0
     place = file_beside(database)
     assert place == tmp_path / "tuned.crossover.json" and not place.exists()
