@@ -16,6 +16,7 @@ from autotune.service.searching import Errand, Search
 from autotune.store import Store
 from autotune.store.jobs import JobState
 from autotune.trial import QUARANTINED_STATES, Job, Trial
+from autotune.turns import Turns
 
 _LOG = logging.getLogger(__name__)
 
@@ -23,7 +24,7 @@ LOOK_S = 2.0
 """How often the queue is looked at when nothing calls for it, and lookups for new winners."""
 MAX_SEARCHES = 100
 """At a time: each holds its search space, some 20 MB. Devices beyond that wait for their turn."""
-AT_WORK = 4
+AT_WORK = 2
 """Searches that compute at a time, while the others wait for their devices: more threads would keep the event loop
 from its turn, and gain nothing, as one interpreter runs one of them at a time."""
 END_S = 8.0
@@ -46,7 +47,7 @@ class Service:
         self._tasks: list[asyncio.Task[None]] = []
         self._threads: set[threading.Thread] = set()
         self._learning = threading.Lock()
-        self._gate = threading.Semaphore(AT_WORK)
+        self._turns = Turns(AT_WORK)
 
     async def start(self) -> None:
         """Go on where the service before was ended."""
@@ -156,7 +157,7 @@ class Service:
             Errand(job=job, problem=problem, station=station), self.store, self.feed, lambda: self.is_stopping
         )
         self.searches[problem.id] = search
-        worker = RemoteWorker(self.fleet, station, asyncio.get_running_loop(), self._gate)
+        worker = RemoteWorker(self.fleet, station, asyncio.get_running_loop())
         thread = threading.Thread(target=self._search, args=(search, worker), daemon=True, name=f"job {job.id}")
         self._threads.add(thread)
         thread.start()
@@ -164,7 +165,7 @@ class Service:
     def _search(self, search: Search, worker: RemoteWorker) -> None:
         """In a thread of its own."""
         try:
-            with self._gate:
+            with self._turns.taken():
                 self._note_cancelled(search)
                 search.run(worker)
                 self._learn(search)

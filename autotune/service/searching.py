@@ -19,6 +19,7 @@ from autotune.service.fleet import RemoteWorker, Station, Stopping
 from autotune.store import Store
 from autotune.store.jobs import JobKind, JobProblem, JobState, TuningJob
 from autotune.trial import Request, Trial, TrialState, Winner
+from autotune.turns import idle
 
 _LOG = logging.getLogger(__name__)
 
@@ -150,7 +151,8 @@ class Search:
                 _LOG.warning("the database cannot be written: %s", error)
                 if self._is_stopping():
                     return
-                time.sleep(INSIST_S)
+                with idle():
+                    time.sleep(INSIST_S)
             else:
                 return
 

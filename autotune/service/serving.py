@@ -3,6 +3,7 @@
 import logging
 import signal
 import socket
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,6 +18,9 @@ from autotune.service.core import Service
 from autotune.store import Store
 
 END_S = 5
+SWITCH_S = 0.0005
+"""How long a search may keep the interpreter from the event loop, which asks for it several times a request; Python's
+own 5 ms would make tens of them."""
 MAX_CONNECTIONS = 5000
 
 
@@ -78,6 +82,7 @@ class Server(uvicorn.Server):
 
     def run(self, sockets: list[socket.socket] | None = None) -> None:
         """The port is held before the application starts, which queues again what a service before it was running."""
+        sys.setswitchinterval(SWITCH_S)
         super().run(sockets if sockets is not None else [self._listening()])
 
     def _listening(self) -> socket.socket:
