@@ -10,7 +10,7 @@ from autotune.errors import AutotuneError
 from autotune.family import Device
 from autotune.predict import refresh_predictors
 from autotune.service.events import Feed
-from autotune.service.fleet import Fleet, RemoteWorker, Station
+from autotune.service.fleet import Fleet, Helper, RemoteWorker, Station
 from autotune.service.lookups import Lookups
 from autotune.service.searching import Errand, Search
 from autotune.store import Store
@@ -94,7 +94,7 @@ class Service:
 
     def search_on(self, station: Station) -> Search | None:
         """What a station works on."""
-        return next((s for s in self.searches.values() if s.errand.station is station), None)
+        return next((search for search in self.searches.values() if station in search.stations()), None)
 
     async def _take_late(self, device: Device, trial: Trial, job: Job) -> None:
         """A trial that nobody waits for any more has ended on its worker: what did not crash is not to blame."""
@@ -130,17 +130,38 @@ class Service:
             self.lookups.use(table)
 
     async def _dispatch(self) -> None:
-        """Give what is queued to stations that are free."""
+        """Give what is queued to stations that are free; those with nothing of their own help others."""
         self.fleet.sweep()
         free = [station for station in self.fleet.stations() if station.state == "idle"]
-        if not free or self.is_stopping:
+        has_helpers = any(len(search.helpers) for search in self.searches.values())
+        if self.is_stopping or not (free or has_helpers):
             return
         waiting = await asyncio.to_thread(self.store.jobs.waiting)
         for station in free:
             if len(self.searches) >= MAX_SEARCHES or self.is_stopping:
-                return
+                break
             if station.device.slug in waiting and station.state == "idle":
                 await self._engage(station)
+        for station in free:
+            if station.state == "idle":
+                self._send_to_help(station)
+        self._recall_helpers(waiting - {station.device.slug for station in free})
+
+    def _send_to_help(self, station: Station) -> None:
+        """To the search of an equal device that has fewest helpers."""
+        able = [search for search in self.searches.values() if search.can_use(station.device)]
+        if able and not self.is_stopping:
+            station.is_taken = True
+            helper = Helper(self.fleet, station, asyncio.get_running_loop())
+            if not min(able, key=lambda search: len(search.helpers)).helpers.join(helper):
+                station.is_taken = False
+
+    def _recall_helpers(self, waiting: set[str]) -> None:
+        """One for each device that something waits for, which is better than to help."""
+        for slug in waiting if len(self.searches) < MAX_SEARCHES else ():
+            of_slug = [search for search in self.searches.values() if search.errand.station.device.slug == slug]
+            if of_slug:
+                max(of_slug, key=lambda search: len(search.helpers)).helpers.recall_one()
 
     async def _engage(self, station: Station) -> None:
         station.is_taken = True

@@ -271,6 +271,13 @@ class RemoteWorker:
         """The station belongs to whoever took it."""
 
 
+class Helper(RemoteWorker):
+    """A station that helps the search of another one; it is free again when it is closed."""
+
+    def close(self) -> None:
+        self.call_in_loop(lambda: self._fleet.release(self.station))
+
+
 def plain_assignment(assignment: Assignment) -> dict[str, Any]:
     """As a worker reads it."""
     return {"id": assignment.id, "job": plain_job(assignment.job)}

@@ -4,18 +4,20 @@ import json
 import logging
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from autotune.errors import AutotuneError, StoreError, WorkerError
 from autotune.export.json_table import plain_entry
+from autotune.family import Device
 from autotune.lookup.document import parse
 from autotune.lookup.json_table import read_entry
 from autotune.search import Budget, Outcome, tune
 from autotune.search.contract import Total
+from autotune.search.helping import Helpers
 from autotune.search.rechecking import Recheck, recheck
 from autotune.service.events import Feed
-from autotune.service.fleet import RemoteWorker, Station, Stopping
+from autotune.service.fleet import Helper, RemoteWorker, Station, Stopping
 from autotune.store import Store
 from autotune.store.jobs import JobKind, JobProblem, JobState, TuningJob
 from autotune.trial import Request, Trial, TrialState, Winner
@@ -45,6 +47,7 @@ class Search:
     def __init__(self, errand: Errand, store: Store, feed: Feed, is_stopping: Callable[[], bool]) -> None:
         self.errand = errand
         self.is_cancelled = False
+        self.helpers = Helpers()
         self.progress: dict[str, Any] = {"problem": errand.problem.number, "phase": "search"}
         """How far it is, for whoever asks; replaced whole, since others read it meanwhile."""
         self._store = store
@@ -83,6 +86,17 @@ class Search:
         """Whether the search is to end after the running trial."""
         return self.is_cancelled or self._is_stopping() or self.errand.station.is_lost
 
+    def can_use(self, device: Device) -> bool:
+        """Whether a device may help: all that is known of it, and its driver, are those of the search's own."""
+        own = self.errand.station.device
+        is_equal = replace(own, selector="") == replace(device, selector="")
+        return is_equal and self.helpers.is_open and self.errand.job.kind is JobKind.TUNE
+
+    def stations(self) -> list[Station]:
+        """That work on it."""
+        helping = (place.station for place in self.helpers.present() if isinstance(place, Helper))
+        return [self.errand.station, *helping]
+
     def _tune(self, worker: RemoteWorker) -> None:
         job, problem = self.errand.job, self.errand.problem
         self._trials_before = self._store.jobs.new_trials(job.device, problem)
@@ -100,6 +114,7 @@ class Search:
             seed=job.seed,
             should_stop=self.stop,
             worker=worker,
+            helpers=self.helpers,
         )
         outcome = outcomes[0]
         if not outcome.is_finished and not self.is_cancelled:
