@@ -16,7 +16,7 @@ import pytest
 pytest.importorskip("fastapi")
 
 from autotune.cli import main
-from autotune.errors import RefusedError, ServiceError, TableError
+from autotune.errors import RefusedError, ServiceError, StoreError, TableError
 from autotune.export.contents import read_contents
 from autotune.export.json_table import write_json
 from autotune.family import Configuration, Device
@@ -252,6 +252,36 @@ def test_a_second_service_at_a_port_in_use_touches_nothing(server: Server, clien
         with pytest.raises(ServiceError, match="cannot serve"):
             serve(Place(port=port), store, lambda _: None)
         assert store.jobs.get(job["id"]).problems[0].state is JobState.RUNNING  # type: ignore[union-attr]
+
+
+def test_a_second_service_on_the_same_database_is_refused(database: Path) -> None:
+    with Store.open(database) as store:
+        with serving(database), pytest.raises(StoreError, match=r"another service works on .*--db"):
+            serve(Place(port=0), store, lambda _: None)
+        store.claim_service().close()
+
+
+def test_a_service_that_was_superseded_ends_and_leaves_the_jobs_alone(database: Path) -> None:
+    begun, measured = threading.Event(), threading.Event()
+
+    def slowly(job: Job) -> float:
+        begun.set()
+        assert measured.wait(20)
+        return invented_time(job)
+
+    with serving(database) as server, Client(server.url) as client, offering(server.url, work=slowly):
+        job = client.submit(DEVICE.slug, shapes=[SHAPE], trials=3, algorithms=["microtile"])
+        assert begun.wait(20)
+        claim = server.service._claim
+        assert claim is not None
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(claim, "is_held", lambda: False)
+            wait_for(lambda: server.should_exit)
+        measured.set()
+    with Store.open(database) as store:
+        found = store.jobs.get(job["id"])
+        assert found is not None
+        assert [problem.state for problem in found.problems] == [JobState.RUNNING]  # as the other may have it
 
 
 def test_a_cancelled_job_is_not_taken_and_what_was_left_open_is_settled(database: Path) -> None:

@@ -4,7 +4,7 @@ import asyncio
 import contextlib
 import logging
 import threading
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
 
 from autotune.errors import AutotuneError
 from autotune.family import Device
@@ -14,6 +14,7 @@ from autotune.service.fleet import Fleet, Helper, RemoteWorker, Station
 from autotune.service.lookups import Lookups
 from autotune.service.searching import Errand, Search
 from autotune.store import Store
+from autotune.store.claiming import Claim
 from autotune.store.jobs import JobState
 from autotune.trial import QUARANTINED_STATES, Job, Trial
 from autotune.turns import Turns
@@ -34,8 +35,11 @@ END_S = 8.0
 class Service:
     """Everything that lives as long as the process. Methods are called in the event loop."""
 
-    def __init__(self, store: Store) -> None:
+    def __init__(self, store: Store, on_superseded: Callable[[], None] = lambda: None) -> None:
+        """`on_superseded` is called when another service has taken the database over, and this one is to end."""
         self.store = store
+        self._on_superseded = on_superseded
+        self._claim: Claim | None = None
         self.feed = Feed()
         self.fleet = Fleet(self.wake, self._take_late)
         self.lookups = Lookups(store)
@@ -49,6 +53,15 @@ class Service:
         self._learning = threading.Lock()
         self._turns = Turns(AT_WORK)
 
+    @contextlib.contextmanager
+    def claimed(self) -> Iterator[None]:
+        """No other service works on the database. Raises StoreError where one does."""
+        self._claim = self.store.claim_service()
+        try:
+            yield
+        finally:
+            self._claim.close()
+
     async def start(self) -> None:
         """Go on where the service before was ended."""
         self._loop = asyncio.get_running_loop()
@@ -58,7 +71,8 @@ class Service:
         if lost or queued:
             _LOG.info("%s trials were lost, %s problems go on", len(lost), queued)
         await self._refresh_lookups()
-        self._tasks = [asyncio.create_task(work) for work in (self._keep_dispatching(), self._keep_refreshing())]
+        keeping = (self._keep_dispatching(), self._keep_refreshing(), self._keep_claim())
+        self._tasks = [asyncio.create_task(work) for work in keeping]
 
     def begin_stop(self) -> None:
         """Searches end, waiting workers and readers are let go."""
@@ -112,6 +126,18 @@ class Service:
         while not self.is_stopping:
             await asyncio.sleep(LOOK_S)
             await self._guarded(self._refresh_lookups)
+
+    async def _keep_claim(self) -> None:
+        while not self.is_stopping:
+            await asyncio.sleep(LOOK_S)
+            await self._guarded(self._check_claim)
+
+    async def _check_claim(self) -> None:
+        if self._claim is not None and not await asyncio.to_thread(self._claim.is_held):
+            _LOG.error("another service has taken over %s: this one ends", self.store.location)
+            for search in self.searches.values():
+                search.is_superseded = True
+            self._on_superseded()
 
     async def _guarded(self, work: Callable[[], Awaitable[None]]) -> None:
         """The service outlives whatever fails, such as a database that is away for a while."""

@@ -47,6 +47,8 @@ class Search:
     def __init__(self, errand: Errand, store: Store, feed: Feed, is_stopping: Callable[[], bool]) -> None:
         self.errand = errand
         self.is_cancelled = False
+        self.is_superseded = False
+        """What becomes of the problem is another service's to tell."""
         self.helpers = Helpers()
         self.progress: dict[str, Any] = {"problem": errand.problem.number, "phase": "search"}
         """How far it is, for whoever asks; replaced whole, since others read it meanwhile."""
@@ -159,7 +161,7 @@ class Search:
 
     def _insist(self, note: Callable[[], None]) -> None:
         """Again and again, as a database server may be away for a while; a service that ends leaves it to the next."""
-        while True:
+        while not self.is_superseded:
             try:
                 note()
             except StoreError as error:

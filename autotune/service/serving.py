@@ -61,7 +61,7 @@ class Server(uvicorn.Server):
 
     def __init__(self, place: Place, store: Store, tell: Callable[[str], None]) -> None:
         """Raises UsageError where tokens are needed and missing."""
-        self.service = Service(store)
+        self.service = Service(store, lambda: self.handle_exit(signal.SIGTERM, None))
         self.url = ""
         self._tell = tell
         super().__init__(
@@ -81,9 +81,14 @@ class Server(uvicorn.Server):
         logging.getLogger("uvicorn").setLevel(logging.WARNING)
 
     def run(self, sockets: list[socket.socket] | None = None) -> None:
-        """The port is held before the application starts, which queues again what a service before it was running."""
+        """Port and database are held before the application starts, which queues again what one before it was running.
+
+        Raises StoreError when another service works on the database.
+        """
         sys.setswitchinterval(SWITCH_S)
-        super().run(sockets if sockets is not None else [self._listening()])
+        listening = sockets if sockets is not None else [self._listening()]
+        with self.service.claimed():
+            super().run(listening)
 
     def _listening(self) -> socket.socket:
         """Ends the process where the port is in use."""

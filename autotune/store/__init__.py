@@ -18,7 +18,7 @@ from sqlalchemy.orm import Session
 
 from autotune.errors import StoreError
 from autotune.family import Configuration, Device, Problem
-from autotune.store import inserting, quarantine
+from autotune.store import claiming, inserting, quarantine
 from autotune.store.connecting import open_for_reading, open_for_writing, open_server
 from autotune.store.failures import Outage, attempt
 from autotune.store.jobs import JobLedger
@@ -141,6 +141,12 @@ class Store:
     def jobs(self) -> JobLedger:
         """The service's jobs."""
         return JobLedger(self._read, self._write, inserting.problem_id)
+
+    def claim_service(self) -> claiming.Claim:
+        """The right to be the only service here. Raises StoreError when another one is."""
+        if self._target.path:
+            return claiming.claimed(claiming.FileClaim(self._target.path), self.location, 0.0)
+        return claiming.claimed(claiming.ServerClaim(self._target), self.location, claiming.PATIENCE_S)
 
     def add_device(self, device: Device) -> None:
         """Make a device known; its limits are brought up to date when it already is."""
