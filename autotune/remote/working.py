@@ -34,7 +34,7 @@ from autotune.remote.wire import code_version, plain_device, plain_trial, read_j
 from autotune.resources import default_database
 from autotune.trial import Job, Trial
 
-HEARTBEAT_S = 5.0
+HEARTBEAT_S = 10.0
 """How often a device that measures tells that it is there."""
 WAIT_S = 20.0
 """How long an idle one lets the service wait with its answer."""
