@@ -2,6 +2,7 @@
 
 import json
 import secrets
+import socket
 import sqlite3
 import threading
 import time
@@ -241,6 +242,11 @@ def test_a_restarted_service_goes_on_where_it_was(database: Path) -> None:
         assert len(search) == len(set(search)) <= 13  # and the baseline
         stored = sum(store.trial_counts(DEVICE.slug).by_state.values())
         assert before - 1 <= stored - len(worker.jobs) <= before  # the running one was broken off
+
+
+def test_no_part_of_an_answer_waits_for_the_other_side(server: Server) -> None:
+    for listening in server.servers[0].sockets:
+        assert listening.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
 
 
 def test_a_second_service_at_a_port_in_use_touches_nothing(server: Server, client: Client, database: Path) -> None:

@@ -110,7 +110,7 @@ class Server(uvicorn.Server):
         await super().startup(sockets)
         if not self.started:
             return
-        gc.freeze()  # what is loaded stays; looking through it again and again would make requests wait for half a second
+        gc.freeze()  # what is loaded stays: looking through it again and again made requests wait for half a second
         host, port = self.servers[0].sockets[0].getsockname()[:2]
         self.url = f"http://{f'[{host}]' if ':' in host else host}:{port}"
         self._tell(f"serving at {self.url}, database {self.service.store.location}")
