@@ -348,6 +348,20 @@ def test_a_result_that_comes_late_clears_what_was_lost(database: Path) -> None:
             assert client.job(job["id"])["state"] == "done"
 
 
+def test_a_result_that_was_taken_and_not_stored_is_told_again(server: Server, client: Client, database: Path) -> None:
+    with offering(server.url) as worker, Store.open(database) as store:
+        job = client.submit(DEVICE.slug, shapes=[SHAPE], trials=3, algorithms=["microtile"])
+        ended(client, job["id"])
+        owner = new_owner()  # as if the service had been killed between taking and storing the last result
+        store.begin_trial(DEVICE, PROBLEM, worker.jobs[-1].configuration, owner)
+        store.lose_trials(owner, "killed")
+        assert len(store.quarantined()) == 1
+        fleet, loop = server.service.fleet, server.service._loop
+        assert loop is not None
+        loop.call_soon_threadsafe(lambda: fleet.lose(fleet.stations()[0], "the service knows nothing of it"))
+        wait_for(lambda: store.quarantined() == [], 40)
+
+
 def test_a_trial_is_given_until_it_has_arrived_and_its_result_counts_once(
     server: Server, client: Client, database: Path
 ) -> None:
