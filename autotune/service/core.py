@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import logging
 import threading
+import time
 from collections.abc import Awaitable, Callable, Iterator
 
 from autotune.errors import AutotuneError
@@ -23,11 +24,13 @@ _LOG = logging.getLogger(__name__)
 
 LOOK_S = 2.0
 """How often the queue is looked at when nothing calls for it, and lookups for new winners."""
+REFRESHING_SHARE = 0.1
+"""Of the time, the most that lookups are made anew: with many winners it takes long, and there is always a new one."""
 MAX_SEARCHES = 100
 """At a time: each holds its search space, some 20 MB. Devices beyond that wait for their turn."""
 AT_WORK = 2
-"""Searches that compute at a time, while the others wait for their devices: more threads would keep the event loop
-from its turn, and gain nothing, as one interpreter runs one of them at a time."""
+"""Searches that compute at a time, while the others wait for their devices, the database or a rest: more threads would
+keep the event loop from its turn, and gain nothing, as one interpreter runs one of them at a time."""
 END_S = 8.0
 """How long the end of the service waits for searches to put their things in order."""
 
@@ -123,9 +126,12 @@ class Service:
             self._wake.clear()
 
     async def _keep_refreshing(self) -> None:
+        took_s = 0.0
         while not self.is_stopping:
-            await asyncio.sleep(LOOK_S)
+            await asyncio.sleep(max(LOOK_S, took_s / REFRESHING_SHARE))
+            began = time.monotonic()
             await self._guarded(self._refresh_lookups)
+            took_s = time.monotonic() - began
 
     async def _keep_claim(self) -> None:
         while not self.is_stopping:
