@@ -5,7 +5,7 @@ import contextlib
 import logging
 import threading
 import time
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 
 from autotune.errors import AutotuneError
 from autotune.family import Device
@@ -174,19 +174,20 @@ class Service:
                 break
             if station.device.slug in waiting and station.state == "idle":
                 await self._engage(station)
-        for station in free:
-            if station.state == "idle":
-                self._send_to_help(station)
+        self._send_to_help([station for station in free if station.state == "idle"])
         self._recall_helpers(waiting - {station.device.slug for station in free})
 
-    def _send_to_help(self, station: Station) -> None:
-        """To the search of an equal device that has fewest helpers."""
-        able = [search for search in self.searches.values() if search.can_use(station.device)]
-        if able and not self.is_stopping:
-            station.is_taken = True
+    def _send_to_help(self, stations: Sequence[Station]) -> None:
+        """Each to the search of an equal device that has fewest helpers."""
+        open_searches: dict[str, list[Search]] = {}
+        for search in self.searches.values() if stations and not self.is_stopping else ():
+            if search.wants_help:
+                open_searches.setdefault(search.errand.station.device.slug, []).append(search)
+        for station in stations:
+            alike = [s for s in open_searches.get(station.device.slug, ()) if s.errand.station.model == station.model]
             helper = Helper(self.fleet, station, asyncio.get_running_loop())
-            if not min(able, key=lambda search: len(search.helpers)).helpers.join(helper):
-                station.is_taken = False
+            if alike and min(alike, key=lambda search: len(search.helpers)).helpers.join(helper):
+                station.is_taken = True
 
     def _recall_helpers(self, waiting: set[str]) -> None:
         """One for each device that something waits for, which is better than to help."""

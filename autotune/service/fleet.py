@@ -14,7 +14,7 @@ import secrets
 import time
 from collections.abc import Awaitable, Callable
 from concurrent.futures import Future
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import Any
 
@@ -67,6 +67,8 @@ class Station:
     session: str
     """Of the worker process: another one has lost what this one was given."""
     device: Device
+    model: Device
+    """The same without its place on its machine: stations that are equal in it measure the same."""
     address: str
     since: str
     heard: float
@@ -137,6 +139,7 @@ class Fleet:
             name=name,
             session=session,
             device=device,
+            model=replace(device, selector=""),
             address=address,
             since=datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
             heard=time.monotonic(),

@@ -4,12 +4,11 @@ import json
 import logging
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 from autotune.errors import AutotuneError, StoreError, WorkerError
 from autotune.export.json_table import plain_entry
-from autotune.family import Device
 from autotune.lookup.document import parse
 from autotune.lookup.json_table import read_entry
 from autotune.search import Budget, Outcome, tune
@@ -88,11 +87,10 @@ class Search:
         """Whether the search is to end after the running trial."""
         return self.is_cancelled or self._is_stopping() or self.errand.station.is_lost
 
-    def can_use(self, device: Device) -> bool:
-        """Whether a device may help: all that is known of it, and its driver, are those of the search's own."""
-        own = self.errand.station.device
-        is_equal = replace(own, selector="") == replace(device, selector="")
-        return is_equal and self.helpers.is_open and self.errand.job.kind is JobKind.TUNE
+    @property
+    def wants_help(self) -> bool:
+        """Whether equal devices may measure for it."""
+        return self.helpers.is_open and self.errand.job.kind is JobKind.TUNE
 
     def stations(self) -> list[Station]:
         """That work on it."""
