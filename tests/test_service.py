@@ -6,6 +6,7 @@ import socket
 import sqlite3
 import threading
 import time
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import ExitStack, closing
 from dataclasses import fields, replace
@@ -29,6 +30,7 @@ from autotune.remote.wire import code_version, plain_device, plain_job, plain_tr
 from autotune.remote.working import Offer, Service
 from autotune.search import Budget, tune
 from autotune.service import fleet
+from autotune.service.core import in_fair_order
 from autotune.service.serving import Place, Server, serve
 from autotune.store import Store, new_owner
 from autotune.store.jobs import JobKind, JobState, NewJob
@@ -175,6 +177,15 @@ def test_a_device_of_another_driver_helps_nobody(server: Server, client: Client)
         assert other.turn(wait_s=0.3) is None
         measured.set()
         assert ended(client, job["id"])["state"] == "done"
+
+
+def test_every_model_gets_a_search_before_one_gets_several() -> None:
+    stations = [
+        fleet.Station(id="", name=name, session="", device=device, model=device, address="", since="", heard=0.0)
+        for name, device in ((name, replace(DEVICE, slug=f"pocl-{name[0]}")) for name in ("a1", "a2", "b1", "b2", "c1"))
+    ]
+    order = [station.name for station in in_fair_order(stations, Counter({"pocl-a": 1}))]
+    assert order == ["b1", "c1", "a1", "b2", "a2"]
 
 
 def test_helpers_go_back_to_work_of_their_own(server: Server, client: Client) -> None:

@@ -5,6 +5,7 @@ import contextlib
 import logging
 import threading
 import time
+from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 
 from autotune.errors import AutotuneError
@@ -169,7 +170,7 @@ class Service:
         if self.is_stopping or not (free or has_helpers):
             return
         waiting = await asyncio.to_thread(self.store.jobs.waiting)
-        for station in free:
+        for station in in_fair_order(free, Counter(s.errand.station.device.slug for s in self.searches.values())):
             if len(self.searches) >= MAX_SEARCHES or self.is_stopping:
                 break
             if station.device.slug in waiting and station.state == "idle":
@@ -252,3 +253,13 @@ class Service:
                 self.lookups.renew_predictors()
         except (AutotuneError, OSError) as error:
             _LOG.warning("predictors are not made anew: %s", error)
+
+
+def in_fair_order(stations: Sequence[Station], searches: Counter[str]) -> list[Station]:
+    """Those first of whose model fewest searches run: where there are more devices than searches, the others help."""
+    count = searches.copy()
+    ranked = []
+    for number, station in enumerate(stations):
+        ranked.append((count[station.device.slug], number, station))
+        count[station.device.slug] += 1
+    return [station for _, _, station in sorted(ranked, key=lambda entry: entry[:2])]
