@@ -6,6 +6,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -14,7 +15,7 @@ from autotune.errors import DatabaseAwayError, NotADatabaseError, StoreError
 from autotune.family import Configuration
 from autotune.kernels.gemm import GemmProblem
 from autotune.search import Budget, tune
-from autotune.store import Store, failures, jobs, new_owner
+from autotune.store import Store, claiming, failures, jobs, new_owner
 from autotune.store.jobs import JobKind, JobState, NewJob
 from autotune.store.opening import parse_target
 from autotune.testing import INVENTED_PROCESSOR, FakeWorker, Silence
@@ -202,6 +203,59 @@ def test_what_was_committed_as_the_connection_broke_is_there_once(postgresql_ser
         assert way.swallows == 0
         assert stored(store) == [TRIAL.configuration]
         assert store.in_flight() == []
+
+
+def test_jobs_are_added_and_taken_once_where_an_answer_was_lost(postgresql_server: Server, store: Store) -> None:
+    requests = tuple(Request(problem=replace(PROBLEM, m=m)) for m in (8, 16))
+    new = NewJob(kind=JobKind.TUNE, device=DEVICE.slug, requests=requests, trials=1)
+    with cut(postgresql_server) as way, Store.open(postgresql_server.url("here", folder=way.folder)) as far:
+        way.swallows = 1
+        job_id = far.jobs.add(new)
+        way.swallows += 2
+        first = far.jobs.take(DEVICE.slug, "w1")
+        assert way.swallows == 0
+    assert [job.id for job in store.jobs.newest(10)] == [job_id]
+    assert first is not None
+    found = store.jobs.get(job_id)
+    assert found is not None
+    assert [problem.state for problem in found.problems] == [JobState.RUNNING, JobState.QUEUED]
+    assert found.problems[0].attempts == first[1].attempts == 1
+    second = store.jobs.take(DEVICE.slug, "w1")
+    assert second is not None
+    assert second[1].number == 1
+
+
+def test_one_service_claims_a_database_and_claims_it_again_after_an_outage(
+    postgresql_server: Server, store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(claiming, "PATIENCE_S", 0.0)
+    with Store.open(postgresql_server.url("here")) as other:
+        claim = store.claim_service()
+        with pytest.raises(StoreError, match="another service works on"):
+            other.claim_service()
+        postgresql_server.stop(signal.SIGQUIT)
+        with pytest.raises(DatabaseAwayError):
+            claim.is_held()
+        postgresql_server.start()
+        assert claim.is_held()
+        postgresql_server.stop(signal.SIGQUIT)
+        postgresql_server.start()
+        theirs = other.claim_service()  # it was faster
+        assert not claim.is_held()
+        theirs.close()
+        assert claim.is_held()
+        claim.close()
+        other.claim_service().close()
+
+
+def test_services_in_different_schemas_do_not_meet(postgresql_server: Server, store: Store) -> None:
+    postgresql_server.execute("DROP SCHEMA IF EXISTS there CASCADE; CREATE SCHEMA there")
+    with Store.open(postgresql_server.url("there")) as other:
+        ours, theirs = store.claim_service(), other.claim_service()
+        assert ours.is_held()
+        assert theirs.is_held()
+        ours.close()
+        theirs.close()
 
 
 def test_a_search_goes_on_where_the_server_went_away(postgresql_server: Server, store: Store) -> None:

@@ -22,6 +22,7 @@ from autotune.store import Store
 __all__ = [
     "LEAST_SIZES",
     "add_predictors",
+    "all_predictors",
     "known_predictors",
     "make_predictors",
     "note_measured",
@@ -95,6 +96,12 @@ def known_predictors(store: Store, slug: str, family: str) -> list[Predictor]:
     place = _place(store)
     found = read_predictors_file(place).get(slug, []) if place else []
     return [predictor for predictor in found if predictor.example.family == family]
+
+
+def all_predictors(store: Store) -> dict[str, list[Predictor]]:
+    """The same of every device, by slug: one reading for all. Raises TableError."""
+    place = _place(store)
+    return read_predictors_file(place) if place else {}
 
 
 def write_predictors(place: Path, predictors: Mapping[str, Sequence[Predictor]]) -> None:

@@ -34,7 +34,7 @@ from autotune.remote.wire import code_version, plain_device, plain_trial, read_j
 from autotune.resources import default_database
 from autotune.trial import Job, Trial
 
-HEARTBEAT_S = 5.0
+HEARTBEAT_S = 10.0
 """How often a device that measures tells that it is there."""
 WAIT_S = 20.0
 """How long an idle one lets the service wait with its answer."""
@@ -77,6 +77,10 @@ class Offer:
         self._measuring = ThreadPoolExecutor(1)
         self._id = ""
         self._current: tuple[str, Future[dict[str, Any]]] | None = None
+        self._delivered: list[dict[str, Any]] = []
+        """The last result that was taken: a service that was killed just then may not have stored it."""
+        self._repeated: list[dict[str, Any]] = []
+        """The same, to be told to a service that has just come to know this device."""
         self._pause_s = FIRST_PAUSE_S
         self._is_away = False
         self.is_stopping = False
@@ -140,12 +144,13 @@ class Offer:
             return
         running = trial_id if self._current is not None and not results else ""
         wait_s = 0.0 if running or self.is_stopping else WAIT_S
-        turn = {"running": running, "results": results, "wait_s": wait_s}
+        turn = {"running": running, "results": [*self._repeated, *results], "wait_s": wait_s}
         answer = self._connection.call(
             "POST", f"/api/workers/{self._id}/turn", turn, timeout_s=wait_s + HEARTBEAT_S + 5
         )
+        self._repeated = []
         if results:
-            self._current = None
+            self._current, self._delivered = None, results
         given = answer.get("trial") if isinstance(answer, dict) else None
         if given is not None and not self.is_stopping and self._current is None and given["id"] != trial_id:
             self._begin(given)
@@ -159,6 +164,7 @@ class Offer:
             "device": plain_device(self._device),
         }
         self._id = str(self._connection.call("POST", "/api/workers", form)["id"])
+        self._repeated = self._delivered
         self._tell(f"{self._device.slug} is offered to {self._service.url}")
 
     def _begin(self, given: dict[str, Any]) -> None:

@@ -10,6 +10,7 @@ from autotune.sampler.choice import SamplerChoice
 from autotune.search import gain
 from autotune.search.ahead import Builds, builders_for
 from autotune.search.contract import Budget, Limits, Listener, Outcome, Total
+from autotune.search.helping import Helpers
 from autotune.search.one_problem import ProblemSearch
 from autotune.search.sharing import Sharing
 from autotune.space import SearchSpace
@@ -35,6 +36,7 @@ def tune(
     jobs: int | None = None,
     retries_quarantined: bool = False,
     sampler: SamplerChoice | None = None,
+    helpers: Helpers | None = None,
 ) -> list[Outcome]:
     """Tune every request; every trial is stored before the next begins.
 
@@ -42,7 +44,7 @@ def tune(
     `should_stop` is asked after each trial. Without a worker, one is started, and `jobs` processes that build in
     advance (by default one for each free core). By trials the requests are tuned in turn; a time budget goes where
     most of the time of all calls is expected to be saved, and ends early where nothing is left to gain. Without a
-    sampler it is ours.
+    sampler it is ours. `helpers` are equal devices that help with the first request; all are closed at the end.
     Raises ProblemError before anything is measured when a problem does not fit the device, ConfigurationError
     for an unknown algorithm, UsageError for a sampler that does not go with the budget, WorkerError when the device
     cannot be used.
@@ -77,7 +79,7 @@ def tune(
             space = make_space()
             search = ProblemSearch(
                 device, profile, request, space, store, place, listener, limits, seed, builds,
-                choice=sampler, remake_space=make_space,
+                choice=sampler, remake_space=make_space, helpers=helpers,
             )  # fmt: skip
             listener.problem_started(request, number, len(requests), len(space), search.resumed_trials)
             yield search
@@ -88,6 +90,8 @@ def tune(
         return _in_turn(searches(), listener)
     finally:
         place.close()
+        if helpers is not None:
+            helpers.close()
         if builds:
             builds.close()
 

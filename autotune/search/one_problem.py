@@ -16,12 +16,13 @@ from autotune.search.bench import Bench
 from autotune.search.contract import Limits, Listener, Outcome
 from autotune.search.finals import Finals
 from autotune.search.gain import FEWEST_TRIALS, GainLeft
+from autotune.search.helping import Crew, Helpers
 from autotune.search.knowledge import Knowledge
 from autotune.search.proposals import Proposals
 from autotune.search.sentinel import Sentinel
 from autotune.space import SearchSpace
 from autotune.store import Store
-from autotune.trial import Request, Trial, TrialState, Winner
+from autotune.trial import Job, Request, Trial, TrialState, Winner
 from autotune.worker import Measures
 
 
@@ -49,8 +50,12 @@ class ProblemSearch:
         *,
         choice: SamplerChoice | None = None,
         remake_space: Callable[[], SearchSpace] | None = None,
+        helpers: Helpers | None = None,
     ) -> None:
-        """`choice` is of a sampler, ours when left out; without `remake_space` the space is kept between slices."""
+        """`choice` is of a sampler, ours when left out; without `remake_space` the space is kept between slices.
+
+        `helpers` are equal devices that measure for the search until its finals.
+        """
         self.request = request
         self._space: SearchSpace | None = space
         self._remake_space = remake_space
@@ -68,6 +73,10 @@ class ProblemSearch:
         """Trials of this run by what was run."""
         self._knowledge = Knowledge(device, profile, request.problem, store)
         self._bench = Bench(self._knowledge, profile, store, worker)
+        self._helpers = Helpers() if helpers is None else helpers
+        self._crew = Crew(
+            worker, self._bench, self._helpers, lambda place: Bench(self._knowledge, profile, store, place)
+        )
         self._sentinel = Sentinel(self._knowledge, self._bench, self._tell_drift, limits.should_stop)
         self._failures: Counter[str] = Counter()
         self.new_trials = 0
@@ -126,6 +135,7 @@ class ProblemSearch:
             self.shelve()
             raise
         finally:
+            self._crew.settle()
             self.seconds += time.monotonic() - started
 
     def shelve(self) -> None:
@@ -146,6 +156,7 @@ class ProblemSearch:
         """The finals, until a time of the monotonic clock, and what became of the request."""
         started = time.monotonic()
         self.shelve()
+        self._helpers.close()  # finals compare what was measured on one device
         winner = None if self._limits.should_stop() else self.decided or self._decide(deadline)
         self.seconds += time.monotonic() - started
         return Outcome(
@@ -192,21 +203,55 @@ class ProblemSearch:
         (proposals, ahead), timer = self._working or self._begin(), self._knowledge.timer
         self._estimate(proposals)
         while not (self.is_over or is_enough()):
-            prepared = ahead.next(self._bench.typical_seconds, self._trials_left)
-            if prepared is None:
+            if not self._advance(proposals, ahead):
                 self._is_exhausted = True
                 break
-            proposals.tell(self._measure_prepared(prepared, ahead.go_on))
             self._estimate(proposals)
             pace = self._sentinel.slowdown
-            self._sentinel.look_if_due()
+            if self._crew.is_own_free:
+                self._sentinel.look_if_due()
             if self._sentinel.slowdown != pace:
                 self._programs.clear()  # their times are of another speed of the device
             if self._knowledge.timer is not timer:  # what was known tells nothing any more
                 self._gain = GainLeft()
                 if not self.is_over:
+                    self._crew.settle()
                     self.shelve()
                     (proposals, ahead), timer = self._begin(), self._knowledge.timer
+        while self._crew.running:
+            self._learn_from_crew(proposals)
+
+    def _advance(self, proposals: Proposals, ahead: Ahead) -> bool:
+        """Learn of something new, with helpers of what has ended first; False when all is known."""
+        if self._crew.has_others:
+            has_more = self._share_out(proposals, ahead)
+            self._learn_from_crew(proposals)
+            return has_more or self._crew.is_at_work
+        prepared = ahead.next(self._bench.typical_seconds, self._trials_left)
+        if prepared is not None:
+            proposals.tell(self._measure_prepared(prepared, ahead.go_on))
+        return prepared is not None
+
+    def _share_out(self, proposals: Proposals, ahead: Ahead) -> bool:
+        """Give all devices that are free something to measure; False when there is nothing."""
+        for place in self._crew.free():
+            left = self._trials_left - self._crew.running
+            if left <= 0 or self.is_over:
+                break
+            prepared = self._crew.returned() or ahead.next(self._bench.typical_seconds, left)
+            if prepared is None:
+                return False
+            known = self._without_running(prepared)
+            if known is None:
+                self._crew.begin(place, prepared, self._job(prepared))
+            else:
+                proposals.tell(known)
+        return True
+
+    def _learn_from_crew(self, proposals: Proposals) -> None:
+        """Of what ends next. The sentinel knows the pace of the own device alone: others count as they measured."""
+        for trial, is_own in self._crew.take_in():
+            proposals.tell(self._note(trial) if is_own else self._learn(trial))
 
     @tracing.span("begin")
     def _begin(self) -> tuple[Proposals, Ahead]:
@@ -254,19 +299,26 @@ class ProblemSearch:
         return min(self.FINALS_SHARE * self._limits.seconds, self.finals_seconds())
 
     def _measure_prepared(self, prepared: Prepared, meanwhile: Callable[[], Configuration | None] | None) -> Trial:
-        """A new trial of what was built in advance; what did not build, or was run before, is not run."""
+        """A new trial of what was built in advance."""
+        known = self._without_running(prepared)
+        if known is not None:
+            return known
+        measured = self._run(prepared, meanwhile)
+        if measured.state is TrialState.COMPLETE:
+            self._programs[prepared.program] = measured
+        return self._note(measured)
+
+    def _without_running(self, prepared: Prepared) -> Trial | None:
+        """A new trial of what did not build, or was run before."""
         configuration, build = prepared.configuration, prepared.build
         if build and build.state in FAILURES:
             failed = Trial(configuration=configuration, state=FAILURES[build.state], message=build.message)
             return self._note(self._bench.record(failed))
         twin = self._programs.get(prepared.program)
-        if twin is not None:
-            trial = dataclasses.replace(twin, configuration=configuration, message=f"same as {twin.configuration}")
-            return self._note(self._bench.record(trial))
-        measured = self._run(prepared, meanwhile)
-        if measured.state is TrialState.COMPLETE:
-            self._programs[prepared.program] = measured
-        return self._note(measured)
+        if twin is None:
+            return None
+        trial = dataclasses.replace(twin, configuration=configuration, message=f"same as {twin.configuration}")
+        return self._note(self._bench.record(trial))
 
     def _measure(self, configuration: Configuration) -> Trial:
         """One new trial of what was not built in advance."""
@@ -274,17 +326,23 @@ class ProblemSearch:
 
     def _run(self, prepared: Prepared, meanwhile: Callable[[], Configuration | None] | None = None) -> Trial:
         """As measured and stored."""
-        job = dataclasses.replace(
+        built_ns = prepared.build.build_ns if prepared.build else 0.0
+        return self._bench.run(self._job(prepared), "search", built_ns, meanwhile)
+
+    def _job(self, prepared: Prepared) -> Job:
+        return dataclasses.replace(
             self._bench.search_job(prepared.configuration),
             source=prepared.source,
             binary=prepared.build.binary if prepared.build else b"",
             give_up_above_ns=self.GIVE_UP_FACTOR * self._knowledge.best_ns * self._sentinel.slowdown,
         )
-        return self._bench.run(job, "search", prepared.build.build_ns if prepared.build else 0.0, meanwhile)
 
     def _note(self, measured: Trial) -> Trial:
-        """Count, learn and tell a new trial of the search, which is stored already; as the sentinel corrects it."""
-        trial = self._sentinel.corrected(measured)
+        """A new trial of the search, which is stored already; as the sentinel corrects it."""
+        return self._learn(self._sentinel.corrected(measured))
+
+    def _learn(self, trial: Trial) -> Trial:
+        """Count, learn and tell."""
         self.new_trials += 1
         self._count(trial)
         improved = trial.time_ns < self._knowledge.best_ns

@@ -14,6 +14,7 @@ from autotune.search.bench import Bench
 from autotune.search.drift import SENTINEL, Revision
 from autotune.search.knowledge import Knowledge
 from autotune.trial import Job, Trial, TrialState
+from autotune.turns import idle
 
 EVERY_TRIALS = 20
 EVERY_S = 30.0
@@ -148,8 +149,9 @@ class Sentinel:
     def _rest(self, seconds: float) -> None:
         self._rested_s += seconds
         end = monotonic() + seconds
-        while (left := end - monotonic()) > 0 and not self._should_stop():
-            sleep(min(left, 0.5))
+        with idle():
+            while (left := end - monotonic()) > 0 and not self._should_stop():
+                sleep(min(left, 0.5))
 
     def _tell_changes(self) -> None:
         if self.slowdown != self._told:

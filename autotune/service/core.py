@@ -4,28 +4,34 @@ import asyncio
 import contextlib
 import logging
 import threading
-from collections.abc import Awaitable, Callable
+import time
+from collections import Counter
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 
 from autotune.errors import AutotuneError
 from autotune.family import Device
 from autotune.predict import refresh_predictors
 from autotune.service.events import Feed
-from autotune.service.fleet import Fleet, RemoteWorker, Station
+from autotune.service.fleet import Fleet, Helper, RemoteWorker, Station
 from autotune.service.lookups import Lookups
 from autotune.service.searching import Errand, Search
 from autotune.store import Store
+from autotune.store.claiming import Claim
 from autotune.store.jobs import JobState
 from autotune.trial import QUARANTINED_STATES, Job, Trial
+from autotune.turns import Turns
 
 _LOG = logging.getLogger(__name__)
 
 LOOK_S = 2.0
 """How often the queue is looked at when nothing calls for it, and lookups for new winners."""
+REFRESHING_SHARE = 0.1
+"""Of the time, the most that lookups are made anew: with many winners it takes long, and there is always a new one."""
 MAX_SEARCHES = 100
 """At a time: each holds its search space, some 20 MB. Devices beyond that wait for their turn."""
-AT_WORK = 4
-"""Searches that compute at a time, while the others wait for their devices: more threads would keep the event loop
-from its turn, and gain nothing, as one interpreter runs one of them at a time."""
+AT_WORK = 2
+"""Searches that compute at a time, while the others wait for their devices, the database or a rest: more threads would
+keep the event loop from its turn, and gain nothing, as one interpreter runs one of them at a time."""
 END_S = 8.0
 """How long the end of the service waits for searches to put their things in order."""
 
@@ -33,8 +39,11 @@ END_S = 8.0
 class Service:
     """Everything that lives as long as the process. Methods are called in the event loop."""
 
-    def __init__(self, store: Store) -> None:
+    def __init__(self, store: Store, on_superseded: Callable[[], None] = lambda: None) -> None:
+        """`on_superseded` is called when another service has taken the database over, and this one is to end."""
         self.store = store
+        self._on_superseded = on_superseded
+        self._claim: Claim | None = None
         self.feed = Feed()
         self.fleet = Fleet(self.wake, self._take_late)
         self.lookups = Lookups(store)
@@ -46,7 +55,16 @@ class Service:
         self._tasks: list[asyncio.Task[None]] = []
         self._threads: set[threading.Thread] = set()
         self._learning = threading.Lock()
-        self._gate = threading.Semaphore(AT_WORK)
+        self._turns = Turns(AT_WORK)
+
+    @contextlib.contextmanager
+    def claimed(self) -> Iterator[None]:
+        """No other service works on the database. Raises StoreError where one does."""
+        self._claim = self.store.claim_service()
+        try:
+            yield
+        finally:
+            self._claim.close()
 
     async def start(self) -> None:
         """Go on where the service before was ended."""
@@ -57,7 +75,8 @@ class Service:
         if lost or queued:
             _LOG.info("%s trials were lost, %s problems go on", len(lost), queued)
         await self._refresh_lookups()
-        self._tasks = [asyncio.create_task(work) for work in (self._keep_dispatching(), self._keep_refreshing())]
+        keeping = (self._keep_dispatching(), self._keep_refreshing(), self._keep_claim())
+        self._tasks = [asyncio.create_task(work) for work in keeping]
 
     def begin_stop(self) -> None:
         """Searches end, waiting workers and readers are let go."""
@@ -93,7 +112,7 @@ class Service:
 
     def search_on(self, station: Station) -> Search | None:
         """What a station works on."""
-        return next((s for s in self.searches.values() if s.errand.station is station), None)
+        return next((search for search in self.searches.values() if station in search.stations()), None)
 
     async def _take_late(self, device: Device, trial: Trial, job: Job) -> None:
         """A trial that nobody waits for any more has ended on its worker: what did not crash is not to blame."""
@@ -108,9 +127,24 @@ class Service:
             self._wake.clear()
 
     async def _keep_refreshing(self) -> None:
+        took_s = 0.0
+        while not self.is_stopping:
+            await asyncio.sleep(max(LOOK_S, took_s / REFRESHING_SHARE))
+            began = time.monotonic()
+            await self._guarded(self._refresh_lookups)
+            took_s = time.monotonic() - began
+
+    async def _keep_claim(self) -> None:
         while not self.is_stopping:
             await asyncio.sleep(LOOK_S)
-            await self._guarded(self._refresh_lookups)
+            await self._guarded(self._check_claim)
+
+    async def _check_claim(self) -> None:
+        if self._claim is not None and not await asyncio.to_thread(self._claim.is_held):
+            _LOG.error("another service has taken over %s: this one ends", self.store.location)
+            for search in self.searches.values():
+                search.is_superseded = True
+            self._on_superseded()
 
     async def _guarded(self, work: Callable[[], Awaitable[None]]) -> None:
         """The service outlives whatever fails, such as a database that is away for a while."""
@@ -129,17 +163,39 @@ class Service:
             self.lookups.use(table)
 
     async def _dispatch(self) -> None:
-        """Give what is queued to stations that are free."""
+        """Give what is queued to stations that are free; those with nothing of their own help others."""
         self.fleet.sweep()
         free = [station for station in self.fleet.stations() if station.state == "idle"]
-        if not free or self.is_stopping:
+        has_helpers = any(len(search.helpers) for search in self.searches.values())
+        if self.is_stopping or not (free or has_helpers):
             return
         waiting = await asyncio.to_thread(self.store.jobs.waiting)
-        for station in free:
+        for station in in_fair_order(free, Counter(s.errand.station.device.slug for s in self.searches.values())):
             if len(self.searches) >= MAX_SEARCHES or self.is_stopping:
-                return
+                break
             if station.device.slug in waiting and station.state == "idle":
                 await self._engage(station)
+        self._send_to_help([station for station in free if station.state == "idle"])
+        self._recall_helpers(waiting - {station.device.slug for station in free})
+
+    def _send_to_help(self, stations: Sequence[Station]) -> None:
+        """Each to the search of an equal device that has fewest helpers."""
+        open_searches: dict[str, list[Search]] = {}
+        for search in self.searches.values() if stations and not self.is_stopping else ():
+            if search.wants_help:
+                open_searches.setdefault(search.errand.station.device.slug, []).append(search)
+        for station in stations:
+            alike = [s for s in open_searches.get(station.device.slug, ()) if s.errand.station.model == station.model]
+            helper = Helper(self.fleet, station, asyncio.get_running_loop())
+            if alike and min(alike, key=lambda search: len(search.helpers)).helpers.join(helper):
+                station.is_taken = True
+
+    def _recall_helpers(self, waiting: set[str]) -> None:
+        """One for each device that something waits for, which is better than to help."""
+        for slug in waiting if len(self.searches) < MAX_SEARCHES else ():
+            of_slug = [search for search in self.searches.values() if search.errand.station.device.slug == slug]
+            if of_slug:
+                max(of_slug, key=lambda search: len(search.helpers)).helpers.recall_one()
 
     async def _engage(self, station: Station) -> None:
         station.is_taken = True
@@ -156,7 +212,7 @@ class Service:
             Errand(job=job, problem=problem, station=station), self.store, self.feed, lambda: self.is_stopping
         )
         self.searches[problem.id] = search
-        worker = RemoteWorker(self.fleet, station, asyncio.get_running_loop(), self._gate)
+        worker = RemoteWorker(self.fleet, station, asyncio.get_running_loop())
         thread = threading.Thread(target=self._search, args=(search, worker), daemon=True, name=f"job {job.id}")
         self._threads.add(thread)
         thread.start()
@@ -164,7 +220,7 @@ class Service:
     def _search(self, search: Search, worker: RemoteWorker) -> None:
         """In a thread of its own."""
         try:
-            with self._gate:
+            with self._turns.taken():
                 self._note_cancelled(search)
                 search.run(worker)
                 self._learn(search)
@@ -197,3 +253,13 @@ class Service:
                 self.lookups.renew_predictors()
         except (AutotuneError, OSError) as error:
             _LOG.warning("predictors are not made anew: %s", error)
+
+
+def in_fair_order(stations: Sequence[Station], searches: Counter[str]) -> list[Station]:
+    """Those first of whose model fewest searches run: where there are more devices than searches, the others help."""
+    count = searches.copy()
+    ranked = []
+    for number, station in enumerate(stations):
+        ranked.append((count[station.device.slug], number, station))
+        count[station.device.slug] += 1
+    return [station for _, _, station in sorted(ranked, key=lambda entry: entry[:2])]

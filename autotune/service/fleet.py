@@ -11,11 +11,10 @@ is known not to be to blame.
 import asyncio
 import contextlib
 import secrets
-import threading
 import time
 from collections.abc import Awaitable, Callable
 from concurrent.futures import Future
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import Any
 
@@ -24,6 +23,7 @@ from autotune.family import Device
 from autotune.lookup.document import Node
 from autotune.remote.wire import plain_job, read_job, read_trial
 from autotune.trial import Job, Trial
+from autotune.turns import idle
 
 SILENT_S = 60.0
 """A worker that measures is heard every few seconds."""
@@ -67,6 +67,8 @@ class Station:
     session: str
     """Of the worker process: another one has lost what this one was given."""
     device: Device
+    model: Device
+    """The same without its place on its machine: stations that are equal in it measure the same."""
     address: str
     since: str
     heard: float
@@ -137,6 +139,7 @@ class Fleet:
             name=name,
             session=session,
             device=device,
+            model=replace(device, selector=""),
             address=address,
             since=datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
             heard=time.monotonic(),
@@ -248,26 +251,19 @@ class Fleet:
 class RemoteWorker:
     """A station as a search sees it: the contract of `autotune.worker.Measures`, from any thread."""
 
-    def __init__(
-        self, fleet: Fleet, station: Station, loop: asyncio.AbstractEventLoop, gate: threading.Semaphore
-    ) -> None:
-        """`gate` is held by whoever runs, and let go while waiting."""
+    def __init__(self, fleet: Fleet, station: Station, loop: asyncio.AbstractEventLoop) -> None:
         self._fleet = fleet
-        self._gate = gate
-        self._station = station
         self._loop = loop
+        self.station = station
 
     def run(self, job: Job) -> Trial:
         """Raises WorkerError when the device cannot be used, WorkerLostError when it is gone, Stopping when the service
         ends.
         """
         assignment = Assignment(job)
-        self._loop.call_soon_threadsafe(self._fleet.assign, self._station, assignment)
-        self._gate.release()
-        try:
+        self._loop.call_soon_threadsafe(self._fleet.assign, self.station, assignment)
+        with idle():
             return assignment.result.result()
-        finally:
-            self._gate.acquire()
 
     def call_in_loop(self, work: Callable[[], None]) -> None:
         """Soon, unless the loop has ended."""
@@ -276,6 +272,13 @@ class RemoteWorker:
 
     def close(self) -> None:
         """The station belongs to whoever took it."""
+
+
+class Helper(RemoteWorker):
+    """A station that helps the search of another one; it is free again when it is closed."""
+
+    def close(self) -> None:
+        self.call_in_loop(lambda: self._fleet.release(self.station))
 
 
 def plain_assignment(assignment: Assignment) -> dict[str, Any]:

@@ -6,12 +6,13 @@ from urllib.parse import parse_qsl
 
 from autotune.device.discovery import select
 from autotune.errors import AutotuneError, DeviceSelectionError, TableError
-from autotune.family import family_names, find_family
+from autotune.family import find_family
 from autotune.identity import MAX_SLUG
 from autotune.lookup import Entry, TuningTable
 from autotune.lookup.answer import plain_tuned
 from autotune.lookup.document import visible
-from autotune.predict import known_predictors
+from autotune.lookup.predictor import Predictor
+from autotune.predict import all_predictors
 from autotune.store import Store
 
 MAX_REMEMBERED = 65536
@@ -25,7 +26,8 @@ class Lookups:
         self._store = store
         self._renewals = 0
         """Of the predictors, which no decision in the database tells of."""
-        self._read = (-1, 0)
+        self._read = (-1, -1)
+        self._predictors: dict[str, list[Predictor]] = {}
         self._remembered: dict[bytes, bytes] = {}
         self.use(TuningTable([], []).over_shipped())
 
@@ -38,12 +40,14 @@ class Lookups:
         now = self._store.last_decision(), self._renewals
         if now == self._read:
             return None
+        if now[1] != self._read[1]:
+            self._predictors = self._read_predictors()
         devices = self._store.devices()
         entries = [
             (w.device, Entry(problem=w.problem, configuration=w.configuration, time_ns=w.time_ns))
             for w in self._store.best()
         ]
-        table = TuningTable(devices, entries, source="the service", predictors=self._predictors()).over_shipped()
+        table = TuningTable(devices, entries, source="the service", predictors=self._predictors).over_shipped()
         self._read = now
         return table
 
@@ -98,9 +102,8 @@ class Lookups:
             there = ", ".join(one.slug for one in self._devices[:20])
             raise DeviceSelectionError(f"no device fits {visible(device)!r}", hint=f"there are {there}") from error
 
-    def _predictors(self) -> dict[str, Any]:
-        slugs = sorted({device.slug for device in self._store.devices()})
+    def _read_predictors(self) -> dict[str, list[Predictor]]:
         try:
-            return {s: [p for f in family_names() for p in known_predictors(self._store, s, f)] for s in slugs}
+            return all_predictors(self._store)
         except TableError:
             return {}

@@ -13,12 +13,14 @@ from autotune.lookup.document import parse
 from autotune.lookup.json_table import read_entry
 from autotune.search import Budget, Outcome, tune
 from autotune.search.contract import Total
+from autotune.search.helping import Helpers
 from autotune.search.rechecking import Recheck, recheck
 from autotune.service.events import Feed
-from autotune.service.fleet import RemoteWorker, Station, Stopping
+from autotune.service.fleet import Helper, RemoteWorker, Station, Stopping
 from autotune.store import Store
 from autotune.store.jobs import JobKind, JobProblem, JobState, TuningJob
 from autotune.trial import Request, Trial, TrialState, Winner
+from autotune.turns import idle
 
 _LOG = logging.getLogger(__name__)
 
@@ -44,6 +46,9 @@ class Search:
     def __init__(self, errand: Errand, store: Store, feed: Feed, is_stopping: Callable[[], bool]) -> None:
         self.errand = errand
         self.is_cancelled = False
+        self.is_superseded = False
+        """What becomes of the problem is another service's to tell."""
+        self.helpers = Helpers()
         self.progress: dict[str, Any] = {"problem": errand.problem.number, "phase": "search"}
         """How far it is, for whoever asks; replaced whole, since others read it meanwhile."""
         self._store = store
@@ -82,6 +87,16 @@ class Search:
         """Whether the search is to end after the running trial."""
         return self.is_cancelled or self._is_stopping() or self.errand.station.is_lost
 
+    @property
+    def wants_help(self) -> bool:
+        """Whether equal devices may measure for it."""
+        return self.helpers.is_open and self.errand.job.kind is JobKind.TUNE
+
+    def stations(self) -> list[Station]:
+        """That work on it."""
+        helping = (place.station for place in self.helpers.present() if isinstance(place, Helper))
+        return [self.errand.station, *helping]
+
     def _tune(self, worker: RemoteWorker) -> None:
         job, problem = self.errand.job, self.errand.problem
         self._trials_before = self._store.jobs.new_trials(job.device, problem)
@@ -99,6 +114,7 @@ class Search:
             seed=job.seed,
             should_stop=self.stop,
             worker=worker,
+            helpers=self.helpers,
         )
         outcome = outcomes[0]
         if not outcome.is_finished and not self.is_cancelled:
@@ -143,14 +159,15 @@ class Search:
 
     def _insist(self, note: Callable[[], None]) -> None:
         """Again and again, as a database server may be away for a while; a service that ends leaves it to the next."""
-        while True:
+        while not self.is_superseded:
             try:
                 note()
             except StoreError as error:
                 _LOG.warning("the database cannot be written: %s", error)
                 if self._is_stopping():
                     return
-                time.sleep(INSIST_S)
+                with idle():
+                    time.sleep(INSIST_S)
             else:
                 return
 

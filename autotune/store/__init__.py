@@ -5,7 +5,6 @@ only ever added, but for those of trials in flight and in quarantine, which come
 view that a person can query too. This file holds what the rest of the project calls; how it is done lies beside it.
 """
 
-import contextlib
 import threading
 import uuid
 from collections.abc import Callable, Sequence
@@ -19,7 +18,7 @@ from sqlalchemy.orm import Session
 
 from autotune.errors import StoreError
 from autotune.family import Configuration, Device, Problem
-from autotune.store import inserting, quarantine
+from autotune.store import claiming, inserting, quarantine
 from autotune.store.connecting import open_for_reading, open_for_writing, open_server
 from autotune.store.failures import Outage, attempt
 from autotune.store.jobs import JobLedger
@@ -46,6 +45,7 @@ from autotune.store.owner import Fate, Owner, new_owner
 from autotune.store.quarantine import LOST, InFlight, Quarantined
 from autotune.store.snapshot import check_snapshot_path, write_snapshot
 from autotune.trial import Build, Provenance, Trial, Winner
+from autotune.turns import idle
 
 __all__ = [
     "LOST",
@@ -60,6 +60,9 @@ __all__ = [
 ]
 
 _Result = TypeVar("_Result")
+
+AT_A_TIME = 8
+"""Writing transactions of one program on a server; more of them would wait for each other there."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -101,7 +104,7 @@ class Store:
         self._target = target
         self._ids: dict[tuple[Device, Problem], tuple[int, int]] = {}
         self._outage = None if target.path else Outage()
-        self._turn = threading.Lock() if target.path else contextlib.nullcontext()
+        self._places = threading.Semaphore(1 if target.path else AT_A_TIME)
         """SQLite has one writer; threads that wait for it here are served in turn, those that wait there by chance."""
         self._reading = self._writing = engine
         if target.path:
@@ -138,6 +141,12 @@ class Store:
     def jobs(self) -> JobLedger:
         """The service's jobs."""
         return JobLedger(self._read, self._write, inserting.problem_id)
+
+    def claim_service(self) -> claiming.Claim:
+        """The right to be the only service here. Raises StoreError when another one is."""
+        if self._target.path:
+            return claiming.claimed(claiming.FileClaim(self._target.path), self.location, 0.0)
+        return claiming.claimed(claiming.ServerClaim(self._target), self.location, claiming.PATIENCE_S)
 
     def add_device(self, device: Device) -> None:
         """Make a device known; its limits are brought up to date when it already is."""
@@ -385,7 +394,7 @@ class Store:
         return self._transaction(self._reading, work)
 
     def _write(self, work: Callable[[Session], _Result], *, waits_for_space: bool = False) -> _Result:
-        with self._turn:
+        with idle(), self._places:
             return self._transaction(self._writing, work, waits_for_space=waits_for_space)
 
     def _transaction(

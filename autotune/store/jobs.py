@@ -2,7 +2,7 @@
 
 A job names a device and what to tune or to verify there; each of its problems is a row that a device takes, works on
 and ends. What was running when the service went is queued again: the ledger of trials has what was measured by then,
-and the row how much of the budget is spent. One service works on a database at a time.
+and the row how much of the budget is spent. One service works on a database at a time (`claiming.py`).
 
 What ends, cancels or begins a part of a job locks the row of the job first: two of them at once, on a server, would
 each miss what the other changes, and a job whose last two problems end together would stay open.
@@ -36,6 +36,13 @@ from autotune.store.models import DeviceRow, ProblemRow, TrialRow, plain_text
 __all__ = ["OPEN", "JobKind", "JobLedger", "JobProblem", "JobState", "NewJob", "TuningJob"]
 
 _Result = TypeVar("_Result")
+_Found = tuple[JobProblemRow, JobRow, ProblemRow]
+
+_FOUND = (
+    select(JobProblemRow, JobRow, ProblemRow)
+    .join(JobRow, JobRow.id == JobProblemRow.job_id)
+    .join(ProblemRow, ProblemRow.id == JobProblemRow.problem_id)
+)
 
 
 class _Transact(Protocol):
@@ -52,9 +59,12 @@ class JobLedger:
         self._problem_id = problem_id
 
     def add(self, new: NewJob) -> int:
-        """Queue a job; its number."""
+        """Queue a job; its number. Once, also where the answer to the commit is lost and all is done again."""
+        added: list[int] = []
 
         def work(session: Session) -> int:
+            if added and session.get(JobRow, added[-1]) is not None:
+                return added[-1]
             row = JobRow(
                 kind=new.kind.value,
                 device=new.device,
@@ -73,6 +83,7 @@ class JobLedger:
             for number, (request, candidate) in enumerate(zip(new.requests, candidates, strict=True)):
                 problem_id = self._problem_id(session, request.problem)
                 session.add(job_problem_row(row.id, number, problem_id, request, candidate))
+            added.append(row.id)
             return row.id
 
         return self._write(work)
@@ -133,20 +144,20 @@ class JobLedger:
         return self._read(lambda session: set(session.scalars(query)))
 
     def take(self, device: str, worker: str) -> tuple[TuningJob, JobProblem] | None:
-        """The next problem queued for a device, which is running from now on; its job comes without problems."""
+        """The next problem queued for a device, which is running from now on; its job comes without problems.
+
+        One, also where the answer to the commit is lost and all is done again: what was taken then is taken.
+        """
+        taken: list[tuple[int, int]] = []
 
         def work(session: Session) -> tuple[TuningJob, JobProblem] | None:
-            found = _next_queued(session, device)
+            found = _as_taken(session, *taken[-1]) if taken else None
+            if found is None:
+                found = _begun(session, device, worker)
             if found is None:
                 return None
             row, job, problem = found
-            if row.trials_before is None:
-                row.trials_before = _search_trials(session, device, problem.id)
-                row.share_s = _share(session, job)
-            row.state = job.state = JobState.RUNNING.value
-            row.worker = plain_text(worker)
-            row.attempts += 1
-            session.flush()
+            taken.append((row.id, row.attempts))
             return to_job(job, _counts(session, [job.id])[job.id], ()), to_job_problem(row, problem)
 
         return self._write(work)
@@ -249,13 +260,39 @@ def _share(session: Session, job: JobRow) -> float:
     return max(1.0, (job.seconds - used) / max(1, len(rows) - len(begun)))
 
 
-def _next_queued(session: Session, device: str) -> tuple[JobProblemRow, JobRow, ProblemRow] | None:
+def _begun(session: Session, device: str, worker: str) -> _Found | None:
+    """The next problem of a device, begun."""
+    found = _next_queued(session, device)
+    if found is None:
+        return None
+    row, job, problem = found
+    if row.trials_before is None:
+        row.trials_before = _search_trials(session, device, problem.id)
+        row.share_s = _share(session, job)
+    row.state = job.state = JobState.RUNNING.value
+    row.worker = plain_text(worker)
+    row.attempts += 1
+    session.flush()
+    return found
+
+
+def _as_taken(session: Session, row_id: int, attempts: int) -> _Found | None:
+    """What was begun, where it was committed."""
+    query = _FOUND.where(
+        JobProblemRow.id == row_id,
+        JobProblemRow.attempts == attempts,
+        JobProblemRow.state == JobState.RUNNING.value,
+    )
+    found = session.execute(query).first()
+    return None if found is None else (found[0], found[1], found[2])
+
+
+def _next_queued(session: Session, device: str) -> _Found | None:
     """The job is locked, and both are as they are then."""
     query = (
-        select(JobProblemRow, JobRow, ProblemRow)
-        .join(JobRow, JobRow.id == JobProblemRow.job_id)
-        .join(ProblemRow, ProblemRow.id == JobProblemRow.problem_id)
-        .where(JobRow.device == device, JobRow.state.in_(OPEN_WORDS), JobProblemRow.state == JobState.QUEUED.value)
+        _FOUND.where(
+            JobRow.device == device, JobRow.state.in_(OPEN_WORDS), JobProblemRow.state == JobState.QUEUED.value
+        )
         .order_by(JobRow.id, JobProblemRow.number)
         .limit(1)
     )

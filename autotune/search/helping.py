@@ -1,0 +1,158 @@
+"""Several equal devices share one search: each measures something else at the same time.
+
+The search has a device of its own, on which its default, sentinel and finals run; the others help. All is proposed by
+the one model of the search, which takes what is being measured for what it foretells of it, and proposes it to nobody
+else. Each device holds and stores its trials under an owner of its own, so that what is lost with one is quarantined
+without what the others measure. Only the thread of the search proposes and learns.
+"""
+
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+
+from autotune.errors import WorkerError, WorkerLostError
+from autotune.search.ahead import Prepared
+from autotune.search.bench import Bench
+from autotune.trial import Job, Trial, TrialState
+from autotune.turns import idle
+from autotune.worker import Measures
+
+MOST_HELPERS = 15
+"""Of one search. With more, too much would be proposed before anything is learnt of it."""
+
+
+class Helpers:
+    """The devices that help one search now; others send and recall them, from any thread."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._places: list[Measures] = []
+        self._is_closed = self._is_one_recalled = False
+
+    def __len__(self) -> int:
+        return len(self._places)
+
+    def present(self) -> list[Measures]:
+        """In the order in which they came."""
+        with self._lock:
+            return list(self._places)
+
+    @property
+    def is_open(self) -> bool:
+        """Whether another one is wanted."""
+        return not self._is_closed and len(self._places) < MOST_HELPERS
+
+    def join(self, place: Measures) -> bool:
+        """Send one; False when it is not wanted. It is closed when it is not wanted any more."""
+        with self._lock:
+            is_wanted = self.is_open
+            if is_wanted:
+                self._places.append(place)
+            return is_wanted
+
+    def recall_one(self) -> None:
+        """The next that has nothing to measure goes; said again before that, it is still one."""
+        self._is_one_recalled = bool(self._places)
+
+    def heed(self, free: list[Measures]) -> None:
+        """Let go, of those that have nothing to measure, one that is recalled."""
+        if self._is_one_recalled and free:
+            self._is_one_recalled = False
+            self.dismiss(free.pop())
+
+    def dismiss(self, place: Measures) -> None:
+        """One goes that measures nothing."""
+        with self._lock:
+            self._places.remove(place)
+        place.close()
+
+    def close(self) -> None:
+        """All go, which measure nothing, and no other is wanted."""
+        with self._lock:
+            self._is_closed = True
+        for place in self.present():
+            self.dismiss(place)
+
+
+class Crew:
+    """Who measures for a search, and what: its own device and its helpers. For the thread of the search alone."""
+
+    def __init__(self, own: Measures, bench: Bench, helpers: Helpers, make_bench: Callable[[Measures], Bench]) -> None:
+        self._own = own
+        self._helpers = helpers
+        self._make_bench = make_bench
+        self._benches = {own: bench}
+        """Each learns limits of time, and has an owner of what is in flight."""
+        self._running: dict[Future[Trial], tuple[Measures, Prepared]] = {}
+        self._returned: list[Prepared] = []
+
+    @property
+    def has_others(self) -> bool:
+        """Whether there are helpers, or something is left of those that were."""
+        return bool(len(self._helpers)) or self.is_at_work
+
+    @property
+    def running(self) -> int:
+        """Trials that are being measured."""
+        return len(self._running)
+
+    @property
+    def is_at_work(self) -> bool:
+        """Whether something is being measured, or is to be."""
+        return bool(self._running or self._returned)
+
+    @property
+    def is_own_free(self) -> bool:
+        """Whether the search's own device measures nothing."""
+        return all(place is not self._own for place, _ in self._running.values())
+
+    def free(self) -> list[Measures]:
+        """Who measures nothing, and stays."""
+        busy = {place for place, _ in self._running.values()}
+        helpers = [place for place in self._helpers.present() if place not in busy]
+        self._helpers.heed(helpers)
+        return [self._own, *helpers] if self.is_own_free else helpers
+
+    def begin(self, place: Measures, prepared: Prepared, job: Job) -> None:
+        """Have one that is free measure something."""
+        bench = self._benches.get(place) or self._benches.setdefault(place, self._make_bench(place))
+        thread = ThreadPoolExecutor(1, thread_name_prefix="crew")
+        self._running[thread.submit(bench.run, job, "search")] = place, prepared
+        thread.shutdown(wait=False)
+
+    def returned(self) -> Prepared | None:
+        """What a helper was to measure and could not, for no fault of what it was."""
+        return self._returned.pop() if self._returned else None
+
+    def take_in(self) -> Iterator[tuple[Trial, bool]]:
+        """Wait until something has ended, and what did; whether it was on the search's own device.
+
+        What was lost with a helper has crashed, for all that is known. Raises what ended a trial on the own device,
+        and what is no helper's fault, such as StoreError.
+        """
+        with idle():
+            wait(self._running, return_when=FIRST_COMPLETED)
+        for future in [future for future in self._running if future.done()]:
+            place, prepared = self._running.pop(future)
+            if place is self._own:
+                yield future.result(), True
+            elif (trial := self._of_helper(future, place, prepared)) is not None:
+                yield trial, False
+
+    def settle(self) -> None:
+        """Returns when nothing is being measured any more; what is not taken in is in the ledger."""
+        with idle():
+            wait(self._running)
+        self._running.clear()
+        self._returned.clear()
+
+    def _of_helper(self, future: "Future[Trial]", place: Measures, prepared: Prepared) -> Trial | None:
+        try:
+            return future.result()
+        except WorkerError as error:
+            del self._benches[place]
+            self._helpers.dismiss(place)
+            if isinstance(error, WorkerLostError):
+                return Trial(configuration=prepared.configuration, state=TrialState.CRASHED, message=error.message)
+            self._returned.append(prepared)
+            return None

@@ -1,0 +1,163 @@
+"""Several equal devices share one search: invented ones, times by a formula."""
+
+import threading
+from collections import Counter
+from collections.abc import Callable
+
+import pytest
+
+from autotune.errors import WorkerError, WorkerLostError
+from autotune.kernels.gemm import GemmProblem
+from autotune.search import Budget, Outcome, tune
+from autotune.search.helping import MOST_HELPERS, Helpers
+from autotune.store import Store
+from autotune.testing import INVENTED_PROCESSOR, FakeWorker, Silence
+from autotune.trial import Job, Request, Trial, TrialState
+from invented_service import invented_time
+
+PROBLEM = GemmProblem(m=96, n=96, k=96)
+TRIALS = 12
+TOGETHER_S = 20
+
+
+class Failing(FakeWorker):
+    """Measures one, then fails once."""
+
+    def __init__(self, error: WorkerError) -> None:
+        super().__init__(invented_time)
+        self.error = error
+        self.failed: list[Job] = []
+
+    def run(self, job: Job) -> Trial:
+        if self.jobs:
+            self.failed.append(job)
+            raise self.error
+        return super().run(job)
+
+
+def _tuned(store: Store, own: FakeWorker, *others: FakeWorker) -> Outcome:
+    helpers = Helpers()
+    for other in others:
+        assert helpers.join(other)
+    requests, budget = [Request(problem=PROBLEM)], Budget(trials=TRIALS)
+    [outcome] = tune(
+        INVENTED_PROCESSOR, requests, store, budget, Silence(), algorithms=["microtile"], worker=own, helpers=helpers
+    )
+    assert not helpers.join(FakeWorker(invented_time))
+    return outcome
+
+
+def _searched(store: Store) -> Counter[str]:
+    stored = store.trials(INVENTED_PROCESSOR.slug, "gemm", PROBLEM)
+    return Counter(str(s.trial.configuration) for s in stored if s.purpose == "search")
+
+
+def _in_step(times: int) -> Callable[[], Callable[[Job], float]]:
+    """Formulas that go on only when both measure at the same time, so many times."""
+    barrier = threading.Barrier(2)
+
+    def make() -> Callable[[Job], float]:
+        left = iter(range(times))
+
+        def work(job: Job) -> float:
+            if next(left, None) is not None:
+                barrier.wait(TOGETHER_S)
+            return invented_time(job)
+
+        return work
+
+    return make
+
+
+def test_two_devices_measure_at_the_same_time_and_nothing_twice(store: Store) -> None:
+    make = _in_step(4)
+    first, together = iter([True]), make()
+    own = FakeWorker(lambda job: invented_time(job) if next(first, False) else together(job))  # the default comes first
+    other = FakeWorker(make())
+    outcome = _tuned(store, own, other)
+    assert outcome.winner is not None
+    assert outcome.winner.is_final
+    assert outcome.new_trials == TRIALS
+    searched = _searched(store)
+    assert max(searched.values()) == 1
+    assert len(searched) == TRIALS + 1  # and the baseline
+    assert len(other.jobs) >= 4
+    stored = sum(store.trial_counts(INVENTED_PROCESSOR.slug).by_state.values())
+    assert len(own.jobs) + len(other.jobs) == stored  # finals are its own
+    assert store.in_flight() == [] == store.quarantined()
+    assert other.is_closed
+
+
+def test_what_is_lost_with_a_helper_is_quarantined_and_the_search_goes_on(store: Store) -> None:
+    other = Failing(WorkerLostError("gone"))
+    outcome = _tuned(store, FakeWorker(invented_time), other)
+    assert outcome.is_finished
+    assert outcome.new_trials == TRIALS
+    [lost] = store.quarantined()
+    assert [lost.configuration] == [job.configuration for job in other.failed]
+    assert outcome.winner is not None
+    assert outcome.winner.configuration != lost.configuration
+    assert str(lost.configuration) not in _searched(store)
+    assert store.in_flight() == []
+    assert other.is_closed
+
+
+def test_what_a_helper_cannot_measure_is_measured_by_another(store: Store) -> None:
+    other = Failing(WorkerError("no such device"))
+    outcome = _tuned(store, FakeWorker(invented_time), other)
+    assert outcome.new_trials == TRIALS
+    assert _searched(store)[str(other.failed[0].configuration)] == 1
+    assert store.in_flight() == [] == store.quarantined()
+    assert other.is_closed
+
+
+def test_the_loss_of_the_own_device_ends_the_search_and_lets_the_helpers_go(store: Store) -> None:
+    other = FakeWorker(invented_time)
+    with pytest.raises(WorkerLostError):
+        _tuned(store, Failing(WorkerLostError("gone")), other)
+    assert other.is_closed
+    assert store.in_flight() == []
+    assert len(store.quarantined()) == 1
+
+
+def test_a_helper_that_is_recalled_goes_and_is_not_recalled_twice(store: Store) -> None:
+    helpers, others = Helpers(), [FakeWorker(invented_time) for _ in range(2)]
+    for other in others:
+        helpers.join(other)
+
+    def recalling(job: Job) -> float:
+        if helpers.is_open and len(own.jobs) == 4:
+            helpers.recall_one()
+            helpers.recall_one()
+        return invented_time(job)
+
+    own = FakeWorker(recalling)
+    left: list[int] = []
+
+    class Watching(Silence):
+        def finals_started(self, request: Request, finalists: int) -> None:
+            left.append(sum(not other.is_closed for other in others))
+
+        def trial_finished(self, request: Request, trial: Trial, new_trials: int, best_ns: float) -> None:
+            if new_trials == TRIALS:
+                left.append(sum(not other.is_closed for other in others))
+
+    budget = Budget(trials=TRIALS)
+    requests = [Request(problem=PROBLEM)]
+    tune(INVENTED_PROCESSOR, requests, store, budget, Watching(), algorithms=["microtile"], worker=own, helpers=helpers)
+    assert left == [1, 0]
+
+
+def test_a_failure_found_by_a_helper_counts(store: Store) -> None:
+    other = FakeWorker(lambda _: TrialState.WRONG_RESULT)
+    outcome = _tuned(store, FakeWorker(invented_time), other)
+    assert outcome.failures == {"wrong result": len(other.jobs)}
+    assert outcome.winner is not None
+    assert outcome.winner.configuration not in other.measured
+
+
+def test_no_more_help_is_taken_than_is_of_use() -> None:
+    helpers = Helpers()
+    assert all(helpers.join(FakeWorker(invented_time)) for _ in range(MOST_HELPERS))
+    assert not helpers.is_open
+    assert not helpers.join(FakeWorker(invented_time))

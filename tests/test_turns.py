@@ -1,0 +1,68 @@
+"""Few threads compute at a time, and none of those that wait."""
+
+import threading
+
+from autotune.turns import Turns, idle
+
+SOON_S = 20
+
+
+def test_a_thread_that_waits_lets_another_compute() -> None:
+    turns, order = Turns(1), list[str]()
+    waits, is_done = threading.Event(), threading.Event()
+
+    def one() -> None:
+        with turns.taken():
+            order.append("one")
+            with idle(), idle():  # what waits within a wait lets nothing go twice
+                waits.set()
+                assert is_done.wait(SOON_S)
+            order.append("one again")
+
+    def another() -> None:
+        assert waits.wait(SOON_S)
+        with turns.taken():
+            order.append("another")
+            is_done.set()
+            order.append("another still")
+
+    threads = [threading.Thread(target=work) for work in (one, another)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(SOON_S)
+    assert order == ["one", "another", "another still", "one again"]
+
+
+def test_no_more_compute_at_a_time_than_may() -> None:
+    turns, lock = Turns(2), threading.Lock()
+    at_work, most = 0, 0
+    pairs = threading.Barrier(2)
+
+    def work() -> None:
+        nonlocal at_work, most
+        with turns.taken():
+            with lock:
+                at_work += 1
+                most = max(most, at_work)
+            pairs.wait(SOON_S)
+            with lock:
+                at_work -= 1
+
+    threads = [threading.Thread(target=work) for _ in range(6)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(SOON_S)
+    assert most == 2
+    assert at_work == 0
+
+
+def test_a_thread_without_a_turn_waits_as_it_likes() -> None:
+    turns = Turns(1)
+    with idle():
+        pass
+    with turns.taken():
+        threading.Thread(target=lambda: idle().__enter__()).start()
+    with turns.taken():  # nothing was given back that nobody had
+        assert not turns._places.acquire(blocking=False)
