@@ -223,6 +223,21 @@ def test_a_space_where_nearly_everything_fails_is_still_explored() -> None:
     assert row not in known.taken
 
 
+def test_the_first_trials_are_spread_over_the_space() -> None:
+    space = small_space()
+    features = Features(space)
+
+    def nearest(rows: Iterable[int]) -> float:
+        """Mean distance of each from the one next to it."""
+        points = features.of(np.array([*rows]))
+        distances = np.linalg.norm(points[:, None, :] - points[None, :, :], axis=2)
+        return float(np.sort(distances, axis=1)[:, 1].mean())
+
+    drawn = [nearest(np.random.default_rng(seed).choice(len(space), 8, replace=False)) for seed in range(20)]
+    proposed = [nearest(Explorer(space, seed).propose(Observations(), 8)) for seed in range(3)]
+    assert min(proposed) > np.median(drawn)
+
+
 def test_what_was_cut_off_counts_as_at_least_that_slow() -> None:
     space = small_space()
     rows = np.random.default_rng(0).choice(len(space), 12, replace=False)

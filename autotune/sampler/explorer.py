@@ -76,6 +76,8 @@ class Explorer:
     FIRST_ATTEMPTS = 24
     """Trials, failed ones too, after which fewer complete ones must do."""
     LEAST_TRIALS = 3
+    SPREAD = 64
+    """Random rows of which a first trial is the one farthest from those before: more of the space is seen."""
     CANDIDATES = 768
     """Random rows ranked at each proposal, besides the neighbours of the best."""
     WORTHWHILE = 0.03
@@ -227,24 +229,32 @@ class Explorer:
         return int(rows[np.argmin(source.of(rows))]) if len(rows) else None
 
     def _is_excursion(self, taken: set[int]) -> bool:
-        """With sources, some of the first trials are drawn at random: only so can they be found wrong."""
+        """With sources, some of the first trials are drawn without them: only so can they be found wrong."""
         tried = len(taken) - self.SOURCE_STARTS
         return bool(self._sources) and tried < self.FIRST_TRIALS and tried % self.EXCURSION == self.EXCURSION - 1
 
     def _first(self, known: Observations, taken: set[int]) -> int:
-        """Of the algorithm least tried for its size, a random row; where some have failed, one that likely works."""
+        """Of the algorithm least tried for its size, of some rows the farthest from all tried that likely works."""
         shares = []
         for span in self._neighbours.spans:
             tried = sum(span.first <= row < span.first + span.count for row in taken)
             shares.append((tried + 1) / math.log2(2 + span.count) if tried < span.count else math.inf)
         span = self._neighbours.spans[shares.index(min(shares))]
-        drawn = _untaken(self._rng.integers(span.first, span.first + span.count, 64), taken)
+        drawn = _untaken(self._rng.integers(span.first, span.first + span.count, self.SPREAD), taken)
         if not len(drawn):
             drawn = _untaken(np.arange(span.first, span.first + span.count), taken)
-        if not known.failed or not known.log_times:
-            return int(self._rng.choice(drawn))
+        if not taken:
+            return int(drawn[0])
         works = self._chances(self._fit_failures(known), self._features.of(drawn))
-        return int(self._rng.choice(drawn, p=works / works.sum()))
+        return int(drawn[np.argmax(works * self._squared_distances(drawn, taken))])
+
+    def _squared_distances(self, rows: Rows, taken: set[int]) -> Array:
+        """Of each row from the nearest of those taken, as the hyperparameters weigh features before any fit."""
+        weights = np.exp(self._hyper_prior.mean.log_weights)
+        points = self._features.of(rows) * weights
+        others = self._features.of(np.fromiter(taken, dtype=np.int64, count=len(taken))) * weights
+        nearest: Array = np.min([((points - other) ** 2).sum(axis=1) for other in others], axis=0)
+        return nearest
 
     def _chances(self, works: GaussianProcess | None, points: NDArray[np.float32]) -> Array:
         """Probability that a row works; never quite 0, since the model may err."""
