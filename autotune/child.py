@@ -41,6 +41,17 @@ MAX_GROWTH_BYTES = 2**29
 Entering = Callable[[str], None]
 """Tells the parent which phase of its work the child begins; every phase has its own time limit."""
 
+Leave = Callable[[], None]
+"""Returns when something may be begun, and raises when it may not."""
+
+
+def at_once() -> None:
+    """The leave that is given already."""
+
+
+class _Withdrawn(BaseException):
+    """Ends, in the child, what may not go on; nobody waits for its answer."""
+
 
 class _NoStart(Exception):
     """A child ended, hung or gave up before it began with the work; the work is not to blame."""
@@ -78,28 +89,29 @@ class Child:
         """Of the child, while one is running."""
         return self._process.pid if self._process else None
 
-    def ask(self, message: object, limits_s: Mapping[str, float]) -> Any:
+    def ask(self, message: object, limits_s: Mapping[str, float], leaves: Mapping[str, Leave] | None = None) -> Any:
         """The child's answer, or a Loss; `limits_s` has the seconds allowed for each phase.
 
+        A phase named in `leaves` begins when its leave is given; what a leave raises ends the work, not the child.
         A child that dies, hangs or gives up before its first phase is replaced a few times. Raises WorkerError
         when none can be started, or the first child ever says that it cannot work at all.
         """
         for tries_left in reversed(range(START_TRIES)):
             try:
-                return self._ask_once(message, limits_s)
+                return self._ask_once(message, limits_s, leaves or {})
             except _NoStart as reason:
                 self.close()
                 if not tries_left:
                     raise WorkerError(str(reason)) from reason
                 time.sleep(FIRST_PAUSE_S * 2 ** (START_TRIES - 1 - tries_left))
 
-    def _ask_once(self, message: object, limits_s: Mapping[str, float]) -> Any:
+    def _ask_once(self, message: object, limits_s: Mapping[str, float], leaves: Mapping[str, Leave]) -> Any:
         self._ensure_started()
         try:
-            self._send(message)
+            self._send((message, frozenset(leaves)))
         except OSError:
             raise _NoStart(self._last_words()) from None
-        answer = self._await_answer(limits_s)
+        answer = self._await_answer(limits_s, leaves)
         if not isinstance(answer, Loss):
             self._has_answered = True
             self.answers += 1
@@ -143,12 +155,14 @@ class Child:
             self._errors.close()
             self._errors = None
 
-    def _await_answer(self, limits_s: Mapping[str, float]) -> Any:
+    def _await_answer(self, limits_s: Mapping[str, float], leaves: Mapping[str, Leave]) -> Any:
         phase, limit = "start", START_LIMIT_S
         while True:
             kind, content = self._receive(limit)
             if kind == "phase":
                 phase, limit = content, limits_s[content]
+                if phase in leaves:
+                    self._give(leaves[phase])
             elif kind == "answer":
                 answer, spans = content
                 tracing.add(spans)
@@ -166,6 +180,16 @@ class Child:
             else:
                 status, last_words = self._bury()
                 return Loss(was_late=False, message=f"{phase}: {status}. {last_words}".strip())
+
+    def _give(self, leave: Leave) -> None:
+        """Tell the child that it may go on, when it may. Raises what the leave does."""
+        is_given = False
+        try:
+            leave()
+            is_given = True
+        finally:
+            with contextlib.suppress(OSError):  # a child that has died is noticed by whoever waits for its answer
+                self._send(is_given)
 
     def _last_words(self) -> str:
         """Of a child that ended before it began."""
@@ -226,10 +250,18 @@ def serve(answer: Callable[[Any, Entering], Any]) -> NoReturn:
     threading.Thread(target=_collect, args=(messages,), daemon=True).start()
     tracing.collect(tracing.MOST_SPANS)
     while True:
-        message = messages.get()
+        message, awaited = messages.get()
+
+        def enter(phase: str, awaited: frozenset[str] = awaited) -> None:
+            _write(replies, ("phase", phase))
+            if phase in awaited and not messages.get():
+                raise _Withdrawn
+
         try:
             with tracing.span("job"):
-                content = answer(message, lambda phase: _write(replies, ("phase", phase)))
+                content = answer(message, enter)
+        except _Withdrawn:
+            continue
         except AutotuneError as error:
             _write(replies, ("unusable", str(error)))
         else:

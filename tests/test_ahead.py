@@ -77,15 +77,11 @@ def test_the_next_is_proposed_while_one_is_measured(store: Store) -> None:
     assert ahead.next(0.0, most=4) is not None
     assert len(builds.jobs) == 2
     for _ in range(2):
-        go_on = ahead.go_on
-        assert go_on is not None
-        go_on()
+        ahead.go_on()
         assert len(builds.jobs) == 3, "one is measured, two are in hand"
     assert ahead.next(0.0, most=3) is not None
     assert ahead.next(0.0, most=2) is not None
-    go_on = ahead.go_on
-    assert go_on is not None
-    go_on()
+    ahead.go_on()
     assert len(builds.jobs) == 4, "no more than are going to be asked for"
 
 
@@ -107,9 +103,7 @@ def test_a_processor_takes_turns_between_building_and_measuring(store: Store) ->
     for turn in range(1, 3):
         for _ in range(BATCH):
             assert ahead.next(1.0) is not None
-            go_on = ahead.go_on
-            assert go_on is not None
-            go_on()
+            ahead.go_on()
             assert len(builds.jobs) == turn * BATCH, "nothing is built until all that was built is measured"
     assert all(job.launches for job in builds.jobs)
     assert ahead.next(1.0, most=3) is not None
@@ -127,7 +121,7 @@ def test_what_is_launched_while_it_is_built_is_in_flight(store: Store) -> None:
     ahead = ahead_of(store, CPU, builds)
     assert ahead.next(1.0) is not None
     assert len(flights) == BATCH and set(flights) == {1, 2}, "only what is being built"
-    assert ahead.go_on is not None and ahead.go_on() is not None, "what is measured next is known"
+    assert ahead.upcoming is not None, "what is measured next is known"
     ahead.abandon()
     assert store.in_flight() == []
     ahead._is_over = lambda: True

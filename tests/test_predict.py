@@ -10,6 +10,7 @@ from typing import Any, Self
 import numpy as np
 import pytest
 
+from autotune.child import Leave, at_once
 from autotune.cli import main
 from autotune.errors import TableError
 from autotune.family import Configuration, Device, DeviceLimits, Problem
@@ -501,7 +502,8 @@ class FakeWorker:
         self.jobs: list[Job] = []
         self.is_broken = is_broken
 
-    def run(self, job: Job) -> Trial:
+    def run(self, job: Job, leave: Leave = at_once) -> Trial:
+        leave()
         self.jobs.append(job)
         if self.is_broken and job.configuration == LARGE:
             return Trial(configuration=LARGE, state=TrialState.CRASHED)

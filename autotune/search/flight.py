@@ -1,0 +1,69 @@
+"""A trial on its way through the worker; the one that follows it may be built there before it may be launched."""
+
+import threading
+import time
+from concurrent.futures import Future
+
+from autotune.trial import Job, Trial
+from autotune.worker import Measures
+
+
+class Withdrawn(Exception):
+    """It is not going to be launched."""
+
+
+class Flight:
+    """One job. It waits until the worker is free, and before its first launch until that is allowed."""
+
+    def __init__(self, job: Job, worker: Measures, turn: threading.Lock) -> None:
+        """`turn` is held by who uses the worker."""
+        self.job = job
+        self._worker = worker
+        self._turn = turn
+        self._is_decided = threading.Event()
+        self._is_withdrawn = self._is_begun = False
+        self._waited_s = 0.0
+        self._result: Future[tuple[Trial, float]] = Future()
+
+    def start(self) -> None:
+        """Begin, in a thread, unless it has begun."""
+        if not self._is_begun:
+            self._is_begun = True
+            threading.Thread(target=self._fly, daemon=True).start()
+
+    def allow(self) -> None:
+        """It may be launched."""
+        self._is_decided.set()
+
+    def withdraw(self) -> None:
+        """It may not be launched, where that was not allowed before."""
+        self._is_withdrawn = not self._is_decided.is_set()
+        self._is_decided.set()
+
+    def result(self) -> tuple[Trial, float]:
+        """The trial, and the seconds it took but for waiting; begun here and now where it has not begun."""
+        if not self._is_begun:
+            self._is_begun = True
+            self._fly()
+        return self._result.result()
+
+    def _fly(self) -> None:
+        try:
+            with self._turn:
+                self._result.set_result(self._measured())
+        except BaseException as error:  # noqa: BLE001 - raised where the result is asked for
+            self._result.set_exception(error)
+
+    def _measured(self) -> tuple[Trial, float]:
+        if self._is_withdrawn:
+            raise Withdrawn
+        started = time.monotonic()
+        trial = self._worker.run(self.job, self._await_leave)
+        return trial, time.monotonic() - started - self._waited_s
+
+    def _await_leave(self) -> None:
+        started = time.monotonic()
+        self._is_decided.wait()
+        self._waited_s += time.monotonic() - started
+        if self._is_withdrawn:
+            raise Withdrawn
