@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from autotune.builder import BuilderPool
-from autotune.errors import WorkerError
+from autotune.child import Leave, at_once
+from autotune.errors import UsageError, WorkerError
 from autotune.family import Configuration, Device, DeviceLimits
 from autotune.kernels.gemm import FAMILY, GemmProblem
 from autotune.profile import find_profile
@@ -21,7 +22,7 @@ from autotune.search.proposals import Proposals
 from autotune.space import SearchSpace
 from autotune.store import Store
 from autotune.testing import FakeBuilds, FakeWorker, Silence
-from autotune.trial import BuildJob, BuildState, Request, Trial, TrialState
+from autotune.trial import Build, BuildJob, BuildState, Job, Request, Trial, TrialState
 
 PROBLEM = GemmProblem(m=96, n=96, k=96)
 LIMITS = DeviceLimits(max_work_group_size=64, max_work_item_sizes=(64, 64, 64), max_allocation_bytes=2**28)
@@ -42,9 +43,14 @@ class Recorder(Silence):
 
 
 def run(
-    store: Store, builds: FakeBuilds, device: Device = GPU, trials: int = 20, **options: Any
+    store: Store,
+    builds: FakeBuilds,
+    device: Device = GPU,
+    trials: int = 20,
+    worker: FakeWorker | None = None,
+    **options: Any,
 ) -> tuple[Outcome, Recorder, FakeWorker]:
-    recorder, worker = Recorder(), FakeWorker(lambda _: 1000.0)
+    recorder, worker = Recorder(), worker or FakeWorker(lambda _: 1000.0)
     requests = [Request(problem=PROBLEM)]
     outcomes = tune(device, requests, store, Budget(trials=trials), recorder, worker=worker, builds=builds, **options)
     return outcomes[0], recorder, worker
@@ -121,6 +127,7 @@ def test_what_is_launched_while_it_is_built_is_in_flight(store: Store) -> None:
     ahead = ahead_of(store, CPU, builds)
     assert ahead.next(1.0) is not None
     assert len(flights) == BATCH and set(flights) == {1, 2}, "only what is being built"
+    assert store.in_flight() == [], "what is built has landed before anything is measured"
     assert ahead.upcoming is not None, "what is measured next is known"
     ahead.abandon()
     assert store.in_flight() == []
@@ -130,6 +137,63 @@ def test_what_is_launched_while_it_is_built_is_in_flight(store: Store) -> None:
     assert len(flights) == BATCH + 2, "no more are begun when the search is to end"
     ahead.abandon()
     assert ahead_of(store, GPU, builds).next(1.0, most=0) is None
+    assert store.in_flight() == []
+
+
+def test_what_has_landed_is_not_in_flight_while_the_last_of_a_turn_is_built(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    builds = FakeBuilds(2, ends=lambda number: number < BATCH - 1)
+    flights: list[list[Configuration]] = []
+    land = Store.land_trials
+
+    def landed(*arguments: Any) -> None:
+        land(*arguments)
+        flights.append([flight.configuration for flight in store.in_flight()])
+        last = builds.futures[-1]
+        if not last.done():
+            last.set_result(Build(source_hash="", state=BuildState.BUILT))
+
+    monkeypatch.setattr(Store, "land_trials", landed)
+    first = ahead_of(store, CPU, builds).next(1.0)
+    assert first is not None and len(builds.jobs) == BATCH
+    assert [len(held) for held in flights] == [1, 0], "the one that is still being built; then none"
+
+
+@pytest.mark.parametrize("device", [GPU, CPU])
+def test_nothing_is_launched_that_is_not_alone_in_flight(store: Store, device: Device) -> None:
+    early: list[int] = []
+
+    class Watching(FakeWorker):
+        def run(self, job: Job, leave: Leave = at_once) -> Trial:
+            held = store.in_flight()
+            early.append(sum(flight.configuration != job.configuration for flight in held))
+            trial = super().run(job, leave)
+            assert [flight.configuration for flight in store.in_flight()] == [job.configuration]
+            return trial
+
+    outcome, _, worker = run(store, FakeBuilds(4), device, worker=Watching(lambda _: 1000.0))
+    assert outcome.new_trials == 20 and outcome.winner is not None and not outcome.failures
+    assert len(set(worker.measured)) >= 20, "a trial that was not alone in flight would have ended the search"
+    assert set(early) <= {0, 1}, "one more at most is in the worker before the one before is stored"
+
+
+def test_a_sampler_that_fails_while_a_trial_runs_does_not_take_it_along(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    propose, calls = Proposals.next, iter(range(100))
+
+    def fail(self: Proposals) -> Configuration | None:
+        if next(calls) == 6:
+            raise UsageError("as told")
+        return propose(self)
+
+    monkeypatch.setattr(Proposals, "next", fail)
+    worker = FakeWorker(lambda _: 1000.0)
+    with pytest.raises(UsageError, match="as told"):
+        run(store, FakeBuilds(2), worker=worker)
+    assert len(worker.measured) > 2
+    assert [s.trial.configuration for s in store.trials(GPU.slug, "gemm")] == worker.measured
     assert store.in_flight() == []
 
 

@@ -61,6 +61,19 @@ def test_every_way_to_fail_ends_the_trial_and_not_the_search(pocl: Device) -> No
         assert worker.run(job(pocl, FINE)).state is TrialState.COMPLETE
 
 
+def test_nothing_is_launched_without_leave_and_the_child_serves_on(pocl: Device) -> None:
+    def refuse() -> None:
+        raise RuntimeError("not now")
+
+    asked: list[int] = []
+    with Worker() as worker:
+        with pytest.raises(RuntimeError, match="not now"):
+            worker.run(job(pocl, FINE), refuse)
+        first = worker.pid
+        assert worker.run(job(pocl, FINE), lambda: asked.append(1)).state is TrialState.COMPLETE
+        assert worker.pid == first and asked == [1]
+
+
 def test_a_child_that_died_between_trials_is_replaced(pocl: Device) -> None:
     with Worker() as worker:
         assert worker.run(job(pocl, FINE)).state is TrialState.COMPLETE

@@ -187,11 +187,18 @@ class Ahead:
                     break
                 self._start(configuration)
                 begun += 1
+            self._land()
             if not self._building:
                 return
             if begun + len(waiting) < wanted and not waiting:  # no builder has to wait for a proposal
                 waiting.extend(filter(None, [self._proposals.next()]))
             self._collect()
+
+    def _land(self) -> None:
+        """What was launched where it was built, and ended there, is in flight no more."""
+        if self._landed:
+            self._bench.land(self._landed)
+            self._landed = []
 
     def _start(self, configuration: Configuration) -> None:
         assert self._builds is not None

@@ -123,6 +123,12 @@ class Bench:
         self._held.difference_update(landed)
         self._held.add(configuration)
 
+    def land(self, landed: Sequence[Configuration]) -> None:
+        """Those are in flight no more, and not to blame."""
+        with tracing.span("ledger: landed"):
+            self._store.land_trials(self._knowledge.device, self._knowledge.problem, landed, self._owner)
+        self._held.difference_update(landed)
+
     def release(self) -> None:
         """Nothing is in flight any more, and nothing is to blame."""
         self._withdraw()
