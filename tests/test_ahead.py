@@ -17,6 +17,7 @@ from autotune.profile import find_profile
 from autotune.search import Budget, Outcome, tune
 from autotune.search.ahead import BATCH, Ahead, builders_for
 from autotune.search.bench import Bench
+from autotune.search.flight import Flight
 from autotune.search.knowledge import Knowledge
 from autotune.search.proposals import Proposals
 from autotune.space import SearchSpace
@@ -313,3 +314,19 @@ def test_on_a_device_all_is_as_without(store: Store, pocl: Device) -> None:
     assert {trial.state for trial in recorder.trials} == {TrialState.COMPLETE}
     assert all(trial.measurement and trial.measurement.build_ns > 0 for trial in recorder.trials)
     assert outcome.winner is not None and outcome.winner.is_final
+
+
+def test_flights_keep_their_order_whichever_thread_is_first() -> None:
+    worker = FakeWorker(lambda _: 1000.0)
+    jobs = [Job(selector="0:0", problem=PROBLEM, configuration=FAMILY.baseline, seed=seed) for seed in range(3)]
+    first = Flight(jobs[0], worker, None)
+    second = Flight(jobs[1], worker, first)
+    third = Flight(jobs[2], worker, second)
+    for flight in (third, second, first):
+        flight.start()
+    second.withdraw()
+    third.allow()
+    assert worker.jobs == [], "the first has no leave, and the others wait for it"
+    first.allow()
+    assert third.result()[0].seed == 2
+    assert worker.jobs == [jobs[0], jobs[2]], "what was withdrawn is never launched"

@@ -2,7 +2,6 @@
 
 import contextlib
 import dataclasses
-import threading
 from collections.abc import Callable, Sequence
 
 import numpy as np
@@ -44,8 +43,8 @@ class Bench:
         self._shared_seed = 0
         self._seed_uses = 0
         self._held: set[Configuration] = set()
-        self._turn = threading.Lock()
-        """Held by who uses the worker."""
+        self._latest: Flight | None = None
+        """It has the worker, or had it last."""
         self._following: Flight | None = None
         self._is_shared = knowledge.device.limits.is_cpu
         """What this process computes would disturb what is measured."""
@@ -108,7 +107,7 @@ class Bench:
 
     def follow(self, job: Job) -> None:
         """Bring into the worker what is to be run next, so that it is built there while the trial before is stored."""
-        self._following = self._flight(job)
+        self._following = self._latest = self._flight(job)
         self._following.start()
 
     @property
@@ -153,16 +152,16 @@ class Bench:
 
     def _flight(self, job: Job) -> Flight:
         limited = dataclasses.replace(job, build_limit_s=self._limits.build_s(job), run_limit_s=self._limits.run_s(job))
-        return Flight(limited, self._worker, self._turn)
+        return Flight(limited, self._worker, self._latest)
 
     def _take_off(self, job: Job) -> Flight:
         """In flight in the ledger, and allowed to launch."""
-        flight, self._following = self._following, None
-        if flight is None:
-            flight = self._flight(job)
-        assert flight.job.configuration == job.configuration
         if job.configuration not in self._held:
             self.hold(job.configuration)
+        flight, self._following = self._following, None
+        if flight is None:
+            flight = self._latest = self._flight(job)
+        assert flight.job.configuration == job.configuration
         flight.allow()
         return flight
 

@@ -2,7 +2,8 @@
 
 import threading
 import time
-from concurrent.futures import Future
+from concurrent.futures import Future, wait
+from typing import Self
 
 from autotune.trial import Job, Trial
 from autotune.worker import Measures
@@ -13,13 +14,12 @@ class Withdrawn(Exception):
 
 
 class Flight:
-    """One job. It waits until the worker is free, and before its first launch until that is allowed."""
+    """One job. It begins when the one before it has ended, and awaits the leave before its first launch."""
 
-    def __init__(self, job: Job, worker: Measures, turn: threading.Lock) -> None:
-        """`turn` is held by who uses the worker."""
+    def __init__(self, job: Job, worker: Measures, before: Self | None) -> None:
         self.job = job
         self._worker = worker
-        self._turn = turn
+        self._before = before
         self._is_decided = threading.Event()
         self._is_withdrawn = self._is_begun = False
         self._waited_s = 0.0
@@ -36,8 +36,8 @@ class Flight:
         self._is_decided.set()
 
     def withdraw(self) -> None:
-        """It may not be launched, where that was not allowed before."""
-        self._is_withdrawn = not self._is_decided.is_set()
+        """It may not be launched, unless that has happened; nobody asks for its result."""
+        self._is_withdrawn = True
         self._is_decided.set()
 
     def result(self) -> tuple[Trial, float]:
@@ -49,12 +49,14 @@ class Flight:
 
     def _fly(self) -> None:
         try:
-            with self._turn:
-                self._result.set_result(self._measured())
+            self._result.set_result(self._measured())
         except BaseException as error:  # noqa: BLE001 - raised where the result is asked for
             self._result.set_exception(error)
 
     def _measured(self) -> tuple[Trial, float]:
+        if self._before:
+            wait([self._before._result])
+            self._before = None  # or none would ever be forgotten
         if self._is_withdrawn:
             raise Withdrawn
         started = time.monotonic()
