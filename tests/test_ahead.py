@@ -316,6 +316,23 @@ def test_on_a_device_all_is_as_without(store: Store, pocl: Device) -> None:
     assert outcome.winner is not None and outcome.winner.is_final
 
 
+def test_of_trials_that_have_ended_little_is_remembered_and_none_is_proposed_again(store: Store) -> None:
+    knowledge = Knowledge(GPU, find_profile(GPU), PROBLEM, store)
+    space = SearchSpace(FAMILY, PROBLEM, GPU.limits, algorithms=["dot"])
+    proposals = Proposals(knowledge, space, store, seed=0)
+    proposed = set()
+    for number in range(30):
+        configuration = proposals.next()
+        assert configuration is not None and configuration not in proposed
+        proposed.add(configuration)
+        trial = FakeWorker(lambda _: 1000.0).run(Job(selector="0:0", problem=PROBLEM, configuration=configuration))
+        knowledge.learn(trial)
+        proposals.tell(trial)
+        [*_, last] = proposals._study.get_trials(deepcopy=False)
+        assert (last.number, last.value, last.params, last.distributions) == (number, 1000.0, {}, {})
+        assert space[last.user_attrs["row"]] == configuration
+
+
 def test_flights_keep_their_order_whichever_thread_is_first() -> None:
     worker = FakeWorker(lambda _: 1000.0)
     jobs = [Job(selector="0:0", problem=PROBLEM, configuration=FAMILY.baseline, seed=seed) for seed in range(3)]

@@ -169,6 +169,7 @@ class Bench:
         """Await and store."""
         with tracing.span("await worker"):
             trial, took_s = flight.result()
+        trial = dataclasses.replace(trial, configuration=flight.job.configuration)  # one for all who remember it
         if trial.measurement:
             run_s = took_s - trial.measurement.build_ns / 1e9
             whole = trial.measurement.build_ns + built_before_ns
