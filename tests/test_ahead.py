@@ -179,6 +179,18 @@ def test_nothing_is_launched_that_is_not_alone_in_flight(store: Store, device: D
     assert set(early) <= {0, 1}, "one more at most is in the worker before the one before is stored"
 
 
+@pytest.mark.parametrize(("device", "most"), [(CPU, 5), (GPU, 6)])
+def test_a_stop_waits_for_what_may_be_running_and_for_nothing_else(store: Store, device: Device, most: int) -> None:
+    worker = FakeWorker(lambda _: 1000.0)
+    outcome, _, _ = run(
+        store, FakeBuilds(4), device, worker=worker, should_stop=lambda: len(worker.measured) >= 5, trials=50
+    )
+    assert not outcome.is_finished
+    assert 5 <= len(worker.measured) <= most
+    assert [s.trial.configuration for s in store.trials(device.slug, "gemm")] == worker.measured, "all is stored"
+    assert store.in_flight() == []
+
+
 def test_a_sampler_that_fails_while_a_trial_runs_does_not_take_it_along(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -115,6 +115,11 @@ class Bench:
         """What is to be run next, where it is in the worker already."""
         return self._following.job if self._following else None
 
+    @property
+    def has_launched(self) -> bool:
+        """Whether what is to be run next may be running already."""
+        return self._following is not None and self._following.is_allowed
+
     def hold(self, configuration: Configuration, landed: Sequence[Configuration] = ()) -> None:
         """A trial is in flight before it is measured, or launched where it is built; those landed are no more."""
         with tracing.span("ledger: in flight"):

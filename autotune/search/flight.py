@@ -31,6 +31,11 @@ class Flight:
             self._is_begun = True
             threading.Thread(target=self._fly, daemon=True).start()
 
+    @property
+    def is_allowed(self) -> bool:
+        """Whether it may have been launched."""
+        return self._is_decided.is_set()
+
     def allow(self) -> None:
         """It may be launched."""
         self._is_decided.set()

@@ -193,7 +193,7 @@ class ProblemSearch:
         self._is_begun = True
         proposals, ahead = self._working or self._begin()
         self._estimate(proposals)
-        while self._bench.following or not (self.is_over or is_enough()):
+        while self._bench.has_launched or not (self.is_over or is_enough()):
             prepared = ahead.next(self._bench.typical_seconds, self._trials_left)
             if prepared is None:
                 self._is_exhausted = True
