@@ -17,6 +17,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import CancelledError, Future
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any, NoReturn, Self
@@ -41,16 +42,12 @@ MAX_GROWTH_BYTES = 2**29
 Entering = Callable[[str], None]
 """Tells the parent which phase of its work the child begins; every phase has its own time limit."""
 
-Leave = Callable[[], None]
-"""Returns when something may be begun, and raises when it may not."""
-
-
-def at_once() -> None:
-    """The leave that is given already."""
+Leave = Future[None]
+"""Has a result as soon as something may be begun, and is cancelled when it may not."""
 
 
 class _Withdrawn(BaseException):
-    """Ends, in the child, what may not go on; nobody waits for its answer."""
+    """Ends, in the child, what may not go on."""
 
 
 class _NoStart(Exception):
@@ -74,6 +71,7 @@ class Child:
         self._messages: queue.Queue[tuple[str, Any]] = queue.Queue()
         self._errors: IO[bytes] | None = None
         self._has_answered = False
+        self._asked = 0
         self.answers = 0
         """Of the process that runs now."""
         self._first_bytes = 0
@@ -89,29 +87,34 @@ class Child:
         """Of the child, while one is running."""
         return self._process.pid if self._process else None
 
-    def ask(self, message: object, limits_s: Mapping[str, float], leaves: Mapping[str, Leave] | None = None) -> Any:
+    def ask(
+        self, message: object, limits_s: Mapping[str, float], awaited: str = "", leave: Leave | None = None
+    ) -> Any:
         """The child's answer, or a Loss; `limits_s` has the seconds allowed for each phase.
 
-        A phase named in `leaves` begins when its leave is given; what a leave raises ends the work, not the child.
+        The phase `awaited` begins when there is leave; where that is cancelled, CancelledError is raised.
         A child that dies, hangs or gives up before its first phase is replaced a few times. Raises WorkerError
         when none can be started, or the first child ever says that it cannot work at all.
         """
         for tries_left in reversed(range(START_TRIES)):
             try:
-                return self._ask_once(message, limits_s, leaves or {})
+                return self._ask_once(message, limits_s, awaited, leave or _given())
             except _NoStart as reason:
                 self.close()
                 if not tries_left:
                     raise WorkerError(str(reason)) from reason
                 time.sleep(FIRST_PAUSE_S * 2 ** (START_TRIES - 1 - tries_left))
 
-    def _ask_once(self, message: object, limits_s: Mapping[str, float], leaves: Mapping[str, Leave]) -> Any:
+    def _ask_once(self, message: object, limits_s: Mapping[str, float], awaited: str, leave: Leave) -> Any:
         self._ensure_started()
+        self._asked += 1
         try:
-            self._send((message, frozenset(leaves)))
+            self._send((self._asked, awaited, message))
         except OSError:
             raise _NoStart(self._last_words()) from None
-        answer = self._await_answer(limits_s, leaves)
+        if awaited:
+            self._pass_on(leave)
+        answer = self._await_answer(limits_s, awaited, leave)
         if not isinstance(answer, Loss):
             self._has_answered = True
             self.answers += 1
@@ -155,14 +158,17 @@ class Child:
             self._errors.close()
             self._errors = None
 
-    def _await_answer(self, limits_s: Mapping[str, float], leaves: Mapping[str, Leave]) -> Any:
+    def _await_answer(self, limits_s: Mapping[str, float], awaited: str, leave: Leave) -> Any:
         phase, limit = "start", START_LIMIT_S
         while True:
             kind, content = self._receive(limit)
             if kind == "phase":
                 phase, limit = content, limits_s[content]
-                if phase in leaves:
-                    self._give(leaves[phase])
+                if phase == awaited:
+                    with contextlib.suppress(CancelledError):  # the child is going to say so
+                        leave.result()
+            elif kind == "withdrawn":
+                raise CancelledError
             elif kind == "answer":
                 answer, spans = content
                 tracing.add(spans)
@@ -181,15 +187,16 @@ class Child:
                 status, last_words = self._bury()
                 return Loss(was_late=False, message=f"{phase}: {status}. {last_words}".strip())
 
-    def _give(self, leave: Leave) -> None:
-        """Tell the child that it may go on, when it may. Raises what the leave does."""
-        is_given = False
-        try:
-            leave()
-            is_given = True
-        finally:
-            with contextlib.suppress(OSError):  # a child that has died is noticed by whoever waits for its answer
-                self._send(is_given)
+    def _pass_on(self, leave: Leave) -> None:
+        """Tell the child of its leave at once, by whoever gives it, so that it need not ask and wait."""
+        assert self._process and self._process.stdin
+        stream, number = self._process.stdin, self._asked
+
+        def tell(decided: Leave) -> None:
+            with contextlib.suppress(OSError, ValueError):  # whoever waits for its answer sees that it has died
+                _write(stream, (number, not decided.cancelled()))
+
+        leave.add_done_callback(tell)
 
     def _last_words(self) -> str:
         """Of a child that ended before it began."""
@@ -250,22 +257,41 @@ def serve(answer: Callable[[Any, Entering], Any]) -> NoReturn:
     threading.Thread(target=_collect, args=(messages,), daemon=True).start()
     tracing.collect(tracing.MOST_SPANS)
     while True:
-        message, awaited = messages.get()
+        number, *asked = messages.get()
+        if len(asked) < 2:
+            continue  # the leave for what ended before it came
+        awaited, message = asked
 
-        def enter(phase: str, awaited: frozenset[str] = awaited) -> None:
+        def enter(phase: str, number: int = number, awaited: str = awaited) -> None:
             _write(replies, ("phase", phase))
-            if phase in awaited and not messages.get():
-                raise _Withdrawn
+            if phase == awaited:
+                _await_leave(messages, number)
 
         try:
             with tracing.span("job"):
                 content = answer(message, enter)
         except _Withdrawn:
-            continue
+            _write(replies, ("withdrawn", None))
         except AutotuneError as error:
             _write(replies, ("unusable", str(error)))
         else:
             _write(replies, ("answer", (content, tracing.take())))
+
+
+def _await_leave(messages: "queue.Queue[Any]", number: int) -> None:
+    """Of the message of that number. Raises _Withdrawn when there is none."""
+    while True:
+        of, is_given = messages.get()
+        if of == number:
+            break
+    if not is_given:
+        raise _Withdrawn
+
+
+def _given() -> Leave:
+    leave = Leave()
+    leave.set_result(None)
+    return leave
 
 
 def _signal_name(number: int) -> str:

@@ -3,13 +3,15 @@
 import dataclasses
 import sys
 import time
+from concurrent.futures import CancelledError
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from autotune.builder import BuilderPool
-from autotune.child import Leave, at_once
+from autotune.child import Leave
 from autotune.errors import UsageError, WorkerError
 from autotune.family import Configuration, Device, DeviceLimits
 from autotune.kernels.gemm import FAMILY, GemmProblem
@@ -166,7 +168,7 @@ def test_nothing_is_launched_that_is_not_alone_in_flight(store: Store, device: D
     early: list[int] = []
 
     class Watching(FakeWorker):
-        def run(self, job: Job, leave: Leave = at_once) -> Trial:
+        def run(self, job: Job, leave: Leave | None = None) -> Trial:
             held = store.in_flight()
             early.append(sum(flight.configuration != job.configuration for flight in held))
             trial = super().run(job, leave)
@@ -359,3 +361,17 @@ def test_flights_keep_their_order_whichever_thread_is_first() -> None:
     first.allow()
     assert third.result()[0].seed == 2
     assert worker.jobs == [jobs[0], jobs[2]], "what was withdrawn is never launched"
+
+
+def test_what_is_withdrawn_as_it_begins_is_not_launched(monkeypatch: pytest.MonkeyPatch) -> None:
+    worker = FakeWorker(lambda _: 1000.0)
+    flight = Flight(Job(selector="0:0", problem=PROBLEM, configuration=FAMILY.baseline), worker, None)
+
+    def withdraw_between() -> float:
+        flight.withdraw()
+        return 0.0
+
+    monkeypatch.setattr("autotune.search.flight.time", SimpleNamespace(monotonic=withdraw_between))
+    with pytest.raises(CancelledError):
+        flight.result()
+    assert worker.jobs == []

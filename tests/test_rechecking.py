@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from autotune.child import Leave, at_once
+from autotune.child import Leave
 from autotune.cli import main
 from autotune.display import recheck_text
 from autotune.family import Configuration, Device
@@ -247,7 +247,7 @@ def test_verify_stopped_by_ctrl_c_keeps_what_it_has(
     import signal
 
     class Interrupting(FakeWorker):
-        def run(self, job: Job, leave: Leave = at_once) -> Trial:
+        def run(self, job: Job, leave: Leave | None = None) -> Trial:
             if len(self.jobs) == 5:
                 signal.raise_signal(signal.SIGINT)
             return super().run(job, leave)

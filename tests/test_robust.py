@@ -17,7 +17,7 @@ import pytest
 from sqlalchemy import Engine, event
 
 from autotune import child
-from autotune.child import Leave, at_once
+from autotune.child import Leave
 from autotune.errors import StoreError, WorkerError
 from autotune.family import Configuration, Device
 from autotune.kernels.gemm import FAMILY, GemmProblem
@@ -79,7 +79,7 @@ class Faulty:
     def is_done(self) -> bool:
         return not self._left
 
-    def run(self, job: Job, leave: Leave = at_once) -> Trial:
+    def run(self, job: Job, leave: Leave | None = None) -> Trial:
         behaviour = self._left.pop(0)
         limit_s = LIMITS_S.get(behaviour, 60.0)
         job = dataclasses.replace(

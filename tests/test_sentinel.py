@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from autotune.child import Leave, at_once
+from autotune.child import Leave
 from autotune.family import Configuration, Device, DeviceLimits
 from autotune.kernels.gemm import FAMILY, GemmProblem
 from autotune.profile import find_profile
@@ -244,7 +244,7 @@ class Flipping(FakeWorker):
         self._after_jobs = after_jobs
         self.asked: list[Timer] = []
 
-    def run(self, job: Job, leave: Leave = at_once) -> Trial:
+    def run(self, job: Job, leave: Leave | None = None) -> Trial:
         self.asked.append(job.timer)
         if len(self.jobs) < self._after_jobs and job.timer is Timer.EVENT:
             return super().run(job, leave)

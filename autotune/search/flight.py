@@ -2,15 +2,12 @@
 
 import threading
 import time
-from concurrent.futures import Future, wait
+from concurrent.futures import CancelledError, Future, wait
 from typing import Self
 
+from autotune.child import Leave
 from autotune.trial import Job, Trial
 from autotune.worker import Measures
-
-
-class Withdrawn(Exception):
-    """It is not going to be launched."""
 
 
 class Flight:
@@ -20,9 +17,9 @@ class Flight:
         self.job = job
         self._worker = worker
         self._before = before
-        self._is_decided = threading.Event()
+        self._leave = Leave()
+        self._allowed_at = 0.0
         self._is_withdrawn = self._is_begun = False
-        self._waited_s = 0.0
         self._result: Future[tuple[Trial, float]] = Future()
 
     def start(self) -> None:
@@ -34,16 +31,18 @@ class Flight:
     @property
     def is_allowed(self) -> bool:
         """Whether it may have been launched."""
-        return self._is_decided.is_set()
+        return self._leave.done() and not self._leave.cancelled()
 
     def allow(self) -> None:
         """It may be launched."""
-        self._is_decided.set()
+        if not self._leave.done():
+            self._allowed_at = time.monotonic()
+            self._leave.set_result(None)
 
     def withdraw(self) -> None:
         """It may not be launched, unless that has happened; nobody asks for its result."""
         self._is_withdrawn = True
-        self._is_decided.set()
+        self._leave.cancel()
 
     def result(self) -> tuple[Trial, float]:
         """The trial, and the seconds it took but for waiting; begun here and now where it has not begun."""
@@ -63,14 +62,9 @@ class Flight:
             wait([self._before._result])
             self._before = None  # or none would ever be forgotten
         if self._is_withdrawn:
-            raise Withdrawn
+            raise CancelledError
         started = time.monotonic()
-        trial = self._worker.run(self.job, self._await_leave)
-        return trial, time.monotonic() - started - self._waited_s
-
-    def _await_leave(self) -> None:
-        started = time.monotonic()
-        self._is_decided.wait()
-        self._waited_s += time.monotonic() - started
-        if self._is_withdrawn:
-            raise Withdrawn
+        trial = self._worker.run(self.job, None if self.is_allowed else self._leave)
+        took_s = time.monotonic() - started
+        build_s = trial.measurement.build_ns / 1e9 if trial.measurement else 0.0
+        return trial, took_s - max(0.0, self._allowed_at - started - build_s)

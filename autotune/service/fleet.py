@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
 
-from autotune.child import Leave, at_once
+from autotune.child import Leave
 from autotune.errors import TableError, WorkerError, WorkerLostError
 from autotune.family import Device
 from autotune.lookup.document import Node
@@ -258,11 +258,12 @@ class RemoteWorker:
         self._station = station
         self._loop = loop
 
-    def run(self, job: Job, leave: Leave = at_once) -> Trial:
+    def run(self, job: Job, leave: Leave | None = None) -> Trial:
         """Raises WorkerError when the device cannot be used, WorkerLostError when it is gone, Stopping when the service
         ends.
         """
-        leave()
+        if leave:
+            leave.result()
         assignment = Assignment(job)
         self._loop.call_soon_threadsafe(self._fleet.assign, self._station, assignment)
         self._gate.release()
