@@ -1,6 +1,6 @@
 """Trials in flight, and the quarantine: tables, values, and what moves between them within a transaction.
 
-A trial is in flight from before its job goes to the worker until the transaction that stores it. What is still in
+A trial is in flight from before it is launched until the transaction that stores it. What is still in
 flight when its owner is gone took the process or the machine along, for all that is known: it is quarantined, as is
 what crashed or hung a worker. A trial that ends otherwise takes its configuration out again.
 """
