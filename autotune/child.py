@@ -17,6 +17,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import CancelledError, Future
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any, NoReturn, Self
@@ -41,6 +42,13 @@ MAX_GROWTH_BYTES = 2**29
 Entering = Callable[[str], None]
 """Tells the parent which phase of its work the child begins; every phase has its own time limit."""
 
+Leave = Future[None]
+"""Has a result as soon as something may be begun, and is cancelled when it may not."""
+
+
+class _Withdrawn(BaseException):
+    """Ends, in the child, what may not go on."""
+
 
 class _NoStart(Exception):
     """A child ended, hung or gave up before it began with the work; the work is not to blame."""
@@ -63,6 +71,7 @@ class Child:
         self._messages: queue.Queue[tuple[str, Any]] = queue.Queue()
         self._errors: IO[bytes] | None = None
         self._has_answered = False
+        self._asked = 0
         self.answers = 0
         """Of the process that runs now."""
         self._first_bytes = 0
@@ -78,28 +87,32 @@ class Child:
         """Of the child, while one is running."""
         return self._process.pid if self._process else None
 
-    def ask(self, message: object, limits_s: Mapping[str, float]) -> Any:
+    def ask(self, message: object, limits_s: Mapping[str, float], awaited: str = "", leave: Leave | None = None) -> Any:
         """The child's answer, or a Loss; `limits_s` has the seconds allowed for each phase.
 
+        The phase `awaited` begins when there is leave; where that is cancelled, CancelledError is raised.
         A child that dies, hangs or gives up before its first phase is replaced a few times. Raises WorkerError
         when none can be started, or the first child ever says that it cannot work at all.
         """
         for tries_left in reversed(range(START_TRIES)):
             try:
-                return self._ask_once(message, limits_s)
+                return self._ask_once(message, limits_s, awaited, leave or _given())
             except _NoStart as reason:
                 self.close()
                 if not tries_left:
                     raise WorkerError(str(reason)) from reason
                 time.sleep(FIRST_PAUSE_S * 2 ** (START_TRIES - 1 - tries_left))
 
-    def _ask_once(self, message: object, limits_s: Mapping[str, float]) -> Any:
+    def _ask_once(self, message: object, limits_s: Mapping[str, float], awaited: str, leave: Leave) -> Any:
         self._ensure_started()
+        self._asked += 1
         try:
-            self._send(message)
+            self._send((self._asked, awaited, message))
         except OSError:
             raise _NoStart(self._last_words()) from None
-        answer = self._await_answer(limits_s)
+        if awaited:
+            self._pass_on(leave)
+        answer = self._await_answer(limits_s, awaited, leave)
         if not isinstance(answer, Loss):
             self._has_answered = True
             self.answers += 1
@@ -143,12 +156,17 @@ class Child:
             self._errors.close()
             self._errors = None
 
-    def _await_answer(self, limits_s: Mapping[str, float]) -> Any:
+    def _await_answer(self, limits_s: Mapping[str, float], awaited: str, leave: Leave) -> Any:
         phase, limit = "start", START_LIMIT_S
         while True:
             kind, content = self._receive(limit)
             if kind == "phase":
                 phase, limit = content, limits_s[content]
+                if phase == awaited:
+                    with contextlib.suppress(CancelledError):  # the child is going to say so
+                        leave.result()
+            elif kind == "withdrawn":
+                raise CancelledError
             elif kind == "answer":
                 answer, spans = content
                 tracing.add(spans)
@@ -166,6 +184,17 @@ class Child:
             else:
                 status, last_words = self._bury()
                 return Loss(was_late=False, message=f"{phase}: {status}. {last_words}".strip())
+
+    def _pass_on(self, leave: Leave) -> None:
+        """Tell the child of its leave at once, by whoever gives it, so that it need not ask and wait."""
+        assert self._process and self._process.stdin
+        stream, number = self._process.stdin, self._asked
+
+        def tell(decided: Leave) -> None:
+            with contextlib.suppress(OSError, ValueError):  # whoever waits for its answer sees that it has died
+                _write(stream, (number, not decided.cancelled()))
+
+        leave.add_done_callback(tell)
 
     def _last_words(self) -> str:
         """Of a child that ended before it began."""
@@ -226,14 +255,41 @@ def serve(answer: Callable[[Any, Entering], Any]) -> NoReturn:
     threading.Thread(target=_collect, args=(messages,), daemon=True).start()
     tracing.collect(tracing.MOST_SPANS)
     while True:
-        message = messages.get()
+        number, *asked = messages.get()
+        if len(asked) < 2:
+            continue  # the leave for what ended before it came
+        awaited, message = asked
+
+        def enter(phase: str, number: int = number, awaited: str = awaited) -> None:
+            _write(replies, ("phase", phase))
+            if phase == awaited:
+                _await_leave(messages, number)
+
         try:
             with tracing.span("job"):
-                content = answer(message, lambda phase: _write(replies, ("phase", phase)))
+                content = answer(message, enter)
+        except _Withdrawn:
+            _write(replies, ("withdrawn", None))
         except AutotuneError as error:
             _write(replies, ("unusable", str(error)))
         else:
             _write(replies, ("answer", (content, tracing.take())))
+
+
+def _await_leave(messages: "queue.Queue[Any]", number: int) -> None:
+    """Of the message of that number. Raises _Withdrawn when there is none."""
+    while True:
+        of, is_given = messages.get()
+        if of == number:
+            break
+    if not is_given:
+        raise _Withdrawn
+
+
+def _given() -> Leave:
+    leave = Leave()
+    leave.set_result(None)
+    return leave
 
 
 def _signal_name(number: int) -> str:

@@ -286,6 +286,10 @@ class Configuration:
     def __getitem__(self, name: str) -> Value:
         return self._mapping[name]
 
+    def __getstate__(self) -> dict[str, object]:
+        """Without what is computed from the values."""
+        return {"algorithm": self.algorithm, "values": self.values}
+
     def number(self, name: str) -> int:
         """The value of an integer parameter. Raises ConfigurationError when it is none."""
         value = self._mapping.get(name)

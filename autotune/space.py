@@ -38,6 +38,8 @@ class SearchSpace:
         environment: dict[str, Value] = {**limits.constraint_values(), **problem.constraint_values()}
         self.parameters: dict[str, tuple[Parameter, ...]] = {}
         self.columns: dict[str, dict[str, NDArray[np.uint8]]] = {}
+        self._pairs: dict[str, list[tuple[str, list[tuple[str, Value]]]]] = {}
+        """What configurations are made of, shared by them all: by name, and the number of the value."""
         self._first_row: dict[str, int] = {}
         self._length = 0
         for algorithm in chosen:
@@ -46,6 +48,7 @@ class SearchSpace:
             )
             columns = _solve(parameters, algorithm.constraints, environment)
             self.parameters[algorithm.name] = parameters
+            self._pairs[algorithm.name] = sorted((p.name, [(p.name, value) for value in p.values]) for p in parameters)
             self.columns[algorithm.name] = columns
             self._first_row[algorithm.name] = self._length
             self._length += len(next(iter(columns.values())))
@@ -61,9 +64,8 @@ class SearchSpace:
             algorithm = [name for name, first in self._first_row.items() if first <= row and name != algorithm][-1]
         local = row - self._first_row[algorithm]
         columns = self.columns[algorithm]
-        return Configuration.of(
-            algorithm, **{p.name: p.values[int(columns[p.name][local])] for p in self.parameters[algorithm]}
-        )
+        values = tuple(pairs[columns[name][local]] for name, pairs in self._pairs[algorithm])
+        return Configuration(algorithm=algorithm, values=values)
 
     def first_row(self, algorithm: str) -> int:
         """Where the rows of an algorithm begin."""

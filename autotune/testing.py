@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from autotune.child import Leave
 from autotune.errors import ProblemError
 from autotune.family import Algorithm, Configuration, Device, DeviceLimits, KernelFamily, Problem, Value
 from autotune.search import Outcome, Total
@@ -225,7 +226,9 @@ class FakeWorker:
         self.jobs: list[Job] = []
         self.is_closed = False
 
-    def run(self, job: Job) -> Trial:
+    def run(self, job: Job, leave: Leave | None = None) -> Trial:
+        if leave:
+            leave.result()
         self.jobs.append(job)
         outcome = self._outcome(job)
         if isinstance(outcome, TrialState):

@@ -5,6 +5,7 @@ from collections.abc import Callable, Sequence
 from typing import Protocol, Self
 
 from autotune import child
+from autotune.child import Leave
 from autotune.trial import Job, Trial, TrialState
 
 SPOILING = frozenset({TrialState.LAUNCH_FAILED, TrialState.WRONG_RESULT})
@@ -16,7 +17,9 @@ REFUSED_BUILDS = 3
 class Measures(Protocol):
     """What a search needs of a place that measures: the child process here, or a fake."""
 
-    def run(self, job: Job) -> Trial: ...
+    def run(self, job: Job, leave: Leave | None = None) -> Trial:
+        """Nothing is launched before there is leave; without any, at once. Raises CancelledError where that is."""
+        ...
 
     def close(self) -> None: ...
 
@@ -39,20 +42,22 @@ class Worker:
         """Of the child, while one is running."""
         return self._child.pid
 
-    def run(self, job: Job) -> Trial:
+    def run(self, job: Job, leave: Leave | None = None) -> Trial:
         """Measure; a child that dies or exceeds a limit ends the trial as crashed or timed out.
 
-        Raises WorkerError when no child can be started, or the child cannot use the device at all.
+        The child builds before it awaits the `leave` to launch. Raises WorkerError when no child can be started, or
+        the child cannot use the device at all.
         """
         is_fresh = self._child.answers == 0
-        trial = self._run_once(job)
+        trial = self._run_once(job, leave)
         if trial.state is TrialState.LAUNCH_FAILED and not is_fresh:
             # An earlier trial may have spoilt the context; in a fresh one the verdict is this configuration's own.
-            trial = self._run_once(job)
+            trial = self._run_once(job, leave)
         return trial
 
-    def _run_once(self, job: Job) -> Trial:
-        answer = self._child.ask(job, {"build": job.build_limit_s, "run": job.run_limit_s})
+    def _run_once(self, job: Job, leave: Leave | None) -> Trial:
+        limits_s = {"build": job.build_limit_s, "run": job.run_limit_s}
+        answer = self._child.ask(job, limits_s, "run" if leave else "", leave)
         if isinstance(answer, child.Loss):
             state = TrialState.TIMED_OUT if answer.was_late else TrialState.CRASHED
             return Trial(configuration=job.configuration, state=state, message=answer.message, seed=job.seed)

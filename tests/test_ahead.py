@@ -3,25 +3,29 @@
 import dataclasses
 import sys
 import time
+from concurrent.futures import CancelledError
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from autotune.builder import BuilderPool
-from autotune.errors import WorkerError
+from autotune.child import Leave
+from autotune.errors import UsageError, WorkerError
 from autotune.family import Configuration, Device, DeviceLimits
 from autotune.kernels.gemm import FAMILY, GemmProblem
 from autotune.profile import find_profile
 from autotune.search import Budget, Outcome, tune
 from autotune.search.ahead import BATCH, Ahead, builders_for
 from autotune.search.bench import Bench
+from autotune.search.flight import Flight
 from autotune.search.knowledge import Knowledge
 from autotune.search.proposals import Proposals
 from autotune.space import SearchSpace
 from autotune.store import Store
 from autotune.testing import FakeBuilds, FakeWorker, Silence
-from autotune.trial import BuildJob, BuildState, Request, Trial, TrialState
+from autotune.trial import Build, BuildJob, BuildState, Job, Request, Trial, TrialState
 
 PROBLEM = GemmProblem(m=96, n=96, k=96)
 LIMITS = DeviceLimits(max_work_group_size=64, max_work_item_sizes=(64, 64, 64), max_allocation_bytes=2**28)
@@ -42,9 +46,14 @@ class Recorder(Silence):
 
 
 def run(
-    store: Store, builds: FakeBuilds, device: Device = GPU, trials: int = 20, **options: Any
+    store: Store,
+    builds: FakeBuilds,
+    device: Device = GPU,
+    trials: int = 20,
+    worker: FakeWorker | None = None,
+    **options: Any,
 ) -> tuple[Outcome, Recorder, FakeWorker]:
-    recorder, worker = Recorder(), FakeWorker(lambda _: 1000.0)
+    recorder, worker = Recorder(), worker or FakeWorker(lambda _: 1000.0)
     requests = [Request(problem=PROBLEM)]
     outcomes = tune(device, requests, store, Budget(trials=trials), recorder, worker=worker, builds=builds, **options)
     return outcomes[0], recorder, worker
@@ -77,15 +86,11 @@ def test_the_next_is_proposed_while_one_is_measured(store: Store) -> None:
     assert ahead.next(0.0, most=4) is not None
     assert len(builds.jobs) == 2
     for _ in range(2):
-        go_on = ahead.go_on
-        assert go_on is not None
-        go_on()
+        ahead.go_on()
         assert len(builds.jobs) == 3, "one is measured, two are in hand"
     assert ahead.next(0.0, most=3) is not None
     assert ahead.next(0.0, most=2) is not None
-    go_on = ahead.go_on
-    assert go_on is not None
-    go_on()
+    ahead.go_on()
     assert len(builds.jobs) == 4, "no more than are going to be asked for"
 
 
@@ -107,9 +112,7 @@ def test_a_processor_takes_turns_between_building_and_measuring(store: Store) ->
     for turn in range(1, 3):
         for _ in range(BATCH):
             assert ahead.next(1.0) is not None
-            go_on = ahead.go_on
-            assert go_on is not None
-            go_on()
+            ahead.go_on()
             assert len(builds.jobs) == turn * BATCH, "nothing is built until all that was built is measured"
     assert all(job.launches for job in builds.jobs)
     assert ahead.next(1.0, most=3) is not None
@@ -127,7 +130,8 @@ def test_what_is_launched_while_it_is_built_is_in_flight(store: Store) -> None:
     ahead = ahead_of(store, CPU, builds)
     assert ahead.next(1.0) is not None
     assert len(flights) == BATCH and set(flights) == {1, 2}, "only what is being built"
-    assert ahead.go_on is not None and ahead.go_on() is not None, "what is measured next is known"
+    assert store.in_flight() == [], "what is built has landed before anything is measured"
+    assert ahead.upcoming is not None, "what is measured next is known"
     ahead.abandon()
     assert store.in_flight() == []
     ahead._is_over = lambda: True
@@ -136,6 +140,75 @@ def test_what_is_launched_while_it_is_built_is_in_flight(store: Store) -> None:
     assert len(flights) == BATCH + 2, "no more are begun when the search is to end"
     ahead.abandon()
     assert ahead_of(store, GPU, builds).next(1.0, most=0) is None
+    assert store.in_flight() == []
+
+
+def test_what_has_landed_is_not_in_flight_while_the_last_of_a_turn_is_built(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    builds = FakeBuilds(2, ends=lambda number: number < BATCH - 1)
+    flights: list[list[Configuration]] = []
+    land = Store.land_trials
+
+    def landed(*arguments: Any) -> None:
+        land(*arguments)
+        flights.append([flight.configuration for flight in store.in_flight()])
+        last = builds.futures[-1]
+        if not last.done():
+            last.set_result(Build(source_hash="", state=BuildState.BUILT))
+
+    monkeypatch.setattr(Store, "land_trials", landed)
+    first = ahead_of(store, CPU, builds).next(1.0)
+    assert first is not None and len(builds.jobs) == BATCH
+    assert [len(held) for held in flights] == [1, 0], "the one that is still being built; then none"
+
+
+@pytest.mark.parametrize("device", [GPU, CPU])
+def test_nothing_is_launched_that_is_not_alone_in_flight(store: Store, device: Device) -> None:
+    early: list[int] = []
+
+    class Watching(FakeWorker):
+        def run(self, job: Job, leave: Leave | None = None) -> Trial:
+            held = store.in_flight()
+            early.append(sum(flight.configuration != job.configuration for flight in held))
+            trial = super().run(job, leave)
+            assert [flight.configuration for flight in store.in_flight()] == [job.configuration]
+            return trial
+
+    outcome, _, worker = run(store, FakeBuilds(4), device, worker=Watching(lambda _: 1000.0))
+    assert outcome.new_trials == 20 and outcome.winner is not None and not outcome.failures
+    assert len(set(worker.measured)) >= 20, "a trial that was not alone in flight would have ended the search"
+    assert set(early) <= {0, 1}, "one more at most is in the worker before the one before is stored"
+
+
+@pytest.mark.parametrize(("device", "most"), [(CPU, 5), (GPU, 6)])
+def test_a_stop_waits_for_what_may_be_running_and_for_nothing_else(store: Store, device: Device, most: int) -> None:
+    worker = FakeWorker(lambda _: 1000.0)
+    outcome, _, _ = run(
+        store, FakeBuilds(4), device, worker=worker, should_stop=lambda: len(worker.measured) >= 5, trials=50
+    )
+    assert not outcome.is_finished
+    assert 5 <= len(worker.measured) <= most
+    assert [s.trial.configuration for s in store.trials(device.slug, "gemm")] == worker.measured, "all is stored"
+    assert store.in_flight() == []
+
+
+def test_a_sampler_that_fails_while_a_trial_runs_does_not_take_it_along(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    propose, calls = Proposals.next, iter(range(100))
+
+    def fail(self: Proposals) -> Configuration | None:
+        if next(calls) == 6:
+            raise UsageError("as told")
+        return propose(self)
+
+    monkeypatch.setattr(Proposals, "next", fail)
+    worker = FakeWorker(lambda _: 1000.0)
+    with pytest.raises(UsageError, match="as told"):
+        run(store, FakeBuilds(2), worker=worker)
+    assert len(worker.measured) > 2
+    assert [s.trial.configuration for s in store.trials(GPU.slug, "gemm")] == worker.measured
     assert store.in_flight() == []
 
 
@@ -256,3 +329,50 @@ def test_on_a_device_all_is_as_without(store: Store, pocl: Device) -> None:
     assert {trial.state for trial in recorder.trials} == {TrialState.COMPLETE}
     assert all(trial.measurement and trial.measurement.build_ns > 0 for trial in recorder.trials)
     assert outcome.winner is not None and outcome.winner.is_final
+
+
+def test_of_trials_that_have_ended_little_is_remembered_and_none_is_proposed_again(store: Store) -> None:
+    knowledge = Knowledge(GPU, find_profile(GPU), PROBLEM, store)
+    space = SearchSpace(FAMILY, PROBLEM, GPU.limits, algorithms=["dot"])
+    proposals = Proposals(knowledge, space, store, seed=0)
+    proposed = set()
+    for number in range(30):
+        configuration = proposals.next()
+        assert configuration is not None and configuration not in proposed
+        proposed.add(configuration)
+        trial = FakeWorker(lambda _: 1000.0).run(Job(selector="0:0", problem=PROBLEM, configuration=configuration))
+        knowledge.learn(trial)
+        proposals.tell(trial)
+        [*_, last] = proposals._study.get_trials(deepcopy=False)
+        assert (last.number, last.value, last.params, last.distributions) == (number, 1000.0, {}, {})
+        assert space[last.user_attrs["row"]] == configuration
+
+
+def test_flights_keep_their_order_whichever_thread_is_first() -> None:
+    worker = FakeWorker(lambda _: 1000.0)
+    jobs = [Job(selector="0:0", problem=PROBLEM, configuration=FAMILY.baseline, seed=seed) for seed in range(3)]
+    first = Flight(jobs[0], worker, None)
+    second = Flight(jobs[1], worker, first)
+    third = Flight(jobs[2], worker, second)
+    for flight in (third, second, first):
+        flight.start()
+    second.withdraw()
+    third.allow()
+    assert worker.jobs == [], "the first has no leave, and the others wait for it"
+    first.allow()
+    assert third.result()[0].seed == 2
+    assert worker.jobs == [jobs[0], jobs[2]], "what was withdrawn is never launched"
+
+
+def test_what_is_withdrawn_as_it_begins_is_not_launched(monkeypatch: pytest.MonkeyPatch) -> None:
+    worker = FakeWorker(lambda _: 1000.0)
+    flight = Flight(Job(selector="0:0", problem=PROBLEM, configuration=FAMILY.baseline), worker, None)
+
+    def withdraw_between() -> float:
+        flight.withdraw()
+        return 0.0
+
+    monkeypatch.setattr("autotune.search.flight.time", SimpleNamespace(monotonic=withdraw_between))
+    with pytest.raises(CancelledError):
+        flight.result()
+    assert worker.jobs == []

@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
+from autotune.child import Leave
 from autotune.errors import WorkerError, WorkerLostError
 from autotune.kernels.gemm import GemmProblem
 from autotune.search import Budget, Outcome, tune
@@ -28,11 +29,11 @@ class Failing(FakeWorker):
         self.error = error
         self.failed: list[Job] = []
 
-    def run(self, job: Job) -> Trial:
+    def run(self, job: Job, leave: Leave | None = None) -> Trial:
         if self.jobs:
             self.failed.append(job)
             raise self.error
-        return super().run(job)
+        return super().run(job, leave)
 
 
 def _tuned(store: Store, own: FakeWorker, *others: FakeWorker) -> Outcome:

@@ -10,6 +10,7 @@ from typing import Any, Self
 import numpy as np
 import pytest
 
+from autotune.child import Leave
 from autotune.cli import main
 from autotune.errors import TableError
 from autotune.family import Configuration, Device, DeviceLimits, Problem
@@ -608,7 +609,8 @@ class FakeWorker:
         self.jobs: list[Job] = []
         self.is_broken = is_broken
 
-    def run(self, job: Job) -> Trial:
+    def run(self, job: Job, leave: Leave | None = None) -> Trial:
+        assert leave is None
         self.jobs.append(job)
         if self.is_broken and job.configuration == LARGE:
             return Trial(configuration=LARGE, state=TrialState.CRASHED)

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from autotune.child import Leave
 from autotune.cli import main
 from autotune.display import recheck_text
 from autotune.family import Configuration, Device
@@ -246,10 +247,10 @@ def test_verify_stopped_by_ctrl_c_keeps_what_it_has(
     import signal
 
     class Interrupting(FakeWorker):
-        def run(self, job: Job) -> Trial:
+        def run(self, job: Job, leave: Leave | None = None) -> Trial:
             if len(self.jobs) == 5:
                 signal.raise_signal(signal.SIGINT)
-            return super().run(job)
+            return super().run(job, leave)
 
     _measures(monkeypatch, Interrupting(invented_time))
     assert main(["verify", "--device", "cpu", "--db", database]) == 130

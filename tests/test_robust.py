@@ -17,6 +17,7 @@ import pytest
 from sqlalchemy import Engine, event
 
 from autotune import child
+from autotune.child import Leave
 from autotune.errors import StoreError, WorkerError
 from autotune.family import Configuration, Device
 from autotune.kernels.gemm import FAMILY, GemmProblem
@@ -78,13 +79,13 @@ class Faulty:
     def is_done(self) -> bool:
         return not self._left
 
-    def run(self, job: Job) -> Trial:
+    def run(self, job: Job, leave: Leave | None = None) -> Trial:
         behaviour = self._left.pop(0)
         limit_s = LIMITS_S.get(behaviour, 60.0)
         job = dataclasses.replace(
             job, seed=behaviour, samples=1, min_sample_ns=1000, build_limit_s=limit_s, run_limit_s=limit_s
         )
-        self.trials.append(self._worker.run(job))
+        self.trials.append(self._worker.run(job, leave))
         return self.trials[-1]
 
     def close(self) -> None:

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from autotune.child import Leave
 from autotune.errors import ConfigurationError, ProblemError, WorkerError
 from autotune.family import Configuration
 from autotune.kernels.gemm import FAMILY, GemmProblem
@@ -241,7 +242,7 @@ def test_wrong_requests_are_refused_before_anything_is_measured(store: Store) ->
 
 def test_a_device_that_cannot_be_used_ends_the_run_and_the_worker(store: Store) -> None:
     class Broken(FakeWorker):
-        def run(self, job: Job) -> Trial:
+        def run(self, job: Job, leave: Leave | None = None) -> Trial:
             raise WorkerError("gone")
 
     worker = Broken(invented_time)

@@ -5,6 +5,7 @@ from dataclasses import replace
 
 import pytest
 
+from autotune.child import Leave
 from autotune.family import Configuration, Device, DeviceLimits
 from autotune.kernels.gemm import FAMILY, GemmProblem
 from autotune.profile import find_profile
@@ -243,11 +244,11 @@ class Flipping(FakeWorker):
         self._after_jobs = after_jobs
         self.asked: list[Timer] = []
 
-    def run(self, job: Job) -> Trial:
+    def run(self, job: Job, leave: Leave | None = None) -> Trial:
         self.asked.append(job.timer)
         if len(self.jobs) < self._after_jobs and job.timer is Timer.EVENT:
-            return super().run(job)
-        trial = super().run(replace(job, timer=Timer.HOST))
+            return super().run(job, leave)
+        trial = super().run(replace(job, timer=Timer.HOST), leave)
         assert trial.measurement is not None
         by_host = replace(trial.measurement, time_ns=trial.time_ns + 500.0)
         return replace(trial, measurement=by_host)

@@ -34,7 +34,7 @@ class Clock:
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     found = Clock()
-    for module in ("one_problem", "finals", "bench"):
+    for module in ("one_problem", "finals", "flight"):
         monkeypatch.setattr(f"autotune.search.{module}.time", SimpleNamespace(monotonic=found))
     monkeypatch.setattr("autotune.search.sharing.monotonic", found)
     monkeypatch.setattr("autotune.search.sentinel.monotonic", found)

@@ -5,10 +5,12 @@ import signal
 import subprocess
 import sys
 import time
+from concurrent.futures import CancelledError, ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
+from autotune.child import Leave
 from autotune.errors import WorkerError
 from autotune.family import Device
 from autotune.kernels.gemm import FAMILY, GemmProblem
@@ -16,7 +18,7 @@ from autotune.trial import Job, TrialState
 from autotune.worker import Worker
 
 EVIL = (sys.executable, str(Path(__file__).parent / "evil_worker.py"))
-FINE, NEVER_ENDING, STRAY_WRITE, SLOW_BUILD, ABORT = 0, 1, 2, 3, 4
+FINE, NEVER_ENDING, STRAY_WRITE, SLOW_BUILD, ABORT, NO_BUILD = 0, 1, 2, 3, 4, 5
 
 
 def job(device: Device, behaviour: int, limit_s: float = 60.0) -> Job:
@@ -59,6 +61,26 @@ def test_every_way_to_fail_ends_the_trial_and_not_the_search(pocl: Device) -> No
         assert "SIGABRT" in aborted.message
         assert "last words" in aborted.message
         assert worker.run(job(pocl, FINE)).state is TrialState.COMPLETE
+
+
+def test_nothing_is_launched_without_leave_and_the_child_serves_on(pocl: Device) -> None:
+    with Worker(EVIL) as worker, ThreadPoolExecutor(1) as aside:
+        leaves = [Leave() for _ in range(3)]
+        flight = aside.submit(worker.run, job(pocl, FINE, limit_s=20.0), leaves[0])
+        with pytest.raises(TimeoutError):
+            flight.result(timeout=1.0)
+        leaves[0].cancel()
+        with pytest.raises(CancelledError):
+            flight.result()
+        first = worker.pid
+        assert worker.run(job(pocl, NO_BUILD), leaves[1]).state is TrialState.COMPILE_FAILED
+        flight = aside.submit(worker.run, job(pocl, FINE), leaves[2])
+        leaves[1].set_result(None)
+        with pytest.raises(TimeoutError):
+            flight.result(timeout=1.0)
+        leaves[2].set_result(None)
+        assert flight.result().state is TrialState.COMPLETE, "by its own leave, not that of the one before"
+        assert worker.pid == first
 
 
 def test_a_child_that_died_between_trials_is_replaced(pocl: Device) -> None:

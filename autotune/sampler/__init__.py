@@ -74,6 +74,7 @@ class SpaceSampler(BaseSampler):
 
     def __init__(self, space: SearchSpace, seed: int = 0, *, prior: Prior | None = None) -> None:
         self._space = space
+        self._distributions = distributions(space)
         self._explorer = Explorer(space, seed, prior)
         self._study: Study | None = None
         self._read = 0
@@ -86,7 +87,7 @@ class SpaceSampler(BaseSampler):
         return self._explorer.find(configuration)
 
     def infer_relative_search_space(self, _study: Study, trial: FrozenTrial) -> dict[str, BaseDistribution]:
-        return {} if "fixed_params" in trial.system_attrs else distributions(self._space)
+        return {} if "fixed_params" in trial.system_attrs else self._distributions
 
     def sample_relative(
         self, study: Study, trial: FrozenTrial, search_space: dict[str, BaseDistribution]

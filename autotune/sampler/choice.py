@@ -108,10 +108,11 @@ class ListSampler(BaseSampler):
 
     def __init__(self, space: SearchSpace, rows: Iterator[int]) -> None:
         self._space = space
+        self._distributions = distributions(space)
         self._rows = rows
 
     def infer_relative_search_space(self, _study: Study, trial: FrozenTrial) -> dict[str, BaseDistribution]:
-        return {} if "fixed_params" in trial.system_attrs else distributions(self._space)
+        return {} if "fixed_params" in trial.system_attrs else self._distributions
 
     def sample_relative(
         self, _study: Study, _trial: FrozenTrial, search_space: dict[str, BaseDistribution]

@@ -127,21 +127,22 @@ class Ahead:
         return self._ready.popleft() if self._ready else None
 
     @property
-    def go_on(self) -> Callable[[], Configuration | None] | None:
-        """Proposes and starts what is to be built next, unless that would disturb what is being measured.
+    def builds_ahead(self) -> bool:
+        """Whether anything is built before it is handed out."""
+        return self._builds is not None
 
-        Tells what is going to be measured next, if that is built. None where nothing is built ahead.
-        """
-        return None if self._builds is None else self._go_on
-
-    def _go_on(self) -> Configuration | None:
-        left = self._most - 1  # one is being measured
+    def go_on(self) -> None:
+        """While one is measured: propose and start what is to be built next, unless that would disturb."""
         if not self._takes_turns:
-            self._fill(min(self._goal, left))
-            self._collect(timeout_s=0)
-        if not self._ready or left <= 0 or self._ready[0].is_failed:
+            self._fill(min(self._goal, self._most - 1))
+
+    @property
+    def upcoming(self) -> Prepared | None:
+        """What is handed out after the one that is being measured, if it is built."""
+        self._collect(timeout_s=0)
+        if not self._ready or self._most <= 1 or self._ready[0].is_failed:
             return None
-        return self._ready[0].configuration
+        return self._ready[0]
 
     def abandon(self) -> None:
         """Give up what is not built yet."""
@@ -186,11 +187,18 @@ class Ahead:
                     break
                 self._start(configuration)
                 begun += 1
+            self._land()
             if not self._building:
                 return
             if begun + len(waiting) < wanted and not waiting:  # no builder has to wait for a proposal
                 waiting.extend(filter(None, [self._proposals.next()]))
             self._collect()
+
+    def _land(self) -> None:
+        """What was launched where it was built, and ended there, is in flight no more."""
+        if self._landed:
+            self._bench.land(self._landed)
+            self._landed = []
 
     def _start(self, configuration: Configuration) -> None:
         assert self._builds is not None

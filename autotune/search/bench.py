@@ -2,9 +2,7 @@
 
 import contextlib
 import dataclasses
-import time
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 
@@ -12,6 +10,7 @@ from autotune import tracing
 from autotune.errors import StoreError, WorkerLostError
 from autotune.family import Configuration
 from autotune.profile import Profile
+from autotune.search.flight import Flight
 from autotune.search.knowledge import Knowledge
 from autotune.search.time_limits import TimeLimits
 from autotune.store import Store, new_owner
@@ -27,10 +26,10 @@ SEARCH_AGREEMENT = 0.02
 
 
 class Bench:
-    """Measures configurations of one problem; every trial is stored before the next begins.
+    """Measures configurations of one problem; every trial is stored before the next is launched.
 
-    While it is measured, a trial is in flight in the ledger: whatever it takes along, the next run knows which
-    it was.
+    From before it is launched, a trial is in flight in the ledger: whatever it takes along, the next run knows which
+    it was. What follows a trial may be in the worker already while that one is stored, and is built there, no more.
     """
 
     def __init__(self, knowledge: Knowledge, profile: Profile, store: Store, worker: Measures) -> None:
@@ -44,6 +43,11 @@ class Bench:
         self._shared_seed = 0
         self._seed_uses = 0
         self._held: set[Configuration] = set()
+        self._latest: Flight | None = None
+        """It has the worker, or had it last."""
+        self._following: Flight | None = None
+        self._is_shared = knowledge.device.limits.is_cpu
+        """What this process computes would disturb what is measured."""
 
     def job(self, configuration: Configuration) -> Job:
         """What to measure, with fresh inputs."""
@@ -72,22 +76,24 @@ class Bench:
         return int(self._draw.integers(2**31))
 
     def run(
-        self,
-        job: Job,
-        purpose: str,
-        built_before_ns: float = 0.0,
-        meanwhile: Callable[[], Configuration | None] | None = None,
+        self, job: Job, purpose: str, built_before_ns: float = 0.0, meanwhile: Callable[[], None] | None = None
     ) -> Trial:
         """Measure and store. Raises StoreError, naming the trial, when it cannot be stored.
 
         `built_before_ns` is what building took before, elsewhere; `meanwhile` is called while the worker measures, and
-        tells what is going to be measured next, if that is known.
+        may tell by `follow` what comes next. What it raises is raised when the trial is stored.
         """
         try:
-            if job.configuration not in self._held:
-                self.hold(job.configuration)
-            trial, following = self._measure(job, built_before_ns, meanwhile)
-            self.record(trial, purpose, following)
+            flight = self._take_off(job)
+            try:
+                if meanwhile:
+                    flight.start()
+                    meanwhile()
+            except Exception:
+                self._withdraw()
+                self._land(flight, purpose, built_before_ns)
+                raise
+            return self._land(flight, purpose, built_before_ns)
         except WorkerLostError as error:
             self._held.clear()
             self._store.lose_trials(self._owner, error.message)
@@ -98,7 +104,21 @@ class Bench:
             with contextlib.suppress(StoreError):
                 self.release()
             raise
-        return trial
+
+    def follow(self, job: Job) -> None:
+        """Bring into the worker what is to be run next, so that it is built there while the trial before is stored."""
+        self._following = self._latest = self._flight(job)
+        self._following.start()
+
+    @property
+    def following(self) -> Job | None:
+        """What is to be run next, where it is in the worker already."""
+        return self._following.job if self._following else None
+
+    @property
+    def has_launched(self) -> bool:
+        """Whether what is to be run next may be running already."""
+        return self._following is not None and self._following.is_allowed
 
     def hold(self, configuration: Configuration, landed: Sequence[Configuration] = ()) -> None:
         """A trial is in flight before it is measured, or launched where it is built; those landed are no more."""
@@ -107,11 +127,23 @@ class Bench:
         self._held.difference_update(landed)
         self._held.add(configuration)
 
+    def land(self, landed: Sequence[Configuration]) -> None:
+        """Those are in flight no more, and not to blame."""
+        with tracing.span("ledger: landed"):
+            self._store.land_trials(self._knowledge.device, self._knowledge.problem, landed, self._owner)
+        self._held.difference_update(landed)
+
     def release(self) -> None:
         """Nothing is in flight any more, and nothing is to blame."""
+        self._withdraw()
         if self._held:
             self._held.clear()
             self._store.abandon_trials(self._owner)
+
+    def _withdraw(self) -> None:
+        if self._following:
+            self._following.withdraw()
+            self._following = None
 
     @property
     def typical_seconds(self) -> float:
@@ -123,37 +155,37 @@ class Bench:
         """What a build elsewhere may take."""
         return self._limits.build_s(self.job(self._knowledge.family.baseline))
 
-    def _measure(
-        self, job: Job, built_before_ns: float, meanwhile: Callable[[], Configuration | None] | None
-    ) -> tuple[Trial, Configuration | None]:
+    def _flight(self, job: Job) -> Flight:
         limited = dataclasses.replace(job, build_limit_s=self._limits.build_s(job), run_limit_s=self._limits.run_s(job))
-        following = None
-        if meanwhile is None:
-            with tracing.span("await worker"):
-                trial, took_s = self._timed(limited)
-        else:
-            with ThreadPoolExecutor(1) as aside:
-                measuring = aside.submit(self._timed, limited)
-                following = meanwhile()
-                with tracing.span("await worker"):
-                    trial, took_s = measuring.result()
+        return Flight(limited, self._worker, self._latest)
+
+    def _take_off(self, job: Job) -> Flight:
+        """In flight in the ledger, and allowed to launch."""
+        if job.configuration not in self._held:
+            self.hold(job.configuration)
+        flight, self._following = self._following, None
+        if flight is None:
+            flight = self._latest = self._flight(job)
+        assert flight.job.configuration == job.configuration
+        flight.allow()
+        return flight
+
+    def _land(self, flight: Flight, purpose: str, built_before_ns: float) -> Trial:
+        """Await and store."""
+        with tracing.span("await worker"):
+            trial, took_s = flight.result()
+        trial = dataclasses.replace(trial, configuration=flight.job.configuration)  # one for all who remember it
         if trial.measurement:
             run_s = took_s - trial.measurement.build_ns / 1e9
             whole = trial.measurement.build_ns + built_before_ns
             trial = dataclasses.replace(trial, measurement=dataclasses.replace(trial.measurement, build_ns=whole))
             self._limits.learn(trial, max(0.0, run_s))
-        return trial, following
+        return self.record(trial, purpose)
 
-    def _timed(self, job: Job) -> tuple[Trial, float]:
-        """With the seconds it took, without what others do meanwhile."""
-        started = time.monotonic()
-        trial = self._worker.run(job)
-        return trial, time.monotonic() - started
-
-    def record(self, trial: Trial, purpose: str = "search", following: Configuration | None = None) -> Trial:
+    def record(self, trial: Trial, purpose: str = "search") -> Trial:
         """Store a trial, and that the following is in flight. Raises StoreError, naming it."""
         knowledge = self._knowledge
-        following = None if following in self._held else following
+        following = self.following.configuration if self.following else None
         provenance = knowledge.provenance(trial.configuration)
         try:
             with tracing.span("ledger: trial"):
@@ -166,6 +198,8 @@ class Bench:
                 what += f", {trial.time_ns:.0f} ns"
             raise type(error)(f"{error.message}; a trial is not stored: {what}", hint=error.hint) from error
         self._held.discard(trial.configuration)
-        if following:
-            self._held.add(following)
+        if self._following:
+            self._held.add(self._following.job.configuration)
+            if not self._is_shared:
+                self._following.allow()
         return trial

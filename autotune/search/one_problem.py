@@ -5,6 +5,7 @@ import math
 import time
 from collections import Counter
 from collections.abc import Callable
+from functools import partial
 
 from autotune import tracing
 from autotune.family import Configuration, Device
@@ -72,6 +73,7 @@ class ProblemSearch:
         self._programs: dict[bytes, Trial] = {}
         """Trials of this run by what was run."""
         self._knowledge = Knowledge(device, profile, request.problem, store)
+        self._timer = self._knowledge.timer
         self._bench = Bench(self._knowledge, profile, store, worker)
         self._helpers = Helpers() if helpers is None else helpers
         self._crew = Crew(
@@ -200,36 +202,34 @@ class ProblemSearch:
         if self._limits.retries_quarantined and not self._is_begun:
             self._retry_quarantined()
         self._is_begun = True
-        (proposals, ahead), timer = self._working or self._begin(), self._knowledge.timer
+        proposals, ahead = self._working or self._begin()
         self._estimate(proposals)
-        while not (self.is_over or is_enough()):
+        while self._bench.has_launched or not (self.is_over or is_enough()):
             if not self._advance(proposals, ahead):
                 self._is_exhausted = True
                 break
             self._estimate(proposals)
-            pace = self._sentinel.slowdown
-            if self._crew.is_own_free:
-                self._sentinel.look_if_due()
-            if self._sentinel.slowdown != pace:
-                self._programs.clear()  # their times are of another speed of the device
-            if self._knowledge.timer is not timer:  # what was known tells nothing any more
+            if self._bench.following:
+                continue
+            self._look()
+            if self._has_other_timer:  # what was known tells nothing any more
                 self._gain = GainLeft()
                 if not self.is_over:
                     self._crew.settle()
                     self.shelve()
-                    (proposals, ahead), timer = self._begin(), self._knowledge.timer
+                    proposals, ahead = self._begin()
         while self._crew.running:
             self._learn_from_crew(proposals)
 
     def _advance(self, proposals: Proposals, ahead: Ahead) -> bool:
         """Learn of something new, with helpers of what has ended first; False when all is known."""
-        if self._crew.has_others:
+        if self._crew.has_others and not self._bench.following:
             has_more = self._share_out(proposals, ahead)
             self._learn_from_crew(proposals)
             return has_more or self._crew.is_at_work
         prepared = ahead.next(self._bench.typical_seconds, self._trials_left)
         if prepared is not None:
-            proposals.tell(self._measure_prepared(prepared, ahead.go_on))
+            proposals.tell(self._measure_prepared(prepared, ahead))
         return prepared is not None
 
     def _share_out(self, proposals: Proposals, ahead: Ahead) -> bool:
@@ -257,11 +257,25 @@ class ProblemSearch:
     def _begin(self) -> tuple[Proposals, Ahead]:
         """The default is measured first, so that a search that is cut short never loses."""
         self._programs.clear()
+        self._timer = self._knowledge.timer
         if self._may_run_first(self._knowledge.default):
             self._measure(self._knowledge.default)
         proposals = Proposals(self._knowledge, self._whole_space(), self._store, self._seed, self._choice)
         self._working = proposals, Ahead(proposals, self._knowledge, self._bench, self._builds, lambda: self.is_over)
         return self._working
+
+    def _look(self) -> None:
+        """Watch the device's speed, when it is time to and the device is free."""
+        pace = self._sentinel.slowdown
+        if self._crew.is_own_free:
+            self._sentinel.look_if_due()
+        if self._sentinel.slowdown != pace:
+            self._programs.clear()  # their times are of another speed of the device
+
+    @property
+    def _has_other_timer(self) -> bool:
+        """Whether times are by another clock than when the search began."""
+        return self._knowledge.timer is not self._timer
 
     def _estimate(self, proposals: Proposals) -> None:
         """Ask the model, every few trials, what is left to gain."""
@@ -298,12 +312,12 @@ class ProblemSearch:
             return 0.0
         return min(self.FINALS_SHARE * self._limits.seconds, self.finals_seconds())
 
-    def _measure_prepared(self, prepared: Prepared, meanwhile: Callable[[], Configuration | None] | None) -> Trial:
+    def _measure_prepared(self, prepared: Prepared, ahead: Ahead) -> Trial:
         """A new trial of what was built in advance."""
         known = self._without_running(prepared)
         if known is not None:
             return known
-        measured = self._run(prepared, meanwhile)
+        measured = self._run(prepared, partial(self._go_on, prepared, ahead) if ahead.builds_ahead else None)
         if measured.state is TrialState.COMPLETE:
             self._programs[prepared.program] = measured
         return self._note(measured)
@@ -320,14 +334,28 @@ class ProblemSearch:
         trial = dataclasses.replace(twin, configuration=configuration, message=f"same as {twin.configuration}")
         return self._note(self._bench.record(trial))
 
+    def _go_on(self, prepared: Prepared, ahead: Ahead) -> None:
+        """While one is measured: bring the next into the worker, propose others and start to build them."""
+        self._follow(prepared, ahead)
+        ahead.go_on()
+        if not self._bench.following:
+            self._follow(prepared, ahead)
+
+    def _follow(self, prepared: Prepared, ahead: Ahead) -> None:
+        """Bring the next into the worker, if it is known and nothing is to come before it."""
+        waits = self.is_over or self._crew.has_others or self._sentinel.is_due_next or self._has_other_timer
+        upcoming = None if waits else ahead.upcoming
+        if upcoming and upcoming.program not in self._programs and upcoming.program != prepared.program:
+            self._bench.follow(self._job(upcoming))
+
     def _measure(self, configuration: Configuration) -> Trial:
         """One new trial of what was not built in advance."""
         return self._note(self._run(Prepared(configuration=configuration)))
 
-    def _run(self, prepared: Prepared, meanwhile: Callable[[], Configuration | None] | None = None) -> Trial:
+    def _run(self, prepared: Prepared, meanwhile: Callable[[], None] | None = None) -> Trial:
         """As measured and stored."""
         built_ns = prepared.build.build_ns if prepared.build else 0.0
-        return self._bench.run(self._job(prepared), "search", built_ns, meanwhile)
+        return self._bench.run(self._bench.following or self._job(prepared), "search", built_ns, meanwhile)
 
     def _job(self, prepared: Prepared) -> Job:
         return dataclasses.replace(

@@ -2,7 +2,7 @@
 
 import itertools
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import optuna
 
@@ -103,9 +103,10 @@ class Proposals:
         """What Optuna proposes, as a valid configuration; None where the algorithm it chose has none."""
         if self._choice.knows_the_space:
             asked = self._study.ask()
-            configuration = suggest(asked, self._space)
-            asked.set_user_attr(ROW, self._row_of(configuration))
-            return asked, configuration
+            row = self._row_of(suggest(asked, self._space))
+            assert row is not None
+            asked.set_user_attr(ROW, row)
+            return asked, self._space[row]
         try:
             asked = self._study.ask()
             algorithm, indices = suggest_indices(asked, self._space)
@@ -143,13 +144,14 @@ class Proposals:
     def _new_study(self) -> optuna.Study:
         """A study in memory that knows the ledger's trials and is to begin with what promises most."""
         optuna.logging.set_verbosity(optuna.logging.WARNING if self._choice.is_ours else optuna.logging.ERROR)
-        study = optuna.create_study(direction="minimize", sampler=self._sampler)
+        storage = _LeanStorage() if self._choice.knows_the_space else None
+        study = optuna.create_study(direction="minimize", sampler=self._sampler, storage=storage)
         everything = distributions(self._space)
         for trial in self._knowledge.known.values():
             row = self._row_of(trial.configuration)
             if row is None:
                 continue
-            params = to_params(self._space, trial.configuration)
+            params = {} if self._choice.knows_the_space else to_params(self._space, trial.configuration)
             is_complete = trial.state is TrialState.COMPLETE
             study.add_trial(
                 optuna.trial.create_trial(
@@ -201,6 +203,19 @@ class Proposals:
             configurations=tuple(family.complete(trial.configuration) for trial in complete),
             log_times=tuple(math.log(trial.time_ns) for trial in complete),
         )
+
+
+class _LeanStorage(optuna.storages.InMemoryStorage):
+    """Keeps no parameters of trials that have ended, most of what a trial takes: their rows say as much."""
+
+    def set_trial_state_values(
+        self, trial_id: int, state: optuna.trial.TrialState, values: Sequence[float] | None = None
+    ) -> bool:
+        is_set = super().set_trial_state_values(trial_id, state, values)
+        if state.is_finished():
+            trial = self.get_trial(trial_id)
+            trial.params, trial.distributions = {}, {}
+        return is_set
 
 
 def suggest(asked: optuna.Trial, space: SearchSpace) -> Configuration:

@@ -73,7 +73,7 @@ class Sentinel:
 
     def look_if_due(self) -> None:
         """Run the sentinel when it is time to, and do what follows from it."""
-        if not self._is_due():
+        if not self._is_due(self._trials):
             return
         with tracing.span("sentinel"):
             self._look_now()
@@ -93,13 +93,18 @@ class Sentinel:
             self._repeat(revisions)
             self._knowledge.record_provisional()
 
-    def _is_due(self) -> bool:
+    @property
+    def is_due_next(self) -> bool:
+        """Whether it is time to, as soon as the trial that is being measured has ended."""
+        return self._is_due(self._trials + 1)
+
+    def _is_due(self, trials: int) -> bool:
         if self._knowledge.drift.sentinel is None:
             return False
         if self._is_overdue:
             return True
         passed_s = monotonic() - self._looked
-        if self._trials < EVERY_TRIALS and (passed_s < EVERY_S or not self._trials):
+        if trials < EVERY_TRIALS and (passed_s < EVERY_S or not trials):
             return False
         cost_s = self._cost_s or self._bench.typical_seconds
         return cost_s <= FREE_S or cost_s <= SHARE * passed_s

@@ -18,6 +18,7 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import Any
 
+from autotune.child import Leave
 from autotune.errors import TableError, WorkerError, WorkerLostError
 from autotune.family import Device
 from autotune.lookup.document import Node
@@ -256,10 +257,12 @@ class RemoteWorker:
         self._loop = loop
         self.station = station
 
-    def run(self, job: Job) -> Trial:
+    def run(self, job: Job, leave: Leave | None = None) -> Trial:
         """Raises WorkerError when the device cannot be used, WorkerLostError when it is gone, Stopping when the service
         ends.
         """
+        if leave:
+            leave.result()
         assignment = Assignment(job)
         self._loop.call_soon_threadsafe(self._fleet.assign, self.station, assignment)
         with idle():

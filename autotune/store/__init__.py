@@ -170,6 +170,16 @@ class Store:
 
         self._write(add)
 
+    def land_trials(self, device: Device, problem: Problem, landed: Sequence[Configuration], owner: Owner) -> None:
+        """Of a problem, these are in flight no more, and not to blame: they were only built."""
+        _, problem_id = self._ids_of(device, problem)
+
+        def add(session: Session) -> None:
+            for one in landed:
+                quarantine.land(session, problem_id, one, owner)
+
+        self._write(add)
+
     def abandon_trials(self, owner: Owner) -> None:
         """What this owner has in flight will not end, and is not to blame: as after Ctrl-C."""
         self._write(lambda session: quarantine.abandon(session, owner))

@@ -1,5 +1,6 @@
 """Rows that are there once, whoever inserts them first and however often: devices, problems, trials."""
 
+from functools import cache
 from typing import Any
 
 from sqlalchemy import select
@@ -15,13 +16,19 @@ def insert_once(session: Session, row: Base, *unique: str) -> bool:
 
     Where another program is inserting it now, its transaction is waited for.
     """
-    table = type(row).__table__
-    values = {column.name: getattr(row, column.name) for column in table.columns if not column.primary_key}
-    # The two databases have the same clause, each by a function of its own.
-    insert: Any = sqlite.insert if session.get_bind().dialect.name == "sqlite" else postgresql.insert
-    statement = insert(table).values(values).on_conflict_do_nothing(index_elements=unique).inline()
-    result: Any = session.execute(statement, execution_options={"preserve_rowcount": True})
+    values = {column.name: getattr(row, column.name) for column in row.__table__.columns if not column.primary_key}
+    statement = _insertion(type(row), unique, session.get_bind().dialect.name)
+    result: Any = session.execute(statement, values)
     return bool(result.rowcount == 1)
+
+
+@cache
+def _insertion(kind: type[Base], unique: tuple[str, ...], dialect: str) -> Any:
+    """Made once, since making it takes longer than the database does."""
+    # The two databases have the same clause, each by a function of its own.
+    insert: Any = sqlite.insert if dialect == "sqlite" else postgresql.insert
+    statement = insert(kind.__table__).on_conflict_do_nothing(index_elements=unique).inline()
+    return statement.execution_options(preserve_rowcount=True)
 
 
 def device_id(session: Session, device: Device, *, is_seen_here: bool) -> int:

@@ -1,6 +1,6 @@
 """Trials in flight, and the quarantine: tables, values, and what moves between them within a transaction.
 
-A trial is in flight from before its job goes to the worker until the transaction that stores it. What is still in
+A trial is in flight from before it is launched until the transaction that stores it. What is still in
 flight when its owner is gone took the process or the machine along, for all that is known: it is quarantined, as is
 what crashed or hung a worker. A trial that ends otherwise takes its configuration out again.
 """
@@ -20,6 +20,7 @@ from sqlalchemy import (
     Text,
     bindparam,
     delete,
+    insert,
     select,
 )
 from sqlalchemy.orm import Mapped, Session, mapped_column
@@ -84,6 +85,7 @@ _ALIKE = select(DeviceRow.id).where(
 )
 """Rows of the same device under the same driver: they may differ in other strings."""
 # Statements of every trial, made once, since making them takes longer than the database does.
+_BEGIN = insert(_FLIGHTS)
 _LAND = delete(_FLIGHTS).where(_is_subject(_FLIGHTS), _FLIGHTS.c.run == bindparam("its_run"))
 _LET_OUT = delete(_WARD).where(_is_subject(_WARD), _WARD.c.device_id.in_(_ALIKE))
 
@@ -123,18 +125,20 @@ class Quarantined:
 
 def begin(session: Session, device_id: int, problem_id: int, configuration: Configuration, owner: Owner) -> None:
     """Mark as in flight; once, however often this is done."""
-    subject = {"problem_id": problem_id, "configuration": configuration.key, "run": owner.run}
-    session.execute(delete(InFlightRow).filter_by(**subject))
-    session.add(
-        InFlightRow(
-            device_id=device_id,
-            algorithm=configuration.algorithm,
-            since=_now(),
-            host=plain_text(owner.host),
-            process_id=owner.process_id,
-            process_start=owner.process_start,
-            **subject,
-        )
+    land(session, problem_id, configuration, owner)
+    session.execute(
+        _BEGIN,
+        {
+            "device_id": device_id,
+            "problem_id": problem_id,
+            "configuration": configuration.key,
+            "algorithm": configuration.algorithm,
+            "since": _now(),
+            "host": plain_text(owner.host),
+            "process_id": owner.process_id,
+            "process_start": owner.process_start,
+            "run": owner.run,
+        },
     )
 
 

@@ -1,0 +1,70 @@
+"""A trial on its way through the worker; the one that follows it may be built there before it may be launched."""
+
+import threading
+import time
+from concurrent.futures import CancelledError, Future, wait
+from typing import Self
+
+from autotune.child import Leave
+from autotune.trial import Job, Trial
+from autotune.worker import Measures
+
+
+class Flight:
+    """One job. It begins when the one before it has ended, and awaits the leave before its first launch."""
+
+    def __init__(self, job: Job, worker: Measures, before: Self | None) -> None:
+        self.job = job
+        self._worker = worker
+        self._before = before
+        self._leave = Leave()
+        self._allowed_at = 0.0
+        self._is_withdrawn = self._is_begun = False
+        self._result: Future[tuple[Trial, float]] = Future()
+
+    def start(self) -> None:
+        """Begin, in a thread, unless it has begun."""
+        if not self._is_begun:
+            self._is_begun = True
+            threading.Thread(target=self._fly, daemon=True).start()
+
+    @property
+    def is_allowed(self) -> bool:
+        """Whether it may have been launched."""
+        return self._leave.done() and not self._leave.cancelled()
+
+    def allow(self) -> None:
+        """It may be launched."""
+        if not self._leave.done():
+            self._allowed_at = time.monotonic()
+            self._leave.set_result(None)
+
+    def withdraw(self) -> None:
+        """It may not be launched, unless that has happened; nobody asks for its result."""
+        self._is_withdrawn = True
+        self._leave.cancel()
+
+    def result(self) -> tuple[Trial, float]:
+        """The trial, and the seconds it took but for waiting; begun here and now where it has not begun."""
+        if not self._is_begun:
+            self._is_begun = True
+            self._fly()
+        return self._result.result()
+
+    def _fly(self) -> None:
+        try:
+            self._result.set_result(self._measured())
+        except BaseException as error:  # noqa: BLE001 - raised where the result is asked for
+            self._result.set_exception(error)
+
+    def _measured(self) -> tuple[Trial, float]:
+        if self._before:
+            wait([self._before._result])
+            self._before = None  # or none would ever be forgotten
+        if self._is_withdrawn:
+            raise CancelledError
+        started = time.monotonic()
+        trial = self._worker.run(self.job, None if self.is_allowed else self._leave)
+        took_s = time.monotonic() - started
+        build_s = trial.measurement.build_ns / 1e9 if trial.measurement else 0.0
+        return trial, took_s - max(0.0, self._allowed_at - started - build_s)
