@@ -19,7 +19,7 @@ A variant's keys replace those of the family, its traps come before the family's
 import fnmatch
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from functools import cache
+from functools import cache, cached_property
 from pathlib import Path
 from typing import Any
 
@@ -41,9 +41,18 @@ class Profile:
     traps: tuple[str, ...] = ()
 
     def starting(self, family: str) -> tuple[Configuration, ...]:
-        """Configurations of a kernel family to try first, best first, with the parameters a file may leave out."""
-        starts = self.starts.get(family, ())
-        return tuple(find_family(family).complete(start) for start in starts)
+        """Configurations of a kernel family to try first, best first, with the parameters a file may leave out.
+
+        The same tuple each time: a rule knows again by it what it has made of the starts.
+        """
+        if family not in self._starting:
+            starts = self.starts.get(family, ())
+            self._starting[family] = tuple(find_family(family).complete(start) for start in starts)
+        return self._starting[family]
+
+    @cached_property
+    def _starting(self) -> dict[str, tuple[Configuration, ...]]:
+        return {}
 
     def overrides_for(self, family: str) -> Mapping[str, tuple[Value, ...]]:
         """Values that replace those of parameters by name, as `SearchSpace` takes them."""

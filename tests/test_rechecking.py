@@ -56,7 +56,7 @@ class Recorder:
 def winner(store: Store) -> Winner:
     """Tuned before anything changed."""
     outcome = tune(
-        DEVICE, [Request(problem=PROBLEM)], store, Budget(trials=12), Silent(), worker=FakeWorker(invented_time)
+        DEVICE, [Request(problem=PROBLEM)], store, Budget(trials=24), Silent(), worker=FakeWorker(invented_time)
     )[0]
     assert outcome.winner is not None and outcome.winner.verdict is Verdict.FASTER
     return outcome.winner
