@@ -1,6 +1,7 @@
 """Building ahead: what is built when, what is measured of it, and what an end leaves behind."""
 
 import dataclasses
+import math
 import sys
 import time
 from concurrent.futures import CancelledError
@@ -19,8 +20,10 @@ from autotune.profile import find_profile
 from autotune.search import Budget, Outcome, tune
 from autotune.search.ahead import BATCH, Ahead, builders_for
 from autotune.search.bench import Bench
+from autotune.search.contract import Limits
 from autotune.search.flight import Flight
 from autotune.search.knowledge import Knowledge
+from autotune.search.one_problem import ProblemSearch
 from autotune.search.proposals import Proposals
 from autotune.space import SearchSpace
 from autotune.store import Store
@@ -191,6 +194,22 @@ def test_a_stop_waits_for_what_may_be_running_and_for_nothing_else(store: Store,
     assert 5 <= len(worker.measured) <= most
     assert [s.trial.configuration for s in store.trials(device.slug, "gemm")] == worker.measured, "all is stored"
     assert store.in_flight() == []
+
+
+def test_a_slice_ends_when_it_is_asked_to(store: Store) -> None:
+    """But for one trial, which may follow at once on a device of its own."""
+    profile = find_profile(GPU)
+    space = SearchSpace(FAMILY, PROBLEM, GPU.limits, algorithms=["microtile"])
+    limits = Limits(trials=None, seconds=math.inf, should_stop=lambda: False, retries_quarantined=False)
+    worker = FakeWorker(lambda _: 1000.0)
+    search = ProblemSearch(
+        GPU, profile, Request(problem=PROBLEM), space, store, worker, Silence(), limits, 0, FakeBuilds(2)
+    )
+    for _ in range(4):
+        before = search.new_trials
+        search.search(lambda before=before: search.new_trials - before >= 5)  # type: ignore[misc]
+        assert 5 <= search.new_trials - before <= 6
+    assert not list(store.in_flight(GPU.slug, GPU.driver))
 
 
 def test_a_sampler_that_fails_while_a_trial_runs_does_not_take_it_along(

@@ -47,6 +47,9 @@ class Knowledge:
     def learn(self, trial: Trial) -> None:
         """A configuration that ever failed does not count, however often it was right."""
         if not self._is_comparable(trial):
+            if self.timer is Timer.HOST:  # a late one by events, which were found wrong
+                self._set_aside(trial)
+                return
             self._change_timer()
         before = self.known.get(trial.configuration)
         if trial.state in QUARANTINED_STATES:
@@ -153,12 +156,16 @@ class Knowledge:
 
     def _change_timer(self) -> None:
         """The device's events were found wrong: times by them are good for a guess, no more."""
-        self.timer = Timer.HOST if self.timer is Timer.EVENT else Timer.EVENT
+        self.timer = Timer.HOST
         self.drift = Drift(is_shared=self.device.limits.is_cpu)
         for trial in [t for t in self.known.values() if not self._is_comparable(t)]:
             del self.known[trial.configuration]
-            provenance = self.provenance(trial.configuration)
-            self.stale.append(StoredTrial(trial=trial, problem=self.problem, provenance=provenance, purpose="search"))
+            self._set_aside(trial)
+
+    def _set_aside(self, trial: Trial) -> None:
+        """Good for a guess, no more."""
+        provenance = self.provenance(trial.configuration)
+        self.stale.append(StoredTrial(trial=trial, problem=self.problem, provenance=provenance, purpose="search"))
 
     def _is_current(self, stored: StoredTrial) -> bool:
         """Whether a stored trial still says something about driver, template and space of today."""

@@ -69,6 +69,7 @@ class ProblemSearch:
         self._working: tuple[Proposals, Ahead] | None = None
         """Kept from one slice to the next."""
         self._is_begun = self._is_exhausted = False
+        self._is_enough: Callable[[], bool] = lambda: False
         self._gain = GainLeft()
         self._programs: dict[bytes, Trial] = {}
         """Trials of this run by what was run."""
@@ -134,6 +135,7 @@ class ProblemSearch:
             self._search(is_enough)
             self._bench.release()  # what is built is not in flight while others are measured
         except BaseException:
+            self._crew.settle()  # or what is being measured would be in flight no more
             self.shelve()
             raise
         finally:
@@ -202,6 +204,7 @@ class ProblemSearch:
         if self._limits.retries_quarantined and not self._is_begun:
             self._retry_quarantined()
         self._is_begun = True
+        self._is_enough = is_enough
         proposals, ahead = self._working or self._begin()
         self._estimate(proposals)
         while self._bench.has_launched or not (self.is_over or is_enough()):
@@ -215,7 +218,8 @@ class ProblemSearch:
             if self._has_other_timer:  # what was known tells nothing any more
                 self._gain = GainLeft()
                 if not self.is_over:
-                    self._crew.settle()
+                    while self._crew.running:
+                        self._learn_from_crew(proposals)
                     self.shelve()
                     proposals, ahead = self._begin()
         while self._crew.running:
@@ -343,7 +347,13 @@ class ProblemSearch:
 
     def _follow(self, prepared: Prepared, ahead: Ahead) -> None:
         """Bring the next into the worker, if it is known and nothing is to come before it."""
-        waits = self.is_over or self._crew.has_others or self._sentinel.is_due_next or self._has_other_timer
+        waits = (
+            self.is_over
+            or self._is_enough()
+            or self._crew.has_others
+            or self._sentinel.is_due_next
+            or self._has_other_timer
+        )
         upcoming = None if waits else ahead.upcoming
         if upcoming and upcoming.program not in self._programs and upcoming.program != prepared.program:
             self._bench.follow(self._job(upcoming))
@@ -373,9 +383,9 @@ class ProblemSearch:
         """Count, learn and tell."""
         self.new_trials += 1
         self._count(trial)
-        improved = trial.time_ns < self._knowledge.best_ns
+        before_ns = self._knowledge.best_ns
         self._knowledge.learn(trial)
-        if improved:
+        if self._knowledge.best_ns < before_ns:
             with tracing.span("ledger: winner"):
                 self._knowledge.record_provisional()
         self._listener.trial_finished(self.request, trial, self.new_trials, self._knowledge.best_ns)

@@ -81,6 +81,8 @@ class Search:
         except Exception as error:  # noqa: BLE001 - whatever it is, the job is to know of it
             _LOG.error("job %s, problem %s", self.errand.job.id, problem.number, exc_info=True)
             self._end(JobState.FAILED, message=f"unexpected {type(error).__name__}")
+        finally:
+            self.helpers.close()  # also where the search never began
         self._tell_job()
 
     def stop(self) -> bool:
