@@ -11,7 +11,7 @@ Where several estimates are equal the first start holds: a profile's order still
 
 Sources: Qualcomm's description of SGEMM on Adreno (fewest part-filled work-groups, large ones, own kernels for small
 sizes). The weights below fit times of an NVIDIA H200 and of PoCL; they rank, and predict no times. Those of
-`local_tile` on a GPU fit 4,956 times of 56 tiles at 46 sizes on the H200: what ranks first of those is in the geometric
+`local_tile` on a GPU fit 4,956 times of 56 tiles at 45 sizes on the H200: what ranks first of those is in the geometric
 mean at 0.92 of the fastest, at sizes that a fit has not seen as well.
 """
 
