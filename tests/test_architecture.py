@@ -35,6 +35,7 @@ ORDER = (
     "calibrating",
     "remote",
     "store",
+    "diagram",
     "space",
     "compiling",
     "sampler",
@@ -66,7 +67,7 @@ OWNERS = {
     "pydantic": {"service"},
     "uvicorn": {"service"},
     "numpy": {
-        "expression", "family", "kernels", "device", "measure", "space", "sampler", "search", "predict", "runtime",
+        "expression", "family", "kernels", "device", "measure", "diagram", "space", "sampler", "search", "predict", "runtime",
         "testing",
     },
 }  # fmt: skip

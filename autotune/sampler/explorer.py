@@ -13,9 +13,9 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from autotune.family import Configuration
-from autotune.sampler.features import Features, Neighbours, Rows
+from autotune.sampler.features import Features, Rows
 from autotune.sampler.gaussian import Array, GaussianProcess, Hyperparameters, HyperPrior, fit
+from autotune.sampler.neighbours import Neighbours
 from autotune.sampler.prior import Prior, SourceModel
 from autotune.space import SearchSpace
 
@@ -101,6 +101,7 @@ class Explorer:
     """After so many observations little is learnt of the hyperparameters by one more; only every so-many-th is."""
 
     def __init__(self, space: SearchSpace, seed: int = 0, prior: Prior | None = None) -> None:
+        self._space = space
         self._size = len(space)
         self._rng = np.random.default_rng(seed)
         self._features = Features(space)
@@ -109,26 +110,16 @@ class Explorer:
         self._starts: dict[int, Hyperparameters] = {}
         self._beliefs: _Beliefs | None = None
         self._remembered = np.zeros(0, dtype=np.int64)
-        self._is_seen = np.zeros(self._size, dtype=bool)
-        """Scratch of one proposal: rows that are taken, or ranked already."""
         self._sources = self._model_sources(prior or Prior())
 
     def _model_sources(self, prior: Prior) -> list[SourceModel]:
         models = []
         for source in prior.sources[: self.BELIEVED_SOURCES]:
             if sum(map(self._features.can_describe, source.configurations)) >= self.LEAST_TRIALS:
-                model = SourceModel(source, self._features, self._hyper_prior, self._neighbours)
+                model = SourceModel(source, self._space, self._features, self._hyper_prior)
                 models.append(model)
                 self._remembered = np.append(self._remembered, model.best_rows)
         return models
-
-    def row_of(self, algorithm: str, indices: Mapping[str, int]) -> int | None:
-        """The row with these indices into the values of the algorithm's parameters, or None."""
-        return self._neighbours.row_of(algorithm, indices)
-
-    def find(self, configuration: Configuration) -> int | None:
-        """The row of a configuration, or None where it is not in the space."""
-        return self._neighbours.find(configuration)
 
     def propose(self, known: Observations, count: int = 1) -> list[int]:
         """Distinct rows not known yet, the most promising first; fewer where the space ends.
@@ -177,25 +168,18 @@ class Explorer:
         order = np.argsort(-gains)
         rows, gains = rows[order], gains[order]
         self._remembered = rows[: self.REMEMBERED]
-        seen = np.concatenate([rows, np.fromiter(taken, dtype=np.int64, count=len(taken))])
-        self._is_seen[seen] = True
-        rows, gains, ranked = self._climbed(beliefs, rows, gains)
-        self._is_seen[seen] = False
-        self._is_seen[ranked] = False
+        rows, gains = self._climbed(beliefs, rows, gains, {*taken, *rows.tolist()})
         self._remembered = np.append(self._remembered, rows[: self.BEAM])
         return int(rows[0])
 
-    def _climbed(self, beliefs: _Beliefs, rows: Rows, gains: Array) -> tuple[Rows, Array, Rows]:
-        """The most promising met, with their gains; and all that were ranked, which are marked as seen."""
-        ranked = np.zeros(0, dtype=np.int64)
+    def _climbed(self, beliefs: _Beliefs, rows: Rows, gains: Array, seen: set[int]) -> tuple[Rows, Array]:
+        """The most promising met, with their gains; none of those seen is met again."""
         climbed = rows[: self.BEAM]
         for _ in range(self.CLIMBS):
-            near = np.concatenate([self._neighbours.of(int(row)) for row in climbed])
-            near = np.unique(near[~self._is_seen[near]])
+            near = _untaken(np.unique(self._neighbours.of(climbed)), seen)
             if not len(near):
                 break
-            self._is_seen[near] = True
-            ranked = np.append(ranked, near)
+            seen.update(near.tolist())
             more = self._gains(beliefs, near, self.WORTHWHILE)
             better = more > gains[min(self.BEAM, len(gains)) - 1]
             climbed = near[better][np.argsort(-more[better])][: self.BEAM]
@@ -204,7 +188,7 @@ class Explorer:
             rows, gains = np.append(rows[: self.BEAM], near[better]), np.append(gains[: self.BEAM], more[better])
             order = np.argsort(-gains)
             rows, gains = rows[order], gains[order]
-        return rows, gains, ranked
+        return rows, gains
 
     def _with_pending(self, expert: _Expert, pending: Sequence[int]) -> _Expert:
         if not pending:
@@ -224,7 +208,7 @@ class Explorer:
         if not self._sources or len(taken) >= self.SOURCE_STARTS:
             return None
         source = self._sources[len(taken) % len(self._sources)]
-        near = {int(other) for row in taken for other in self._neighbours.of(row, steps=2)}
+        near = {int(other) for row in taken for other in self._neighbours.within_two(row)}
         rows = _untaken(np.append(self._drawn(self._rng), source.best_rows), taken | near)
         return int(rows[np.argmin(source.of(rows))]) if len(rows) else None
 
@@ -236,10 +220,10 @@ class Explorer:
     def _first(self, known: Observations, taken: set[int]) -> int:
         """Of the algorithm least tried for its size, of some rows the farthest from all tried that likely works."""
         shares = []
-        for span in self._neighbours.spans:
+        for span in self._space.spans:
             tried = sum(span.first <= row < span.first + span.count for row in taken)
             shares.append((tried + 1) / math.log2(2 + span.count) if tried < span.count else math.inf)
-        span = self._neighbours.spans[shares.index(min(shares))]
+        span = self._space.spans[shares.index(min(shares))]
         drawn = _untaken(self._rng.integers(span.first, span.first + span.count, self.SPREAD), taken)
         if not len(drawn):
             drawn = _untaken(np.arange(span.first, span.first + span.count), taken)
@@ -267,8 +251,8 @@ class Explorer:
 
     def _candidates(self, known: Observations, taken: set[int], rng: np.random.Generator) -> Rows:
         best = sorted(known.log_times, key=known.log_times.__getitem__)[:3]
-        near = [self._neighbours.of(row) for row in best]
-        found = _untaken(np.unique(np.concatenate([self._drawn(rng), self._remembered, *near])), taken)
+        near = self._neighbours.of(np.array(best))
+        found = _untaken(np.unique(np.concatenate([self._drawn(rng), self._remembered, near])), taken)
         return found if len(found) else _untaken(np.arange(self._size), taken)
 
     def _gains(self, beliefs: _Beliefs, rows: Rows, least: float) -> Array:

@@ -72,14 +72,10 @@ def tune(
     def searches() -> Iterator[ProblemSearch]:
         for number, request in enumerate(requests, start=1):
             store.quarantine_lost()
-
-            def make_space(problem: Problem = request.problem) -> SearchSpace:
-                return space_of(problem, device, profile, algorithms)
-
-            space = make_space()
+            space = space_of(request.problem, device, profile, algorithms)
             search = ProblemSearch(
                 device, profile, request, space, store, place, listener, limits, seed, builds,
-                choice=sampler, remake_space=make_space, helpers=helpers,
+                choice=sampler, helpers=helpers,
             )  # fmt: skip
             listener.problem_started(request, number, len(requests), len(space), search.resumed_trials)
             yield search

@@ -50,16 +50,11 @@ class ProblemSearch:
         builds: Builds | None = None,
         *,
         choice: SamplerChoice | None = None,
-        remake_space: Callable[[], SearchSpace] | None = None,
         helpers: Helpers | None = None,
     ) -> None:
-        """`choice` is of a sampler, ours when left out; without `remake_space` the space is kept between slices.
-
-        `helpers` are equal devices that measure for the search until its finals.
-        """
+        """`choice` is of a sampler, ours when left out; `helpers` are equal devices that measure until the finals."""
         self.request = request
-        self._space: SearchSpace | None = space
-        self._remake_space = remake_space
+        self._space = space
         self._store = store
         self._listener = listener
         self._limits = limits
@@ -91,11 +86,6 @@ class ProblemSearch:
     def resumed_trials(self) -> int:
         """Trials of the ledger that this search goes on from."""
         return len(self._knowledge.resumed)
-
-    @property
-    def rows(self) -> int:
-        """Configurations of the search space, which tell how much memory is kept between slices."""
-        return len(self._space) if self._space is not None else 0
 
     @property
     def tried(self) -> int:
@@ -147,14 +137,6 @@ class ProblemSearch:
         if self._working:
             self._working[1].abandon()
         self._working = None
-        if self._remake_space:
-            self._space = None
-
-    def _whole_space(self) -> SearchSpace:
-        if self._space is None:
-            assert self._remake_space
-            self._space = self._remake_space()
-        return self._space
 
     def finish(self, deadline: float) -> Outcome:
         """The finals, until a time of the monotonic clock, and what became of the request."""
@@ -264,7 +246,7 @@ class ProblemSearch:
         self._timer = self._knowledge.timer
         if self._may_run_first(self._knowledge.default):
             self._measure(self._knowledge.default)
-        proposals = Proposals(self._knowledge, self._whole_space(), self._store, self._seed, self._choice)
+        proposals = Proposals(self._knowledge, self._space, self._store, self._seed, self._choice)
         self._working = proposals, Ahead(proposals, self._knowledge, self._bench, self._builds, lambda: self.is_over)
         return self._working
 
@@ -300,7 +282,7 @@ class ProblemSearch:
         """Run once more what is in quarantine; what fails again goes back."""
         for configuration in sorted(self._knowledge.quarantine, key=lambda c: c.key):
             is_valid = configuration in (self._knowledge.default, self._knowledge.family.baseline) or (
-                self._whole_space().row_of(configuration) is not None
+                self._space.row_of(configuration) is not None
             )
             if is_valid and not self.is_over:
                 self._knowledge.release(configuration)

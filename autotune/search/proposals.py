@@ -64,7 +64,6 @@ class Proposals:
             self._leftover = random_rows(space, seed)
         prior = self._prior() if self._choice.is_ours else Prior()
         self._sampler = self._choice.make(space, seed + len(knowledge.known), prior)
-        self._row_of = self._sampler.row_of if isinstance(self._sampler, SpaceSampler) else space.row_of
         self._study = self._new_study()
 
     @tracing.span("propose")
@@ -103,7 +102,7 @@ class Proposals:
         """What Optuna proposes, as a valid configuration; None where the algorithm it chose has none."""
         if self._choice.knows_the_space:
             asked = self._study.ask()
-            row = self._row_of(suggest(asked, self._space))
+            row = self._space.row_of(suggest(asked, self._space))
             assert row is not None
             asked.set_user_attr(ROW, row)
             return asked, self._space[row]
@@ -148,7 +147,7 @@ class Proposals:
         study = optuna.create_study(direction="minimize", sampler=self._sampler, storage=storage)
         everything = distributions(self._space)
         for trial in self._knowledge.known.values():
-            row = self._row_of(trial.configuration)
+            row = self._space.row_of(trial.configuration)
             if row is None:
                 continue
             params = {} if self._choice.knows_the_space else to_params(self._space, trial.configuration)
@@ -178,7 +177,7 @@ class Proposals:
             *itertools.islice(candidates, self.CANDIDATES),
         ]
         distinct = dict.fromkeys(map(knowledge.family.complete, wanted))
-        return [c for c in distinct if c not in left_out and self._row_of(c) is not None]
+        return [c for c in distinct if c not in left_out and self._space.row_of(c) is not None]
 
     def _nearest_winners(self) -> list[Winner]:
         """Of comparable problems on this device, nearest first."""
