@@ -67,8 +67,8 @@ OWNERS = {
     "pydantic": {"service"},
     "uvicorn": {"service"},
     "numpy": {
-        "expression", "family", "kernels", "device", "measure", "diagram", "space", "sampler", "search", "predict", "runtime",
-        "testing",
+        "expression", "family", "kernels", "device", "measure", "diagram", "space", "sampler", "search", "predict",
+        "runtime", "testing",
     },
 }  # fmt: skip
 """Libraries outside the standard one, and who may import them."""

@@ -126,6 +126,11 @@ class Ahead:
                 self._collect()
         return self._ready.popleft() if self._ready else None
 
+    def start(self, most: float = math.inf) -> None:
+        """Before anything is asked for: begin to build what comes first, unless that would disturb."""
+        if self._builds is not None and not self._takes_turns:
+            self._fill(min(most, self._builds.size))
+
     @property
     def builds_ahead(self) -> bool:
         """Whether anything is built before it is handed out."""

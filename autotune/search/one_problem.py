@@ -241,13 +241,17 @@ class ProblemSearch:
 
     @tracing.span("begin")
     def _begin(self) -> tuple[Proposals, Ahead]:
-        """The default is measured first, so that a search that is cut short never loses."""
+        """The default is measured first, so that a search that is cut short never loses; others are built meanwhile."""
         self._programs.clear()
         self._timer = self._knowledge.timer
-        if self._may_run_first(self._knowledge.default):
-            self._measure(self._knowledge.default)
+        default = self._knowledge.default
         proposals = Proposals(self._knowledge, self._space, self._store, self._seed, self._choice)
-        self._working = proposals, Ahead(proposals, self._knowledge, self._bench, self._builds, lambda: self.is_over)
+        ahead = Ahead(proposals, self._knowledge, self._bench, self._builds, lambda: self.is_over)
+        self._working = proposals, ahead
+        if self._may_run_first(default):
+            proposals.leave_out(default)
+            ahead.start(self._trials_left - 1)
+            proposals.tell(self._measure(default))
         return self._working
 
     def _look(self) -> None:
