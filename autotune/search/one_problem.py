@@ -80,6 +80,8 @@ class ProblemSearch:
         self.new_trials = 0
         self.seconds = 0.0
         """What search and finals took so far."""
+        self._begun_seconds, self._begun_trials = 0.0, 0
+        """Of these, what it took to start processes, make models and measure the default."""
         self._deadline = time.monotonic() + limits.seconds
 
     @property
@@ -110,8 +112,14 @@ class ProblemSearch:
 
     @property
     def trial_seconds(self) -> float:
-        """What a new trial took on average, with building and proposing; 0 before the first."""
-        return self.seconds / self.new_trials if self.new_trials else 0.0
+        """What a new trial took on average, with building and proposing; 0 before the first.
+
+        What it took to begin counts only until there is more than that.
+        """
+        trials = self.new_trials - self._begun_trials
+        return (
+            max(0.0, self.seconds - self._begun_seconds) / trials if trials else self.seconds / max(self.new_trials, 1)
+        )
 
     def run(self) -> Outcome:
         """Search until the budget ends, then decide the winner in the finals."""
@@ -242,6 +250,7 @@ class ProblemSearch:
     @tracing.span("begin")
     def _begin(self) -> tuple[Proposals, Ahead]:
         """The default is measured first, so that a search that is cut short never loses; others are built meanwhile."""
+        started, trials = time.monotonic(), self.new_trials
         self._programs.clear()
         self._timer = self._knowledge.timer
         default = self._knowledge.default
@@ -252,6 +261,8 @@ class ProblemSearch:
             proposals.leave_out(default)
             ahead.start(self._trials_left - 1)
             proposals.tell(self._measure(default))
+        self._begun_seconds += time.monotonic() - started
+        self._begun_trials += self.new_trials - trials
         return self._working
 
     def _look(self) -> None:
