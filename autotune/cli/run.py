@@ -60,7 +60,7 @@ def _tune(
     worker: "Worker",
 ) -> int:
     from autotune.display import progress
-    from autotune.search import tune
+    from autotune.search import builders_for, tune
     from autotune.store import Store
 
     with (
@@ -79,6 +79,7 @@ def _tune(
             seed=options.seed,
             should_stop=lambda: interrupts.are_requested,
             worker=worker,
+            builds=builders_for(device),
             retries_quarantined=options.retry_quarantined,
             sampler=sampler,
         )

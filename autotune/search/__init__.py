@@ -18,7 +18,7 @@ from autotune.store import Store
 from autotune.trial import Request
 from autotune.worker import Measures, Worker
 
-__all__ = ["Budget", "Listener", "Outcome", "SamplerChoice", "Total", "space_of", "tune"]
+__all__ = ["Budget", "Listener", "Outcome", "SamplerChoice", "Total", "builders_for", "space_of", "tune"]
 
 
 def tune(

@@ -43,7 +43,7 @@ class Builds(Protocol):
     def close(self) -> None: ...
 
 
-def builders_for(device: Device, jobs: int | None) -> Builds | None:
+def builders_for(device: Device, jobs: int | None = None) -> Builds | None:
     """`jobs` processes, by default one for each core that is free; None where building ahead cannot pay."""
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     free = cores if device.limits.is_cpu else cores - 1
