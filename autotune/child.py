@@ -37,8 +37,8 @@ FIRST_PAUSE_S = 0.5
 
 MAX_ANSWERS = 2000
 MAX_GROWTH_BYTES = 2**29
-"""A child is replaced when it has grown so much since its first answer, as drivers leak programs, or after so many, since
-not every leak shows; opening a device anew takes as long as measuring a hundred kernels."""
+"""A child is replaced when it has grown so much since its first answer, as drivers leak programs, or after so many,
+since not every leak shows; opening a device anew takes as long as measuring a hundred kernels."""
 
 Entering = Callable[[str], None]
 """Tells the parent which phase of its work the child begins; every phase has its own time limit."""

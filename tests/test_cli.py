@@ -12,7 +12,7 @@ import sys
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import pytest
 from rich.console import Console
@@ -168,7 +168,7 @@ def test_a_run_has_a_worker_of_its_device_and_builders(
         def __init__(self, selector: str) -> None:
             self.selector = selector
 
-        def __enter__(self) -> "Starts":
+        def __enter__(self) -> Self:
             return self
 
         def __exit__(self, *_: object) -> None:
