@@ -11,8 +11,8 @@ Where several estimates are equal the first start holds: a profile's order still
 
 Sources: Qualcomm's description of SGEMM on Adreno (fewest part-filled work-groups, large ones, own kernels for small
 sizes). The weights below fit times of an NVIDIA H200 and of PoCL; they rank, and predict no times. Those of
-`local_tile` on a GPU fit 4,956 times of 56 tiles at 45 sizes on the H200: what ranks first of those is in the geometric
-mean at 0.92 of the fastest, at sizes that a fit has not seen as well.
+`local_tile` on a GPU fit 4,956 times of 56 tiles at 45 sizes on the H200, and 743 of what ranked high at 66 others:
+what ranks first is in the geometric mean at 0.93 of the fastest tile there, at 0.96 of what a search found here.
 """
 
 import itertools
@@ -55,14 +55,21 @@ class _Weights:
     """The same, by the last work-group of a macro-tile alone."""
     joining: int
     """A second launch that adds up parts."""
+    finding: int
+    """In one launch, finding out which work-group is the last."""
 
 
 _GPU = _Weights(
-    near=2, far=24, copy=64, launch=2_000_000, latency=100_000, part=16, join=16, joining=1_300_000,
+    near=2, far=24, copy=64, launch=2_000_000, latency=100_000, part=48, join=22, joining=1_800_000,
+    finding=300_000,
 )  # fmt: skip
-_CPU = _Weights(near=8, far=32, copy=100, launch=250_000, latency=0, part=100, join=100, joining=250_000)
-_FAR_LOAD = 48
+_CPU = _Weights(near=8, far=32, copy=100, launch=250_000, latency=0, part=100, join=100, joining=250_000, finding=0)
+_FAR_LOAD = 90
 """As `far`, for each load of a `local_tile` from global memory on a GPU, however wide."""
+_TILE_LATENCY = 80_000
+"""As `latency`, for the next tiles of a `local_tile` on a GPU."""
+_AHEAD = 6
+"""Part of it that is left where the instruction that copies fetches several tiles ahead."""
 _LOCAL_MEMORIES = 4
 """Work-groups with all the local memory that one may have, on a compute unit of NVIDIA's."""
 _ONE_TURN = 2**40
@@ -117,8 +124,9 @@ class _Known:
     def _has_right_width(self, configuration: Configuration, name: str, is_aligned: bool) -> bool:
         if not is_aligned:
             return configuration[name] != 4 or configuration["edges"] == "pad"
-        wider = (_changed(configuration, **{name: width}) for width in (2, 4))
-        return configuration[name] != 1 or not any(other in self.candidates for other in wider)
+        if configuration[name] != 1 or configuration.number("stages") > 2:  # a copy turns its operand by elements alone
+            return True
+        return not any(_changed(configuration, **{name: width}) in self.candidates for width in (2, 4))
 
 
 _EXPANDED: dict[tuple[int, int], _Known] = {}
@@ -231,7 +239,7 @@ def _numbers(configuration: Configuration, limits: DeviceLimits) -> dict[str, in
     split = shape.number("split_k")
     outputs = shape.high * shape.tile_m * shape.wide * shape.tile_n
     joins = is_one_launch(configuration)
-    joining = 0 if split == 1 else weights.join * split * outputs if joins else weights.joining
+    joining = 0 if split == 1 else weights.finding + weights.join * split * outputs if joins else weights.joining
     return {
         "rows": shape.tile_m * (1 if shape.by_driver else shape.high),
         "columns": shape.tile_n * (1 if shape.by_driver else shape.wide),
@@ -241,7 +249,7 @@ def _numbers(configuration: Configuration, limits: DeviceLimits) -> dict[str, in
         "depth": shape.depth,
         "work": work,
         "gather": work // 4 if shape.gathers() else 0,
-        "wait": weights.latency // shape.steps_under_way(),
+        "wait": shape.wait(weights),
         "resident": shape.resident(),
         "besides": weights.launch * (packs_a + packs_b) + joining,
         "copies_a": 2 * weights.copy * packs_a,
@@ -319,9 +327,9 @@ class _Shape:
         """Whether elements of B from one row after the other make a vector; a CPU's column does so from its cache."""
         return self.algorithm == "dot" or (self.algorithm == "column" and not self.is_cpu)
 
-    def steps_under_way(self) -> int:
-        """Steps of k whose loads do not wait for one another."""
+    def wait(self, weights: _Weights) -> int:
+        """For memory, in a step; steps of k whose loads do not wait for one another share it."""
         if self.is_tiled:
-            return 1
+            return _TILE_LATENCY // (_AHEAD if self.number("stages") > 2 else 1)
         along_k = self.number("vector_width") if self.algorithm in ("dot", "column") else 1
-        return along_k * self.number("unroll")
+        return weights.latency // (along_k * self.number("unroll"))
