@@ -69,7 +69,6 @@ class ProblemSearch:
         self._working: tuple[Proposals, Ahead] | None = None
         """Kept from one slice to the next."""
         self._is_begun = self._is_exhausted = False
-        self._is_enough: Callable[[], bool] = lambda: False
         self._gain = GainLeft()
         self._programs: dict[bytes, Trial] = {}
         """Trials of this run by what was run."""
@@ -204,11 +203,10 @@ class ProblemSearch:
         if self._limits.retries_quarantined and not self._is_begun:
             self._retry_quarantined()
         self._is_begun = True
-        self._is_enough = is_enough
         proposals, ahead = self._working or self._begin()
         self._estimate(proposals)
         while self._bench.has_launched or not (self.is_over or is_enough()):
-            if not self._advance(proposals, ahead):
+            if not self._advance(proposals, ahead, is_enough):
                 self._is_exhausted = True
                 break
             self._estimate(proposals)
@@ -225,7 +223,7 @@ class ProblemSearch:
         while self._crew.running:
             self._learn_from_crew(proposals)
 
-    def _advance(self, proposals: Proposals, ahead: Ahead) -> bool:
+    def _advance(self, proposals: Proposals, ahead: Ahead, is_enough: Callable[[], bool]) -> bool:
         """Learn of something new, with helpers of what has ended first; False when all is known."""
         if self._crew.has_others and not self._bench.following:
             has_more = self._share_out(proposals, ahead)
@@ -233,7 +231,8 @@ class ProblemSearch:
             return has_more or self._crew.is_at_work
         prepared = ahead.next(self._bench.typical_seconds, self._trials_left)
         if prepared is not None:
-            proposals.tell(self._measure_prepared(prepared, ahead))
+            meanwhile = partial(self._go_on, prepared, ahead, is_enough) if ahead.builds_ahead else None
+            proposals.tell(self._measure_prepared(prepared, meanwhile))
         return prepared is not None
 
     def _share_out(self, proposals: Proposals, ahead: Ahead) -> bool:
@@ -316,12 +315,12 @@ class ProblemSearch:
             return 0.0
         return min(self.FINALS_SHARE * self._limits.seconds, self.finals_seconds())
 
-    def _measure_prepared(self, prepared: Prepared, ahead: Ahead) -> Trial:
+    def _measure_prepared(self, prepared: Prepared, meanwhile: Callable[[], None] | None) -> Trial:
         """A new trial of what was built in advance."""
         known = self._without_running(prepared)
         if known is not None:
             return known
-        measured = self._run(prepared, partial(self._go_on, prepared, ahead) if ahead.builds_ahead else None)
+        measured = self._run(prepared, meanwhile)
         if measured.state is TrialState.COMPLETE:
             self._programs[prepared.program] = measured
         return self._note(measured)
@@ -338,18 +337,18 @@ class ProblemSearch:
         trial = dataclasses.replace(twin, configuration=configuration, message=f"same as {twin.configuration}")
         return self._note(self._bench.record(trial))
 
-    def _go_on(self, prepared: Prepared, ahead: Ahead) -> None:
+    def _go_on(self, prepared: Prepared, ahead: Ahead, is_enough: Callable[[], bool]) -> None:
         """While one is measured: bring the next into the worker, propose others and start to build them."""
-        self._follow(prepared, ahead)
+        self._follow(prepared, ahead, is_enough)
         ahead.go_on()
         if not self._bench.following:
-            self._follow(prepared, ahead)
+            self._follow(prepared, ahead, is_enough)
 
-    def _follow(self, prepared: Prepared, ahead: Ahead) -> None:
+    def _follow(self, prepared: Prepared, ahead: Ahead, is_enough: Callable[[], bool]) -> None:
         """Bring the next into the worker, if it is known and nothing is to come before it."""
         waits = (
             self.is_over
-            or self._is_enough()
+            or is_enough()
             or self._crew.has_others
             or self._sentinel.is_due_next
             or self._has_other_timer
