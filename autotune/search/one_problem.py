@@ -1,5 +1,6 @@
 """The search of one problem: ask, measure, tell, until its budget ends, at once or in slices; then the finals."""
 
+import contextlib
 import dataclasses
 import math
 import time
@@ -8,6 +9,7 @@ from collections.abc import Callable
 from functools import partial
 
 from autotune import tracing
+from autotune.errors import StoreError
 from autotune.family import Configuration, Device
 from autotune.profile import Profile
 from autotune.sampler.choice import SamplerChoice
@@ -135,7 +137,8 @@ class ProblemSearch:
             self._bench.release()  # what is built is not in flight while others are measured
         except BaseException:
             self._crew.settle()  # or what is being measured would be in flight no more
-            self.shelve()
+            with contextlib.suppress(StoreError):  # what ended the search is to be told, and may be this very failure
+                self.shelve()
             raise
         finally:
             self._crew.settle()
@@ -143,11 +146,11 @@ class ProblemSearch:
 
     def shelve(self) -> None:
         """Forget the model and what is built; both begin anew, from the ledger as it is then."""
-        if self._working:
-            self._working[1].abandon()
-        self._working = None
+        working, self._working = self._working, None
         if self._remake_space:
             self._space = None
+        if working:
+            working[1].abandon()
 
     def _whole_space(self) -> SearchSpace:
         if self._space is None:
@@ -347,11 +350,7 @@ class ProblemSearch:
     def _follow(self, prepared: Prepared, ahead: Ahead, is_enough: Callable[[], bool]) -> None:
         """Bring the next into the worker, if it is known and nothing is to come before it."""
         waits = (
-            self.is_over
-            or is_enough()
-            or self._crew.has_others
-            or self._sentinel.is_due_next
-            or self._has_other_timer
+            self.is_over or is_enough() or self._crew.has_others or self._sentinel.is_due_next or self._has_other_timer
         )
         upcoming = None if waits else ahead.upcoming
         if upcoming and upcoming.program not in self._programs and upcoming.program != prepared.program:
