@@ -55,12 +55,6 @@ def path(tmp_path: Path) -> Path:
     return tmp_path / "tuning.sqlite"
 
 
-@pytest.fixture
-def store(path: Path) -> Iterator[Store]:
-    with Store.open(path) as opened:
-        yield opened
-
-
 # Kernels and drivers, on PoCL
 
 
