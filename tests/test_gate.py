@@ -3,6 +3,7 @@
 A family and its algorithms are found by themselves. `scripts/gate` does the same for longer, and on any device.
 """
 
+import math
 import re
 import shutil
 import sys
@@ -36,12 +37,13 @@ def measurer(pocl: Device) -> Measurer:
 def building_cost(sample: Sample) -> float:
     """Of a kernel, 1 for a small one: it has a sum for each output of a work-item.
 
-    PoCL converts every value of half precision by a page of code: a large kernel of such takes a minute to build.
+    Those that share k among work-items build by far the longest when they are unrolled as well. PoCL converts every
+    value of half precision by a page of code: a large kernel of such takes a minute to build.
     """
-    values = dict(sample.configuration.values)
-    outputs = int(values.get("micro_tile_m", 1)) * int(values.get("micro_tile_n", 1))
-    label = sample.problem.label
-    return 1.0 + outputs / (12 if "float16" in label else 25 if "int8" in label else 50)
+    values, label = dict(sample.configuration.values), sample.problem.label
+    counted = ("micro_tile_m", "micro_tile_n", *(["unroll"] if "work_group_k" in values else []))
+    additions = math.prod(int(values.get(name, 1)) for name in counted)
+    return 1.0 + additions / (12 if "float16" in label else 25 if "int8" in label else 50)
 
 
 @cache
