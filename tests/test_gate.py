@@ -3,10 +3,12 @@
 A family and its algorithms are found by themselves. `scripts/gate` does the same for longer, and on any device.
 """
 
+import itertools
 import math
 import re
 import shutil
 import sys
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
@@ -62,6 +64,32 @@ def quick_job(device_selector: str, sample: Sample, seed: int) -> Job:
         min_sample_ns=1,
         probe=False,  # part of a range leaves part of the scratch memory as it was
     )
+
+
+def pairs_of(samples: Iterable[Sample]) -> set[frozenset[tuple[str, Value]]]:
+    """Values that occur together, and each value alone."""
+    return {
+        frozenset(pair) for s in samples for pair in itertools.combinations_with_replacement(s.configuration.values, 2)
+    }
+
+
+@pytest.mark.parametrize("cost", [None, building_cost])
+def test_a_covering_sample_has_every_pair_that_is_valid_and_every_problem(
+    cost: Callable[[Sample], float] | None,
+) -> None:
+    family = find_family("gemm")
+    shapes = ("3,2,130", "66,3,600 nt ldb=608", "70,4,270 float16")
+    limits = replace(SIMULATED, has_float16=True)
+    overrides: dict[str, tuple[Value, ...]] = {"work_group_k": (8, 64), "vector_width": (1, 4)}
+    spaces = [
+        SearchSpace(family, GemmProblem.parse(shape), limits, algorithms=["column"], overrides=overrides)
+        for shape in shapes
+    ]
+    samples = covering_sample(spaces, "column", cost=cost, seed=1)
+    valid = [Sample(problem=space.problem, configuration=c) for space in spaces for c in space]
+    assert set(samples) <= set(valid) and len(samples) < len(valid) / 10
+    assert pairs_of(samples) == pairs_of(valid)
+    assert {sample.problem for sample in samples} == {space.problem for space in spaces}
 
 
 @pytest.mark.parametrize("part", range(PARTS))
