@@ -65,16 +65,15 @@ def covering_sample(
     *,
     strength: int = 2,
     each_problem: bool = False,
-    cost: Callable[[Problem], float] | None = None,
+    cost: Callable[[Sample], float] | None = None,
     seed: int = 0,
 ) -> list[Sample]:
     """Few configurations that have every pair of parameter values which any valid configuration of `spaces` has.
 
     A `strength` of 1 is content with every single value. Every problem that has valid configurations occurs; with
-    `each_problem` the problem counts as one more parameter. The sample is spread evenly over the problems, and
-    differs with `seed`. The spaces must have the same parameters. With a `cost`, 1 for an ordinary problem, early
-    values of the parameters are filled in where any would do, as such kernels build sooner: the more so, and the
-    more rarely, the dearer a problem is.
+    `each_problem` the problem counts as one more parameter. The sample is spread over the problems as evenly as goes
+    with few configurations, and differs with `seed`. The spaces must have the same parameters. With a `cost`, what is
+    dear occurs where its values must, and cheap ones are filled in where any would do.
     """
     spaces = [space for space in spaces if len(space)]
     if not spaces:
@@ -92,7 +91,8 @@ def _column_groups(parameters: int, strength: int, each_problem: bool) -> list[t
 
 
 class _Cover:
-    """Greedy: again and again, of some rows that have a random combination still missing, the row with most such.
+    """Greedy: again and again, of some rows that have a random combination still missing, the row with most such for
+    its cost.
 
     A row is the value numbers of a configuration, then the number of its problem. A combination of values in some
     columns has a code, its place in one long array of flags.
@@ -103,6 +103,8 @@ class _Cover:
     COMPARED_ROWS = 400
     ROWS_AT_ONCE = 2**15
     """Fit the caches of a processor."""
+    EVENNESS = 4
+    """The smaller, the more a row of a problem that has come less often is preferred to one with more combinations."""
 
     def __init__(
         self, spaces: Sequence[SearchSpace], algorithm: str, groups: Sequence[tuple[int, ...]], seed: int
@@ -144,27 +146,20 @@ class _Cover:
             codes += start
             yield codes
 
-    def samples(self, cost: Callable[[Problem], float] | None) -> list[Sample]:
-        costs = np.array([cost(problem) if cost else 1.0 for problem in self._problems])
-        spent = costs - 1.0  # a dear problem comes first when others have come as often as makes up for it
+    def samples(self, cost: Callable[[Sample], float] | None) -> list[Sample]:
+        uses = np.zeros(len(self._problems))
         found = []
         while self._missing.any():
             rows = self._rows_with(int(self._draw.choice(np.flatnonzero(self._missing))))
-            spent_on = spent[rows[:, -1]]
-            rows = rows[spent_on == spent_on.min()]
             rows = rows[self._draw.permutation(len(rows))[: self.COMPARED_ROWS]]
             codes = np.stack(list(self._codes(list(rows.T))), axis=1)
             gain = self._missing[codes].sum(axis=1)
-            best = int((gain - costs[rows[:, -1]] * self._largeness(rows) if cost else gain).argmax())
+            costs = np.array([cost(self._sample(row)) if cost else 1.0 for row in rows])
+            best = int((gain / (costs * (self.EVENNESS + uses[rows[:, -1]]))).argmax())
             self._missing[codes[best]] = False
-            spent[rows[best, -1]] += costs[rows[best, -1]]
+            uses[rows[best, -1]] += 1
             found.append(self._sample(rows[best]))
         return found
-
-    def _largeness(self, rows: Paths) -> NDArray[np.float64]:
-        """From 0 to a few combinations' worth: how far up the values of a row's parameters are."""
-        last = np.maximum(np.array(self._sizes[:-1]) - 1, 1)
-        return np.asarray((rows[:, :-1] / last).sum(axis=1))
 
     def _rows_with(self, code: int) -> Paths:
         number = int(np.searchsorted(self._starts, code, side="right")) - 1

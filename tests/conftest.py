@@ -1,5 +1,6 @@
 """Fixtures shared by all tests."""
 
+import shutil
 import signal
 from collections.abc import Iterator
 from pathlib import Path
@@ -43,10 +44,18 @@ def postgresql(postgresql_server: Server) -> str:
     return postgresql_server.url("here")
 
 
+@pytest.fixture(scope="session")
+def empty_database(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """To be copied: that takes a tenth of the time of making one by all migrations."""
+    path = tmp_path_factory.mktemp("empty") / "empty.sqlite"
+    Store.open(path).close()
+    return path
+
+
 @pytest.fixture
-def store(tmp_path: Path) -> Iterator[Store]:
+def store(tmp_path: Path, empty_database: Path) -> Iterator[Store]:
     """Open, and empty."""
-    with Store.open(tmp_path / "tuning.sqlite") as opened:
+    with Store.open(shutil.copy(empty_database, tmp_path / "tuning.sqlite")) as opened:
         yield opened
 
 

@@ -4,6 +4,7 @@ import copy
 import json
 import os
 import random
+import shutil
 import threading
 import tracemalloc
 from collections.abc import Callable
@@ -378,11 +379,11 @@ def test_damaged_bytes_are_refused_by_table_errors_alone() -> None:
     assert refused > 1000
 
 
-def test_what_a_table_may_hold_survives_a_database(tmp_path: Path) -> None:
+def test_what_a_table_may_hold_survives_a_database(tmp_path: Path, empty_database: Path) -> None:
     """Whatever is read can be stored, and is exported as it was read."""
     for number, document in enumerate(d for d in junk_documents()[::7] if reads(d)):
         devices, winners = read_table(json.dumps(document))
-        with Store.open(tmp_path / f"{number}.sqlite") as store:
+        with Store.open(shutil.copy(empty_database, tmp_path / f"{number}.sqlite")) as store:
             store.import_winners(winners, devices)
             text = export_table(store, None, "gemm", "json")
         assert isinstance(text, str)

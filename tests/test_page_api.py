@@ -3,6 +3,7 @@
 import math
 import random
 import re
+import shutil
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -56,8 +57,8 @@ def winner(*, gain_low: float = 1.9, gain_high: float = 2.2, verdict: Verdict = 
 
 
 @pytest.fixture
-def store(tmp_path: Path) -> Iterator[Store]:
-    with Store.open(tmp_path / "db.sqlite") as opened:
+def store(tmp_path: Path, empty_database: Path) -> Iterator[Store]:
+    with Store.open(shutil.copy(empty_database, tmp_path / "db.sqlite")) as opened:
         opened.add_device(INVENTED_PROCESSOR)
         yield opened
 

@@ -3,6 +3,7 @@
 import json
 import math
 import random
+import shutil
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Self
@@ -109,8 +110,8 @@ def fill(store: Store, sizes: list[tuple[int, int, int]] = SIZES) -> None:
 
 
 @pytest.fixture
-def store(tmp_path: Path) -> Any:
-    with Store.open(tmp_path / "tuned.sqlite") as opened:
+def store(tmp_path: Path, empty_database: Path) -> Any:
+    with Store.open(shutil.copy(empty_database, tmp_path / "tuned.sqlite")) as opened:
         fill(opened)
         yield opened
 

@@ -12,6 +12,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from sqlalchemy import Engine, event
@@ -22,7 +23,7 @@ from autotune.errors import StoreError, WorkerError
 from autotune.family import Configuration, Device
 from autotune.kernels.gemm import FAMILY, GemmProblem
 from autotune.search import Budget, Outcome, tune
-from autotune.store import Store
+from autotune.store import Owner, Store
 from autotune.testing import INVENTED_PROCESSOR, FakeWorker, Silence
 from autotune.trial import Job, Request, Timer, Trial, TrialState
 from autotune.worker import Measures, Worker
@@ -52,12 +53,6 @@ def invented_time(job: Job) -> float:
 @pytest.fixture
 def path(tmp_path: Path) -> Path:
     return tmp_path / "tuning.sqlite"
-
-
-@pytest.fixture
-def store(path: Path) -> Iterator[Store]:
-    with Store.open(path) as opened:
-        yield opened
 
 
 # Kernels and drivers, on PoCL
@@ -290,6 +285,50 @@ def test_a_database_locked_by_another_program(path: Path, is_for_ever: bool) -> 
         stored = [s.trial.configuration for s in store.trials(INVENTED.slug, "gemm")]
         assert stored == worker.measured[: 3 if is_for_ever else None]
         assert store.quarantined() == []
+
+
+class Trouble(Exception):
+    """What ends a search in a test."""
+
+
+@pytest.mark.parametrize("refusals", [1, 99])
+def test_nothing_in_flight_is_forgotten_before_the_database_confirms(
+    store: Store, monkeypatch: pytest.MonkeyPatch, refusals: int
+) -> None:
+    def outcome(job: Job) -> float:
+        if len(worker.jobs) == 4:
+            raise Trouble
+        return invented_time(job)
+
+    def abandon(self: Store, owner: Owner) -> None:
+        nonlocal refusals
+        refusals -= 1
+        if refusals >= 0:
+            raise StoreError("locked")
+        abandon_trials(self, owner)
+
+    abandon_trials = Store.abandon_trials
+    monkeypatch.setattr(Store, "abandon_trials", abandon)
+    worker = FakeWorker(outcome)
+    is_told = refusals == 1
+    with pytest.raises(Trouble):  # whatever the database says to it
+        search(store, worker)
+    assert [flight.configuration for flight in store.in_flight()] == ([] if is_told else worker.measured[3:])
+
+
+def test_what_went_into_flight_as_the_connection_broke_is_let_go_of(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def begin(self: Store, *what: Any) -> None:
+        begin_trial(self, *what)
+        raise StoreError("the connection broke")
+
+    begin_trial = Store.begin_trial
+    monkeypatch.setattr(Store, "begin_trial", begin)
+    worker = FakeWorker(invented_time)
+    with pytest.raises(StoreError, match="the connection broke"):
+        search(store, worker)
+    assert (worker.jobs, store.in_flight()) == ([], [])
 
 
 @contextlib.contextmanager

@@ -14,7 +14,7 @@ from autotune.search.drift import Drift
 from autotune.search.knowledge import Knowledge
 from autotune.store import Store
 from autotune.testing import FakeWorker, Silence
-from autotune.trial import Job, Measurement, Request, Timer, Trial, TrialState
+from autotune.trial import Job, Measurement, Provenance, Request, Timer, Trial, TrialState
 
 DEVICE = Device(
     slug="invented-1", vendor="none", model="invented", family="gpu", selector="0:0", driver="1.0",
@@ -268,6 +268,23 @@ def test_times_by_events_and_by_the_host_are_never_compared(store: Store, clock:
     again = Knowledge(DEVICE, find_profile(DEVICE), PROBLEM, store)
     assert again.timer is Timer.HOST
     assert {t.measurement.timer for t in again.ranking if t.measurement} == {Timer.HOST}
+
+
+def test_events_found_wrong_once_are_not_believed_again_whatever_was_stored_last(store: Store) -> None:
+    store.add_device(DEVICE)
+    knowledge = Knowledge(DEVICE, find_profile(DEVICE), PROBLEM, store)
+    now = knowledge.provenance(FAMILY.baseline)
+
+    def stored_by(timer: Timer, provenance: Provenance) -> Timer:
+        measurement = Measurement(time_ns=1.0, samples_ns=(1.0,), calls_per_sample=1, timer=timer)
+        trial = Trial(configuration=FAMILY.baseline, state=TrialState.COMPLETE, measurement=measurement)
+        store.add_trial(DEVICE, PROBLEM, trial, provenance)
+        return Knowledge(DEVICE, find_profile(DEVICE), PROBLEM, store).timer
+
+    assert stored_by(Timer.EVENT, now) is Timer.EVENT
+    assert stored_by(Timer.HOST, replace(now, driver="another driver")) is Timer.EVENT
+    assert stored_by(Timer.HOST, replace(now, template_hash="of before")) is Timer.HOST, "events are the driver's"
+    assert stored_by(Timer.EVENT, now) is Timer.HOST, "a late one, of a helper"
 
 
 def test_on_a_shared_device_a_correction_makes_no_best_of_what_was_not_measured_fastest() -> None:

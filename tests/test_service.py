@@ -2,6 +2,7 @@
 
 import json
 import secrets
+import shutil
 import socket
 import sqlite3
 import threading
@@ -73,8 +74,8 @@ class HandMade:
 
 
 @pytest.fixture
-def database(tmp_path: Path) -> Path:
-    return tmp_path / "db.sqlite"
+def database(tmp_path: Path, empty_database: Path) -> Path:
+    return Path(shutil.copy(empty_database, tmp_path / "db.sqlite"))
 
 
 @pytest.fixture

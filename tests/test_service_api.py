@@ -2,6 +2,7 @@
 
 import copy
 import json
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -60,8 +61,8 @@ def a_winner(device: Device, problem: GemmProblem) -> Winner:
 
 
 @pytest.fixture
-def store(tmp_path: Path) -> Iterator[Store]:
-    with Store.open(tmp_path / "db.sqlite") as opened:
+def store(tmp_path: Path, empty_database: Path) -> Iterator[Store]:
+    with Store.open(shutil.copy(empty_database, tmp_path / "db.sqlite")) as opened:
         opened.add_device(INVENTED_PROCESSOR)
         opened.record_winner(a_winner(INVENTED_PROCESSOR, GemmProblem(m=64, n=64, k=64)))
         yield opened

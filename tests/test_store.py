@@ -94,8 +94,10 @@ def path(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def store(place: str) -> Iterator[Store]:
+def store(place: str, empty_database: Path) -> Iterator[Store]:
     """An empty store that knows DEVICE."""
+    if place.endswith(".sqlite"):
+        shutil.copy(empty_database, place)
     with Store.open(place) as opened:
         opened.add_device(DEVICE)
         yield opened

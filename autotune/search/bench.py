@@ -43,6 +43,7 @@ class Bench:
         self._shared_seed = 0
         self._seed_uses = 0
         self._held: set[Configuration] = set()
+        """In flight in the ledger, for all that is known: forgotten only when the database has confirmed it."""
         self._latest: Flight | None = None
         """It has the worker, or had it last."""
         self._following: Flight | None = None
@@ -95,7 +96,7 @@ class Bench:
                 raise
             return self._land(flight, purpose, built_before_ns)
         except WorkerLostError as error:
-            self._held.clear()
+            self._held.clear()  # never to be released: what the ledger cannot be told now, the next run quarantines
             self._store.lose_trials(self._owner, error.message)
             raise
         except BaseException:
@@ -122,10 +123,10 @@ class Bench:
 
     def hold(self, configuration: Configuration, landed: Sequence[Configuration] = ()) -> None:
         """A trial is in flight before it is measured, or launched where it is built; those landed are no more."""
+        self._held.add(configuration)  # a connection may break after what it was asked is done
         with tracing.span("ledger: in flight"):
             self._store.begin_trial(self._knowledge.device, self._knowledge.problem, configuration, self._owner, landed)
         self._held.difference_update(landed)
-        self._held.add(configuration)
 
     def land(self, landed: Sequence[Configuration]) -> None:
         """Those are in flight no more, and not to blame."""
@@ -134,11 +135,11 @@ class Bench:
         self._held.difference_update(landed)
 
     def release(self) -> None:
-        """Nothing is in flight any more, and nothing is to blame."""
+        """Nothing is in flight any more, and nothing is to blame. Raises StoreError; then it can be tried again."""
         self._withdraw()
         if self._held:
-            self._held.clear()
             self._store.abandon_trials(self._owner)
+            self._held.clear()
 
     def _withdraw(self) -> None:
         if self._following:

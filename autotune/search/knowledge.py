@@ -29,8 +29,7 @@ class Knowledge:
         self._unsound: set[Configuration] = set()
         self._store = store
         stored = store.trials(device.slug, self.family.name, problem)
-        timers = [s.trial.measurement.timer for s in stored if self._is_current(s) and s.trial.measurement]
-        self.timer = timers[-1] if timers else Timer.EVENT
+        self.timer = Timer.HOST if any(map(self._found_events_wrong, stored)) else Timer.EVENT
         """Of all times known. Those of events and of the host's clock are never compared."""
         current = [s for s in stored if self._is_current(s) and self._is_comparable(s.trial)]
         self.resumed = [s for s in current if s.purpose == "search"]
@@ -153,6 +152,12 @@ class Knowledge:
 
     def _is_comparable(self, trial: Trial) -> bool:
         return trial.measurement is None or trial.measurement.timer is self.timer
+
+    def _found_events_wrong(self, stored: StoredTrial) -> bool:
+        """Under today's driver, whatever was run; trials by events may have ended, or been stored, after it."""
+        measurement = stored.trial.measurement
+        is_by_host = measurement is not None and measurement.timer is Timer.HOST
+        return is_by_host and stored.provenance.driver == self.device.driver
 
     def _change_timer(self) -> None:
         """The device's events were found wrong: times by them are good for a guess, no more."""

@@ -1,5 +1,6 @@
 """The search of one problem: ask, measure, tell, until its budget ends, at once or in slices; then the finals."""
 
+import contextlib
 import dataclasses
 import math
 import time
@@ -8,6 +9,7 @@ from collections.abc import Callable
 from functools import partial
 
 from autotune import tracing
+from autotune.errors import StoreError
 from autotune.family import Configuration, Device
 from autotune.profile import Profile
 from autotune.sampler.choice import SamplerChoice
@@ -64,7 +66,6 @@ class ProblemSearch:
         self._working: tuple[Proposals, Ahead] | None = None
         """Kept from one slice to the next."""
         self._is_begun = self._is_exhausted = False
-        self._is_enough: Callable[[], bool] = lambda: False
         self._gain = GainLeft()
         self._programs: dict[bytes, Trial] = {}
         """Trials of this run by what was run."""
@@ -134,7 +135,8 @@ class ProblemSearch:
             self._bench.release()  # what is built is not in flight while others are measured
         except BaseException:
             self._crew.settle()  # or what is being measured would be in flight no more
-            self.shelve()
+            with contextlib.suppress(StoreError):  # what ended the search is to be told, and may be this very failure
+                self.shelve()
             raise
         finally:
             self._crew.settle()
@@ -142,9 +144,9 @@ class ProblemSearch:
 
     def shelve(self) -> None:
         """Forget the model and what is built; both begin anew, from the ledger as it is then."""
-        if self._working:
-            self._working[1].abandon()
-        self._working = None
+        working, self._working = self._working, None
+        if working:
+            working[1].abandon()
 
     def finish(self, deadline: float) -> Outcome:
         """The finals, until a time of the monotonic clock, and what became of the request."""
@@ -194,11 +196,10 @@ class ProblemSearch:
         if self._limits.retries_quarantined and not self._is_begun:
             self._retry_quarantined()
         self._is_begun = True
-        self._is_enough = is_enough
         proposals, ahead = self._working or self._begin()
         self._estimate(proposals)
         while self._bench.has_launched or not (self.is_over or is_enough()):
-            if not self._advance(proposals, ahead):
+            if not self._advance(proposals, ahead, is_enough):
                 self._is_exhausted = True
                 break
             self._estimate(proposals)
@@ -215,7 +216,7 @@ class ProblemSearch:
         while self._crew.running:
             self._learn_from_crew(proposals)
 
-    def _advance(self, proposals: Proposals, ahead: Ahead) -> bool:
+    def _advance(self, proposals: Proposals, ahead: Ahead, is_enough: Callable[[], bool]) -> bool:
         """Learn of something new, with helpers of what has ended first; False when all is known."""
         if self._crew.has_others and not self._bench.following:
             has_more = self._share_out(proposals, ahead)
@@ -223,7 +224,8 @@ class ProblemSearch:
             return has_more or self._crew.is_at_work
         prepared = ahead.next(self._bench.typical_seconds, self._trials_left)
         if prepared is not None:
-            proposals.tell(self._measure_prepared(prepared, ahead))
+            meanwhile = partial(self._go_on, prepared, ahead, is_enough) if ahead.builds_ahead else None
+            proposals.tell(self._measure_prepared(prepared, meanwhile))
         return prepared is not None
 
     def _share_out(self, proposals: Proposals, ahead: Ahead) -> bool:
@@ -313,12 +315,12 @@ class ProblemSearch:
             return 0.0
         return min(self.FINALS_SHARE * self._limits.seconds, self.finals_seconds())
 
-    def _measure_prepared(self, prepared: Prepared, ahead: Ahead) -> Trial:
+    def _measure_prepared(self, prepared: Prepared, meanwhile: Callable[[], None] | None) -> Trial:
         """A new trial of what was built in advance."""
         known = self._without_running(prepared)
         if known is not None:
             return known
-        measured = self._run(prepared, partial(self._go_on, prepared, ahead) if ahead.builds_ahead else None)
+        measured = self._run(prepared, meanwhile)
         if measured.state is TrialState.COMPLETE:
             self._programs[prepared.program] = measured
         return self._note(measured)
@@ -335,21 +337,17 @@ class ProblemSearch:
         trial = dataclasses.replace(twin, configuration=configuration, message=f"same as {twin.configuration}")
         return self._note(self._bench.record(trial))
 
-    def _go_on(self, prepared: Prepared, ahead: Ahead) -> None:
+    def _go_on(self, prepared: Prepared, ahead: Ahead, is_enough: Callable[[], bool]) -> None:
         """While one is measured: bring the next into the worker, propose others and start to build them."""
-        self._follow(prepared, ahead)
+        self._follow(prepared, ahead, is_enough)
         ahead.go_on()
         if not self._bench.following:
-            self._follow(prepared, ahead)
+            self._follow(prepared, ahead, is_enough)
 
-    def _follow(self, prepared: Prepared, ahead: Ahead) -> None:
+    def _follow(self, prepared: Prepared, ahead: Ahead, is_enough: Callable[[], bool]) -> None:
         """Bring the next into the worker, if it is known and nothing is to come before it."""
         waits = (
-            self.is_over
-            or self._is_enough()
-            or self._crew.has_others
-            or self._sentinel.is_due_next
-            or self._has_other_timer
+            self.is_over or is_enough() or self._crew.has_others or self._sentinel.is_due_next or self._has_other_timer
         )
         upcoming = None if waits else ahead.upcoming
         if upcoming and upcoming.program not in self._programs and upcoming.program != prepared.program:
