@@ -103,15 +103,20 @@ class GemmProblem(Problem):
             self._refuse()
         if self.mode not in MODES:
             raise ProblemError(f"gemm has no numeric mode {self.mode[:80]!r}", hint=f"there are {', '.join(MODES)}")
-        given = (self.lda, self.stride_a), (self.ldb, self.stride_b), (self.ldc, self.stride_c)
-        for operand, (pitch, stride), (rows, columns) in zip("abc", given, self._shapes, strict=True):
-            pitch = pitch or columns
-            least = rows * pitch
-            stride = stride or least
-            if pitch < columns or stride < least or self.batch * stride > MAX_ELEMENTS:
-                self._refuse_operand(operand, (rows, columns), pitch, stride)
-            object.__setattr__(self, _PITCHES[operand], pitch)
-            object.__setattr__(self, _STRIDES[operand], stride)
+        a, b, c = self._shapes
+        self._fill("a", a, self.lda, self.stride_a)
+        self._fill("b", b, self.ldb, self.stride_b)
+        self._fill("c", c, self.ldc, self.stride_c)
+
+    def _fill(self, operand: str, shape: tuple[int, int], pitch: int, stride: int) -> None:
+        rows, columns = shape
+        pitch = pitch or columns
+        least = rows * pitch
+        stride = stride or least
+        if pitch < columns or stride < least or self.batch * stride > MAX_ELEMENTS:
+            self._refuse_operand(operand, shape, pitch, stride)
+        object.__setattr__(self, _PITCHES[operand], pitch)
+        object.__setattr__(self, _STRIDES[operand], stride)
 
     def _refuse(self) -> None:
         for name in ("m", "n", "k", "batch"):
