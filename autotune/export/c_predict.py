@@ -32,9 +32,13 @@ static inline int ${prefix}_least(const double *scores, int count) {
 #endif
 """)
 
-# A score for each configuration: the least is the best.
+# A score for each configuration: the least is the best. Sums must round as Python's do: GCC joins multiplications and
+# additions by default, but not with -std=c99; Clang does with it too.
 _FUNCTION = Template("""\
 static inline void ${name}(const struct ${prefix}_problem *p, long long compute_units, double *scores) {
+#ifdef __clang__
+#pragma STDC FP_CONTRACT OFF
+#endif
 ${body}}
 """)
 

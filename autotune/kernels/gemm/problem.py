@@ -18,6 +18,7 @@ MODES = {
 }
 """Numeric modes by the name used after --shape: the type that is accumulated in, and the type of C."""
 
+
 def _input_type(mode: str) -> str:
     return mode.removesuffix("-acc16")
 
