@@ -38,8 +38,7 @@ from autotune.lookup.predictor import (
     Term,
     Tree,
 )
-from autotune.lookup.predictor_text import predictors_file
-from autotune.predict import write_predictors
+from autotune.predict import keep_predictors
 from autotune.resources import data_folder
 from autotune.space import SearchSpace
 from autotune.store import Store
@@ -433,7 +432,7 @@ def test_c_predicts_as_python_does(tmp_path: Path, family: str, number: int) -> 
             tuned.add_device(one)
         for example in (plain, nearest.example, declining.example):
             tuned.record_winner(make_winner(device, example, find_family(family).baseline))
-        write_predictors(predictors_file(Path(tuned.location)), {device.slug: [predictor, declining, nearest]})
+        keep_predictors(tuned, device.slug, [predictor, declining, nearest])
         header, table = text_of(tuned, None, "c", family), as_json(tuned, None, tmp_path, family)
     if family == "gemm":
         problems = [random_problem(numbers).to_dict() for _ in range(400)]
@@ -472,11 +471,11 @@ def test_c_predicts_from_a_table_that_ships_as_python_does(tmp_path: Path) -> No
     predictors = [p for p in contents.predictors[device.slug] if p.example.family == "gemm"]
     assert [type(p.model) for p in predictors] == [Costs]
     header = write_c([DeviceTable(device=device, winners=tuple(winners), predictors=tuple(predictors))], "gemm")
-    problems = []
+    problems: list[dict[str, Value]] = []
     while len(problems) < 1500:
+        m, n, k, batch = (ragged(numbers) for _ in range(4))
         with contextlib.suppress(ProblemError):  # too large
-            sizes = {name: ragged(numbers) for name in "mnk"}
-            problems.append(GemmProblem(**sizes, batch=numbers.choice((1, 1, 1, ragged(numbers)))).to_dict())
+            problems.append(GemmProblem(m=m, n=n, k=k, batch=numbers.choice((1, 1, 1, batch))).to_dict())
     answers, table = ask_c(header, device.slug, "gemm", problems, tmp_path), TuningTable.open(place)
     for problem, answer in zip(problems, answers, strict=True):
         assert answer == ask_python(table, device.slug, "gemm", problem), problem
