@@ -163,7 +163,7 @@ class Writer:
                     predictor, name, self.prefix, self.rules.sizes, self.rules.operations, self.rules.bytes_moved
                 )
             )
-            uses.append(c_predict.use(predictor, name, self.prefix, condition, self.configuration))
+            uses.append(c_predict.use(predictor, name, self.prefix, condition, self.configuration, self._multiples))
         search = SEARCH.substitute(names, predicted="".join(uses), **self._of_winners(table, names))
         return "\n".join([*functions, search])
 
@@ -253,6 +253,14 @@ class Writer:
         conditions = [c.condition.to_c(lambda name: name, self._word) for c in algorithm.constraints]
         joint = "\n            && ".join(conditions) or "1"
         return f"    case {self._algorithm(algorithm.name)}: {{\n{''.join(lines)}        return {joint};\n    }}\n"
+
+    def _multiples(self, configuration: Configuration) -> str:
+        """What the constraints ask of multiples, as far as it hangs on the problem alone."""
+        given = dict(configuration.values)
+        constraints = self.family.algorithm(configuration.algorithm).constraints
+        known = [c.condition.given(given) for c in constraints if "%" in c.condition.text]
+        asked = [condition for condition in known if condition.names and condition.names <= set(self.fields)]
+        return " && ".join(condition.to_c(lambda name: f"p->{name}", self._word) for condition in asked) or "1"
 
     def _meaning(self, name: str, algorithm: Algorithm, limits: Mapping[str, int]) -> str:
         """What a name in a constraint stands for in C; searched in the order of `KernelFamily.violations`."""

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Sequence
 from math import log2
 from string import Template
 
+from autotune.family import Configuration
 from autotune.lookup.predictor import Costs, Linear, Neighbours, Predictor, Tree
 
 # What all devices share; of a family.
@@ -161,9 +162,16 @@ _USE = Template("""\
         static const struct ${prefix}_configuration choices[] = {
 ${choices}
         };
+        /* What each asks of multiples, on any device: at ragged sizes many are out by that alone. */
+        static const int needs[] = {${needs}};
+        const int holds[] = {
+${holds}
+        };
         double scores[${count}];
         int tried, best_choice;
         ${name}(p, compute_units, scores);
+        for (tried = 0; tried < ${count}; tried++)
+            if (!holds[needs[tried]]) scores[tried] = HUGE_VAL;
         for (tried = 0; tried < ${count}; tried++) {
             best_choice = ${prefix}_least(scores, ${count});
             if (is_valid(p, &choices[best_choice])) {
@@ -219,13 +227,25 @@ def ranking_function(
     return _FUNCTION.substitute(name=name, prefix=prefix, body=body)
 
 
-def use(predictor: Predictor, name: str, prefix: str, condition: str, configuration: Callable[..., str]) -> str:
-    """What asks the predictor, where it is favoured, for problems that meet a condition."""
+def use(
+    predictor: Predictor,
+    name: str,
+    prefix: str,
+    condition: str,
+    configuration: Callable[[Configuration], str],
+    multiples: Callable[[Configuration], str],
+) -> str:
+    """What asks the predictor for problems that meet a condition; the callables write a configuration, and in which
+    problems its loads and tiles come out even, in C."""
+    needed = [multiples(c) for c in predictor.configurations]
+    distinct = list(dict.fromkeys(needed))
     return _USE.substitute(
         name=name,
         prefix=prefix,
         condition=condition,
         choices=",\n".join(f"            {configuration(c)}" for c in predictor.configurations),
+        needs=", ".join(str(distinct.index(text)) for text in needed),
+        holds=",\n".join(f"            {text}" for text in distinct),
         count=len(predictor.configurations),
     )
 
