@@ -2,7 +2,8 @@
 
 AutotuneError                   one line for people, with the mend; exit status 1
 ├── UsageError                  the request itself is wrong; exit status 2
-│   ├── DeviceSelectionError    no device fits the selector, or several do
+│   ├── DeviceSelectionError    several devices fit the selector, or none does
+│   │   └── NoSuchDeviceError
 │   └── ProblemError            sizes or types that cannot be tuned
 ├── ConfigurationError          a configuration outside its search space
 ├── KernelError                 a kernel did not get as far as running
@@ -44,7 +45,11 @@ class UsageError(AutotuneError):
 
 
 class DeviceSelectionError(UsageError):
-    """No device fits the selector, or several do."""
+    """Several devices fit the selector, or none does."""
+
+
+class NoSuchDeviceError(DeviceSelectionError):
+    """No device fits the selector."""
 
 
 class ProblemError(UsageError):

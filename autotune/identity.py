@@ -138,6 +138,11 @@ def _cleaned(strings: Strings) -> Strings:
     )
 
 
+def is_slug(text: str) -> bool:
+    """Whether a device may have the name."""
+    return len(text) <= MAX_SLUG and re.fullmatch(r"[a-z0-9]+(-[a-z0-9]+)*", text) is not None
+
+
 def _slug(text: str) -> str:
     """Lower case with hyphens. A text too long for a slug ends in its checksum, to stay distinct."""
     slug = re.sub(r"[^a-z0-9]+", "-", text.lower()).strip("-")

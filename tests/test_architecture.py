@@ -21,6 +21,7 @@ ORDER = (
     "resources",
     "family",
     "combining",
+    "occupancy",
     "kernels",
     "profile",
     "identity",

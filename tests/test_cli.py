@@ -42,6 +42,7 @@ from autotune.errors import AutotuneError, UsageError
 from autotune.family import Configuration, Device, DeviceLimits, Problem, find_family
 from autotune.kernels.gemm import GemmProblem
 from autotune.kernels.reduce import ReduceProblem
+from autotune.lookup import TuningTable
 from autotune.lookup.misses import Miss, MissLog, default_file, read_misses
 from autotune.profile import find_profile
 from autotune.search import Budget, Listener, Outcome, SamplerChoice, Total
@@ -717,6 +718,36 @@ def test_lookup_of_an_untuned_device_of_this_machine_is_its_default(
     assert (sibling["match"], sibling["source_device"], sibling["expected_loss"]) == ("sibling", "adreno-730", None)
 
 
+@pytest.mark.parametrize("device", ["adreno-999", " Turnip "])
+def test_lookup_of_a_device_that_nobody_knows_is_what_python_answers(
+    device: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("autotune.device.discovery.discover", lambda: [DEVICE])
+    empty, slug = tmp_path / "empty.sqlite", device.strip().lower()
+    Store.open(empty).close()
+    lookup = ["lookup", "--device", device, "512,512,512", "--db", str(empty)]
+    assert main([*lookup, "--json"]) == 0
+    out, err = capsys.readouterr()
+    expected = TuningTable.open(empty).find(slug, m=512, n=512, k=512)
+    assert (json.loads(out)["match"], json.loads(out)["configuration"]) == ("default", expected.configuration.to_dict())
+    assert err == f"this is the default by rule for 512x512x512 on {slug}, untuned\n"
+    assert main([*lookup, "--tuned"]) == 1
+    assert f"for 512x512x512 on {slug} there is only the default by rule" in capsys.readouterr().err
+
+
+def test_lookup_of_what_names_no_device_or_several_fails(
+    tables: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("autotune.device.discovery.discover", list)
+    for name in ("7:0", "Adreno (TM) 999", "a" * 65, ""):
+        assert main(["lookup", "--device", name, "512,512,512", "--table", str(tables)]) == 2
+        assert "no device fits" in capsys.readouterr().err
+    both = [replace(DEVICE, slug=f"adreno-{number}") for number in (740, 750)]
+    monkeypatch.setattr("autotune.lookup.TuningTable.devices", both)
+    assert main(["lookup", "--device", "adreno", "512,512,512", "--table", str(tables)]) == 2
+    assert "2 devices fit 'adreno'" in capsys.readouterr().err
+
+
 def test_run_tunes_what_lookups_missed_most_and_forgets_it(
     tune: FakeTune, database: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -844,8 +875,8 @@ def test_plain_progress_tells_better_trials_and_then_every_ten_seconds() -> None
     listener.problem_finished(_outcome(REQUEST, _winner(GemmProblem(m=100, n=100, k=50))))
     assert stream.getvalue().splitlines() == [
         "[1/2] 100x100x50 (fc): 5000 configurations",
-        "  trial 1/4, best 1 GFLOP/s, 0:07 left",
-        "  trial 3/4, best 1 GFLOP/s, 1 failed (1 timed out), 0:20 left",
+        "  trial 1/4, best 1 GFLOP/s, about 0:07 of trials to go",
+        "  trial 3/4, best 1 GFLOP/s, 1 failed (1 timed out), about 0:20 of trials to go",
         "  the device runs 1.4 times slower than at the start: times are corrected; it rests for 0:10",
         "  the device runs as fast as at the start again",
         "  finals: 4 configurations measured in turns",

@@ -445,7 +445,7 @@ def test_the_table_tells_counts_spills_and_where_to_go_on(command_line: Callable
     assert microtile[0] == "microtile" and microtile[2] == microtile[4] == "60"
     assert int(microtile[6]) > 0 and int(microtile[7]) > 0
     assert f"microtile: private memory: {microtile[6]} up to 1 KiB" in out
-    assert "64x64x64 naive: 0/" in err and "64x64x64 microtile: 0/60 configurations" in err
+    assert f"64x64x64 naive: {naive[2]} configurations" in err and "64x64x64 microtile: 60 configurations" in err
     assert command_line(*chosen, "--quiet")[1:] == (out, "")
 
 
@@ -515,7 +515,7 @@ PROGRESS = Progress(
     failed_sources=1,
     spilling_sources=2,
 )
-LINE = "64x64x64 microtile: 40/1000 configurations, 12 sources built, 3 known, 1 failed, 2 spill"
+LINE = "64x64x64 microtile: 40 of 1000 configurations, 12 sources built, 3 known before, 1 failed, 2 spill"
 
 
 def test_progress_on_a_terminal_is_one_line_that_goes_away(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -525,7 +525,7 @@ def test_progress_on_a_terminal_is_one_line_that_goes_away(monkeypatch: pytest.M
     with building(stream, is_quiet=False) as listener:
         listener(PROGRESS)
         listener(dataclasses.replace(PROGRESS, seen=41))
-    assert "41/1000 configurations" in stream.getvalue()
+    assert "41 of 1000 configurations" in stream.getvalue()
     assert "\n64x64x64" not in stream.getvalue()
 
 
@@ -536,4 +536,10 @@ def test_progress_in_a_pipe_is_a_line_at_the_start_and_then_every_ten_seconds(mo
     for seconds, seen in ((0.0, 0), (1.0, 10), (11.0, 40), (12.0, 50)):
         clock[0] = seconds
         plain.show(dataclasses.replace(PROGRESS, seen=seen))
-    assert stream.getvalue().splitlines() == [LINE.replace("40/", "0/"), LINE]
+    for _ in range(2):
+        plain.show(dataclasses.replace(PROGRESS, algorithm="row", configurations=0, seen=0))
+    assert stream.getvalue().splitlines() == [
+        "64x64x64 microtile: 1000 configurations",
+        LINE,
+        "64x64x64 row: no configuration is valid",
+    ]

@@ -1,5 +1,6 @@
 """Exported tables: every format, and the C header compiled and asked beside the Python lookup."""
 
+import contextlib
 import csv
 import io
 import json
@@ -16,11 +17,14 @@ import pytest
 
 from autotune.errors import DeviceSelectionError, ProblemError, TableError, UsageError
 from autotune.export import FORMATS, export_table
+from autotune.export.c_header import write_c
 from autotune.export.c_problem import problem_rules
+from autotune.export.contents import DeviceTable
 from autotune.family import Configuration, Device, DeviceLimits, Problem, Value, family_names, find_family
 from autotune.kernels.gemm import FAMILY, GemmProblem
 from autotune.kernels.reduce import ReduceProblem
-from autotune.lookup import Match, TuningTable
+from autotune.lookup import Match, TuningTable, table_order
+from autotune.lookup.json_table import read_contents
 from autotune.lookup.predictor import (
     Cost,
     Costs,
@@ -34,8 +38,8 @@ from autotune.lookup.predictor import (
     Term,
     Tree,
 )
-from autotune.lookup.predictor_text import predictors_file
-from autotune.predict import write_predictors
+from autotune.predict import keep_predictors
+from autotune.resources import data_folder
 from autotune.space import SearchSpace
 from autotune.store import Store
 from autotune.trial import Provenance, Verdict, Winner
@@ -428,7 +432,7 @@ def test_c_predicts_as_python_does(tmp_path: Path, family: str, number: int) -> 
             tuned.add_device(one)
         for example in (plain, nearest.example, declining.example):
             tuned.record_winner(make_winner(device, example, find_family(family).baseline))
-        write_predictors(predictors_file(Path(tuned.location)), {device.slug: [predictor, declining, nearest]})
+        keep_predictors(tuned, device.slug, [predictor, declining, nearest])
         header, table = text_of(tuned, None, "c", family), as_json(tuned, None, tmp_path, family)
     if family == "gemm":
         problems = [random_problem(numbers).to_dict() for _ in range(400)]
@@ -450,6 +454,32 @@ def test_c_predicts_as_python_does(tmp_path: Path, family: str, number: int) -> 
             assert answer == ask_python(table, asked.slug, family, problem), (asked.slug, problem)
             matches.add(answer["match"])
     assert matches >= {1, 2, 3, 4, 6}
+
+
+def ragged(numbers: random.Random) -> int:
+    near = 2 ** numbers.randrange(1, 13) + numbers.choice((-1, 0, 1))
+    return numbers.choice((numbers.randrange(1, 5000), int(2 ** numbers.uniform(1, 14)), near))
+
+
+@needs_compiler
+def test_c_predicts_from_a_table_that_ships_as_python_does(tmp_path: Path) -> None:
+    """Sixteen real configurations by what they cost, at sizes of which most are multiples of nothing."""
+    numbers, place = random.Random(8), data_folder("db") / "tables" / "nvidia-h200.json"
+    contents = read_contents(place)
+    (device,) = contents.devices
+    winners = sorted((w for w in contents.winners if w.problem.family == "gemm"), key=lambda w: table_order(w.problem))
+    predictors = [p for p in contents.predictors[device.slug] if p.example.family == "gemm"]
+    assert [type(p.model) for p in predictors] == [Costs]
+    header = write_c([DeviceTable(device=device, winners=tuple(winners), predictors=tuple(predictors))], "gemm")
+    problems: list[dict[str, Value]] = []
+    while len(problems) < 1500:
+        m, n, k, batch = (ragged(numbers) for _ in range(4))
+        with contextlib.suppress(ProblemError):  # too large
+            problems.append(GemmProblem(m=m, n=n, k=k, batch=numbers.choice((1, 1, 1, batch))).to_dict())
+    answers, table = ask_c(header, device.slug, "gemm", problems, tmp_path), TuningTable.open(place)
+    for problem, answer in zip(problems, answers, strict=True):
+        assert answer == ask_python(table, device.slug, "gemm", problem), problem
+    assert sum(answer["match"] == 2 for answer in answers) > 1000
 
 
 @needs_compiler

@@ -16,9 +16,12 @@ from autotune.errors import (
     StoreError,
     TableError,
 )
+from autotune.family import Configuration
 from autotune.kernels.gemm import FAMILY, GemmProblem
 from autotune.lookup import Match, TuningTable
+from autotune.lookup.predictor import Evaluation, Node, Predictor, Reach, Tree
 from autotune.lookup.trials import read_trials
+from autotune.predict import keep_predictors
 from autotune.store import Store
 from autotune.testing import INVENTED_PROCESSOR as DEVICE
 from autotune.trial import Measurement, Provenance, Timer, Trial, TrialState, Verdict, Winner
@@ -56,6 +59,28 @@ def test_a_server_and_a_snapshot_of_it_give_the_same_answers(server: str, tmp_pa
         assert near.find(DEVICE.slug, m=m, n=n, k=k) == far.find(DEVICE.slug, m=m, n=n, k=k)
     exact = far.find(DEVICE.slug, m=512, n=512, k=512)
     assert (exact.match, exact.time_ns) == (Match.EXACT, 512000.0)
+
+
+def test_a_server_predicts_as_a_snapshot_of_it_does(server: str, tmp_path: Path) -> None:
+    even = Reach(mean=0.9, median=0.9, low=0.9, worst=0.9)
+    other = FAMILY.complete(Configuration.of("naive", work_group_m=1, work_group_n=4))
+    predictor = Predictor(
+        example=GemmProblem(m=8, n=8, k=8), sizes=9, configurations=(other, PLAIN), favours="predicted",
+        model=Tree(nodes=(Node(ranking=(0, 1)),)),
+        expected=Evaluation(sizes=9, predicted=even, nearest=even, default=even),
+    )  # fmt: skip
+    with Store.open(server) as store:
+        keep_predictors(store, DEVICE.slug, [replace(predictor, sizes=8)])
+        keep_predictors(store, DEVICE.slug, [predictor])
+    with Store.open(server, read_only=True) as store:
+        store.snapshot(tmp_path / "copy.sqlite", DEVICE.slug)
+        store.snapshot(tmp_path / "others.sqlite", "another")
+    far, near = (TuningTable.open(place) for place in (server, tmp_path / "copy.sqlite"))
+    found = far.find(DEVICE.slug, m=500, n=500, k=500)
+    assert (found.match, found.configuration, found.because) == (Match.PREDICTED, other, predictor.because)
+    assert near.find(DEVICE.slug, m=500, n=500, k=500) == found
+    with Store.open(tmp_path / "others.sqlite") as store:
+        assert store.predictors() == {}
 
 
 def test_the_command_asks_a_server(server: str, capsys: pytest.CaptureFixture[str]) -> None:

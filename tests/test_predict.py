@@ -34,14 +34,14 @@ from autotune.lookup.predictor import (
     Tree,
     features,
 )
-from autotune.lookup.predictor_text import (
-    predictors_file,
-    read_predictors,
-    read_predictors_file,
-    to_plain,
-    to_plain_file,
+from autotune.lookup.predictor_text import read_predictors, to_plain
+from autotune.predict import (
+    add_predictors,
+    all_predictors,
+    make_predictors,
+    note_measured,
+    refresh_predictors,
 )
-from autotune.predict import add_predictors, make_predictors, note_measured, refresh_predictors, write_predictors
 from autotune.predict.costs import Work, amounts, axis_names, effects, fit_prices, weigh
 from autotune.predict.fitting import _samples, cover, favoured, fit, reach
 from autotune.predict.models import FITS
@@ -51,6 +51,7 @@ from autotune.resources import data_folder
 from autotune.search import Budget, Outcome
 from autotune.store import Store
 from autotune.trial import Job, Measurement, Provenance, Request, Timer, Trial, TrialState, Verdict, Winner
+from databases import make_older
 
 GPU = Device(
     slug="adreno-730",
@@ -240,12 +241,14 @@ def test_sizes_and_tiles_are_told_from_names() -> None:
     work = Work(
         Configuration.of("row", micro_tile_m=2, micro_tile_n=4, work_group_n=8, work_group_k=4, split_k=16, unroll=2),
         axis_names(GemmProblem),
+        GPU.limits,
     )
     assert (work.tile, work.split, work.step, work.items) == ((2, 32, 0, 1), 16, 8, 32)
     # 5 x 2 tiles for each of 3 matrices, each shared by 16: 480 groups, in 120 rounds on 4 units, 8 waves of 16
     cost = Cost(tile=work.tile, split=16, step=8, at_once=16, weights=(0.0,) * 6)
     assert cost.amounts((9, 40, 300, 3), 77, 4) == (1, 77, 9 * 40 * 3, 120, 120 * 24, 8 * 24)
-    rows = Work(Configuration.of("local_tree", work_group_size=64, rows_per_group=4), axis_names(ReduceProblem))
+    tree = Configuration.of("local_tree", work_group_size=64, rows_per_group=4)
+    rows = Work(tree, axis_names(ReduceProblem), GPU.limits)
     assert (rows.tile, rows.items, rows.along_depth) == ((4, 0), 64, 16)
     # 5 x 2 tiles of 2 x 32 for each of 3 matrices, each shared by 16, in 120 rounds on 4 units
     values = features((2, 32, 0, 1), 16, (9, 40, 7, 3), (1.0, 2.0), 4)
@@ -261,7 +264,7 @@ def _drawn_tiles(draw: random.Random, count: int) -> list[Configuration]:
 def test_prices_are_found_again_in_the_times_they_made() -> None:
     draw = random.Random(1)
     problems = [product(*(draw.randrange(1, 3000) for _ in "mnk")) for _ in range(12)]
-    works = [Work(c, axis_names(GemmProblem)) for c in _drawn_tiles(draw, 40)]
+    works = [Work(c, axis_names(GemmProblem), GPU.limits) for c in _drawn_tiles(draw, 40)]
     true = np.zeros(len(effects(works[0])))
     true[[0, 1, 5, 13, 15]] = (4000.0, 3e-4, 2e-3, 90.0, 5000.0)
     rows = np.vstack([amounts(work, problems, 132) for work in works])
@@ -281,7 +284,7 @@ def test_prices_are_found_again_in_the_times_they_made() -> None:
 
 def test_a_sum_of_costs_is_what_its_terms_say() -> None:
     draw = random.Random(2)
-    works = [Work(c, axis_names(GemmProblem)) for c in _drawn_tiles(draw, 9)]
+    works = [Work(c, axis_names(GemmProblem), GPU.limits) for c in _drawn_tiles(draw, 9)]
     terms = tuple(
         Cost(
             tile=work.tile, split=work.split, step=work.step, at_once=work.at_once,
@@ -293,7 +296,7 @@ def test_a_sum_of_costs_is_what_its_terms_say() -> None:
         problem = product(*(draw.randrange(1, 5000) for _ in "mnk"), batch=draw.randrange(1, 9))
         told = [np.dot(t.weights, t.amounts(problem.size_vector, problem.bytes_moved, 7)) for t in terms]
         assert Costs(terms=terms).times_ns(problem, 7) == pytest.approx(told)
-        assert Costs(terms=terms).ranking(problem, 7) == sorted(range(9), key=told.__getitem__)
+        assert list(Costs(terms=terms).ranking(problem, 7)) == sorted(range(9), key=told.__getitem__)
 
 
 def test_models_evaluate_as_written() -> None:
@@ -324,8 +327,8 @@ def test_models_evaluate_as_written() -> None:
         for tile, weight in ((16, 1.0), (64, 4.0))
     )
     costs = Costs(terms=(small, large))
-    assert costs.ranking(product(64, 64, 64), 16) == [0, 1]
-    assert costs.ranking(product(64, 64, 64), 1) == [1, 0]
+    assert list(costs.ranking(product(64, 64, 64), 16)) == [0, 1]
+    assert list(costs.ranking(product(64, 64, 64), 1)) == [1, 0]
 
 
 def test_of_many_sizes_some_are_left_out_and_some_are_points(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -541,17 +544,27 @@ def test_two_of_one_kind_are_refused() -> None:
         read_predictors(Document(json.loads(json.dumps([to_plain(predictor())] * 2)), "predictors"))
 
 
-# Beside the database
+# In the database
 
 
-def test_predictors_lie_beside_the_database_and_are_found_by_lookups(store: Store) -> None:
+def test_predictors_lie_in_the_database_and_are_found_by_lookups(place: str) -> None:
+    with Store.open(place) as store:
+        fill(store)
+        assert TuningTable.open(place).find(GPU.slug, m=2, n=700, k=64).match is Match.NEAREST
+        (made,) = refresh_predictors(store, GPU, ["gemm"])
+        found = TuningTable.open(place).find(GPU.slug, m=2, n=700, k=64)
+        assert (found.match, found.configuration) == (Match.PREDICTED, ROWS)
+        assert note_measured(store, GPU.slug, product(1, 1, 1), EVALUATION)
+        assert not note_measured(store, GPU.slug, product(1, 1, 1, trans_a=1), EVALUATION)
+        # What was measured outlives the next making.
+        assert refresh_predictors(store, GPU, ["gemm"]) == [replace(made, measured=EVALUATION)]
+        known = TuningTable.open(place).predictor(GPU.slug, product(5, 5, 5))
+        assert known and known.measured == EVALUATION
+
+
+def test_what_was_measured_decides_what_answers(store: Store) -> None:
     path = Path(store.location)
-    assert TuningTable.open(path).find(GPU.slug, m=2, n=700, k=64).match is Match.NEAREST
-    (made,) = refresh_predictors(store, GPU, ["gemm"])
-    found = TuningTable.open(path).find(GPU.slug, m=2, n=700, k=64)
-    assert (found.match, found.configuration) == (Match.PREDICTED, ROWS)
-    assert note_measured(store, GPU.slug, product(1, 1, 1), EVALUATION)
-    assert not note_measured(store, GPU.slug, product(1, 1, 1, trans_a=1), EVALUATION)
+    refresh_predictors(store, GPU, ["gemm"])
     worse = replace(EVALUATION, default=even(0.97))
     note_measured(store, GPU.slug, product(1, 1, 1), replace(worse, sizes=4))
     assert TuningTable.open(path).find(GPU.slug, m=2, n=700, k=64).match is Match.PREDICTED
@@ -560,44 +573,49 @@ def test_predictors_lie_beside_the_database_and_are_found_by_lookups(store: Stor
     # Where the default is favoured, it is what was measured as the lookup's answer: that says nothing for a prediction.
     note_measured(store, GPU.slug, product(1, 1, 1), replace(worse, predicted=even(0.97)))
     assert TuningTable.open(path).find(GPU.slug, m=2, n=700, k=64).match is Match.DEFAULT
-    note_measured(store, GPU.slug, product(1, 1, 1), EVALUATION)
-    # What was measured outlives the next making.
-    assert refresh_predictors(store, GPU, ["gemm"]) == [replace(made, measured=EVALUATION)]
-    known = TuningTable.open(path).predictor(GPU.slug, product(5, 5, 5))
-    assert known and known.measured == EVALUATION
+
+
+@pytest.mark.parametrize("is_spoilt", [False, True])
+def test_predictors_that_lay_beside_a_database_are_taken_over(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_spoilt: bool
+) -> None:
+    path = tmp_path / "older.sqlite"
+    make_older(str(path), "0007", monkeypatch)
+    devices = [{"slug": GPU.slug, "predictors": [to_plain(predictor())]}]
+    text = json.dumps({"format": "autotune-predictors", "version": 2, "devices": devices})
+    path.with_name("older.sqlite.predictors.json").write_text(text[: -40 if is_spoilt else None])
+    assert TuningTable.open(path).predictor(GPU.slug, product(5, 5, 5)) is None
+    with Store.open(path) as store:
+        assert all_predictors(store) == ({} if is_spoilt else {GPU.slug: [predictor()]})
 
 
 def test_of_predictors_from_elsewhere_those_that_rest_on_more_sizes_are_taken(store: Store) -> None:
-    place = predictors_file(Path(store.location))
     add_predictors(store, {})
-    assert not place.exists()
+    assert all_predictors(store) == {}
     add_predictors(store, {GPU.slug: [predictor(sizes=9)]})
     add_predictors(store, {GPU.slug: [predictor(sizes=8, favours="nearest")]})
-    assert read_predictors_file(place) == {GPU.slug: [predictor(sizes=9)]}
+    assert all_predictors(store) == {GPU.slug: [predictor(sizes=9)]}
     add_predictors(store, {GPU.slug: [predictor(sizes=10)], "mali-g78": [predictor()]})
-    assert read_predictors_file(place) == {GPU.slug: [predictor(sizes=10)], "mali-g78": [predictor()]}
+    assert all_predictors(store) == {GPU.slug: [predictor(sizes=10)], "mali-g78": [predictor()]}
 
 
-def test_a_file_of_predictors_that_cannot_be_read_is_told(store: Store, tmp_path: Path) -> None:
-    place = predictors_file(Path(store.location))
-    for text, message in (
-        ('{"format": ', "not JSON"),
+@pytest.mark.parametrize(
+    ("document", "message"),
+    [
+        ('{"version": ', "not JSON"),
         ("[]", "must be an object"),
-        (json.dumps({"format": "x", "version": 1, "devices": []}), "holds no predictors"),
-        (json.dumps({"format": "autotune-predictors", "version": 3, "devices": []}), "knows 2 at most"),
-    ):
-        place.write_text(text)
-        with pytest.raises(TableError, match=message) as caught:
-            TuningTable.open(Path(store.location)).find(GPU.slug, m=3, n=3, k=3)
-        assert str(place) in str(caught.value)
-    with pytest.raises(TableError, match="cannot be written"):
-        write_predictors(tmp_path / "no folder" / "x.json", {GPU.slug: [predictor()]})
-
-
-def test_the_file_is_the_same_data_as_a_table(tmp_path: Path) -> None:
-    path = tmp_path / "x.json"
-    write_predictors(path, {GPU.slug: [predictor()], "empty": []})
-    assert json.loads(path.read_text()) == json.loads(json.dumps(to_plain_file({GPU.slug: [predictor()]})))
+        ('{"version": 3, "predictors": []}', "knows 2 at most"),
+        ('{"version": 2, "predictors": [{}]}', r"predictors\[0\]: family is missing"),
+    ],
+)
+def test_predictors_that_cannot_be_read_are_told(store: Store, document: str, message: str) -> None:
+    store.keep_predictors(GPU.slug, document)
+    with pytest.raises(TableError, match=message) as caught:
+        TuningTable.open(Path(store.location)).find(GPU.slug, m=3, n=3, k=3)
+    assert f"{store.location}: what predicts on {GPU.slug}: " in str(caught.value)
+    with pytest.raises(TableError, match=message) as told:
+        all_predictors(store)
+    assert str(told.value) == str(caught.value)
 
 
 # Measured regret
@@ -688,7 +706,7 @@ def test_evaluate_prints_what_is_reached_and_lookup_tells_it(
     assert out.splitlines()[0] == "5 sizes held out on adreno-730; parts of the tuned speed:"
     assert [line.split()[0] for line in out.splitlines()[2:]] == ["predicted", "nearest", "default"]
     assert len(err.splitlines()) == 5
-    (known,) = read_predictors_file(predictors_file(Path(database)))[GPU.slug]
+    (known,) = all_predictors(commands)[GPU.slug]
     assert known.measured and known.measured.sizes == 5
     assert main(["lookup", "--device", "adreno-730", "3,500,64", "--db", database, "--explain"]) == 0
     shown = capsys.readouterr().out

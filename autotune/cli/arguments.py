@@ -229,6 +229,7 @@ def _add_lookup(subparsers: Any) -> None:
         "shape", metavar="SHAPE", nargs="+", help="sizes and words: M N K [nt] [float16] [batch=4], or M,N,K"
     )
     parser.add_argument("--explain", action="store_true", help="say where the answer comes from and why")
+    parser.add_argument("--tuned", action="store_true", help="fail where only the default by rule is left")
     source = parser.add_mutually_exclusive_group()
     source.add_argument("--table", metavar="FILE", type=Path, help="an exported table (JSON or SQLite)")
     add_database(source)

@@ -5,8 +5,9 @@ import re
 import sys
 from typing import TYPE_CHECKING
 
-from autotune.cli.devices import named_device
-from autotune.cli.output import plain_calibration, plain_request, print_json
+from autotune.cli.devices import named_or_guessed_device
+from autotune.cli.output import plain_calibration, plain_request, print_json, tell
+from autotune.errors import TableError
 from autotune.family import find_family
 from autotune.lookup.predictor import FAVOURS
 
@@ -60,14 +61,19 @@ def presets_command(options: argparse.Namespace) -> int:
 
 def lookup_command(options: argparse.Namespace) -> int:
     source = options.table or options.db
-    from autotune.lookup import TuningTable
+    from autotune.lookup import Match, TuningTable
     from autotune.lookup.answer import plain_tuned
 
     words = re.findall(r"[^\s,]+", " ".join(options.shape))
     problem = find_family(options.family).problem_type.parse(",".join(words))
     table = TuningTable.open(source, log_misses=False)
-    device = named_device(options.device, table.devices)
+    device = named_or_guessed_device(options.device, table.devices)
     tuned = table.find(device, problem)
+    if tuned.match is Match.DEFAULT:
+        if options.tuned:
+            hint = "autotune run tunes it"
+            raise TableError(f"for {problem.label} on {device.slug} there is only the default by rule", hint=hint)
+        tell(f"this is the default by rule for {problem.label} on {device.slug}, untuned")
     if options.json:
         print_json({"device": device.slug, "problem": problem.to_dict(), **plain_tuned(tuned)})
         return 0

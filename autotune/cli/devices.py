@@ -1,16 +1,15 @@
 """Which device a command that reads a table is about."""
 
-import contextlib
 from collections.abc import Sequence
 
-from autotune.errors import DeviceSelectionError
+from autotune.errors import DeviceSelectionError, NoSuchDeviceError
 from autotune.family import Device
 
 
 def named_device(selector: str, known: Sequence[Device]) -> Device:
     """A device of a table by its slug, else one of this machine, else one of the table by any other name.
 
-    Raises DeviceSelectionError.
+    Raises DeviceSelectionError, which is a NoSuchDeviceError when none fits anywhere.
     """
     from autotune.device.discovery import discover, select
 
@@ -20,7 +19,22 @@ def named_device(selector: str, known: Sequence[Device]) -> Device:
             return device
     try:
         return select(selector, discover())
-    except DeviceSelectionError:
-        with contextlib.suppress(DeviceSelectionError):
+    except DeviceSelectionError as here:
+        try:
             return select(selector, known)
-        raise
+        except NoSuchDeviceError:
+            raise here from None
+
+
+def named_or_guessed_device(selector: str, known: Sequence[Device]) -> Device:
+    """The same, or a device of which only the slug is known: a table answers for any. Raises DeviceSelectionError."""
+    from autotune.identity import is_slug
+    from autotune.lookup.chain import guess
+
+    try:
+        return named_device(selector, known)
+    except NoSuchDeviceError:
+        slug = selector.strip().lower()
+        if not is_slug(slug):
+            raise
+        return guess(slug)

@@ -2,7 +2,6 @@
 
 import argparse
 from collections.abc import Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from autotune.cli.devices import named_device
@@ -36,7 +35,6 @@ def export_command(options: argparse.Namespace) -> int:
             export_package(store, slug, families, options.kernels, also=options.also)
         elif options.format == "sqlite":
             store.snapshot(options.output, slug)
-            _copy_predictors(store, slug, options.output)
         else:
             families = [options.family] if options.family else _stored_families(store, slug)
             write(options.output, _text(store, slug, families, options.format))
@@ -74,14 +72,3 @@ def _text(store: "Store", slug: str | None, families: Sequence[str], form: str) 
             hint=f"--family {families[0]}",
         )
     return "\n".join(str(export_table(store, slug, family, form)) for family in families)
-
-
-def _copy_predictors(store: "Store", slug: str | None, snapshot: Path) -> None:
-    """Beside the snapshot, as they lie beside the database."""
-    from autotune.family import family_names
-    from autotune.lookup.predictor_text import predictors_file
-    from autotune.predict import known_predictors, write_predictors
-
-    slugs = [slug] if slug else sorted({device.slug for device in store.devices()})
-    kept = {s: [p for family in family_names() for p in known_predictors(store, s, family)] for s in slugs}
-    write_predictors(predictors_file(snapshot), kept)

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
-from autotune.errors import DeviceSelectionError
+from autotune.errors import DeviceSelectionError, NoSuchDeviceError
 from autotune.family import Device, DeviceLimits
 from autotune.identity import FAMILIES, DeviceType, Strings, identify
 
@@ -67,7 +67,7 @@ def select(selector: str, devices: Sequence[Device]) -> Device:
 
     In this order, the first that fits any decides: `platform:device` numbers, a slug, a family (`gpu`: all but
     processors), a whole name, a part of a slug or of a raw string; case does not matter.
-    Raises DeviceSelectionError when none or several fit.
+    Raises NoSuchDeviceError when none fits, DeviceSelectionError when several do.
     """
     wanted = selector.strip().lower()
     matches = _matches(wanted, devices) if wanted else []
@@ -79,7 +79,7 @@ def select(selector: str, devices: Sequence[Device]) -> Device:
             f"{len(matches)} devices fit {shown}:{_listing(matches)}\n  one must be named", hint=_CHOOSE
         )
     there_is = f"OpenCL shows:{_listing(devices)}\n  none of them fits" if devices else "OpenCL shows no device"
-    raise DeviceSelectionError(f"no device fits {shown}; {there_is}", hint=_mend(wanted))
+    raise NoSuchDeviceError(f"no device fits {shown}; {there_is}", hint=_mend(wanted))
 
 
 def describe(raw: Any) -> Device:

@@ -116,26 +116,30 @@ class _Progress(ABC):
     def _status(self, state: _State) -> str:
         """``trial 12/60, best 85.3 GFLOP/s, 2.1% left to gain, 1 failed (1 timed out), 0:45 left``."""
         limit = f"/{self._budget.trials}" if self._budget.trials else ""
-        left = self._seconds_left()
         parts = [
             "finals" if state.is_in_finals else f"trial {state.trials}{limit}",
             f"best {rate_text(state.request.problem, state.best_ns)}" if state.best_ns < float("inf") else "",
             f"{percent_text(state.gain_left)} left to gain" if state.gain_left is not None else "",
             failures_text(state.failures),
-            f"{duration_text(left)} left" if left is not None else "",
+            self._left(),
         ]
         return ", ".join(part for part in parts if part)
 
-    def _seconds_left(self) -> float | None:
-        """Until the budget ends, by the clock or by the pace so far, whichever comes first."""
+    def _left(self) -> str:
+        """Until the budget ends: by the clock, or by the pace of the trials so far where that is sooner."""
         elapsed = self._clock() - self._started
-        bounds = [self._budget.seconds - elapsed] if self._budget.seconds is not None else []
-        states = self._states.values()
-        if self._budget.trials and self._all_trials and not any(s.is_in_finals and not s.is_finished for s in states):
-            done = [self._budget.trials if s.is_finished else min(s.trials, self._budget.trials) for s in states]
-            open_trials = self._total * self._budget.trials - sum(done)
-            bounds.append(elapsed / self._all_trials * open_trials)
-        return max(0.0, min(bounds)) if bounds else None
+        by_clock = self._budget.seconds - elapsed if self._budget.seconds is not None else float("inf")
+        by_pace = self._open_trials() * elapsed / self._all_trials if self._all_trials else float("inf")
+        if by_pace < by_clock:
+            return f"about {duration_text(by_pace)} of trials to go"
+        return f"{duration_text(max(0.0, by_clock))} left" if by_clock < float("inf") else ""
+
+    def _open_trials(self) -> float:
+        """Infinite without a limit, and in finals, which are no trials."""
+        limit, states = self._budget.trials, self._states.values()
+        if not limit or any(s.is_in_finals and not s.is_finished for s in states):
+            return float("inf")
+        return self._total * limit - sum(limit if s.is_finished else min(s.trials, limit) for s in states)
 
     @abstractmethod
     def _say(self, line: str) -> None:
@@ -277,23 +281,30 @@ class _PlainBuilding:
         self._stream = stream
         self._clock = clock
         self._said = clock()
+        self._line = ""
 
     def show(self, progress: "Progress") -> None:
-        if not progress.seen or self._clock() - self._said >= PLAIN_LINE_EVERY_S:
-            self._said = self._clock()
-            print(building_line(progress), file=self._stream, flush=True)
+        line = building_line(progress)
+        if line != self._line and (not progress.seen or self._clock() - self._said >= PLAIN_LINE_EVERY_S):
+            self._said, self._line = self._clock(), line
+            print(line, file=self._stream, flush=True)
 
 
 def building_line(progress: "Progress") -> str:
-    """``512x512x512 microtile: 40/1000 configurations, 12 sources built, 1 failed, 2 spill``."""
+    """``512x512x512 microtile: 40 of 1000 configurations, 12 sources built, 1 failed, 2 spill``."""
+    subject, count = f"{progress.problem.label} {progress.algorithm}", progress.configurations
+    if not count:
+        return f"{subject}: no configuration is valid"
+    if not progress.seen:
+        return f"{subject}: {count} configuration{'' if count == 1 else 's'}"
     parts = [
-        f"{progress.seen}/{progress.configurations} configurations",
+        f"{progress.seen} of {count} configurations",
         f"{progress.built_sources} sources built",
-        f"{progress.known_sources} known" if progress.known_sources else "",
+        f"{progress.known_sources} known before" if progress.known_sources else "",
         f"{progress.failed_sources} failed" if progress.failed_sources else "",
         f"{progress.spilling_sources} spill" if progress.spilling_sources else "",
     ]
-    return f"{progress.problem.label} {progress.algorithm}: {', '.join(part for part in parts if part)}"
+    return f"{subject}: {', '.join(part for part in parts if part)}"
 
 
 def _outcome_line(outcome: "Outcome") -> str:

@@ -13,6 +13,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from autotune.errors import TableError
 from autotune.export import c_predict
+from autotune.export.c_index import hash_statements, slots
 from autotune.export.c_problem import ProblemRules, problem_rules
 from autotune.export.c_text import (
     CANDIDATES,
@@ -98,7 +99,6 @@ class Writer:
         self.texts = {p.name for p in declared if not p.is_numeric} | rules.words.keys()
         words = {word for values in rules.words.values() for word in values}
         words |= {value for p in declared for value in p.values if isinstance(value, str)}
-        # In alphabetical order, so that C sorts texts as Python does.
         self.words = sorted(words)
         check_distinct(self.words)
 
@@ -119,9 +119,8 @@ class Writer:
             parameters="\n".join(f"    {self.type_of(name, 'int')} {name};" for name in self.parameters),
             numbers="\n".join(f"    long long {name};" for name in self.numbers),
             complete="".join(unknown) + self.rules.complete,
-            comparisons="\n".join(
-                f"    if (a->{name} != b->{name}) return a->{name} < b->{name} ? -1 : 1;" for name in self._order()
-            ),
+            same=" && ".join(f"a->{name} == b->{name}" for name in self.fields),
+            hash=hash_statements(self.rules.sizes),
             same_kind=" && ".join(f"a->{name} == b->{name}" for name in self.rules.kind),
             ratios="\n".join(
                 f"    distance *= {self.prefix}_ratio(a->{name}, b->{name});" for name in self.rules.sizes
@@ -146,7 +145,6 @@ class Writer:
         return f"{valid}\n{self._search(table, names)}" if _is_measured(table) else valid
 
     def _search(self, table: DeviceTable, names: Mapping[str, str]) -> str:
-        known = {**names, "count": str(len(table.winners))}
         functions, uses = [], []
         for number, predictor in enumerate({p.example.kind: p for p in table.predictors}.values()):
             condition = " && ".join(
@@ -165,15 +163,21 @@ class Writer:
                     predictor, name, self.prefix, self.rules.sizes, self.rules.operations, self.rules.bytes_moved
                 )
             )
-            uses.append(c_predict.use(predictor, name, self.prefix, condition, self.configuration))
-        search = SEARCH.substitute(
-            names,
-            table=TABLE.substitute(known, entries=self._entries(table)) if table.winners else "",
-            exact=EXACT.substitute(known) if table.winners else "",
-            predicted="".join(uses),
-            nearest=NEAREST.substitute(known) if table.winners else "",
-        )
+            uses.append(c_predict.use(predictor, name, self.prefix, condition, self.configuration, self._multiples))
+        search = SEARCH.substitute(names, predicted="".join(uses), **self._of_winners(table, names))
         return "\n".join([*functions, search])
+
+    def _of_winners(self, table: DeviceTable, names: Mapping[str, str]) -> dict[str, str]:
+        if not table.winners:
+            return dict.fromkeys(("table", "exact", "nearest"), "")
+        found = slots([winner.problem.size_vector for winner in table.winners])
+        lines = [", ".join(map(str, found[start : start + 32])) for start in range(0, len(found), 32)]
+        numbers = {**names, "count": len(table.winners), "last_slot": len(found) - 1}
+        return {
+            "table": TABLE.substitute(names, entries=self._entries(table), slots=",\n        ".join(lines)),
+            "exact": EXACT.substitute(numbers),
+            "nearest": NEAREST.substitute(numbers),
+        }
 
     def device(self, table: DeviceTable, others: Sequence[DeviceTable]) -> str:
         """The functions that answer for one device, which may ask what was measured on others."""
@@ -243,17 +247,20 @@ class Writer:
         variables = ["declined"] * _is_measured(table) + ["theirs"] * bool(found)
         return OWN_SEARCH.substitute(variables=", ".join(f"{name} = 0" for name in variables), steps=steps)
 
-    def _order(self) -> list[str]:
-        """Fields as `table_order` compares them."""
-        numbers = [name for name in self.fields if name not in self.texts and name not in self.rules.sizes]
-        return [*self.rules.sizes, *numbers, *(name for name in self.fields if name in self.texts)]
-
     def _case(self, algorithm: Algorithm, limits: Mapping[str, int]) -> str:
         names = sorted({name for constraint in algorithm.constraints for name in constraint.condition.names})
         lines = [f"        const long long {name} = {self._meaning(name, algorithm, limits)};\n" for name in names]
         conditions = [c.condition.to_c(lambda name: name, self._word) for c in algorithm.constraints]
         joint = "\n            && ".join(conditions) or "1"
         return f"    case {self._algorithm(algorithm.name)}: {{\n{''.join(lines)}        return {joint};\n    }}\n"
+
+    def _multiples(self, configuration: Configuration) -> str:
+        """What the constraints ask of multiples, as far as it hangs on the problem alone."""
+        given = dict(configuration.values)
+        constraints = self.family.algorithm(configuration.algorithm).constraints
+        known = [c.condition.given(given) for c in constraints if "%" in c.condition.text]
+        asked = [condition for condition in known if condition.names and condition.names <= set(self.fields)]
+        return " && ".join(condition.to_c(lambda name: f"p->{name}", self._word) for condition in asked) or "1"
 
     def _meaning(self, name: str, algorithm: Algorithm, limits: Mapping[str, int]) -> str:
         """What a name in a constraint stands for in C; searched in the order of `KernelFamily.violations`."""

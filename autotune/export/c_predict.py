@@ -7,9 +7,10 @@ from collections.abc import Callable, Iterable, Sequence
 from math import log2
 from string import Template
 
+from autotune.family import Configuration
 from autotune.lookup.predictor import Costs, Linear, Neighbours, Predictor, Tree
 
-# What all devices share; of a family. `order` gets the numbers of the configurations, best first.
+# What all devices share; of a family.
 SHARED = Template("""\
 #ifndef ${macro}_PREDICTS
 #define ${macro}_PREDICTS 1
@@ -18,20 +19,27 @@ SHARED = Template("""\
 static inline void ${prefix}_logarithms(const struct ${prefix}_problem *p, double *logs) {
 ${logs}}
 
-/* Equal ones stay in their order. */
-static inline void ${prefix}_sort(const double *values, int count, int *order) {
-    int number, place;
-    for (number = 0; number < count; number++) {
-        for (place = number; place > 0 && values[order[place - 1]] > values[number]; place--)
-            order[place] = order[place - 1];
-        order[place] = number;
+/* The number of the least, of equal ones the first. */
+static inline int ${prefix}_least(const double *scores, int count) {
+    double least = scores[0];
+    int best = 0, number;
+    for (number = 1; number < count; number++) {
+        const int is_less = scores[number] < least;
+        best = is_less ? number : best;
+        least = is_less ? scores[number] : least;
     }
+    return best;
 }
 #endif
 """)
 
+# A score for each configuration: the least is the best. Sums must round as Python's do: GCC joins multiplications and
+# additions by default, but not with -std=c99; Clang does with it too.
 _FUNCTION = Template("""\
-static inline void ${name}(const struct ${prefix}_problem *p, long long compute_units, int *order) {
+static inline void ${name}(const struct ${prefix}_problem *p, long long compute_units, double *scores) {
+#ifdef __clang__
+#pragma STDC FP_CONTRACT OFF
+#endif
 ${body}}
 """)
 
@@ -39,11 +47,11 @@ _TREE = Template("""\
     static const struct { double exponents[${axes}], threshold; int below, above, leaf; } nodes[] = {
 ${nodes}
     };
-    static const int rankings[][${choices}] = {
-${rankings}
+    static const int places[][${choices}] = {
+${places}
     };
     double logs[${axes}], value;
-    int node = 0, axis, place;
+    int node = 0, axis, choice;
     (void)compute_units;
     ${prefix}_logarithms(p, logs);
     while (nodes[node].leaf < 0) {
@@ -52,7 +60,7 @@ ${rankings}
             if (nodes[node].exponents[axis] != 0.0) value += nodes[node].exponents[axis] * logs[axis];
         node = value <= nodes[node].threshold ? nodes[node].below : nodes[node].above;
     }
-    for (place = 0; place < ${choices}; place++) order[place] = rankings[nodes[node].leaf][place];
+    for (choice = 0; choice < ${choices}; choice++) scores[choice] = (double)places[nodes[node].leaf][choice];
 """)
 
 _NEIGHBOURS = Template("""\
@@ -62,10 +70,11 @@ ${places}
     static const double losses[][${choices}] = {
 ${losses}
     };
-    double here[${axes}], distances[${points}], expected[${choices}] = {0.0};
+    double here[${axes}], distances[${points}];
     char is_taken[${points}] = {0};
     int point, axis, choice, count;
     (void)compute_units;
+    for (choice = 0; choice < ${choices}; choice++) scores[choice] = 0.0;
     ${prefix}_logarithms(p, here);
     for (point = 0; point < ${points}; point++) {
         long double sum = 0.0L;
@@ -82,9 +91,8 @@ ${losses}
             if (!is_taken[point] && (nearest < 0 || distances[point] < distances[nearest])) nearest = point;
         is_taken[nearest] = 1;
         weight = 1.0 / (0.05 + distances[nearest]);
-        for (choice = 0; choice < ${choices}; choice++) expected[choice] += weight * losses[nearest][choice];
+        for (choice = 0; choice < ${choices}; choice++) scores[choice] += weight * losses[nearest][choice];
     }
-    ${prefix}_sort(expected, ${choices}, order);
 """)
 
 _LINEAR = Template("""\
@@ -94,7 +102,6 @@ ${terms}
     const long long sizes[${axes}] = {${sizes}};
     const double operations = log2(${operations}), bytes = log2(${bytes});
     const double units = (double)(compute_units > 1 ? compute_units : 1);
-    double scores[${choices}];
     int number, axis;
     for (number = 0; number < ${choices}; number++) {
         const double *const weights = terms[number].weights;
@@ -113,38 +120,41 @@ ${terms}
         score += weights[5] * log2(whole);
         scores[number] = score;
     }
-    ${prefix}_sort(scores, ${choices}, order);
 """)
 
+# What the size does not tell is worked out here, by divisors that the compiler knows. (n + 1/2) / d is never nearer
+# than 1 / 2d to a whole number, so that below 2^51 rounding cannot carry it across one: without a division, the numbers
+# of rounds and waves are exact.
 _COSTS = Template("""\
-    static const struct { long long tile[${axes}], split, step, at_once; double weights[6]; } terms[] = {
+    static const struct { int groups, depth, base; double one_at_once, weights[3]; } terms[] = {
 ${terms}
     };
-    const long long sizes[${axes}] = {${sizes}};
-    const double bytes = ${bytes};
-    const double units = (double)(compute_units > 1 ? compute_units : 1);
-    double times[${choices}];
-    int number, axis;
+    const double bytes = ${bytes}, outputs = ${outputs};
+    const double one_unit = 1.0 / (double)(compute_units > 1 ? compute_units : 1);
+    const long long depth = ${depth};
+    const long long parts[] = {
+${parts}
+    };
+    const long long groups[] = {
+${groups}
+    };
+    const double depths[] = {
+${depths}
+    };
+    const double bases[] = {
+${bases}
+    };
+    double rounds[${count}];
+    int number;
+    for (number = 0; number < ${count}; number++)
+        rounds[number] = (double)(long long)(((double)groups[number] - 0.5) * one_unit) + 1.0;
     for (number = 0; number < ${choices}; number++) {
-        const double *const weights = terms[number].weights, steps = (double)terms[number].step;
-        const double share = steps * (double)terms[number].split, at_once = units * (double)terms[number].at_once;
-        double groups = (double)terms[number].split, outputs = 1.0, depth = 1.0, rounds, waves;
-        for (axis = 0; axis < ${axes}; axis++) {
-            const long long part = terms[number].tile[axis];
-            if (part) {
-                outputs *= (double)sizes[axis];
-                groups *= (double)((sizes[axis] + part - 1) / part);
-            } else {
-                depth *= (double)sizes[axis];
-            }
-        }
-        depth = floor((depth + share - 1.0) / share) * steps;
-        rounds = floor((groups + units - 1.0) / units);
-        waves = floor((groups + at_once - 1.0) / at_once);
-        times[number] = weights[0] + weights[1] * bytes + weights[2] * outputs + weights[3] * rounds
-            + weights[4] * (rounds * depth) + weights[5] * (waves * depth);
+        const double *const weights = terms[number].weights, round = rounds[terms[number].groups];
+        const double wave = (double)(long long)((round - 0.5) * terms[number].one_at_once) + 1.0;
+        const double own_depth = depths[terms[number].depth];
+        scores[number] = bases[terms[number].base] + weights[0] * round + weights[1] * (round * own_depth)
+            + weights[2] * (wave * own_depth);
     }
-    ${prefix}_sort(times, ${choices}, order);
 """)
 
 _USE = Template("""\
@@ -152,12 +162,23 @@ _USE = Template("""\
         static const struct ${prefix}_configuration choices[] = {
 ${choices}
         };
-        int order[${count}], place;
-        ${name}(p, compute_units, order);
-        for (place = 0; place < ${count}; place++) {
-            if (!is_valid(p, &choices[order[place]])) continue;
-            *configuration = choices[order[place]];
-            return AUTOTUNE_PREDICTED;
+        /* What each asks of multiples, on any device: at ragged sizes many are out by that alone. */
+        static const int needs[] = {${needs}};
+        const int holds[] = {
+${holds}
+        };
+        double scores[${count}];
+        int tried, best_choice;
+        ${name}(p, compute_units, scores);
+        for (tried = 0; tried < ${count}; tried++)
+            if (!holds[needs[tried]]) scores[tried] = HUGE_VAL;
+        for (tried = 0; tried < ${count}; tried++) {
+            best_choice = ${prefix}_least(scores, ${count});
+            if (is_valid(p, &choices[best_choice])) {
+                *configuration = choices[best_choice];
+                return AUTOTUNE_PREDICTED;
+            }
+            scores[best_choice] = HUGE_VAL;
         }
     }
 """)
@@ -178,7 +199,7 @@ def shared(prefix: str, macro: str, sizes: Sequence[str]) -> str:
 def ranking_function(
     predictor: Predictor, name: str, prefix: str, sizes: Sequence[str], operations: str, bytes_moved: str
 ) -> str:
-    """A function that orders the predictor's configurations for ``*p``; the last two are C expressions of doubles."""
+    """A function that scores the predictor's configurations for ``*p``; the last two are C expressions of doubles."""
     known = {"prefix": prefix, "axes": len(sizes), "choices": len(predictor.configurations)}
     match predictor.model:
         case Tree() as tree:
@@ -202,25 +223,29 @@ def ranking_function(
                 bytes=bytes_moved,
             )
         case Costs() as costs:
-            body = _COSTS.substitute(
-                known,
-                terms=_rows(
-                    f"{{{_whole(t.tile)}, {_listed((t.split, t.step, t.at_once))}, {_numbers(t.weights)}}}"
-                    for t in costs.terms
-                ),
-                sizes=", ".join(f"p->{size}" for size in sizes),
-                bytes=bytes_moved,
-            )
+            body = _costs(costs, sizes, bytes_moved)
     return _FUNCTION.substitute(name=name, prefix=prefix, body=body)
 
 
-def use(predictor: Predictor, name: str, prefix: str, condition: str, configuration: Callable[..., str]) -> str:
-    """What asks the predictor, where it is favoured, for problems that meet a condition."""
+def use(
+    predictor: Predictor,
+    name: str,
+    prefix: str,
+    condition: str,
+    configuration: Callable[[Configuration], str],
+    multiples: Callable[[Configuration], str],
+) -> str:
+    """What asks the predictor for problems that meet a condition; the callables write a configuration, and in which
+    problems its loads and tiles come out even, in C."""
+    needed = [multiples(c) for c in predictor.configurations]
+    distinct = list(dict.fromkeys(needed))
     return _USE.substitute(
         name=name,
         prefix=prefix,
         condition=condition,
         choices=",\n".join(f"            {configuration(c)}" for c in predictor.configurations),
+        needs=", ".join(str(distinct.index(text)) for text in needed),
+        holds=",\n".join(f"            {text}" for text in distinct),
         count=len(predictor.configurations),
     )
 
@@ -232,16 +257,43 @@ def decline(condition: str) -> str:
 
 def _tree(tree: Tree, known: dict[str, object]) -> str:
     nodes: list[str] = []
-    rankings: list[str] = []
+    places: list[str] = []
     axes = known["axes"]
     assert isinstance(axes, int)
     for node in tree.nodes:
-        leaf = len(rankings) if node.ranking else -1
+        leaf = len(places) if node.ranking else -1
         if node.ranking:
-            rankings.append(", ".join(map(str, node.ranking)))
+            places.append(", ".join(str(node.ranking.index(choice)) for choice in range(len(node.ranking))))
         exponents = node.exponents or (0,) * axes
         nodes.append(f"{{{_numbers(exponents)}, {float(node.threshold)!r}, {node.below}, {node.above}, {leaf}}}")
-    return _TREE.substitute(known, nodes=_rows(nodes), rankings=_rows(f"{{{r}}}" for r in rankings))
+    return _TREE.substitute(known, nodes=_rows(nodes), places=_rows(f"{{{of_leaf}}}" for of_leaf in places))
+
+
+def _costs(costs: Costs, sizes: Sequence[str], bytes_moved: str) -> str:
+    plan = costs.plan
+    fields = [f"p->{name}" for name in sizes]
+    unshared = [field for axis, field in enumerate(fields) if axis not in plan.shared]
+    parts = [_rounded_up(fields[axis], part) for axis, part in plan.parts]
+    return _COSTS.substitute(
+        terms=_rows(
+            f"{{{groups}, {depth}, {base}, {1.0 / at_once!r}, {_numbers(weights)}}}"
+            for groups, at_once, depth, base, *weights in plan.rows
+        ),
+        bytes=bytes_moved,
+        outputs=" * ".join(f"(double){fields[axis]}" for axis in plan.shared) or "1.0",
+        depth=" * ".join(unshared) or "1",
+        parts=_rows([*parts, "1"]),
+        groups=_rows(f"parts[{i}] * parts[{j}] * parts[{k}] * {split}LL" for i, j, k, split in plan.groups),
+        depths=_rows(f"(double)({_rounded_up('depth', share)} * {step}LL)" for share, step in plan.depths),
+        bases=_rows(f"{one!r} + {u!r} * bytes + {v!r} * outputs" for one, u, v in plan.bases),
+        count=len(plan.groups),
+        choices=len(plan.rows),
+    )
+
+
+def _rounded_up(number: str, part: int) -> str:
+    """Into how many parts a number is divided."""
+    return f"({number} + {part - 1}LL) / {part}LL"
 
 
 def _rows(rows: Iterable[str]) -> str:

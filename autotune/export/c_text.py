@@ -69,9 +69,15 @@ static inline int ${prefix}_fill(long long *value, long long least) {
 static inline int ${prefix}_complete(struct ${prefix}_problem *p) {
 ${complete}}
 
-static inline int ${prefix}_compare(const struct ${prefix}_problem *a, const struct ${prefix}_problem *b) {
-${comparisons}
-    return 0;
+static inline int ${prefix}_is_same(const struct ${prefix}_problem *a, const struct ${prefix}_problem *b) {
+    return ${same};
+}
+
+/* Tables are searched by it. */
+static inline unsigned ${prefix}_hash(const struct ${prefix}_problem *p) {
+    unsigned long long hash = 0;
+${hash}
+    return (unsigned)(hash >> 32);
 }
 
 static inline int ${prefix}_is_comparable(const struct ${prefix}_problem *a, const struct ${prefix}_problem *b) {
@@ -102,8 +108,7 @@ ${cases}    }
 }
 """)
 
-# An exact hit by halving, since the table is sorted; then what is predicted; else the first of the nearest that are
-# valid.
+# An exact hit; then what is predicted; else the first of the nearest that are valid.
 SEARCH = Template("""\
 /* What was measured on ${device} tells a device that may be another; AUTOTUNE_INVALID when it tells nothing, and then
    `declined` where the default is known to do better. */
@@ -120,31 +125,32 @@ TABLE = Template("""\
     static const struct ${prefix}_entry table[] = {
 ${entries}
     };
-    int low = 0, high = ${count}, middle, best = -1;
+    /* Numbers of entries, from 1 on. */
+    static const int slots[] = {
+        ${slots}
+    };
+    unsigned slot;
+    int number, best = -1;
     double best_distance = 0.0;
 """)
 
 EXACT = Template("""\
-    while (low < high) {
-        middle = low + (high - low) / 2;
-        if (${prefix}_compare(&table[middle].problem, p) < 0) low = middle + 1;
-        else high = middle;
-    }
-    if (low < ${count} && ${prefix}_compare(&table[low].problem, p) == 0
-            && is_valid(p, &table[low].configuration)) {
-        *configuration = table[low].configuration;
+    for (slot = ${prefix}_hash(p) & ${last_slot}U; slots[slot]; slot = (slot + 1) & ${last_slot}U) {
+        const struct ${prefix}_entry *const entry = &table[slots[slot] - 1];
+        if (!${prefix}_is_same(&entry->problem, p) || !is_valid(p, &entry->configuration)) continue;
+        *configuration = entry->configuration;
         return AUTOTUNE_EXACT;
     }
 """)
 
 NEAREST = Template("""\
-    for (low = 0; low < ${count}; low++) {
+    for (number = 0; number < ${count}; number++) {
         double distance;
-        if (!${prefix}_is_comparable(&table[low].problem, p)) continue;
-        distance = ${prefix}_distance(&table[low].problem, p);
+        if (!${prefix}_is_comparable(&table[number].problem, p)) continue;
+        distance = ${prefix}_distance(&table[number].problem, p);
         if (best >= 0 && distance >= best_distance) continue;
-        if (!is_valid(p, &table[low].configuration)) continue;
-        best = low;
+        if (!is_valid(p, &table[number].configuration)) continue;
+        best = number;
         best_distance = distance;
     }
     if (best >= 0) {

@@ -9,8 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from functools import partial
 from math import isfinite
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
 from autotune.errors import ConfigurationError, NewerSchemaError, ProblemError, TableError
 from autotune.family import Configuration, Device, DeviceLimits, KernelFamily, family_names, find_family
@@ -18,9 +17,6 @@ from autotune.lookup.answer import Entry
 from autotune.lookup.contents import Row, Shelf
 from autotune.lookup.predictor import Predictor
 from autotune.resources import schema_revisions
-
-if TYPE_CHECKING:
-    from autotune.lookup.predictor_text import UnreadPredictors
 
 _READ_AT_ONCE = 1000
 """Decisions up to which all are read when a database is opened, so that what is broken shows there."""
@@ -38,17 +34,17 @@ _DEVICES = f"""
 
 _ENTRIES = "SELECT spec, configuration, time_ns FROM best_configurations WHERE device = ? AND family = ?"
 
+_REVISION = "SELECT max(version_num) FROM alembic_version"
+_PREDICTORS = "SELECT document FROM predictors WHERE device = ?"
+_PREDICTORS_SINCE = "0008"
+"""The schema that has them: databases of before may be read too."""
+
 Ask = Callable[..., list[tuple[Any, ...]]]
 """A query with ? for its parameters, then these; the rows."""
 
 
 class Source(Protocol):
     """Where a database is, and how to ask it. As text: its name for people."""
-
-    @property
-    def path(self) -> Path | None:
-        """Of a file."""
-        ...
 
     def reading(self) -> AbstractContextManager[Ask]:
         """All questions in it see the same moment. Raises StoreError, NotADatabaseError."""
@@ -70,10 +66,12 @@ class Database:
         self._source = source
         self._devices: dict[str, Device] = {}
         self._shelves: dict[tuple[str, str], Shelf] = {}
-        self._predictors: UnreadPredictors | None = None
+        self._predictors: dict[str, list[Predictor]] = {}
+        self._has_predictors = False
         with source.reading() as ask:
             if not source.is_filled(ask):
                 return
+            self._has_predictors = ask(_REVISION)[0][0] >= _PREDICTORS_SINCE
             # Of two with one slug the last holds.
             self._devices = {row[0]: _device(row, source) for row in ask(_DEVICES)}
             if ask("SELECT count(*) FROM winners")[0][0] <= _READ_AT_ONCE:
@@ -94,14 +92,20 @@ class Database:
         return self._shelves.get(place) or Shelf()
 
     def predictors(self, slug: str, family: str) -> list[Predictor]:
-        """From the file beside the database, where there is one; a server has none. Raises TableError."""
-        if self._source.path is None:
-            return []
-        if self._predictors is None:
-            from autotune.lookup.predictor_text import UnreadPredictors, predictors_file
+        """Raises what opening raises."""
+        if slug not in self._predictors:
+            self._predictors[slug] = self._read_predictors(slug) if self._has_predictors else []
+        return [p for p in self._predictors[slug] if p.example.family == family]
 
-            self._predictors = UnreadPredictors(predictors_file(self._source.path))
-        return [p for p in self._predictors.of(slug) if p.example.family == family]
+    def _read_predictors(self, slug: str) -> list[Predictor]:
+        from autotune.lookup.predictor_text import read_document
+
+        with self._source.reading() as ask:
+            rows = ask(_PREDICTORS, slug)
+        try:
+            return [predictor for (document,) in rows for predictor in read_document(document)]
+        except TableError as error:
+            raise TableError(f"{self._source}: what predicts on {slug}: {error.message}", hint=error.hint) from error
 
     def _read_all(self, ask: Ask) -> None:
         places = ask("SELECT DISTINCT device, family FROM best_configurations")

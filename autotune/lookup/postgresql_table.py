@@ -6,7 +6,6 @@ Each reading is a connection of its own: a table is read once, or once for each 
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any
 
 from autotune.errors import DatabaseAwayError, NotADatabaseError, StoreError
@@ -18,8 +17,6 @@ _OURS = "SELECT to_regclass('alembic_version') IS NOT NULL, to_regclass('best_co
 
 class Server:
     """A database on a server, by a URL as the store takes it."""
-
-    path: Path | None = None
 
     def __init__(self, url: str) -> None:
         """Raises StoreError for a URL that cannot be understood, or without a driver."""

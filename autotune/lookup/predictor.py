@@ -5,7 +5,7 @@ configurations that cover the measured sizes, and a model that ranks them for a 
 `autotune.predict` and evaluated here with the standard library alone.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import repeat
@@ -216,51 +216,53 @@ class Costs:
 
     terms: tuple[Cost, ...]
 
-    def ranking(self, problem: Problem, compute_units: int) -> Sequence[int]:
+    def ranking(self, problem: Problem, compute_units: int) -> Iterator[int]:
         """Numbers of the configurations, best first."""
         times = self.times_ns(problem, max(1, compute_units))
-        return sorted(range(len(times)), key=times.__getitem__)
+        best = times.index(min(times))
+        yield best  # mostly the only one that is asked for
+        yield from (number for number in sorted(range(len(times)), key=times.__getitem__) if number != best)
 
     def times_ns(self, problem: Problem, compute_units: int) -> list[float]:
         """As `Cost.amounts` times its weights would give it, and several times quicker."""
-        sizes, bytes_moved, plan = problem.size_vector, problem.bytes_moved, self._plan
+        sizes, bytes_moved, plan = problem.size_vector, problem.bytes_moved, self.plan
         outputs = prod([sizes[axis] for axis in plan.shared])
         depth = prod(sizes) // outputs
         counts = [-(-sizes[axis] // part) for axis, part in plan.parts]
         counts.append(1)
         depths = [-(-depth // share) * step for share, step in plan.depths]
         bases = [one + u * bytes_moved + v * outputs for one, u, v in plan.bases]
-        times = []
-        for i, j, k, split, at_once, own, base, x, y, z in plan.rows:
-            groups = counts[i] * counts[j] * counts[k] * split
-            own_depth = depths[own]
-            rounds = -(-groups // compute_units)
-            waves = -(-groups // (compute_units * at_once))
-            # In the order in which exported C adds up.
-            times.append(bases[base] + x * rounds + y * (rounds * own_depth) + z * (waves * own_depth))
-        return times
+        rounds = [-(-counts[i] * counts[j] * counts[k] * split // compute_units) for i, j, k, split in plan.groups]
+        # In the order in which exported C adds up. Waves are rounds shared out once more.
+        return [
+            bases[base] + x * (r := rounds[groups]) + y * (r * (own := depths[place])) + z * (-(-r // at_once) * own)
+            for groups, at_once, place, base, x, y, z in plan.rows
+        ]
 
     @cached_property
-    def _plan(self) -> "_Plan":
+    def plan(self) -> "CostPlan":
         """What several terms have in common is worked out once."""
         shared = [axis for axis, part in enumerate(self.terms[0].tile) if part]
         parts = list(dict.fromkeys((axis, term.tile[axis]) for term in self.terms for axis in shared))
         depths = list(dict.fromkeys((term.split * term.step, term.step) for term in self.terms))
         bases = list(dict.fromkeys(term.weights[:3] for term in self.terms))
+        groups: list[tuple[int, int, int, int]] = []
         rows = []
         for term in self.terms:
             places = [parts.index((axis, term.tile[axis])) for axis in shared]
             i, j, k = places + [len(parts)] * (MOST_SHARED - len(places))
+            if (i, j, k, term.split) not in groups:
+                groups.append((i, j, k, term.split))
             own, base = depths.index((term.split * term.step, term.step)), bases.index(term.weights[:3])
-            rows.append((i, j, k, term.split, term.at_once, own, base, *term.weights[3:]))
-        return _Plan(shared, parts, depths, bases, rows)
+            rows.append((groups.index((i, j, k, term.split)), term.at_once, own, base, *term.weights[3:]))
+        return CostPlan(shared, parts, depths, bases, groups, rows)
 
 
 MOST_SHARED = 3
 
 
-class _Plan(NamedTuple):
-    """Of the terms of a sum of costs."""
+class CostPlan(NamedTuple):
+    """Of the terms of a sum of costs; exported C has the same."""
 
     shared: list[int]
     """Sizes that are shared out."""
@@ -270,8 +272,10 @@ class _Plan(NamedTuple):
     """By what the depth is divided, and how long a step is."""
     bases: list[tuple[float, ...]]
     """The first three weights."""
+    groups: list[tuple[int, int, int, int]]
+    """What work-groups there are the product of: three places among the parts, or past them, and the split."""
     rows: list[tuple[Any, ...]]
-    """For each term places among the parts, or past them; split, at once; places among depths and bases; weights."""
+    """For each term its place among the groups, what runs at once, places among depths and bases, other weights."""
 
 
 Model = Tree | Neighbours | Linear | Costs

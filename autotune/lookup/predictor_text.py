@@ -1,13 +1,12 @@
 """Predictors as plain data, and back as hostile input; `db/table.schema.json` says the same for other programs."""
 
-from collections.abc import Iterator
-from contextlib import contextmanager
-from pathlib import Path
+import json
+from collections.abc import Iterable
 from typing import Any
 
-from autotune.errors import ProblemError, TableError
+from autotune.errors import ProblemError
 from autotune.family import Configuration, KernelFamily
-from autotune.lookup.document import Node, parse, read_file
+from autotune.lookup.document import Node, parse
 from autotune.lookup.predictor import (
     COSTS,
     FAVOURS,
@@ -27,7 +26,6 @@ from autotune.lookup.predictor import (
 )
 from autotune.lookup.predictor import Node as Step
 
-FORMAT = "autotune-predictors"
 VERSION = 2
 """With sums of costs, which the first did not know."""
 
@@ -45,52 +43,19 @@ MAX_STEP = 2**20
 MAX_REACH = 100.0
 
 
-def predictors_file(database: Path) -> Path:
-    """Where the predictors of a database lie: beside it, so that its schema need not know them."""
-    return database.with_name(f"{database.name}.predictors.json")
+def write_document(predictors: Iterable[Predictor]) -> str:
+    """Of one device, as a database holds them."""
+    return json.dumps({"version": VERSION, "predictors": [to_plain(p) for p in predictors]}, allow_nan=False)
 
 
-def read_predictors_file(path: Path) -> dict[str, list[Predictor]]:
-    """Predictors by slug; none where there is no file. Raises TableError, one line that names the path."""
-    unread = UnreadPredictors(path)
-    return {slug: unread.of(slug) for slug in unread.slugs}
-
-
-class UnreadPredictors:
-    """A file of predictors, those of a device read when they are asked for."""
-
-    def __init__(self, path: Path) -> None:
-        """Raises TableError, one line that names the path."""
-        self._path = path
-        self._nodes: dict[str, Node] = {}
-        self._read: dict[str, list[Predictor]] = {}
-        if path.exists():
-            with self._named():
-                self._nodes = _devices(parse(read_file(path)))
-
-    @property
-    def slugs(self) -> list[str]:
-        return list(self._nodes)
-
-    def of(self, slug: str) -> list[Predictor]:
-        """Nothing for a device that the file does not know. Raises TableError."""
-        if slug in self._nodes and slug not in self._read:
-            with self._named():
-                self._read[slug] = read_predictors(self._nodes[slug])
-        return self._read.get(slug, [])
-
-    @contextmanager
-    def _named(self) -> Iterator[None]:
-        try:
-            yield
-        except TableError as error:
-            raise TableError(f"{self._path}: {error.message}", hint=error.hint) from error
-
-
-def to_plain_file(predictors: dict[str, list[Predictor]]) -> dict[str, Any]:
-    """What a file of predictors holds."""
-    devices = [{"slug": slug, "predictors": [to_plain(p) for p in found]} for slug, found in sorted(predictors.items())]
-    return {"format": FORMAT, "version": VERSION, "devices": devices}
+def read_document(text: str) -> list[Predictor]:
+    """Raises TableError that names the path in the document."""
+    members = parse(text).record(("version", "predictors"))
+    if members["version"].whole() > VERSION:
+        raise members["version"].wrong(
+            f"this version of autotune knows {VERSION} at most", hint="upgrade autotune: pip install --upgrade autotune"
+        )
+    return read_predictors(members["predictors"])
 
 
 def to_plain(predictor: Predictor) -> dict[str, Any]:
@@ -119,21 +84,6 @@ def read_predictors(node: Node) -> list[Predictor]:
         if any(predictor.example.is_comparable(other.example) for other in found):
             raise item.wrong("the kind of problem stands twice")
         found.append(predictor)
-    return found
-
-
-def _devices(document: Node) -> dict[str, Node]:
-    members = document.record(("format", "version", "devices"))
-    if members["format"].value != FORMAT:
-        raise TableError("holds no predictors", hint=f'its "format" would be "{FORMAT}"')
-    if members["version"].whole() > VERSION:
-        raise members["version"].wrong(
-            f"this version of autotune knows {VERSION} at most", hint="upgrade autotune: pip install --upgrade autotune"
-        )
-    found = {}
-    for item in members["devices"].items():
-        of_device = item.record(("slug", "predictors"))
-        found[of_device["slug"].slug()] = of_device["predictors"]
     return found
 
 

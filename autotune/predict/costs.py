@@ -13,13 +13,12 @@ from math import log2
 import numpy as np
 from numpy.typing import NDArray
 
-from autotune.family import Configuration, Problem
+from autotune.family import Configuration, DeviceLimits, Problem
 from autotune.lookup.predictor import COSTS, Cost
+from autotune.occupancy import WorkGroup, tile_bytes
 
-ITEMS_AT_ONCE = 2048
-REGISTERS = 65536
-"""Work-items, and registers for them, that a compute unit of a large GPU has at once; few differ much."""
 _MOST_AT_ONCE = 16
+"""Work-groups, however small."""
 _LANES = 128
 """Multiply-adds that it does in one step."""
 _BY_DRIVER = 32
@@ -39,7 +38,7 @@ class Work:
     configuration: Configuration
     axes: tuple[str, ...]
     """As `axis_names` tells."""
-    is_cpu: bool = False
+    limits: DeviceLimits
 
     @cached_property
     def _values(self) -> Mapping[str, object]:
@@ -115,11 +114,16 @@ class Work:
 
     @cached_property
     def at_once(self) -> int:
-        """Work-groups that a compute unit has registers and work-items for."""
-        if self.is_cpu:
+        """Work-groups that a compute unit has room for."""
+        if self.limits.is_cpu:
             return 1
-        registers = min(255, self.outputs_of_item + 2 * self.operands_of_item + 40)
-        return max(1, min(_MOST_AT_ONCE, ITEMS_AT_ONCE // self.items, REGISTERS // (self.items * registers)))
+        group = WorkGroup(
+            items=self.items,
+            outputs=self.outputs_of_item,
+            operands=self.operands_of_item,
+            local_bytes=tile_bytes(self.number) if "tile_k" in self._values else 0,
+        )
+        return min(_MOST_AT_ONCE, group.at_once(self.limits))
 
     @property
     def turns(self) -> int:

@@ -68,8 +68,8 @@ class Observed:
     @cached_property
     def works(self) -> tuple[Work, ...]:
         """Of the candidates."""
-        axes, is_cpu = axis_names(type(self.problems[0])), self.device.limits.is_cpu
-        return tuple(Work(candidate, axes, is_cpu) for candidate in self.candidates)
+        axes = axis_names(type(self.problems[0]))
+        return tuple(Work(candidate, axes, self.device.limits) for candidate in self.candidates)
 
     @cached_property
     def elsewhere(self) -> tuple[Problem, ...]:
@@ -248,7 +248,7 @@ def _trials(
     for column, (problem, found) in enumerate(times.items()):
         for configuration, time in found.items():
             if not _misfits(family, configuration):
-                row = amounts(Work(configuration, axes, limits.is_cpu), [problem], limits.compute_units)[0]
+                row = amounts(Work(configuration, axes, limits), [problem], limits.compute_units)[0]
                 rows.setdefault(configuration.algorithm, []).append((row, time, column))
     return {
         name: Trials(

@@ -7,7 +7,7 @@ from urllib.parse import parse_qsl
 from autotune.device.discovery import select
 from autotune.errors import AutotuneError, DeviceSelectionError, TableError
 from autotune.family import find_family
-from autotune.identity import MAX_SLUG
+from autotune.identity import MAX_SLUG, is_slug
 from autotune.lookup import Entry, TuningTable
 from autotune.lookup.answer import plain_tuned
 from autotune.lookup.document import visible
@@ -96,8 +96,7 @@ class Lookups:
         try:
             return select(device, self._devices).slug
         except DeviceSelectionError as error:
-            is_slug = len(device) <= MAX_SLUG and "-" in device and device.replace("-", "a").isalnum()
-            if is_slug and device.isascii() and device == device.lower():
+            if is_slug(device) and "-" in device:
                 return device
             there = ", ".join(one.slug for one in self._devices[:20])
             raise DeviceSelectionError(f"no device fits {visible(device)!r}", hint=f"there are {there}") from error

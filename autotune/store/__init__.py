@@ -1,8 +1,9 @@
 """The store: devices, problems, the ledger of trials and builds, and the winners. Owns SQLAlchemy and Alembic.
 
 A `Store` is opened on an SQLite file or a database server and may be used by several programs at once. Rows are
-only ever added, but for those of trials in flight and in quarantine, which come and go; `best_configurations` is a
-view that a person can query too. This file holds what the rest of the project calls; how it is done lies beside it.
+only ever added, but for those of trials in flight and in quarantine, which come and go, and of predictors, which are
+made anew; `best_configurations` is a view that a person can query too. This file holds what the rest of the project
+calls; how it is done lies beside it.
 """
 
 import threading
@@ -18,7 +19,7 @@ from sqlalchemy.orm import Session
 
 from autotune.errors import StoreError
 from autotune.family import Configuration, Device, Problem
-from autotune.store import claiming, inserting, quarantine
+from autotune.store import claiming, inserting, predictions, quarantine
 from autotune.store.connecting import open_for_reading, open_for_writing, open_server
 from autotune.store.failures import Outage, attempt
 from autotune.store.jobs import JobLedger
@@ -364,6 +365,14 @@ class Store:
             return added, len(winners) - added
 
         return self._write(add)
+
+    def predictors(self) -> dict[str, str]:
+        """What predicts on each device, by slug: documents for `autotune.lookup.predictor_text`."""
+        return self._read(predictions.read_documents)
+
+    def keep_predictors(self, device_slug: str, document: str) -> None:
+        """In the place of what is there of the device."""
+        self._write(lambda session: predictions.keep_document(session, device_slug, document))
 
     def snapshot(self, path: str | Path, device_slug: str | None = None) -> None:
         """Write an SQLite file that a read-only folder can hold, with all rows or one device's; replaces a file there.

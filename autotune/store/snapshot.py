@@ -13,6 +13,7 @@ from autotune.store.failures import attempt, file_failures
 from autotune.store.migrating import migrate
 from autotune.store.models import Base, BuildRow, DeviceRow, ProblemRow, TrialRow, WinnerRow
 from autotune.store.opening import check_file, file_engine, prepare_writing
+from autotune.store.predictions import PredictorsRow
 from autotune.store.quarantine import QuarantineRow
 
 _ROWS_AT_ONCE = 1000
@@ -57,6 +58,7 @@ def _contents(device_slug: str | None) -> Iterable[tuple[Table, Any]]:
         chosen["builds"] = chosen["builds"].where(BuildRow.device_id.in_(ids))
         chosen["quarantine"] = chosen["quarantine"].where(QuarantineRow.device_id.in_(ids))
         chosen["winners"] = chosen["winners"].where(WinnerRow.device == device_slug)
+        chosen["predictors"] = chosen["predictors"].where(PredictorsRow.device == device_slug)
         chosen["problems"] = chosen["problems"].where(ProblemRow.id.in_(used))
     return [(table, chosen[table.name]) for table in Base.metadata.sorted_tables]
 

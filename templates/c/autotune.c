@@ -460,10 +460,10 @@ static enum autotune_status build(struct autotune_library *library, struct ready
 
 static int is_same(int family, const union problem *one, const union problem *other) {
 #ifdef AUTOTUNE_HAS_GEMM
-    if (family == FAMILY_GEMM) return autotune_gemm_compare(&one->gemm, &other->gemm) == 0;
+    if (family == FAMILY_GEMM) return autotune_gemm_is_same(&one->gemm, &other->gemm);
 #endif
 #ifdef AUTOTUNE_HAS_REDUCE
-    if (family == FAMILY_REDUCE) return autotune_reduce_compare(&one->reduce, &other->reduce) == 0;
+    if (family == FAMILY_REDUCE) return autotune_reduce_is_same(&one->reduce, &other->reduce);
 #endif
     return 0;
 }

@@ -18,7 +18,20 @@ MODES = {
 }
 """Numeric modes by the name used after --shape: the type that is accumulated in, and the type of C."""
 
+
+def _input_type(mode: str) -> str:
+    return mode.removesuffix("-acc16")
+
+
+_ELEMENT_BYTES = {
+    mode: (DTYPE_BYTES[_input_type(mode)], DTYPE_BYTES[of_output]) for mode, (_, of_output) in MODES.items()
+}
+"""Of an input and of the output: asked at every lookup of a new size."""
+
 _LAYOUTS = (("00", "01"), ("10", "11"))
+
+_PITCHES = {operand: f"ld{operand}" for operand in "abc"}
+_STRIDES = {operand: f"stride_{operand}" for operand in "abc"}
 
 EXAMPLES = (
     "1,1,1",
@@ -91,19 +104,20 @@ class GemmProblem(Problem):
             self._refuse()
         if self.mode not in MODES:
             raise ProblemError(f"gemm has no numeric mode {self.mode[:80]!r}", hint=f"there are {', '.join(MODES)}")
-        for operand, (rows, columns) in self.stored.items():
-            pitch = self.pitch(operand) or columns
-            least = rows * pitch
-            stride = self.stride(operand) or least
-            if pitch < columns:
-                raise ProblemError(f"ld{operand} must be at least {columns}, the length of a row, not {pitch}")
-            if stride < least:
-                raise ProblemError(f"stride_{operand} must be at least {least}, a whole matrix, not {stride}")
-            if self.batch * stride > MAX_ELEMENTS:
-                object.__setattr__(self, f"ld{operand}", pitch)
-                raise ProblemError(f"{self.label} has an operand of more than {MAX_ELEMENTS} elements")
-            object.__setattr__(self, f"ld{operand}", pitch)
-            object.__setattr__(self, f"stride_{operand}", stride)
+        a, b, c = self._shapes
+        self._fill("a", a, self.lda, self.stride_a)
+        self._fill("b", b, self.ldb, self.stride_b)
+        self._fill("c", c, self.ldc, self.stride_c)
+
+    def _fill(self, operand: str, shape: tuple[int, int], pitch: int, stride: int) -> None:
+        rows, columns = shape
+        pitch = pitch or columns
+        least = rows * pitch
+        stride = stride or least
+        if pitch < columns or stride < least or self.batch * stride > MAX_ELEMENTS:
+            self._refuse_operand(operand, shape, pitch, stride)
+        object.__setattr__(self, _PITCHES[operand], pitch)
+        object.__setattr__(self, _STRIDES[operand], stride)
 
     def _refuse(self) -> None:
         for name in ("m", "n", "k", "batch"):
@@ -113,14 +127,25 @@ class GemmProblem(Problem):
             if getattr(self, name) not in (0, 1):
                 raise ProblemError(f"{name} must be 0 or 1, not {getattr(self, name)}")
 
+    def _refuse_operand(self, operand: str, shape: tuple[int, int], pitch: int, stride: int) -> None:
+        rows, columns = shape
+        if pitch < columns:
+            raise ProblemError(f"ld{operand} must be at least {columns}, the length of a row, not {pitch}")
+        if stride < rows * pitch:
+            raise ProblemError(f"stride_{operand} must be at least {rows * pitch}, a whole matrix, not {stride}")
+        object.__setattr__(self, _PITCHES[operand], pitch)
+        raise ProblemError(f"{self.label} has an operand of more than {MAX_ELEMENTS} elements")
+
     @property
     def stored(self) -> dict[str, tuple[int, int]]:
         """Rows and columns of a, b and c as they lie in memory."""
-        return {
-            "a": (self.k, self.m) if self.trans_a else (self.m, self.k),
-            "b": (self.n, self.k) if self.trans_b else (self.k, self.n),
-            "c": (self.m, self.n),
-        }
+        return dict(zip("abc", self._shapes, strict=True))
+
+    @property
+    def _shapes(self) -> tuple[tuple[int, int], ...]:
+        a = (self.k, self.m) if self.trans_a else (self.m, self.k)
+        b = (self.n, self.k) if self.trans_b else (self.k, self.n)
+        return a, b, (self.m, self.n)
 
     def pitch(self, operand: str) -> int:
         """Elements from row to row of a, b or c."""
@@ -132,7 +157,7 @@ class GemmProblem(Problem):
 
     def dtype(self, operand: str) -> str:
         """Type of the stored elements of a, b or c."""
-        return MODES[self.mode][1] if operand == "c" else self.mode.removesuffix("-acc16")
+        return MODES[self.mode][1] if operand == "c" else _input_type(self.mode)
 
     @property
     def accumulator(self) -> str:
@@ -160,8 +185,8 @@ class GemmProblem(Problem):
 
     @property
     def bytes_moved(self) -> int:
-        sizes = {operand: rows * columns for operand, (rows, columns) in self.stored.items()}
-        return self.batch * sum(DTYPE_BYTES[self.dtype(operand)] * size for operand, size in sizes.items())
+        of_input, of_output = _ELEMENT_BYTES[self.mode]
+        return self.batch * (of_input * (self.m * self.k + self.k * self.n) + of_output * self.m * self.n)
 
     @property
     def size_vector(self) -> tuple[int, ...]:
@@ -202,7 +227,7 @@ class GemmProblem(Problem):
     def constraint_values(self) -> dict[str, Value]:
         # Asked at every lookup of a new size.
         values = self.to_dict()
-        values["element_bytes"] = DTYPE_BYTES[self.dtype("a")]
+        values["element_bytes"], _ = _ELEMENT_BYTES[self.mode]
         values["accumulator_bytes"] = DTYPE_BYTES[MODES[self.mode][0]]
         return values
 

@@ -25,6 +25,7 @@ from autotune.expression import Expression
 from autotune.family import Configuration, DeviceLimits, Value
 from autotune.kernels.gemm.algorithms import ALGORITHMS
 from autotune.kernels.gemm.problem import GemmProblem
+from autotune.occupancy import WorkGroup, tile_bytes
 
 _TILES = "(m + rows - 1) // rows * ((n + columns - 1) // columns) * batch * split"
 _ROUNDS = f"(({_TILES} + chunk * compute_units - 1) // (chunk * compute_units))"
@@ -70,8 +71,6 @@ _TILE_LATENCY = 80_000
 """As `latency`, for the next tiles of a `local_tile` on a GPU."""
 _AHEAD = 6
 """Part of it that is left where the instruction that copies fetches several tiles ahead."""
-_LOCAL_MEMORIES = 4
-"""Work-groups with all the local memory that one may have, on a compute unit of NVIDIA's."""
 _ONE_TURN = 2**40
 """Work-groups resident at once, where waiting is counted once for all."""
 _CPU_LANES = 8
@@ -316,12 +315,13 @@ class _Shape:
         """Work-groups that a compute unit runs at once, where a tile waits for memory as a whole."""
         if not self.is_tiled:
             return _ONE_TURN
-        items = self.high * self.wide
-        outer = self.high * self.tile_m + self.wide * self.tile_n + 2 * self.number("local_padding")
-        local_bytes = 4 * self.number("stages") * self.depth * outer
-        available = self._limits.local_memory_bytes * (_LOCAL_MEMORIES if self._limits.ordering == "ptx" else 1)
-        registers = min(255, self.tile_m * self.tile_n + 2 * (self.tile_m + self.tile_n) + 40)
-        return max(1, min(2048 // items, 65536 // (items * registers), available // local_bytes))
+        group = WorkGroup(
+            items=self.high * self.wide,
+            outputs=self.tile_m * self.tile_n,
+            operands=self.tile_m + self.tile_n,
+            local_bytes=tile_bytes(self.number),
+        )
+        return group.at_once(self._limits)
 
     def gathers(self) -> bool:
         """Whether elements of B from one row after the other make a vector; a CPU's column does so from its cache."""
