@@ -16,6 +16,7 @@ from autotune.family import Configuration, Device, KernelFamily, Problem, find_f
 from autotune.lookup.answer import table_order
 from autotune.lookup.legality import Legality
 from autotune.predict.costs import Prices, Work, amounts, axis_names, fit_prices
+from autotune.profile import find_profile
 from autotune.store import StoredTrial
 from autotune.trial import TrialState, Winner
 
@@ -191,7 +192,7 @@ def _observe_kind(
         family=family,
         problems=problems,
         tuned_ns=tuned,
-        default_losses=np.array([max(0.0, log(winner.default_ns / winner.time_ns)) for winner in winners]),
+        default_losses=np.array([_default_loss(device, family, w, times.get(w.problem, {})) for w in winners]),
         candidates=candidates,
         winners=np.array([numbers[winner.configuration] for winner in winners], dtype=np.intp),
         nominations=nominations,
@@ -199,6 +200,14 @@ def _observe_kind(
         losses=losses,
         trials=_trials(device, family, {w.problem: _all_times(w, times.get(w.problem, {})) for w in winners}),
     )
+
+
+def _default_loss(device: Device, family: KernelFamily, winner: Winner, times: dict[Configuration, float]) -> float:
+    """Of what is the default today, where that was measured; else of what it was when the winner was found."""
+    default = family.default(winner.problem, device.limits, find_profile(device).starting(family.name))
+    if default == winner.configuration:
+        return 0.0
+    return max(0.0, log(times.get(default, winner.default_ns) / winner.time_ns))
 
 
 def _all_times(winner: Winner, times: dict[Configuration, float]) -> dict[Configuration, float]:
