@@ -84,7 +84,8 @@ def test_a_work_group_is_never_larger_than_the_profile_has_it() -> None:
     for device in DEVICES.values():
         starts = find_profile(device).starting("gemm")
         known = {size_of(start) for start in starts}
-        assert {size_of(c) for c in candidates(starts, device.limits)} - known <= {s // 2 for s in known}
+        smaller = {s >> halved for s in known for halved in range(1, 6 if device.limits.is_cpu else 2)}
+        assert {size_of(c) for c in candidates(starts, device.limits)} - known <= smaller
 
 
 def size_of(configuration: Configuration) -> int:
@@ -113,7 +114,7 @@ def test_an_image_has_to_pay_for_its_copy() -> None:
 @pytest.mark.parametrize("slug", ["adreno-740", "mali-g610-mc6", "intel-arc", "amd-radeon", "pocl", "other"])
 @pytest.mark.parametrize("kind", ["nt", "tt", "int8", "tn int8", "float16"])
 def test_every_layout_and_type_gets_a_tile(slug: str, kind: str) -> None:
-    assert default(slug, f"512,512,512 {kind}").algorithm in ("microtile", "local_tile")
+    assert default(slug, f"512,512,512 {kind}").algorithm in ("microtile", "local_tile", "panel")
 
 
 def test_of_equal_estimates_the_first_start_is_taken() -> None:

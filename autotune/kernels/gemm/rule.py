@@ -31,7 +31,7 @@ _ROUNDS = f"(({_TILES} + chunk * compute_units - 1) // (chunk * compute_units))"
 _TURNS = f"(({_TILES} + resident * compute_units - 1) // (resident * compute_units))"
 _STEPS = "((k + parts * depth - 1) // (parts * depth))"
 _COPIES = "batch * (copies_a * m * k + copies_b * k * n + copies_c * m * n) // compute_units"
-_WORK = "(work + gather * (1 - trans_b) * min(n - 1, 16))"
+_WORK = "(work + gather * (1 - trans_b) * min(n - 1, 16) + crowd * (1 - min(ldb % 1024, 1)))"
 ESTIMATE = Expression(f"({_STEPS} * ({_ROUNDS} * {_WORK} + {_TURNS} * wait) + besides + {_COPIES}) * doubt")
 """Over the problem, the device's limits, and what `_numbers` tells of a candidate."""
 
@@ -42,6 +42,8 @@ class _Weights:
 
     near: int
     """An element loaded from a cache; half as much from an image's or from local memory, twice by `vload`."""
+    crowded: int
+    """The same, more, of B where its rows begin a multiple of 4 KiB apart, so that few places of a cache hold them."""
     far: int
     """An element that a work-group loads once for all its work-items."""
     copy: int
@@ -55,12 +57,16 @@ class _Weights:
     """The same, by the last work-group of a macro-tile alone."""
     joining: int
     """A second launch that adds up parts."""
+    aside: int
+    """An element of B put aside by `panel`."""
 
 
 _GPU = _Weights(
-    near=2, far=24, copy=64, launch=2_000_000, latency=100_000, part=16, join=16, joining=1_300_000,
+    near=2, crowded=0, far=24, copy=64, launch=2_000_000, latency=100_000, part=16, join=16, joining=1_300_000, aside=0,
 )  # fmt: skip
-_CPU = _Weights(near=8, far=32, copy=100, launch=250_000, latency=0, part=100, join=100, joining=250_000)
+_CPU = _Weights(
+    near=8, crowded=8, far=32, copy=100, launch=250_000, latency=0, part=100, join=100, joining=250_000, aside=18,
+)  # fmt: skip
 _FAR_LOAD = 48
 """As `far`, for each load of a `local_tile` from global memory on a GPU, however wide."""
 _LOCAL_MEMORIES = 4
@@ -87,7 +93,7 @@ def by_rule(problem: GemmProblem, limits: DeviceLimits, starts: Sequence[Configu
     return (c for c in (known[place][0] for _, place in ranked) if _is_valid(c, values))
 
 
-_ASKED = ("m", "n", "k", "batch", "trans_b", "compute_units")
+_ASKED = ("m", "n", "k", "ldb", "batch", "trans_b", "compute_units")
 _NUMBERS = tuple(sorted(ESTIMATE.names - set(_ASKED)))
 _estimate = ESTIMATE.taking(*_ASKED, *_NUMBERS)
 
@@ -179,13 +185,18 @@ def _variants(start: Configuration, limits: DeviceLimits) -> Iterator[Configurat
     """Other shapes of the work-group, none larger than the start's, which the kernel is known to get; see above."""
     if start.algorithm == "microtile":
         items = start.number("work_group_m") * start.number("work_group_n")
-        if items >= 32:
+        if limits.is_cpu:
+            yield from (_changed(start, work_group_m=items >> halved) for halved in range(1, items.bit_length()))
+        elif items >= 32:
             shapes = [(high, items // high) for high in (2, 4, 8, 16, 32)]
             for high, wide in [*shapes, (items // 16, 8)]:
                 yield _changed(start, work_group_m=high, work_group_n=wide)
         rows = start.number("micro_tile_m")
         if rows >= 4:
             yield _changed(start, micro_tile_m=rows // 2)
+    if start.algorithm == "panel":
+        tiles = start.number("tiles_m")
+        yield from (_changed(start, tiles_m=tiles >> halved) for halved in range(1, tiles.bit_length() - 1))
     if start.algorithm == "local_tile" and not limits.is_cpu:
         yield from _tile_variants(start, limits)
     if _joins(start):
@@ -217,8 +228,8 @@ def _numbers(configuration: Configuration, limits: DeviceLimits) -> dict[str, in
 
     `rows`, `columns`: outputs of a work-group, or of a work-item where the driver chooses the work-group; `chunk`
     of those share a compute unit's time. `parts`: into how many k is divided, `split` of them by work-groups.
-    `work` is that of a step of k for a chunk, and `gather` what each further column adds where the k of B is far
-    apart; `depth` is how much of k a step takes. `wait` is what a compute unit waits in a step, whatever the `resident`
+    `work` is that of a step of k for a chunk, `gather` what each further column adds where the k of B is far
+    apart, and `crowd` what crowded rows of B add; `depth` is how much of k a step takes. `wait` is what a compute unit waits in a step, whatever the `resident`
     work-groups do that it runs at once.
     `besides` is for further launches, `copies` for each element of A, B or C that they read and write.
     """
@@ -241,6 +252,7 @@ def _numbers(configuration: Configuration, limits: DeviceLimits) -> dict[str, in
         "depth": shape.depth,
         "work": work,
         "gather": work // 4 if shape.gathers() else 0,
+        "crowd": weights.crowded * shape.items * shape.tile_n if shape.algorithm == "microtile" else 0,
         "wait": weights.latency // shape.steps_under_way(),
         "resident": shape.resident(),
         "besides": weights.launch * (packs_a + packs_b) + joining,
@@ -262,6 +274,7 @@ class _Shape:
         self.tile_m, self.tile_n = self.number("micro_tile_m"), self.number("micro_tile_n")
         self.lanes = 1 if limits.is_cpu else max(limits.sub_group_sizes, default=64)
         self.high, self.wide, self.deep = (self.number(f"work_group_{name}") for name in "mnk")
+        self.high *= self.number("tiles_m")
         self.by_driver = self.wide == 0
         if self.by_driver:
             self.high, self.wide = 1, self.lanes
@@ -274,16 +287,21 @@ class _Shape:
     def text(self, name: str) -> Value:
         return self._values.get(name, "")
 
+    @property
+    def items(self) -> int:
+        """Work-items that a work-group takes the time of, or micro-tiles of one work-item, which are as many."""
+        return -(-self.high * self.wide * self.deep // self.lanes) * self.lanes
+
     def work(self, weights: _Weights) -> int:
         """Of one step of k for a work-group: multiply-adds and loads of its work-items, and what they share."""
-        items = -(-self.high * self.wide * self.deep // self.lanes) * self.lanes
         if self.is_tiled:
             loads = self.depth * self.high * self.tile_m // self.number("a_load_width")
             loads += self.depth * self.wide * self.tile_n // self.number("b_load_width")
-            return self.depth * items * self._work_of_item(weights.near // 2) + _FAR_LOAD * loads
+            return self.depth * self.items * self._work_of_item(weights.near // 2) + _FAR_LOAD * loads
         shared = (self.high * self.tile_m + self.wide * self.tile_n) * self.deep
         of_item = self._work_of_item_on_cpu(weights.near) if self.is_cpu else self._work_of_item(weights.near)
-        return items * of_item + weights.far * shared
+        put_aside = weights.aside * self.tile_n if self.algorithm == "panel" else 0
+        return self.items * of_item + weights.far * shared + put_aside
 
     def _work_of_item(self, near: int) -> int:
         if self.is_tiled:
