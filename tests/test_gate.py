@@ -190,9 +190,7 @@ def samples_for_oclgrind(family: KernelFamily, algorithm: str, check: str) -> li
             for name, parameter in family.algorithm(algorithm).by_name.items()
             if "image" in parameter.values
         }
-        spaces = [
-            SearchSpace(family, s.problem, limits, algorithms=[algorithm], overrides=overrides) for s in spaces
-        ]
+        spaces = [SearchSpace(family, s.problem, limits, algorithms=[algorithm], overrides=overrides) for s in spaces]
     return covering_sample(spaces, algorithm, strength=1, cost=building_cost, seed=2)
 
 

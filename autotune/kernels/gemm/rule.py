@@ -228,9 +228,9 @@ def _numbers(configuration: Configuration, limits: DeviceLimits) -> dict[str, in
 
     `rows`, `columns`: outputs of a work-group, or of a work-item where the driver chooses the work-group; `chunk`
     of those share a compute unit's time. `parts`: into how many k is divided, `split` of them by work-groups.
-    `work` is that of a step of k for a chunk, `gather` what each further column adds where the k of B is far
-    apart, and `crowd` what crowded rows of B add; `depth` is how much of k a step takes. `wait` is what a compute unit waits in a step, whatever the `resident`
-    work-groups do that it runs at once.
+    `work` is that of a step of k for a chunk, `gather` what each further column adds where the k of B is far apart,
+    `crowd` what rows of B add that are a multiple of 4 KiB apart; `depth` is how much of k a step takes. `wait` is what
+    a compute unit waits in a step, whatever the `resident` work-groups do that it runs at once.
     `besides` is for further launches, `copies` for each element of A, B or C that they read and write.
     """
     weights = _CPU if limits.is_cpu else _GPU
