@@ -68,7 +68,17 @@ def columns(configuration: Configuration) -> int:
 @pytest.mark.parametrize("slug", ["nvidia-h200", "adreno-740", "mali-g610-mc6", "intel-arc", "amd-radeon", "pocl"])
 def test_one_row_and_one_column_have_their_own_kernels(slug: str) -> None:
     assert default(slug, "1,2048,2048").algorithm == "row"
-    assert default(slug, "2048,1,2048").algorithm == "column"
+    assert default(slug, "2048,1,2048").algorithm == ("dot" if slug == "pocl" else "column")
+
+
+def test_a_processor_reads_b_once_for_many_rows() -> None:
+    tall = default("pocl", "128,3136,1152")
+    assert (tall.algorithm, rows(tall)) == ("microtile", 128), "B would pass once for every micro-tile's rows"
+    for crowded in ("1024,1024,1024", "2048,2048,2048", "512,512,512 ldb=1024"):
+        assert default("pocl", crowded).algorithm == "panel", "rows of B 4 KiB apart drive one another from the caches"
+    assert default("pocl", "1024,1024,1024 nt").algorithm == "panel", "the copy turns B on the way"
+    assert default("pocl", "16,4096,1024").algorithm == "microtile", "few rows do not pay for a copy"
+    assert default("pocl", "2048,8,2048")["micro_tile_n"] == 8
 
 
 def test_work_groups_that_a_product_does_not_fill_are_avoided() -> None:

@@ -31,7 +31,7 @@ _ROUNDS = f"(({_TILES} + chunk * compute_units - 1) // (chunk * compute_units))"
 _TURNS = f"(({_TILES} + resident * compute_units - 1) // (resident * compute_units))"
 _STEPS = "((k + parts * depth - 1) // (parts * depth))"
 _COPIES = "batch * (copies_a * m * k + copies_b * k * n + copies_c * m * n) // compute_units"
-_WORK = "(work + gather * (1 - trans_b) * min(n - 1, 16) + crowd * (1 - min(ldb % 1024, 1)))"
+_WORK = "(work + gather * (1 - trans_b) * min(n - spared, 16) + crowd * (1 - min(ldb % 1024, 1)))"
 ESTIMATE = Expression(f"({_STEPS} * ({_ROUNDS} * {_WORK} + {_TURNS} * wait) + besides + {_COPIES}) * doubt")
 """Over the problem, the device's limits, and what `_numbers` tells of a candidate."""
 
@@ -228,9 +228,9 @@ def _numbers(configuration: Configuration, limits: DeviceLimits) -> dict[str, in
 
     `rows`, `columns`: outputs of a work-group, or of a work-item where the driver chooses the work-group; `chunk`
     of those share a compute unit's time. `parts`: into how many k is divided, `split` of them by work-groups.
-    `work` is that of a step of k for a chunk, `gather` what each further column adds where the k of B is far apart,
-    `crowd` what rows of B add that are a multiple of 4 KiB apart; `depth` is how much of k a step takes. `wait` is what
-    a compute unit waits in a step, whatever the `resident` work-groups do that it runs at once.
+    `work` is that of a step of k for a chunk, `gather` what each column that is not `spared` adds where the k of B is
+    far apart, `crowd` what rows of B add that are a multiple of 4 KiB apart; `depth` is how much of k a step takes.
+    `wait` is what a compute unit waits in a step, whatever the `resident` work-groups do that it runs at once.
     `besides` is for further launches, `copies` for each element of A, B or C that they read and write.
     """
     weights = _CPU if limits.is_cpu else _GPU
@@ -251,7 +251,8 @@ def _numbers(configuration: Configuration, limits: DeviceLimits) -> dict[str, in
         "chunk": shape.wide if shape.by_driver else 1,
         "depth": shape.depth,
         "work": work,
-        "gather": work // 4 if shape.gathers() else 0,
+        "gather": shape.gathering(work, weights),
+        "spared": 0 if limits.is_cpu else 1,
         "crowd": weights.crowded * shape.items * shape.tile_n if shape.algorithm == "microtile" else 0,
         "wait": weights.latency // shape.steps_under_way(),
         "resident": shape.resident(),
@@ -298,7 +299,8 @@ class _Shape:
             loads = self.depth * self.high * self.tile_m // self.number("a_load_width")
             loads += self.depth * self.wide * self.tile_n // self.number("b_load_width")
             return self.depth * self.items * self._work_of_item(weights.near // 2) + _FAR_LOAD * loads
-        shared = (self.high * self.tile_m + self.wide * self.tile_n) * self.deep
+        columns = 0 if self.is_thin_on_cpu else self.wide * self.tile_n  # few of them stay in the nearest cache
+        shared = (self.high * self.tile_m + columns) * self.deep
         of_item = self._work_of_item_on_cpu(weights.near) if self.is_cpu else self._work_of_item(weights.near)
         put_aside = weights.aside * self.tile_n if self.algorithm == "panel" else 0
         return self.items * of_item + weights.far * shared + put_aside
@@ -333,9 +335,15 @@ class _Shape:
         registers = min(255, self.tile_m * self.tile_n + 2 * (self.tile_m + self.tile_n) + 40)
         return max(1, min(2048 // items, 65536 // (items * registers), available // local_bytes))
 
-    def gathers(self) -> bool:
-        """Whether elements of B from one row after the other make a vector; a CPU's column does so from its cache."""
-        return self.algorithm == "dot" or (self.algorithm == "column" and not self.is_cpu)
+    @property
+    def is_thin_on_cpu(self) -> bool:
+        return self.is_cpu and self.algorithm in ("dot", "column")
+
+    def gathering(self, work: int, weights: _Weights) -> int:
+        """Where elements of B from one row after the other make a vector: a CPU picks each, a GPU wastes its loads."""
+        if self.algorithm not in ("dot", "column") or (self.is_cpu and self.text("b_storage") == "transposed"):
+            return 0
+        return 4 * weights.near * self.tile_n if self.is_cpu else work // 4
 
     def steps_under_way(self) -> int:
         """Steps of k whose loads do not wait for one another."""
