@@ -79,6 +79,7 @@ def test_a_processor_reads_b_once_for_many_rows() -> None:
     assert default("pocl", "1024,1024,1024 nt").algorithm == "panel", "the copy turns B on the way"
     assert default("pocl", "16,4096,1024").algorithm == "microtile", "few rows do not pay for a copy"
     assert default("pocl", "2048,8,2048")["micro_tile_n"] == 8
+    assert rows(default("pocl", "40,2000,3000")) == 64, "work-items without rows cost nothing"
 
 
 def test_work_groups_that_a_product_does_not_fill_are_avoided() -> None:

@@ -83,8 +83,9 @@ MICROTILE = Algorithm(
         ),
         constraint(
             "rows_to_do",
-            "work_group_m * micro_tile_m - micro_tile_m < m and micro_tile_m < 2 * m",
-            "part of every work-group would have no row to do",
+            "(work_group_m * micro_tile_m - micro_tile_m < m or (is_cpu == 1 and work_group_m * micro_tile_m < 2 * m)) "
+            "and micro_tile_m < 2 * m",
+            "part of every work-group would have no row to do, which costs a processor little",
         ),
         constraint(
             "columns_to_do",
