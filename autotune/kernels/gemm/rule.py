@@ -31,7 +31,7 @@ _ROUNDS = f"(({_TILES} + chunk * compute_units - 1) // (chunk * compute_units))"
 _TURNS = f"(({_TILES} + resident * compute_units - 1) // (resident * compute_units))"
 _STEPS = "((k + parts * depth - 1) // (parts * depth))"
 _COPIES = "batch * (copies_a * m * k + copies_b * k * n + copies_c * m * n) // compute_units"
-_WORK = "(work + gather * (1 - trans_b) * min(n - spared, 16) + crowd * (1 - min(ldb % 1024, 1)))"
+_WORK = "(work + gather * (1 - trans_b) * min(n - spared, 16) + crowd * max(1 - min(ldb % 1024, 1), min(k // 4096, 1)))"
 ESTIMATE = Expression(f"({_STEPS} * ({_ROUNDS} * {_WORK} + {_TURNS} * wait) + besides + {_COPIES}) * doubt")
 """Over the problem, the device's limits, and what `_numbers` tells of a candidate."""
 
@@ -43,7 +43,8 @@ class _Weights:
     near: int
     """An element loaded from a cache; half as much from an image's or from local memory, twice by `vload`."""
     crowded: int
-    """The same, more, of B where its rows begin a multiple of 4 KiB apart, so that few places of a cache hold them."""
+    """The same, more, of B where few places of a cache hold its rows, which begin a multiple of 4 KiB apart, or where
+    they are so many that the columns a work-group comes back to do not fit."""
     far: int
     """An element that a work-group loads once for all its work-items."""
     copy: int
@@ -229,7 +230,7 @@ def _numbers(configuration: Configuration, limits: DeviceLimits) -> dict[str, in
     `rows`, `columns`: outputs of a work-group, or of a work-item where the driver chooses the work-group; `chunk`
     of those share a compute unit's time. `parts`: into how many k is divided, `split` of them by work-groups.
     `work` is that of a step of k for a chunk, `gather` what each column that is not `spared` adds where the k of B is
-    far apart, `crowd` what rows of B add that are a multiple of 4 KiB apart; `depth` is how much of k a step takes.
+    far apart, `crowd` what rows of B add that a cache does not hold; `depth` is how much of k a step takes.
     `wait` is what a compute unit waits in a step, whatever the `resident` work-groups do that it runs at once.
     `besides` is for further launches, `copies` for each element of A, B or C that they read and write.
     """
