@@ -101,7 +101,6 @@ int seen_plan(const struct autotune_plan *plan, const char **kernels, long long 
         }
     }
     numbers[count++] = plan->variant;
-    numbers[count++] = plan->local_depth;
     return count;
 }
 
@@ -243,8 +242,6 @@ def plan_numbers(family: KernelFamily, plan: Plan) -> tuple[list[str], list[int]
         numbers.append(len(launch.arguments))
         numbers += [number for argument in arguments(launch, order) for number in argument]
     numbers.append(VARIANTS[family.name].number(dict(plan.template_values)))
-    depths = [option.removeprefix("-DLOCAL_DEPTH=") for option in plan.build_options if option.startswith("-D")]
-    numbers.append(int("".join(depths) or 0))
     return [launch.kernel for launch in plan.launches], numbers
 
 
@@ -425,7 +422,7 @@ MADE_FOR: tuple[tuple[str, str, str, tuple[str, ...]], ...] = (
     ("24,56,32 int8", "microtile", "", ()),
     ("1,300,210", "row", "", ()),
     ("80,80,80", "microtile", "b_storage", ("image", "image_view")),
-    ("72,40,50", "microtile", "b_in_local", ("on",)),
+    ("72,40,50", "panel", "", ()),
     ("37,35,290 tn ldc=36", "local_tile", "combine", ONE_LAUNCH),
     ("3,270,600 tn", "row", "combine", ONE_LAUNCH),
 )
@@ -473,8 +470,8 @@ def on_pocl(
 def test_what_was_measured_is_what_runs(on_pocl: Library, made: dict[Problem, Configuration]) -> None:
     for problem, configuration in made.items():
         check_choice(on_pocl, problem, Match.EXACT, configuration)
-    in_local = made[GemmProblem.parse("72,40,50")]
-    check_choice(on_pocl, GemmProblem.parse("72,40,57"), Match.NEAREST, in_local)  # the same source for another depth
+    by_panels = made[GemmProblem.parse("72,40,50")]
+    check_choice(on_pocl, GemmProblem.parse("72,40,57"), Match.NEAREST, by_panels)
 
 
 @pytest.mark.parametrize(("seed", "text"), list(enumerate(PRODUCTS)))

@@ -4,6 +4,7 @@ import builtins
 import ctypes
 import json
 import logging
+import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import SimpleNamespace
@@ -13,6 +14,7 @@ import pytest
 
 from autotune.device import discovery
 from autotune.device.discovery import discover, select, to_plain
+from autotune.device.pocl import keep_threads_apart
 from autotune.errors import DeviceSelectionError
 from autotune.family import Device, DeviceLimits
 
@@ -408,6 +410,21 @@ def test_the_real_processor_device() -> None:
     assert found.limits.compute_units == raw.max_compute_units
     assert found.limits.max_work_item_sizes == tuple(raw.max_work_item_sizes)
     assert found.limits.local_memory_bytes == raw.local_mem_size > 0
+
+
+@pytest.mark.parametrize(
+    ("allowed", "said", "expected"), [((0, 1), None, "1"), ((0, 1), "0", "0"), ((1,), None, None), ((2, 3), None, None)]
+)
+def test_threads_of_pocl_are_tied_to_cores_only_where_all_are_ours(
+    monkeypatch: pytest.MonkeyPatch, allowed: tuple[int, ...], said: str | None, expected: str | None
+) -> None:
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(allowed), raising=False)
+    monkeypatch.setattr(os, "cpu_count", lambda: 2)
+    monkeypatch.setenv("POCL_AFFINITY", said or "")
+    if said is None:
+        monkeypatch.delenv("POCL_AFFINITY")
+    keep_threads_apart()
+    assert os.environ.get("POCL_AFFINITY") == expected
 
 
 @pytest.mark.usefixtures("real_loader")

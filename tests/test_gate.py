@@ -152,6 +152,8 @@ SIMULATED = DeviceLimits(
     max_image_width=8192,
     max_image_height=8192,
 )
+SIMULATED_PROCESSOR = replace(SIMULATED, is_cpu=True)
+"""For algorithms that only processors run."""
 MOST_JOINING = 8
 MOST_FLOPS = {"races": 400_000, "uninitialized": 100_000}
 """Of a problem; Oclgrind interprets, the second check four times slower than the first."""
@@ -220,7 +222,8 @@ def interpreting_cost(sample: Sample) -> float:
 
 def samples_for_oclgrind(family: KernelFamily, algorithm: str, check: str) -> list[Sample]:
     """Every value of every parameter at small examples; all pairs would take too long."""
-    spaces = [s for s in spaces_to_check(family, algorithm, SIMULATED) if s.problem.flops <= MOST_FLOPS[check]]
+    limits = SIMULATED if any(map(len, spaces_to_check(family, algorithm, SIMULATED))) else SIMULATED_PROCESSOR
+    spaces = [s for s in spaces_to_check(family, algorithm, limits) if s.problem.flops <= MOST_FLOPS[check]]
     if check == "uninitialized":
         # The plug-in loses track of images; Measurer fills them with NaN before they are written.
         overrides = {
@@ -228,9 +231,7 @@ def samples_for_oclgrind(family: KernelFamily, algorithm: str, check: str) -> li
             for name, parameter in family.algorithm(algorithm).by_name.items()
             if "image" in parameter.values
         }
-        spaces = [
-            SearchSpace(family, s.problem, SIMULATED, algorithms=[algorithm], overrides=overrides) for s in spaces
-        ]
+        spaces = [SearchSpace(family, s.problem, limits, algorithms=[algorithm], overrides=overrides) for s in spaces]
     return covering_sample(spaces, algorithm, strength=1, cost=interpreting_cost, seed=2)
 
 

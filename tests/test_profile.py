@@ -24,7 +24,12 @@ TYPICAL = {
         extensions=("cl_khr_image2d_from_buffer", "cl_khr_integer_dot_product"),
     ),
     "amd": DeviceLimits(max_work_item_sizes=(1024, 1024, 1024), local_memory_bytes=64 * 1024),
-    "cpu": DeviceLimits(max_work_group_size=4096, max_work_item_sizes=(4096, 4096, 4096), is_cpu=True),
+    "cpu": DeviceLimits(
+        max_work_group_size=4096,
+        max_work_item_sizes=(4096, 4096, 4096),
+        local_memory_bytes=256 * 1024,
+        is_cpu=True,
+    ),
     "generic": DeviceLimits(max_work_group_size=1, max_work_item_sizes=(1, 1, 1), local_memory_bytes=0),
     "intel": DeviceLimits(max_work_item_sizes=(256, 256, 256), local_memory_bytes=64 * 1024),
     "mali": DeviceLimits(

@@ -110,8 +110,11 @@ def to_plain(device: Device) -> dict[str, Any]:
 def _all_platforms() -> list[Any]:
     try:
         import pyopencl
+
+        from autotune.device.pocl import keep_threads_apart
     except ImportError as error:
         raise DeviceSelectionError(f"OpenCL cannot be loaded: {_line(error)}", hint=_nothing_mend()) from error
+    keep_threads_apart()
     try:
         return list(pyopencl.get_platforms())
     except pyopencl.Error as error:  # the loader's way to say that there is none

@@ -1,4 +1,4 @@
-"""What PoCL needs that other drivers do not: above all a mend where its LLVM is older than the processor.
+"""What PoCL needs that other drivers do not: threads kept apart, and a mend where its LLVM is older than the processor.
 
 Where PoCL's LLVM does not know the processor it names it "generic", a name its own compiler then refuses
 (pocl issue 1049: "unknown target CPU 'generic'"), so that no kernel builds. That is so for PoCL 3.0, the
@@ -8,6 +8,7 @@ chose by the processor's features.
 """
 
 import ctypes
+import os
 import platform
 from pathlib import Path
 
@@ -20,6 +21,17 @@ _STRUCTURE_BYTES = 4096
 
 def is_pocl(device: cl.Device) -> bool:
     return "PoCL" in device.version
+
+
+def keep_threads_apart() -> None:
+    """Have PoCL tie each of its threads to a core of its own; to be called before it is loaded.
+
+    Left to Linux, threads that wake after a pause often share a core for some milliseconds, so that a kernel takes
+    twice its time. Not where the environment says otherwise, nor where this process is kept to some of the cores, since
+    PoCL counts from the first.
+    """
+    if hasattr(os, "sched_getaffinity") and os.sched_getaffinity(0) == set(range(os.cpu_count() or 1)):
+        os.environ.setdefault("POCL_AFFINITY", "1")
 
 
 def mend_unknown_processor(device: cl.Device) -> bool:

@@ -10,7 +10,7 @@ import numpy as np
 import pyopencl as cl
 from numpy.typing import NDArray
 
-from autotune.device.pocl import is_pocl, mend_unknown_processor
+from autotune.device.pocl import is_pocl, keep_threads_apart, mend_unknown_processor
 from autotune.device.sensors import Whereabouts
 from autotune.errors import BuildError, DeviceSelectionError, LaunchError, WorkGroupError
 from autotune.family import DTYPE_BYTES, Buffer, Launch, Plan
@@ -263,6 +263,7 @@ class Session:
 
 def raw_device(selector: str) -> cl.Device:
     """The driver's device by ``platform:device`` in numbers, able to compile. Raises DeviceSelectionError."""
+    keep_threads_apart()
     try:
         platform, number = (int(part) for part in selector.split(":"))
         device = cl.get_platforms()[platform].get_devices()[number]

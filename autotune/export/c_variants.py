@@ -68,7 +68,7 @@ def _gemm_samples(configuration: Configuration, example: Problem) -> Iterator[Pr
     def lengths(name: str) -> list[int]:
         """Whole tiles of a work-item and of a work-group with each remainder that these can have, then ragged ones."""
         tile = number(f"micro_tile_{name}")
-        group = tile * number(f"work_group_{name}")
+        group = tile * number(f"work_group_{name}") * number(f"tiles_{name}")
         steps = (1, 2, 3, 4)
         wanted = [step * part for part in (group, tile) for step in steps] + [4 * group + step for step in steps]
         return list({(length % group, length % tile, length % 4): length for length in wanted}.values())

@@ -62,7 +62,7 @@ class Work:
         if axis == "k" or not any(f"{kind}_{axis}" in self._values for kind in ("work_group", "micro_tile")):
             return 0
         chosen = self.number(f"work_group_{axis}") or (_BY_DRIVER if is_last else 1)
-        return chosen * max(1, self.number(f"micro_tile_{axis}"))
+        return chosen * max(1, self.number(f"micro_tile_{axis}")) * self.number(f"tiles_{axis}")
 
     def _last(self) -> list[bool]:
         shared = [axis for axis in self.axes if f"work_group_{axis}" in self._values and axis != "k"]

@@ -1,7 +1,6 @@
 /* Running tuned kernels: lookup, plan, build, enqueue. See autotune.h. */
 #include "autotune.h"
 
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -14,7 +13,7 @@
 #endif
 #include "autotune_kernels.h"
 
-enum { FAMILY_GEMM = 0, FAMILY_REDUCE = 1, MOST_OPERANDS = 3, MOST_LOG = 2048, MOST_READY = 256, MOST_PROGRAMS = 256 };
+enum { FAMILY_GEMM = 0, FAMILY_REDUCE = 1, MOST_OPERANDS = 3, MOST_LOG = 2048, MOST_READY = 256 };
 
 /* A problem of any family. */
 union problem {
@@ -28,7 +27,7 @@ union problem {
 };
 
 struct program {
-    int source, local_depth;
+    int source;
     const char *options;
     cl_program program;
     struct program *next;
@@ -174,10 +173,9 @@ static enum autotune_status fail(struct autotune_library *library, cl_int error)
     return error == CL_OUT_OF_HOST_MEMORY ? AUTOTUNE_NO_MEMORY : AUTOTUNE_OPENCL;
 }
 
-static cl_int compile(
-        struct autotune_library *library, int source, const char *options, int local_depth, cl_program *program) {
+static cl_int compile(struct autotune_library *library, int source, const char *options, cl_program *program) {
     struct text text = {NULL, 0};
-    char all[512], depth[40] = "";
+    char all[512];
     cl_int error;
     autotune_read_source(source, count_line, &text);
     text.lines = (const char **)malloc((text.count + 1) * sizeof *text.lines);
@@ -188,10 +186,8 @@ static cl_int compile(
     free((void *)text.lines);
     if (error != CL_SUCCESS) return error;
     all[0] = 0;
-    if (local_depth) sprintf(depth, " -DLOCAL_DEPTH=%d", local_depth);
-    if (strlen(options) + strlen(library->device->options) + sizeof depth + 2 > sizeof all)
-        return CL_INVALID_BUILD_OPTIONS;
-    strcat(strcat(strcat(strcat(all, library->device->options), " "), options), depth);
+    if (strlen(options) + strlen(library->device->options) + 2 > sizeof all) return CL_INVALID_BUILD_OPTIONS;
+    strcat(strcat(strcat(all, library->device->options), " "), options);
     error = clBuildProgram(*program, 1, &library->id, all, NULL, NULL);
     if (error != CL_SUCCESS) {
         size_t size = 0;
@@ -212,46 +208,28 @@ static cl_int compile(
     return error;
 }
 
-/* Depths make ever new programs of one source: what was used longest ago goes, and lives on in its kernels. */
-static void forget_a_program(struct autotune_library *library) {
-    struct program **place = &library->programs;
-    int count;
-    for (count = 0; *place && count < MOST_PROGRAMS; count++) place = &(*place)->next;
-    if (!*place) return;
-    clReleaseProgram((*place)->program);
-    free(*place); /* the last, since they come one at a time */
-    *place = NULL;
-}
-
 /* The program of a source, built the first time. */
-static cl_int find_program(
-        struct autotune_library *library, int source, const char *options, int local_depth, cl_program *program) {
-    struct program **place, *known;
+static cl_int find_program(struct autotune_library *library, int source, const char *options, cl_program *program) {
+    struct program *known;
     cl_int error;
-    for (place = &library->programs; *place; place = &(*place)->next) {
-        known = *place;
-        if (known->source != source || known->local_depth != local_depth) continue;
-        if (strcmp(known->options, options) != 0) continue;
-        *place = known->next; /* what was used last comes first */
-        known->next = library->programs;
-        library->programs = known;
-        *program = known->program;
-        return CL_SUCCESS;
+    for (known = library->programs; known; known = known->next) {
+        if (known->source == source && strcmp(known->options, options) == 0) {
+            *program = known->program;
+            return CL_SUCCESS;
+        }
     }
     known = (struct program *)calloc(1, sizeof *known);
     if (!known) return CL_OUT_OF_HOST_MEMORY;
-    error = compile(library, source, options, local_depth, &known->program);
+    error = compile(library, source, options, &known->program);
     if (error != CL_SUCCESS) {
         free(known);
         return error;
     }
     known->source = source;
-    known->local_depth = local_depth;
     known->options = options;
     known->next = library->programs;
     library->programs = known;
     *program = known->program;
-    forget_a_program(library);
     return CL_SUCCESS;
 }
 
@@ -447,7 +425,7 @@ static enum autotune_status build(struct autotune_library *library, struct ready
         cl_int error;
         empty(ready);
         if (choose(library, ready, &options) < 0) continue;
-        error = find_program(library, ready->choice.source, options, ready->plan.local_depth, &program);
+        error = find_program(library, ready->choice.source, options, &program);
         if (error == CL_SUCCESS) error = allocate(library, ready);
         if (error == CL_SUCCESS) error = bind(ready, program);
         if (error == CL_SUCCESS) return AUTOTUNE_OK;

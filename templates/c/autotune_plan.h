@@ -35,7 +35,6 @@ struct autotune_plan {
     struct autotune_buffer buffers[AUTOTUNE_MOST_BUFFERS];
     struct autotune_launch launches[AUTOTUNE_MOST_LAUNCHES];
     int variant;          /* what the source must know of the sizes; see the planners */
-    int local_depth;      /* what the compiler is told by -DLOCAL_DEPTH=; 0 for nothing */
     int scales_are_whole; /* alpha and beta are passed as int */
     int is_too_large;     /* for the 32-bit integers of the kernels */
 };

@@ -171,6 +171,9 @@ static void autotune_gemm_multiply(
         local_y = high;
         x = across * deep;
         y = autotune_round_up(down, high);
+    } else if (g->c->algorithm == AUTOTUNE_GEMM_ALGORITHM_PANEL) {
+        local_x = local_y = 1;
+        y = (p->m + g->tile_m - 1) / g->tile_m;
     } else if (g->c->work_group_n != 0) {
         local_x = wide;
         local_y = high;
@@ -242,6 +245,8 @@ static void autotune_plan_gemm(
         g.tile_m *= c->work_group_m;
         tile_n *= c->work_group_n;
         step_k = c->tile_k;
+    } else if (c->algorithm == AUTOTUNE_GEMM_ALGORITHM_PANEL) {
+        g.tile_m *= c->tiles_m;
     } else if (c->algorithm == AUTOTUNE_GEMM_ALGORITHM_DOT || c->algorithm == AUTOTUNE_GEMM_ALGORITHM_COLUMN) {
         step_k *= autotune_gemm_or_one(c->vector_width);
     }
@@ -261,7 +266,6 @@ static void autotune_plan_gemm(
     autotune_add_buffer(plan, 2, g.result_bytes * p->batch * p->stride_c);
     plan->scales_are_whole = p->mode == AUTOTUNE_GEMM_INT8;
     plan->variant = autotune_gemm_variant(&g);
-    plan->local_depth = c->b_in_local == AUTOTUNE_GEMM_ON ? (int)p->k : 0;
     a = autotune_gemm_place_a(&g);
     b = autotune_gemm_place_b(&g);
     autotune_gemm_multiply(&g, a, b);

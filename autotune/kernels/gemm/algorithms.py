@@ -6,6 +6,6 @@ Constraints may name every parameter, the problem's fields (m, n, k, lda, trans_
 
 from autotune.kernels.gemm.plain_algorithms import DOT, NAIVE
 from autotune.kernels.gemm.thin_algorithms import COLUMN, ROW
-from autotune.kernels.gemm.tile_algorithms import LOCAL_TILE, MICROTILE
+from autotune.kernels.gemm.tile_algorithms import LOCAL_TILE, MICROTILE, PANEL
 
-ALGORITHMS = (NAIVE, DOT, MICROTILE, LOCAL_TILE, ROW, COLUMN)
+ALGORITHMS = (NAIVE, DOT, MICROTILE, LOCAL_TILE, PANEL, ROW, COLUMN)

@@ -39,6 +39,8 @@ class _Planner:
             tile_m *= self._number("work_group_m")
             tile_n *= self._number("work_group_n")
             step_k = self._number("tile_k")
+        elif self._algorithm == "panel":
+            tile_m *= self._number("tiles_m")
         elif self._algorithm in ("dot", "column"):
             step_k *= self._number("vector_width")
         self._tile_m = tile_m
@@ -84,8 +86,6 @@ class _Planner:
         options = {
             "-cl-fast-relaxed-math": values.get("relaxed_math") == "on",
             f"-cl-std={self._standard}": self._standard != "",
-            # Not in the source, which for exported C must be one for all k.
-            f"-DLOCAL_DEPTH={self._problem.k}": values.get("b_in_local") == "on",
             "-qcom-accelerate-16-bit": values.get("qcom_16_bit") == "on",
             f"-cl-nv-maxrregcount={values.get('register_cap')}": values.get("register_cap", 0) != 0,
             f"-fregister-allocation={values.get('register_allocation')}": values.get("register_allocation", 0) != 0,
@@ -258,6 +258,8 @@ class _Planner:
             return (_round_up(across, wide), down * deep), (wide, deep)
         if self._algorithm == "column":
             return (across * deep, _round_up(down, high)), (deep, high)
+        if self._algorithm == "panel":
+            return (across, -(-p.m // self._tile_m)), (1, 1)
         if wide == 0:
             return (across, down), None
         return (_round_up(across, wide), _round_up(down, high)), (wide, high)

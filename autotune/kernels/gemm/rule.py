@@ -32,7 +32,7 @@ _ROUNDS = f"(({_TILES} + chunk * compute_units - 1) // (chunk * compute_units))"
 _TURNS = f"(({_TILES} + resident * compute_units - 1) // (resident * compute_units))"
 _STEPS = "((k + parts * depth - 1) // (parts * depth))"
 _COPIES = "batch * (copies_a * m * k + copies_b * k * n + copies_c * m * n) // compute_units"
-_WORK = "(work + gather * (1 - trans_b) * min(n - 1, 16))"
+_WORK = "(work + gather * (1 - trans_b) * min(n - spared, 16) + crowd * max(1 - min(ldb % 1024, 1), min(k // 4096, 1)))"
 ESTIMATE = Expression(f"({_STEPS} * ({_ROUNDS} * {_WORK} + {_TURNS} * wait) + besides + {_COPIES}) * doubt")
 """Over the problem, the device's limits, and what `_numbers` tells of a candidate."""
 
@@ -43,6 +43,9 @@ class _Weights:
 
     near: int
     """An element loaded from a cache; half as much from an image's or from local memory, twice by `vload`."""
+    crowded: int
+    """The same, more, of B where few places of a cache hold its rows, which begin a multiple of 4 KiB apart, or where
+    they are so many that the columns a work-group comes back to do not fit."""
     far: int
     """An element that a work-group loads once for all its work-items."""
     copy: int
@@ -58,13 +61,18 @@ class _Weights:
     """A second launch that adds up parts."""
     finding: int
     """In one launch, finding out which work-group is the last."""
+    aside: int
+    """An element of B put aside by `panel`."""
 
 
 _GPU = _Weights(
-    near=2, far=24, copy=64, launch=2_000_000, latency=100_000, part=48, join=22, joining=1_800_000,
-    finding=300_000,
+    near=2, crowded=0, far=24, copy=64, launch=2_000_000, latency=100_000, part=48, join=22, joining=1_800_000,
+    finding=300_000, aside=0,
 )  # fmt: skip
-_CPU = _Weights(near=8, far=32, copy=100, launch=250_000, latency=0, part=100, join=100, joining=250_000, finding=0)
+_CPU = _Weights(
+    near=8, crowded=8, far=32, copy=100, launch=250_000, latency=0, part=100, join=100, joining=250_000, finding=0,
+    aside=18,
+)  # fmt: skip
 _FAR_LOAD = 90
 """As `far`, for each load of a `local_tile` from global memory on a GPU, however wide."""
 _TILE_LATENCY = 80_000
@@ -93,7 +101,7 @@ def by_rule(problem: GemmProblem, limits: DeviceLimits, starts: Sequence[Configu
     return (c for c in (known[place][0] for _, place in ranked) if _is_valid(c, values))
 
 
-_ASKED = ("m", "n", "k", "batch", "trans_b", "compute_units")
+_ASKED = ("m", "n", "k", "ldb", "batch", "trans_b", "compute_units")
 _NUMBERS = tuple(sorted(ESTIMATE.names - set(_ASKED)))
 _estimate = ESTIMATE.taking(*_ASKED, *_NUMBERS)
 
@@ -186,13 +194,18 @@ def _variants(start: Configuration, limits: DeviceLimits) -> Iterator[Configurat
     """Other shapes of the work-group, none larger than the start's, which the kernel is known to get; see above."""
     if start.algorithm == "microtile":
         items = start.number("work_group_m") * start.number("work_group_n")
-        if items >= 32:
+        if limits.is_cpu:
+            yield from (_changed(start, work_group_m=items >> halved) for halved in range(1, items.bit_length()))
+        elif items >= 32:
             shapes = [(high, items // high) for high in (2, 4, 8, 16, 32)]
             for high, wide in [*shapes, (items // 16, 8)]:
                 yield _changed(start, work_group_m=high, work_group_n=wide)
         rows = start.number("micro_tile_m")
         if rows >= 4:
             yield _changed(start, micro_tile_m=rows // 2)
+    if start.algorithm == "panel":
+        tiles = start.number("tiles_m")
+        yield from (_changed(start, tiles_m=tiles >> halved) for halved in range(1, tiles.bit_length() - 1))
     if start.algorithm == "local_tile" and not limits.is_cpu:
         yield from _tile_variants(start, limits)
     if _joins(start):
@@ -224,9 +237,9 @@ def _numbers(configuration: Configuration, limits: DeviceLimits) -> dict[str, in
 
     `rows`, `columns`: outputs of a work-group, or of a work-item where the driver chooses the work-group; `chunk`
     of those share a compute unit's time. `parts`: into how many k is divided, `split` of them by work-groups.
-    `work` is that of a step of k for a chunk, and `gather` what each further column adds where the k of B is far
-    apart; `depth` is how much of k a step takes. `wait` is what a compute unit waits in a step, whatever the `resident`
-    work-groups do that it runs at once.
+    `work` is that of a step of k for a chunk, `gather` what each column that is not `spared` adds where the k of B is
+    far apart, `crowd` what rows of B add that a cache does not hold; `depth` is how much of k a step takes.
+    `wait` is what a compute unit waits in a step, whatever the `resident` work-groups do that it runs at once.
     `besides` is for further launches, `copies` for each element of A, B or C that they read and write.
     """
     weights = _CPU if limits.is_cpu else _GPU
@@ -247,7 +260,9 @@ def _numbers(configuration: Configuration, limits: DeviceLimits) -> dict[str, in
         "chunk": shape.wide if shape.by_driver else 1,
         "depth": shape.depth,
         "work": work,
-        "gather": work // 4 if shape.gathers() else 0,
+        "gather": shape.gathering(work, weights),
+        "spared": 0 if limits.is_cpu else 1,
+        "crowd": weights.crowded * shape.items * shape.tile_n if shape.algorithm == "microtile" else 0,
         "wait": shape.wait(weights),
         "resident": shape.resident(),
         "besides": weights.launch * (packs_a + packs_b) + joining,
@@ -269,6 +284,7 @@ class _Shape:
         self.tile_m, self.tile_n = self.number("micro_tile_m"), self.number("micro_tile_n")
         self.lanes = 1 if limits.is_cpu else max(limits.sub_group_sizes, default=64)
         self.high, self.wide, self.deep = (self.number(f"work_group_{name}") for name in "mnk")
+        self.high *= self.number("tiles_m")
         self.by_driver = self.wide == 0
         if self.by_driver:
             self.high, self.wide = 1, self.lanes
@@ -281,16 +297,22 @@ class _Shape:
     def text(self, name: str) -> Value:
         return self._values.get(name, "")
 
+    @property
+    def items(self) -> int:
+        """Work-items that a work-group takes the time of, or micro-tiles of one work-item, which are as many."""
+        return -(-self.high * self.wide * self.deep // self.lanes) * self.lanes
+
     def work(self, weights: _Weights) -> int:
         """Of one step of k for a work-group: multiply-adds and loads of its work-items, and what they share."""
-        items = -(-self.high * self.wide * self.deep // self.lanes) * self.lanes
         if self.is_tiled:
             loads = self.depth * self.high * self.tile_m // self.number("a_load_width")
             loads += self.depth * self.wide * self.tile_n // self.number("b_load_width")
-            return self.depth * items * self._work_of_item(weights.near // 2) + _FAR_LOAD * loads
-        shared = (self.high * self.tile_m + self.wide * self.tile_n) * self.deep
+            return self.depth * self.items * self._work_of_item(weights.near // 2) + _FAR_LOAD * loads
+        columns = 0 if self.is_thin_on_cpu else self.wide * self.tile_n  # few of them stay in the nearest cache
+        shared = (self.high * self.tile_m + columns) * self.deep
         of_item = self._work_of_item_on_cpu(weights.near) if self.is_cpu else self._work_of_item(weights.near)
-        return items * of_item + weights.far * shared
+        put_aside = weights.aside * self.tile_n if self.algorithm == "panel" else 0
+        return self.items * of_item + weights.far * shared + put_aside
 
     def _work_of_item(self, near: int) -> int:
         if self.is_tiled:
@@ -323,9 +345,15 @@ class _Shape:
         )
         return group.at_once(self._limits)
 
-    def gathers(self) -> bool:
-        """Whether elements of B from one row after the other make a vector; a CPU's column does so from its cache."""
-        return self.algorithm == "dot" or (self.algorithm == "column" and not self.is_cpu)
+    @property
+    def is_thin_on_cpu(self) -> bool:
+        return self.is_cpu and self.algorithm in ("dot", "column")
+
+    def gathering(self, work: int, weights: _Weights) -> int:
+        """Where elements of B from one row after the other make a vector: a CPU picks each, a GPU wastes its loads."""
+        if self.algorithm not in ("dot", "column") or (self.is_cpu and self.text("b_storage") == "transposed"):
+            return 0
+        return 4 * weights.near * self.tile_n if self.is_cpu else work // 4
 
     def wait(self, weights: _Weights) -> int:
         """For memory, in a step; steps of k whose loads do not wait for one another share it."""

@@ -1,6 +1,7 @@
-"""A tile of outputs a work-item: `microtile` from registers alone, `local_tile` through local memory."""
+"""A tile of outputs a work-item: `microtile` from registers alone, `local_tile` and `panel` through local memory."""
 
 from autotune.combining import COMBINE, HAS_ORDERING
+from autotune.expression import Expression
 from autotune.family import Algorithm, Constraint
 from autotune.kernels.gemm.parameters import (
     EDGES,
@@ -55,9 +56,6 @@ MICROTILE = Algorithm(
             ("buffer", "image", "image_view"),
             "read B from its buffer, first copy it into an RGBA image, or read its buffer as an image",
         ),
-        newer_parameter(
-            "b_in_local", ("off", "on"), "first copy the columns of B that a work-group reads into its local memory"
-        ),
         *WORK_GROUP,
         EDGES,
         LOADS,
@@ -70,12 +68,6 @@ MICROTILE = Algorithm(
         REGISTER_ALLOCATION,
     ),
     constraints=(
-        constraint(
-            "columns_fit_local_memory",
-            "b_in_local == 'off' or (is_cpu == 1 and b_storage == 'buffer' and edges == 'guard' and work_group_n == 1 "
-            "and work_group_m >= 4 and k * micro_tile_n * accumulator_bytes <= local_memory_bytes)",
-            "all of k must fit, and pay by several micro-tiles; local memory of a GPU is for local_tile",
-        ),
         *FEATURES_OF_DEVICE,
         *WORK_GROUP_LIMITS,
         constraint(
@@ -91,8 +83,9 @@ MICROTILE = Algorithm(
         ),
         constraint(
             "rows_to_do",
-            "work_group_m * micro_tile_m - micro_tile_m < m and micro_tile_m < 2 * m",
-            "part of every work-group would have no row to do",
+            "(work_group_m * micro_tile_m - micro_tile_m < m or (is_cpu == 1 and work_group_m * micro_tile_m < 2 * m)) "
+            "and micro_tile_m < 2 * m",
+            "part of every work-group would have no row to do, which costs a processor little",
         ),
         constraint(
             "columns_to_do",
@@ -304,4 +297,42 @@ LOCAL_TILE = Algorithm(
         ),
     ),
     features=FEATURES,
+)
+
+PANEL = Algorithm(
+    name="panel",
+    meaning="for processors: a work-item goes down micro-tiles of C and reads their columns of B from a copy",
+    parameters=(
+        parameter("micro_tile_m", (2, 4, 6, 8, 12, 16), "rows of C in a micro-tile"),
+        parameter("micro_tile_n", (4, 8, 16, 32, 48, 64), "columns of C in a micro-tile"),
+        parameter("tiles_m", (2, 4, 8, 16, 32, 64), "micro-tiles one below the other that a work-item computes"),
+        parameter("tile_k", (64, 128, 256, 512), "rows of B in a copy"),
+        parameter("vector_width", (4, 8, 16), "columns in one vector"),
+        parameter("unroll", (1, 2, 4, 8), "steps of k in one pass of the loop"),
+        MULTIPLY_ADD,
+    ),
+    constraints=(
+        constraint("is_processor", "is_cpu == 1", "a GPU runs more work-items at once, with less memory for each"),
+        constraint(
+            "vectors_fill_tile",
+            "micro_tile_n % vector_width == 0 and micro_tile_n <= 4 * vector_width",
+            "a micro-tile is one to four whole vectors wide",
+        ),
+        constraint("accumulators_fit", "micro_tile_m * micro_tile_n <= 512", "the sums do not fit the registers"),
+        constraint(
+            "copies_fit_local_memory",
+            "accumulator_bytes * micro_tile_n * (tile_k + tiles_m * micro_tile_m) <= local_memory_bytes",
+            "the copy of B and the sums exceed local memory",
+        ),
+        constraint("rows_to_do", "(tiles_m - 1) * micro_tile_m < m", "some micro-tiles would have no row to do"),
+        constraint("columns_to_do", "micro_tile_n <= 2 * n", "most of a micro-tile would have no column to do"),
+        constraint("panel_within_k", "tile_k <= 64 or tile_k < 2 * k", "one panel is more than all of k"),
+        constraint("step_within_k", "unroll < 2 * k", "one step is more than all of k"),
+        WHOLE_NUMBERS[1],
+    ),
+    features=(
+        Expression("micro_tile_m * micro_tile_n"),
+        Expression("tiles_m * micro_tile_m"),
+        Expression("micro_tile_n * tile_k"),
+    ),
 )
