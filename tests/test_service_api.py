@@ -236,7 +236,7 @@ def test_lookups_follow_the_winners(api: TestClient, store: Store) -> None:
     service_lookup = f"/api/lookup?device={SLUG}&shape=32,32,32"
     assert api.get(service_lookup).json()["match"] == "nearest"
     store.record_winner(a_winner(INVENTED_PROCESSOR, GemmProblem(m=32, n=32, k=32)))
-    lookups = api.app._app.state.service.lookups  # type: ignore[attr-defined]
+    lookups = api.app._app._app.state.service.lookups  # type: ignore[attr-defined]
     table = lookups.read_again()
     lookups.use(table)
     assert api.get(service_lookup).json()["match"] == "exact"

@@ -98,13 +98,7 @@ class Knowledge:
 
     def provenance(self, configuration: Configuration) -> Provenance:
         """Of a trial measured now."""
-        return Provenance(
-            driver=self.device.driver,
-            template_hash=template_hash(self.family, configuration.algorithm),
-            space_version=self.family.space_version,
-            tool_version=__version__,
-            measured_at=datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
-        )
+        return provenance_now(self.device, self.family, configuration)
 
     def record_provisional(self) -> Winner | None:
         """Store and return the best so far, or the default where it is not beaten; no final has confirmed it."""
@@ -176,3 +170,14 @@ class Knowledge:
             now.template_hash,
             now.space_version,
         )
+
+
+def provenance_now(device: Device, family: KernelFamily, configuration: Configuration) -> Provenance:
+    """Of what a device has just measured."""
+    return Provenance(
+        driver=device.driver,
+        template_hash=template_hash(family, configuration.algorithm),
+        space_version=family.space_version,
+        tool_version=__version__,
+        measured_at=datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
+    )

@@ -147,6 +147,7 @@ class ProblemSearch:
         if self._working:
             self._working[1].abandon()
         self._working = None
+        self._crew.forget()
         if self._remake_space:
             self._space = None
 
@@ -254,8 +255,8 @@ class ProblemSearch:
 
     def _learn_from_crew(self, proposals: Proposals) -> None:
         """Of what ends next. The sentinel knows the pace of the own device alone: others count as they measured."""
-        for trial, is_own in self._crew.take_in():
-            proposals.tell(self._note(trial) if is_own else self._learn(trial))
+        for trial, of_own in self._crew.take_in():
+            proposals.tell(self._note_measured(trial, of_own) if of_own else self._learn(trial))
 
     @tracing.span("begin")
     def _begin(self) -> tuple[Proposals, Ahead]:
@@ -322,6 +323,10 @@ class ProblemSearch:
         if known is not None:
             return known
         measured = self._run(prepared, partial(self._go_on, prepared, ahead) if ahead.builds_ahead else None)
+        return self._note_measured(measured, prepared)
+
+    def _note_measured(self, measured: Trial, prepared: Prepared) -> Trial:
+        """A new trial of this device, which others are like that run the same."""
         if measured.state is TrialState.COMPLETE:
             self._programs[prepared.program] = measured
         return self._note(measured)
@@ -364,8 +369,7 @@ class ProblemSearch:
 
     def _run(self, prepared: Prepared, meanwhile: Callable[[], None] | None = None) -> Trial:
         """As measured and stored."""
-        built_ns = prepared.build.build_ns if prepared.build else 0.0
-        return self._bench.run(self._bench.following or self._job(prepared), "search", built_ns, meanwhile)
+        return self._bench.run(self._bench.following or self._job(prepared), "search", prepared.build_ns, meanwhile)
 
     def _job(self, prepared: Prepared) -> Job:
         return dataclasses.replace(

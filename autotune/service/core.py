@@ -9,8 +9,10 @@ from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 
 from autotune.errors import AutotuneError
-from autotune.family import Device
+from autotune.family import Device, find_family
 from autotune.predict import refresh_predictors
+from autotune.remote.wire import code_version
+from autotune.search.knowledge import provenance_now
 from autotune.service.events import Feed
 from autotune.service.fleet import Fleet, Helper, RemoteWorker, Station
 from autotune.service.lookups import Lookups
@@ -33,7 +35,10 @@ AT_WORK = 2
 """Searches that compute at a time, while the others wait for their devices, the database or a rest: more threads would
 keep the event loop from its turn, and gain nothing, as one interpreter runs one of them at a time."""
 END_S = 8.0
-"""How long the end of the service waits for searches to put their things in order."""
+"""How long the end of the service waits for searches to put their things in order, and for the database with them."""
+HURRY_S = 1.0
+"""And then, when the database is waited for no more. What is not stored, the worker that measured it tells again."""
+END_LOOK_S = 0.05
 
 
 class Service:
@@ -74,6 +79,7 @@ class Service:
         queued = await asyncio.to_thread(self.store.jobs.recover)
         if lost or queued:
             _LOG.info("%s trials were lost, %s problems go on", len(lost), queued)
+        await asyncio.to_thread(code_version)  # takes a while once, which the first worker would hold all others up for
         await self._refresh_lookups()
         keeping = (self._keep_dispatching(), self._keep_refreshing(), self._keep_claim())
         self._tasks = [asyncio.create_task(work) for work in keeping]
@@ -96,8 +102,15 @@ class Service:
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
-        for thread in list(self._threads):
-            await asyncio.to_thread(thread.join, END_S)
+        await self._searches_end(END_S)
+        self.store.hurry()
+        await self._searches_end(HURRY_S)
+
+    async def _searches_end(self, patience_s: float) -> None:
+        """Returns then, or when time is up. Asks again and again: the threads that could wait may be stuck as well."""
+        end = time.monotonic() + patience_s
+        while any(thread.is_alive() for thread in self._threads) and time.monotonic() < end:
+            await asyncio.sleep(END_LOOK_S)
 
     def wake(self) -> None:
         """Something may be there for a device."""
@@ -117,7 +130,8 @@ class Service:
     async def _take_late(self, device: Device, trial: Trial, job: Job) -> None:
         """A trial that nobody waits for any more has ended on its worker: what did not crash is not to blame."""
         if trial.state not in QUARANTINED_STATES:
-            await asyncio.to_thread(self.store.vindicate, device, job.problem, job.configuration)
+            provenance = provenance_now(device, find_family(job.problem.family), job.configuration)
+            await asyncio.to_thread(self.store.add_late, device, job.problem, trial, provenance)
 
     async def _keep_dispatching(self) -> None:
         while not self.is_stopping:  # a cancellation that meets the end of a wait is lost
