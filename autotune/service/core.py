@@ -27,6 +27,8 @@ _LOG = logging.getLogger(__name__)
 
 LOOK_S = 2.0
 """How often the queue is looked at when nothing calls for it, and lookups for new winners."""
+WAKE_S = 0.02
+"""From a call for it until then: with many devices there are more calls."""
 REFRESHING_SHARE = 0.1
 """Of the time, the most that lookups are made anew: with many winners it takes long, and there is always a new one."""
 MAX_SEARCHES = 100
@@ -138,6 +140,7 @@ class Service:
             await self._guarded(self._dispatch)
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._wake.wait(), LOOK_S)
+                await asyncio.sleep(WAKE_S)
             self._wake.clear()
 
     async def _keep_refreshing(self) -> None:
@@ -187,8 +190,9 @@ class Service:
         for station in in_fair_order(free, Counter(s.errand.station.device.slug for s in self.searches.values())):
             if len(self.searches) >= MAX_SEARCHES or self.is_stopping:
                 break
-            if station.device.slug in waiting and station.state == "idle":
-                await self._engage(station)
+            slug = station.device.slug
+            if slug in waiting and station.state == "idle" and not await self._engage(station):
+                waiting.discard(slug)
         self._send_to_help([station for station in free if station.state == "idle"])
         self._recall_helpers(waiting - {station.device.slug for station in free})
 
@@ -211,7 +215,8 @@ class Service:
             if of_slug:
                 max(of_slug, key=lambda search: len(search.helpers)).helpers.recall_one()
 
-    async def _engage(self, station: Station) -> None:
+    async def _engage(self, station: Station) -> bool:
+        """Whether there was something for it."""
         station.is_taken = True
         try:
             taken = await asyncio.to_thread(self.store.jobs.take, station.device.slug, station.name)
@@ -220,7 +225,7 @@ class Service:
             raise
         if taken is None:
             station.is_taken = False
-            return
+            return False
         job, problem = taken
         search = Search(
             Errand(job=job, problem=problem, station=station), self.store, self.feed, lambda: self.is_stopping
@@ -230,6 +235,7 @@ class Service:
         thread = threading.Thread(target=self._search, args=(search, worker), daemon=True, name=f"job {job.id}")
         self._threads.add(thread)
         thread.start()
+        return True
 
     def _search(self, search: Search, worker: RemoteWorker) -> None:
         """In a thread of its own."""
