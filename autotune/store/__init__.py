@@ -144,7 +144,7 @@ class Store:
     @property
     def jobs(self) -> JobLedger:
         """The service's jobs."""
-        return JobLedger(self._read, self._write, inserting.problem_id)
+        return JobLedger(self._read, self._write, self._write_together, inserting.problem_id)
 
     def claim_service(self) -> claiming.Claim:
         """The right to be the only service here. Raises StoreError when another one is."""
@@ -172,7 +172,7 @@ class Store:
                 quarantine.land(connection, problem_id, one, owner)
             quarantine.begin(connection, device_id, problem_id, configuration, owner)
 
-        self._write_trial(add)
+        self._write_together(add)
 
     def land_trials(self, device: Device, problem: Problem, landed: Sequence[Configuration], owner: Owner) -> None:
         """Of a problem, these are in flight no more, and not to blame: they were only built."""
@@ -182,7 +182,7 @@ class Store:
             for one in landed:
                 quarantine.land(connection, problem_id, one, owner)
 
-        self._write_trial(add)
+        self._write_together(add)
 
     def abandon_trials(self, owner: Owner) -> None:
         """What this owner has in flight will not end, and is not to blame: as after Ctrl-C."""
@@ -240,7 +240,7 @@ class Store:
             if next_in_flight and owner:
                 quarantine.begin(connection, device_id, problem_id, next_in_flight, owner)
 
-        self._write_trial(add, waits_for_space=True)
+        self._write_together(add, waits_for_space=True)
 
     def quarantine_lost(self) -> list[Quarantined]:
         """Quarantine what is in flight of owners that are gone, on any device; what was added."""
@@ -422,7 +422,7 @@ class Store:
         with idle(), self._places:
             return self._transaction(self._writing, work, waits_for_space=waits_for_space)
 
-    def _write_trial(self, work: Work, *, waits_for_space: bool = False) -> None:
+    def _write_together(self, work: Work, *, waits_for_space: bool = False) -> None:
         """In one transaction with those of other threads, where that goes well."""
         if not self._together.write(work):
             self._write(lambda session: work(session.connection()), waits_for_space=waits_for_space)
