@@ -113,3 +113,19 @@ def test_what_cannot_be_written_fails_alone(any_store: Store) -> None:
     assert len(any_store.quarantined()) == THREADS, "and nothing twice"
     [error] = caught
     assert "no_such_column" in str(error)
+
+
+def test_what_was_interrupted_is_not_written_by_another(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Interrupted:
+        def __enter__(self) -> None:
+            raise KeyboardInterrupt
+
+        def __exit__(self, *_: object) -> None: ...
+
+    add(store, 0)
+    with monkeypatch.context() as patch:
+        patch.setattr(store._together, "_places", Interrupted())
+        with pytest.raises(KeyboardInterrupt):
+            add(store, 1)
+    add(store, 2)
+    assert added(store) == [0, 2]

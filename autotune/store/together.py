@@ -39,11 +39,20 @@ class Together:
         """Whether it is written and safe; when not, which may be another one's fault, it is to be tried alone."""
         mine = _Write(work)
         self._waiting.append(mine)
-        with idle():
-            with self._places:
+        try:
+            with idle(), self._places:
                 while not mine.is_taken:
                     self._write_all(self._take())
+        finally:
+            self._withdraw(mine)
+        with idle():
             return mine.is_written.result()
+
+    def _withdraw(self, write: _Write) -> None:
+        """As when its thread was interrupted: nobody is to write it later."""
+        with self._lock:
+            if not write.is_taken:
+                self._waiting.remove(write)
 
     def _take(self) -> list[_Write]:
         """Those that have waited longest."""
