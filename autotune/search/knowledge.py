@@ -84,6 +84,11 @@ class Knowledge:
         return configuration in self.known and configuration not in self._unsound | self.quarantine
 
     @property
+    def is_all_lost(self) -> bool:
+        """Whether something ran right once, and nothing of that may be run any more."""
+        return math.isinf(self.best_ns) and any(t.state is TrialState.COMPLETE for t in self.known.values())
+
+    @property
     def ranking(self) -> list[Trial]:
         """Trials of the sound configurations, fastest first."""
         sound = [t for t in self.known.values() if t.state is TrialState.COMPLETE and not self.is_quarantined(t)]

@@ -35,6 +35,9 @@ class ProblemSearch:
     GIVE_UP_FACTOR = 3.0
     """One sample is enough for what is this much slower than the best."""
     BASELINE_LIMIT_S = 20.0
+    SPARE_TRIALS = 5
+    """New ones beyond the budget where all that ran right was lost later, as with a worker that was killed again and
+    again: a search that could have a winner is to have one."""
 
     def __init__(
         self,
@@ -199,7 +202,7 @@ class ProblemSearch:
             return True
         if time.monotonic() + self._finals_share() >= self._deadline:
             return True
-        return self._limits.trials is not None and self.new_trials >= self._limits.trials
+        return self._trials_left <= 0
 
     def _search(self, is_enough: Callable[[], bool]) -> None:
         if self._limits.retries_quarantined and not self._is_begun:
@@ -295,7 +298,10 @@ class ProblemSearch:
 
     @property
     def _trials_left(self) -> float:
-        return math.inf if self._limits.trials is None else self._limits.trials - self.new_trials
+        if self._limits.trials is None:
+            return math.inf
+        spare = self.SPARE_TRIALS if self._knowledge.is_all_lost else 0
+        return self._limits.trials + spare - self.new_trials
 
     def _retry_quarantined(self) -> None:
         """Run once more what is in quarantine; what fails again goes back."""
