@@ -183,7 +183,8 @@ def test_a_service_ends_though_its_database_is_stuck_and_what_was_measured_is_st
         searched = [
             s.trial.configuration.key for s in store.trials(INVENTED_PROCESSOR.slug, "gemm") if s.purpose == "search"
         ]
-        assert len(searched) == len(set(searched)) == 21  # and the baseline
+        assert len(searched) == len(set(searched))
+        assert len(searched) in (21, 22)  # with the baseline; one may be told after the search has begun anew
         assert before <= set(searched)
 
 
