@@ -45,12 +45,16 @@ class Sources:
         self._options = tuple(options)
         self._hashes: dict[object, str] = {}
 
-    def hash_of(self, configuration: Configuration, plan: Plan) -> str:
-        """Sixteen hexadecimal digits over source and options, rendered only where no equal one was before."""
+    def inputs_of(self, configuration: Configuration, plan: Plan) -> tuple[object, ...]:
+        """All that source and options depend on: what agrees in it is the same program."""
         read = names_read(self._family, configuration.algorithm)
         values = {**dict(configuration.values), **dict(plan.template_values)}
         seen = tuple(sorted((name, value) for name, value in values.items() if name in read))
-        key = (configuration.algorithm, plan.build_options, seen)
+        return configuration.algorithm, plan.build_options, seen
+
+    def hash_of(self, configuration: Configuration, plan: Plan) -> str:
+        """Sixteen hexadecimal digits over source and options, rendered only where no equal one was before."""
+        key = self.inputs_of(configuration, plan)
         if key not in self._hashes:
             self._hashes[key] = self.job("", configuration, plan).source_hash
         return self._hashes[key]

@@ -50,7 +50,7 @@ class Recorder(Silence):
 
 def run(
     store: Store,
-    builds: FakeBuilds,
+    builds: FakeBuilds | None,
     device: Device = GPU,
     trials: int = 20,
     worker: FakeWorker | None = None,
@@ -270,7 +270,10 @@ def test_what_does_not_build_is_a_trial_that_is_never_run(store: Store, built: B
     assert stored.count(state) == len(failed)
 
 
-def test_a_twin_gets_the_times_of_what_was_measured(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("builders", [4, 0])
+def test_a_twin_gets_the_times_of_what_was_measured(
+    store: Store, monkeypatch: pytest.MonkeyPatch, builders: int
+) -> None:
     plan = type(FAMILY).plan
 
     def without_options(family: Any, problem: GemmProblem, configuration: Configuration) -> Any:
@@ -287,7 +290,9 @@ def test_a_twin_gets_the_times_of_what_was_measured(store: Store, monkeypatch: p
     }
     space = SearchSpace(FAMILY, PROBLEM, GPU.limits, algorithms=["dot"], overrides=overrides)
     monkeypatch.setattr("autotune.search.SearchSpace", lambda *_, **__: space)
-    _, recorder, worker = run(store, FakeBuilds(4), trials=len(space) + 5)
+    if not builders:
+        monkeypatch.setattr("autotune.compiling.render", None)  # nothing is rendered where nothing is built
+    _, recorder, worker = run(store, FakeBuilds(builders) if builders else None, trials=len(space) + 5)
     twins = [trial for trial in recorder.trials if trial.message.startswith("same as dot(")]
     assert len(twins) == len(space) // 2
     assert all(trial.measurement for trial in twins)

@@ -9,11 +9,15 @@ import pytest
 from autotune.child import Leave
 from autotune.errors import WorkerError, WorkerLostError
 from autotune.kernels.gemm import GemmProblem
+from autotune.profile import find_profile
 from autotune.search import Budget, Outcome, tune
-from autotune.search.helping import MOST_HELPERS, Helpers
+from autotune.search.ahead import Prepared
+from autotune.search.bench import Bench
+from autotune.search.helping import MOST_HELPERS, Crew, Helpers
+from autotune.search.knowledge import Knowledge
 from autotune.store import Store
 from autotune.testing import INVENTED_PROCESSOR, FakeWorker, Silence
-from autotune.trial import Job, Request, Trial, TrialState
+from autotune.trial import Build, BuildState, Job, Request, Trial, TrialState
 from invented_service import invented_time
 
 PROBLEM = GemmProblem(m=96, n=96, k=96)
@@ -155,6 +159,84 @@ def test_a_failure_found_by_a_helper_counts(store: Store) -> None:
     assert outcome.failures == {"wrong result": len(other.jobs)}
     assert outcome.winner is not None
     assert outcome.winner.configuration not in other.measured
+
+
+class Assembled:
+    """A crew without a search."""
+
+    def __init__(self, store: Store, own: FakeWorker, *others: FakeWorker) -> None:
+        profile = find_profile(INVENTED_PROCESSOR)
+        knowledge = Knowledge(INVENTED_PROCESSOR, profile, PROBLEM, store)
+        self.family = knowledge.family
+        self.bench = Bench(knowledge, profile, store, own)
+        helpers = Helpers()
+        assert all(helpers.join(other) for other in others)
+        self.crew = Crew(own, self.bench, helpers, lambda place: Bench(knowledge, profile, store, place))
+
+    def begin(self, place: FakeWorker, build: Build | None = None) -> Prepared:
+        prepared = Prepared(configuration=self.family.baseline, build=build)
+        self.crew.begin(place, prepared, self.bench.search_job(prepared.configuration))
+        return prepared
+
+
+def test_what_a_helper_returned_outlasts_a_slice_and_not_the_model(store: Store) -> None:
+    other = Failing(WorkerError("no such device"))
+    other.jobs.append(Job(selector="0:0", problem=PROBLEM, configuration=Assembled(store, other).family.baseline))
+    assembled = Assembled(store, FakeWorker(invented_time), other)
+    crew = assembled.crew
+    prepared = assembled.begin(other)
+    assert list(crew.take_in()) == []
+    crew.settle()
+    assert crew.is_at_work
+    assert crew.returned() is prepared
+    assembled = Assembled(store, FakeWorker(invented_time), other)
+    assembled.begin(other)
+    assert list(assembled.crew.take_in()) == []
+    assembled.crew.forget()
+    assert not assembled.crew.is_at_work
+
+
+def test_what_building_took_before_counts_for_all_of_a_crew(store: Store) -> None:
+    own, other = FakeWorker(invented_time), FakeWorker(invented_time)
+    assembled = Assembled(store, own, other)
+    for place in (own, other):
+        assembled.begin(place, Build(source_hash="0", state=BuildState.BUILT, build_ns=7e6))
+        [(trial, _)] = assembled.crew.take_in()
+        assert trial.measurement is not None
+        assert trial.measurement.build_ns == 7e6
+    assembled.crew.settle()
+    assert [s.trial.measurement.build_ns for s in store.trials(INVENTED_PROCESSOR.slug, "gemm")] == [7e6] * 2  # type: ignore[union-attr]
+
+
+def test_one_of_a_crew_that_is_stuck_does_not_keep_the_program(store: Store) -> None:
+    begun, goes_on = threading.Event(), threading.Event()
+
+    def stuck(job: Job) -> float:
+        begun.set()
+        assert goes_on.wait(TOGETHER_S)
+        return invented_time(job)
+
+    own = FakeWorker(stuck)
+    assembled = Assembled(store, own, FakeWorker(invented_time))
+    assembled.begin(own)
+    assert begun.wait(TOGETHER_S)
+    threads = [thread for thread in threading.enumerate() if thread.name == "crew"]
+    assert threads and all(thread.daemon for thread in threads)
+    goes_on.set()
+    assembled.crew.settle()
+    for thread in threads:
+        thread.join(TOGETHER_S)
+    assert not any(thread.is_alive() for thread in threads), "nobody is kept who is not needed"
+
+
+def test_a_twin_of_what_the_own_device_measured_is_not_run(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("autotune.search.ahead._program", lambda *_: b"all are the same")
+    other = FakeWorker(lambda _: TrialState.WRONG_RESULT)  # knows of no time
+    own = FakeWorker(invented_time)
+    outcome = _tuned(store, own, other)
+    assert outcome.new_trials == TRIALS
+    twins = [s for s in store.trials(INVENTED_PROCESSOR.slug, "gemm") if s.trial.message.startswith("same as")]
+    assert len(twins) >= TRIALS - 4
 
 
 def test_no_more_help_is_taken_than_is_of_use() -> None:

@@ -18,6 +18,7 @@ from autotune.family import Configuration, Device
 from autotune.kernels.gemm import FAMILY, GemmProblem
 from autotune.profile import find_profile
 from autotune.search import Budget, Outcome, tune
+from autotune.search.one_problem import ProblemSearch
 from autotune.store import Fate, Owner, Store, new_owner
 from autotune.store.owner import fate
 from autotune.testing import INVENTED_PROCESSOR, FakeWorker, Silence
@@ -410,3 +411,25 @@ def test_what_a_trial_usually_takes_leaves_out_the_first_which_opened_the_device
         limits.learn(trial, run_s)
         typical.append(limits.typical_run_s)
     assert typical == pytest.approx([0.0, 0.1, 0.15, 0.2])
+
+
+def test_a_search_whose_every_configuration_was_lost_gets_a_few_trials_more(store: Store) -> None:
+    search(store, FakeWorker(invented_time), trials=4)
+    ran = {s.trial.configuration for s in store.trials(DEVICE.slug, "gemm")}
+    for configuration in ran:
+        lose(store, configuration)
+    worker = FakeWorker(invented_time)
+    outcome = search(store, worker, trials=0)
+    assert outcome.winner is not None
+    assert outcome.winner.configuration not in ran
+    assert outcome.new_trials == 1, "no more than it takes"
+    again = FakeWorker(lambda _: TrialState.WRONG_RESULT)
+    lose(store, outcome.winner.configuration)
+    assert search(store, again, trials=0).winner is None
+    assert len(again.jobs) == ProblemSearch.SPARE_TRIALS
+
+
+def test_a_search_in_which_nothing_ran_right_keeps_to_its_budget(store: Store) -> None:
+    worker = FakeWorker(lambda _: TrialState.WRONG_RESULT)
+    assert search(store, worker, trials=4).winner is None
+    assert len(worker.jobs) == 5  # and the baseline

@@ -12,6 +12,7 @@ from autotune.family import Configuration
 from autotune.kernels.gemm import FAMILY, GemmProblem
 from autotune.profile import find_profile
 from autotune.search import Budget, Outcome, Total, tune
+from autotune.space import SearchSpace
 from autotune.store import Store
 from autotune.testing import INVENTED_PROCESSOR, FakeWorker, Silence
 from autotune.trial import Job, Request, Trial, TrialState, Verdict
@@ -237,7 +238,22 @@ def test_wrong_requests_are_refused_before_anything_is_measured(store: Store) ->
     row = Request(problem=GemmProblem(m=65, n=33, k=17))
     with pytest.raises(ProblemError, match="row: no valid configuration for 65x33x17"):
         tune(DEVICE, [row], store, Budget(trials=1), Recorder(), worker=worker, algorithms=["row"])
+    narrow = Request(problem=GemmProblem(m=1, n=33, k=17))
+    with pytest.raises(ProblemError, match="row: no valid configuration for 65x33x17"):
+        tune(DEVICE, [narrow, row], store, Budget(trials=1), Recorder(), worker=worker, algorithms=["row"])
     assert worker.jobs == []
+
+
+def test_the_space_of_one_problem_is_made_once(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    made = []
+
+    def make(*args: Any, **options: Any) -> SearchSpace:
+        made.append(args)
+        return SearchSpace(*args, **options)
+
+    monkeypatch.setattr("autotune.search.SearchSpace", make)
+    run(store, FakeWorker(invented_time), algorithms=["microtile"])
+    assert len(made) == 1
 
 
 def test_a_device_that_cannot_be_used_ends_the_run_and_the_worker(store: Store) -> None:

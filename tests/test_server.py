@@ -157,6 +157,29 @@ def test_sessions_that_were_ended_are_made_anew(postgresql_server: Server, store
     assert len(stored(store)) == 2
 
 
+def test_who_hurries_does_not_wait_for_it(postgresql_server: Server, store: Store) -> None:
+    add(store)
+    postgresql_server.stop(signal.SIGINT)
+    try:
+        failed: list[StoreError] = []
+
+        def wait_and_fail() -> None:
+            try:
+                add(store, 1)
+            except StoreError as error:
+                failed.append(error)
+
+        thread = threading.Thread(target=wait_and_fail, daemon=True)
+        thread.start()
+        time.sleep(0.3)
+        assert thread.is_alive()
+        store.hurry()
+        thread.join(20)
+        assert [type(error) for error in failed] == [DatabaseAwayError]
+    finally:
+        postgresql_server.start()
+
+
 @pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGQUIT])
 def test_a_server_that_is_away_for_a_while_is_waited_for(
     postgresql_server: Server, store: Store, how: signal.Signals, caplog: pytest.LogCaptureFixture

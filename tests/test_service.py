@@ -34,7 +34,7 @@ from autotune.service import fleet
 from autotune.service.core import in_fair_order
 from autotune.service.serving import Place, Server, serve
 from autotune.store import Store, new_owner
-from autotune.store.jobs import JobKind, JobState, NewJob
+from autotune.store.jobs import JobKind, JobLedger, JobState, NewJob
 from autotune.testing import INVENTED_PROCESSOR, FakeWorker, Silence
 from autotune.trial import Job, Request, Trial, TrialState
 from invented_service import invented_time, offering, serving, wait_for
@@ -354,10 +354,17 @@ def test_a_result_that_comes_late_clears_what_was_lost(database: Path) -> None:
             assert back.turn(running=given["id"], wait_s=0) is None
             time.sleep(0.1)
             assert client.devices()[-1]["stations"][0]["state"] == "busy"  # nothing is given before it is through
-            back.turn(results=(back.result(given),), wait_s=0)
+            result = back.result(given, time_ns=123.0)
+            for _ in range(2):  # told again, it is not another trial
+                back.turn(results=(result,), wait_s=0)
             assert store.quarantined() == []
+            [late] = store.trials(DEVICE.slug, "gemm")
+            assert (late.trial.configuration, late.trial.time_ns, late.purpose) == (configuration, 123.0, "search")
+            assert late.provenance.driver == DEVICE.driver
             _serve_until_ended(back, client, job)
             assert client.job(job["id"])["state"] == "done"
+            searched = [s.trial.configuration for s in store.trials(DEVICE.slug, "gemm") if s.purpose == "search"]
+            assert searched.count(configuration) == 1
 
 
 def test_a_result_that_was_taken_and_not_stored_is_told_again(server: Server, client: Client, database: Path) -> None:
@@ -370,8 +377,10 @@ def test_a_result_that_was_taken_and_not_stored_is_told_again(server: Server, cl
         assert len(store.quarantined()) == 1
         fleet, loop = server.service.fleet, server.service._loop
         assert loop is not None
+        stored = len(store.trials(DEVICE.slug, "gemm"))
         loop.call_soon_threadsafe(lambda: fleet.lose(fleet.stations()[0], "the service knows nothing of it"))
         wait_for(lambda: store.quarantined() == [], 40)
+        assert len(store.trials(DEVICE.slug, "gemm")) == stored, "what was searched already is not searched twice"
 
 
 def test_a_trial_is_given_until_it_has_arrived_and_its_result_counts_once(
@@ -389,6 +398,36 @@ def test_a_trial_is_given_until_it_has_arrived_and_its_result_counts_once(
         assert sum(store.trial_counts(DEVICE.slug).by_state.values()) == 1
     client.cancel(job["id"])
     worker.turn(results=(worker.result(following),), wait_s=0)
+
+
+def test_what_nobody_was_given_is_not_stored(server: Server, client: Client, database: Path) -> None:
+    server.service.store.add_device(DEVICE)
+    worker = HandMade(server.url)
+    job = Job(selector="0:0", problem=PROBLEM, configuration=FAMILY.baseline)
+    worker.turn(results=(worker.result({"id": "0" * 16, "job": plain_job(job)}),), wait_s=0)
+    with Store.open(database) as store:
+        assert store.trials(DEVICE.slug, "gemm") == []
+
+
+def test_a_device_that_finds_nothing_queued_speaks_for_those_that_are_equal(
+    server: Server, client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    take, asked = JobLedger.take, []
+
+    def counted(self: JobLedger, device: str, worker: str) -> Any:
+        found = take(self, device, worker)
+        asked.append(found is not None)
+        return found
+
+    monkeypatch.setattr(JobLedger, "take", counted)
+    workers = [HandMade(server.url, f"w{number}") for number in range(8)]
+    for worker in workers:
+        assert worker.turn(wait_s=0) is None
+    job = _submitted_to(server, client)
+    wait_for(lambda: bool(client.job(job["id"])["counts"].get("running")))
+    wait_for(lambda: sum(station["state"] == "busy" for station in client.devices()[-1]["stations"]) == len(workers))
+    assert asked == [True, False]
+    client.cancel(job["id"])
 
 
 def test_a_silent_worker_is_lost(

@@ -47,13 +47,12 @@ class TuningTable:
 
         self._fill(AtHand(devices, entries, predictors or {}), source, None)
 
-    def over_shipped(self) -> Self:
-        """The same over the tables that ship."""
-        from autotune.lookup.contents import Layers, Shipped
-        from autotune.resources import data_folder
+    def over(self, lower: "Contents") -> Self:
+        """The same over another table, as those that ship."""
+        from autotune.lookup.contents import Layers
 
         table = type(self).__new__(type(self))
-        table._fill(Layers(self._contents, Shipped(data_folder("db") / "tables")), self.source, None)
+        table._fill(Layers(self._contents, lower), self.source, None)
         return table
 
     @classmethod

@@ -53,10 +53,12 @@ def tune(
         raise UsageError(
             f"the sampler {sampler.name} does not estimate what is left to gain", hint="leave out --until-gain"
         )
+    profile = find_profile(device)
     for request in requests:
         request.problem.check_device(device.limits)
-        _check_algorithms(request.problem, device, algorithms)
-    profile = find_profile(device)
+        _check_algorithms(request.problem, algorithms)
+    for request in requests[1:] if algorithms else ():  # the first has its space made before it is measured anyway
+        space_of(request.problem, device, profile, algorithms)
     place = worker or Worker()
     if worker is None and builds is None:
         builds = builders_for(device, jobs)
@@ -93,14 +95,23 @@ def tune(
 
 
 def space_of(problem: Problem, device: Device, profile: Profile, algorithms: Sequence[str]) -> SearchSpace:
-    """What is searched for a problem on a device. Raises ConfigurationError for an unknown algorithm."""
-    return SearchSpace(
+    """What is searched for a problem on a device.
+
+    Raises ConfigurationError for an unknown algorithm, ProblemError when none of those named can do the problem.
+    """
+    space = SearchSpace(
         find_family(problem.family),
         problem,
         device.limits,
         algorithms=algorithms,
         overrides=profile.overrides_for(problem.family),
     )
+    if algorithms and not len(space):
+        names = " and ".join(algorithms)
+        raise ProblemError(
+            f"{names}: no valid configuration for {problem.label}", hint="leave the shape out, or name other algorithms"
+        )
+    return space
 
 
 def _in_turn(searches: Iterator[ProblemSearch], listener: Listener) -> list[Outcome]:
@@ -120,13 +131,8 @@ def _threshold(budget: Budget) -> float:
     return gain.NOTHING if budget.seconds is not None else 0.0
 
 
-def _check_algorithms(problem: Problem, device: Device, algorithms: Sequence[str]) -> None:
-    """Raises ConfigurationError for an unknown algorithm, ProblemError when none of those named can do the problem."""
+def _check_algorithms(problem: Problem, algorithms: Sequence[str]) -> None:
+    """Raises ConfigurationError for an unknown algorithm."""
     family = find_family(problem.family)
     for name in algorithms:
         family.algorithm(name)
-    if algorithms and not len(SearchSpace(family, problem, device.limits, algorithms=algorithms)):
-        names = " and ".join(algorithms)
-        raise ProblemError(
-            f"{names}: no valid configuration for {problem.label}", hint="leave the shape out, or name other algorithms"
-        )

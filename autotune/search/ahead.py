@@ -72,6 +72,11 @@ class Prepared:
     """Equal for configurations that cannot differ in anything: the same source, launches and buffers."""
 
     @property
+    def build_ns(self) -> float:
+        """What building it in advance took."""
+        return self.build.build_ns if self.build else 0.0
+
+    @property
     def is_failed(self) -> bool:
         """Whether it did not build."""
         return self.build is not None and self.build.state in FAILURES
@@ -227,8 +232,11 @@ class Ahead:
                 self._landed.append(prepared.configuration)
 
     def _prepared(self, configuration: Configuration) -> Prepared:
+        """Not rendered, which takes longer than all else here does: that is for where it is built."""
         plan = self._family.plan(self._problem, configuration)
-        return Prepared(configuration=configuration, program=_program(self._sources.hash_of(configuration, plan), plan))
+        return Prepared(
+            configuration=configuration, program=_program(self._sources.inputs_of(configuration, plan), plan)
+        )
 
     @tracing.span("render")
     def _job(self, configuration: Configuration) -> BuildJob:
@@ -237,6 +245,6 @@ class Ahead:
         return dataclasses.replace(job, limit_s=self._bench.build_limit_s)
 
 
-def _program(source_hash: str, plan: Plan) -> bytes:
-    """Equal where nothing that is run differs; short, since it is kept for every trial."""
-    return hashlib.sha256(repr((source_hash, plan.launches, plan.buffers)).encode()).digest()
+def _program(source: object, plan: Plan) -> bytes:
+    """Equal where nothing that is run differs, as `source` tells of it; short, since it is kept for every trial."""
+    return hashlib.sha256(repr((source, plan.launches, plan.buffers)).encode()).digest()

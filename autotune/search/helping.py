@@ -8,7 +8,10 @@ without what the others measure. Only the thread of the search proposes and lear
 
 import threading
 from collections.abc import Callable, Iterator
-from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from concurrent.futures import Future
+from dataclasses import dataclass
+from functools import partial
+from queue import SimpleQueue
 
 from autotune.errors import WorkerError, WorkerLostError
 from autotune.search.ahead import Prepared
@@ -74,6 +77,44 @@ class Helpers:
             self.dismiss(place)
 
 
+class Hand:
+    """A device that measures one thing at a time, in a thread. One that is stuck does not keep the program alive."""
+
+    def __init__(self, bench: Bench, tell: Callable[[], None]) -> None:
+        """`tell` is called, in the thread, when something has ended."""
+        self._bench = bench
+        self._tell = tell
+        self._given: SimpleQueue[tuple[Job, float, Future[Trial]] | None] = SimpleQueue()
+        threading.Thread(target=self._work, daemon=True, name="crew").start()
+
+    def run(self, job: Job, built_before_ns: float) -> "Future[Trial]":
+        """Measure and store, as a bench does, for a search."""
+        result: Future[Trial] = Future()
+        self._given.put((job, built_before_ns, result))
+        return result
+
+    def dismiss(self) -> None:
+        """It is given nothing more."""
+        self._given.put(None)
+
+    def _work(self) -> None:
+        while (given := self._given.get()) is not None:
+            job, built_before_ns, result = given
+            try:
+                result.set_result(self._bench.run(job, "search", built_before_ns))
+            except BaseException as error:  # noqa: BLE001 - raised where the result is asked for
+                result.set_exception(error)
+            self._tell()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Running:
+    """What one of a crew measures."""
+
+    prepared: Prepared
+    result: "Future[Trial]"
+
+
 class Crew:
     """Who measures for a search, and what: its own device and its helpers. For the thread of the search alone."""
 
@@ -83,7 +124,10 @@ class Crew:
         self._make_bench = make_bench
         self._benches = {own: bench}
         """Each learns limits of time, and has an owner of what is in flight."""
-        self._running: dict[Future[Trial], tuple[Measures, Prepared]] = {}
+        self._hands: dict[Measures, Hand] = {}
+        self._running: dict[Measures, Running] = {}
+        self._ended: SimpleQueue[Measures] = SimpleQueue()
+        """Those of them that have."""
         self._returned: list[Prepared] = []
 
     @property
@@ -104,55 +148,72 @@ class Crew:
     @property
     def is_own_free(self) -> bool:
         """Whether the search's own device measures nothing."""
-        return all(place is not self._own for place, _ in self._running.values())
+        return self._own not in self._running
 
     def free(self) -> list[Measures]:
         """Who measures nothing, and stays."""
-        busy = {place for place, _ in self._running.values()}
-        helpers = [place for place in self._helpers.present() if place not in busy]
+        helpers = [place for place in self._helpers.present() if place not in self._running]
         self._helpers.heed(helpers)
         return [self._own, *helpers] if self.is_own_free else helpers
 
     def begin(self, place: Measures, prepared: Prepared, job: Job) -> None:
         """Have one that is free measure something."""
-        bench = self._benches.get(place) or self._benches.setdefault(place, self._make_bench(place))
-        thread = ThreadPoolExecutor(1, thread_name_prefix="crew")
-        self._running[thread.submit(bench.run, job, "search")] = place, prepared
-        thread.shutdown(wait=False)
+        if place not in self._benches:
+            self._benches[place] = self._make_bench(place)
+        if place not in self._hands:
+            self._hands[place] = Hand(self._benches[place], partial(self._ended.put, place))
+        self._running[place] = Running(prepared=prepared, result=self._hands[place].run(job, prepared.build_ns))
 
     def returned(self) -> Prepared | None:
         """What a helper was to measure and could not, for no fault of what it was."""
         return self._returned.pop() if self._returned else None
 
-    def take_in(self) -> Iterator[tuple[Trial, bool]]:
-        """Wait until something has ended, and what did; whether it was on the search's own device.
+    def take_in(self) -> Iterator[tuple[Trial, Prepared | None]]:
+        """Wait until something has ended, and what did; of the search's own device, with what it was to measure.
 
         What was lost with a helper has crashed, for all that is known. Raises what ended a trial on the own device,
         and what is no helper's fault, such as StoreError.
         """
-        with idle():
-            wait(self._running, return_when=FIRST_COMPLETED)
-        for future in [future for future in self._running if future.done()]:
-            place, prepared = self._running.pop(future)
+        while self._running:
+            place = self._next_ended()
+            ended = self._running.pop(place)
             if place is self._own:
-                yield future.result(), True
-            elif (trial := self._of_helper(future, place, prepared)) is not None:
-                yield trial, False
+                yield ended.result.result(), ended.prepared
+            elif (trial := self._of_helper(place, ended)) is not None:
+                yield trial, None
+            if self._ended.empty():
+                return
 
     def settle(self) -> None:
-        """Returns when nothing is being measured any more; what is not taken in is in the ledger."""
-        with idle():
-            wait(self._running)
-        self._running.clear()
+        """Returns when nothing is being measured any more; what is not taken in is in the ledger.
+
+        What a helper could not measure is still to be.
+        """
+        while self._running:
+            del self._running[self._next_ended()]
+        for place in list(self._hands):
+            self._let_go(place)
+
+    def forget(self) -> None:
+        """What a helper could not measure is not to be, as those who proposed it are forgotten too."""
         self._returned.clear()
 
-    def _of_helper(self, future: "Future[Trial]", place: Measures, prepared: Prepared) -> Trial | None:
+    def _next_ended(self) -> Measures:
+        with idle():
+            return self._ended.get()
+
+    def _let_go(self, place: Measures) -> None:
+        self._hands.pop(place).dismiss()
+
+    def _of_helper(self, place: Measures, ended: Running) -> Trial | None:
         try:
-            return future.result()
+            return ended.result.result()
         except WorkerError as error:
             del self._benches[place]
+            self._let_go(place)
             self._helpers.dismiss(place)
             if isinstance(error, WorkerLostError):
-                return Trial(configuration=prepared.configuration, state=TrialState.CRASHED, message=error.message)
-            self._returned.append(prepared)
+                configuration = ended.prepared.configuration
+                return Trial(configuration=configuration, state=TrialState.CRASHED, message=error.message)
+            self._returned.append(ended.prepared)
             return None

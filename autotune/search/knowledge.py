@@ -83,6 +83,11 @@ class Knowledge:
         return configuration in self.known and configuration not in self._unsound | self.quarantine
 
     @property
+    def is_all_lost(self) -> bool:
+        """Whether something ran right once, and nothing of that may be run any more."""
+        return math.isinf(self.best_ns) and any(t.state is TrialState.COMPLETE for t in self.known.values())
+
+    @property
     def ranking(self) -> list[Trial]:
         """Trials of the sound configurations, fastest first."""
         sound = [t for t in self.known.values() if t.state is TrialState.COMPLETE and not self.is_quarantined(t)]
@@ -97,13 +102,7 @@ class Knowledge:
 
     def provenance(self, configuration: Configuration) -> Provenance:
         """Of a trial measured now."""
-        return Provenance(
-            driver=self.device.driver,
-            template_hash=template_hash(self.family, configuration.algorithm),
-            space_version=self.family.space_version,
-            tool_version=__version__,
-            measured_at=datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
-        )
+        return provenance_now(self.device, self.family, configuration)
 
     def record_provisional(self) -> Winner | None:
         """Store and return the best so far, or the default where it is not beaten; no final has confirmed it."""
@@ -181,3 +180,14 @@ class Knowledge:
             now.template_hash,
             now.space_version,
         )
+
+
+def provenance_now(device: Device, family: KernelFamily, configuration: Configuration) -> Provenance:
+    """Of what a device has just measured."""
+    return Provenance(
+        driver=device.driver,
+        template_hash=template_hash(family, configuration.algorithm),
+        space_version=family.space_version,
+        tool_version=__version__,
+        measured_at=datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
+    )

@@ -37,6 +37,9 @@ class ProblemSearch:
     GIVE_UP_FACTOR = 3.0
     """One sample is enough for what is this much slower than the best."""
     BASELINE_LIMIT_S = 20.0
+    SPARE_TRIALS = 5
+    """New ones beyond the budget where all that ran right was lost later, as with a worker that was killed again and
+    again: a search that could have a winner is to have one."""
 
     def __init__(
         self,
@@ -145,6 +148,7 @@ class ProblemSearch:
     def shelve(self) -> None:
         """Forget the model and what is built; both begin anew, from the ledger as it is then."""
         working, self._working = self._working, None
+        self._crew.forget()
         if working:
             working[1].abandon()
 
@@ -190,7 +194,7 @@ class ProblemSearch:
             return True
         if time.monotonic() + self._finals_share() >= self._deadline:
             return True
-        return self._limits.trials is not None and self.new_trials >= self._limits.trials
+        return self._trials_left <= 0
 
     def _search(self, is_enough: Callable[[], bool]) -> None:
         if self._limits.retries_quarantined and not self._is_begun:
@@ -246,8 +250,8 @@ class ProblemSearch:
 
     def _learn_from_crew(self, proposals: Proposals) -> None:
         """Of what ends next. The sentinel knows the pace of the own device alone: others count as they measured."""
-        for trial, is_own in self._crew.take_in():
-            proposals.tell(self._note(trial) if is_own else self._learn(trial))
+        for trial, of_own in self._crew.take_in():
+            proposals.tell(self._note_measured(trial, of_own) if of_own else self._learn(trial))
 
     @tracing.span("begin")
     def _begin(self) -> tuple[Proposals, Ahead]:
@@ -293,7 +297,10 @@ class ProblemSearch:
 
     @property
     def _trials_left(self) -> float:
-        return math.inf if self._limits.trials is None else self._limits.trials - self.new_trials
+        if self._limits.trials is None:
+            return math.inf
+        spare = self.SPARE_TRIALS if self._knowledge.is_all_lost else 0
+        return self._limits.trials + spare - self.new_trials
 
     def _retry_quarantined(self) -> None:
         """Run once more what is in quarantine; what fails again goes back."""
@@ -320,7 +327,10 @@ class ProblemSearch:
         known = self._without_running(prepared)
         if known is not None:
             return known
-        measured = self._run(prepared, meanwhile)
+        return self._note_measured(self._run(prepared, meanwhile), prepared)
+
+    def _note_measured(self, measured: Trial, prepared: Prepared) -> Trial:
+        """A new trial of this device, which others are like that run the same."""
         if measured.state is TrialState.COMPLETE:
             self._programs[prepared.program] = measured
         return self._note(measured)
@@ -359,8 +369,7 @@ class ProblemSearch:
 
     def _run(self, prepared: Prepared, meanwhile: Callable[[], None] | None = None) -> Trial:
         """As measured and stored."""
-        built_ns = prepared.build.build_ns if prepared.build else 0.0
-        return self._bench.run(self._bench.following or self._job(prepared), "search", built_ns, meanwhile)
+        return self._bench.run(self._bench.following or self._job(prepared), "search", prepared.build_ns, meanwhile)
 
     def _job(self, prepared: Prepared) -> Job:
         return dataclasses.replace(

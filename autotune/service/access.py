@@ -1,7 +1,4 @@
-"""Who may do what: tokens, hosts, origins, sizes of bodies. Every request passes here first.
-
-Also the shortcut for lookups: the way through the routes takes ten times as long as the answer.
-"""
+"""Who may do what: tokens, hosts, origins, sizes of bodies. Every request passes here first."""
 
 import hashlib
 import hmac
@@ -23,8 +20,9 @@ _SAFE = frozenset({"GET", "HEAD", "OPTIONS"})
 _OPEN_PATHS = frozenset({"/api/health"})
 
 Scope = MutableMapping[str, Any]
-Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
-Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
+Message = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[Message]]
+Send = Callable[[Message], Awaitable[None]]
 App = Callable[[Scope, Receive, Send], Awaitable[None]]
 
 
@@ -75,10 +73,9 @@ def read_token(path: Path) -> str:
 class Guard:
     """ASGI around the routes."""
 
-    def __init__(self, app: App, access: Access, lookup: Callable[[bytes], bytes | None]) -> None:
+    def __init__(self, app: App, access: Access) -> None:
         self._app = app
         self._access = access
-        self._lookup = lookup
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "lifespan":
@@ -91,11 +88,6 @@ class Guard:
         if refusal is not None:
             await _refuse(send, *refusal)
             return
-        if scope["path"] == "/api/lookup" and scope["method"] == "GET":
-            body = self._lookup(scope["query_string"])
-            if body is not None:
-                await _answer(send, 200, body)
-                return
         await self._with_limit(scope, receive, send)
 
     def _refusal(self, scope: Scope, headers: dict[bytes, bytes]) -> tuple[int, str, str] | None:
@@ -123,7 +115,7 @@ class Guard:
         left = _limit(scope["path"])
         is_begun = False
 
-        async def limited() -> MutableMapping[str, Any]:
+        async def limited() -> Message:
             nonlocal left
             message = await receive()
             left -= len(message.get("body", b""))
@@ -131,7 +123,7 @@ class Guard:
                 raise _TooLarge
             return message
 
-        async def noting(message: MutableMapping[str, Any]) -> None:
+        async def noting(message: Message) -> None:
             nonlocal is_begun
             if left < 0 and not is_begun:  # whatever the routes make of a body that broke off
                 is_begun = True
@@ -179,10 +171,11 @@ def _netloc(origin: str) -> str:
 
 
 async def _refuse(send: Send, status: int, message: str, hint: str) -> None:
-    await _answer(send, status, json.dumps({"error": {"message": message, "hint": hint}}).encode())
+    await answer(send, status, json.dumps({"error": {"message": message, "hint": hint}}).encode())
 
 
-async def _answer(send: Send, status: int, body: bytes) -> None:
+async def answer(send: Send, status: int, body: bytes) -> None:
+    """Send JSON."""
     headers = [(b"content-type", b"application/json"), (b"content-length", str(len(body)).encode())]
     if status == 401:
         headers.append((b"www-authenticate", b"Bearer"))

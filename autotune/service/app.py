@@ -18,10 +18,11 @@ from autotune.service.core import Service
 from autotune.service.forms import Health, RefusalAnswer
 from autotune.service.jobs_api import job_routes
 from autotune.service.page_files import page_routes
+from autotune.service.shortcuts import Shortcuts
 from autotune.service.sizes_api import size_routes
 from autotune.service.submitting import FullError
 from autotune.service.tables_api import table_routes
-from autotune.service.workers_api import worker_routes
+from autotune.service.workers_api import turns_of, worker_routes
 
 _LOG = logging.getLogger(__name__)
 
@@ -84,7 +85,7 @@ def make_app(service: Service, access: Access) -> Guard:
     app.include_router(table_routes(service))
     app.include_router(size_routes(service.store))
     app.include_router(page_routes())
-    return Guard(app, access, service.lookups.direct)
+    return Guard(Shortcuts(app, service.lookups.direct, turns_of(service)), access)
 
 
 def _refusal(status: int, message: str, hint: str = "") -> JSONResponse:

@@ -9,8 +9,10 @@ from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 
 from autotune.errors import AutotuneError
-from autotune.family import Device
+from autotune.family import Device, find_family
 from autotune.predict import refresh_predictors
+from autotune.remote.wire import code_version
+from autotune.search.knowledge import provenance_now
 from autotune.service.events import Feed
 from autotune.service.fleet import Fleet, Helper, RemoteWorker, Station
 from autotune.service.lookups import Lookups
@@ -25,6 +27,8 @@ _LOG = logging.getLogger(__name__)
 
 LOOK_S = 2.0
 """How often the queue is looked at when nothing calls for it, and lookups for new winners."""
+WAKE_S = 0.02
+"""From a call for it until then: with many devices there are more calls."""
 REFRESHING_SHARE = 0.1
 """Of the time, the most that lookups are made anew: with many winners it takes long, and there is always a new one."""
 MAX_SEARCHES = 100
@@ -33,7 +37,10 @@ AT_WORK = 2
 """Searches that compute at a time, while the others wait for their devices, the database or a rest: more threads would
 keep the event loop from its turn, and gain nothing, as one interpreter runs one of them at a time."""
 END_S = 8.0
-"""How long the end of the service waits for searches to put their things in order."""
+"""How long the end of the service waits for searches to put their things in order, and for the database with them."""
+HURRY_S = 1.0
+"""And then, when the database is waited for no more. What is not stored, the worker that measured it tells again."""
+END_LOOK_S = 0.05
 
 
 class Service:
@@ -74,6 +81,7 @@ class Service:
         queued = await asyncio.to_thread(self.store.jobs.recover)
         if lost or queued:
             _LOG.info("%s trials were lost, %s problems go on", len(lost), queued)
+        await asyncio.to_thread(code_version)  # takes a while once, which the first worker would hold all others up for
         await self._refresh_lookups()
         keeping = (self._keep_dispatching(), self._keep_refreshing(), self._keep_claim())
         self._tasks = [asyncio.create_task(work) for work in keeping]
@@ -96,8 +104,15 @@ class Service:
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
-        for thread in list(self._threads):
-            await asyncio.to_thread(thread.join, END_S)
+        await self._searches_end(END_S)
+        self.store.hurry()
+        await self._searches_end(HURRY_S)
+
+    async def _searches_end(self, patience_s: float) -> None:
+        """Returns then, or when time is up. Asks again and again: the threads that could wait may be stuck as well."""
+        end = time.monotonic() + patience_s
+        while any(thread.is_alive() for thread in self._threads) and time.monotonic() < end:
+            await asyncio.sleep(END_LOOK_S)
 
     def wake(self) -> None:
         """Something may be there for a device."""
@@ -117,13 +132,15 @@ class Service:
     async def _take_late(self, device: Device, trial: Trial, job: Job) -> None:
         """A trial that nobody waits for any more has ended on its worker: what did not crash is not to blame."""
         if trial.state not in QUARANTINED_STATES:
-            await asyncio.to_thread(self.store.vindicate, device, job.problem, job.configuration)
+            provenance = provenance_now(device, find_family(job.problem.family), job.configuration)
+            await asyncio.to_thread(self.store.add_late, device, job.problem, trial, provenance)
 
     async def _keep_dispatching(self) -> None:
         while not self.is_stopping:  # a cancellation that meets the end of a wait is lost
             await self._guarded(self._dispatch)
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._wake.wait(), LOOK_S)
+                await asyncio.sleep(WAKE_S)
             self._wake.clear()
 
     async def _keep_refreshing(self) -> None:
@@ -173,8 +190,9 @@ class Service:
         for station in in_fair_order(free, Counter(s.errand.station.device.slug for s in self.searches.values())):
             if len(self.searches) >= MAX_SEARCHES or self.is_stopping:
                 break
-            if station.device.slug in waiting and station.state == "idle":
-                await self._engage(station)
+            slug = station.device.slug
+            if slug in waiting and station.state == "idle" and not await self._engage(station):
+                waiting.discard(slug)
         self._send_to_help([station for station in free if station.state == "idle"])
         self._recall_helpers(waiting - {station.device.slug for station in free})
 
@@ -197,7 +215,8 @@ class Service:
             if of_slug:
                 max(of_slug, key=lambda search: len(search.helpers)).helpers.recall_one()
 
-    async def _engage(self, station: Station) -> None:
+    async def _engage(self, station: Station) -> bool:
+        """Whether there was something for it."""
         station.is_taken = True
         try:
             taken = await asyncio.to_thread(self.store.jobs.take, station.device.slug, station.name)
@@ -206,7 +225,7 @@ class Service:
             raise
         if taken is None:
             station.is_taken = False
-            return
+            return False
         job, problem = taken
         search = Search(
             Errand(job=job, problem=problem, station=station), self.store, self.feed, lambda: self.is_stopping
@@ -216,6 +235,7 @@ class Service:
         thread = threading.Thread(target=self._search, args=(search, worker), daemon=True, name=f"job {job.id}")
         self._threads.add(thread)
         thread.start()
+        return True
 
     def _search(self, search: Search, worker: RemoteWorker) -> None:
         """In a thread of its own."""

@@ -165,7 +165,8 @@ class Fleet:
         if station.assignment is None and not running:
             station.turn.clear()
             try:
-                await asyncio.wait_for(station.turn.wait(), min(wait_s, MAX_WAIT_S))
+                async with asyncio.timeout(min(wait_s, MAX_WAIT_S)):
+                    await station.turn.wait()
             except TimeoutError:
                 pass
             finally:

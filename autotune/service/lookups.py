@@ -10,9 +10,11 @@ from autotune.family import find_family
 from autotune.identity import MAX_SLUG, is_slug
 from autotune.lookup import Entry, TuningTable
 from autotune.lookup.answer import plain_tuned
+from autotune.lookup.contents import Shipped
 from autotune.lookup.document import visible
 from autotune.lookup.predictor import Predictor
 from autotune.predict import all_predictors
+from autotune.resources import data_folder
 from autotune.store import Store
 
 MAX_REMEMBERED = 65536
@@ -29,7 +31,8 @@ class Lookups:
         self._read = (-1, -1)
         self._predictors: dict[str, list[Predictor]] = {}
         self._remembered: dict[bytes, bytes] = {}
-        self.use(TuningTable([], []).over_shipped())
+        self._shipped = Shipped(data_folder("db") / "tables")
+        self.use(TuningTable([], []).over(self._shipped))
 
     def renew_predictors(self) -> None:
         """The next reading is to find those just made; from any thread, by one at a time."""
@@ -47,9 +50,9 @@ class Lookups:
             (w.device, Entry(problem=w.problem, configuration=w.configuration, time_ns=w.time_ns))
             for w in self._store.best()
         ]
-        table = TuningTable(devices, entries, source="the service", predictors=self._predictors).over_shipped()
+        table = TuningTable(devices, entries, source="the service", predictors=self._predictors)
         self._read = now
-        return table
+        return table.over(self._shipped)
 
     def use(self, table: TuningTable) -> None:
         """From now on; what was remembered of the former one is forgotten."""

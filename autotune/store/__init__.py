@@ -14,14 +14,14 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self, TypeVar
 
-from sqlalchemy import Engine, func, select
+from sqlalchemy import Connection, Engine, func, select
 from sqlalchemy.orm import Session
 
 from autotune.errors import StoreError
 from autotune.family import Configuration, Device, Problem
 from autotune.store import claiming, inserting, predictions, quarantine
 from autotune.store.connecting import open_for_reading, open_for_writing, open_server
-from autotune.store.failures import Outage, attempt
+from autotune.store.failures import Outage, Patience, attempt
 from autotune.store.jobs import JobLedger
 from autotune.store.models import (
     BEST,
@@ -45,6 +45,7 @@ from autotune.store.opening import BEGIN, Target, parse_target
 from autotune.store.owner import Fate, Owner, new_owner
 from autotune.store.quarantine import LOST, InFlight, Quarantined
 from autotune.store.snapshot import check_snapshot_path, write_snapshot
+from autotune.store.together import Together, Work
 from autotune.trial import Build, Provenance, Trial, Winner
 from autotune.turns import idle
 
@@ -107,15 +108,18 @@ class Store:
         self._outage = None if target.path else Outage()
         self._places = threading.Semaphore(1 if target.path else AT_A_TIME)
         """SQLite has one writer; threads that wait for it here are served in turn, those that wait there by chance."""
+        self._hurries = threading.Event()
         self._reading = self._writing = engine
         if target.path:
             # Taking the write lock at once: a transaction that reads first may find it cannot write any more.
             self._writing = engine.execution_options(**{BEGIN: "BEGIN IMMEDIATE"})
+            self._together = Together(self._writing, self._places)
             return
         # All that one method reads is of one moment, as it is with SQLite.
         self._reading = engine.execution_options(isolation_level="REPEATABLE READ", postgresql_readonly=True)
         if read_only:
             self._writing = self._reading
+        self._together = Together(self._writing, self._places)
 
     @classmethod
     def open(cls, target: str | Path | None = None, *, read_only: bool = False) -> Self:
@@ -141,7 +145,7 @@ class Store:
     @property
     def jobs(self) -> JobLedger:
         """The service's jobs."""
-        return JobLedger(self._read, self._write, inserting.problem_id)
+        return JobLedger(self._read, self._write, self._write_together, inserting.problem_id)
 
     def claim_service(self) -> claiming.Claim:
         """The right to be the only service here. Raises StoreError when another one is."""
@@ -164,22 +168,22 @@ class Store:
         """Hold a trial as in flight, safe on the disk before it can take anything along; those `landed` are no more."""
         device_id, problem_id = self._ids_of(device, problem)
 
-        def add(session: Session) -> None:
+        def add(connection: Connection) -> None:
             for one in landed:
-                quarantine.land(session, problem_id, one, owner)
-            quarantine.begin(session, device_id, problem_id, configuration, owner)
+                quarantine.land(connection, problem_id, one, owner)
+            quarantine.begin(connection, device_id, problem_id, configuration, owner)
 
-        self._write(add)
+        self._write_together(add)
 
     def land_trials(self, device: Device, problem: Problem, landed: Sequence[Configuration], owner: Owner) -> None:
         """Of a problem, these are in flight no more, and not to blame: they were only built."""
         _, problem_id = self._ids_of(device, problem)
 
-        def add(session: Session) -> None:
+        def add(connection: Connection) -> None:
             for one in landed:
-                quarantine.land(session, problem_id, one, owner)
+                quarantine.land(connection, problem_id, one, owner)
 
-        self._write(add)
+        self._write_together(add)
 
     def abandon_trials(self, owner: Owner) -> None:
         """What this owner has in flight will not end, and is not to blame: as after Ctrl-C."""
@@ -189,16 +193,23 @@ class Store:
         """What this owner has in flight is gone with the device that measured it: it is quarantined."""
         self._write(lambda session: quarantine.lose(session, owner, message))
 
-    def vindicate(self, device: Device, problem: Problem, configuration: Configuration) -> bool:
-        """Take out of quarantine what was only lost, and did end well as it now turns out; whether it was there."""
-        return self._write(
-            lambda session: quarantine.vindicate(
-                session,
-                inserting.device_id(session, device, is_seen_here=True),
-                inserting.problem_id(session, problem),
-                configuration,
-            )
-        )
+    def add_late(self, device: Device, problem: Problem, trial: Trial, provenance: Provenance) -> bool:
+        """Take out of quarantine what was only lost, and did end well as it now turns out; whether it was there.
+
+        It is a trial of the search, unless its configuration has one, as where it was lost in the finals.
+        """
+        device_id, problem_id = self._ids_of(device, problem)
+
+        def add(session: Session) -> bool:
+            if not quarantine.vindicate(session, device_id, problem_id, trial.configuration):
+                return False
+            subject = {"problem_id": problem_id, "configuration": trial.configuration.key}
+            query = select(TrialRow.id).filter_by(**subject, device_id=device_id, purpose="search")
+            if session.scalars(query.limit(1)).first() is None:
+                session.add(trial_row(trial, provenance, "search", device_id, problem_id, uuid.uuid4().hex))
+            return True
+
+        return self._write(add, waits_for_space=True)
 
     def add_trial(
         self,
@@ -222,15 +233,15 @@ class Store:
         device_id, problem_id = self._ids_of(device, problem)
         identity = identity or uuid.uuid4().hex
 
-        def add(session: Session) -> None:
+        def add(connection: Connection) -> None:
             row = trial_row(trial, provenance, purpose, device_id, problem_id, identity)
-            if not inserting.insert_once(session, row, "identity"):
+            if not inserting.insert_once(connection, row, "identity"):
                 return
-            quarantine.end(session, device_id, problem_id, trial, owner)
+            quarantine.end(connection, device_id, problem_id, trial, owner)
             if next_in_flight and owner:
-                quarantine.begin(session, device_id, problem_id, next_in_flight, owner)
+                quarantine.begin(connection, device_id, problem_id, next_in_flight, owner)
 
-        self._write(add, waits_for_space=True)
+        self._write_together(add, waits_for_space=True)
 
     def quarantine_lost(self) -> list[Quarantined]:
         """Quarantine what is in flight of owners that are gone, on any device; what was added."""
@@ -385,6 +396,10 @@ class Store:
         check_snapshot_path(target)
         self._read(lambda session: write_snapshot(session.connection(), target, device_slug))
 
+    def hurry(self) -> None:
+        """From now on wait for nothing that is in use, full or away; from any thread, before the program ends."""
+        self._hurries.set()
+
     def close(self) -> None:
         """Let go of the database."""
         self._reading.dispose()
@@ -416,6 +431,13 @@ class Store:
         with idle(), self._places:
             return self._transaction(self._writing, work, waits_for_space=waits_for_space)
 
+    def _write_together(self, work: Work, *, waits_for_space: bool = False) -> None:
+        """In one transaction with those of other threads, where that goes well."""
+        if not self._together.write(work):
+            self._write(lambda session: work(session.connection()), waits_for_space=waits_for_space)
+        elif self._outage:
+            self._outage.ends(self.location)
+
     def _transaction(
         self, engine: Engine, work: Callable[[Session], _Result], *, waits_for_space: bool = False
     ) -> _Result:
@@ -423,7 +445,8 @@ class Store:
             with Session(engine) as session, session.begin():
                 return work(session)
 
-        return attempt(once, self.location, waits_for_space=waits_for_space, outage=self._outage)
+        patience = Patience(waits_for_space=waits_for_space, outage=self._outage, hurries=self._hurries.is_set)
+        return attempt(once, self.location, patience)
 
 
 def _require_device(session: Session, slug: str) -> None:

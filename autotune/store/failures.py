@@ -7,6 +7,7 @@ import sqlite3
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import TypeVar
 
 from sqlalchemy.exc import DBAPIError, OperationalError, SQLAlchemyError
@@ -59,14 +60,41 @@ class Outage:
         return time.monotonic() - self._since if self._since is not None else 0.0
 
 
-def attempt(
-    work: Callable[[], _Result], place: str, *, waits_for_space: bool = False, outage: Outage | None = None
-) -> _Result:
+@dataclass(frozen=True, kw_only=True)
+class Patience:
+    """For which obstacles a transaction waits, besides that another program holds the database."""
+
+    waits_for_space: bool = False
+    """While the disk is full, which others may mend as they made it."""
+    outage: Outage | None = None
+    """While the server is away."""
+    hurries: Callable[[], bool] = lambda: False
+    """Then it waits for nothing."""
+
+    def is_over(self, error: Exception, place: str, deadline: float) -> bool:
+        """Whether what went wrong stays so, or has lasted too long; `deadline` by the monotonic clock."""
+        is_late = time.monotonic() > deadline
+        match _obstacle(error):
+            case Obstacle.AWAY:
+                is_over = self.outage is None or self.outage.lasts_too_long(place, error)
+            case Obstacle.BUSY:
+                is_over = is_late
+            case Obstacle.FULL:
+                is_over = is_late or not self.waits_for_space
+            case None:
+                is_over = True
+        return is_over or self.hurries()
+
+
+_ORDINARY = Patience()
+
+
+def attempt(work: Callable[[], _Result], place: str, patience: Patience = _ORDINARY) -> _Result:
     """The result of `work`, tried again while another program holds `place`. Raises StoreError.
 
-    With `waits_for_space` also while the disk is full, which others may mend as they made it; with `outage` also
-    while the server is away. What was committed as the connection broke is then done twice: `work` must bear it.
+    What was committed as the connection broke is done twice: `work` must bear it.
     """
+    outage = patience.outage
     deadline = time.monotonic() + PATIENCE_S
     pause = FIRST_PAUSE_S
     while True:
@@ -76,16 +104,7 @@ def attempt(
                 outage.ends(place)
             return result
         except (SQLAlchemyError, sqlite3.Error, OverflowError) as error:
-            match _obstacle(error):
-                case Obstacle.AWAY:
-                    is_over = outage is None or outage.lasts_too_long(place, error)
-                case Obstacle.BUSY:
-                    is_over = time.monotonic() > deadline
-                case Obstacle.FULL:
-                    is_over = not waits_for_space or time.monotonic() > deadline
-                case None:
-                    is_over = True
-            if is_over:
+            if patience.is_over(error, place, deadline):
                 raise _translated(error, place, outage) from error
         # Uneven pauses keep two waiting programs from meeting again and again.
         time.sleep(pause * random.uniform(0.5, 1.0))  # noqa: S311 - no secret

@@ -3,7 +3,7 @@
 from functools import cache
 from typing import Any
 
-from sqlalchemy import select
+from sqlalchemy import Connection, select
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.orm import Session
 
@@ -11,14 +11,14 @@ from autotune.family import Device, Problem
 from autotune.store.models import Base, DeviceRow, ProblemRow, device_row, problem_row
 
 
-def insert_once(session: Session, row: Base, *unique: str) -> bool:
+def insert_once(connection: Connection, row: Base, *unique: str) -> bool:
     """Insert a row, unless there is one with the same values in the columns `unique`; whether it was inserted.
 
     Where another program is inserting it now, its transaction is waited for.
     """
     values = {column.name: getattr(row, column.name) for column in row.__table__.columns if not column.primary_key}
-    statement = _insertion(type(row), unique, session.get_bind().dialect.name)
-    result: Any = session.execute(statement, values)
+    statement = _insertion(type(row), unique, connection.dialect.name)
+    result: Any = connection.execute(statement, values)
     return bool(result.rowcount == 1)
 
 
@@ -37,7 +37,7 @@ def device_id(session: Session, device: Device, *, is_seen_here: bool) -> int:
     query = select(DeviceRow).where(DeviceRow.fingerprint == row.fingerprint)
     found = session.scalars(query).one_or_none()
     if found is None:
-        insert_once(session, row, "fingerprint")
+        insert_once(session.connection(), row, "fingerprint")
         found = session.scalars(query).one()
     if is_seen_here and found.limits != row.limits:
         found.limits = row.limits
@@ -49,6 +49,6 @@ def problem_id(session: Session, problem: Problem) -> int:
     query = select(ProblemRow.id).where(ProblemRow.family == problem.family, ProblemRow.spec == problem.key)
     found = session.scalars(query).one_or_none()
     if found is None:
-        insert_once(session, problem_row(problem), "family", "spec")
+        insert_once(session.connection(), problem_row(problem), "family", "spec")
         found = session.scalars(query).one()
     return found

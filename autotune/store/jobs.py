@@ -10,9 +10,9 @@ each miss what the other changes, and a job whose last two problems end together
 
 import json
 from collections.abc import Callable, Collection, Sequence
-from typing import Any, Protocol, TypeVar
+from typing import Protocol, TypeVar
 
-from sqlalchemy import func, select, update
+from sqlalchemy import Connection, bindparam, func, select, update
 from sqlalchemy.orm import Session
 
 from autotune.family import Problem
@@ -32,6 +32,7 @@ from autotune.store.job_rows import (
     to_job_problem,
 )
 from autotune.store.models import DeviceRow, ProblemRow, TrialRow, plain_text
+from autotune.store.together import Work
 
 __all__ = ["OPEN", "JobKind", "JobLedger", "JobProblem", "JobState", "NewJob", "TuningJob"]
 
@@ -49,13 +50,27 @@ class _Transact(Protocol):
     def __call__(self, work: Callable[[Session], _Result]) -> _Result: ...
 
 
+_SPEND = (
+    update(JobProblemRow.__table__)  # type: ignore[arg-type]
+    .where(JobProblemRow.id == bindparam("its_id"))
+    .values(spent_s=bindparam("now_spent_s"))
+)
+
+
 class JobLedger:
     """The jobs of an open database. Every method is one transaction, and raises StoreError when that fails."""
 
-    def __init__(self, read: _Transact, write: _Transact, problem_id: Callable[[Session, Problem], int]) -> None:
+    def __init__(
+        self,
+        read: _Transact,
+        write: _Transact,
+        write_together: Callable[[Work], None],
+        problem_id: Callable[[Session, Problem], int],
+    ) -> None:
         """For `Store.jobs` only."""
         self._read = read
         self._write = write
+        self._write_together = write_together
         self._problem_id = problem_id
 
     def add(self, new: NewJob) -> int:
@@ -174,7 +189,12 @@ class JobLedger:
 
     def spend(self, problem_id: int, spent_s: float) -> None:
         """Note what is spent so far."""
-        self._change(problem_id, {"spent_s": spent_s})
+        named = {"its_id": problem_id, "now_spent_s": spent_s}
+
+        def work(connection: Connection) -> None:
+            connection.execute(_SPEND, named)
+
+        self._write_together(work)
 
     def requeue(self, problem_id: int, spent_s: float, message: str) -> None:
         """Begun, and to be gone on with; what was cancelled meanwhile stays cancelled."""
@@ -240,13 +260,6 @@ class JobLedger:
             return len(rows)
 
         return self._write(work)
-
-    def _change(self, problem_id: int, values: dict[str, Any]) -> None:
-        self._write(
-            lambda session: session.execute(
-                update(JobProblemRow).where(JobProblemRow.id == problem_id).values(**values)
-            )
-        )
 
 
 def _share(session: Session, job: JobRow) -> float:

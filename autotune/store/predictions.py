@@ -27,5 +27,5 @@ def read_documents(session: Session) -> dict[str, str]:
 
 def keep_document(session: Session, slug: str, document: str) -> None:
     """In the place of what is there of the device."""
-    if not insert_once(session, PredictorsRow(device=slug, document=document), "device"):
+    if not insert_once(session.connection(), PredictorsRow(device=slug, document=document), "device"):
         session.execute(update(PredictorsRow).where(PredictorsRow.device == slug).values(document=document))

@@ -13,6 +13,7 @@ from typing import Any
 from sqlalchemy import (
     BigInteger,
     CheckConstraint,
+    Connection,
     ForeignKey,
     Index,
     Select,
@@ -85,8 +86,9 @@ _ALIKE = select(DeviceRow.id).where(
 )
 """Rows of the same device under the same driver: they may differ in other strings."""
 # Statements of every trial, made once, since making them takes longer than the database does.
-_BEGIN = insert(_FLIGHTS)
+_BEGIN = insert(_FLIGHTS).inline()
 _LAND = delete(_FLIGHTS).where(_is_subject(_FLIGHTS), _FLIGHTS.c.run == bindparam("its_run"))
+_CONFINE = insert(_WARD).inline()
 _LET_OUT = delete(_WARD).where(_is_subject(_WARD), _WARD.c.device_id.in_(_ALIKE))
 
 
@@ -123,10 +125,10 @@ class Quarantined:
     since: str
 
 
-def begin(session: Session, device_id: int, problem_id: int, configuration: Configuration, owner: Owner) -> None:
+def begin(connection: Connection, device_id: int, problem_id: int, configuration: Configuration, owner: Owner) -> None:
     """Mark as in flight; once, however often this is done."""
-    land(session, problem_id, configuration, owner)
-    session.execute(
+    land(connection, problem_id, configuration, owner)
+    connection.execute(
         _BEGIN,
         {
             "device_id": device_id,
@@ -142,30 +144,23 @@ def begin(session: Session, device_id: int, problem_id: int, configuration: Conf
     )
 
 
-def land(session: Session, problem_id: int, configuration: Configuration, owner: Owner) -> None:
+def land(connection: Connection, problem_id: int, configuration: Configuration, owner: Owner) -> None:
     """Not in flight any more, and not to blame."""
     named = {"its_problem_id": problem_id, "its_configuration": configuration.key, "its_run": owner.run}
-    session.execute(_LAND, named)
+    connection.execute(_LAND, named)
 
 
-def end(session: Session, device_id: int, problem_id: int, trial: Trial, owner: Owner | None) -> None:
+def end(connection: Connection, device_id: int, problem_id: int, trial: Trial, owner: Owner | None) -> None:
     """A trial has ended, is no longer in flight, and is in quarantine or not by how it ended."""
     if owner is not None:
-        land(session, problem_id, trial.configuration, owner)
+        land(connection, problem_id, trial.configuration, owner)
     subject = {"problem_id": problem_id, "configuration": trial.configuration.key}
     named = {f"its_{name}": value for name, value in subject.items()}
-    session.execute(_LET_OUT, {**named, "its_device_id": device_id})
+    connection.execute(_LET_OUT, {**named, "its_device_id": device_id})
     if trial.state in QUARANTINED_STATES:
-        session.add(
-            QuarantineRow(
-                device_id=device_id,
-                algorithm=trial.configuration.algorithm,
-                reason=trial.state.value,
-                message=plain_text(trial.message),
-                since=_now(),
-                **subject,
-            )
-        )
+        found = {"reason": trial.state.value, "message": plain_text(trial.message), "since": _now()}
+        kept = {"device_id": device_id, "algorithm": trial.configuration.algorithm}
+        connection.execute(_CONFINE, {**subject, **kept, **found})
 
 
 def abandon(session: Session, owner: Owner) -> None:
