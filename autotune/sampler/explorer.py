@@ -71,17 +71,18 @@ class _Beliefs:
 class Explorer:
     """Proposes rows of one space; models and hyperparameters are kept from one call to the next."""
 
-    FIRST_TRIALS = 8
-    """Complete trials before a model is asked."""
-    FIRST_ATTEMPTS = 24
-    """Trials, failed ones too, after which fewer complete ones must do."""
     LEAST_TRIALS = 3
+    """Complete trials before a model is asked, and one more for each further algorithm: it beats chance so soon."""
+    FIRST_ATTEMPTS = 24
+    """Trials, failed ones too, after which these must do, however many the algorithms."""
     SPREAD = 64
     """Random rows of which a first trial is the one farthest from those before: more of the space is seen."""
     CANDIDATES = 768
     """Random rows ranked at each proposal, besides the neighbours of the best."""
-    WORTHWHILE = 0.03
+    WORTHWHILE = 0.02
     """Smallest improvement of log time that counts: less is noise, and there are many near-equals."""
+    WORTHWHILE_EARLY = 1.0
+    """Over the number of trials: that much more must be hoped for, so that the first of them look for new regions."""
     REMEMBERED = 512
     """The most promising of those are ranked again at the next proposal."""
     CLIMBS, BEAM = 4, 6
@@ -95,7 +96,8 @@ class Explorer:
     SOURCE_STARTS = 3
     """The best of the sources that are measured first."""
     EXCURSION = 3
-    """Of the first trials with sources, each so many-th ignores them."""
+    EXCURSION_TRIALS = 8
+    """Of so many first trials with sources, each so many-th ignores them."""
     STEPS, FIRST_STEPS = 8, 32
     LEARNT, RELEARNT = 100, 4
     """After so many observations little is learnt of the hyperparameters by one more; only every so-many-th is."""
@@ -173,19 +175,20 @@ class Explorer:
 
     def _climb(self, beliefs: _Beliefs, rows: Rows, taken: set[int]) -> int:
         """From the most promising of many candidates to their most promising neighbours, and so on."""
-        gains = self._gains(beliefs, rows, self.WORTHWHILE)
+        least = self._worthwhile(len(taken))
+        gains = self._gains(beliefs, rows, least)
         order = np.argsort(-gains)
         rows, gains = rows[order], gains[order]
         self._remembered = rows[: self.REMEMBERED]
         seen = np.concatenate([rows, np.fromiter(taken, dtype=np.int64, count=len(taken))])
         self._is_seen[seen] = True
-        rows, gains, ranked = self._climbed(beliefs, rows, gains)
+        rows, gains, ranked = self._climbed(beliefs, rows, gains, least)
         self._is_seen[seen] = False
         self._is_seen[ranked] = False
         self._remembered = np.append(self._remembered, rows[: self.BEAM])
         return int(rows[0])
 
-    def _climbed(self, beliefs: _Beliefs, rows: Rows, gains: Array) -> tuple[Rows, Array, Rows]:
+    def _climbed(self, beliefs: _Beliefs, rows: Rows, gains: Array, least: float) -> tuple[Rows, Array, Rows]:
         """The most promising met, with their gains; and all that were ranked, which are marked as seen."""
         ranked = np.zeros(0, dtype=np.int64)
         climbed = rows[: self.BEAM]
@@ -196,7 +199,7 @@ class Explorer:
                 break
             self._is_seen[near] = True
             ranked = np.append(ranked, near)
-            more = self._gains(beliefs, near, self.WORTHWHILE)
+            more = self._gains(beliefs, near, least)
             better = more > gains[min(self.BEAM, len(gains)) - 1]
             climbed = near[better][np.argsort(-more[better])][: self.BEAM]
             if not len(climbed):
@@ -206,6 +209,10 @@ class Explorer:
             rows, gains = rows[order], gains[order]
         return rows, gains, ranked
 
+    def _worthwhile(self, taken: int) -> float:
+        """Smallest improvement of log time that counts after so many trials; with sources the regions are known."""
+        return self.WORTHWHILE + (0.0 if self._sources else self.WORTHWHILE_EARLY / max(taken, 1))
+
     def _with_pending(self, expert: _Expert, pending: Sequence[int]) -> _Expert:
         if not pending:
             return expert
@@ -213,11 +220,10 @@ class Explorer:
         return _Expert(process=process, source=expert.source, trust=expert.trust)
 
     def _is_modelled(self, known: Observations) -> bool:
-        least = self.LEAST_TRIALS if self._sources else self.FIRST_TRIALS
         attempts = len(known.log_times) + len(known.failed) + len(known.at_least)
-        if attempts >= self.FIRST_ATTEMPTS:
-            least = self.LEAST_TRIALS
-        return len(known.log_times) >= least
+        is_patient = not self._sources and attempts < self.FIRST_ATTEMPTS
+        further = sum(span.count > 0 for span in self._neighbours.spans) - 1 if is_patient else 0
+        return len(known.log_times) >= self.LEAST_TRIALS + further
 
     def _source_start(self, taken: set[int]) -> int | None:
         """The best that a source knows or foretells, source after source, and not all of one neighbourhood."""
@@ -231,7 +237,7 @@ class Explorer:
     def _is_excursion(self, taken: set[int]) -> bool:
         """With sources, some of the first trials are drawn without them: only so can they be found wrong."""
         tried = len(taken) - self.SOURCE_STARTS
-        return bool(self._sources) and tried < self.FIRST_TRIALS and tried % self.EXCURSION == self.EXCURSION - 1
+        return bool(self._sources) and tried < self.EXCURSION_TRIALS and tried % self.EXCURSION == self.EXCURSION - 1
 
     def _first(self, known: Observations, taken: set[int]) -> int:
         """Of the algorithm least tried for its size, of some rows the farthest from all tried that likely works."""
