@@ -35,9 +35,10 @@ START_TRIES = 3
 FIRST_PAUSE_S = 0.5
 """Before a child that ended at its start is started again; doubled each time, as a driver may need to recover."""
 
-MAX_ANSWERS = 200
+MAX_ANSWERS = 2000
 MAX_GROWTH_BYTES = 2**29
-"""A child is replaced after so many answers, or when it has grown so much since its first: drivers leak programs."""
+"""A child is replaced when it has grown so much since its first answer, as drivers leak programs, or after so many,
+since not every leak shows; opening a device anew takes as long as measuring a hundred kernels."""
 
 Entering = Callable[[str], None]
 """Tells the parent which phase of its work the child begins; every phase has its own time limit."""
@@ -86,6 +87,10 @@ class Child:
     def pid(self) -> int | None:
         """Of the child, while one is running."""
         return self._process.pid if self._process else None
+
+    def start(self) -> None:
+        """Start the child, if none is running, before there is anything to ask. Raises WorkerError."""
+        self._ensure_started()
 
     def ask(self, message: object, limits_s: Mapping[str, float], awaited: str = "", leave: Leave | None = None) -> Any:
         """The child's answer, or a Loss; `limits_s` has the seconds allowed for each phase.
@@ -247,13 +252,18 @@ class Child:
         return status, last_words
 
 
-def serve(answer: Callable[[Any, Entering], Any]) -> NoReturn:
-    """The child: answer messages until the input ends. An AutotuneError says that the child is of no use."""
+def serve(answer: Callable[[Any, Entering], Any], prepare: Callable[[], None] = lambda: None) -> NoReturn:
+    """The child: answer messages until the input ends. An AutotuneError says that the child is of no use.
+
+    `prepare` comes before the first message is read; where it fails, the messages find out.
+    """
     replies = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)
     messages: queue.Queue[Any] = queue.Queue()
     threading.Thread(target=_collect, args=(messages,), daemon=True).start()
     tracing.collect(tracing.MOST_SPANS)
+    with contextlib.suppress(AutotuneError), tracing.span("prepare"):
+        prepare()
     while True:
         number, *asked = messages.get()
         if len(asked) < 2:

@@ -257,10 +257,10 @@ class _Compilation:
             listener(self._progress(len(drawn), seen))
 
         tell(0)
-        for number, row in enumerate(drawn, 1):
+        for number, configuration in enumerate(space.configurations(drawn), 1):
             if should_stop():
                 break
-            self._consider(space[row])
+            self._consider(configuration)
             is_full = len(self._pending) >= 2 * self._pool.size
             if is_full:
                 self._collect(wait(self._pending, return_when=FIRST_COMPLETED).done)

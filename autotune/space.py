@@ -1,21 +1,34 @@
 """The search space: every valid configuration of a family for one problem on one device."""
 
 import dataclasses
-import math
+from bisect import bisect_right
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from autotune.diagram import Diagram, Numbers, Paths
 from autotune.family import Configuration, Constraint, DeviceLimits, KernelFamily, Parameter, Problem, Value
+
+_ROWS_AT_ONCE = 4096
+
+
+@dataclass(frozen=True, kw_only=True)
+class Span:
+    """The rows of one algorithm: `count` from `first` on."""
+
+    algorithm: str
+    first: int
+    count: int
 
 
 class SearchSpace:
     """Every valid configuration of a family for one problem on one device, in a fixed order.
 
-    `columns[algorithm][parameter]` holds indices into the parameter's values, one row a configuration;
-    rows of all algorithms are numbered one after the other.
+    Rows of all algorithms are numbered one after the other; those of one algorithm in the order of its parameters'
+    values. `diagrams[algorithm]` holds them, with a layer for each of `parameters[algorithm]`.
     """
 
     def __init__(
@@ -31,27 +44,37 @@ class SearchSpace:
 
         Raises ConfigurationError when an algorithm is unknown.
         """
+        chosen = [family.algorithm(name) for name in algorithms] or list(family.algorithms)
+        environment: dict[str, Value] = {**limits.constraint_values(), **problem.constraint_values()}
+        parameters: dict[str, tuple[Parameter, ...]] = {}
+        diagrams: dict[str, Diagram] = {}
+        for algorithm in chosen:
+            named = tuple(
+                dataclasses.replace(p, values=(overrides or {}).get(p.name, p.values)) for p in algorithm.parameters
+            )
+            tables = [_table(constraint, named, environment) for constraint in algorithm.constraints]
+            parameters[algorithm.name] = named
+            diagrams[algorithm.name] = Diagram.of_tables([len(p.values) for p in named], tables)
         self.family = family
         self.problem = problem
         self.limits = limits
-        chosen = [family.algorithm(name) for name in algorithms] or list(family.algorithms)
-        environment: dict[str, Value] = {**limits.constraint_values(), **problem.constraint_values()}
-        self.parameters: dict[str, tuple[Parameter, ...]] = {}
-        self.columns: dict[str, dict[str, NDArray[np.uint8]]] = {}
-        self._pairs: dict[str, list[tuple[str, list[tuple[str, Value]]]]] = {}
-        """What configurations are made of, shared by them all: by name, and the number of the value."""
-        self._first_row: dict[str, int] = {}
-        self._length = 0
-        for algorithm in chosen:
-            parameters = tuple(
-                dataclasses.replace(p, values=(overrides or {}).get(p.name, p.values)) for p in algorithm.parameters
-            )
-            columns = _solve(parameters, algorithm.constraints, environment)
-            self.parameters[algorithm.name] = parameters
-            self._pairs[algorithm.name] = sorted((p.name, [(p.name, value) for value in p.values]) for p in parameters)
-            self.columns[algorithm.name] = columns
-            self._first_row[algorithm.name] = self._length
-            self._length += len(next(iter(columns.values())))
+        self._number(parameters, diagrams)
+
+    def _number(self, parameters: dict[str, tuple[Parameter, ...]], diagrams: dict[str, Diagram]) -> None:
+        self.parameters = parameters
+        self.diagrams = diagrams
+        self.spans: list[Span] = []
+        first = 0
+        for algorithm, diagram in diagrams.items():
+            self.spans.append(Span(algorithm=algorithm, first=first, count=len(diagram)))
+            first += len(diagram)
+        self._length = first
+        self._firsts = [span.first for span in self.spans]
+        self._pairs = {
+            algorithm: sorted((p.name, layer, [(p.name, value) for value in p.values]) for layer, p in enumerate(named))
+            for algorithm, named in parameters.items()
+        }
+        """What configurations are made of, shared by them all: by name, its layer, and the number of the value."""
 
     def __len__(self) -> int:
         return self._length
@@ -59,99 +82,69 @@ class SearchSpace:
     def __getitem__(self, row: int) -> Configuration:
         if not 0 <= row < self._length:
             raise IndexError(row)
-        algorithm = [name for name, first in self._first_row.items() if first <= row][-1]
-        while not len(next(iter(self.columns[algorithm].values()))):  # an algorithm without valid rows
-            algorithm = [name for name, first in self._first_row.items() if first <= row and name != algorithm][-1]
-        local = row - self._first_row[algorithm]
-        columns = self.columns[algorithm]
-        values = tuple(pairs[columns[name][local]] for name, pairs in self._pairs[algorithm])
-        return Configuration(algorithm=algorithm, values=values)
-
-    def first_row(self, algorithm: str) -> int:
-        """Where the rows of an algorithm begin."""
-        return self._first_row[algorithm]
+        return next(self.configurations([row]))
 
     def __iter__(self) -> Iterator[Configuration]:
-        return (self[row] for row in range(self._length))
+        return self.configurations(range(self._length))
+
+    def configurations(self, rows: Sequence[int] | Numbers) -> Iterator[Configuration]:
+        """Those of many rows, in order: quicker than one by one."""
+        for start in range(0, len(rows), _ROWS_AT_ONCE):
+            some = np.asarray(rows[start : start + _ROWS_AT_ONCE])
+            found: dict[int, Configuration] = {}
+            for span, places, paths in self.paths(some):
+                pairs = self._pairs[span.algorithm]
+                for place, path in zip(places.tolist(), paths.tolist(), strict=True):
+                    values = tuple(choices[path[layer]] for _, layer, choices in pairs)
+                    found[place] = Configuration(algorithm=span.algorithm, values=values)
+            yield from (found[place] for place in range(len(some)))
+
+    def paths(self, rows: Numbers) -> Iterator[tuple[Span, NDArray[np.intp], Paths]]:
+        """For each algorithm that some of these rows have: which of them, and the numbers of their values."""
+        for span in self.spans:
+            places = np.flatnonzero((rows >= span.first) & (rows < span.first + span.count))
+            if len(places):
+                yield span, places, self.diagrams[span.algorithm].paths(rows[places] - span.first)
+
+    def rows(self, algorithm: str, paths: Paths) -> Numbers:
+        """The row of each path of an algorithm, -1 where it is not valid."""
+        found = self.diagrams[algorithm].numbers(paths)
+        return np.where(found < 0, found, found + self.span(algorithm).first)
+
+    def occurring(self, algorithm: str, name: str) -> list[Value]:
+        """The values of a parameter that some valid configuration of the algorithm has."""
+        [(layer, parameter)] = [(i, p) for i, p in enumerate(self.parameters[algorithm]) if p.name == name]
+        return [parameter.values[number] for number in self.diagrams[algorithm].values(layer)]
+
+    def span(self, algorithm: str) -> Span:
+        """Where the rows of an algorithm are."""
+        return next(span for span in self.spans if span.algorithm == algorithm)
+
+    def span_of(self, row: int) -> Span:
+        """The span that a row is in."""
+        return self.spans[bisect_right(self._firsts, row) - 1]
 
     def row_of(self, configuration: Configuration) -> int | None:
         """The number of a configuration, or None when it is not in the space."""
-        columns = self.columns.get(configuration.algorithm)
-        if columns is None:
-            return None
+        parameters = self.parameters.get(configuration.algorithm)
         values = dict(configuration.values)
-        parameters = self.parameters[configuration.algorithm]
-        if values.keys() != columns.keys():
+        if parameters is None or values.keys() != {p.name for p in parameters}:
             return None
-        mask = np.ones(len(next(iter(columns.values()))), dtype=bool)
-        for parameter in parameters:
-            if values[parameter.name] not in parameter.values:
-                return None
-            mask &= columns[parameter.name] == parameter.values.index(values[parameter.name])
-        rows = np.flatnonzero(mask)
-        return self._first_row[configuration.algorithm] + int(rows[0]) if len(rows) else None
+        if any(values[p.name] not in p.values for p in parameters):
+            return None
+        path = [p.values.index(values[p.name]) for p in parameters]
+        [row] = self.rows(configuration.algorithm, np.array([path], dtype=np.uint16))
+        return int(row) if row >= 0 else None
 
 
-def _solve(
-    parameters: Sequence[Parameter], constraints: Sequence[Constraint], environment: Mapping[str, Value]
-) -> dict[str, NDArray[np.uint8]]:
-    """Extend a table by one parameter at a time; apply each constraint as soon as its names are bound."""
-    choices = {p.name: np.array(p.values) for p in parameters}
-    columns: dict[str, NDArray[np.uint8]] = {}
-    pending = list(constraints)
-    rows = 1
-    for parameter in _by_constraint_readiness(parameters, pending):
-        count = len(parameter.values)
-        columns = {name: np.repeat(column, count) for name, column in columns.items()}
-        columns[parameter.name] = np.tile(np.arange(count, dtype=np.uint8), rows)
-        rows *= count
-        ready = [c for c in pending if not (c.condition.names & choices.keys()) - columns.keys()]
-        pending = [c for c in pending if c not in ready]
-        for constraint in ready:
-            used = sorted(constraint.condition.names & columns.keys())
-            keep = _allowed(constraint, {name: (choices[name], columns[name]) for name in used}, environment, rows)
-            columns = {name: column[keep] for name, column in columns.items()}
-            rows = int(keep.sum())
-    return {p.name: columns[p.name] for p in parameters}
-
-
-def _allowed(
-    constraint: Constraint,
-    used: Mapping[str, tuple[NDArray[Any], NDArray[np.uint8]]],
-    environment: Mapping[str, Value],
-    rows: int,
-) -> NDArray[np.bool_]:
-    """Which rows a constraint allows; `used` holds the values and the column of each parameter that it names.
-
-    A table of all combinations of these is mostly far shorter than the rows, which then look up what it says.
-    """
-    shape = tuple(len(choices) for choices, _ in used.values())
-    if not shape or math.prod(shape) >= rows:
-        values = {name: choices[column] for name, (choices, column) in used.items()}
-        return _holds(constraint, {**environment, **values}, rows)
-    grid = np.indices(shape, dtype=np.uint8).reshape(len(shape), -1)
-    values = {name: choices[indices] for (name, (choices, _)), indices in zip(used.items(), grid, strict=True)}
-    table = _holds(constraint, {**environment, **values}, grid.shape[1])
-    place: NDArray[Any] = np.zeros(rows, dtype=np.uint16 if table.size <= 2**16 else np.uint32)
-    for count, (_, column) in zip(shape, used.values(), strict=True):
-        place *= count
-        place += column
-    allowed: NDArray[np.bool_] = table[place]
-    return allowed
-
-
-def _holds(constraint: Constraint, values: Mapping[str, Any], rows: int) -> NDArray[np.bool_]:
-    return np.broadcast_to(np.asarray(constraint.condition(values), dtype=bool), (rows,))
-
-
-def _by_constraint_readiness(parameters: Sequence[Parameter], constraints: Sequence[Constraint]) -> list[Parameter]:
-    """Order in which constraints can be applied soonest, so that intermediate tables stay small."""
-    remaining = {p.name: p for p in parameters}
-    needs = [set(c.condition.names & remaining.keys()) for c in constraints]
-    ordered: list[Parameter] = []
-    while remaining:
-        open_needs = [need for need in (n & remaining.keys() for n in needs) if need]
-        smallest = min(open_needs, key=len, default=set(remaining))
-        for name in [name for name in remaining if name in smallest]:
-            ordered.append(remaining.pop(name))
-    return ordered
+def _table(
+    constraint: Constraint, parameters: Sequence[Parameter], environment: Mapping[str, Value]
+) -> tuple[list[int], NDArray[np.bool_]]:
+    """What a constraint says of every combination of the parameters that it names, and where these stand."""
+    layers = [layer for layer, p in enumerate(parameters) if p.name in constraint.condition.names]
+    shape = [len(parameters[layer].values) for layer in layers]
+    values: dict[str, Any] = dict(environment)
+    for axis, layer in enumerate(layers):
+        choices = np.array(parameters[layer].values)
+        values[parameters[layer].name] = choices.reshape([-1 if other == axis else 1 for other in range(len(layers))])
+    return layers, np.broadcast_to(np.asarray(constraint.condition(values), dtype=bool), shape)

@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from autotune.child import Leave
+from autotune.diagram import Numbers, Paths
 from autotune.errors import ProblemError
 from autotune.family import Algorithm, Configuration, Device, DeviceLimits, KernelFamily, Problem, Value
 from autotune.search import Outcome, Total
@@ -54,8 +55,8 @@ def spaces_to_check(
 def values_left_out(algorithm: Algorithm, spaces: Sequence[SearchSpace]) -> list[str]:
     """Declared values, as ``name=value``, that no valid configuration of these spaces has."""
     parameters = spaces[0].parameters[algorithm.name] if spaces else algorithm.parameters
-    found = {p.name: {int(i) for s in spaces for i in np.unique(s.columns[algorithm.name][p.name])} for p in parameters}
-    return [f"{p.name}={value}" for p in parameters for i, value in enumerate(p.values) if i not in found[p.name]]
+    found = {p.name: {value for s in spaces for value in s.occurring(algorithm.name, p.name)} for p in parameters}
+    return [f"{p.name}={value}" for p in parameters for value in p.values if value not in found[p.name]]
 
 
 def covering_sample(
@@ -117,22 +118,23 @@ class _Cover:
         self._missing = np.zeros(self._starts[-1], dtype=bool)
         self._rows = np.concatenate([self._reduced(space) for space in spaces])
 
-    def _reduced(self, space: SearchSpace) -> NDArray[np.uint8]:
+    def _reduced(self, space: SearchSpace) -> Paths:
         """Some random rows of a space, and one of each combination; notes which combinations there are."""
-        columns = [space.columns[self._algorithm][p.name] for p in self._parameters]
-        columns.append(np.full(len(space), self._problems.index(space.problem), dtype=np.uint8))
         row_of = np.full(len(self._missing), -1)
         for first in range(0, len(space), self.ROWS_AT_ONCE):
-            part = [column[first : first + self.ROWS_AT_ONCE] for column in columns]
-            numbers = np.arange(first, first + len(part[0]))
-            for codes in self._codes(part):
+            numbers = np.arange(first, min(first + self.ROWS_AT_ONCE, len(space)))
+            for codes in self._codes(list(self._lines(space, numbers).T)):
                 row_of[codes] = numbers
         self._missing |= row_of >= 0
         drawn = self._draw.choice(len(space), min(len(space), self.DRAWN_ROWS), replace=False)
-        rows = np.unique(np.concatenate([drawn, row_of[row_of >= 0]]))
-        return np.stack([column[rows] for column in columns], axis=1)
+        return self._lines(space, np.unique(np.concatenate([drawn, row_of[row_of >= 0]])))
 
-    def _codes(self, columns: Sequence[NDArray[np.uint8]]) -> Iterator[NDArray[np.int64]]:
+    def _lines(self, space: SearchSpace, rows: Numbers) -> Paths:
+        """The value numbers of each row, and the number of the problem."""
+        paths = space.diagrams[self._algorithm].paths(rows)
+        return np.insert(paths, paths.shape[1], self._problems.index(space.problem), axis=1)
+
+    def _codes(self, columns: Sequence[NDArray[np.uint16]]) -> Iterator[NDArray[np.int64]]:
         """The code of every row, for one group of columns after the other."""
         for start, group in zip(self._starts, self._groups, strict=False):
             codes = columns[group[0]].astype(np.int64)
@@ -159,12 +161,12 @@ class _Cover:
             found.append(self._sample(rows[best]))
         return found
 
-    def _largeness(self, rows: NDArray[np.uint8]) -> NDArray[np.float64]:
+    def _largeness(self, rows: Paths) -> NDArray[np.float64]:
         """From 0 to a few combinations' worth: how far up the values of a row's parameters are."""
         last = np.maximum(np.array(self._sizes[:-1]) - 1, 1)
         return np.asarray((rows[:, :-1] / last).sum(axis=1))
 
-    def _rows_with(self, code: int) -> NDArray[np.uint8]:
+    def _rows_with(self, code: int) -> Paths:
         number = int(np.searchsorted(self._starts, code, side="right")) - 1
         rest = code - int(self._starts[number])
         mask = np.ones(len(self._rows), dtype=bool)

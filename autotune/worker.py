@@ -14,6 +14,10 @@ REFUSED_BUILDS = 3
 """As after so many refused builds in a row, which a poisoned context can look like."""
 
 
+WORKER = (sys.executable, "-m", "autotune.worker")
+"""Starts a child process that measures."""
+
+
 class Measures(Protocol):
     """What a search needs of a place that measures: the child process here, or a fake."""
 
@@ -27,8 +31,9 @@ class Measures(Protocol):
 class Worker:
     """Runs jobs in a child process, one at a time. A context manager; closing ends the child."""
 
-    def __init__(self, command: Sequence[str] = (sys.executable, "-m", "autotune.worker")) -> None:
-        self._child = child.Child(command)
+    def __init__(self, command: Sequence[str] = WORKER, *, selector: str = "") -> None:
+        """Of the device `selector`, a child makes itself ready as soon as it starts, and not at the first job."""
+        self._child = child.Child((*command, selector) if selector else command)
         self._refused_builds = 0
 
     def __enter__(self) -> Self:
@@ -41,6 +46,10 @@ class Worker:
     def pid(self) -> int | None:
         """Of the child, while one is running."""
         return self._child.pid
+
+    def start(self) -> None:
+        """Start the child now: a device may take seconds to open. Raises WorkerError when it cannot be started."""
+        self._child.start()
 
     def run(self, job: Job, leave: Leave | None = None) -> Trial:
         """Measure; a child that dies or exceeds a limit ends the trial as crashed or timed out.
@@ -80,12 +89,19 @@ def serve() -> None:
 
     measurers: dict[str, Measurer] = {}
 
-    def measure(job: Job, entering: Callable[[str], None]) -> Trial:
-        if job.selector not in measurers:
-            measurers[job.selector] = Measurer(Session(job.selector))
-        return measurers[job.selector].measure(job, entering)
+    def measurer_on(selector: str) -> Measurer:
+        if selector not in measurers:
+            measurers[selector] = Measurer(Session(selector))
+        return measurers[selector]
 
-    child.serve(measure)
+    def measure(job: Job, entering: Callable[[str], None]) -> Trial:
+        return measurer_on(job.selector).measure(job, entering)
+
+    def prepare() -> None:
+        for selector in sys.argv[1:]:
+            measurer_on(selector)
+
+    child.serve(measure, prepare)
 
 
 if __name__ == "__main__":

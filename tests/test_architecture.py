@@ -35,6 +35,7 @@ ORDER = (
     "calibrating",
     "remote",
     "store",
+    "diagram",
     "space",
     "compiling",
     "sampler",
@@ -66,8 +67,8 @@ OWNERS = {
     "pydantic": {"service"},
     "uvicorn": {"service"},
     "numpy": {
-        "expression", "family", "kernels", "device", "measure", "space", "sampler", "search", "predict", "runtime",
-        "testing",
+        "expression", "family", "kernels", "device", "measure", "diagram", "space", "sampler", "search", "predict",
+        "runtime", "testing",
     },
 }  # fmt: skip
 """Libraries outside the standard one, and who may import them."""

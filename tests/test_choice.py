@@ -105,9 +105,8 @@ class TestNearRow:
         assert row is not None
         found = self.SPACE[row]
         first = parameters[0]
-        columns = self.SPACE.columns["microtile"]
         assert found.algorithm == "microtile"
-        assert first.values.index(found[first.name]) == columns[first.name].max()
+        assert found[first.name] == self.SPACE.occurring("microtile", first.name)[-1]
 
     def test_an_algorithm_without_rows_has_none(self) -> None:
         parameters = self.SPACE.parameters["row"]

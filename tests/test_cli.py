@@ -12,7 +12,7 @@ import sys
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import pytest
 from rich.console import Console
@@ -154,6 +154,36 @@ def _command(*arguments: str, **options: Any) -> subprocess.CompletedProcess[str
     return subprocess.run(
         [sys.executable, "-m", "autotune", *arguments], capture_output=True, text=True, timeout=120, **options
     )
+
+
+# What a run is made of
+
+
+def test_a_run_has_a_worker_of_its_device_and_builders(
+    tune: FakeTune, database: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    started: list[str] = []
+
+    class Starts:
+        def __init__(self, selector: str) -> None:
+            self.selector = selector
+
+        def __enter__(self) -> Self:
+            return self
+
+        def __exit__(self, *_: object) -> None:
+            started.append("closed")
+
+        def start(self) -> None:
+            started.append(self.selector)
+
+    pool = object()
+    monkeypatch.setattr("autotune.worker.Worker", Starts)
+    monkeypatch.setattr("autotune.search.builders_for", lambda device: pool if device is DEVICE else None)
+    assert main(["run", "--device", "adreno", "--shape", "64,64,64", "--db", database]) == 0
+    assert tune.options["builds"] is pool
+    assert tune.options["worker"].selector == DEVICE.selector
+    assert started == [DEVICE.selector, "closed"]
 
 
 # Help and errors

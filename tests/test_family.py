@@ -69,8 +69,7 @@ def test_overrides_restrict_the_space() -> None:
 
 
 def _storages(space: SearchSpace) -> set[object]:
-    parameter = next(p for p in space.parameters["microtile"] if p.name == "b_storage")
-    return {parameter.values[index] for index in set(space.columns["microtile"]["b_storage"].tolist())}
+    return set(space.occurring("microtile", "b_storage"))
 
 
 def test_every_algorithm_with_images_needs_a_device_with_images() -> None:

@@ -136,11 +136,9 @@ def test_a_device_without_a_feature_has_one_value_for_it(algorithm: str, name: s
     problems = [GemmProblem.parse(f"{shape} {mode}") for mode in ("float32", "float16", "int8")]
     found = {
         limits: {
-            parameter.values[number]
+            value
             for problem in problems
-            for number in np.unique(
-                SearchSpace(FAMILY, problem, limits, algorithms=[algorithm]).columns[algorithm][name]
-            )
+            for value in SearchSpace(FAMILY, problem, limits, algorithms=[algorithm]).occurring(algorithm, name)
         }
         for limits in (NOTHING, EVERYTHING)
     }

@@ -398,3 +398,15 @@ def test_limits_are_a_few_times_the_usual(build_s: float, run_s: float, expected
         measurement = dataclasses.replace(trial.measurement, build_ns=build_s * 1e9)
         limits.learn(dataclasses.replace(trial, measurement=measurement), run_s)
     assert (limits.build_s(job), limits.run_s(job)) == expected
+
+
+def test_what_a_trial_usually_takes_leaves_out_the_first_which_opened_the_device() -> None:
+    from autotune.search.time_limits import TimeLimits
+
+    trial = FakeWorker(invented_time).run(Job(selector="0:0", problem=PROBLEM, configuration=DEFAULT))
+    limits = TimeLimits()
+    typical = []
+    for run_s in (5.0, 0.1, 0.2, 0.3):
+        limits.learn(trial, run_s)
+        typical.append(limits.typical_run_s)
+    assert typical == pytest.approx([0.0, 0.1, 0.15, 0.2])

@@ -24,8 +24,9 @@ from autotune.sampler import (
     to_params,
 )
 from autotune.sampler.explorer import expected_improvement
-from autotune.sampler.features import Features, Neighbours
+from autotune.sampler.features import Features
 from autotune.sampler.gaussian import GaussianProcess, Hyperparameters, HyperPrior, fit
+from autotune.sampler.neighbours import Neighbours
 from autotune.search.proposals import suggest
 from autotune.space import SearchSpace
 
@@ -163,13 +164,6 @@ def test_a_study_is_read_as_it_goes_on() -> None:
     assert sampler._known(optuna.create_study(sampler=sampler)) == Observations(), "another study"
 
 
-def test_rows_of_configurations_are_those_of_the_space() -> None:
-    space = small_space()
-    sampler = SpaceSampler(space, 0)
-    assert [sampler.row_of(space[row]) for row in (0, 17, len(space) - 1)] == [0, 17, len(space) - 1]
-    assert sampler.row_of(FAMILY.baseline) is None
-
-
 def test_expected_improvement_prefers_the_better_and_the_less_known() -> None:
     gains = expected_improvement(np.array([1.0, 0.5, 1.0]), np.array([0.1, 0.1, 1.0]), best=0.8)
     assert gains[1] > gains[0]
@@ -185,8 +179,10 @@ def test_neighbours_differ_in_one_parameter_or_in_two() -> None:
         mine = everything[row]
         alike = [r for r, other in enumerate(everything) if other.algorithm == mine.algorithm]
         changes = {r: sum(a != b for a, b in zip(mine.values, everything[r].values, strict=True)) for r in alike}
-        assert sorted(neighbours.of(row)) == [r for r in alike if changes[r] == 1]
-        assert sorted(neighbours.of(row, steps=2)) == [r for r in alike if changes[r] in (1, 2)]
+        assert sorted(neighbours.of(np.array([row]))) == [r for r in alike if changes[r] == 1]
+        assert sorted(neighbours.within_two(row)) == [r for r in alike if changes[r] in (1, 2)]
+    of_two = neighbours.of(np.array([0, len(space) - 1]))
+    assert sorted(of_two) == sorted([*neighbours.of(np.array([0])), *neighbours.of(np.array([len(space) - 1]))])
 
 
 def test_features_of_rows_and_of_configurations_agree() -> None:

@@ -161,7 +161,7 @@ def test_what_is_built_and_waits_is_not_in_flight_while_others_are_measured(stor
 def test_models_that_do_not_fit_into_memory_are_made_anew(
     store: Store, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sharing, "KEPT_ROWS", 0)
+    monkeypatch.setattr(sharing, "KEPT_MODELS", 0)
     worker, recorder = worker_of(clock, lambda _: 0.6), Recorder()
     share(store, worker, 60, recorder, calls=(3, 2, 2))
     assert len([key for key, _ in itertools.groupby(recorder.order)]) > 4

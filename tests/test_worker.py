@@ -1,5 +1,6 @@
 """The child process that measures: it survives many trials, and is replaced when it dies or hangs."""
 
+import dataclasses
 import os
 import signal
 import subprocess
@@ -131,3 +132,20 @@ def test_no_child_outlives_a_killed_parent_even_in_a_kernel_that_never_ends(pocl
         time.sleep(0.1)
     os.kill(child, signal.SIGKILL)
     pytest.fail("the child went on without its parent")
+
+
+def test_a_worker_may_be_started_before_there_is_a_job(pocl: Device) -> None:
+    with Worker(selector=pocl.selector) as worker:
+        worker.start()
+        started = worker.pid
+        assert started
+        assert worker.run(job(pocl, FINE)).state is TrialState.COMPLETE
+        assert worker.pid == started
+
+
+def test_a_device_that_is_not_there_is_told_by_the_first_job(pocl: Device) -> None:
+    with Worker(selector="99:99") as worker:
+        worker.start()
+        assert worker.run(job(pocl, FINE)).state is TrialState.COMPLETE
+        with pytest.raises(WorkerError, match="99"):
+            Worker(selector="99:99").run(dataclasses.replace(job(pocl, FINE), selector="99:99"))

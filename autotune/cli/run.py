@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from autotune.search import Budget, Outcome, SamplerChoice
     from autotune.store import Quarantined, Store
     from autotune.trial import Request
+    from autotune.worker import Worker
 
 DEFAULT_TRIALS = 100
 
@@ -40,13 +41,28 @@ def run_command(options: argparse.Namespace) -> int:
     if options.misses:
         requests = _with_misses(requests, device)
     requests = _without_oversized_presets(requests, options, device)
-    from autotune.display import progress
-    from autotune.search import tune
-    from autotune.store import Store
-
     budget = _budget(options)
     if options.sampler == "exhaustive":
         _tell_size(device, requests, options.algorithm)
+    from autotune.worker import Worker
+
+    with Worker(selector=device.selector) as worker:
+        worker.start()  # while all the rest is loaded
+        return _tune(options, device, requests, budget, sampler, worker)
+
+
+def _tune(
+    options: argparse.Namespace,
+    device: "Device",
+    requests: "list[Request]",
+    budget: "Budget",
+    sampler: "SamplerChoice | None",
+    worker: "Worker",
+) -> int:
+    from autotune.display import progress
+    from autotune.search import builders_for, tune
+    from autotune.store import Store
+
     with (
         Store.open(options.db) as store,
         Interrupts("the running trial") as interrupts,
@@ -62,6 +78,8 @@ def run_command(options: argparse.Namespace) -> int:
             algorithms=options.algorithm,
             seed=options.seed,
             should_stop=lambda: interrupts.are_requested,
+            worker=worker,
+            builds=builders_for(device),
             retries_quarantined=options.retry_quarantined,
             sampler=sampler,
         )

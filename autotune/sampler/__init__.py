@@ -11,6 +11,7 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
+import numpy as np
 from optuna.distributions import BaseDistribution, CategoricalDistribution, IntDistribution
 from optuna.samplers import BaseSampler
 from optuna.study import Study
@@ -82,10 +83,6 @@ class SpaceSampler(BaseSampler):
         """Numbers of trials that had not ended when they were read last."""
         self._ledger = _Ledger()
 
-    def row_of(self, configuration: Configuration) -> int | None:
-        """The number of a configuration in the space, or None; faster than the space itself is."""
-        return self._explorer.find(configuration)
-
     def infer_relative_search_space(self, _study: Study, trial: FrozenTrial) -> dict[str, BaseDistribution]:
         return {} if "fixed_params" in trial.system_attrs else self._distributions
 
@@ -116,8 +113,8 @@ class SpaceSampler(BaseSampler):
         self._open = [number for number in numbers if not trials[number].state.is_finished()]
         for number in numbers:
             if trials[number].state.is_finished():
-                self._ledger.add(trials[number], _row(self._explorer, self._space, trials[number]))
-        waiting = (_row(self._explorer, self._space, trials[n]) for n in self._open if n != leaving_out)
+                self._ledger.add(trials[number], _row(self._space, trials[number]))
+        waiting = (_row(self._space, trials[n]) for n in self._open if n != leaving_out)
         return self._ledger.observations(frozenset(row for row in waiting if row is not None))
 
 
@@ -150,7 +147,7 @@ class _Ledger:
         )
 
 
-def _row(explorer: Explorer, space: SearchSpace, trial: FrozenTrial) -> int | None:
+def _row(space: SearchSpace, trial: FrozenTrial) -> int | None:
     """The row said by the trial's user attribute, or by its parameters, drawn or enqueued."""
     if ROW in trial.user_attrs:
         return int(trial.user_attrs[ROW])
@@ -158,10 +155,11 @@ def _row(explorer: Explorer, space: SearchSpace, trial: FrozenTrial) -> int | No
     algorithm = params.get("algorithm")
     if algorithm not in space.parameters:
         return None
-    indices: dict[str, int] = {}
+    path: list[int] = []
     for parameter in space.parameters[algorithm]:
         value = params.get(f"{algorithm}.{parameter.name}")
         if value is None:
             return None
-        indices[parameter.name] = int(value) if parameter.is_numeric else parameter.values.index(value)
-    return explorer.row_of(algorithm, indices)
+        path.append(int(value) if parameter.is_numeric else parameter.values.index(value))
+    [row] = space.rows(algorithm, np.array([path], dtype=np.uint16))
+    return int(row) if row >= 0 else None

@@ -141,17 +141,9 @@ def near_row(space: SearchSpace, algorithm: str, indices: Mapping[str, int]) -> 
 
     One parameter after the other takes the nearest value that some valid row has beside those chosen before it.
     """
-    columns = space.columns[algorithm]
-    rows = np.arange(len(next(iter(columns.values()))))
-    if not len(rows):
-        return None
-    for parameter in space.parameters[algorithm]:
-        column = columns[parameter.name][rows].astype(np.int64)
-        wanted = indices[parameter.name]
-        distances = np.abs(column - wanted) if parameter.is_numeric else (column != wanted).astype(np.int64)
-        nearest = distances == distances.min()
-        rows = rows[nearest & (column == column[nearest].min())]
-    return space.first_row(algorithm) + int(rows[0])
+    parameters = space.parameters[algorithm]
+    path = space.diagrams[algorithm].nearest([indices[p.name] for p in parameters], [p.is_numeric for p in parameters])
+    return None if path is None else int(space.rows(algorithm, np.array([path], dtype=np.uint16))[0])
 
 
 def _try(sampler: BaseSampler) -> None:

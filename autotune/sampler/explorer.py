@@ -13,9 +13,9 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from autotune.family import Configuration
-from autotune.sampler.features import Features, Neighbours, Rows
+from autotune.sampler.features import Features, Rows
 from autotune.sampler.gaussian import Array, GaussianProcess, Hyperparameters, HyperPrior, fit
+from autotune.sampler.neighbours import Neighbours
 from autotune.sampler.prior import Prior, SourceModel
 from autotune.space import SearchSpace
 
@@ -66,6 +66,8 @@ class _Beliefs:
     experts: tuple[_Expert, ...]
     works: GaussianProcess | None
     """Of 1 where a row works and 0 where it does not; None where nothing has failed."""
+    least: float = 0.0
+    """Smallest improvement of log time that counts."""
 
 
 class Explorer:
@@ -103,6 +105,7 @@ class Explorer:
     """After so many observations little is learnt of the hyperparameters by one more; only every so-many-th is."""
 
     def __init__(self, space: SearchSpace, seed: int = 0, prior: Prior | None = None) -> None:
+        self._space = space
         self._size = len(space)
         self._rng = np.random.default_rng(seed)
         self._features = Features(space)
@@ -111,26 +114,16 @@ class Explorer:
         self._starts: dict[int, Hyperparameters] = {}
         self._beliefs: _Beliefs | None = None
         self._remembered = np.zeros(0, dtype=np.int64)
-        self._is_seen = np.zeros(self._size, dtype=bool)
-        """Scratch of one proposal: rows that are taken, or ranked already."""
         self._sources = self._model_sources(prior or Prior())
 
     def _model_sources(self, prior: Prior) -> list[SourceModel]:
         models = []
         for source in prior.sources[: self.BELIEVED_SOURCES]:
             if sum(map(self._features.can_describe, source.configurations)) >= self.LEAST_TRIALS:
-                model = SourceModel(source, self._features, self._hyper_prior, self._neighbours)
+                model = SourceModel(source, self._space, self._features, self._hyper_prior)
                 models.append(model)
                 self._remembered = np.append(self._remembered, model.best_rows)
         return models
-
-    def row_of(self, algorithm: str, indices: Mapping[str, int]) -> int | None:
-        """The row with these indices into the values of the algorithm's parameters, or None."""
-        return self._neighbours.row_of(algorithm, indices)
-
-    def find(self, configuration: Configuration) -> int | None:
-        """The row of a configuration, or None where it is not in the space."""
-        return self._neighbours.find(configuration)
 
     def propose(self, known: Observations, count: int = 1) -> list[int]:
         """Distinct rows not known yet, the most promising first; fewer where the space ends.
@@ -150,7 +143,7 @@ class Explorer:
             return 0.0 if len(known.taken) >= self._size else 1.0
         beliefs = self._believe(known)
         candidates = self._candidates(known, known.taken, np.random.default_rng(len(known.taken)))
-        return 1.0 - math.exp(-float(self._gains(beliefs, candidates, 0.0).max()))
+        return 1.0 - math.exp(-float(self._gains(beliefs, candidates).max()))
 
     def foretell(self, known: Observations, rows: Rows) -> Array:
         """How much slower than the best so far each row is expected to be, as a logarithm; needs a model."""
@@ -169,37 +162,28 @@ class Explorer:
             return self._first(known, taken)
         beliefs = self._believe(known)
         experts = tuple(self._with_pending(e, pending) for e in beliefs.experts)
-        return self._climb(
-            dataclasses.replace(beliefs, experts=experts), self._candidates(known, taken, self._rng), taken
-        )
+        beliefs = dataclasses.replace(beliefs, experts=experts, least=self._worthwhile(len(taken)))
+        return self._climb(beliefs, self._candidates(known, taken, self._rng), taken)
 
     def _climb(self, beliefs: _Beliefs, rows: Rows, taken: set[int]) -> int:
         """From the most promising of many candidates to their most promising neighbours, and so on."""
-        least = self._worthwhile(len(taken))
-        gains = self._gains(beliefs, rows, least)
+        gains = self._gains(beliefs, rows)
         order = np.argsort(-gains)
         rows, gains = rows[order], gains[order]
         self._remembered = rows[: self.REMEMBERED]
-        seen = np.concatenate([rows, np.fromiter(taken, dtype=np.int64, count=len(taken))])
-        self._is_seen[seen] = True
-        rows, gains, ranked = self._climbed(beliefs, rows, gains, least)
-        self._is_seen[seen] = False
-        self._is_seen[ranked] = False
+        rows, gains = self._climbed(beliefs, rows, gains, {*taken, *rows.tolist()})
         self._remembered = np.append(self._remembered, rows[: self.BEAM])
         return int(rows[0])
 
-    def _climbed(self, beliefs: _Beliefs, rows: Rows, gains: Array, least: float) -> tuple[Rows, Array, Rows]:
-        """The most promising met, with their gains; and all that were ranked, which are marked as seen."""
-        ranked = np.zeros(0, dtype=np.int64)
+    def _climbed(self, beliefs: _Beliefs, rows: Rows, gains: Array, seen: set[int]) -> tuple[Rows, Array]:
+        """The most promising met, with their gains; none of those seen is met again."""
         climbed = rows[: self.BEAM]
         for _ in range(self.CLIMBS):
-            near = np.concatenate([self._neighbours.of(int(row)) for row in climbed])
-            near = np.unique(near[~self._is_seen[near]])
+            near = _untaken(np.unique(self._neighbours.of(climbed)), seen)
             if not len(near):
                 break
-            self._is_seen[near] = True
-            ranked = np.append(ranked, near)
-            more = self._gains(beliefs, near, least)
+            seen.update(near.tolist())
+            more = self._gains(beliefs, near)
             better = more > gains[min(self.BEAM, len(gains)) - 1]
             climbed = near[better][np.argsort(-more[better])][: self.BEAM]
             if not len(climbed):
@@ -207,7 +191,7 @@ class Explorer:
             rows, gains = np.append(rows[: self.BEAM], near[better]), np.append(gains[: self.BEAM], more[better])
             order = np.argsort(-gains)
             rows, gains = rows[order], gains[order]
-        return rows, gains, ranked
+        return rows, gains
 
     def _worthwhile(self, taken: int) -> float:
         """Smallest improvement of log time that counts after so many trials; with sources the regions are known."""
@@ -222,7 +206,7 @@ class Explorer:
     def _is_modelled(self, known: Observations) -> bool:
         attempts = len(known.log_times) + len(known.failed) + len(known.at_least)
         is_patient = not self._sources and attempts < self.FIRST_ATTEMPTS
-        further = sum(span.count > 0 for span in self._neighbours.spans) - 1 if is_patient else 0
+        further = sum(span.count > 0 for span in self._space.spans) - 1 if is_patient else 0
         return len(known.log_times) >= self.LEAST_TRIALS + further
 
     def _source_start(self, taken: set[int]) -> int | None:
@@ -230,7 +214,7 @@ class Explorer:
         if not self._sources or len(taken) >= self.SOURCE_STARTS:
             return None
         source = self._sources[len(taken) % len(self._sources)]
-        near = {int(other) for row in taken for other in self._neighbours.of(row, steps=2)}
+        near = {int(other) for row in taken for other in self._neighbours.within_two(row)}
         rows = _untaken(np.append(self._drawn(self._rng), source.best_rows), taken | near)
         return int(rows[np.argmin(source.of(rows))]) if len(rows) else None
 
@@ -242,10 +226,10 @@ class Explorer:
     def _first(self, known: Observations, taken: set[int]) -> int:
         """Of the algorithm least tried for its size, of some rows the farthest from all tried that likely works."""
         shares = []
-        for span in self._neighbours.spans:
+        for span in self._space.spans:
             tried = sum(span.first <= row < span.first + span.count for row in taken)
             shares.append((tried + 1) / math.log2(2 + span.count) if tried < span.count else math.inf)
-        span = self._neighbours.spans[shares.index(min(shares))]
+        span = self._space.spans[shares.index(min(shares))]
         drawn = _untaken(self._rng.integers(span.first, span.first + span.count, self.SPREAD), taken)
         if not len(drawn):
             drawn = _untaken(np.arange(span.first, span.first + span.count), taken)
@@ -273,17 +257,17 @@ class Explorer:
 
     def _candidates(self, known: Observations, taken: set[int], rng: np.random.Generator) -> Rows:
         best = sorted(known.log_times, key=known.log_times.__getitem__)[:3]
-        near = [self._neighbours.of(row) for row in best]
-        found = _untaken(np.unique(np.concatenate([self._drawn(rng), self._remembered, *near])), taken)
+        near = self._neighbours.of(np.array(best))
+        found = _untaken(np.unique(np.concatenate([self._drawn(rng), self._remembered, near])), taken)
         return found if len(found) else _untaken(np.arange(self._size), taken)
 
-    def _gains(self, beliefs: _Beliefs, rows: Rows, least: float) -> Array:
-        """Expected improvement of log time by more than `least`, for each row."""
+    def _gains(self, beliefs: _Beliefs, rows: Rows) -> Array:
+        """Expected improvement of log time by what counts, for each row."""
         points = self._features.of(rows)
         gains = np.zeros(len(rows))
         for expert in beliefs.experts:
             mean, deviation = expert.predict(rows, points)
-            gains += expert.trust * expected_improvement(mean, deviation, -least)
+            gains += expert.trust * expected_improvement(mean, deviation, -beliefs.least)
         return gains * self._chances(beliefs.works, points)
 
     def _believe(self, known: Observations) -> _Beliefs:

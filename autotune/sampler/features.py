@@ -1,4 +1,4 @@
-"""A search space as numbers: what a model of run times sees of each configuration, and who its neighbours are.
+"""A search space as numbers: what a model of run times sees of each configuration.
 
 Nothing here knows a kernel. Parameters count by their logarithm, and a little by each value for itself, since one may
 stand out. Products and ratios of any two of them, which is what work-items in a group, outputs of a work-item or tiles
@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from autotune.diagram import Paths
 from autotune.family import Configuration, Parameter
 from autotune.space import SearchSpace
 
@@ -33,7 +34,7 @@ class Features:
 
     SAMPLE = 4096
     """Configurations from which mean and deviation of a feature are taken."""
-    KEPT_NUMBERS = 6_000_000
+    KEPT_NUMBERS = 2_000_000
     """A table of features up to this size is kept whole."""
     RARE = 0.35
     """Deviation below which the column of a rare value is not scaled up to the others."""
@@ -42,7 +43,6 @@ class Features:
 
     def __init__(self, space: SearchSpace) -> None:
         self._space = space
-        self.spans = _spans(space)
         self._environment: Mapping[str, Any] = {
             **space.limits.constraint_values(),
             **space.problem.constraint_values(),
@@ -55,8 +55,7 @@ class Features:
         self._all = np.array([group for _, group in self._columns.values()])
         self._choose_columns()
         self._sums = {
-            algorithm: _Sums(parameters, *self._parts(algorithm, parameters))
-            for algorithm, parameters in space.parameters.items()
+            algorithm: _Sums(*self._parts(algorithm, parameters)) for algorithm, parameters in space.parameters.items()
         }
         self._table: NDArray[np.float32] | None = None
         if len(space) * self.count <= self.KEPT_NUMBERS:
@@ -125,27 +124,23 @@ class Features:
 
     def _compute(self, rows: Rows) -> NDArray[np.float32]:
         out = np.zeros((len(rows), self.count), dtype=np.float32)
-        for span in self.spans:
-            lines = np.flatnonzero((rows >= span.first) & (rows < span.first + span.count))
-            if not len(lines):
-                continue
-            local = rows[lines] - span.first
-            columns = self._space.columns[span.algorithm]
-            found = self._sums[span.algorithm].of({name: column[local] for name, column in columns.items()})
-            self._add_features(found, span.algorithm, local)
+        for span, lines, paths in self._space.paths(rows):
+            found = self._sums[span.algorithm].of(paths)
+            self._add_features(found, span.algorithm, paths)
             if len(lines) == len(rows):
                 return found
             out[lines] = found
         return out
 
-    def _add_features(self, out: NDArray[np.float32], algorithm: str, local: Rows) -> None:
+    def _add_features(self, out: NDArray[np.float32], algorithm: str, paths: Paths) -> None:
         """What the family declares, in its place."""
-        columns = self._space.columns[algorithm]
-        choices = {p.name: np.array(p.values) for p in self._space.parameters[algorithm]}
+        choices = {p.name: (layer, np.array(p.values)) for layer, p in enumerate(self._space.parameters[algorithm])}
         for feature in self._space.family.algorithm(algorithm).features:
             place = self._places[self._columns[f"feature {feature.text}"][0]]
             if place >= 0:
-                named = {name: choices[name][columns[name][local]] for name in feature.names & choices.keys()}
+                named = {
+                    name: values[paths[:, layer]] for name, (layer, values) in choices.items() if name in feature.names
+                }
                 number = _feature_number(feature({**self._environment, **named}))
                 out[:, place] += number * self._factor[place]
 
@@ -172,14 +167,9 @@ class Features:
 
     def _slowly(self, rows: Rows) -> Matrix:
         out = np.zeros((len(rows), len(self._columns)))
-        for span in self.spans:
-            lines = np.flatnonzero((rows >= span.first) & (rows < span.first + span.count))
-            if not len(lines):
-                continue
-            local = rows[lines] - span.first
-            columns = self._space.columns[span.algorithm]
+        for span, lines, paths in self._space.paths(rows):
             parameters = self._space.parameters[span.algorithm]
-            values = {p.name: np.array(p.values)[columns[p.name][local]] for p in parameters}
+            values = {p.name: np.array(p.values)[paths[:, layer]] for layer, p in enumerate(parameters)}
             self._fill(out, lines, span.algorithm, values)
         return self._scaled(out)
 
@@ -214,26 +204,26 @@ class _Sums:
 
     LARGEST_TABLE = 1024
 
-    def __init__(self, parameters: Sequence[Parameter], base: Matrix, parts: Sequence[Matrix]) -> None:
-        self._tables: list[tuple[list[tuple[str, int]], NDArray[np.float32]]] = []
-        names: list[tuple[str, int]] = []
+    def __init__(self, base: Matrix, parts: Sequence[Matrix]) -> None:
+        self._tables: list[tuple[list[tuple[int, int]], NDArray[np.float32]]] = []
+        layers: list[tuple[int, int]] = []
         table = base[None, :]
-        for parameter, part in zip(parameters, parts, strict=True):
+        for layer, part in enumerate(parts):
             if len(table) * len(part) > self.LARGEST_TABLE:
-                self._tables.append((names, table.astype(np.float32)))
-                names, table = [], np.zeros((1, len(base)))
-            names = [*names, (parameter.name, len(part))]
+                self._tables.append((layers, table.astype(np.float32)))
+                layers, table = [], np.zeros((1, len(base)))
+            layers = [*layers, (layer, len(part))]
             table = (table[:, None, :] + part[None, :, :]).reshape(-1, len(base))
-        self._tables.append((names, table.astype(np.float32)))
+        self._tables.append((layers, table.astype(np.float32)))
 
-    def of(self, indices: Mapping[str, NDArray[np.uint8]]) -> NDArray[np.float32]:
-        """One line for each entry of the columns of value numbers."""
+    def of(self, paths: Paths) -> NDArray[np.float32]:
+        """One line for each path of the numbers of values."""
         out: NDArray[np.float32] | None = None
-        for names, table in self._tables:
-            place = np.zeros(len(next(iter(indices.values()))), dtype=np.int64)
-            for name, count in names:
+        for layers, table in self._tables:
+            place = np.zeros(len(paths), dtype=np.int64)
+            for layer, count in layers:
                 place *= count
-                place += indices[name]
+                place += paths[:, layer]
             out = table[place] if out is None else np.add(out, table[place], out=out)
         assert out is not None
         return out
@@ -255,110 +245,3 @@ def _logarithm(values: Any, *, has_zero: bool) -> Matrix:
     numbers = np.asarray(values, dtype=np.float64)
     shifted = numbers + 1.0 if has_zero else numbers
     return np.where(shifted > 0, np.log2(np.maximum(shifted, 2.0**-30)), shifted)
-
-
-@dataclass(frozen=True, kw_only=True)
-class Span:
-    """The rows of one algorithm: `count` from `first` on."""
-
-    algorithm: str
-    first: int
-    count: int
-
-
-def _spans(space: SearchSpace) -> list[Span]:
-    spans: list[Span] = []
-    first = 0
-    for algorithm, columns in space.columns.items():
-        count = len(next(iter(columns.values()))) if columns else 0
-        spans.append(Span(algorithm=algorithm, first=first, count=count))
-        first += count
-    return spans
-
-
-class Neighbours:
-    """Finds rows by the values of their parameters, in a time that hardly depends on the size of the space.
-
-    Every value of every parameter has a random 64-bit number; a row's key is the sum of its values' numbers, so the
-    key of a neighbour is that of the row plus one difference.
-    """
-
-    def __init__(self, space: SearchSpace) -> None:
-        self._space = space
-        self.spans = _spans(space)
-        draw = np.random.default_rng(20)
-        self._numbers: list[list[NDArray[np.uint64]]] = []
-        self._changes: list[list[NDArray[np.uint64]]] = []
-        """By the number of the value that a parameter has: what each other value adds to the key."""
-        self._sorted: list[NDArray[np.uint64]] = []
-        self._order: list[Rows] = []
-        for span in self.spans:
-            columns = space.columns[span.algorithm]
-            numbers = [
-                draw.integers(0, 2**64, len(p.values), dtype=np.uint64) for p in space.parameters[span.algorithm]
-            ]
-            keys = np.zeros(span.count, dtype=np.uint64)
-            for parameter, number in zip(space.parameters[span.algorithm], numbers, strict=True):
-                keys += number[columns[parameter.name]]
-            order = np.argsort(keys).astype(np.int64)
-            self._numbers.append(numbers)
-            self._changes.append([_differences(of_values) for of_values in numbers])
-            self._order.append(order)
-            self._sorted.append(keys[order])
-
-    def of(self, row: int, *, steps: int = 1) -> Rows:
-        """Rows of the same algorithm that differ from this one in one parameter, or in one or two."""
-        number = next(i for i, s in enumerate(self.spans) if s.first <= row < s.first + s.count)
-        algorithm, local = self.spans[number].algorithm, row - self.spans[number].first
-        columns = self._space.columns[algorithm]
-        key = np.zeros(1, dtype=np.uint64)
-        changes = []
-        for parameter, numbers, differences in zip(
-            self._space.parameters[algorithm], self._numbers[number], self._changes[number], strict=True
-        ):
-            mine = int(columns[parameter.name][local])
-            key += numbers[mine]
-            changes.append(differences[mine])
-        wanted = list(changes)
-        if steps > 1:
-            wanted += [(a[:, None] + b[None, :]).ravel() for i, a in enumerate(changes) for b in changes[:i]]
-        return self._find(number, key + np.concatenate(wanted)) if wanted else np.zeros(0, dtype=np.int64)
-
-    @property
-    def size(self) -> int:
-        return sum(span.count for span in self.spans)
-
-    def find(self, configuration: Configuration) -> int | None:
-        """The row of a configuration, or None where it is not in the space."""
-        indices: dict[str, int] = {}
-        for parameter in self._space.parameters.get(configuration.algorithm, ()):
-            value = dict(configuration.values).get(parameter.name)
-            if value not in parameter.values:
-                return None
-            indices[parameter.name] = parameter.values.index(value)
-        return self.row_of(configuration.algorithm, indices)
-
-    def row_of(self, algorithm: str, indices: Mapping[str, int]) -> int | None:
-        """The row with these indices into the values of the algorithm's parameters, or None."""
-        number = next((i for i, s in enumerate(self.spans) if s.algorithm == algorithm), None)
-        if number is None:
-            return None
-        key = np.zeros(1, dtype=np.uint64)
-        for parameter, numbers in zip(self._space.parameters[algorithm], self._numbers[number], strict=True):
-            key += numbers[indices[parameter.name]]
-        found = self._find(number, key)
-        return int(found[0]) if len(found) else None
-
-    def _find(self, number: int, keys: NDArray[np.uint64]) -> Rows:
-        known = self._sorted[number]
-        if not len(known):
-            return np.zeros(0, dtype=np.int64)
-        places = np.minimum(np.searchsorted(known, keys), len(known) - 1)
-        found: Rows = self._order[number][places[known[places] == keys]]
-        return found + self.spans[number].first
-
-
-def _differences(numbers: NDArray[np.uint64]) -> NDArray[np.uint64]:
-    """To each other value from each."""
-    table = numbers[None, :] - numbers[:, None]
-    return table[~np.eye(len(numbers), dtype=bool)].reshape(len(numbers), -1)

@@ -10,8 +10,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from autotune.family import Configuration
-from autotune.sampler.features import Features, Neighbours, Rows
+from autotune.sampler.features import Features, Rows
 from autotune.sampler.gaussian import Array, GaussianProcess, HyperPrior, fit
+from autotune.space import SearchSpace
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,7 +39,7 @@ class SourceModel:
     STEPS = 40
     BEST = 32
 
-    def __init__(self, source: Source, features: Features, hyper_prior: HyperPrior, neighbours: Neighbours) -> None:
+    def __init__(self, source: Source, space: SearchSpace, features: Features, hyper_prior: HyperPrior) -> None:
         """What of the source is not of this space's algorithms and parameters is left out; not all of it may be."""
         usable = [i for i, c in enumerate(source.configurations) if features.can_describe(c)]
         times = np.array([source.log_times[i] for i in usable])
@@ -48,9 +49,9 @@ class SourceModel:
         start = hyper_prior.mean
         self._process: GaussianProcess = fit(points, values[chosen], hyper_prior, start, self.STEPS)
         self._features = features
-        self._known = np.full(neighbours.size, np.nan, dtype=np.float32)
+        self._known: dict[int, float] = {}
         fastest = [source.configurations[usable[i]] for i in np.argsort(values)[: self.BEST]]
-        rows = [neighbours.find(configuration) for configuration in fastest]
+        rows = [space.row_of(configuration) for configuration in fastest]
         self.best_rows: Rows = np.array([row for row in rows if row is not None], dtype=np.int64)
         """Rows of the source's fastest configurations that are valid here."""
 
@@ -65,8 +66,9 @@ class SourceModel:
 
     def of(self, rows: Rows) -> Array:
         """What the source would have us expect of each row."""
-        missing = np.unique(rows[np.isnan(self._known[rows])])
+        wanted = rows.tolist()
+        missing = np.array(sorted({row for row in wanted if row not in self._known}), dtype=np.int64)
         if len(missing):
             mean, _ = self._process.predict(self._features.of(missing))
-            self._known[missing] = mean
-        return self._known[rows].astype(np.float64)
+            self._known.update(zip(missing.tolist(), mean.tolist(), strict=True))
+        return np.array([self._known[row] for row in wanted])

@@ -18,7 +18,7 @@ from autotune.store import Store
 from autotune.trial import Request
 from autotune.worker import Measures, Worker
 
-__all__ = ["Budget", "Listener", "Outcome", "SamplerChoice", "Total", "space_of", "tune"]
+__all__ = ["Budget", "Listener", "Outcome", "SamplerChoice", "Total", "builders_for", "space_of", "tune"]
 
 
 def tune(
@@ -72,14 +72,10 @@ def tune(
     def searches() -> Iterator[ProblemSearch]:
         for number, request in enumerate(requests, start=1):
             store.quarantine_lost()
-
-            def make_space(problem: Problem = request.problem) -> SearchSpace:
-                return space_of(problem, device, profile, algorithms)
-
-            space = make_space()
+            space = space_of(request.problem, device, profile, algorithms)
             search = ProblemSearch(
                 device, profile, request, space, store, place, listener, limits, seed, builds,
-                choice=sampler, remake_space=make_space, helpers=helpers,
+                choice=sampler, helpers=helpers,
             )  # fmt: skip
             listener.problem_started(request, number, len(requests), len(space), search.resumed_trials)
             yield search

@@ -43,7 +43,7 @@ class Builds(Protocol):
     def close(self) -> None: ...
 
 
-def builders_for(device: Device, jobs: int | None) -> Builds | None:
+def builders_for(device: Device, jobs: int | None = None) -> Builds | None:
     """`jobs` processes, by default one for each core that is free; None where building ahead cannot pay."""
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     free = cores if device.limits.is_cpu else cores - 1
@@ -125,6 +125,11 @@ class Ahead:
             while not self._ready and self._building:
                 self._collect()
         return self._ready.popleft() if self._ready else None
+
+    def start(self, most: float = math.inf) -> None:
+        """Before anything is asked for: begin to build what comes first, unless that would disturb."""
+        if self._builds is not None and not self._takes_turns:
+            self._fill(min(most, self._builds.size))
 
     @property
     def builds_ahead(self) -> bool:

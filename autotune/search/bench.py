@@ -147,7 +147,7 @@ class Bench:
 
     @property
     def typical_seconds(self) -> float:
-        """What a trial takes without building; 0 before the first."""
+        """What a trial takes without building; 0 before the second."""
         return self._limits.typical_run_s
 
     @property

@@ -50,16 +50,11 @@ class ProblemSearch:
         builds: Builds | None = None,
         *,
         choice: SamplerChoice | None = None,
-        remake_space: Callable[[], SearchSpace] | None = None,
         helpers: Helpers | None = None,
     ) -> None:
-        """`choice` is of a sampler, ours when left out; without `remake_space` the space is kept between slices.
-
-        `helpers` are equal devices that measure for the search until its finals.
-        """
+        """`choice` is of a sampler, ours when left out; `helpers` are equal devices that measure until the finals."""
         self.request = request
-        self._space: SearchSpace | None = space
-        self._remake_space = remake_space
+        self._space = space
         self._store = store
         self._listener = listener
         self._limits = limits
@@ -85,17 +80,14 @@ class ProblemSearch:
         self.new_trials = 0
         self.seconds = 0.0
         """What search and finals took so far."""
+        self._begun_seconds, self._begun_trials = 0.0, 0
+        """Of these, what it took to start processes, make models and measure the default."""
         self._deadline = time.monotonic() + limits.seconds
 
     @property
     def resumed_trials(self) -> int:
         """Trials of the ledger that this search goes on from."""
         return len(self._knowledge.resumed)
-
-    @property
-    def rows(self) -> int:
-        """Configurations of the search space, which tell how much memory is kept between slices."""
-        return len(self._space) if self._space is not None else 0
 
     @property
     def tried(self) -> int:
@@ -120,8 +112,14 @@ class ProblemSearch:
 
     @property
     def trial_seconds(self) -> float:
-        """What a new trial took on average, with building and proposing; 0 before the first."""
-        return self.seconds / self.new_trials if self.new_trials else 0.0
+        """What a new trial took on average, with building and proposing; 0 before the first.
+
+        What it took to begin counts only until there is more than that.
+        """
+        trials = self.new_trials - self._begun_trials
+        return (
+            max(0.0, self.seconds - self._begun_seconds) / trials if trials else self.seconds / max(self.new_trials, 1)
+        )
 
     def run(self) -> Outcome:
         """Search until the budget ends, then decide the winner in the finals."""
@@ -147,14 +145,6 @@ class ProblemSearch:
         if self._working:
             self._working[1].abandon()
         self._working = None
-        if self._remake_space:
-            self._space = None
-
-    def _whole_space(self) -> SearchSpace:
-        if self._space is None:
-            assert self._remake_space
-            self._space = self._remake_space()
-        return self._space
 
     def finish(self, deadline: float) -> Outcome:
         """The finals, until a time of the monotonic clock, and what became of the request."""
@@ -259,13 +249,20 @@ class ProblemSearch:
 
     @tracing.span("begin")
     def _begin(self) -> tuple[Proposals, Ahead]:
-        """The default is measured first, so that a search that is cut short never loses."""
+        """The default is measured first, so that a search that is cut short never loses; others are built meanwhile."""
+        started, trials = time.monotonic(), self.new_trials
         self._programs.clear()
         self._timer = self._knowledge.timer
-        if self._may_run_first(self._knowledge.default):
-            self._measure(self._knowledge.default)
-        proposals = Proposals(self._knowledge, self._whole_space(), self._store, self._seed, self._choice)
-        self._working = proposals, Ahead(proposals, self._knowledge, self._bench, self._builds, lambda: self.is_over)
+        default = self._knowledge.default
+        proposals = Proposals(self._knowledge, self._space, self._store, self._seed, self._choice)
+        ahead = Ahead(proposals, self._knowledge, self._bench, self._builds, lambda: self.is_over)
+        self._working = proposals, ahead
+        if self._may_run_first(default):
+            proposals.leave_out(default)
+            ahead.start(self._trials_left - 1)
+            proposals.tell(self._measure(default))
+        self._begun_seconds += time.monotonic() - started
+        self._begun_trials += self.new_trials - trials
         return self._working
 
     def _look(self) -> None:
@@ -300,7 +297,7 @@ class ProblemSearch:
         """Run once more what is in quarantine; what fails again goes back."""
         for configuration in sorted(self._knowledge.quarantine, key=lambda c: c.key):
             is_valid = configuration in (self._knowledge.default, self._knowledge.family.baseline) or (
-                self._whole_space().row_of(configuration) is not None
+                self._space.row_of(configuration) is not None
             )
             if is_valid and not self.is_over:
                 self._knowledge.release(configuration)

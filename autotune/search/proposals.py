@@ -58,13 +58,15 @@ class Proposals:
         self._unfit = Unfit(device, knowledge.problem, store.builds(device.slug, device.driver))
         self._winners = self._nearest_winners()
         self._asked: dict[Configuration, optuna.Trial] = {}
+        self._unasked: set[Configuration] = set()
+        """Measured without being asked for."""
         self._choice = choice or SamplerChoice()
         self._leftover: Iterator[int] = iter(())
         if not self._choice.knows_the_space:
             self._leftover = random_rows(space, seed)
         prior = self._prior() if self._choice.is_ours else Prior()
+        self._distributions = distributions(space)
         self._sampler = self._choice.make(space, seed + len(knowledge.known), prior)
-        self._row_of = self._sampler.row_of if isinstance(self._sampler, SpaceSampler) else space.row_of
         self._study = self._new_study()
 
     @tracing.span("propose")
@@ -86,10 +88,18 @@ class Proposals:
                 self._study.enqueue_trial(to_params(self._space, self._space[row]))
         raise AssertionError
 
+    def leave_out(self, configuration: Configuration) -> None:
+        """It is measured unasked; to be told of like the others."""
+        self._unasked.add(configuration)
+
     @tracing.span("tell")
     def tell(self, trial: Trial) -> None:
-        """What became of a configuration proposed."""
-        self._tell(self._asked.pop(trial.configuration), trial)
+        """What became of a configuration that was proposed, or left out."""
+        if trial.configuration in self._unasked:
+            self._unasked.remove(trial.configuration)
+            self._add(self._study, trial)
+        else:
+            self._tell(self._asked.pop(trial.configuration), trial)
 
     @property
     def expected_gain(self) -> float | None:
@@ -103,7 +113,7 @@ class Proposals:
         """What Optuna proposes, as a valid configuration; None where the algorithm it chose has none."""
         if self._choice.knows_the_space:
             asked = self._study.ask()
-            row = self._row_of(suggest(asked, self._space))
+            row = self._space.row_of(suggest(asked, self._space))
             assert row is not None
             asked.set_user_attr(ROW, row)
             return asked, self._space[row]
@@ -120,7 +130,7 @@ class Proposals:
 
     def _is_new(self, configuration: Configuration) -> bool:
         knowledge = self._knowledge
-        is_seen = configuration in self._asked or configuration in knowledge.known
+        is_seen = configuration in self._asked or configuration in self._unasked or configuration in knowledge.known
         return not (is_seen or configuration in knowledge.quarantine or configuration in self._unfit)
 
     def _tell(self, asked: optuna.Trial, trial: Trial | None) -> None:
@@ -146,25 +156,28 @@ class Proposals:
         optuna.logging.set_verbosity(optuna.logging.WARNING if self._choice.is_ours else optuna.logging.ERROR)
         storage = _LeanStorage() if self._choice.knows_the_space else None
         study = optuna.create_study(direction="minimize", sampler=self._sampler, storage=storage)
-        everything = distributions(self._space)
         for trial in self._knowledge.known.values():
-            row = self._row_of(trial.configuration)
-            if row is None:
-                continue
-            params = {} if self._choice.knows_the_space else to_params(self._space, trial.configuration)
-            is_complete = trial.state is TrialState.COMPLETE
-            study.add_trial(
-                optuna.trial.create_trial(
-                    state=optuna.trial.TrialState.COMPLETE if is_complete else optuna.trial.TrialState.FAIL,
-                    value=self._value(trial) if is_complete else None,
-                    params=params,
-                    distributions={name: everything[name] for name in params},
-                    user_attrs={ROW: row, **self._known_of_slow(trial)},
-                )
-            )
+            self._add(study, trial)
         for configuration in self._promising():
             study.enqueue_trial(to_params(self._space, configuration))
         return study
+
+    def _add(self, study: optuna.Study, trial: Trial) -> None:
+        """What is known without having been proposed; nothing where it is not of the space."""
+        row = self._space.row_of(trial.configuration)
+        if row is None:
+            return
+        params = {} if self._choice.knows_the_space else to_params(self._space, trial.configuration)
+        is_complete = trial.state is TrialState.COMPLETE
+        study.add_trial(
+            optuna.trial.create_trial(
+                state=optuna.trial.TrialState.COMPLETE if is_complete else optuna.trial.TrialState.FAIL,
+                value=self._value(trial) if is_complete else None,
+                params=params,
+                distributions={name: self._distributions[name] for name in params},
+                user_attrs={ROW: row, **self._known_of_slow(trial)},
+            )
+        )
 
     def _promising(self) -> list[Configuration]:
         """What to try first: what won before, here and at near problems, and what the rule ranks best."""
@@ -178,7 +191,7 @@ class Proposals:
             *itertools.islice(candidates, self.CANDIDATES),
         ]
         distinct = dict.fromkeys(map(knowledge.family.complete, wanted))
-        return [c for c in distinct if c not in left_out and self._row_of(c) is not None]
+        return [c for c in distinct if c not in left_out and self._space.row_of(c) is not None]
 
     def _nearest_winners(self) -> list[Winner]:
         """Of comparable problems on this device, nearest first."""

@@ -33,8 +33,8 @@ SLICE_TRIALS = 5
 """After which a slice also ends where another problem promises more."""
 UNKNOWN_GAIN = 3.0
 """Over the number of trials: what is thought to be left to gain where no model tells."""
-KEPT_ROWS = 4_000_000
-"""Configurations of the search spaces kept in memory between slices, about 60 bytes each."""
+KEPT_MODELS = 32
+"""Searches that keep their model between slices, a few MB each; making one anew takes as long as a few trials."""
 NEWS = 2.0
 """A model begins anew where other problems have so many times the trials they had when it was made."""
 
@@ -106,7 +106,7 @@ class Sharing:
             self._told[search] = others
         search.search(is_enough)
         self._latest.append(search)
-        while len(self._latest) > 1 and sum(s.rows for s in self._latest) > KEPT_ROWS:
+        while len(self._latest) > KEPT_MODELS:
             self._latest.pop(0).shelve()
 
     def _promise(self, search: ProblemSearch) -> float:

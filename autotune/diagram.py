@@ -1,0 +1,164 @@
+"""Which combinations of values are allowed, without listing them: a decision diagram.
+
+A layer is a parameter, an edge a choice of its value; paths from the root to the end are the allowed combinations, and
+are numbered in lexicographic order. What is ahead of a state depends on no more of the choices before it than the
+constraints still need to know, so millions of paths share a few thousand states, and the number of paths below each
+leads from a path's number to the path and back.
+"""
+
+from collections.abc import Sequence
+from typing import Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from autotune.errors import ConfigurationError
+
+Numbers = NDArray[np.int64]
+Paths = NDArray[np.uint16]
+"""One line a path, one column a layer: the number of the value chosen there."""
+
+MOST_PATHS = 2**62
+
+
+class Diagram:
+    """Some combinations of one value from each of several layers."""
+
+    def __init__(self, edges: Sequence[Numbers]) -> None:
+        """`edges[layer][state, value]` is the state of the next layer, or -1; the first layer has one state.
+
+        All states of the last layer end alike. Raises ConfigurationError for more than MOST_PATHS paths.
+        """
+        self._edges: list[Numbers] = []
+        self._starts: list[Numbers] = []
+        """Paths of the same state that come before those of an edge."""
+        self._ends: list[Numbers] = []
+        below = np.ones(int(edges[-1].max(initial=-1)) + 1, dtype=np.int64)
+        for targets in reversed(edges):
+            counts = np.append(below, 0)[targets]  # an edge to -1 takes the last, which is 0
+            if counts.sum(dtype=np.float64) > MOST_PATHS:
+                raise ConfigurationError("a search space of so many configurations cannot be numbered")
+            ends = np.cumsum(counts, axis=1)
+            # The last state is none: whoever has left the allowed paths stays there.
+            self._edges.insert(0, _with_last(np.where(counts > 0, targets, -1), -1))
+            self._starts.insert(0, _with_last(ends - counts, 0))
+            self._ends.insert(0, ends)
+            below = ends[:, -1]
+        self.sizes = tuple(targets.shape[1] for targets in edges)
+        self._count = int(below[0])
+
+    @classmethod
+    def of_tables(cls, sizes: Sequence[int], tables: Sequence[tuple[Sequence[int], NDArray[np.bool_]]]) -> Self:
+        """Of all combinations of `sizes` values those that every table allows.
+
+        A table comes with the layers that it speaks of, in ascending order, and has an axis for each.
+        """
+        if not all(table.any() for _, table in tables):
+            return cls([np.full((1, size), -1) for size in sizes])
+        automata = [(layers, _automaton(table)) for layers, table in tables if not table.all()]
+        states = np.zeros((1, len(automata)), dtype=np.int64)
+        """What each table remembers of the choices so far; lines differ."""
+        edges = []
+        for layer, size in enumerate(sizes):
+            reached = np.repeat(states, size, axis=0)
+            values = np.tile(np.arange(size), len(states))
+            for column, (layers, steps) in enumerate(automata):
+                if layer in layers:
+                    reached[:, column] = steps[layers.index(layer)][reached[:, column], values]
+            is_allowed = (reached >= 0).all(axis=1)
+            states, numbers = _distinct(reached[is_allowed])
+            targets = np.full(len(reached), -1)
+            targets[is_allowed] = numbers
+            edges.append(targets.reshape(-1, size))
+        return cls(edges)
+
+    @classmethod
+    def of_paths(cls, sizes: Sequence[int], paths: Paths) -> Self:
+        """Exactly these paths, whatever their order; each counts once."""
+        states = np.zeros(len(paths), dtype=np.int64)
+        edges, count = [], 1
+        for layer, size in enumerate(sizes):
+            found, numbers = np.unique(states * size + paths[:, layer], return_inverse=True)
+            targets = np.full(count * size, -1)
+            targets[found] = np.arange(len(found))
+            edges.append(targets.reshape(count, size))
+            states, count = numbers, len(found)
+        return cls(edges)
+
+    def __len__(self) -> int:
+        return self._count
+
+    def paths(self, numbers: Numbers) -> Paths:
+        """The paths with these numbers, each from 0 to less than the length."""
+        found = np.empty((len(numbers), len(self.sizes)), dtype=np.uint16)
+        states, rest = np.zeros(len(numbers), dtype=np.int64), numbers.copy()
+        for layer, (targets, starts, ends) in enumerate(zip(self._edges, self._starts, self._ends, strict=True)):
+            values = (ends.take(states, axis=0) <= rest[:, None]).sum(axis=1)
+            found[:, layer] = values
+            places = states * targets.shape[1] + values
+            rest -= starts.take(places)
+            states = targets.take(places)
+        return found
+
+    def numbers(self, paths: Paths) -> Numbers:
+        """The number of each path, -1 for one that is not allowed."""
+        states, found = np.zeros(len(paths), dtype=np.int64), np.zeros(len(paths), dtype=np.int64)
+        for layer, (targets, starts) in enumerate(zip(self._edges, self._starts, strict=True)):
+            places = states * targets.shape[1] + paths[:, layer]
+            found += starts.take(places)
+            states = targets.take(places)
+        found[states < 0] = -1
+        return found
+
+    def nearest(self, wanted: Sequence[int], is_ordered: Sequence[bool]) -> list[int] | None:
+        """A path near these values; None where there is none at all.
+
+        One layer after the other takes the nearest value that some path has after those before it, of two equally
+        near the smaller one; where values have no order, all others are equally far.
+        """
+        if not self._count:
+            return None
+        path, state = [], 0
+        for targets, value, has_order in zip(self._edges, wanted, is_ordered, strict=True):
+            allowed = np.flatnonzero(targets[state] >= 0)
+            distances = np.abs(allowed - value) if has_order else allowed != value
+            path.append(int(allowed[np.argmin(distances)]))
+            state = int(targets[state, path[-1]])
+        return path
+
+    def values(self, layer: int) -> list[int]:
+        """Numbers of the values that some path has in a layer."""
+        return [int(value) for value in np.flatnonzero((self._edges[layer] >= 0).any(axis=0))]
+
+
+def _with_last(lines: Numbers, value: int) -> Numbers:
+    return np.append(lines, np.full((1, lines.shape[1]), value), axis=0)
+
+
+def _automaton(table: NDArray[np.bool_]) -> list[Numbers]:
+    """Of a table that allows some its axes one by one: ``[state, value]`` is the next state, -1 where none is left.
+
+    A state stands for all choices so far that leave the same choices open.
+    """
+    steps = []
+    open_choices = table.reshape(1, -1)
+    for size in table.shape:
+        after = open_choices.reshape(len(open_choices) * size, -1)
+        _, first, numbers = np.unique(np.packbits(after, axis=1), axis=0, return_index=True, return_inverse=True)
+        is_alive = after[first].any(axis=1)
+        states = np.where(is_alive, np.cumsum(is_alive) - 1, -1)
+        steps.append(states[numbers.ravel()].reshape(len(open_choices), size))
+        open_choices = after[first][is_alive]
+    return steps
+
+
+def _distinct(lines: Numbers) -> tuple[Numbers, Numbers]:
+    """The lines that differ, and for each line given the number of its like; quicker than NumPy does for small ones."""
+    keys = np.zeros(len(lines), dtype=np.int64)
+    for column in lines.T:
+        count = int(column.max(initial=0)) + 1
+        if int(keys.max(initial=0)) >= MOST_PATHS // count:
+            keys = np.unique(keys, return_inverse=True)[1]
+        keys = keys * count + column
+    _, first, numbers = np.unique(keys, return_index=True, return_inverse=True)
+    return lines[first], numbers
