@@ -87,13 +87,15 @@ def test_a_small_space_is_explored_whole_and_then_exhausted() -> None:
 
 
 def test_finds_better_configurations_than_chance() -> None:
+    """Of what chance leaves to the best possible, on a logarithmic scale, clearly less is left (24 seeds: a third)."""
     space = SearchSpace(FAMILY, GemmProblem(m=512, n=512, k=512), LIMITS, algorithms=["microtile"])
-    ours = [min(map(invented_time, explore(space, 35, seed))) for seed in range(3)]
+    ours = [min(map(invented_time, explore(space, 35, seed))) for seed in range(5)]
     chance = []
-    for seed in range(9):
+    for seed in range(40):
         draw = random.Random(seed)
         chance.append(min(invented_time(space[draw.randrange(len(space))]) for _ in range(35)))
-    assert np.median(ours) < 0.8 * np.median(chance)
+    best = 1000.0
+    assert np.mean(np.log(ours) - np.log(best)) < 0.7 * np.mean(np.log(chance) - np.log(best))
 
 
 def test_same_seed_same_proposals() -> None:

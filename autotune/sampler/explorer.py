@@ -66,6 +66,8 @@ class _Beliefs:
     experts: tuple[_Expert, ...]
     works: GaussianProcess | None
     """Of 1 where a row works and 0 where it does not; None where nothing has failed."""
+    least: float = 0.0
+    """Smallest improvement of log time that counts."""
 
 
 class Explorer:
@@ -79,8 +81,10 @@ class Explorer:
     """Random rows of which a first trial is the one farthest from those before: more of the space is seen."""
     CANDIDATES = 768
     """Random rows ranked at each proposal, besides the neighbours of the best."""
-    WORTHWHILE = 0.03
+    WORTHWHILE = 0.02
     """Smallest improvement of log time that counts: less is noise, and there are many near-equals."""
+    WORTHWHILE_EARLY, WORTHWHILE_EARLY_TRIALS = 0.1, 10
+    """So much more counts at first, and after these trials less and less: a region is looked for before its best."""
     REMEMBERED = 512
     """The most promising of those are ranked again at the next proposal."""
     CLIMBS, BEAM = 4, 6
@@ -139,7 +143,7 @@ class Explorer:
             return 0.0 if len(known.taken) >= self._size else 1.0
         beliefs = self._believe(known)
         candidates = self._candidates(known, known.taken, np.random.default_rng(len(known.taken)))
-        return 1.0 - math.exp(-float(self._gains(beliefs, candidates, 0.0).max()))
+        return 1.0 - math.exp(-float(self._gains(beliefs, candidates).max()))
 
     def foretell(self, known: Observations, rows: Rows) -> Array:
         """How much slower than the best so far each row is expected to be, as a logarithm; needs a model."""
@@ -158,13 +162,12 @@ class Explorer:
             return self._first(known, taken)
         beliefs = self._believe(known)
         experts = tuple(self._with_pending(e, pending) for e in beliefs.experts)
-        return self._climb(
-            dataclasses.replace(beliefs, experts=experts), self._candidates(known, taken, self._rng), taken
-        )
+        beliefs = dataclasses.replace(beliefs, experts=experts, least=self._worthwhile(len(taken)))
+        return self._climb(beliefs, self._candidates(known, taken, self._rng), taken)
 
     def _climb(self, beliefs: _Beliefs, rows: Rows, taken: set[int]) -> int:
         """From the most promising of many candidates to their most promising neighbours, and so on."""
-        gains = self._gains(beliefs, rows, self.WORTHWHILE)
+        gains = self._gains(beliefs, rows)
         order = np.argsort(-gains)
         rows, gains = rows[order], gains[order]
         self._remembered = rows[: self.REMEMBERED]
@@ -180,7 +183,7 @@ class Explorer:
             if not len(near):
                 break
             seen.update(near.tolist())
-            more = self._gains(beliefs, near, self.WORTHWHILE)
+            more = self._gains(beliefs, near)
             better = more > gains[min(self.BEAM, len(gains)) - 1]
             climbed = near[better][np.argsort(-more[better])][: self.BEAM]
             if not len(climbed):
@@ -189,6 +192,11 @@ class Explorer:
             order = np.argsort(-gains)
             rows, gains = rows[order], gains[order]
         return rows, gains
+
+    def _worthwhile(self, taken: int) -> float:
+        """Smallest improvement of log time that counts after so many trials; with sources the regions are known."""
+        early = 0.0 if self._sources else self.WORTHWHILE_EARLY
+        return self.WORTHWHILE + early * min(1.0, self.WORTHWHILE_EARLY_TRIALS / max(taken, 1))
 
     def _with_pending(self, expert: _Expert, pending: Sequence[int]) -> _Expert:
         if not pending:
@@ -254,13 +262,13 @@ class Explorer:
         found = _untaken(np.unique(np.concatenate([self._drawn(rng), self._remembered, near])), taken)
         return found if len(found) else _untaken(np.arange(self._size), taken)
 
-    def _gains(self, beliefs: _Beliefs, rows: Rows, least: float) -> Array:
-        """Expected improvement of log time by more than `least`, for each row."""
+    def _gains(self, beliefs: _Beliefs, rows: Rows) -> Array:
+        """Expected improvement of log time by what counts, for each row."""
         points = self._features.of(rows)
         gains = np.zeros(len(rows))
         for expert in beliefs.experts:
             mean, deviation = expert.predict(rows, points)
-            gains += expert.trust * expected_improvement(mean, deviation, -least)
+            gains += expert.trust * expected_improvement(mean, deviation, -beliefs.least)
         return gains * self._chances(beliefs.works, points)
 
     def _believe(self, known: Observations) -> _Beliefs:
