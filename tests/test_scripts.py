@@ -16,6 +16,7 @@ from autotune.testing import INVENTED_PROCESSOR, FakeWorker
 from autotune.trial import Job, Measurement, Timer, Trial, TrialState
 
 SCRIPTS = Path(__file__).resolve().parents[1] / "scripts"
+SIZES = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32)
 SVG = "{http://www.w3.org/2000/svg}"
 
 
@@ -47,6 +48,30 @@ class TestPlot:
         good, poor = {"median": {"10": 0.99}}, {"median": {"10": 0.6}}
         samplers = {"ours": {"a": poor, "b": poor}, "few": {"a": good}, "all": {"a": poor, "b": poor}, "random": {}}
         assert load("search_plot.py")._shown(samplers) == ["ours", "all", "few", "random"]
+
+
+class TestForetoldGain:
+    def test_what_was_foretold_stands_beside_what_was_saved(self) -> None:
+        gain = load("search_gain.py")
+        curve = [0.5] * 30 + [0.8] * 70 + [1.0] * 100
+        forecasts = [gain.Forecast(trials=t, share=4 / t, at_most=1 / t) for t in range(15, 200, 5)]
+        report = gain.gain_report([gain.Foretold(space="one", curve=curve, forecasts=forecasts)])
+        assert report["one"] == report["all"]
+        assert report["one"]["foretold"]["25"] == {"foretold": 0.16, "next": 0.375, "later": 0.5}
+        assert report["one"]["foretold"]["100"] == {"foretold": 0.04, "next": 0.2, "later": 0.2}
+        early, late = report["one"]["until"]["0.05"], report["one"]["until"]["0.01"]
+        assert early == {"trials": 25.0, "missed": 0.5, "missed_0.02": 1.0, "missed_0.05": 1.0}
+        assert late == {"trials": 105.0, "missed": 0.0, "missed_0.02": 0.0, "missed_0.05": 0.0}
+
+    def test_a_recorded_space_is_searched_and_foretold(self, tmp_path: Path) -> None:
+        bench = load("bench_search")
+        path = tmp_path / "made.csv"
+        lines = [f"{x},{y},{abs(x - 4) + abs(y - 8) + 1 if x * y < 120 else ''}" for x in SIZES for y in SIZES]
+        path.write_text("\n".join(["x,y,time_ms", *lines]), encoding="utf-8")
+        run = bench.search(path, seed=1, budget=40, foretells=True)
+        assert len(set(run.rows)) == 40 and run.rows == bench.search(path, seed=1, budget=40).rows
+        assert [forecast.trials for forecast in run.forecasts] == [15, 20, 25, 30, 35, 40]
+        assert bench.curve(run, bench.load(path).times_ms, 40)[-1] == 1.0
 
 
 def _trial(number: int, time_ns: float | None) -> Trial:
