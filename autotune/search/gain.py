@@ -44,11 +44,11 @@ class GainLeft:
 
     @property
     def at_most(self) -> float:
-        """Of the best time, what surely no more than is left; all of it before there are enough estimates."""
+        """Of the best time, what is rarely exceeded by what is left; all of it before there are enough estimates."""
         return _saved(CAUTIOUS_FACTOR * max(self._estimates)) if len(self._estimates) == LATEST else 1.0
 
     def is_below(self, threshold: float) -> bool:
-        """Whether surely enough less than that is left."""
+        """Whether less than that is left, by the cautious estimate."""
         return self.at_most < threshold
 
 
