@@ -1,7 +1,9 @@
 """Where measuring happens: a child process that lives for many trials and is replaced when it dies or hangs."""
 
 import sys
+import threading
 from collections.abc import Callable, Sequence
+from concurrent.futures import CancelledError
 from typing import Protocol, Self
 
 from autotune import child
@@ -35,6 +37,8 @@ class Worker:
         """Of the device `selector`, a child makes itself ready as soon as it starts, and not at the first job."""
         self._child = child.Child((*command, selector) if selector else command)
         self._refused_builds = 0
+        self._turn = threading.Lock()
+        """Of whoever has the child: what one search withdrew may still be in it when the next one begins."""
 
     def __enter__(self) -> Self:
         return self
@@ -52,17 +56,20 @@ class Worker:
         self._child.start()
 
     def run(self, job: Job, leave: Leave | None = None) -> Trial:
-        """Measure; a child that dies or exceeds a limit ends the trial as crashed or timed out.
+        """Measure; a child that dies or exceeds a limit ends the trial as crashed or timed out. From any thread.
 
         The child builds before it awaits the `leave` to launch. Raises WorkerError when no child can be started, or
-        the child cannot use the device at all.
+        the child cannot use the device at all, CancelledError when the leave is withdrawn.
         """
-        is_fresh = self._child.answers == 0
-        trial = self._run_once(job, leave)
-        if trial.state is TrialState.LAUNCH_FAILED and not is_fresh:
-            # An earlier trial may have spoilt the context; in a fresh one the verdict is this configuration's own.
+        with self._turn:
+            if leave and leave.cancelled():
+                raise CancelledError
+            is_fresh = self._child.answers == 0
             trial = self._run_once(job, leave)
-        return trial
+            if trial.state is TrialState.LAUNCH_FAILED and not is_fresh:
+                # An earlier trial may have spoilt the context; in a fresh one the verdict is this configuration's own.
+                trial = self._run_once(job, leave)
+            return trial
 
     def _run_once(self, job: Job, leave: Leave | None) -> Trial:
         limits_s = {"build": job.build_limit_s, "run": job.run_limit_s}

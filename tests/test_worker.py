@@ -149,3 +149,19 @@ def test_a_device_that_is_not_there_is_told_by_the_first_job(pocl: Device) -> No
         assert worker.run(job(pocl, FINE)).state is TrialState.COMPLETE
         with pytest.raises(WorkerError, match="99"):
             Worker(selector="99:99").run(dataclasses.replace(job(pocl, FINE), selector="99:99"))
+
+
+def test_what_was_withdrawn_does_not_answer_for_the_next(pocl: Device) -> None:
+    """Searches that share a worker begin while what another one withdrew is still in it."""
+    with Worker() as worker, ThreadPoolExecutor(2) as aside:
+        assert worker.run(job(pocl, FINE)).state is TrialState.COMPLETE
+        first, leave = worker.pid, Leave()
+        withdrawn = aside.submit(worker.run, job(pocl, FINE), leave)
+        following = aside.submit(worker.run, dataclasses.replace(job(pocl, FINE), seed=7))
+        with pytest.raises(TimeoutError):
+            following.result(timeout=0.5)
+        leave.cancel()
+        with pytest.raises(CancelledError):
+            withdrawn.result()
+        trial = following.result()
+        assert (trial.state, trial.seed, worker.pid) == (TrialState.COMPLETE, 7, first)
