@@ -47,6 +47,7 @@ from autotune.predict.fitting import _samples, cover, favoured, fit, reach
 from autotune.predict.models import FITS
 from autotune.predict.observations import observe
 from autotune.predict.regret import choose_held_out, measure_regret, summarise
+from autotune.profile import find_profile
 from autotune.resources import data_folder
 from autotune.search import Budget, Outcome
 from autotune.store import Store
@@ -115,6 +116,23 @@ def store(tmp_path: Path, empty_database: Path) -> Any:
     with Store.open(shutil.copy(empty_database, tmp_path / "tuned.sqlite")) as opened:
         fill(opened)
         yield opened
+
+
+def test_the_default_of_today_counts_where_it_was_measured(store: Store) -> None:
+    """Winners tell what the default was when they were found, which a later version may choose otherwise."""
+    [problem] = [p for p in (product(*size) for size in SIZES) if (p.m, p.n) == (64, 128)]
+    today = FAMILY.default(problem, GPU.limits, find_profile(GPU).starting("gemm"))
+    assert today not in (SMALL, LARGE, ROWS)
+
+    def loss() -> float:
+        winners = store.best(GPU.slug, "gemm")
+        [observed] = observe(GPU, "gemm", list(store.trials(GPU.slug, "gemm")), winners)
+        return float(observed.default_losses[observed.problems.index(problem)])
+
+    best = min(time_ns(problem, c) for c in (SMALL, LARGE, ROWS))
+    assert loss() == pytest.approx(math.log(time_ns(problem, SMALL) / best))
+    store.add_trial(GPU, problem, trial(today, 1.25 * best), PROVENANCE)
+    assert loss() == pytest.approx(math.log(1.25))
 
 
 def even(value: float) -> Reach:
