@@ -308,7 +308,7 @@ def test_a_read_only_folder_is_read_unless_something_would_be_missed(
     connection.close()
     monkeypatch.setattr(os, "access", lambda *_: False)
     monkeypatch.setattr(sqlite_table, "_opens", lambda *_: False)
-    assert sqlite_table._uri_options(database) == "?mode=ro&immutable=1"
+    assert sqlite_table.read_only_options(database) == "?mode=ro&immutable=1"
     assert TuningTable.open(database).find(GPU.slug, m=64, n=64, k=64).match is Match.EXACT
     database.with_name("tuned.sqlite-wal").write_bytes(b"what was not merged")
     with pytest.raises(StoreError, match="was not closed"):
@@ -319,7 +319,7 @@ def test_where_files_beside_it_can_be_made_a_database_opens_for_reading_alone(
     database: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(os, "access", lambda *_: False)
-    assert sqlite_table._uri_options(database) == "?mode=ro"
+    assert sqlite_table.read_only_options(database) == "?mode=ro"
     assert TuningTable.open(database).find(GPU.slug, m=64, n=64, k=64).match is Match.EXACT
 
 

@@ -64,13 +64,13 @@ def _reported(path: Path) -> Iterator[None]:
 
 def _connect(path: Path) -> sqlite3.Connection:
     connection = sqlite3.connect(
-        path.absolute().as_uri() + _uri_options(path), uri=True, timeout=_WAIT_S, isolation_level=None
+        path.absolute().as_uri() + read_only_options(path), uri=True, timeout=_WAIT_S, isolation_level=None
     )
     connection.execute("PRAGMA query_only = 1")
     return connection
 
 
-def _uri_options(path: Path) -> str:
+def read_only_options(path: Path) -> str:
     """How to open a file that may have a write-ahead log, in a folder that may be read-only. Raises StoreError."""
     # One that may write clears the files of the log away when it is the last to close; others leave them behind.
     if os.access(path, os.W_OK) and os.access(path.absolute().parent, os.W_OK | os.X_OK):
@@ -81,9 +81,8 @@ def _uri_options(path: Path) -> str:
     # that nobody writes; but then what a log or a journal still holds would be missed.
     beside = [path.with_name(path.name + ending) for ending in ("-wal", "-journal")]
     if any(file.exists() and file.stat().st_size for file in beside):
-        raise StoreError(
-            f"{path} was not closed, and its folder is not writable", hint="copy it with the files named like it"
-        )
+        hint = "copy the file and those named like it to a folder that may be written, and name the copy"
+        raise StoreError(f"{path} was not closed, and its folder is not writable", hint=hint)
     return "?mode=ro&immutable=1"
 
 

@@ -17,6 +17,7 @@ from sqlalchemy.exc import ArgumentError, NoSuchModuleError
 from sqlalchemy.pool import NullPool, QueuePool
 
 from autotune.errors import NotADatabaseError, StoreError
+from autotune.lookup.sqlite_table import read_only_options
 from autotune.resources import default_database
 from autotune.store.failures import BUSY_TIMEOUT_S, attempt, file_failures, not_writable
 
@@ -114,7 +115,7 @@ def _set_up_session(connection: DBAPIConnection, _: object) -> None:
 
 def file_engine(path: Path, *, read_only: bool = False, foreign_keys: bool = True, pooled: bool = True) -> Engine:
     """An engine for an SQLite file, which is made when it is not there unless `read_only`."""
-    uri = path.absolute().as_uri() + (attempt(lambda: _read_only_options(path), str(path)) if read_only else "")
+    uri = path.absolute().as_uri() + (attempt(lambda: read_only_options(path), str(path)) if read_only else "")
 
     def connect() -> sqlite3.Connection:
         # isolation_level None: transactions begin where this file says so, not where sqlite3 guesses.
@@ -181,32 +182,3 @@ def use_write_ahead_log(path: Path) -> None:
             connection.close()
 
     attempt(switch, str(path))
-
-
-def _read_only_options(path: Path) -> str:
-    """URI options that open a file for reading, in a read-only folder too. Raises StoreError."""
-    # One that may write clears the files of the log away when it is the last to close; others leave them behind.
-    if os.access(path, os.W_OK) and os.access(path.absolute().parent, os.W_OK | os.X_OK):
-        return "?mode=rw"
-    if _opens(path, "?mode=ro"):
-        return "?mode=ro"
-    # SQLite cannot read a WAL database where it may not make the files beside it. Immutable tells it that nobody
-    # writes, which is true in a read-only folder; but what a log or a journal still holds would be missed.
-    beside = [path.with_name(path.name + ending) for ending in ("-wal", "-journal")]
-    if any(file.exists() and file.stat().st_size for file in beside):
-        hint = "copy the file and those named like it to a folder that may be written, and name the copy"
-        raise StoreError(f"{path} was not closed, and its folder is not writable", hint=hint)
-    return "?mode=ro&immutable=1"
-
-
-def _opens(path: Path, uri_options: str) -> bool:
-    connection = sqlite3.connect(path.absolute().as_uri() + uri_options, uri=True, timeout=BUSY_TIMEOUT_S)
-    try:
-        connection.execute("SELECT count(*) FROM sqlite_master")
-    except sqlite3.OperationalError as error:
-        if error.sqlite_errorcode & 0xFF in (sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_READONLY):
-            return False
-        raise
-    finally:
-        connection.close()
-    return True
