@@ -104,6 +104,8 @@ class Child:
                 return self._ask_once(message, limits_s, awaited, leave or _given())
             except _NoStart as reason:
                 self.close()
+                if leave and leave.cancelled():  # nobody asks any more, and nobody would end another child
+                    raise CancelledError from reason
                 if not tries_left:
                     raise WorkerError(str(reason)) from reason
                 time.sleep(FIRST_PAUSE_S * 2 ** (START_TRIES - 1 - tries_left))
@@ -147,19 +149,19 @@ class Child:
             process.kill()
 
     def close(self) -> None:
-        """End the child at once."""
-        if self._process is not None:
-            self._process.kill()
+        """End the child at once; from any thread, also while another one asks."""
+        process, self._process = self._process, None
+        if process is not None:
+            process.kill()
             with contextlib.suppress(subprocess.TimeoutExpired):
-                self._process.wait(timeout=5)
+                process.wait(timeout=5)
             with contextlib.suppress(OSError):
-                if self._process.stdin:
-                    self._process.stdin.close()
-            self._process = None
+                if process.stdin:
+                    process.stdin.close()
             self.answers = 0
-        if self._errors is not None:
-            self._errors.close()
-            self._errors = None
+        errors, self._errors = self._errors, None
+        if errors is not None:
+            errors.close()
 
     def _await_answer(self, limits_s: Mapping[str, float], awaited: str, leave: Leave) -> Any:
         phase, limit = "start", START_LIMIT_S
@@ -237,17 +239,21 @@ class Child:
 
     def _bury(self) -> tuple[str, str]:
         """How the child ended, and the last lines it left on standard error."""
-        assert self._process and self._errors
+        process, errors = self._process, self._errors
+        if process is None or errors is None:
+            return "closed", ""
         with contextlib.suppress(subprocess.TimeoutExpired):
-            self._process.wait(timeout=5)
-        code = self._process.poll()
+            process.wait(timeout=5)
+        code = process.poll()
         if code is not None and code < 0:
             status = f"killed by {_signal_name(-code)}"
         else:
             status = f"exit status {code}"
-        size = self._errors.seek(0, os.SEEK_END)
-        self._errors.seek(max(0, size - 500))
-        last_words = " | ".join(self._errors.read().decode("utf-8", "replace").split("\n")[-4:]).strip(" |")
+        last_words = ""
+        with contextlib.suppress(ValueError):  # closed meanwhile
+            size = errors.seek(0, os.SEEK_END)
+            errors.seek(max(0, size - 500))
+            last_words = " | ".join(errors.read().decode("utf-8", "replace").split("\n")[-4:]).strip(" |")
         self.close()
         return status, last_words
 
