@@ -104,6 +104,8 @@ class Child:
                 return self._ask_once(message, limits_s, awaited, leave or _given())
             except _NoStart as reason:
                 self.close()
+                if leave and leave.cancelled():  # nobody asks any more, and nobody would end another child
+                    raise CancelledError from reason
                 if not tries_left:
                     raise WorkerError(str(reason)) from reason
                 time.sleep(FIRST_PAUSE_S * 2 ** (START_TRIES - 1 - tries_left))
@@ -147,8 +149,8 @@ class Child:
             process.kill()
 
     def close(self) -> None:
-        """End the child at once."""
-        process, self._process = self._process, None  # which another thread may be closing as well
+        """End the child at once; from any thread, also while another one asks or closes."""
+        process, self._process = self._process, None
         errors, self._errors = self._errors, None
         if process is not None:
             process.kill()

@@ -607,6 +607,21 @@ def test_predictors_that_lay_beside_a_database_are_taken_over(
         assert all_predictors(store) == ({} if is_spoilt else {GPU.slug: [predictor()]})
 
 
+def test_predictors_beside_a_database_never_keep_it_from_being_opened(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "older.sqlite"
+    beside = path.with_name("older.sqlite.predictors.json")
+    one = {"slug": GPU.slug, "predictors": [to_plain(predictor())]}
+    twice = {"version": 2, "devices": [one, {**one, "predictors": []}, one]}
+    for text, expected in (("[" * 100_000, {}), (json.dumps(twice), {GPU.slug: [predictor()]})):
+        path.unlink(missing_ok=True)
+        make_older(str(path), "0007", monkeypatch)
+        beside.write_text(text)
+        with Store.open(path) as store:
+            assert all_predictors(store) == expected
+
+
 def test_of_predictors_from_elsewhere_those_that_rest_on_more_sizes_are_taken(store: Store) -> None:
     add_predictors(store, {})
     assert all_predictors(store) == {}

@@ -85,6 +85,15 @@ def test_a_small_space_is_explored_whole_and_then_exhausted() -> None:
         explore(space, len(space) + 1, seed=0)
 
 
+def test_a_space_of_one_configuration_is_explored_too() -> None:
+    space = SearchSpace(FAMILY, GemmProblem(m=1, n=1, k=1), LIMITS, algorithms=["row"])
+    assert len(space) == 1
+    explorer = Explorer(space)
+    assert explorer.propose(Observations()) == [0]
+    with pytest.raises(SpaceExhaustedError):
+        explorer.propose(Observations(log_times={0: 1.0}))
+
+
 def test_finds_better_configurations_than_chance() -> None:
     """Of what chance leaves to the best possible, on a logarithmic scale, clearly less is left (24 seeds: a third)."""
     space = SearchSpace(FAMILY, GemmProblem(m=512, n=512, k=512), LIMITS, algorithms=["microtile"])

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from autotune.child import Leave
+from autotune.child import Child, Leave
 from autotune.errors import WorkerError
 from autotune.family import Device
 from autotune.kernels.gemm import FAMILY, GemmProblem
@@ -165,3 +165,36 @@ def test_what_was_withdrawn_does_not_answer_for_the_next(pocl: Device) -> None:
             withdrawn.result()
         trial = following.result()
         assert (trial.state, trial.seed, worker.pid) == (TrialState.COMPLETE, 7, first)
+
+
+def test_a_child_may_be_closed_by_two_threads_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As when a search ends while what it brought into the worker ahead of time finds that the worker has ended."""
+    one = Child((sys.executable, "-c", "import time; time.sleep(60)"))
+    one.start()
+    process = one._process
+    assert process is not None
+    await_end, others = process.wait, iter([one.close])
+
+    def wait(timeout: float | None = None) -> int:
+        for close in others:
+            close()
+        return await_end(timeout)
+
+    monkeypatch.setattr(process, "wait", wait)
+    one.close()
+    assert process.poll() is not None
+    assert one.pid is None
+
+
+def test_no_child_is_started_again_for_what_was_withdrawn() -> None:
+    with Child((sys.executable, "-c", "import time; time.sleep(60)")) as one, ThreadPoolExecutor(1) as aside:
+        one.start()
+        leave = Leave()
+        flight = aside.submit(one.ask, "a job", {"run": 60.0}, "run", leave)
+        with pytest.raises(TimeoutError):
+            flight.result(timeout=0.2)
+        leave.cancel()
+        one.close()
+        with pytest.raises(CancelledError):
+            flight.result(timeout=10.0)
+        assert one.pid is None

@@ -213,7 +213,7 @@ class _Sums:
                 self._tables.append((layers, table.astype(np.float32)))
                 layers, table = [], np.zeros((1, len(base)))
             layers = [*layers, (layer, len(part))]
-            table = (table[:, None, :] + part[None, :, :]).reshape(-1, len(base))
+            table = (table[:, None, :] + part[None, :, :]).reshape(len(table) * len(part), len(base))
         self._tables.append((layers, table.astype(np.float32)))
 
     def of(self, paths: Paths) -> NDArray[np.float32]:

@@ -21,7 +21,7 @@ def upgrade() -> None:
     )
     op.create_index("ix_predictors_device", "predictors", ["device"], unique=True)
     # What cannot be read is made anew from the trials.
-    with contextlib.suppress(OSError, ValueError, LookupError, TypeError):
+    with contextlib.suppress(OSError, ValueError, LookupError, TypeError, RecursionError):
         op.bulk_insert(predictors, _from_file_beside())
 
 
@@ -31,10 +31,8 @@ def _from_file_beside() -> list[dict[str, str]]:
         return []
     database = Path(connection.exec_driver_sql("PRAGMA database_list").fetchall()[0][2])
     known = json.loads(database.with_name(f"{database.name}.predictors.json").read_bytes())
-    return [
-        {
-            "device": device["slug"],
-            "document": json.dumps({"version": known["version"], "predictors": device["predictors"]}),
-        }
+    documents = {
+        str(device["slug"]): json.dumps({"version": known["version"], "predictors": device["predictors"]})
         for device in known["devices"]
-    ]
+    }
+    return [{"device": slug, "document": document} for slug, document in documents.items()]
