@@ -30,6 +30,7 @@ from autotune.sampler.neighbours import Neighbours
 from autotune.search.proposals import suggest
 from autotune.space import SearchSpace
 
+ALGORITHMS = ("naive", "dot", "local_tile", "microtile")
 LIMITS = DeviceLimits(has_images=True, max_image_width=8192, max_image_height=8192)
 optuna.logging.set_verbosity(optuna.logging.WARNING)
 
@@ -243,6 +244,18 @@ def test_the_first_trials_are_spread_over_the_space() -> None:
     drawn = [nearest(np.random.default_rng(seed).choice(len(space), 8, replace=False)) for seed in range(20)]
     proposed = [nearest(Explorer(space, seed).propose(Observations(), 8)) for seed in range(3)]
     assert min(proposed) > np.median(drawn)
+
+
+def test_a_model_is_asked_after_few_trials_and_one_more_for_each_algorithm() -> None:
+    """Until then the gain is unknown, unless so much was attempted that few must do."""
+    one, four = small_space(), SearchSpace(FAMILY, GemmProblem(m=32, n=32, k=32), LIMITS, algorithms=ALGORITHMS)
+    for space, trials in ((one, 3), (four, 6)):
+        known = known_of(space, range(trials))
+        fewer = Observations(log_times=dict(list(known.log_times.items())[:-1]))
+        assert Explorer(space).expected_gain(fewer) == 1.0 > Explorer(space).expected_gain(known)
+    failed = frozenset(range(100, 100 + Explorer.FIRST_ATTEMPTS))
+    tried = Observations(log_times=known_of(four, range(3)).log_times, failed=failed)
+    assert Explorer(four).expected_gain(tried) < 1.0
 
 
 def test_what_was_cut_off_counts_as_at_least_that_slow() -> None:

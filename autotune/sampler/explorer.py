@@ -66,22 +66,25 @@ class _Beliefs:
     experts: tuple[_Expert, ...]
     works: GaussianProcess | None
     """Of 1 where a row works and 0 where it does not; None where nothing has failed."""
+    least: float = 0.0
+    """Smallest improvement of log time that counts."""
 
 
 class Explorer:
     """Proposes rows of one space; models and hyperparameters are kept from one call to the next."""
 
-    FIRST_TRIALS = 8
-    """Complete trials before a model is asked."""
-    FIRST_ATTEMPTS = 24
-    """Trials, failed ones too, after which fewer complete ones must do."""
     LEAST_TRIALS = 3
+    """Complete trials before a model is asked, and one more for each further algorithm: it beats chance so soon."""
+    FIRST_ATTEMPTS = 24
+    """Trials, failed ones too, after which these must do, however many the algorithms."""
     SPREAD = 64
     """Random rows of which a first trial is the one farthest from those before: more of the space is seen."""
     CANDIDATES = 768
     """Random rows ranked at each proposal, besides the neighbours of the best."""
-    WORTHWHILE = 0.03
+    WORTHWHILE = 0.02
     """Smallest improvement of log time that counts: less is noise, and there are many near-equals."""
+    WORTHWHILE_EARLY, WORTHWHILE_EARLY_TRIALS = 0.1, 10
+    """So much more counts at first, and after these trials less and less: a region is looked for before its best."""
     REMEMBERED = 512
     """The most promising of those are ranked again at the next proposal."""
     CLIMBS, BEAM = 4, 6
@@ -95,7 +98,8 @@ class Explorer:
     SOURCE_STARTS = 3
     """The best of the sources that are measured first."""
     EXCURSION = 3
-    """Of the first trials with sources, each so many-th ignores them."""
+    EXCURSION_TRIALS = 8
+    """Of so many first trials with sources, each so many-th ignores them."""
     STEPS, FIRST_STEPS = 8, 32
     LEARNT, RELEARNT = 100, 4
     """After so many observations little is learnt of the hyperparameters by one more; only every so-many-th is."""
@@ -139,7 +143,7 @@ class Explorer:
             return 0.0 if len(known.taken) >= self._size else 1.0
         beliefs = self._believe(known)
         candidates = self._candidates(known, known.taken, np.random.default_rng(len(known.taken)))
-        return 1.0 - math.exp(-float(self._gains(beliefs, candidates, 0.0).max()))
+        return 1.0 - math.exp(-float(self._gains(beliefs, candidates).max()))
 
     def foretell(self, known: Observations, rows: Rows) -> Array:
         """How much slower than the best so far each row is expected to be, as a logarithm; needs a model."""
@@ -158,13 +162,12 @@ class Explorer:
             return self._first(known, taken)
         beliefs = self._believe(known)
         experts = tuple(self._with_pending(e, pending) for e in beliefs.experts)
-        return self._climb(
-            dataclasses.replace(beliefs, experts=experts), self._candidates(known, taken, self._rng), taken
-        )
+        beliefs = dataclasses.replace(beliefs, experts=experts, least=self._worthwhile(len(taken)))
+        return self._climb(beliefs, self._candidates(known, taken, self._rng), taken)
 
     def _climb(self, beliefs: _Beliefs, rows: Rows, taken: set[int]) -> int:
         """From the most promising of many candidates to their most promising neighbours, and so on."""
-        gains = self._gains(beliefs, rows, self.WORTHWHILE)
+        gains = self._gains(beliefs, rows)
         order = np.argsort(-gains)
         rows, gains = rows[order], gains[order]
         self._remembered = rows[: self.REMEMBERED]
@@ -180,7 +183,7 @@ class Explorer:
             if not len(near):
                 break
             seen.update(near.tolist())
-            more = self._gains(beliefs, near, self.WORTHWHILE)
+            more = self._gains(beliefs, near)
             better = more > gains[min(self.BEAM, len(gains)) - 1]
             climbed = near[better][np.argsort(-more[better])][: self.BEAM]
             if not len(climbed):
@@ -190,6 +193,11 @@ class Explorer:
             rows, gains = rows[order], gains[order]
         return rows, gains
 
+    def _worthwhile(self, taken: int) -> float:
+        """Smallest improvement of log time that counts after so many trials; with sources the regions are known."""
+        early = 0.0 if self._sources else self.WORTHWHILE_EARLY
+        return self.WORTHWHILE + early * min(1.0, self.WORTHWHILE_EARLY_TRIALS / max(taken, 1))
+
     def _with_pending(self, expert: _Expert, pending: Sequence[int]) -> _Expert:
         if not pending:
             return expert
@@ -197,11 +205,10 @@ class Explorer:
         return _Expert(process=process, source=expert.source, trust=expert.trust)
 
     def _is_modelled(self, known: Observations) -> bool:
-        least = self.LEAST_TRIALS if self._sources else self.FIRST_TRIALS
         attempts = len(known.log_times) + len(known.failed) + len(known.at_least)
-        if attempts >= self.FIRST_ATTEMPTS:
-            least = self.LEAST_TRIALS
-        return len(known.log_times) >= least
+        is_patient = not self._sources and attempts < self.FIRST_ATTEMPTS
+        further = sum(span.count > 0 for span in self._space.spans) - 1 if is_patient else 0
+        return len(known.log_times) >= self.LEAST_TRIALS + further
 
     def _source_start(self, taken: set[int]) -> int | None:
         """The best that a source knows or foretells, source after source, and not all of one neighbourhood."""
@@ -215,7 +222,7 @@ class Explorer:
     def _is_excursion(self, taken: set[int]) -> bool:
         """With sources, some of the first trials are drawn without them: only so can they be found wrong."""
         tried = len(taken) - self.SOURCE_STARTS
-        return bool(self._sources) and tried < self.FIRST_TRIALS and tried % self.EXCURSION == self.EXCURSION - 1
+        return bool(self._sources) and tried < self.EXCURSION_TRIALS and tried % self.EXCURSION == self.EXCURSION - 1
 
     def _first(self, known: Observations, taken: set[int]) -> int:
         """Of the algorithm least tried for its size, of some rows the farthest from all tried that likely works."""
@@ -255,13 +262,13 @@ class Explorer:
         found = _untaken(np.unique(np.concatenate([self._drawn(rng), self._remembered, near])), taken)
         return found if len(found) else _untaken(np.arange(self._size), taken)
 
-    def _gains(self, beliefs: _Beliefs, rows: Rows, least: float) -> Array:
-        """Expected improvement of log time by more than `least`, for each row."""
+    def _gains(self, beliefs: _Beliefs, rows: Rows) -> Array:
+        """Expected improvement of log time by what counts, for each row."""
         points = self._features.of(rows)
         gains = np.zeros(len(rows))
         for expert in beliefs.experts:
             mean, deviation = expert.predict(rows, points)
-            gains += expert.trust * expected_improvement(mean, deviation, -least)
+            gains += expert.trust * expected_improvement(mean, deviation, -beliefs.least)
         return gains * self._chances(beliefs.works, points)
 
     def _believe(self, known: Observations) -> _Beliefs:
