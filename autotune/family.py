@@ -406,6 +406,8 @@ class Algorithm:
     constraints: tuple[Constraint, ...] = ()
     features: tuple[Expression, ...] = ()
     """Derived numbers that help a model of the run time, such as work-items in a group."""
+    former: tuple[tuple[str, Value], ...] = ()
+    """Parameters of before, each with the value at which a configuration is the same without it."""
 
     @cached_property
     def by_name(self) -> dict[str, Parameter]:
@@ -457,15 +459,24 @@ class KernelFamily(ABC):
         raise ConfigurationError(f"{self.name} has no algorithm {name[:80]!r}", hint=f"there are {known}")
 
     def complete(self, configuration: Configuration) -> Configuration:
-        """The same with neutral values for parameters that are newer than it; unchanged where nothing is missing."""
+        """The same with neutral values for parameters that are newer than it, and without those of before that say
+        nothing; unchanged where there are none.
+        """
         algorithm = next((a for a in self.algorithms if a.name == configuration.algorithm), None)
+        if algorithm is None:
+            return configuration
         given = dict(configuration.values)
+        for name, neutral in algorithm.former:
+            if given.get(name) == neutral:
+                del given[name]
         missing = {
             name: parameter.neutral
-            for name, parameter in (algorithm.by_name if algorithm else {}).items()
+            for name, parameter in algorithm.by_name.items()
             if name not in given and parameter.neutral is not None
         }
-        return Configuration.of(configuration.algorithm, **given, **missing) if missing else configuration
+        if not missing and len(given) == len(configuration.values):
+            return configuration
+        return Configuration.of(configuration.algorithm, **given, **missing)
 
     def violations(self, problem: Problem, configuration: Configuration, limits: DeviceLimits) -> list[str]:
         """Why a configuration is not valid here, one text a reason; empty when it is."""

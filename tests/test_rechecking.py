@@ -16,6 +16,7 @@ from autotune.profile import find_profile
 from autotune.search import Budget, tune
 from autotune.search.overview import changes, survey
 from autotune.search.rechecking import Recheck, Standing, recheck
+from autotune.space import SearchSpace
 from autotune.store import Store
 from autotune.testing import INVENTED_PROCESSOR, FakeWorker
 from autotune.trial import Job, Request, Trial, TrialState, Verdict, Winner
@@ -140,6 +141,18 @@ def test_a_winner_of_another_search_space_is_not_run(store: Store, winner: Winne
     [found] = again(store, worker)
     assert odd not in worker.measured
     assert (found.standing, found.message) == (Standing.FAILED, "micro_tile_m=77 is not among its values")
+
+
+def test_a_winner_with_a_parameter_of_before_is_met_as_what_it_is_today(store: Store, winner: Winner) -> None:
+    space = SearchSpace(FAMILY, PROBLEM, DEVICE.limits, algorithms=["microtile"])
+    today = space[len(space) - 1]
+    stored = Configuration.of("microtile", **{**dict(today.values), "b_in_local": "off"})
+    store.record_winner(dataclasses.replace(winner, configuration=stored, time_ns=1e6))
+    worker = FakeWorker(lambda job: 10.0 if job.configuration == today else 1e6)
+    [found] = again(store, worker)
+    assert stored not in worker.measured
+    assert (found.standing, found.message) == (Standing.HOLDS, "")
+    assert found.after is not None and found.after.configuration == today
 
 
 def test_stopping_keeps_the_winner_of_before(store: Store, winner: Winner) -> None:

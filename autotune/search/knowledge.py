@@ -98,7 +98,8 @@ class Knowledge:
         """Configurations that ran right before something changed and never failed, fastest first."""
         failed = {s.trial.configuration for s in self.stale if s.trial.state is not TrialState.COMPLETE}
         by_time = sorted(self.stale, key=lambda s: s.trial.time_ns)
-        return [c for c in dict.fromkeys(s.trial.configuration for s in by_time) if c not in failed]
+        fastest = dict.fromkeys(s.trial.configuration for s in by_time)
+        return [self.family.complete(c) for c in fastest if c not in failed]
 
     def provenance(self, configuration: Configuration) -> Provenance:
         """Of a trial measured now."""

@@ -96,9 +96,10 @@ class _Rechecking:
         self, device: Device, winner: Winner, store: Store, worker: Measures, should_stop: Callable[[], bool]
     ) -> None:
         profile = find_profile(device)
-        self._winner = winner
         self._should_stop = should_stop
         self._knowledge = Knowledge(device, profile, winner.problem, store)
+        today = self._knowledge.family.complete(winner.configuration)
+        self._winner = dataclasses.replace(winner, configuration=today)
         self._bench = Bench(self._knowledge, profile, store, worker)
         self._finals = Finals(self._knowledge, self._bench, store, should_stop)
 
