@@ -463,8 +463,15 @@ def ragged(numbers: random.Random) -> int:
 
 @needs_compiler
 def test_c_predicts_from_a_table_that_ships_as_python_does(tmp_path: Path) -> None:
-    """Sixteen real configurations by what they cost, at sizes of which most are multiples of nothing."""
-    numbers, place = random.Random(8), data_folder("db") / "tables" / "nvidia-h200.json"
+    """Sixteen real configurations by what they cost, at sizes of which most are multiples of nothing.
+
+    Where the default is favoured in what ships, the costs are asked all the same.
+    """
+    numbers, place = random.Random(8), tmp_path / "table.json"
+    shipped = json.loads((data_folder("db") / "tables" / "nvidia-h200.json").read_text(encoding="ascii"))
+    for made in shipped["devices"][0]["predictors"]:
+        made["favours"] = "predicted"
+    place.write_text(json.dumps(shipped))
     contents = read_contents(place)
     (device,) = contents.devices
     winners = sorted((w for w in contents.winners if w.problem.family == "gemm"), key=lambda w: table_order(w.problem))
