@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from autotune import tracing
-from autotune.errors import StoreError, WorkerLostError
+from autotune.errors import AutotuneError, StoreError, WorkerLostError
 from autotune.family import Configuration
 from autotune.profile import Profile
 from autotune.search.flight import Flight
@@ -120,6 +120,14 @@ class Bench:
     def has_launched(self) -> bool:
         """Whether what is to be run next may be running already."""
         return self._following is not None and self._following.is_allowed
+
+    def land_launched(self) -> None:
+        """Await and store what follows, where it may be running already, as when something else has failed."""
+        flight = self._following
+        if flight is not None and flight.is_allowed:
+            self._following = None
+            with contextlib.suppress(AutotuneError):
+                self._land(flight, "search", 0.0)
 
     def hold(self, configuration: Configuration, landed: Sequence[Configuration] = ()) -> None:
         """A trial is in flight before it is measured, or launched where it is built; those landed are no more."""

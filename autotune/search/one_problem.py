@@ -136,8 +136,10 @@ class ProblemSearch:
         try:
             self._search(is_enough)
             self._bench.release()  # what is built is not in flight while others are measured
-        except BaseException:
+        except BaseException as error:
             self._crew.settle()  # or what is being measured would be in flight no more
+            if isinstance(error, Exception):  # else it is to end at once
+                self._bench.land_launched()
             with contextlib.suppress(StoreError):  # what ended the search is to be told, and may be this very failure
                 self.shelve()
             raise
