@@ -7,7 +7,8 @@ and what a plan holds for it. `templates/last_group.cl.j2` is the other half.
 from collections.abc import Iterator
 
 from autotune.expression import Expression
-from autotune.family import ORDERINGS, Buffer, Configuration, Constraint, DeviceLimits, Parameter, Role
+from autotune.family import Buffer, Constraint, Parameter, Role
+from autotune.problem import ORDERINGS, Configuration, DeviceLimits
 
 SECOND_LAUNCH = "launch"
 LAST_GROUP = "last_group_"

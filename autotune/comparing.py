@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from autotune import child
 from autotune.errors import AutotuneError, WorkerError
-from autotune.family import Device
 from autotune.kernels.gemm import GemmProblem
+from autotune.problem import Device
 from autotune.trial import Winner
 
 if TYPE_CHECKING:

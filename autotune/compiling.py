@@ -21,7 +21,9 @@ from typing import Self
 from autotune import __version__
 from autotune.builder import BUILDER, BuilderPool
 from autotune.errors import BuildError
-from autotune.family import Configuration, Device, DeviceLimits, KernelFamily, Plan, Problem, find_family
+from autotune.family import KernelFamily, Plan
+from autotune.kernels import find_family
+from autotune.problem import Configuration, Device, DeviceLimits, Problem
 from autotune.profile import find_profile
 from autotune.render import names_read, render, template_hash
 from autotune.space import SearchSpace

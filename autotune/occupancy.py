@@ -7,7 +7,7 @@ What a compute unit has is that of a large GPU: few of these differ much.
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from autotune.family import DeviceLimits
+from autotune.problem import DeviceLimits
 
 _ITEMS = 2048
 _REGISTERS = 65536

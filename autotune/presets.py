@@ -16,8 +16,8 @@ from itertools import islice
 from pathlib import Path
 
 from autotune.errors import ProblemError, UsageError
-from autotune.family import Problem, Value
 from autotune.kernels.gemm import GemmProblem
+from autotune.problem import Problem, Value
 from autotune.trial import Request
 
 MAX_CALLS = 10**12

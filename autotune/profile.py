@@ -24,7 +24,8 @@ from pathlib import Path
 from typing import Any
 
 from autotune.errors import ConfigurationError
-from autotune.family import Configuration, Device, Value, find_family
+from autotune.kernels import find_family
+from autotune.problem import Configuration, Device, Value
 
 _FOLDER = Path(__file__).parent / "profiles"
 

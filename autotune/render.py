@@ -7,7 +7,8 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined, TemplateError
 from jinja2.meta import find_referenced_templates, find_undeclared_variables
 
 from autotune.errors import BuildError
-from autotune.family import Configuration, KernelFamily, Plan
+from autotune.family import KernelFamily, Plan
+from autotune.problem import Configuration
 from autotune.resources import data_folder
 
 

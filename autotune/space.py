@@ -10,7 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from autotune.diagram import Diagram, Numbers, Paths
-from autotune.family import Configuration, Constraint, DeviceLimits, KernelFamily, Parameter, Problem, Value
+from autotune.family import Constraint, KernelFamily, Parameter
+from autotune.problem import Configuration, DeviceLimits, Problem, Value
 
 _ROWS_AT_ONCE = 4096
 

@@ -16,7 +16,8 @@ from numpy.typing import NDArray
 from autotune.child import Leave
 from autotune.diagram import Numbers, Paths
 from autotune.errors import ProblemError
-from autotune.family import Algorithm, Configuration, Device, DeviceLimits, KernelFamily, Problem, Value
+from autotune.family import Algorithm, KernelFamily
+from autotune.problem import Configuration, Device, DeviceLimits, Problem, Value
 from autotune.search import Outcome, Total
 from autotune.space import SearchSpace
 from autotune.trial import Build, BuildJob, BuildState, Job, Measurement, Request, Trial, TrialState

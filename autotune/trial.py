@@ -7,7 +7,8 @@ import enum
 from dataclasses import dataclass, field
 from typing import ClassVar
 
-from autotune.family import Configuration, Plan, Problem
+from autotune.family import Plan
+from autotune.problem import Configuration, Problem
 
 BUILD_LIMIT_S = 60.0
 """What building may take where nothing is known yet."""

@@ -4,7 +4,7 @@ import dataclasses
 import hashlib
 from typing import Any
 
-from autotune.family import DeviceLimits
+from autotune.problem import DeviceLimits
 from autotune.testing import INVENTED_PROCESSOR, FakeBuilds
 from autotune.trial import Job
 

@@ -14,8 +14,8 @@ import pytest
 from autotune.builder import BuilderPool
 from autotune.child import Leave
 from autotune.errors import UsageError, WorkerError
-from autotune.family import Configuration, Device, DeviceLimits
 from autotune.kernels.gemm import FAMILY, GemmProblem
+from autotune.problem import Configuration, Device, DeviceLimits
 from autotune.profile import find_profile
 from autotune.search import Budget, Outcome, tune
 from autotune.search.ahead import BATCH, Ahead, builders_for

@@ -19,6 +19,7 @@ ORDER = (
     "turns",
     "expression",
     "resources",
+    "problem",
     "family",
     "combining",
     "occupancy",

@@ -21,21 +21,12 @@ from autotune.export import export_package, export_table
 from autotune.export.c_problem import problem_rules
 from autotune.export.c_variants import VARIANTS
 from autotune.export.text_tables import parameter_names
-from autotune.family import (
-    Buffer,
-    Configuration,
-    Device,
-    DeviceLimits,
-    KernelFamily,
-    Launch,
-    Plan,
-    Problem,
-    Role,
-    find_family,
-)
+from autotune.family import Buffer, KernelFamily, Launch, Plan, Role
+from autotune.kernels import find_family
 from autotune.kernels.gemm import GemmProblem
 from autotune.kernels.reduce import ReduceProblem
 from autotune.lookup import Match, TuningTable
+from autotune.problem import Configuration, Device, DeviceLimits, Problem
 from autotune.render import render
 from autotune.space import SearchSpace
 from autotune.store import Store

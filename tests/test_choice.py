@@ -8,8 +8,8 @@ import optuna
 import pytest
 
 from autotune.errors import UsageError
-from autotune.family import DeviceLimits
 from autotune.kernels.gemm import FAMILY, GemmProblem
+from autotune.problem import DeviceLimits
 from autotune.profile import find_profile
 from autotune.sampler import Prior
 from autotune.sampler.choice import SamplerChoice, near_row

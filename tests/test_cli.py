@@ -39,11 +39,12 @@ from autotune.display import (
     verdict_text,
 )
 from autotune.errors import AutotuneError, UsageError
-from autotune.family import Configuration, Device, DeviceLimits, Problem, find_family
+from autotune.kernels import find_family
 from autotune.kernels.gemm import GemmProblem
 from autotune.kernels.reduce import ReduceProblem
 from autotune.lookup import TuningTable
 from autotune.lookup.misses import Miss, MissLog, default_file, read_misses
+from autotune.problem import Configuration, Device, DeviceLimits, Problem
 from autotune.profile import find_profile
 from autotune.search import Budget, Listener, Outcome, SamplerChoice, Total
 from autotune.store import Store, new_owner

@@ -15,7 +15,7 @@ from autotune.device.clocks import Launched, Observations, calibrate, judge
 from autotune.device.sensors import Reading, Sensors, Whereabouts, find_sensors
 from autotune.device.session import Session
 from autotune.errors import LaunchError
-from autotune.family import Device
+from autotune.problem import Device
 from autotune.trial import Calibration, Timer
 
 DeviceClock = Callable[[float], float]

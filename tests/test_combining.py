@@ -13,11 +13,13 @@ from autotune.combining import one_launch_variants
 from autotune.device.execution import BoundCall
 from autotune.device.session import Session
 from autotune.errors import LaunchError
-from autotune.family import Configuration, Device, DeviceLimits, KernelFamily, Plan, Problem, find_family
+from autotune.family import KernelFamily, Plan
+from autotune.kernels import find_family
 from autotune.kernels.gemm import GemmProblem
 from autotune.kernels.reduce import ReduceProblem
 from autotune.lookup import Entry, TuningTable
 from autotune.measure import Measurer
+from autotune.problem import Configuration, Device, DeviceLimits, Problem
 from autotune.render import render
 from autotune.runtime import Reduce
 from autotune.space import SearchSpace

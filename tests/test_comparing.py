@@ -7,9 +7,9 @@ import pytest
 
 from autotune.cli import main
 from autotune.comparing import MOST_PRODUCTS, choose_products, compare_with_host
-from autotune.family import Configuration, Device
 from autotune.kernels.gemm import GemmProblem
 from autotune.kernels.reduce import ReduceProblem
+from autotune.problem import Configuration, Device
 from autotune.runtime import Crossover, CrossoverPoint, Gemm
 from autotune.runtime.crossover import default_file, file_beside
 from autotune.trial import Provenance, Verdict, Winner

@@ -36,8 +36,9 @@ from autotune.compiling import (
 from autotune.display import building
 from autotune.display.progress import _PlainBuilding
 from autotune.errors import ConfigurationError, StoreError, WorkerError
-from autotune.family import Configuration, Device, DeviceLimits, Plan
+from autotune.family import Plan
 from autotune.kernels.gemm import FAMILY, GemmProblem
+from autotune.problem import Configuration, Device, DeviceLimits
 from autotune.profile import find_profile
 from autotune.render import names_read, render
 from autotune.resources import data_folder

@@ -16,7 +16,7 @@ from autotune.device import discovery
 from autotune.device.discovery import discover, select, to_plain
 from autotune.device.pocl import keep_threads_apart
 from autotune.errors import DeviceSelectionError
-from autotune.family import Device, DeviceLimits
+from autotune.problem import Device, DeviceLimits
 
 REAL_GET_DEVICE_INFO = discovery._get_device_info
 

@@ -20,7 +20,7 @@ from autotune.export import FORMATS, export_table
 from autotune.export.c_header import write_c
 from autotune.export.c_problem import problem_rules
 from autotune.export.contents import DeviceTable
-from autotune.family import Configuration, Device, DeviceLimits, Problem, Value, family_names, find_family
+from autotune.kernels import family_names, find_family
 from autotune.kernels.gemm import FAMILY, GemmProblem
 from autotune.kernels.reduce import ReduceProblem
 from autotune.lookup import Match, TuningTable, table_order
@@ -39,6 +39,7 @@ from autotune.lookup.predictor import (
     Tree,
 )
 from autotune.predict import keep_predictors
+from autotune.problem import Configuration, Device, DeviceLimits, Problem, Value
 from autotune.resources import data_folder
 from autotune.space import SearchSpace
 from autotune.store import Store

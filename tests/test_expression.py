@@ -7,8 +7,8 @@ import pytest
 
 from autotune.errors import ConfigurationError
 from autotune.expression import Expression
-from autotune.family import DeviceLimits
 from autotune.kernels.gemm import FAMILY, GemmProblem
+from autotune.problem import DeviceLimits
 
 TEXTS = [
     "a % b == 0 and a <= 8",

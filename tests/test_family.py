@@ -8,8 +8,10 @@ import pytest
 
 from autotune.errors import ConfigurationError, ProblemError
 from autotune.expression import Expression
-from autotune.family import Configuration, DeviceLimits, KernelFamily, find_family
+from autotune.family import KernelFamily
+from autotune.kernels import find_family
 from autotune.kernels.gemm import FAMILY, GemmProblem
+from autotune.problem import Configuration, DeviceLimits
 from autotune.space import SearchSpace
 
 GPU = DeviceLimits(

@@ -7,8 +7,8 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from autotune.family import Configuration, Device
 from autotune.kernels.gemm import FAMILY, GemmProblem
+from autotune.problem import Configuration, Device
 from autotune.profile import find_profile
 from autotune.search import judging
 from autotune.search.bench import Bench

@@ -16,10 +16,12 @@ from pathlib import Path
 import pytest
 
 from autotune.device.session import Session
-from autotune.family import Configuration, Device, DeviceLimits, KernelFamily, Value, family_names, find_family
+from autotune.family import KernelFamily
+from autotune.kernels import family_names, find_family
 from autotune.kernels.gemm import FAMILY as GEMM
 from autotune.kernels.gemm import GemmProblem
 from autotune.measure import Measurer
+from autotune.problem import Configuration, Device, DeviceLimits, Value
 from autotune.space import SearchSpace
 from autotune.testing import Sample, covering_sample, spaces_to_check
 from autotune.trial import Job, TrialState

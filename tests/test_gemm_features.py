@@ -13,9 +13,11 @@ import pyopencl as cl
 import pytest
 
 from autotune.device.session import NUMPY_TYPES, Memory, Session
-from autotune.family import Buffer, Configuration, Device, DeviceLimits, Launch, Role, Value, find_family
+from autotune.family import Buffer, Launch, Role
+from autotune.kernels import find_family
 from autotune.kernels.gemm import FAMILY, GemmProblem
 from autotune.measure import Measurer
+from autotune.problem import Configuration, Device, DeviceLimits, Value
 from autotune.render import render
 from autotune.space import SearchSpace
 from autotune.testing import covering_sample

@@ -15,8 +15,8 @@ import pytest
 
 from autotune.errors import TableError
 from autotune.export import export_table, read_table
-from autotune.family import Configuration
 from autotune.kernels.gemm import GemmProblem
+from autotune.problem import Configuration
 from autotune.resources import data_folder
 from autotune.store import Store
 from autotune.trial import Verdict

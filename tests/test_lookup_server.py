@@ -16,12 +16,12 @@ from autotune.errors import (
     StoreError,
     TableError,
 )
-from autotune.family import Configuration
 from autotune.kernels.gemm import FAMILY, GemmProblem
 from autotune.lookup import Match, TuningTable
 from autotune.lookup.predictor import Evaluation, Node, Predictor, Reach, Tree
 from autotune.lookup.trials import read_trials
 from autotune.predict import keep_predictors
+from autotune.problem import Configuration
 from autotune.store import Store
 from autotune.testing import INVENTED_PROCESSOR as DEVICE
 from autotune.trial import Measurement, Provenance, Timer, Trial, TrialState, Verdict, Winner

@@ -10,12 +10,12 @@ from typing import Any
 import pytest
 
 from autotune.errors import StoreError, TableError
-from autotune.family import Configuration, Device, DeviceLimits
 from autotune.kernels.gemm import FAMILY, GemmProblem
 from autotune.kernels.reduce import ReduceProblem
 from autotune.lookup import Entry, Match, TuningTable, database, misses
 from autotune.lookup.json_table import read_contents
 from autotune.lookup.misses import Miss, MissLog, forget_misses, read_misses
+from autotune.problem import Configuration, Device, DeviceLimits
 from autotune.resources import data_folder
 from autotune.store import Store
 from autotune.trial import Provenance, Verdict, Winner

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 import autotune.measure
 from autotune.device.session import Session
 from autotune.errors import BuildError, DeviceSelectionError, KernelError
-from autotune.family import Buffer, Configuration, Device, KernelFamily, Launch, Plan, Problem, Role
+from autotune.family import Buffer, KernelFamily, Launch, Plan, Role
 from autotune.kernels.gemm import FAMILY, Gemm, GemmProblem
 from autotune.kernels.gemm.planning import plan_gemm
 from autotune.kernels.gemm.reference import GemmCase
@@ -22,6 +22,7 @@ from autotune.measure import FRESH_INPUTS, Measurer, probing, timing
 from autotune.measure.operands import Operands
 from autotune.measure.probing import Probe, clipped, group_count
 from autotune.measure.timing import Sample, Stopwatch
+from autotune.problem import Configuration, Device, Problem
 from autotune.render import render, template_hash
 from autotune.space import SearchSpace
 from autotune.trial import Calibration, Job, Timer, Trial, TrialState

@@ -4,11 +4,11 @@ from dataclasses import replace
 
 import pytest
 
-from autotune.family import Configuration, DeviceLimits
 from autotune.kernels.gemm import FAMILY, GemmProblem
 from autotune.kernels.gemm.rule import candidates
 from autotune.occupancy import WorkGroup, tile_bytes
 from autotune.predict.costs import Work, axis_names
+from autotune.problem import Configuration, DeviceLimits
 
 LIMITS = DeviceLimits(compute_units=100, local_memory_bytes=48 * 1024, max_work_group_size=1024)
 NVIDIA = replace(LIMITS, extensions=("cl_nv_device_attribute_query",))

@@ -13,8 +13,8 @@ pytest.importorskip("fastapi")
 
 from starlette.testclient import TestClient
 
-from autotune.family import Configuration
 from autotune.kernels.gemm import FAMILY, GemmProblem
+from autotune.problem import Configuration
 from autotune.runtime import Crossover, CrossoverPoint
 from autotune.service.access import Access
 from autotune.service.app import make_app

@@ -14,7 +14,6 @@ import pytest
 from autotune.child import Leave
 from autotune.cli import main
 from autotune.errors import TableError
-from autotune.family import Configuration, Device, DeviceLimits, Problem
 from autotune.kernels.gemm import FAMILY, GemmProblem
 from autotune.kernels.reduce import ReduceProblem
 from autotune.lookup import Entry, Match, TuningTable
@@ -47,6 +46,7 @@ from autotune.predict.fitting import _samples, cover, favoured, fit, reach
 from autotune.predict.models import FITS
 from autotune.predict.observations import observe
 from autotune.predict.regret import choose_held_out, measure_regret, summarise
+from autotune.problem import Configuration, Device, DeviceLimits, Problem
 from autotune.profile import find_profile
 from autotune.resources import data_folder
 from autotune.search import Budget, Outcome

@@ -6,9 +6,9 @@ import sys
 import pytest
 
 from autotune.errors import ConfigurationError
-from autotune.family import Configuration, Device, DeviceLimits
 from autotune.identity import FAMILIES
 from autotune.kernels.gemm import FAMILY, GemmProblem
+from autotune.problem import Configuration, Device, DeviceLimits
 from autotune.profile import Profile, ProfileFile, _read, find_profile, parse_profile, profile_names
 from autotune.space import SearchSpace
 

@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 
 from autotune.errors import StoreError, WorkerError
-from autotune.family import Configuration, Device
 from autotune.kernels.gemm import FAMILY, GemmProblem
+from autotune.problem import Configuration, Device
 from autotune.profile import find_profile
 from autotune.search import Budget, Outcome, tune
 from autotune.search.one_problem import ProblemSearch

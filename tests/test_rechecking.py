@@ -10,8 +10,8 @@ import pytest
 from autotune.child import Leave
 from autotune.cli import main
 from autotune.display import recheck_text
-from autotune.family import Configuration, Device
 from autotune.kernels.gemm import FAMILY, GemmProblem
+from autotune.problem import Configuration, Device
 from autotune.profile import find_profile
 from autotune.search import Budget, tune
 from autotune.search.overview import changes, survey

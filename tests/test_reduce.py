@@ -18,11 +18,13 @@ import autotune.kernels.reduce.planning
 import autotune.measure
 from autotune.device.session import Session
 from autotune.errors import ProblemError
-from autotune.family import Configuration, Device, DeviceLimits, KernelFamily, Plan, Role, family_names, find_family
+from autotune.family import KernelFamily, Plan, Role
+from autotune.kernels import family_names, find_family
 from autotune.kernels.reduce import FAMILY, ReduceProblem
 from autotune.kernels.reduce.problem import DTYPES, OPERATIONS
 from autotune.kernels.reduce.reference import ReduceCase
 from autotune.measure import Measurer
+from autotune.problem import Configuration, Device, DeviceLimits
 from autotune.profile import _read, profile_names
 from autotune.render import render, template_hash
 from autotune.search import Budget, tune

@@ -20,8 +20,8 @@ from sqlalchemy import Engine, event
 from autotune import child
 from autotune.child import Leave
 from autotune.errors import StoreError, WorkerError
-from autotune.family import Configuration, Device
 from autotune.kernels.gemm import FAMILY, GemmProblem
+from autotune.problem import Configuration, Device
 from autotune.search import Budget, Outcome, tune
 from autotune.store import Owner, Store
 from autotune.testing import INVENTED_PROCESSOR, FakeWorker, Silence

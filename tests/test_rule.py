@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 
 from autotune.errors import ProblemError
-from autotune.family import Configuration, Device, DeviceLimits
 from autotune.kernels.gemm import FAMILY, GemmProblem
 from autotune.kernels.gemm.rule import ESTIMATE, candidates
 from autotune.lookup.json_table import read_table
+from autotune.problem import Configuration, Device, DeviceLimits
 from autotune.profile import find_profile
 
 LARGE = DeviceLimits(

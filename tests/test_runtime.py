@@ -18,11 +18,11 @@ import pytest
 
 from autotune.device.execution import Executor, Kind
 from autotune.errors import BuildError, DeviceSelectionError, LaunchError, ProblemError, TableError
-from autotune.family import Configuration, Device
 from autotune.kernels.gemm import FAMILY, GemmProblem
 from autotune.kernels.reduce import ReduceProblem
 from autotune.lookup import Entry, TuningTable
 from autotune.lookup.trials import Timed, read_trials
+from autotune.problem import Configuration, Device
 from autotune.runtime import Crossover, CrossoverPoint, Gemm, Reduce, allocate, choosing, measure_crossover, running
 from autotune.runtime.crossover import host_product
 from autotune.store import Store

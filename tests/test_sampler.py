@@ -9,8 +9,8 @@ import numpy as np
 import optuna
 import pytest
 
-from autotune.family import Configuration, DeviceLimits, Value
 from autotune.kernels.gemm import FAMILY, GemmProblem
+from autotune.problem import Configuration, DeviceLimits, Value
 from autotune.sampler import (
     AT_LEAST,
     ROW,

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from autotune.family import Configuration
 from autotune.kernels.gemm import GemmProblem
+from autotune.problem import Configuration
 from autotune.store import Store
 from autotune.testing import INVENTED_PROCESSOR, FakeWorker
 from autotune.trial import Job, Measurement, Timer, Trial, TrialState

@@ -8,8 +8,8 @@ import pytest
 
 from autotune.child import Leave
 from autotune.errors import ConfigurationError, ProblemError, WorkerError
-from autotune.family import Configuration
 from autotune.kernels.gemm import FAMILY, GemmProblem
+from autotune.problem import Configuration
 from autotune.profile import find_profile
 from autotune.search import Budget, Outcome, Total, tune
 from autotune.space import SearchSpace

@@ -6,8 +6,8 @@ from dataclasses import replace
 import pytest
 
 from autotune.child import Leave
-from autotune.family import Configuration, Device, DeviceLimits
 from autotune.kernels.gemm import FAMILY, GemmProblem
+from autotune.problem import Configuration, Device, DeviceLimits
 from autotune.profile import find_profile
 from autotune.search import Budget, Outcome, sentinel, tune
 from autotune.search.drift import Drift

@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from autotune.errors import DatabaseAwayError, NotADatabaseError, StoreError
-from autotune.family import Configuration
 from autotune.kernels.gemm import GemmProblem
+from autotune.problem import Configuration
 from autotune.search import Budget, tune
 from autotune.store import Store, claiming, failures, jobs, new_owner
 from autotune.store.jobs import JobKind, JobState, NewJob

@@ -22,9 +22,9 @@ from autotune.cli import main
 from autotune.errors import RefusedError, ServiceError, StoreError, TableError
 from autotune.export.contents import read_contents
 from autotune.export.json_table import write_json
-from autotune.family import Configuration, Device
 from autotune.kernels.gemm import FAMILY, GemmProblem
 from autotune.lookup.document import Node
+from autotune.problem import Configuration, Device
 from autotune.remote import Client, working
 from autotune.remote.connection import Connection
 from autotune.remote.wire import code_version, plain_device, plain_job, plain_trial, read_job, read_trial

@@ -15,8 +15,8 @@ from starlette.testclient import TestClient
 
 from autotune.cli import main
 from autotune.errors import UsageError
-from autotune.family import Device
 from autotune.kernels.gemm import FAMILY, GemmProblem
+from autotune.problem import Device
 from autotune.service import submitting
 from autotune.service.access import MAX_BODY_BYTES, Access, read_token
 from autotune.service.app import make_app

@@ -20,7 +20,7 @@ import pytest
 pytest.importorskip("fastapi")
 
 from autotune.errors import ServiceError
-from autotune.family import Device
+from autotune.problem import Device
 from autotune.remote import Client
 from autotune.remote.working import Offer, Service
 from autotune.store import Store

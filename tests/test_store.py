@@ -21,8 +21,8 @@ from sqlalchemy import Engine, event
 
 from autotune import resources
 from autotune.errors import AutotuneError, NewerSchemaError, NotADatabaseError, ReadOnlyDatabaseError, StoreError
-from autotune.family import Configuration, Device, DeviceLimits
 from autotune.kernels.gemm import GemmProblem
+from autotune.problem import Configuration, Device, DeviceLimits
 from autotune.store import Store, failures
 from autotune.store.models import BEST, Base
 from autotune.trial import Measurement, Provenance, Timer, Trial, TrialState, Verdict, Winner

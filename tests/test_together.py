@@ -8,8 +8,8 @@ import pytest
 from sqlalchemy import Connection, event, text
 
 from autotune.errors import StoreError
-from autotune.family import Configuration
 from autotune.kernels.gemm import GemmProblem
+from autotune.problem import Configuration
 from autotune.store import Store, new_owner, together
 from autotune.testing import INVENTED_PROCESSOR
 from autotune.trial import Provenance, Trial, TrialState

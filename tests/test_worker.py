@@ -13,8 +13,8 @@ import pytest
 
 from autotune.child import Child, Leave
 from autotune.errors import WorkerError
-from autotune.family import Device
 from autotune.kernels.gemm import FAMILY, GemmProblem
+from autotune.problem import Device
 from autotune.trial import Job, TrialState
 from autotune.worker import Worker
 

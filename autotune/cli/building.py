@@ -6,11 +6,11 @@ from typing import TYPE_CHECKING
 
 from autotune.cli.output import plain_compilation, print_json, standard_error, tell_stopped
 from autotune.cli.run import Interrupts, check_algorithms
-from autotune.family import find_family
+from autotune.kernels import find_family
 
 if TYPE_CHECKING:
     from autotune.compiling import Report
-    from autotune.family import Problem
+    from autotune.problem import Problem
 
 DEFAULT_SIZE = 512
 """Of every size, where no shape is given."""

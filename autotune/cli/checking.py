@@ -8,7 +8,7 @@ from autotune.cli.devices import named_device
 from autotune.cli.output import plain_overview, plain_recheck, print_json, standard_error, tell, tell_stopped
 from autotune.cli.run import Interrupts, read_requests
 from autotune.errors import AutotuneError, UsageError
-from autotune.family import find_family
+from autotune.kernels import find_family
 
 if TYPE_CHECKING:
     from autotune.search.overview import Overview

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from autotune.cli.devices import named_or_guessed_device
 from autotune.cli.output import plain_calibration, plain_request, print_json, tell
 from autotune.errors import TableError
-from autotune.family import find_family
+from autotune.kernels import find_family
 from autotune.lookup.predictor import FAVOURS
 
 if TYPE_CHECKING:

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from autotune.errors import DeviceSelectionError, NoSuchDeviceError
-from autotune.family import Device
+from autotune.problem import Device
 
 
 def named_device(selector: str, known: Sequence[Device]) -> Device:

@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Any
 from autotune.cli.output import print_json, standard_error, tell, tell_stopped
 from autotune.cli.run import Interrupts, read_requests
 from autotune.errors import UsageError
-from autotune.family import find_family
+from autotune.kernels import find_family
 from autotune.lookup.predictor import FAVOURS
 
 if TYPE_CHECKING:
-    from autotune.family import Device, Problem
     from autotune.lookup.predictor import Evaluation
     from autotune.predict.regret import Comparison
+    from autotune.problem import Device, Problem
     from autotune.store import Store
     from autotune.trial import Winner
 

@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING, Any
 import autotune
 from autotune.cli.output import plain_outcome, print_json, standard_error, tell
 from autotune.errors import AutotuneError
-from autotune.family import Configuration, find_family
+from autotune.kernels import find_family
 from autotune.lookup.document import parse
 from autotune.lookup.json_table import read_entry
+from autotune.problem import Configuration
 from autotune.trial import Measurement, Request, Timer, Trial, TrialState
 
 if TYPE_CHECKING:

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from autotune.errors import UsageError
-from autotune.family import family_names
+from autotune.kernels import family_names
 
 MAX_SECONDS = 366 * 24 * 3600
 

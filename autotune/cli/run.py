@@ -14,10 +14,10 @@ import autotune
 from autotune.cli.output import STOPPED, plain_outcome, print_json, standard_error, tell, tell_stopped
 from autotune.cli.service import run_elsewhere
 from autotune.errors import AutotuneError, ConfigurationError, ProblemError, UsageError
-from autotune.family import find_family
+from autotune.kernels import find_family
 
 if TYPE_CHECKING:
-    from autotune.family import Device, Problem
+    from autotune.problem import Device, Problem
     from autotune.search import Budget, Outcome, SamplerChoice
     from autotune.store import Quarantined, Store
     from autotune.trial import Request

@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from autotune.errors import DeviceSelectionError, NoSuchDeviceError
-from autotune.family import Device, DeviceLimits
 from autotune.identity import FAMILIES, DeviceType, Strings, identify
+from autotune.problem import Device, DeviceLimits
 
 _LOG = logging.getLogger(__name__)
 

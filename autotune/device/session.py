@@ -13,7 +13,8 @@ from numpy.typing import NDArray
 from autotune.device.pocl import is_pocl, keep_threads_apart, mend_unknown_processor
 from autotune.device.sensors import Whereabouts
 from autotune.errors import BuildError, DeviceSelectionError, LaunchError, WorkGroupError
-from autotune.family import DTYPE_BYTES, Buffer, Launch, Plan
+from autotune.family import Buffer, Launch, Plan
+from autotune.problem import DTYPE_BYTES
 
 NUMPY_TYPES: dict[str, type[np.generic]] = {
     "float32": np.float32,

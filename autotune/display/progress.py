@@ -22,7 +22,7 @@ from autotune.display.words import (
     time_text,
     verdict_text,
 )
-from autotune.family import Problem
+from autotune.problem import Problem
 from autotune.trial import Request, Trial, TrialState, Winner
 
 if TYPE_CHECKING:

@@ -14,7 +14,8 @@ from autotune.display.words import (
     recheck_text,
     time_text,
 )
-from autotune.family import Configuration, Device, find_family
+from autotune.kernels import find_family
+from autotune.problem import Configuration, Device
 from autotune.trial import BuildState, Calibration, Request, Timer
 
 if TYPE_CHECKING:

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from autotune.family import Problem
+from autotune.problem import Problem
 from autotune.trial import Verdict, Winner
 
 if TYPE_CHECKING:

@@ -13,7 +13,7 @@ from autotune.export.c_package import package_files, write_package
 from autotune.export.contents import DeviceTable, read_contents, with_predictors
 from autotune.export.json_table import write_json
 from autotune.export.text_tables import write_csv, write_markdown
-from autotune.family import find_family
+from autotune.kernels import find_family
 from autotune.lookup.chain import guess
 from autotune.lookup.json_table import read_table
 from autotune.store import Store

@@ -32,8 +32,10 @@ from autotune.export.c_text import (
 )
 from autotune.export.contents import DeviceTable
 from autotune.export.text_tables import parameter_names
-from autotune.family import Algorithm, Configuration, Device, DeviceLimits, KernelFamily, Problem, Value, find_family
+from autotune.family import Algorithm, KernelFamily
+from autotune.kernels import find_family
 from autotune.lookup.chain import relatives
+from autotune.problem import Configuration, Device, DeviceLimits, Problem, Value
 from autotune.profile import find_profile
 
 

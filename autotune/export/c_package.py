@@ -15,7 +15,9 @@ from autotune.export.c_problem import problem_rules
 from autotune.export.c_sources import SourcePool, numbers, quoted
 from autotune.export.c_variants import VARIANTS
 from autotune.export.contents import DeviceTable
-from autotune.family import Configuration, KernelFamily, Problem, find_family
+from autotune.family import KernelFamily
+from autotune.kernels import find_family
+from autotune.problem import Configuration, Problem
 from autotune.profile import find_profile
 from autotune.render import names_read, render
 from autotune.resources import data_folder

@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterable, Sequence
 from math import log2
 from string import Template
 
-from autotune.family import Configuration
 from autotune.lookup.predictor import Costs, Linear, Neighbours, Predictor, Tree
+from autotune.problem import Configuration
 
 # What all devices share; of a family.
 SHARED = Template("""\

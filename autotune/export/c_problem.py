@@ -9,10 +9,10 @@ from dataclasses import dataclass
 
 from autotune.errors import UsageError
 from autotune.expression import Expression
-from autotune.family import Configuration, DeviceLimits
 from autotune.kernels.gemm import rule as gemm_rule
 from autotune.kernels.reduce import rule as reduce_rule
 from autotune.kernels.reduce.problem import DTYPES, OPERATIONS
+from autotune.problem import Configuration, DeviceLimits
 
 
 @dataclass(frozen=True, kw_only=True)

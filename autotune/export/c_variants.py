@@ -8,10 +8,10 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from itertools import product
 
-from autotune.family import Configuration, Problem, Value
 from autotune.kernels.gemm import GemmProblem
 from autotune.kernels.reduce import ReduceProblem
 from autotune.kernels.reduce.planning import items_per_row, rows_per_group
+from autotune.problem import Configuration, Problem, Value
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -3,12 +3,13 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from autotune.family import Device, find_family
+from autotune.kernels import find_family
 from autotune.lookup import table_order
 from autotune.lookup.document import printable
 from autotune.lookup.json_table import DEVICE_TEXTS, PROVENANCE_TEXTS, undeclared
 from autotune.lookup.predictor import Predictor
 from autotune.predict import known_predictors, make_predictors
+from autotune.problem import Device
 from autotune.store import Store
 from autotune.trial import Provenance, Winner
 

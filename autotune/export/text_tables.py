@@ -7,7 +7,9 @@ import re
 from math import isfinite
 
 from autotune.export.contents import DeviceTable
-from autotune.family import KernelFamily, Value, find_family
+from autotune.family import KernelFamily
+from autotune.kernels import find_family
+from autotune.problem import Value
 from autotune.trial import Verdict, Winner
 
 _MEASURED = (

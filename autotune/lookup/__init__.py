@@ -14,8 +14,9 @@ from operator import index
 from typing import TYPE_CHECKING, Self
 
 from autotune.errors import NotADatabaseError, ProblemError, TableError
-from autotune.family import Device, Problem, find_family
+from autotune.kernels import find_family
 from autotune.lookup.answer import Entry, Match, Tuned, table_order
+from autotune.problem import Device, Problem
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -4,7 +4,7 @@ import enum
 from dataclasses import dataclass, fields
 from typing import Any
 
-from autotune.family import Configuration, Problem
+from autotune.problem import Configuration, Problem
 
 
 class Match(enum.Enum):

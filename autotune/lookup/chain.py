@@ -5,10 +5,12 @@ from dataclasses import replace
 from math import log
 from typing import TYPE_CHECKING, NamedTuple
 
-from autotune.family import Device, DeviceLimits, KernelFamily, Problem, Value, find_family
+from autotune.family import KernelFamily
+from autotune.kernels import find_family
 from autotune.lookup.answer import Entry, Match, Tuned, distance
 from autotune.lookup.contents import Contents, Shelf
 from autotune.lookup.legality import Check, Legality
+from autotune.problem import Device, DeviceLimits, Problem, Value
 
 if TYPE_CHECKING:
     from autotune.lookup.predictor import Predictor

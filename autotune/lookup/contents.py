@@ -7,8 +7,8 @@ predicts there. What is not asked for is not read.
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Protocol
 
-from autotune.family import Device, Problem
 from autotune.lookup.answer import Entry, table_order
+from autotune.problem import Device, Problem
 
 if TYPE_CHECKING:
     from pathlib import Path

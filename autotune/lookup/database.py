@@ -12,10 +12,12 @@ from math import isfinite
 from typing import Any, Protocol
 
 from autotune.errors import ConfigurationError, NewerSchemaError, ProblemError, TableError
-from autotune.family import Configuration, Device, DeviceLimits, KernelFamily, family_names, find_family
+from autotune.family import KernelFamily
+from autotune.kernels import family_names, find_family
 from autotune.lookup.answer import Entry
 from autotune.lookup.contents import Row, Shelf
 from autotune.lookup.predictor import Predictor
+from autotune.problem import Configuration, Device, DeviceLimits
 from autotune.resources import schema_revisions
 
 _READ_AT_ONCE = 1000

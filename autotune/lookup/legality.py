@@ -5,7 +5,8 @@ from functools import lru_cache
 
 from autotune.errors import ConfigurationError
 from autotune.expression import Expression
-from autotune.family import Configuration, Constraint, DeviceLimits, KernelFamily, Value
+from autotune.family import Constraint, KernelFamily
+from autotune.problem import Configuration, DeviceLimits, Value
 
 _MOST_KEPT = 4096
 _OFTEN = 16

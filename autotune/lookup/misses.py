@@ -19,7 +19,8 @@ from pathlib import Path
 from typing import ClassVar, NamedTuple
 
 from autotune.errors import AutotuneError
-from autotune.family import Problem, family_names, find_family
+from autotune.kernels import family_names, find_family
+from autotune.problem import Problem
 from autotune.resources import user_data_folder
 
 MAX_BYTES = 2**20

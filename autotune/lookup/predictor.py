@@ -12,7 +12,7 @@ from itertools import repeat
 from math import dist, inf, log2, prod
 from typing import Any, NamedTuple
 
-from autotune.family import Configuration, Problem
+from autotune.problem import Configuration, Problem
 
 FAVOURS = ("predicted", "nearest", "default")
 """What came nearest to the tuned speed at sizes left out, as a predictor's `favours` tells."""

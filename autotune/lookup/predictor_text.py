@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from autotune.errors import ProblemError
-from autotune.family import Configuration, KernelFamily
+from autotune.family import KernelFamily
 from autotune.lookup.document import Node, parse
 from autotune.lookup.predictor import (
     COSTS,
@@ -25,6 +25,7 @@ from autotune.lookup.predictor import (
     Tree,
 )
 from autotune.lookup.predictor import Node as Step
+from autotune.problem import Configuration
 
 VERSION = 2
 """With sums of costs, which the first did not know."""

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from autotune.errors import AutotuneError
-from autotune.family import Configuration, Problem
 from autotune.lookup.database import Source, plain
+from autotune.problem import Configuration, Problem
 
 _TRIALS = """
     SELECT trials.configuration, trials.time_ns, trials.prepare_ns

@@ -16,7 +16,8 @@ from autotune.device.clocks import calibrate
 from autotune.device.sensors import Sensors, find_sensors
 from autotune.device.session import NUMPY_TYPES, KernelFacts, Session
 from autotune.errors import BuildError, KernelError, WorkGroupError
-from autotune.family import Buffer, Case, KernelFamily, Plan, Role, find_family
+from autotune.family import Buffer, Case, KernelFamily, Plan, Role
+from autotune.kernels import find_family
 from autotune.measure.operands import Loaded, Operands, Workplace, canary, with_canary
 from autotune.measure.probing import Probe
 from autotune.measure.timing import Stopwatch

@@ -9,11 +9,11 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from autotune.errors import TableError
-from autotune.family import Device, Problem
 from autotune.lookup.predictor import Evaluation, Predictor
 from autotune.lookup.predictor_text import read_document, write_document
 from autotune.predict.fitting import LEAST_SIZES, favoured, fit
 from autotune.predict.observations import observe
+from autotune.problem import Device, Problem
 from autotune.store import Store
 
 __all__ = [

@@ -13,9 +13,9 @@ from math import log2
 import numpy as np
 from numpy.typing import NDArray
 
-from autotune.family import Configuration, DeviceLimits, Problem
 from autotune.lookup.predictor import COSTS, Cost
 from autotune.occupancy import WorkGroup, tile_bytes
+from autotune.problem import Configuration, DeviceLimits, Problem
 
 _MOST_AT_ONCE = 16
 """Work-groups, however small."""

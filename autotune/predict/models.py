@@ -7,9 +7,9 @@ from itertools import combinations
 import numpy as np
 from numpy.typing import NDArray
 
-from autotune.family import Configuration, Problem
 from autotune.lookup.predictor import Costs, Model, Neighbours, Node, Point, Tree
 from autotune.predict.costs import Prices, Work, bare_cost, weigh
+from autotune.problem import Configuration, Problem
 
 _DEEPEST = 4
 _LEAST_IN_LEAF = 2

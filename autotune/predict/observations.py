@@ -12,10 +12,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from autotune.errors import ProblemError
-from autotune.family import Configuration, Device, KernelFamily, Problem, find_family
+from autotune.family import KernelFamily
+from autotune.kernels import find_family
 from autotune.lookup.answer import table_order
 from autotune.lookup.legality import Legality
 from autotune.predict.costs import Prices, Work, amounts, axis_names, fit_prices
+from autotune.problem import Configuration, Device, Problem
 from autotune.profile import find_profile
 from autotune.store import StoredTrial
 from autotune.trial import TrialState, Winner

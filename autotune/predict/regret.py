@@ -7,11 +7,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from autotune.family import Configuration, Device, KernelFamily, Problem, find_family
+from autotune.family import KernelFamily
+from autotune.kernels import find_family
 from autotune.lookup import Entry, Match, TuningTable, table_order
 from autotune.lookup.predictor import FAVOURS, Evaluation
 from autotune.predict import make_predictors
 from autotune.predict.fitting import reach
+from autotune.problem import Configuration, Device, Problem
 from autotune.profile import find_profile
 from autotune.store import Store
 from autotune.trial import Job, TrialState, Winner

@@ -10,9 +10,10 @@ from math import inf, isfinite
 from typing import Any
 
 from autotune import __version__
-from autotune.family import Device, family_names, find_family
+from autotune.kernels import family_names, find_family
 from autotune.lookup.document import MAX_NUMBER, Node, printable
 from autotune.lookup.json_table import DEVICE_TEXTS, read_configuration, read_device, read_family, read_problem
+from autotune.problem import Device
 from autotune.render import template_hash
 from autotune.trial import Job, Measurement, Timer, Trial, TrialState
 

@@ -26,8 +26,8 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, Protocol
 
 from autotune.errors import RefusedError, ServiceError, TableError, UnreachableError, WorkerError
-from autotune.family import Device
 from autotune.lookup.document import Node, printable
+from autotune.problem import Device
 from autotune.profile import find_profile
 from autotune.remote.connection import Connection
 from autotune.remote.wire import code_version, plain_device, plain_trial, read_job

@@ -9,9 +9,10 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from autotune.errors import AutotuneError, ProblemError
-from autotune.family import Configuration, Device, KernelFamily, Plan, Problem, Value
+from autotune.family import KernelFamily, Plan
 from autotune.lookup import Tuned, TuningTable
 from autotune.lookup.trials import Timed, read_trials
+from autotune.problem import Configuration, Device, Problem, Value
 from autotune.profile import find_profile
 
 _MARGIN = 0.97

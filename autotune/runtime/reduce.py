@@ -8,9 +8,9 @@ import numpy as np
 from autotune.device.execution import Context, Kind, Queue, kind_of
 from autotune.device.memory import allocate_shared
 from autotune.errors import ProblemError
-from autotune.family import DTYPE_BYTES
 from autotune.kernels.reduce import FAMILY, ReduceProblem
 from autotune.lookup import TuningTable
+from autotune.problem import DTYPE_BYTES
 from autotune.runtime.choosing import Weights
 from autotune.runtime.layout import reduce_problem
 from autotune.runtime.running import OnDevice, Operands, Ready, Request, check_writable, form, open_engine

@@ -5,8 +5,8 @@ from typing import Any, NamedTuple
 from autotune.device.execution import Kind, kind_of
 from autotune.device.memory import shared_memory
 from autotune.errors import ProblemError
-from autotune.family import DTYPE_BYTES
 from autotune.kernels.gemm import GemmProblem
+from autotune.problem import DTYPE_BYTES
 from autotune.runtime.choosing import Weights
 from autotune.runtime.crossover import Crossover
 from autotune.runtime.layout import Layout, gemm_problem, read_layout, result_shape

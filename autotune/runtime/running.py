@@ -15,8 +15,9 @@ from autotune.device.execution import BoundCall, Context, Executor, Kind, Origin
 from autotune.device.execution import shared_executor as executor_of
 from autotune.device.memory import allocate_shared
 from autotune.errors import AutotuneError, DeviceSelectionError, KernelError, ProblemError
-from autotune.family import Buffer, Configuration, Device, KernelFamily, Plan, Problem, Role
+from autotune.family import Buffer, KernelFamily, Plan, Role
 from autotune.lookup import TuningTable
+from autotune.problem import Configuration, Device, Problem
 from autotune.profile import find_profile
 from autotune.resources import data_folder, user_cache_folder
 from autotune.runtime.choosing import Choice, Weights, choices, packed_operand

@@ -17,7 +17,8 @@ from optuna.samplers import BaseSampler
 from optuna.study import Study
 from optuna.trial import FrozenTrial, TrialState
 
-from autotune.family import Configuration, Parameter
+from autotune.family import Parameter
+from autotune.problem import Configuration
 from autotune.sampler.explorer import Explorer, Observations, SpaceExhaustedError
 from autotune.sampler.prior import Prior, Source
 from autotune.space import SearchSpace

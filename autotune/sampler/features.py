@@ -14,7 +14,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from autotune.diagram import Paths
-from autotune.family import Configuration, Parameter
+from autotune.family import Parameter
+from autotune.problem import Configuration
 from autotune.space import SearchSpace
 
 Matrix = NDArray[np.float64]

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from autotune.family import Configuration
+from autotune.problem import Configuration
 from autotune.sampler.features import Features, Rows
 from autotune.sampler.gaussian import Array, GaussianProcess, HyperPrior, fit
 from autotune.space import SearchSpace

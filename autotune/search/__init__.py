@@ -4,7 +4,8 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 
 from autotune.errors import ProblemError, UsageError
-from autotune.family import Device, Problem, find_family
+from autotune.kernels import find_family
+from autotune.problem import Device, Problem
 from autotune.profile import Profile, find_profile
 from autotune.sampler.choice import SamplerChoice
 from autotune.search import gain

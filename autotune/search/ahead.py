@@ -18,7 +18,9 @@ from typing import Protocol
 from autotune import tracing
 from autotune.builder import BuilderPool
 from autotune.compiling import Sources
-from autotune.family import Configuration, Device, Plan, find_family
+from autotune.family import Plan
+from autotune.kernels import find_family
+from autotune.problem import Configuration, Device
 from autotune.profile import find_profile
 from autotune.search.bench import Bench
 from autotune.search.knowledge import Knowledge

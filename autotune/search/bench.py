@@ -8,7 +8,7 @@ import numpy as np
 
 from autotune import tracing
 from autotune.errors import AutotuneError, StoreError, WorkerLostError
-from autotune.family import Configuration
+from autotune.problem import Configuration
 from autotune.profile import Profile
 from autotune.search.flight import Flight
 from autotune.search.knowledge import Knowledge

@@ -10,7 +10,7 @@ import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from autotune.family import Configuration
+from autotune.problem import Configuration
 from autotune.trial import Trial, TrialState
 
 SENTINEL = "sentinel"

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from autotune.family import Configuration
+from autotune.problem import Configuration
 from autotune.search import judging
 from autotune.search.bench import Bench
 from autotune.search.knowledge import Knowledge

@@ -12,7 +12,7 @@ from functools import cache
 import numpy as np
 from numpy.typing import NDArray
 
-from autotune.family import Configuration
+from autotune.problem import Configuration
 from autotune.trial import Verdict
 
 Times = Mapping[Configuration, Mapping[int, float]]

@@ -4,7 +4,9 @@ import math
 from datetime import UTC, datetime
 
 from autotune import __version__
-from autotune.family import Configuration, Device, KernelFamily, Problem, find_family
+from autotune.family import KernelFamily
+from autotune.kernels import find_family
+from autotune.problem import Configuration, Device, Problem
 from autotune.profile import Profile
 from autotune.render import template_hash
 from autotune.search.drift import SENTINEL, Drift

@@ -10,7 +10,7 @@ from functools import partial
 
 from autotune import tracing
 from autotune.errors import StoreError
-from autotune.family import Configuration, Device
+from autotune.problem import Configuration, Device
 from autotune.profile import Profile
 from autotune.sampler.choice import SamplerChoice
 from autotune.search import finals, judging

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from autotune.errors import ConfigurationError
-from autotune.family import find_family
+from autotune.kernels import find_family
 from autotune.render import template_hash
 from autotune.store import Store
 from autotune.trial import Winner

@@ -9,7 +9,7 @@ import optuna
 from autotune import tracing
 from autotune.compiling import Unfit
 from autotune.errors import UsageError
-from autotune.family import Configuration, Problem, Value
+from autotune.problem import Configuration, Problem, Value
 from autotune.sampler import (
     AT_LEAST,
     ROW,

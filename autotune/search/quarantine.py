@@ -3,7 +3,7 @@
 from collections import defaultdict
 from collections.abc import Set as AbstractSet
 
-from autotune.family import Configuration, Device, Problem
+from autotune.problem import Configuration, Device, Problem
 from autotune.store import Fate, Store
 from autotune.trial import TrialState
 

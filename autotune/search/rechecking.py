@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from autotune.errors import ConfigurationError
-from autotune.family import Configuration, Device
+from autotune.problem import Configuration, Device
 from autotune.profile import find_profile
 from autotune.search.bench import Bench
 from autotune.search.finals import Finals

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from time import monotonic, sleep
 
 from autotune import tracing
-from autotune.family import Configuration
+from autotune.problem import Configuration
 from autotune.search.bench import Bench
 from autotune.search.drift import SENTINEL, Revision
 from autotune.search.knowledge import Knowledge

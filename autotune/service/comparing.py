@@ -5,8 +5,9 @@ import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from autotune.family import Configuration, find_family
+from autotune.kernels import find_family
 from autotune.kernels.gemm import GemmProblem
+from autotune.problem import Configuration
 from autotune.store import StoredTrial
 from autotune.trial import Verdict, Winner
 

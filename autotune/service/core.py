@@ -9,8 +9,9 @@ from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 
 from autotune.errors import AutotuneError
-from autotune.family import Device, find_family
+from autotune.kernels import find_family
 from autotune.predict import refresh_predictors
+from autotune.problem import Device
 from autotune.remote.wire import code_version
 from autotune.search.knowledge import provenance_now
 from autotune.service.events import Feed

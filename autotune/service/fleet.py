@@ -20,8 +20,8 @@ from typing import Any
 
 from autotune.child import Leave
 from autotune.errors import TableError, WorkerError, WorkerLostError
-from autotune.family import Device
 from autotune.lookup.document import Node
+from autotune.problem import Device
 from autotune.remote.wire import plain_job, read_job, read_trial
 from autotune.trial import Job, Trial
 from autotune.turns import idle

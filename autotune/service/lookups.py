@@ -6,8 +6,8 @@ from urllib.parse import parse_qsl
 
 from autotune.device.discovery import select
 from autotune.errors import AutotuneError, DeviceSelectionError, TableError
-from autotune.family import find_family
 from autotune.identity import MAX_SLUG, is_slug
+from autotune.kernels import find_family
 from autotune.lookup import Entry, TuningTable
 from autotune.lookup.answer import plain_tuned
 from autotune.lookup.contents import Shipped

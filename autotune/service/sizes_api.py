@@ -9,7 +9,7 @@ from pydantic import BaseModel, Field
 
 from autotune.errors import TableError
 from autotune.export.json_table import plain_entry
-from autotune.family import find_family
+from autotune.kernels import find_family
 from autotune.service import comparing, importance
 from autotune.store import Store
 

@@ -7,9 +7,10 @@ from collections.abc import Iterable, Sequence
 from autotune.device.discovery import select
 from autotune.errors import DeviceSelectionError, ProblemError, ServiceError, UsageError
 from autotune.export.json_table import plain_entry
-from autotune.family import Device, find_family
+from autotune.kernels import find_family
 from autotune.lookup.json_table import read_contents
 from autotune.presets import merge, parse_shapes, preset
+from autotune.problem import Device
 from autotune.service.forms import MAX_SHAPES, JobForm, UploadAnswer
 from autotune.store import Store
 from autotune.store.jobs import JobKind, NewJob

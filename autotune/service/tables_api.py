@@ -11,7 +11,7 @@ from autotune.errors import TableError
 from autotune.export import FORMATS, export_table
 from autotune.export.contents import read_joined
 from autotune.export.json_table import plain_entry, write_json
-from autotune.family import family_names, find_family
+from autotune.kernels import family_names, find_family
 from autotune.presets import PRESETS, preset
 from autotune.service.core import Service
 from autotune.service.forms import (

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
-from autotune.family import Device
+from autotune.problem import Device
 from autotune.service.core import Service
 from autotune.service.fleet import Station
 from autotune.service.forms import DeviceView, JobView, ProblemView, StationView

@@ -18,7 +18,7 @@ from sqlalchemy import Connection, Engine, func, select
 from sqlalchemy.orm import Session
 
 from autotune.errors import StoreError
-from autotune.family import Configuration, Device, Problem
+from autotune.problem import Configuration, Device, Problem
 from autotune.store import claiming, inserting, predictions, quarantine
 from autotune.store.connecting import open_for_reading, open_for_writing, open_server
 from autotune.store.failures import Outage, Patience, attempt

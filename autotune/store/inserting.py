@@ -7,7 +7,7 @@ from sqlalchemy import Connection, select
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.orm import Session
 
-from autotune.family import Device, Problem
+from autotune.problem import Device, Problem
 from autotune.store.models import Base, DeviceRow, ProblemRow, device_row, problem_row
 
 

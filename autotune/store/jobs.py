@@ -15,7 +15,7 @@ from typing import Protocol, TypeVar
 from sqlalchemy import Connection, bindparam, func, select, update
 from sqlalchemy.orm import Session
 
-from autotune.family import Problem
+from autotune.problem import Problem
 from autotune.store.job_rows import (
     OPEN,
     OPEN_WORDS,

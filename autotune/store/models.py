@@ -24,7 +24,8 @@ from sqlalchemy import (
 )
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 
-from autotune.family import Configuration, Device, DeviceLimits, Problem, find_family
+from autotune.kernels import find_family
+from autotune.problem import Configuration, Device, DeviceLimits, Problem
 from autotune.trial import Build, BuildState, Measurement, Provenance, Timer, Trial, TrialState, Verdict, Winner
 
 APPLICATION_ID = 0x4154554E

@@ -26,7 +26,7 @@ from sqlalchemy import (
 )
 from sqlalchemy.orm import Mapped, Session, mapped_column
 
-from autotune.family import Configuration, Problem
+from autotune.problem import Configuration, Problem
 from autotune.store.models import Base, DeviceRow, ProblemRow, plain_text, to_problem
 from autotune.store.owner import Fate, Owner, fate
 from autotune.trial import QUARANTINED_STATES, Trial

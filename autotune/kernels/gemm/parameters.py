@@ -3,7 +3,8 @@
 from collections.abc import Sequence
 
 from autotune.expression import Expression
-from autotune.family import Constraint, Parameter, Value
+from autotune.family import Constraint, Parameter
+from autotune.problem import Value
 
 
 def parameter(name: str, values: Sequence[Value], meaning: str) -> Parameter:

@@ -4,8 +4,9 @@ import math
 from dataclasses import replace
 
 from autotune.combining import counters, is_one_launch, standard_for
-from autotune.family import Buffer, Configuration, Launch, Plan, Role, Scalar
+from autotune.family import Buffer, Launch, Plan, Role, Scalar
 from autotune.kernels.gemm.problem import GemmProblem
+from autotune.problem import Configuration
 
 LEAST_COMBINING = 32
 """Work-items in a work-group that adds up parts; where the product has fewer, the driver chooses."""

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, Self
 
 from autotune.errors import ProblemError
-from autotune.family import DTYPE_BYTES, DeviceLimits, Problem, Value
+from autotune.problem import DTYPE_BYTES, DeviceLimits, Problem, Value
 
 MAX_ELEMENTS = 2**31 - 1
 """Kernels index with 32-bit integers."""

@@ -22,10 +22,10 @@ from functools import cached_property
 
 from autotune.combining import is_one_launch, one_launch_variants
 from autotune.expression import Expression
-from autotune.family import Configuration, DeviceLimits, Value
 from autotune.kernels.gemm.algorithms import ALGORITHMS
 from autotune.kernels.gemm.problem import GemmProblem
 from autotune.occupancy import WorkGroup, tile_bytes
+from autotune.problem import Configuration, DeviceLimits, Value
 
 _TILES = "(m + rows - 1) // rows * ((n + columns - 1) // columns) * batch * split"
 _ROUNDS = f"(({_TILES} + chunk * compute_units - 1) // (chunk * compute_units))"

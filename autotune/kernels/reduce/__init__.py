@@ -14,11 +14,12 @@ within a sub-group, local memory between sub-groups. The others are the classic 
 from collections.abc import Iterator, Sequence
 
 from autotune.combining import one_launch_variants
-from autotune.family import Case, Configuration, DeviceLimits, KernelFamily, Plan, Problem
+from autotune.family import Case, KernelFamily, Plan
 from autotune.kernels.reduce.algorithms import ALGORITHMS
 from autotune.kernels.reduce.planning import plan_reduce
 from autotune.kernels.reduce.problem import EXAMPLES, ReduceProblem
 from autotune.kernels.reduce.rule import by_rule
+from autotune.problem import Configuration, DeviceLimits, Problem
 
 __all__ = ["FAMILY", "Reduce", "ReduceProblem"]
 

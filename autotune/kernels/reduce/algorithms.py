@@ -4,7 +4,8 @@ from collections.abc import Sequence
 
 from autotune.combining import COMBINE, HAS_ORDERING
 from autotune.expression import Expression
-from autotune.family import Algorithm, Constraint, Parameter, Value
+from autotune.family import Algorithm, Constraint, Parameter
+from autotune.problem import Value
 
 
 def _parameter(name: str, values: Sequence[Value], meaning: str) -> Parameter:

@@ -1,8 +1,9 @@
 """How a configuration of a reduction is run: buffers, launches, and what the template must know of the sizes."""
 
 from autotune.combining import counters, is_one_launch, standard_for
-from autotune.family import Buffer, Configuration, Launch, Plan, Role, Scalar, Value
+from autotune.family import Buffer, Launch, Plan, Role, Scalar
 from autotune.kernels.reduce.problem import ReduceProblem
+from autotune.problem import Configuration, Value
 
 LEAST_SUB_GROUP = 16
 """Work-items assumed in a sub-group; where there are more, each reduces several rows, where fewer, some none."""

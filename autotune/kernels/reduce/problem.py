@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import ClassVar, Self
 
 from autotune.errors import ProblemError
-from autotune.family import DTYPE_BYTES, DeviceLimits, Problem
+from autotune.problem import DTYPE_BYTES, DeviceLimits, Problem
 
 OPERATIONS = ("sum", "mean", "max", "min")
 DTYPES = ("float32", "float16")

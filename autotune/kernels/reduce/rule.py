@@ -9,8 +9,8 @@ from functools import cache
 
 from autotune.combining import LAST_GROUP, SECOND_LAUNCH, one_launch_variants
 from autotune.expression import Expression
-from autotune.family import Configuration, DeviceLimits, Value
 from autotune.kernels.reduce.problem import MAX_LENGTH, ReduceProblem
+from autotune.problem import Configuration, DeviceLimits, Value
 
 ESTIMATE = Expression(
     "(order + 1) * (least_channels <= channels and channels <= most_channels and"
