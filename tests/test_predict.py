@@ -227,8 +227,28 @@ def test_estimates_follow_the_same_configuration_at_near_sizes(store: Store) -> 
     row, column = observed.candidates.index(ROWS), observed.problems.index(product(1, 1024, 64))
     gone = replace(observed, losses=observed.losses.copy())
     gone.losses[row, column] = np.nan
-    near, far = gone.completed(np.arange(len(gone.problems)), {})[[row, observed.candidates.index(SMALL)], column]
+    everything = np.arange(len(gone.problems))
+    completed = gone.completed(everything, gone.prices(everything))
+    near, far = completed[[row, observed.candidates.index(SMALL)], column]
     assert near < 0.6 < far
+
+
+def test_an_algorithm_is_expected_of_no_size_at_which_it_was_never_tried(tmp_path: Path) -> None:
+    """`dot` was tried, and best, where n is 1; what it costs there makes it seem the best everywhere."""
+    dot = Configuration.of("dot", **dict(ROWS.values))
+    with Store.open(tmp_path / "two.sqlite") as store:
+        for m in (64, 256, 1024, 4096):
+            for n, configuration in ((1, dot), (m, SMALL)):
+                problem = product(m, n, 256)
+                fastest = Trial(configuration=configuration, state=TrialState.COMPLETE, time_ns=m * n / 10)
+                store.add_trial(GPU, problem, fastest, PROVENANCE)
+                store.record_winner(winner(*[problem, configuration, m * n / 10]))
+        (observed,) = observe(GPU, "gemm", store.trials(GPU.slug, "gemm"), store.best(GPU.slug, "gemm"))
+    everything = np.arange(len(observed.problems))
+    completed = observed.completed(everything, observed.prices(everything))
+    for column, problem in enumerate(observed.problems):
+        best = observed.candidates[int(np.argmin(completed[:, column]))]
+        assert best.algorithm == ("dot" if problem.to_dict()["n"] == 1 else SMALL.algorithm)
 
 
 def test_a_cover_takes_what_serves_most_and_stops_when_nothing_is_gained() -> None:

@@ -31,8 +31,6 @@ _SAME_SCALE = 1.5
 """Distance between sizes, in powers of two, over which what an estimate missed of a configuration fades."""
 _TRUST = 1.0
 """In an estimate, against what it missed of the same configuration at a size that is as good as the same."""
-_PRIOR_LOSS = 0.7
-"""What is expected of a configuration whose algorithm nothing is known of: half the speed."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -117,9 +115,11 @@ class Observed:
     ) -> NDArray[np.float64]:
         """What some candidates lose, by prices, to the best of them at sizes beside some; 0 where none serves."""
         places = np.concatenate([columns, len(self.problems) + columns])
+        missed = self._missed(columns, prices)
         times = np.array([self._times(row, len(self.problems) + places, prices) for row in rows])
-        is_valid = self._is_valid_elsewhere[np.ix_(rows, places)]
-        logs = np.where(is_valid, np.log(times), np.inf)
+        logs = np.log(times) + np.array([np.tile(missed[self.candidates[row].algorithm], 2) for row in rows])
+        is_valid = self._is_valid_elsewhere[np.ix_(rows, places)] & ~np.isnan(logs)
+        logs = np.where(is_valid, logs, np.inf)
         served = is_valid.any(axis=0)
         losses = np.zeros_like(logs)
         losses[:, served] = np.minimum(logs[:, served] - logs[:, served].min(axis=0), WORST_LOSS)
@@ -132,15 +132,25 @@ class Observed:
             return np.full(len(places), np.nan)
         return np.asarray(np.maximum(self._amounts[row, places] @ known, 1.0))
 
+    def _missed(self, columns: NDArray[np.intp], prices: Prices) -> dict[str, NDArray[np.float64]]:
+        """By algorithm, what prices miss in the middle of what was measured of it at each problem; NaN without that.
+
+        Prices that hold where an algorithm was tried tell nothing of sizes for which no search took it up.
+        """
+        found = {}
+        for name, trials in self.trials.items():
+            apart = np.log(trials.times / np.maximum(trials.amounts @ prices[name], 1.0)) if name in prices else ()
+            at = [apart[trials.columns == column] if len(apart) else apart for column in columns]
+            found[name] = np.array([np.median(missed) if len(missed) else np.nan for missed in at])
+        return found
+
     def _estimated(self, columns: NDArray[np.intp], prices: Prices) -> NDArray[np.float64]:
-        """Losses by prices, right in the middle of what was measured at each problem."""
+        """Losses by prices; the worst where nothing was measured of the algorithm."""
+        missed = self._missed(columns, prices)
         times = np.array([self._times(row, columns, prices) for row in range(len(self.candidates))])
-        losses = np.log(times / self.tuned_ns[columns])
-        apart = losses - self.losses[:, columns]
-        for place in range(len(columns)):
-            known = apart[~np.isnan(apart[:, place]), place]
-            losses[:, place] -= np.median(known) if len(known) else 0.0
-        return np.where(np.isnan(losses), _PRIOR_LOSS, losses)
+        apart = np.array([missed[candidate.algorithm] for candidate in self.candidates])
+        losses = np.log(times / self.tuned_ns[columns]) + apart
+        return np.where(np.isnan(losses), WORST_LOSS, losses)
 
 
 def observe(device: Device, family: str, trials: Iterable[StoredTrial], winners: Iterable[Winner]) -> list[Observed]:
