@@ -240,15 +240,14 @@ def test_an_algorithm_is_expected_of_no_size_at_which_it_was_never_tried(tmp_pat
         for m in (64, 256, 1024, 4096):
             for n, configuration in ((1, dot), (m, SMALL)):
                 problem = product(m, n, 256)
-                fastest = Trial(configuration=configuration, state=TrialState.COMPLETE, time_ns=m * n / 10)
-                store.add_trial(GPU, problem, fastest, PROVENANCE)
-                store.record_winner(winner(*[problem, configuration, m * n / 10]))
+                store.add_trial(GPU, problem, trial(configuration, m * n / 10), PROVENANCE)
+                store.record_winner(winner(problem, configuration, m * n / 10))
         (observed,) = observe(GPU, "gemm", store.trials(GPU.slug, "gemm"), store.best(GPU.slug, "gemm"))
     everything = np.arange(len(observed.problems))
     completed = observed.completed(everything, observed.prices(everything))
-    for column, problem in enumerate(observed.problems):
+    for column, of in enumerate(observed.problems):
         best = observed.candidates[int(np.argmin(completed[:, column]))]
-        assert best.algorithm == ("dot" if problem.to_dict()["n"] == 1 else SMALL.algorithm)
+        assert best.algorithm == ("dot" if of.to_dict()["n"] == 1 else SMALL.algorithm)
 
 
 def test_a_cover_takes_what_serves_most_and_stops_when_nothing_is_gained() -> None:

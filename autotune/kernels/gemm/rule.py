@@ -11,8 +11,8 @@ Where several estimates are equal the first start holds: a profile's order still
 
 Sources: Qualcomm's description of SGEMM on Adreno (fewest part-filled work-groups, large ones, own kernels for small
 sizes). The weights below fit times of an NVIDIA H200 and of PoCL; they rank, and predict no times. Those of
-`local_tile` on a GPU fit 4,956 times of 56 tiles at 45 sizes on the H200, and 743 of what ranked high at 66 others:
-what ranks first is in the geometric mean at 0.93 of the fastest tile there, at 0.96 of what a search found here.
+`local_tile` on a GPU fit 6,087 times at 143 sizes on the H200: what ranks first is in the geometric mean at 0.965 of
+the fastest candidate measured there, at 0.95 to 0.96 where the weights were fitted to other sizes.
 """
 
 import itertools
@@ -27,13 +27,16 @@ from autotune.kernels.gemm.problem import GemmProblem
 from autotune.occupancy import WorkGroup, tile_bytes
 from autotune.problem import Configuration, DeviceLimits, Value
 
-_TILES = "(m + rows - 1) // rows * ((n + columns - 1) // columns) * batch * split"
+_MACRO_TILES = "(m + rows - 1) // rows * ((n + columns - 1) // columns) * batch"
+_TILES = f"{_MACRO_TILES} * split"
 _ROUNDS = f"(({_TILES} + chunk * compute_units - 1) // (chunk * compute_units))"
 _TURNS = f"(({_TILES} + resident * compute_units - 1) // (resident * compute_units))"
+_JOINS = f"(({_MACRO_TILES} + compute_units - 1) // compute_units)"
 _STEPS = "((k + parts * depth - 1) // (parts * depth))"
 _COPIES = "batch * (copies_a * m * k + copies_b * k * n + copies_c * m * n) // compute_units"
 _WORK = "(work + gather * (1 - trans_b) * min(n - spared, 16) + crowd * max(1 - min(ldb % 1024, 1), min(k // 4096, 1)))"
-ESTIMATE = Expression(f"({_STEPS} * ({_ROUNDS} * {_WORK} + {_TURNS} * wait) + besides + {_COPIES}) * doubt")
+_LOOP = f"{_STEPS} * ({_ROUNDS} * {_WORK} + {_TURNS} * wait)"
+ESTIMATE = Expression(f"({_LOOP} + {_TURNS} * begin + {_JOINS} * join + besides + {_COPIES}) * doubt")
 """Over the problem, the device's limits, and what `_numbers` tells of a candidate."""
 
 
@@ -66,19 +69,20 @@ class _Weights:
 
 
 _GPU = _Weights(
-    near=2, crowded=0, far=24, copy=64, launch=2_000_000, latency=100_000, part=48, join=22, joining=1_800_000,
-    finding=300_000, aside=0,
+    near=2, crowded=0, far=24, copy=64, launch=2_000_000, latency=100_000, part=28, join=18, joining=1_600_000,
+    finding=400_000, aside=0,
 )  # fmt: skip
 _CPU = _Weights(
     near=8, crowded=8, far=32, copy=100, launch=250_000, latency=0, part=100, join=100, joining=250_000, finding=0,
     aside=18,
 )  # fmt: skip
-_FAR_LOAD = 90
-"""As `far`, for each load of a `local_tile` from global memory on a GPU, however wide."""
-_TILE_LATENCY = 80_000
-"""As `latency`, for the next tiles of a `local_tile` on a GPU."""
-_AHEAD = 6
-"""Part of it that is left where the instruction that copies fetches several tiles ahead."""
+_FAR_LOAD = 14
+"""As `far`, for each load of a `local_tile` from global memory on a GPU, however wide; twice that for the instruction
+that copies."""
+_TILE_LATENCY = 60_000
+"""As `latency`, for the next tiles of a `local_tile` on a GPU, 16 deep; it grows with the square of that."""
+_TILE_BEGIN = 370_000
+"""Until the first work-groups of a `local_tile` that a compute unit runs at once are at work, and the last at rest."""
 _ONE_TURN = 2**40
 """Work-groups resident at once, where waiting is counted once for all."""
 _CPU_LANES = 8
@@ -122,7 +126,7 @@ class _Known:
         return {case: [item for item in known if self._matters(item[0], *case)] for case in cases}
 
     def _matters(self, configuration: Configuration, rows_of_a: bool, rows_of_b: bool) -> bool:
-        """Whether rows allow its loads, and no wider ones that are known."""
+        """Whether rows allow its loads, and no wider ones that are known and promise no less."""
         return configuration.algorithm != "local_tile" or all(
             self._has_right_width(configuration, f"{x}_load_width", aligned)
             for x, aligned in (("a", rows_of_a), ("b", rows_of_b))
@@ -133,7 +137,9 @@ class _Known:
             return configuration[name] != 4 or configuration["edges"] == "pad"
         if configuration[name] != 1 or configuration.number("stages") > 2:  # a copy turns its operand by elements alone
             return True
-        return not any(_changed(configuration, **{name: width}) in self.candidates for width in (2, 4))
+        wider = (self.candidates.get(_changed(configuration, **{name: width})) for width in (2, 4))
+        doubt = self.candidates[configuration]["doubt"]
+        return not any(known["doubt"] <= doubt for known in wider if known)
 
 
 _EXPANDED: dict[tuple[int, int], _Known] = {}
@@ -239,7 +245,8 @@ def _numbers(configuration: Configuration, limits: DeviceLimits) -> dict[str, in
     of those share a compute unit's time. `parts`: into how many k is divided, `split` of them by work-groups.
     `work` is that of a step of k for a chunk, `gather` what each column that is not `spared` adds where the k of B is
     far apart, `crowd` what rows of B add that a cache does not hold; `depth` is how much of k a step takes.
-    `wait` is what a compute unit waits in a step, whatever the `resident` work-groups do that it runs at once.
+    `wait` is what a compute unit waits in a step, whatever the `resident` work-groups do that it runs at once, and
+    `begin` until these are at work; `join` is for each macro-tile whose parts the last work-group adds up.
     `besides` is for further launches, `copies` for each element of A, B or C that they read and write.
     """
     weights = _CPU if limits.is_cpu else _GPU
@@ -250,8 +257,8 @@ def _numbers(configuration: Configuration, limits: DeviceLimits) -> dict[str, in
     packs_b = pads or int(shape.text("b_storage") in ("image", "transposed"))
     split = shape.number("split_k")
     outputs = shape.high * shape.tile_m * shape.wide * shape.tile_n
-    joins = is_one_launch(configuration)
-    joining = 0 if split == 1 else weights.finding + weights.join * split * outputs if joins else weights.joining
+    joins = split > 1 and is_one_launch(configuration)
+    joining = 0 if split == 1 else weights.finding if joins else weights.joining
     return {
         "rows": shape.tile_m * (1 if shape.by_driver else shape.high),
         "columns": shape.tile_n * (1 if shape.by_driver else shape.wide),
@@ -265,6 +272,8 @@ def _numbers(configuration: Configuration, limits: DeviceLimits) -> dict[str, in
         "crowd": weights.crowded * shape.items * shape.tile_n if shape.algorithm == "microtile" else 0,
         "wait": shape.wait(weights),
         "resident": shape.resident(),
+        "begin": _TILE_BEGIN if shape.is_tiled else 0,
+        "join": weights.join * split * outputs if joins else 0,
         "besides": weights.launch * (packs_a + packs_b) + joining,
         "copies_a": 2 * weights.copy * packs_a,
         "copies_b": 2 * weights.copy * packs_b,
@@ -307,7 +316,8 @@ class _Shape:
         if self.is_tiled:
             loads = self.depth * self.high * self.tile_m // self.number("a_load_width")
             loads += self.depth * self.wide * self.tile_n // self.number("b_load_width")
-            return self.depth * self.items * self._work_of_item(weights.near // 2) + _FAR_LOAD * loads
+            far = _FAR_LOAD * (2 if self.number("stages") > 2 else 1)
+            return self.depth * self.items * self._work_of_item(weights.near // 2) + far * loads
         columns = 0 if self.is_thin_on_cpu else self.wide * self.tile_n  # few of them stay in the nearest cache
         shared = (self.high * self.tile_m + columns) * self.deep
         of_item = self._work_of_item_on_cpu(weights.near) if self.is_cpu else self._work_of_item(weights.near)
@@ -358,6 +368,6 @@ class _Shape:
     def wait(self, weights: _Weights) -> int:
         """For memory, in a step; steps of k whose loads do not wait for one another share it."""
         if self.is_tiled:
-            return _TILE_LATENCY // (_AHEAD if self.number("stages") > 2 else 1)
+            return _TILE_LATENCY * self.depth**2 // 256 // (2 if self.number("stages") > 2 else 1)
         along_k = self.number("vector_width") if self.algorithm in ("dot", "column") else 1
         return weights.latency // (along_k * self.number("unroll"))
