@@ -21,7 +21,7 @@ from autotune.kernels import family_names, find_family
 from autotune.kernels.gemm import FAMILY as GEMM
 from autotune.kernels.gemm import GemmProblem
 from autotune.measure import Measurer
-from autotune.problem import Configuration, Device, DeviceLimits, Value
+from autotune.problem import Configuration, Device, DeviceLimits, Problem, Value
 from autotune.space import SearchSpace
 from autotune.testing import Sample, covering_sample, spaces_to_check
 from autotune.trial import Job, TrialState
@@ -75,10 +75,12 @@ def pairs_of(samples: Iterable[Sample]) -> set[frozenset[tuple[str, Value]]]:
     }
 
 
-@pytest.mark.parametrize("cost", [None, building_cost])
-def test_a_covering_sample_has_every_pair_that_is_valid_and_every_problem(
-    cost: Callable[[Sample], float] | None,
-) -> None:
+def values_at_problems(samples: Iterable[Sample]) -> set[tuple[Problem, tuple[str, Value]]]:
+    return {(s.problem, value) for s in samples for value in s.configuration.values}
+
+
+def column_spaces() -> tuple[list[SearchSpace], list[Sample]]:
+    """Of one algorithm at three problems, and all that is valid there."""
     family = find_family("gemm")
     shapes = ("3,2,130", "66,3,600 nt ldb=608", "70,4,270 float16")
     limits = replace(SIMULATED, has_float16=True)
@@ -87,11 +89,37 @@ def test_a_covering_sample_has_every_pair_that_is_valid_and_every_problem(
         SearchSpace(family, GemmProblem.parse(shape), limits, algorithms=["column"], overrides=overrides)
         for shape in shapes
     ]
+    return spaces, [Sample(problem=space.problem, configuration=c) for space in spaces for c in space]
+
+
+@pytest.mark.parametrize("cost", [None, building_cost])
+def test_a_covering_sample_has_every_pair_that_is_valid_and_every_problem(
+    cost: Callable[[Sample], float] | None,
+) -> None:
+    spaces, valid = column_spaces()
     samples = covering_sample(spaces, "column", cost=cost, seed=1)
-    valid = [Sample(problem=space.problem, configuration=c) for space in spaces for c in space]
     assert set(samples) <= set(valid) and len(samples) < len(valid) / 10
     assert pairs_of(samples) == pairs_of(valid)
     assert {sample.problem for sample in samples} == {space.problem for space in spaces}
+
+
+def test_a_covering_sample_has_every_value_at_each_problem_where_asked_to() -> None:
+    spaces, valid = column_spaces()
+    samples = covering_sample(spaces, "column", each_problem=True, seed=1)
+    assert set(samples) <= set(valid) and len(samples) < len(valid) / 10
+    assert pairs_of(samples) == pairs_of(valid)
+    assert values_at_problems(samples) == values_at_problems(valid)
+
+
+def test_a_covering_sample_of_single_values_is_smaller() -> None:
+    spaces, valid = column_spaces()
+    samples = covering_sample(spaces, "column", strength=1, seed=1)
+    assert set(samples) <= set(valid)
+    assert {value for s in samples for value in s.configuration.values} == {
+        value for s in valid for value in s.configuration.values
+    }
+    assert {sample.problem for sample in samples} == {space.problem for space in spaces}
+    assert len(samples) < len(covering_sample(spaces, "column", seed=1)) / 2
 
 
 @pytest.mark.parametrize("part", range(PARTS))
