@@ -400,7 +400,8 @@ def test_builders_fit_the_machine(monkeypatch: pytest.MonkeyPatch) -> None:
     assert builders_for(CPU, None) is None and builders_for(GPU, None) is None
 
 
-def test_on_a_device_all_is_as_without(store: Store, pocl: Device) -> None:
+def test_on_a_device_all_is_as_without(store: Store, pocl: Device, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("autotune.search.finals.MOST_SECONDS", 3.0)
     recorder = Recorder()
     problem = GemmProblem(m=40, n=33, k=17)
     requests, built_soon = [Request(problem=problem)], ["naive", "dot"]

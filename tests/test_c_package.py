@@ -31,6 +31,7 @@ from autotune.render import render
 from autotune.space import SearchSpace
 from autotune.store import Store
 from autotune.trial import Provenance, Verdict, Winner
+from untraced import untraced
 
 WARNINGS = ("-std=c99", "-Wall", "-Wextra", "-Werror", "-pedantic")
 HEADERS = any((Path(folder) / "CL" / "cl.h").exists() for folder in ("/usr/include", "/usr/local/include"))
@@ -311,7 +312,8 @@ RELATIVE = Device(slug="adreno-740", vendor="", model="", family="adreno")
 def libraries(tuned: Store, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Library]:
     """By device."""
     folder = tmp_path_factory.mktemp("libraries")
-    export_package(tuned, None, FAMILIES, folder, also=[RELATIVE.slug])
+    with untraced():
+        export_package(tuned, None, FAMILIES, folder, also=[RELATIVE.slug])
     return {device.slug: Library(folder, device, FAMILIES) for device in (ADRENO, MALI, RELATIVE)}
 
 
@@ -452,7 +454,8 @@ def on_pocl(
         store.add_device(pocl)
         for problem, configuration in made.items():
             store.record_winner(make_winner(pocl, problem, configuration))
-        export_package(store, pocl.slug, FAMILIES, folder / "c")
+        with untraced():
+            export_package(store, pocl.slug, FAMILIES, folder / "c")
     library = Library(folder / "c", pocl, FAMILIES, session)
     assert library.opened == 0
     return library

@@ -152,10 +152,20 @@ def database(tmp_path: Path) -> str:
     return str(tmp_path / "tuned.sqlite")
 
 
-def _command(*arguments: str, **options: Any) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "autotune", *arguments], capture_output=True, text=True, timeout=120, **options
-    )
+SHORT_FINALS = """
+import sys
+from autotune.cli import main
+from autotune.search import finals
+finals.MOST_SECONDS = 3.0
+sys.exit(main(sys.argv[1:]))
+"""
+"""Small kernels are nearly alike on a busy processor: to tell them apart takes a minute."""
+
+
+def _command(
+    *arguments: str, python: Sequence[str] = ("-m", "autotune"), **options: Any
+) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([sys.executable, *python, *arguments], capture_output=True, text=True, timeout=120, **options)
 
 
 # What a run is made of
@@ -1027,7 +1037,7 @@ def test_tune_interrupt_resume_look_up_export_and_import(tmp_path: Path) -> None
     database, table = tmp_path / "tuned.sqlite", tmp_path / "table.json"
     run = ("run", "--device", "cpu", "--shape", "33,17,9", "--algorithm", "naive", "dot", "--db", str(database))
     assert _interrupted(*run, "--budget", "100s") == 130
-    resumed = _command(*run, "--trials", "2", "--json")
+    resumed = _command(*run, "--trials", "2", "--json", python=("-c", SHORT_FINALS))
     assert resumed.returncode == 0, resumed.stderr
     assert "continuing: " in resumed.stderr
     (outcome,) = json.loads(resumed.stdout)["outcomes"]
