@@ -100,7 +100,7 @@ class _Cover:
 
     DRAWN_ROWS = 5000
     """Rows kept of each space, besides one for each pair that occurs."""
-    COMPARED_ROWS = 400
+    COMPARED_ROWS = 1500
     EVENNESS = 4
     """The smaller, the more a row of a problem that has come less often is preferred to one with more pairs."""
 

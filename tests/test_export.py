@@ -45,6 +45,7 @@ from autotune.resources import data_folder
 from autotune.space import SearchSpace
 from autotune.store import Store
 from autotune.trial import Provenance, Verdict, Winner
+from untraced import untraced
 
 ADRENO = Device(
     slug="adreno-730",
@@ -335,6 +336,7 @@ def test_rules_for_c_are_those_of_python() -> None:
 
 @needs_compiler
 @pytest.mark.parametrize("device", [ADRENO, CPU, BARE], ids=lambda device: device.slug)
+@untraced()
 def test_c_gives_the_answers_of_python(store: Store, tmp_path: Path, device: Device) -> None:
     numbers = random.Random(3)
     problems = [w.problem.to_dict() for w in store.best(device.slug)]
@@ -495,6 +497,7 @@ def test_c_predicts_from_a_table_that_ships_as_python_does(tmp_path: Path) -> No
 
 @needs_compiler
 @pytest.mark.parametrize("device", UNTUNED, ids=lambda device: device.slug)
+@untraced()
 def test_c_chooses_the_reductions_of_python(tmp_path: Path, device: Device) -> None:
     """By the rule alone: rows of all lengths, with gaps of all sizes between them."""
     numbers = random.Random(6)
@@ -518,6 +521,7 @@ def test_c_chooses_the_reductions_of_python(tmp_path: Path, device: Device) -> N
 
 @needs_compiler
 @pytest.mark.parametrize("device", UNTUNED, ids=lambda device: device.slug)
+@untraced()
 def test_c_chooses_the_defaults_of_python(tmp_path: Path, device: Device) -> None:
     """The rule alone, where nothing is measured: many shapes, since each decides between some 40 candidates."""
     numbers = random.Random(5)

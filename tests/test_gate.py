@@ -26,6 +26,7 @@ from autotune.space import SearchSpace
 from autotune.testing import Sample, covering_sample, spaces_to_check
 from autotune.trial import Job, TrialState
 from autotune.worker import Worker
+from untraced import untraced
 
 PARTS = 4
 """Tests of one algorithm, so that they can run at the same time."""
@@ -124,6 +125,7 @@ def test_a_covering_sample_of_single_values_is_smaller() -> None:
 
 @pytest.mark.parametrize("part", range(PARTS))
 @pytest.mark.parametrize(("family", "algorithm"), ALGORITHMS)
+@untraced()
 def test_every_pair_of_parameter_values_is_right(
     pocl: Device, measurer: Measurer, family: str, algorithm: str, part: int
 ) -> None:

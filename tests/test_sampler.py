@@ -29,6 +29,7 @@ from autotune.sampler.gaussian import GaussianProcess, Hyperparameters, HyperPri
 from autotune.sampler.neighbours import Neighbours
 from autotune.search.proposals import suggest
 from autotune.space import SearchSpace
+from untraced import untraced
 
 ALGORITHMS = ("naive", "dot", "local_tile", "microtile")
 LIMITS = DeviceLimits(has_images=True, max_image_width=8192, max_image_height=8192)
@@ -71,6 +72,7 @@ def explore(space: SearchSpace, trials: int, seed: int, fails_from: int = 10**9)
     return asked_for
 
 
+@untraced()
 def test_proposals_are_valid_and_never_repeat() -> None:
     problem = GemmProblem(m=65, n=33, k=17)
     space = SearchSpace(FAMILY, problem, LIMITS)
@@ -95,6 +97,7 @@ def test_a_space_of_one_configuration_is_explored_too() -> None:
         explorer.propose(Observations(log_times={0: 1.0}))
 
 
+@untraced()
 def test_finds_better_configurations_than_chance() -> None:
     """Of what chance leaves to the best possible, on a logarithmic scale, clearly less is left (24 seeds: a third)."""
     space = SearchSpace(FAMILY, GemmProblem(m=512, n=512, k=512), LIMITS, algorithms=["microtile"])
