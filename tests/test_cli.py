@@ -49,6 +49,7 @@ from autotune.profile import find_profile
 from autotune.search import Budget, Listener, Outcome, SamplerChoice, Total
 from autotune.store import Store, new_owner
 from autotune.trial import Calibration, Measurement, Provenance, Request, Timer, Trial, TrialState, Verdict, Winner
+from untraced import untraced
 
 COMMANDS = (
     "devices", "presets", "run", "verify", "status", "compile", "evaluate", "lookup", "export", "import",
@@ -1032,6 +1033,7 @@ def test_total_weighs_by_calls_and_says_what_it_leaves_out() -> None:
 # With the real device
 
 
+@untraced()
 def test_tune_interrupt_resume_look_up_export_and_import(tmp_path: Path) -> None:
     """The whole way on PoCL, each command a process of its own."""
     database, table = tmp_path / "tuned.sqlite", tmp_path / "table.json"
