@@ -271,6 +271,7 @@ def samples_for_oclgrind(family: KernelFamily, algorithm: str, check: str) -> li
 
 @pytest.mark.parametrize("check", CHECKS)
 @pytest.mark.parametrize(("family", "algorithm"), ALGORITHMS)
+@untraced()
 def test_oclgrind_finds_nothing(tmp_path: Path, family: str, algorithm: str, check: str) -> None:
     samples = samples_for_oclgrind(find_family(family), algorithm, check)
     if not samples:
@@ -303,6 +304,7 @@ ORDERING_PRELUDE = """
 
 @pytest.mark.parametrize("check", CHECKS)
 @pytest.mark.parametrize(("family", "algorithm"), JOINING)
+@untraced()
 def test_oclgrind_finds_nothing_within_work_groups_that_join_parts(
     tmp_path: Path, family: str, algorithm: str, check: str
 ) -> None:
@@ -347,6 +349,7 @@ LOCAL_TILE = Configuration.of(
         ("uninitialized", LOCAL_TILE, "float c0_1 = (float)(0);", "float c0_1;", "Uninitialized value"),
     ],
 )
+@untraced()
 def test_oclgrind_finds_faults(
     tmp_path: Path, check: str, configuration: Configuration, old: str, new: str, finding: str
 ) -> None:
