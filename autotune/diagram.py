@@ -130,9 +130,43 @@ class Diagram:
         """Numbers of the values that some path has in a layer."""
         return [int(value) for value in np.flatnonzero((self._edges[layer] >= 0).any(axis=0))]
 
+    def pairs(self) -> Numbers:
+        """For every two values the number of some path that has both, negative where none has.
+
+        Lines and columns are the values of all layers, one layer after the other.
+        """
+        found = np.full((sum(self.sizes), sum(self.sizes)), -MOST_PATHS)
+        # The last path, as far as it goes, to each state by each value, as a line; the last line is by any.
+        reached = np.full((len(found) + 1, 1), -MOST_PATHS)
+        reached[-1] = 0
+        first = 0
+        for targets, starts, size in zip(self._edges, self._starts, self.sizes, strict=True):
+            here = slice(first, first + size)
+            states, values = np.nonzero(targets >= 0)
+            ends = targets[states, values]
+            count = int(ends.max(initial=0)) + 1
+            through = reached[:, states] + starts[states, values]
+            largest = _largest(through, values, size)
+            found[:, here] = largest[:-1]
+            np.fill_diagonal(found[here, here], largest[-1])
+            reached = _largest(through, ends, count)
+            reached[here] = _largest(through[-1:], values * count + ends, size * count).reshape(size, count)
+            first += size
+        return np.maximum(found, found.T)
+
 
 def _with_last(lines: Numbers, value: int) -> Numbers:
     return np.append(lines, np.full((1, lines.shape[1]), value), axis=0)
+
+
+def _largest(lines: Numbers, kinds: Numbers, count: int) -> Numbers:
+    """In each line the largest of each kind, of 0 to less than `count`; very negative where it has none."""
+    order = np.argsort(kinds, kind="stable")
+    found, firsts = np.unique(kinds[order], return_index=True)
+    largest = np.full((len(lines), count), -MOST_PATHS)
+    if len(found):
+        largest[:, found] = np.maximum.reduceat(lines[:, order], firsts, axis=1)
+    return largest
 
 
 def _automaton(table: NDArray[np.bool_]) -> list[Numbers]:

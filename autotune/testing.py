@@ -5,7 +5,7 @@ Also for trying search strategies without a device, and for checking all kernels
 
 import dataclasses
 import itertools
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Any
@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from autotune.child import Leave
-from autotune.diagram import Numbers, Paths
+from autotune.diagram import Paths
 from autotune.errors import ProblemError
 from autotune.family import Algorithm, KernelFamily
 from autotune.problem import Configuration, Device, DeviceLimits, Problem, Value
@@ -79,101 +79,84 @@ def covering_sample(
     spaces = [space for space in spaces if len(space)]
     if not spaces:
         return []
-    groups = _column_groups(len(spaces[0].parameters[algorithm]), strength, each_problem)
-    return _Cover(spaces, algorithm, groups, seed).samples(cost)
+    columns = _column_pairs(len(spaces[0].parameters[algorithm]), strength, each_problem)
+    return _Cover(spaces, algorithm, columns, seed).samples(cost)
 
 
-def _column_groups(parameters: int, strength: int, each_problem: bool) -> list[tuple[int, ...]]:
-    """The columns whose combinations of values are to occur; the last column is the problem."""
-    groups: list[tuple[int, ...]] = [(parameters,), *itertools.combinations(range(parameters), strength)]
-    if each_problem and strength > 1:
-        groups += [(*group, parameters) for group in itertools.combinations(range(parameters), strength - 1)]
-    return groups
+def _column_pairs(parameters: int, strength: int, each_problem: bool) -> list[tuple[int, int]]:
+    """The columns whose pairs of values occur; one with itself for its single values. The last is the problem."""
+    columns = range(parameters)
+    pairs = itertools.combinations(columns, 2) if strength > 1 else zip(columns, columns, strict=True)
+    with_problem = columns if each_problem and strength > 1 else ()
+    return [(parameters, parameters), *pairs, *((column, parameters) for column in with_problem)]
 
 
 class _Cover:
-    """Greedy: again and again, of some rows that have a random combination still missing, the row with most such for
-    its cost.
+    """Greedy: again and again, of some rows that have a random pair still missing, the row with most such for its cost.
 
-    A row is the value numbers of a configuration, then the number of its problem. A combination of values in some
-    columns has a code, its place in one long array of flags.
+    The values of all parameters and then the problems are numbered one after the other. A row is the numbers of a
+    configuration's values and of its problem.
     """
 
     DRAWN_ROWS = 5000
-    """Rows kept of each space, besides one for each combination that occurs."""
-    COMPARED_ROWS = 400
-    ROWS_AT_ONCE = 2**15
-    """Fit the caches of a processor."""
+    """Rows kept of each space, besides one for each pair that occurs."""
+    COMPARED_ROWS = 1500
     EVENNESS = 4
-    """The smaller, the more a row of a problem that has come less often is preferred to one with more combinations."""
+    """The smaller, the more a row of a problem that has come less often is preferred to one with more pairs."""
 
     def __init__(
-        self, spaces: Sequence[SearchSpace], algorithm: str, groups: Sequence[tuple[int, ...]], seed: int
+        self, spaces: Sequence[SearchSpace], algorithm: str, columns: Sequence[tuple[int, int]], seed: int
     ) -> None:
+        parameters = spaces[0].parameters[algorithm]
+        assert all(space.parameters[algorithm] == parameters for space in spaces)
         self._draw = np.random.default_rng(seed)
         self._algorithm = algorithm
         self._problems = list(dict.fromkeys(space.problem for space in spaces))
-        self._parameters = spaces[0].parameters[algorithm]
-        assert all(space.parameters[algorithm] == self._parameters for space in spaces)
-        self._sizes = [len(p.values) for p in self._parameters] + [len(self._problems)]
-        self._groups = groups
-        self._starts = np.cumsum([0, *(np.prod([self._sizes[c] for c in group]) for group in groups)])
-        self._missing = np.zeros(self._starts[-1], dtype=bool)
+        self._values = [(p.name, value) for p in parameters for value in p.values]
+        sizes = [*(len(p.values) for p in parameters), len(self._problems)]
+        self._firsts = np.cumsum([0, *sizes[:-1]])
+        self._column_of = np.repeat(np.arange(len(sizes)), sizes)
+        self._left, self._right = np.array(columns).T
+        are_wanted = np.zeros((len(sizes), len(sizes)), dtype=bool)
+        are_wanted[self._left, self._right] = True
+        self._is_wanted = are_wanted[np.ix_(self._column_of, self._column_of)]
+        self._missing = np.zeros_like(self._is_wanted)
         self._rows = np.concatenate([self._reduced(space) for space in spaces])
 
     def _reduced(self, space: SearchSpace) -> Paths:
-        """Some random rows of a space, and one of each combination; notes which combinations there are."""
-        row_of = np.full(len(self._missing), -1)
-        for first in range(0, len(space), self.ROWS_AT_ONCE):
-            numbers = np.arange(first, min(first + self.ROWS_AT_ONCE, len(space)))
-            for codes in self._codes(list(self._lines(space, numbers).T)):
-                row_of[codes] = numbers
-        self._missing |= row_of >= 0
-        drawn = self._draw.choice(len(space), min(len(space), self.DRAWN_ROWS), replace=False)
-        return self._lines(space, np.unique(np.concatenate([drawn, row_of[row_of >= 0]])))
-
-    def _lines(self, space: SearchSpace, rows: Numbers) -> Paths:
-        """The value numbers of each row, and the number of the problem."""
-        paths = space.diagrams[self._algorithm].paths(rows)
-        return np.insert(paths, paths.shape[1], self._problems.index(space.problem), axis=1)
-
-    def _codes(self, columns: Sequence[NDArray[np.uint16]]) -> Iterator[NDArray[np.int64]]:
-        """The code of every row, for one group of columns after the other."""
-        for start, group in zip(self._starts, self._groups, strict=False):
-            codes = columns[group[0]].astype(np.int64)
-            for column in group[1:]:
-                codes *= self._sizes[column]
-                codes += columns[column]
-            codes += start
-            yield codes
+        """Some random rows of a space, and one of each pair; notes which pairs there are."""
+        diagram, count = space.diagrams[self._algorithm], len(self._values)
+        problem = count + self._problems.index(space.problem)
+        path_of = np.full(self._missing.shape, -1)
+        path_of[:count, :count] = diagram.pairs()
+        path_of[:count, problem] = path_of[:count, :count].diagonal()
+        path_of[problem, problem] = 0
+        occurs = self._is_wanted & (path_of >= 0)
+        self._missing |= occurs
+        drawn = self._draw.choice(len(diagram), min(len(diagram), self.DRAWN_ROWS), replace=False)
+        paths = diagram.paths(np.unique(np.concatenate([drawn, path_of[occurs]])))
+        return np.insert(paths + self._firsts[:-1].astype(np.uint16), paths.shape[1], problem, axis=1)
 
     def samples(self, cost: Callable[[Sample], float] | None) -> list[Sample]:
         uses = np.zeros(len(self._problems))
         found = []
         while self._missing.any():
-            rows = self._rows_with(int(self._draw.choice(np.flatnonzero(self._missing))))
+            pair = self._draw.choice(np.argwhere(self._missing))
+            rows = self._rows[(self._rows[:, self._column_of[pair]] == pair).all(axis=1)]
             rows = rows[self._draw.permutation(len(rows))[: self.COMPARED_ROWS]]
-            codes = np.stack(list(self._codes(list(rows.T))), axis=1)
-            gain = self._missing[codes].sum(axis=1)
+            gain = self._missing[rows[:, self._left], rows[:, self._right]].sum(axis=1)
             costs = np.array([cost(self._sample(row)) if cost else 1.0 for row in rows])
-            best = int((gain / (costs * (self.EVENNESS + uses[rows[:, -1]]))).argmax())
-            self._missing[codes[best]] = False
-            uses[rows[best, -1]] += 1
+            problems = rows[:, -1] - len(self._values)
+            best = int((gain / (costs * (self.EVENNESS + uses[problems]))).argmax())
+            self._missing[rows[best, self._left], rows[best, self._right]] = False
+            uses[problems[best]] += 1
             found.append(self._sample(rows[best]))
         return found
 
-    def _rows_with(self, code: int) -> Paths:
-        number = int(np.searchsorted(self._starts, code, side="right")) - 1
-        rest = code - int(self._starts[number])
-        mask = np.ones(len(self._rows), dtype=bool)
-        for column in reversed(self._groups[number]):
-            rest, value = divmod(rest, self._sizes[column])
-            mask &= self._rows[:, column] == value
-        return self._rows[mask]
-
     def _sample(self, row: NDArray[Any]) -> Sample:
-        values = {p.name: p.values[int(number)] for p, number in zip(self._parameters, row, strict=False)}
-        return Sample(problem=self._problems[int(row[-1])], configuration=Configuration.of(self._algorithm, **values))
+        *values, problem = row.tolist()
+        configuration = Configuration.of(self._algorithm, **dict(self._values[value] for value in values))
+        return Sample(problem=self._problems[problem - len(self._values)], configuration=configuration)
 
 
 def _fits(problem: Problem, limits: DeviceLimits) -> bool:

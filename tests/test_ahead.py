@@ -231,6 +231,62 @@ def test_a_sampler_that_fails_while_a_trial_runs_does_not_take_it_along(
     assert store.in_flight() == []
 
 
+def run_and_follow(store: Store, device: Device, worker: FakeWorker) -> tuple[Bench, list[Job]]:
+    """One trial is measured and stored, another is in the worker meanwhile."""
+    profile = find_profile(device)
+    bench = Bench(Knowledge(device, profile, PROBLEM, store), profile, store, worker)
+    space = SearchSpace(FAMILY, PROBLEM, device.limits, algorithms=["naive"])
+    jobs = [bench.job(configuration) for configuration in space.configurations([0, 1])]
+    assert not bench.has_launched
+    bench.run(jobs[0], "search", meanwhile=lambda: bench.follow(jobs[1]))
+    return bench, jobs
+
+
+def stored_and_in_flight(store: Store) -> tuple[list[Configuration], list[Configuration]]:
+    stored = [s.trial.configuration for device in (GPU, CPU) for s in store.trials(device.slug, "gemm")]
+    return stored, [flight.configuration for flight in store.in_flight()]
+
+
+def test_what_may_be_running_is_awaited_and_stored(store: Store) -> None:
+    worker = FakeWorker(lambda _: 1000.0)
+    bench, jobs = run_and_follow(store, GPU, worker)
+    first, second = (job.configuration for job in jobs)
+    assert bench.has_launched, "it may be running as soon as the one before is stored"
+    assert stored_and_in_flight(store) == ([first], [second])
+    for _ in range(2):
+        bench.land_launched()
+        assert worker.measured == [first, second]
+        assert stored_and_in_flight(store) == ([first, second], [])
+        assert bench.following is None
+
+
+def test_what_fails_while_it_is_awaited_hides_no_other_failure(store: Store) -> None:
+    def outcome(_: Job) -> float:
+        if worker.jobs[1:]:
+            raise WorkerError("the device is gone")
+        return 1000.0
+
+    worker = FakeWorker(outcome)
+    bench, jobs = run_and_follow(store, GPU, worker)
+    bench.land_launched()
+    assert stored_and_in_flight(store) == ([jobs[0].configuration], [jobs[1].configuration])
+    bench.release()
+    assert store.in_flight() == []
+
+
+def test_what_has_no_leave_to_be_launched_is_not_awaited(store: Store) -> None:
+    worker = FakeWorker(lambda _: 1000.0)
+    bench, jobs = run_and_follow(store, CPU, worker)
+    first, second = (job.configuration for job in jobs)
+    assert not bench.has_launched, "this process would disturb it"
+    bench.land_launched()
+    assert bench.following is not None and bench.following.configuration == second
+    assert worker.measured == [first]
+    assert stored_and_in_flight(store) == ([first], [second])
+    bench.release()
+    assert worker.measured == [first] and store.in_flight() == []
+
+
 def test_builders_that_cannot_work_end_the_search_with_nothing_in_flight(store: Store) -> None:
     builds = FakeBuilds(2, no_device)
     with pytest.raises(WorkerError):
@@ -344,7 +400,8 @@ def test_builders_fit_the_machine(monkeypatch: pytest.MonkeyPatch) -> None:
     assert builders_for(CPU, None) is None and builders_for(GPU, None) is None
 
 
-def test_on_a_device_all_is_as_without(store: Store, pocl: Device) -> None:
+def test_on_a_device_all_is_as_without(store: Store, pocl: Device, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("autotune.search.finals.MOST_SECONDS", 3.0)
     recorder = Recorder()
     problem = GemmProblem(m=40, n=33, k=17)
     requests, built_soon = [Request(problem=problem)], ["naive", "dot"]

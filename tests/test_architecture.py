@@ -5,8 +5,8 @@ Imports inside functions and under TYPE_CHECKING count too, and so do import_mod
 
 import ast
 import sys
-from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -133,10 +133,9 @@ def _files() -> list[Path]:
     return sorted(file for file in PACKAGE.rglob("*.py") if file != PACKAGE / "__init__.py")
 
 
-def _all_imports() -> Iterator[tuple[str, Import]]:
-    for file in _files():
-        for item in _imports(file):
-            yield _stage(file), item
+@cache
+def _all_imports() -> tuple[tuple[str, Import], ...]:
+    return tuple((_stage(file), item) for file in _files() for item in _imports(file))
 
 
 def test_every_module_has_its_place_in_the_order() -> None:

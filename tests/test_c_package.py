@@ -31,6 +31,7 @@ from autotune.render import render
 from autotune.space import SearchSpace
 from autotune.store import Store
 from autotune.trial import Provenance, Verdict, Winner
+from untraced import untraced
 
 WARNINGS = ("-std=c99", "-Wall", "-Wextra", "-Werror", "-pedantic")
 HEADERS = any((Path(folder) / "CL" / "cl.h").exists() for folder in ("/usr/include", "/usr/local/include"))
@@ -311,7 +312,8 @@ RELATIVE = Device(slug="adreno-740", vendor="", model="", family="adreno")
 def libraries(tuned: Store, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Library]:
     """By device."""
     folder = tmp_path_factory.mktemp("libraries")
-    export_package(tuned, None, FAMILIES, folder, also=[RELATIVE.slug])
+    with untraced():
+        export_package(tuned, None, FAMILIES, folder, also=[RELATIVE.slug])
     return {device.slug: Library(folder, device, FAMILIES) for device in (ADRENO, MALI, RELATIVE)}
 
 
@@ -328,6 +330,7 @@ def asked(numbers: random.Random, count: int) -> Iterator[Problem]:
         )  # fmt: skip
 
 
+@untraced()
 def test_c_chooses_and_plans_as_python_does(tuned: Store, libraries: dict[str, Library], tmp_path: Path) -> None:
     for family in FAMILIES:
         (tmp_path / f"{family}.json").write_text(str(export_table(tuned, None, family, "json")))
@@ -364,6 +367,7 @@ def test_c_plans_every_value_of_every_parameter(libraries: dict[str, Library], n
                     assert library.plan(problem, configuration) == expected, (problem, configuration)
 
 
+@untraced()
 def test_what_was_not_exported_has_a_status_of_its_own(tuned: Store, tmp_path: Path) -> None:
     export_package(tuned, "mali-g610", ("gemm",), tmp_path)
     library = Library(tmp_path, MALI, ("gemm",))
@@ -376,6 +380,7 @@ def test_what_was_not_exported_has_a_status_of_its_own(tuned: Store, tmp_path: P
 
 
 @pytest.mark.parametrize("name", FAMILIES)
+@untraced()
 def test_samples_meet_every_variant(name: str) -> None:
     """Of configurations drawn at random, at sizes drawn at random."""
     numbers = random.Random(4)
@@ -452,7 +457,8 @@ def on_pocl(
         store.add_device(pocl)
         for problem, configuration in made.items():
             store.record_winner(make_winner(pocl, problem, configuration))
-        export_package(store, pocl.slug, FAMILIES, folder / "c")
+        with untraced():
+            export_package(store, pocl.slug, FAMILIES, folder / "c")
     library = Library(folder / "c", pocl, FAMILIES, session)
     assert library.opened == 0
     return library
@@ -530,6 +536,7 @@ def test_the_example_runs(on_pocl: Library, capfd: pytest.CaptureFixture[str]) -
     assert "60 x 50 x 40: nearest, largest error 0" in capfd.readouterr().out
 
 
+@untraced()
 def test_what_the_driver_refuses_gives_way_to_the_default(
     pocl: Device, session: Session, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -19,6 +19,7 @@ from autotune.space import SearchSpace
 from autotune.store import Store
 from autotune.testing import INVENTED_PROCESSOR, FakeWorker, Silence
 from autotune.trial import Job, Request
+from untraced import untraced
 
 DEVICE = INVENTED_PROCESSOR
 PROBLEM = GemmProblem(m=65, n=33, k=17)
@@ -74,6 +75,7 @@ def test_exhaustive_goes_by_rows_and_random_by_its_seed() -> None:
     assert drawn("random", 1) == drawn("random", 1) != drawn("random", 2)
 
 
+@untraced()
 def test_tpe_learns_through_what_its_proposals_are_moved_to(tmp_path: Path) -> None:
     def late_mean(name: str, seed: int) -> float:
         worker = FakeWorker(time_of)

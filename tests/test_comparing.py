@@ -60,6 +60,7 @@ def test_a_run_notes_where_the_host_is_faster_and_gemm_asks(
     pocl: Device, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "home"))
+    monkeypatch.setattr("autotune.search.finals.MOST_SECONDS", 3.0)
     database = tmp_path / "tuned.sqlite"
     small = ["--shape", "16,16,16", "--trials", "1", "--algorithm", "naive"]
     run = ["run", "--device", pocl.slug, *small, "--db", str(database), "--quiet"]

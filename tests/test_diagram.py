@@ -43,6 +43,18 @@ def test_paths_are_what_the_tables_allow(seed: int) -> None:
         assert diagram.values(layer) == sorted({path[layer] for path in expected})
 
 
+@pytest.mark.parametrize("seed", range(60))
+def test_pairs_are_all_that_occur_each_with_a_path_that_has_it(seed: int) -> None:
+    sizes, tables = drawn(seed)
+    firsts = np.cumsum([0, *sizes[:-1]])
+    expected = [set((firsts + path).tolist()) for path in listed(sizes, tables)]
+    pairs = Diagram.of_tables(sizes, tables).pairs()
+    assert pairs.shape == (sum(sizes), sum(sizes))
+    occurring = {pair for path in expected for pair in itertools.product(path, path)}
+    assert {(a, b) for a, b in np.argwhere(pairs >= 0).tolist()} == occurring
+    assert all({a, b} <= expected[pairs[a, b]] for a, b in occurring)
+
+
 @pytest.mark.parametrize("seed", range(10))
 def test_listed_paths_count_once_and_come_in_order(seed: int) -> None:
     sizes, tables = drawn(seed)
@@ -77,6 +89,8 @@ def test_a_space_far_too_large_to_list_takes_no_time() -> None:
     assert (np.diff(paths.astype(int), axis=1) >= 0).all()
     assert paths[0].tolist() == [0] * 30
     assert paths[-1].tolist() == [9] * 30
+    pairs = diagram.pairs().reshape(30, 10, 30, 10)
+    assert all(((pairs[i, :, j] >= 0) == rising).all() for i, j in itertools.combinations(range(30), 2))
 
 
 def test_more_than_can_be_numbered_is_refused() -> None:

@@ -13,6 +13,7 @@ from autotune.kernels import find_family
 from autotune.kernels.gemm import FAMILY, GemmProblem
 from autotune.problem import Configuration, DeviceLimits
 from autotune.space import SearchSpace
+from untraced import untraced
 
 GPU = DeviceLimits(
     compute_units=4,
@@ -30,6 +31,7 @@ SMALL = DeviceLimits(max_work_group_size=64, max_work_item_sizes=(64, 8, 1), loc
 
 @pytest.mark.parametrize("limits", [GPU, SMALL])
 @pytest.mark.parametrize("shape", ["1,1,1", "7,5,3", "64,64,64 lda=68 ldb=70 ldc=72"])
+@untraced()
 def test_space_is_exactly_the_valid_configurations(shape: str, limits: DeviceLimits) -> None:
     problem = GemmProblem.parse(shape)
     for algorithm in FAMILY.algorithms:

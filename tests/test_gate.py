@@ -21,11 +21,12 @@ from autotune.kernels import family_names, find_family
 from autotune.kernels.gemm import FAMILY as GEMM
 from autotune.kernels.gemm import GemmProblem
 from autotune.measure import Measurer
-from autotune.problem import Configuration, Device, DeviceLimits, Value
+from autotune.problem import Configuration, Device, DeviceLimits, Problem, Value
 from autotune.space import SearchSpace
 from autotune.testing import Sample, covering_sample, spaces_to_check
 from autotune.trial import Job, TrialState
 from autotune.worker import Worker
+from untraced import untraced
 
 PARTS = 4
 """Tests of one algorithm, so that they can run at the same time."""
@@ -75,10 +76,12 @@ def pairs_of(samples: Iterable[Sample]) -> set[frozenset[tuple[str, Value]]]:
     }
 
 
-@pytest.mark.parametrize("cost", [None, building_cost])
-def test_a_covering_sample_has_every_pair_that_is_valid_and_every_problem(
-    cost: Callable[[Sample], float] | None,
-) -> None:
+def values_at_problems(samples: Iterable[Sample]) -> set[tuple[Problem, tuple[str, Value]]]:
+    return {(s.problem, value) for s in samples for value in s.configuration.values}
+
+
+def column_spaces() -> tuple[list[SearchSpace], list[Sample]]:
+    """Of one algorithm at three problems, and all that is valid there."""
     family = find_family("gemm")
     shapes = ("3,2,130", "66,3,600 nt ldb=608", "70,4,270 float16")
     limits = replace(SIMULATED, has_float16=True)
@@ -87,15 +90,42 @@ def test_a_covering_sample_has_every_pair_that_is_valid_and_every_problem(
         SearchSpace(family, GemmProblem.parse(shape), limits, algorithms=["column"], overrides=overrides)
         for shape in shapes
     ]
+    return spaces, [Sample(problem=space.problem, configuration=c) for space in spaces for c in space]
+
+
+@pytest.mark.parametrize("cost", [None, building_cost])
+def test_a_covering_sample_has_every_pair_that_is_valid_and_every_problem(
+    cost: Callable[[Sample], float] | None,
+) -> None:
+    spaces, valid = column_spaces()
     samples = covering_sample(spaces, "column", cost=cost, seed=1)
-    valid = [Sample(problem=space.problem, configuration=c) for space in spaces for c in space]
     assert set(samples) <= set(valid) and len(samples) < len(valid) / 10
     assert pairs_of(samples) == pairs_of(valid)
     assert {sample.problem for sample in samples} == {space.problem for space in spaces}
 
 
+def test_a_covering_sample_has_every_value_at_each_problem_where_asked_to() -> None:
+    spaces, valid = column_spaces()
+    samples = covering_sample(spaces, "column", each_problem=True, seed=1)
+    assert set(samples) <= set(valid) and len(samples) < len(valid) / 10
+    assert pairs_of(samples) == pairs_of(valid)
+    assert values_at_problems(samples) == values_at_problems(valid)
+
+
+def test_a_covering_sample_of_single_values_is_smaller() -> None:
+    spaces, valid = column_spaces()
+    samples = covering_sample(spaces, "column", strength=1, seed=1)
+    assert set(samples) <= set(valid)
+    assert {value for s in samples for value in s.configuration.values} == {
+        value for s in valid for value in s.configuration.values
+    }
+    assert {sample.problem for sample in samples} == {space.problem for space in spaces}
+    assert len(samples) < len(covering_sample(spaces, "column", seed=1)) / 2
+
+
 @pytest.mark.parametrize("part", range(PARTS))
 @pytest.mark.parametrize(("family", "algorithm"), ALGORITHMS)
+@untraced()
 def test_every_pair_of_parameter_values_is_right(
     pocl: Device, measurer: Measurer, family: str, algorithm: str, part: int
 ) -> None:
@@ -241,6 +271,7 @@ def samples_for_oclgrind(family: KernelFamily, algorithm: str, check: str) -> li
 
 @pytest.mark.parametrize("check", CHECKS)
 @pytest.mark.parametrize(("family", "algorithm"), ALGORITHMS)
+@untraced()
 def test_oclgrind_finds_nothing(tmp_path: Path, family: str, algorithm: str, check: str) -> None:
     samples = samples_for_oclgrind(find_family(family), algorithm, check)
     if not samples:
@@ -273,6 +304,7 @@ ORDERING_PRELUDE = """
 
 @pytest.mark.parametrize("check", CHECKS)
 @pytest.mark.parametrize(("family", "algorithm"), JOINING)
+@untraced()
 def test_oclgrind_finds_nothing_within_work_groups_that_join_parts(
     tmp_path: Path, family: str, algorithm: str, check: str
 ) -> None:
@@ -317,6 +349,7 @@ LOCAL_TILE = Configuration.of(
         ("uninitialized", LOCAL_TILE, "float c0_1 = (float)(0);", "float c0_1;", "Uninitialized value"),
     ],
 )
+@untraced()
 def test_oclgrind_finds_faults(
     tmp_path: Path, check: str, configuration: Configuration, old: str, new: str, finding: str
 ) -> None:

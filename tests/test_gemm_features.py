@@ -6,6 +6,7 @@ missing functions along, and keeps the options of other compilers to itself. Eve
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -22,6 +23,7 @@ from autotune.render import render
 from autotune.space import SearchSpace
 from autotune.testing import covering_sample
 from autotune.trial import Job, TrialState
+from untraced import untraced
 
 EVERYTHING = DeviceLimits(
     max_work_group_size=256,
@@ -115,6 +117,7 @@ def measure(pocl: Device, problem: GemmProblem, configuration: Configuration) ->
         ),
     ],
 )
+@untraced()
 def test_a_product_that_only_some_devices_can_do_is_right(
     pocl: Device, algorithm: str, wanted: dict[str, tuple[Value, ...]], shapes: tuple[str, ...]
 ) -> None:
@@ -130,18 +133,19 @@ def test_a_product_that_only_some_devices_can_do_is_right(
         assert not [told for s in samples if (told := measure(pocl, problem, s.configuration))]
 
 
+@cache
+def spaces_on(limits: DeviceLimits, algorithm: str) -> list[SearchSpace]:
+    shape = {"row": "1,512,512", "column": "512,1,512"}.get(algorithm, "64,64,64")
+    problems = [GemmProblem.parse(f"{shape} {mode}") for mode in ("float32", "float16", "int8")]
+    return [SearchSpace(FAMILY, problem, limits, algorithms=[algorithm]) for problem in problems]
+
+
 @pytest.mark.parametrize(("algorithm", "name"), NEWER)
 def test_a_device_without_a_feature_has_one_value_for_it(algorithm: str, name: str) -> None:
     parameter = NEWER[algorithm, name]
     assert parameter.neutral == parameter.values[0]
-    shape = {"row": "1,512,512", "column": "512,1,512"}.get(algorithm, "64,64,64")
-    problems = [GemmProblem.parse(f"{shape} {mode}") for mode in ("float32", "float16", "int8")]
     found = {
-        limits: {
-            value
-            for problem in problems
-            for value in SearchSpace(FAMILY, problem, limits, algorithms=[algorithm]).occurring(algorithm, name)
-        }
+        limits: {value for space in spaces_on(limits, algorithm) for value in space.occurring(algorithm, name)}
         for limits in (NOTHING, EVERYTHING)
     }
     without = ("buffer", "image") if name == "a_storage" else (parameter.neutral,)

@@ -26,6 +26,7 @@ from autotune.problem import Configuration, Device, Problem
 from autotune.render import render, template_hash
 from autotune.space import SearchSpace
 from autotune.trial import Calibration, Job, Timer, Trial, TrialState
+from untraced import untraced
 
 SHAPES = (
     "1,1,1",
@@ -57,6 +58,7 @@ def quick(device: Device, problem: GemmProblem, configuration: Configuration, se
 
 
 @pytest.mark.parametrize("shape", SHAPES)
+@untraced()
 def test_a_sample_of_every_algorithm_is_right(pocl: Device, measurer: Measurer, shape: str) -> None:
     problem = GemmProblem.parse(shape)
     draw = random.Random(shape)

@@ -42,7 +42,7 @@ def test_installed_wheel_finds_templates_and_migrations(wheel: Path, tmp_path: P
     code = (
         "import sys; sys.path.insert(0, sys.argv[1])\n"
         "from autotune.resources import data_folder\n"
-        "from autotune.family import family_names\n"
+        "from autotune.kernels import family_names\n"
         "from autotune.profile import profile_names\n"
         "print(data_folder('templates') / 'gemm', data_folder('db') / 'migrations')\n"
         "print(family_names())\n"

@@ -15,6 +15,7 @@ from autotune.search.knowledge import Knowledge
 from autotune.store import Store
 from autotune.testing import FakeWorker, Silence
 from autotune.trial import Job, Measurement, Provenance, Request, Timer, Trial, TrialState
+from untraced import untraced
 
 DEVICE = Device(
     slug="invented-1", vendor="none", model="invented", family="gpu", selector="0:0", driver="1.0",
@@ -165,6 +166,7 @@ def slowing(factor: float, after_jobs: int) -> tuple[FakeWorker, Callable[[], se
 
 
 @pytest.mark.parametrize("after_jobs", [33, 40, 47])
+@untraced()
 def test_a_device_that_slows_by_40_percent_half_way_still_gets_its_best(
     store: Store, clock: Clock, after_jobs: int
 ) -> None:
@@ -223,6 +225,7 @@ def test_rests_end_where_they_do_not_help(store: Store, clock: Clock) -> None:
     assert 0 < clock.slept <= sentinel.REST_S
 
 
+@untraced()
 def test_the_sentinel_takes_a_small_share_of_the_time(store: Store, clock: Clock) -> None:
     """Its runs take 10 s each here, those of others 1 s."""
 

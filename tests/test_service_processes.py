@@ -27,6 +27,7 @@ from autotune.store import Store
 from autotune.testing import INVENTED_PROCESSOR, FakeWorker
 from autotune.trial import Job
 from invented_service import invented_time
+from untraced import untraced
 
 WITHOUT = "sqlalchemy alembic optuna rich fastapi starlette pydantic uvicorn httpx"
 """What a worker must not need."""
@@ -104,6 +105,7 @@ def _await(condition: Callable[[], Any], seconds: float = 180.0) -> Any:
     raise AssertionError("it did not happen")
 
 
+@untraced()
 def test_a_job_survives_the_deaths_of_worker_and_service(processes: Processes, pocl: Device) -> None:
     processes.start_service()
     processes.start_worker()

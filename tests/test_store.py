@@ -123,7 +123,7 @@ def start(program: str, *arguments: str) -> "subprocess.Popen[str]":
 
 ADD_TRIALS = """
 import sys
-from autotune.family import Configuration, Device
+from autotune.problem import Configuration, Device
 from autotune.kernels.gemm import GemmProblem
 from autotune.store import Store
 from autotune.trial import Provenance, Trial, TrialState

@@ -8,6 +8,7 @@ same lines in all sources.
 import re
 import zlib
 from collections.abc import Iterable
+from functools import cache
 
 from autotune.errors import TableError
 
@@ -79,6 +80,7 @@ def _lists(name: str, items: str, lists: Iterable[tuple[int, ...]], most: int) -
     ]
 
 
+@cache  # a package has each line some hundred times
 def _quoted(line: str) -> str:
     if len(line) > _MOST_IN_LINE or not line.isascii():
         raise TableError(f"a line of a kernel cannot be written in C: {line[:60]!r}")
