@@ -117,7 +117,7 @@ def build_once(session: "Session", job: BuildJob) -> Build:
         private_memory_bytes=max(f.private_memory_bytes for f in facts),
         work_group_limit=min(f.work_group_limit for f in facts),
         binary_bytes=0 if job.launches else session.binary_bytes(program),
-        binary=session.binary(program) if job.launches and not session.keeps_programs else b"",
+        binary=session.binary(program) if job.wants_binary and not session.keeps_programs else b"",
     )
 
 

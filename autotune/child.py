@@ -88,10 +88,6 @@ class Child:
         """Of the child, while one is running."""
         return self._process.pid if self._process else None
 
-    def start(self) -> None:
-        """Start the child, if none is running, before there is anything to ask. Raises WorkerError."""
-        self._ensure_started()
-
     def ask(self, message: object, limits_s: Mapping[str, float], awaited: str = "", leave: Leave | None = None) -> Any:
         """The child's answer, or a Loss; `limits_s` has the seconds allowed for each phase.
 
@@ -111,7 +107,7 @@ class Child:
                 time.sleep(FIRST_PAUSE_S * 2 ** (START_TRIES - 1 - tries_left))
 
     def _ask_once(self, message: object, limits_s: Mapping[str, float], awaited: str, leave: Leave) -> Any:
-        self._ensure_started()
+        self.start()
         self._asked += 1
         try:
             self._send((self._asked, awaited, message))
@@ -214,7 +210,8 @@ class Child:
         except queue.Empty:
             return "late", None
 
-    def _ensure_started(self) -> None:
+    def start(self) -> None:
+        """Start the child, if none is running that is fit to be asked. Raises WorkerError."""
         if self._process is not None and self._process.poll() is None and not self._is_worn:
             return
         self.close()

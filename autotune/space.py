@@ -1,7 +1,6 @@
 """The search space: every valid configuration of a family for one problem on one device."""
 
 import dataclasses
-from bisect import bisect_right
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -70,7 +69,6 @@ class SearchSpace:
             self.spans.append(Span(algorithm=algorithm, first=first, count=len(diagram)))
             first += len(diagram)
         self._length = first
-        self._firsts = [span.first for span in self.spans]
         self._pairs = {
             algorithm: sorted((p.name, layer, [(p.name, value) for value in p.values]) for layer, p in enumerate(named))
             for algorithm, named in parameters.items()
@@ -121,10 +119,6 @@ class SearchSpace:
         """Where the rows of an algorithm are."""
         return next(span for span in self.spans if span.algorithm == algorithm)
 
-    def span_of(self, row: int) -> Span:
-        """The span that a row is in."""
-        return self.spans[bisect_right(self._firsts, row) - 1]
-
     def row_of(self, configuration: Configuration) -> int | None:
         """The number of a configuration, or None when it is not in the space."""
         parameters = self.parameters.get(configuration.algorithm)
@@ -133,8 +127,11 @@ class SearchSpace:
             return None
         if any(values[p.name] not in p.values for p in parameters):
             return None
-        path = [p.values.index(values[p.name]) for p in parameters]
-        [row] = self.rows(configuration.algorithm, np.array([path], dtype=np.uint16))
+        return self.row_at(configuration.algorithm, [p.values.index(values[p.name]) for p in parameters])
+
+    def row_at(self, algorithm: str, path: Sequence[int]) -> int | None:
+        """The row of one path of an algorithm; None where it is not valid."""
+        [row] = self.rows(algorithm, np.array([path], dtype=np.uint16))
         return int(row) if row >= 0 else None
 
 

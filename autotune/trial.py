@@ -173,6 +173,8 @@ class BuildJob:
     """Of one of the configurations that share the source: names the kernels."""
     launches: bool = False
     """Launch one work-group as well: some drivers finish a kernel, and keep it, only when it is launched."""
+    wants_binary: bool = False
+    """For who launches it; not of a driver that finds again by itself what another process built."""
     limit_s: float = BUILD_LIMIT_S
 
 

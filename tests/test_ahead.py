@@ -78,6 +78,7 @@ def test_a_device_of_its_own_is_never_without_builds_under_way(store: Store) -> 
     assert first.build.source_hash == builds.jobs[1].source_hash, "what is built first is measured first"
     assert len(builds.jobs) == 3, "one for each process before anything is known"
     assert not any(job.launches for job in builds.jobs), "a launch could disturb what is being measured"
+    assert all(job.wants_binary for job in builds.jobs), "or it would be built once more where it is measured"
     second = ahead.next(measuring_seconds=0.0)
     assert second is not None and second.configuration != first.configuration
     assert [future.done() for future in builds.futures] == [False, True, False, True], "others go on meanwhile"

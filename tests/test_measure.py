@@ -12,6 +12,8 @@ import pytest
 from numpy.typing import NDArray
 
 import autotune.measure
+from autotune.builder import build_once
+from autotune.compiling import Sources
 from autotune.device.session import Session
 from autotune.errors import BuildError, DeviceSelectionError, KernelError
 from autotune.family import Buffer, KernelFamily, Launch, Plan, Role
@@ -242,6 +244,22 @@ def test_memory_is_borrowed_again_and_never_too_much_is_kept(pocl: Device, monke
     for seed in range(3):
         operands.case(GemmProblem(m=16, n=16, k=16), seed, plan)
     assert len(operands._loaded) == 1, "3 KiB each"
+
+
+@pytest.mark.parametrize("keeps_programs", [False, True])
+def test_a_builder_hands_binaries_over_unless_the_driver_keeps_programs(
+    pocl: Device, monkeypatch: pytest.MonkeyPatch, keeps_programs: bool
+) -> None:
+    monkeypatch.setattr(Session, "keeps_programs", keeps_programs)
+    session = Session(pocl.selector)
+    job = quick(pocl, GemmProblem(m=13, n=24, k=17), TILE)
+    wanted = Sources(FAMILY, ()).job(pocl.selector, TILE, FAMILY.plan(job.problem, TILE))
+    assert build_once(session, wanted).binary == b""
+    binary = build_once(session, replace(wanted, wants_binary=True)).binary
+    assert (binary == b"") is keeps_programs
+    if binary:
+        monkeypatch.setattr(Session, "build", None)
+        assert Measurer(session, TRUSTED).measure(replace(job, binary=binary)).state is TrialState.COMPLETE
 
 
 def test_a_binary_spares_the_build_and_a_wrong_one_is_built_anew(pocl: Device, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -69,9 +69,10 @@ class Session:
     def keeps_programs(self) -> bool:
         """Whether the driver finds again what another process built, and pays for a binary with another build.
 
-        PoCL does: a tenth to a third of a second, where its cache gives a program in 40 ms.
+        PoCL does: a tenth to a third of a second, where its cache gives a program in 40 ms. NVIDIA's binaries are PTX,
+        assembled at each start but for a cache on disk, which serves sources as well.
         """
-        return is_pocl(self._device)
+        return is_pocl(self._device) or "NVIDIA" in self._device.vendor
 
     @property
     def compute_units(self) -> int:

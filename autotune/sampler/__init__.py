@@ -11,7 +11,6 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-import numpy as np
 from optuna.distributions import BaseDistribution, CategoricalDistribution, IntDistribution
 from optuna.samplers import BaseSampler
 from optuna.study import Study
@@ -162,5 +161,4 @@ def _row(space: SearchSpace, trial: FrozenTrial) -> int | None:
         if value is None:
             return None
         path.append(int(value) if parameter.is_numeric else parameter.values.index(value))
-    [row] = space.rows(algorithm, np.array([path], dtype=np.uint16))
-    return int(row) if row >= 0 else None
+    return space.row_at(algorithm, path)

@@ -143,7 +143,7 @@ def near_row(space: SearchSpace, algorithm: str, indices: Mapping[str, int]) -> 
     """
     parameters = space.parameters[algorithm]
     path = space.diagrams[algorithm].nearest([indices[p.name] for p in parameters], [p.is_numeric for p in parameters])
-    return None if path is None else int(space.rows(algorithm, np.array([path], dtype=np.uint16))[0])
+    return None if path is None else space.row_at(algorithm, path)
 
 
 def _try(sampler: BaseSampler) -> None:

@@ -57,9 +57,8 @@ def tune(
     profile = find_profile(device)
     for request in requests:
         request.problem.check_device(device.limits)
-        _check_algorithms(request.problem, algorithms)
-    for request in requests[1:] if algorithms else ():  # the first has its space made before it is measured anyway
-        space_of(request.problem, device, profile, algorithms)
+        if algorithms:
+            space_of(request.problem, device, profile, algorithms)
     place = worker or Worker()
     if worker is None and builds is None:
         builds = builders_for(device, jobs)
@@ -130,10 +129,3 @@ def _threshold(budget: Budget) -> float:
     if budget.until_gain is not None:
         return budget.until_gain
     return gain.NOTHING if budget.seconds is not None else 0.0
-
-
-def _check_algorithms(problem: Problem, algorithms: Sequence[str]) -> None:
-    """Raises ConfigurationError for an unknown algorithm."""
-    family = find_family(problem.family)
-    for name in algorithms:
-        family.algorithm(name)

@@ -244,7 +244,7 @@ class Ahead:
     def _job(self, configuration: Configuration) -> BuildJob:
         plan = self._family.plan(self._problem, configuration)
         job = self._sources.job(self._selector, configuration, plan, launches=self._takes_turns)
-        return dataclasses.replace(job, limit_s=self._bench.build_limit_s)
+        return dataclasses.replace(job, wants_binary=True, limit_s=self._bench.build_limit_s)
 
 
 def _program(source: object, plan: Plan) -> bytes:

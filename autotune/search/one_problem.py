@@ -121,9 +121,9 @@ class ProblemSearch:
         What it took to begin counts only until there is more than that.
         """
         trials = self.new_trials - self._begun_trials
-        return (
-            max(0.0, self.seconds - self._begun_seconds) / trials if trials else self.seconds / max(self.new_trials, 1)
-        )
+        if not trials:
+            return self.seconds / max(self.new_trials, 1)
+        return max(0.0, self.seconds - self._begun_seconds) / trials
 
     def run(self) -> Outcome:
         """Search until the budget ends, then decide the winner in the finals."""
