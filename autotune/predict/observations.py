@@ -139,9 +139,11 @@ class Observed:
         """
         found = {}
         for name, trials in self.trials.items():
-            apart = np.log(trials.times / np.maximum(trials.amounts @ prices[name], 1.0)) if name in prices else ()
-            at = [apart[trials.columns == column] if len(apart) else apart for column in columns]
-            found[name] = np.array([np.median(missed) if len(missed) else np.nan for missed in at])
+            found[name] = np.full(len(columns), np.nan)
+            if name in prices:
+                apart = np.log(trials.times / np.maximum(trials.amounts @ prices[name], 1.0))
+                for place in np.flatnonzero(np.isin(columns, trials.columns)):
+                    found[name][place] = np.median(apart[trials.columns == columns[place]])
         return found
 
     def _estimated(self, columns: NDArray[np.intp], prices: Prices) -> NDArray[np.float64]:
