@@ -14,9 +14,11 @@ from databases import Server, missing
 
 
 def pytest_configure() -> None:
-    """A shell has what it starts in the background ignore Ctrl-C, which some tests send to commands."""
-    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
-        signal.signal(signal.SIGINT, signal.default_int_handler)
+    """A shell has what it starts in the background ignore Ctrl-C, and nohup the loss of the terminal, which some tests
+    send to commands."""
+    for number, handler in ((signal.SIGINT, signal.default_int_handler), (signal.SIGHUP, signal.SIG_DFL)):
+        if signal.getsignal(number) is signal.SIG_IGN:
+            signal.signal(number, handler)
 
 
 @pytest.fixture(scope="session")

@@ -57,8 +57,8 @@ def tune(
     profile = find_profile(device)
     for request in requests:
         request.problem.check_device(device.limits)
-        if algorithms:
-            space_of(request.problem, device, profile, algorithms)
+    for request in requests[1:] if algorithms else ():  # the first has its space made before it is measured anyway
+        space_of(request.problem, device, profile, algorithms)
     place = worker or Worker()
     if worker is None and builds is None:
         builds = builders_for(device, jobs)
