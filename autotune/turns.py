@@ -1,7 +1,8 @@
 """Turns of threads that compute: few at a time, and none of those that wait.
 
 Python runs one thread at a time, and a program with an event loop wants that loop to be asked often. A thread that
-has a turn lets go of it wherever it waits, for a device, a database or a rest; a thread without one is not touched.
+has a turn lets go of it wherever it waits, for a device, a database, a lock or a rest; a thread without one is not
+touched.
 """
 
 import threading
@@ -42,3 +43,14 @@ def idle() -> Iterator[None]:
     finally:
         places.acquire()
         _of_thread.places = places
+
+
+@contextmanager
+def held(lock: threading.Lock) -> Iterator[None]:
+    """This thread has a lock. One that waited for it with a turn would keep that turn from the one that has the lock."""
+    with idle():
+        lock.acquire()
+    try:
+        yield
+    finally:
+        lock.release()

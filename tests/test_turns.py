@@ -2,7 +2,7 @@
 
 import threading
 
-from autotune.turns import Turns, idle
+from autotune.turns import Turns, held, idle
 
 SOON_S = 20
 
@@ -66,3 +66,29 @@ def test_a_thread_without_a_turn_waits_as_it_likes() -> None:
         threading.Thread(target=lambda: idle().__enter__()).start()
     with turns.taken():  # nothing was given back that nobody had
         assert not turns._places.acquire(blocking=False)
+
+
+def test_who_waits_for_a_lock_has_no_turn() -> None:
+    turns, lock, order = Turns(1), threading.Lock(), list[str]()
+    is_held, may_go_on = threading.Event(), threading.Event()
+
+    def one() -> None:
+        with turns.taken(), held(lock):
+            is_held.set()
+            with idle():  # as for a database
+                assert may_go_on.wait(SOON_S)
+            order.append("one")
+
+    def another() -> None:
+        assert is_held.wait(SOON_S)
+        with turns.taken():
+            may_go_on.set()
+            with held(lock):
+                order.append("another")
+
+    threads = [threading.Thread(target=work, daemon=True) for work in (one, another)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(SOON_S)
+    assert order == ["one", "another"]

@@ -22,7 +22,7 @@ from autotune.store import Store
 from autotune.store.claiming import Claim
 from autotune.store.jobs import JobState
 from autotune.trial import QUARANTINED_STATES, Job, Trial
-from autotune.turns import Turns
+from autotune.turns import Turns, held
 
 _LOG = logging.getLogger(__name__)
 
@@ -269,7 +269,7 @@ class Service:
             return
         try:
             families = {problem.request.problem.family for problem in job.problems}
-            with self._learning:  # all devices share a file
+            with held(self._learning):  # all devices share a file
                 refresh_predictors(self.store, search.errand.station.device, families)
                 self.lookups.renew_predictors()
         except (AutotuneError, OSError) as error:
