@@ -206,6 +206,21 @@ def test_clear_finals_are_short_and_their_winner_is_verified(store: Store) -> No
     assert store.best(DEVICE.slug) == [winner]
 
 
+def test_finalists_have_fresh_inputs_in_common_and_the_winner_others(store: Store) -> None:
+    arena = Arena(store, FakeWorker(as_told))
+    for configuration in TIMES:
+        arena.knowledge.learn(arena.bench.run(arena.bench.search_job(configuration), "search"))
+    searched = {job.seed for job in arena.worker.jobs}
+    arena.worker.jobs.clear()
+    arena.decide()
+    *timings, verifying = arena.worker.jobs
+    assert len(searched) == 1
+    assert len({job.seed for job in timings}) == 1, "drawn once"
+    assert len({timings[0].seed, verifying.seed, *searched}) == 3
+    verified = [job.configuration for job in timings if job.verify]
+    assert sorted(verified, key=str) == sorted(TIMES, key=str), "each once"
+
+
 def test_rivals_meet_until_they_are_told_apart_and_the_slow_drop_out(store: Store) -> None:
     draw = np.random.default_rng(5)
     close = {BEST: 1000.0, NEXT: 1030.0, SLOW: 1300.0, DEFAULT: 1600.0}
@@ -285,12 +300,12 @@ def test_a_challenger_that_ties_with_the_winner_of_before_does_not_replace_it(st
 
 
 def test_the_time_kept_for_finals_follows_how_long_calls_take() -> None:
-    assert foreseen_seconds(float("inf"), 0.0) == 0.0, "nothing ran yet"
-    short, middle, long = (foreseen_seconds(ns, 0.1) for ns in (1e3, 1e7, 1e9))
+    assert foreseen_seconds(float("inf"), 0.0, 0.0) == 0.0, "nothing ran yet"
+    short, middle, long = (foreseen_seconds(ns, 0.1, 0.0) for ns in (1e3, 1e7, 1e9))
     assert 2.0 < short < 10.0, "each sample lasts 2 ms at least"
     assert short < middle < long
-    with_inputs = foreseen_seconds(1e3, 1.0)
-    assert with_inputs - short == pytest.approx(11 * 0.9), "each finalist, then the winner, on fresh inputs"
+    with_inputs = foreseen_seconds(1e3, 0.1, 2.0)
+    assert with_inputs - short == pytest.approx(3 * 2.0), "those of the finalists, and twice as many of the winner"
 
 
 def test_finals_that_are_late_play_the_fewest_rounds(store: Store) -> None:

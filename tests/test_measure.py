@@ -194,6 +194,33 @@ def test_many_verifications_find_what_is_wrong_now_and_then(
         assert re.search(r"\(run \d+ of 20, inputs of seed \d+\)|inf times", trial.message)
 
 
+def test_one_set_of_inputs_is_enough_for_a_trial_where_two_cannot_be_kept(
+    pocl: Device, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    drawn: list[int] = []
+    make = GemmCase.__init__
+
+    def noted(case: GemmCase, problem: GemmProblem, seed: int) -> None:
+        drawn.append(seed)
+        make(case, problem, seed)
+
+    monkeypatch.setattr(GemmCase, "__init__", noted)
+    measurer, problem = Measurer(Session(pocl.selector)), GemmProblem(m=13, n=24, k=17)
+    small = quick(pocl, problem, TILE, seed=7)
+    first, second = (measurer.measure(small).measurement for _ in range(2))
+    assert drawn == [14, 15], "with beta and without, kept for the second trial"
+    assert first and second and first.inputs_ns > second.inputs_ns
+    drawn.clear()
+    bytes_of_case = sum(4 * elements for elements in (13 * 17, 17 * 24, 13 * 24))
+    monkeypatch.setattr(Operands, "KEPT_BYTES", 2 * bytes_of_case - 1)
+    large = Measurer(Session(pocl.selector))
+    for _ in range(2):
+        assert large.measure(small).state is TrialState.COMPLETE
+    assert drawn == [7]
+    assert large.measure(replace(small, verifications=20)).state is TrialState.COMPLETE
+    assert drawn == [7, 14, 15], "with beta and without all the same"
+
+
 def test_what_is_written_is_poisoned_before_each_of_many_runs(pocl: Device, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(autotune.measure, "render", lambda *_: "__kernel void gemm() { }")
     monkeypatch.setattr(Session, "bind", lambda *_: None)

@@ -413,6 +413,19 @@ def test_what_a_trial_usually_takes_leaves_out_the_first_which_opened_the_device
     assert typical == pytest.approx([0.0, 0.1, 0.15, 0.2])
 
 
+def test_what_inputs_take_is_what_they_took_the_latest_trial_that_had_its_own() -> None:
+    from autotune.search.time_limits import TimeLimits
+
+    limits, told = TimeLimits(), []
+    for seed, inputs_s in ((1, 3.0), (1, 0.1), (2, 2.0), (2, 9.0)):
+        trial = FakeWorker(invented_time).run(Job(selector="0:0", problem=PROBLEM, configuration=DEFAULT, seed=seed))
+        assert trial.measurement
+        measurement = dataclasses.replace(trial.measurement, inputs_ns=inputs_s * 1e9)
+        limits.learn(dataclasses.replace(trial, measurement=measurement), run_s=10.0)
+        told.append(limits.fresh_inputs_s)
+    assert told == [3.0, 3.0, 2.0, 2.0]
+
+
 def test_a_search_whose_every_configuration_was_lost_gets_a_few_trials_more(store: Store) -> None:
     search(store, FakeWorker(invented_time), trials=4)
     ran = {s.trial.configuration for s in store.trials(DEVICE.slug, "gemm")}

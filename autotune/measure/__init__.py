@@ -26,9 +26,11 @@ from autotune.trial import Calibration, Job, Measurement, Trial, TrialState
 
 FRESH_INPUTS = 4
 """Over which many verifications are spread: with and without beta."""
+FRESH_INPUTS_OF_LARGE = 2
 
 LARGE_FLOPS = 2**37
-"""Above this one set of inputs a trial is enough, with beta zero or not by chance: the reference takes seconds."""
+"""Above this, and where two sets of inputs cannot be kept, one is enough for a trial, with beta zero or not by chance:
+drawing them and the reference take seconds."""
 
 FAR_TOO_SLOW = 20.0
 """What the probe foretells to be this much slower than what is given up is not run in full."""
@@ -171,16 +173,18 @@ class _Runner:
         self._tools = tools
         self._outputs = {b.name: b for b in built.plan.buffers if b.role is Role.OUTPUT}
         self._zeroed = [b for b in built.plan.buffers if b.is_zeroed]
+        self._inputs_ns = 0
         place.zero()
 
     def run(self, job: Job, *, is_first: bool) -> Measurement:
         error_ratio = 0.0
-        seeds = [2 * job.seed, 2 * job.seed + 1] if job.problem.flops <= LARGE_FLOPS else [job.seed]
+        is_large = job.problem.flops > LARGE_FLOPS or self._operands.fitting(self._plan) < 2
+        seeds = [job.seed] if is_large else [2 * job.seed, 2 * job.seed + 1]
         if job.probe and is_first and self._tools.probe.has_parts(self._plan.launches):
             with tracing.span("probe"):
                 self._probe(job, seeds[0])
         if job.verifications:
-            error_ratio = self._verify_often(job)
+            error_ratio = self._verify_often(job, FRESH_INPUTS_OF_LARGE if is_large else FRESH_INPUTS)
         elif job.verify:
             error_ratio = max(self._verify(job, seed) for seed in seeds)
         else:
@@ -189,7 +193,9 @@ class _Runner:
 
     def _load(self, job: Job, seed: int) -> Loaded:
         self._place.leave()
+        began = time.perf_counter_ns()
         loaded = self._operands.case(job.problem, seed, self._plan)
+        self._inputs_ns += time.perf_counter_ns() - began
         self._place.use(loaded)
         return loaded
 
@@ -211,17 +217,17 @@ class _Runner:
         ratio, _ = self._judged(loaded, self._run_once(loaded), f"inputs of seed {seed}")
         return ratio
 
-    def _verify_often(self, job: Job) -> float:
-        """The largest error over tolerance of many runs on a few fresh inputs. Refuses as `_verify` does.
+    def _verify_often(self, job: Job, fresh_inputs: int) -> float:
+        """The largest error over tolerance of many runs on so many fresh inputs. Refuses as `_verify` does.
 
         What the kernel writes is poisoned before each run. A run whose output has the very bits of one judged before
         on the same inputs is as right as that one, which saves the reference.
         """
         largest = 0.0
-        for number in range(FRESH_INPUTS):
-            loaded = self._load(job, FRESH_INPUTS * job.seed + number)
+        for number in range(fresh_inputs):
+            loaded = self._load(job, fresh_inputs * job.seed + number)
             judged: dict[str, NDArray[Any]] = {}
-            for run in range(number, job.verifications, FRESH_INPUTS):
+            for run in range(number, job.verifications, fresh_inputs):
                 outputs = self._run_once(loaded)
                 if not all(_same_bits(judged.get(name), values) for name, values in outputs.items()):
                     on = f"run {run + 1} of {job.verifications}, inputs of seed {loaded.seed}"
@@ -237,16 +243,23 @@ class _Runner:
 
         Where the inputs are not what they were, an earlier kernel may have spoilt them: then they are brought anew.
         """
-        ratio = _error_ratio(loaded.case, outputs)
+        ratio = self._error_ratio(loaded.case, outputs)
         if not ratio <= 1.0 and not self._operands.are_intact(loaded):
             self._operands.reload(loaded)
             outputs = self._run_once(loaded)
-            ratio = _error_ratio(loaded.case, outputs)
+            ratio = self._error_ratio(loaded.case, outputs)
             if not self._operands.are_intact(loaded):
                 raise _Refused(TrialState.WRONG_RESULT, f"the kernel writes into its inputs ({on})")
         if not ratio <= 1.0:
             raise _Refused(TrialState.WRONG_RESULT, f"error is {ratio:.3g} times its tolerance ({on})")
         return ratio, outputs
+
+    def _error_ratio(self, case: Case, outputs: Mapping[str, NDArray[Any]]) -> float:
+        began = time.perf_counter_ns()
+        with tracing.span("check"):
+            ratio = case.error_ratio(outputs)
+        self._inputs_ns += time.perf_counter_ns() - began
+        return ratio
 
     def _run_once(self, loaded: Loaded) -> dict[str, NDArray[Any]]:
         """The outputs of one call on what is loaded. Refuses what writes behind an output."""
@@ -300,17 +313,13 @@ class _Runner:
             prepare_ns=timing.prepare_ns,
             launch_overhead_ns=stopwatch.overhead_ns(timing, len(self._plan.launches)),
             build_ns=self._built.build_ns,
+            inputs_ns=self._inputs_ns,
             error_ratio=error_ratio,
             private_memory_bytes=self._built.facts.private_memory_bytes,
             kernel_work_group_limit=self._built.facts.work_group_limit,
             clock_mhz=reading.clock_mhz,
             temperature_c=reading.temperature_c,
         )
-
-
-def _error_ratio(case: Case, outputs: Mapping[str, NDArray[Any]]) -> float:
-    with tracing.span("check"):
-        return case.error_ratio(outputs)
 
 
 def _same_bits(one: NDArray[Any] | None, other: NDArray[Any]) -> bool:

@@ -50,15 +50,13 @@ class Operands:
 
     def case(self, problem: Problem, seed: int, plan: Plan) -> Loaded:
         """Inputs for a seed, on the device. Raises LaunchError."""
-        given = tuple(b for b in plan.buffers if b.role in (Role.INPUT, Role.OUTPUT))
+        given = _given(plan)
         key = (problem, seed, given)
         if key in self._loaded:
             self._loaded.move_to_end(key)
             return self._loaded[key]
-        # One set of inputs is as large as another; what does not fit is given back before its successor is made.
-        fitting = self.KEPT_BYTES // max(1, sum(b.size_bytes for b in given))
-        while len(self._loaded) >= max(1, min(self.KEPT_CASES, fitting)):
-            self._loaded.popitem(last=False)
+        while len(self._loaded) >= self.fitting(plan):  # one set of inputs is as large as another
+            self._loaded.popitem(last=False)  # before its successor is made
         with tracing.span("draw inputs"):
             case = find_family(problem.family).make_case(problem, seed)
         host = {b.name: _contents(b, case) for b in given if b.name in case.inputs}
@@ -70,6 +68,11 @@ class Operands:
             self.reload(loaded)
         self._loaded[key] = loaded
         return loaded
+
+    def fitting(self, plan: Plan) -> int:
+        """How many cases of a plan can be kept; one at least."""
+        size_bytes = sum(b.size_bytes for b in _given(plan))
+        return max(1, min(self.KEPT_CASES, self.KEPT_BYTES // max(1, size_bytes)))
 
     def reload(self, loaded: Loaded) -> None:
         """Bring the contents to the device again. Raises LaunchError."""
@@ -188,6 +191,11 @@ def canary(dtype: str) -> NDArray[Any]:
 def _contents(buffer: Buffer, case: Case) -> NDArray[Any]:
     values = case.inputs[buffer.name].reshape(-1)
     return np.concatenate([values, canary(buffer.dtype)]) if buffer.role is Role.OUTPUT else values
+
+
+def _given(plan: Plan) -> tuple[Buffer, ...]:
+    """What has contents before a run."""
+    return tuple(b for b in plan.buffers if b.role in (Role.INPUT, Role.OUTPUT))
 
 
 def _is_written(buffer: Buffer) -> bool:

@@ -22,12 +22,13 @@ MAX_TIME_NS = 1e15
 """Eleven days."""
 MAX_LIMIT_S = 86_400.0
 MAX_TICKS = 10**9
-FORMAT = 2
+FORMAT = 3
 """Of what is sent; one more with every change, so that a service and a worker that differ in it part at once."""
 
 _MEASURED = {
     "prepare_ns": MAX_TIME_NS,
     "launch_overhead_ns": MAX_TIME_NS,
+    "inputs_ns": MAX_TIME_NS,
     "build_ns": MAX_TIME_NS,
     "error_ratio": 1e300,
 }

@@ -19,7 +19,7 @@ from autotune.worker import Measures
 
 SAME_INPUTS = 32
 """Trials of a search in a row that share their inputs. Drawing them, computing what is right and bringing all that to
-the device takes longer than measuring most kernels; finalists get inputs of their own."""
+the device takes longer than measuring most kernels; the finals have inputs of their own."""
 SEARCH_TICKS = 250
 """Least length of a sample in a search: 0.4% is near enough, since the finals decide."""
 SEARCH_AGREEMENT = 0.02
@@ -58,13 +58,13 @@ class Bench:
             configuration=configuration,
             build_options=self._profile.build_options,
             timer=self._knowledge.timer,
-            seed=self._new_seed(),
+            seed=self.new_seed(),
         )
 
     def search_job(self, configuration: Configuration) -> Job:
         """What to measure to see whether it is worth a final: with shared inputs, as few samples as will do."""
         if self._seed_uses % SAME_INPUTS == 0:
-            self._shared_seed = self._new_seed()
+            self._shared_seed = self.new_seed()
         self._seed_uses += 1
         return dataclasses.replace(
             self.job(configuration),
@@ -73,7 +73,8 @@ class Bench:
             agreement=SEARCH_AGREEMENT,
         )
 
-    def _new_seed(self) -> int:
+    def new_seed(self) -> int:
+        """Of inputs that no trial has seen."""
         return int(self._draw.integers(2**31))
 
     def run(
@@ -158,6 +159,11 @@ class Bench:
     def typical_seconds(self) -> float:
         """What a trial takes without building; 0 before the second."""
         return self._limits.typical_run_s
+
+    @property
+    def fresh_inputs_seconds(self) -> float:
+        """What a trial takes beside that where its inputs are drawn, not kept from one before."""
+        return self._limits.fresh_inputs_s
 
     @property
     def build_limit_s(self) -> float:

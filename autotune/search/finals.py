@@ -18,7 +18,8 @@ FINALISTS = 6
 """Of the fastest; fewer of what takes long. More cost little, since the slow drop out after the first rounds."""
 FINALISTS_OF_LONG = 4
 VERIFIED_ROUNDS = 1
-"""Rounds in which every finalist is verified on fresh inputs again; the others only time it."""
+"""Rounds in which every finalist is verified again, on inputs that are fresh and theirs in common; the others only
+time it."""
 SAMPLES = 3
 """Of a finalist in one round; one is enough for what takes long."""
 LONG_NS = 50e6
@@ -35,15 +36,18 @@ VERIFYING_NS = 5e9
 VERIFYING_LIMIT_S = 600.0
 
 
-def foreseen_seconds(best_ns: float, trial_s: float, rounds: int = judging.LOOKS[-1]) -> float:
-    """How long finals of so many rounds may take; `trial_s` is what a verified trial takes without building."""
+def foreseen_seconds(best_ns: float, trial_s: float, inputs_s: float, rounds: int = judging.LOOKS[-1]) -> float:
+    """How long finals of so many rounds may take; `trial_s` is what a verified trial takes without building, on inputs
+    that are there, `inputs_s` what these take.
+    """
     if not math.isfinite(best_ns):
         return 0.0
     samples = 1 + _samples(best_ns)
     finalists = _finalists(best_ns) + 1
     round_s = finalists * samples * max(best_ns, Job.min_sample_ns) / 1e9
-    # Verifying takes the inputs of a few trials.
-    verifying_s = 4 * trial_s + _verifications(best_ns) * best_ns / 1e9
+    verifications = _verifications(best_ns)
+    # A trial runs twice to verify. The finalists have inputs in common, the winner twice as many of its own.
+    verifying_s = verifications * (trial_s / 2 + best_ns / 1e9) + 3 * inputs_s
     return rounds * round_s + VERIFIED_ROUNDS * finalists * trial_s + verifying_s
 
 
@@ -58,6 +62,7 @@ class Finals:
         self._times: dict[Configuration, dict[int, float]] = {}
         self._samples: dict[Configuration, int] = {}
         self._played = 0
+        self._seed = bench.new_seed()
         self.failed: list[Trial] = []
 
     def finalists(self) -> list[Configuration]:
@@ -138,12 +143,13 @@ class Finals:
 
     def _timing(self, configuration: Configuration) -> Job:
         best_ns = self._knowledge.best_ns
-        job = dataclasses.replace(
+        return dataclasses.replace(
             self._bench.job(configuration),
+            seed=self._seed,
+            verify=self._played < VERIFIED_ROUNDS,
             samples=_samples(best_ns),
             give_up_above_ns=FAR_SLOWER * best_ns,
         )
-        return job if self._played < VERIFIED_ROUNDS else dataclasses.replace(job, verify=False, seed=0)
 
     def _verify(self, configuration: Configuration) -> int:
         """Check many runs; how many there were, or 0 when one was not right."""

@@ -187,7 +187,10 @@ class ProblemSearch:
 
     def finals_seconds(self, rounds: int = judging.LOOKS[-1]) -> float:
         """How long finals of so many rounds may take, from how long trials took without building."""
-        return finals.foreseen_seconds(self._knowledge.best_ns, self._bench.typical_seconds, rounds)
+        bench = self._bench
+        return finals.foreseen_seconds(
+            self._knowledge.best_ns, bench.typical_seconds, bench.fresh_inputs_seconds, rounds
+        )
 
     @property
     def is_over(self) -> bool:

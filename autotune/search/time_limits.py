@@ -27,6 +27,9 @@ class TimeLimits:
     def __init__(self) -> None:
         self._build_s: deque[float] = deque(maxlen=RECENT_TRIALS)
         self._run_s: deque[float] = deque(maxlen=RECENT_TRIALS)
+        self._seed: int | None = None
+        self.fresh_inputs_s = 0.0
+        """What the host took to draw the inputs of the latest trial that had its own, and to judge its results."""
         self._best_ns = float("inf")
         self._best_run_s = 0.0
 
@@ -36,6 +39,9 @@ class TimeLimits:
             return
         self._build_s.append(trial.measurement.build_ns / 1e9)
         self._run_s.append(run_s)
+        if trial.seed != self._seed:
+            self._seed = trial.seed
+            self.fresh_inputs_s = trial.measurement.inputs_ns / 1e9
         if trial.time_ns < self._best_ns:
             self._best_ns = trial.time_ns
             self._best_run_s = run_s

@@ -49,6 +49,14 @@ class _Combination:
         return _largest(self.signs @ after.astype(np.float64) - self.expected, self.tolerance)
 
 
+@dataclass(frozen=True, kw_only=True)
+class _Lengths:
+    """Squares of the lengths of the rows of op(A) and of the columns of op(B)."""
+
+    rows: Matrix
+    columns: Matrix
+
+
 def _largest(difference: Matrix, tolerance: Matrix) -> float:
     np.abs(difference, out=difference)
     difference /= tolerance
@@ -115,15 +123,16 @@ class GemmCase(Case):
         a, b = (self._operand(operand, number) for operand in "ab")
         before = self._matrices("c", self._stored["c"])[number]
         everything = slice(None)
+        lengths = _Lengths(rows=np.einsum("ij,ij->i", a, a), columns=np.einsum("ij,ij->j", b, b))
         if self._is_full:
-            return [self._block(a, b, before, everything, everything)]
+            return [self._block(a, b, before, lengths, everything, everything)]
         share = max(1, self.FULL_REFERENCE_MACS // p.batch)
         rows = self._sample(p.m, max(2, share // (2 * p.n * p.k)))
         columns = self._sample(p.n, max(2, share // (2 * p.m * p.k)))
         return [
-            self._block(a, b, before, rows, everything),
-            self._block(a, b, before, everything, columns),
-            self._combination(a, b, before),
+            self._block(a, b, before, lengths, rows, everything),
+            self._block(a, b, before, lengths, everything, columns),
+            self._combination(a, b, before, lengths),
         ]
 
     def _random(self, operand: str) -> NDArray[Any]:
@@ -134,10 +143,16 @@ class GemmCase(Case):
         if dtype.kind == "i":
             values: NDArray[Any] = self._rng.integers(-128, 128, size, dtype=np.int16).astype(dtype)
         else:
-            values = (self._rng.random(size, dtype=np.float32) * np.float32(2) - np.float32(1)).astype(dtype)
-        matrices = self._matrices(operand, values).copy()
+            values = self._rng.random(size, dtype=np.float32)
+            values *= np.float32(2)
+            values -= np.float32(1)
+            values = values.astype(dtype, copy=False)
+        matrices = self._matrices(operand, values)
+        if matrices.size == values.size:
+            return values
+        inner = matrices.copy()
         self._poison(values)
-        self._matrices(operand, values)[:] = matrices
+        matrices[:] = inner
         return values
 
     def _poison(self, values: NDArray[Any]) -> None:
@@ -171,26 +186,28 @@ class GemmCase(Case):
         inner = self._rng.choice(size, min(size, count), replace=False)
         return np.unique(np.concatenate([inner, [0, size - 1]]))
 
-    def _block(self, a: Matrix, b: Matrix, before: NDArray[Any], rows: Any, columns: Any) -> "_Block":
+    def _block(
+        self, a: Matrix, b: Matrix, before: NDArray[Any], lengths: "_Lengths", rows: Any, columns: Any
+    ) -> "_Block":
         """Some rows and columns of C. The tolerance of one output is a few rounding errors of the length of its
         row of A times that of its column of B, which grows with k as the products do."""
         alpha, beta = self.scalars["alpha"], self.scalars["beta"]
-        a, b = a[rows], b[:, columns]
-        expected = alpha * (a @ b)
-        scale = abs(alpha) * np.outer(np.sqrt((a * a).sum(axis=1)), np.sqrt((b * b).sum(axis=0)))
+        expected = alpha * (a[rows] @ b[:, columns])
+        scale = abs(alpha) * np.outer(np.sqrt(lengths.rows[rows]), np.sqrt(lengths.columns[columns]))
         if beta:
             old = beta * before[rows][:, columns].astype(np.float64)
             expected += old
             scale += np.abs(old)
         return _Block(rows=rows, columns=columns, expected=expected, tolerance=self._tolerance(scale, expected))
 
-    def _combination(self, a: Matrix, b: Matrix, before: NDArray[Any]) -> "_Combination":
+    def _combination(self, a: Matrix, b: Matrix, before: NDArray[Any], lengths: "_Lengths") -> "_Combination":
         """w^T C against (w^T A) B for random signs w: finds a wrong output anywhere."""
         alpha, beta = self.scalars["alpha"], self.scalars["beta"]
         signs = self._rng.choice([-1.0, 1.0], len(a))
         expected = alpha * ((signs @ a) @ b)
-        scale = abs(alpha) * math.sqrt(float((a * a).sum())) * np.sqrt((b * b).sum(axis=0))
-        squares = (alpha * alpha / 3) * (a * a).sum() * np.ones(b.shape[1])
+        of_a = float(lengths.rows.sum())
+        scale = abs(alpha) * math.sqrt(of_a) * np.sqrt(lengths.columns)
+        squares = np.full(b.shape[1], alpha * alpha / 3 * of_a)
         if beta:
             old = beta * before.astype(np.float64)
             expected += signs @ old
