@@ -60,6 +60,7 @@ class Loss:
     """No answer came: the child died, or took too long and was killed."""
 
     was_late: bool
+    phase: str
     message: str
 
 
@@ -183,10 +184,10 @@ class Child:
                 raise _NoStart(self._last_words() if kind == "ended" else f"no child process within {limit:g} s")
             elif kind == "late":
                 self.close()
-                return Loss(was_late=True, message=f"{phase} took more than {limit:g} s")
+                return Loss(was_late=True, phase=phase, message=f"{phase} took more than {limit:g} s")
             else:
                 status, last_words = self._bury()
-                return Loss(was_late=False, message=f"{phase}: {status}. {last_words}".strip())
+                return Loss(was_late=False, phase=phase, message=f"{phase}: {status}. {last_words}".strip())
 
     def _pass_on(self, leave: Leave) -> None:
         """Tell the child of its leave at once, by whoever gives it, so that it need not ask and wait."""

@@ -100,15 +100,19 @@ class Job:
     FEW: ClassVar[int] = 3
     give_up_above_ns: float = float("inf")
     """One sample is enough for a call slower than this."""
+    FAR_TOO_SLOW: ClassVar[float] = 20.0
+    """What the probe foretells to be this much slower than that is not run in full."""
     verify: bool = True
     verifications: int = 0
     """Runs to check on several fresh inputs, in place of the two that `verify` stands for."""
     probe: bool = True
-    """The first run of a configuration in a process covers a small part of its range only."""
+    """The first run of a configuration in a process, the probe, covers a small part of its range only."""
     timer: Timer = Timer.EVENT
     """HOST where other times to be compared with come from the host's clock; EVENT leaves it to the calibration."""
     build_limit_s: float = BUILD_LIMIT_S
     run_limit_s: float = 30.0
+    is_cut_off: bool = False
+    """A run that takes longer than that is too slow, and not suspect: the limit says how long it is worth waiting."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -75,7 +75,7 @@ class Worker:
         limits_s = {"build": job.build_limit_s, "run": job.run_limit_s}
         answer = self._child.ask(job, limits_s, "run" if leave else "", leave)
         if isinstance(answer, child.Loss):
-            state = TrialState.TIMED_OUT if answer.was_late else TrialState.CRASHED
+            state = _state_of(answer, job)
             return Trial(configuration=job.configuration, state=state, message=answer.message, seed=job.seed)
         assert isinstance(answer, Trial)
         self._refused_builds = self._refused_builds + 1 if answer.state is TrialState.COMPILE_FAILED else 0
@@ -87,6 +87,12 @@ class Worker:
         """End the child at once."""
         self._child.close()
         self._refused_builds = 0
+
+
+def _state_of(loss: child.Loss, job: Job) -> TrialState:
+    if not loss.was_late:
+        return TrialState.CRASHED
+    return TrialState.TOO_SLOW if job.is_cut_off and loss.phase == "run" else TrialState.TIMED_OUT
 
 
 def serve() -> None:

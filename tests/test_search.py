@@ -96,6 +96,21 @@ def test_the_winner_beats_the_default_and_carries_its_gain(store: Store) -> None
     assert winner.provenance.driver == "1.0"
 
 
+def test_the_baseline_is_waited_for_no_longer_than_time_allows(store: Store) -> None:
+    def cut_off(job: Job) -> float | TrialState:
+        return TrialState.TOO_SLOW if job.is_cut_off else invented_time(job)
+
+    for seconds, limit_s in ((3.0, 1.0), (None, 20.0)):
+        worker, problem = FakeWorker(cut_off), GemmProblem(m=96, n=96, k=96 + int(limit_s))
+        budget = Budget(trials=5, seconds=seconds)
+        winner = tune(DEVICE, [Request(problem=problem)], store, budget, Recorder(), worker=worker)[0].winner
+        [job] = [job for job in worker.jobs if job.is_cut_off]
+        assert (job.configuration, job.run_limit_s) == (FAMILY.baseline, limit_s)
+        assert 4 * job.FAR_TOO_SLOW * job.give_up_above_ns == pytest.approx(limit_s * 1e9), "four calls within it"
+        assert winner is not None and winner.baseline_ns is None
+    assert store.quarantined() == [], "it is not suspect"
+
+
 def test_a_tie_goes_to_the_default(store: Store) -> None:
     noise = itertools.cycle([1.0, 1.002, 0.998, 1.001, 0.999])
     worker = FakeWorker(lambda job: 1000.0 * next(noise) if job.configuration != DEFAULT else 1000.5 * next(noise))

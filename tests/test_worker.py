@@ -7,6 +7,7 @@ import subprocess
 import sys
 import time
 from concurrent.futures import CancelledError, ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -52,11 +53,15 @@ def test_every_way_to_fail_ends_the_trial_and_not_the_search(pocl: Device) -> No
         assert worker.run(job(pocl, FINE)).state is TrialState.COMPLETE
         hung = worker.run(job(pocl, NEVER_ENDING, 2.0))
         assert (hung.state, hung.message) == (TrialState.TIMED_OUT, "run took more than 2 s")
+        cut_off = worker.run(replace(job(pocl, NEVER_ENDING, 2.0), is_cut_off=True))
+        assert (cut_off.state, cut_off.message) == (TrialState.TOO_SLOW, "run took more than 2 s")
         stray = worker.run(job(pocl, STRAY_WRITE))
         assert stray.state is TrialState.CRASHED
         assert "run: killed by SIG" in stray.message
         slow = worker.run(job(pocl, SLOW_BUILD, 1.0))
         assert (slow.state, slow.message) == (TrialState.TIMED_OUT, "build took more than 1 s")
+        slow = worker.run(replace(job(pocl, SLOW_BUILD, 1.0), is_cut_off=True))
+        assert slow.state is TrialState.TIMED_OUT, "of building nothing is known"
         aborted = worker.run(job(pocl, ABORT))
         assert aborted.state is TrialState.CRASHED
         assert "SIGABRT" in aborted.message

@@ -32,8 +32,6 @@ LARGE_FLOPS = 2**37
 """Above this, and where two sets of inputs cannot be kept, one is enough for a trial, with beta zero or not by chance:
 drawing them and the reference take seconds."""
 
-FAR_TOO_SLOW = 20.0
-"""What the probe foretells to be this much slower than what is given up is not run in full."""
 WORTH_REFUSING_NS = 50e6
 """What a call takes at least before it is refused for being slow: running less in full costs little."""
 
@@ -201,7 +199,7 @@ class _Runner:
 
     def _probe(self, job: Job, seed: int) -> None:
         """Run on small parts of the range. Refuses what would take far too long in full."""
-        limit_ns = min(max(WORTH_REFUSING_NS, FAR_TOO_SLOW * job.give_up_above_ns), job.run_limit_s * 1e9)
+        limit_ns = min(max(WORTH_REFUSING_NS, job.FAR_TOO_SLOW * job.give_up_above_ns), job.run_limit_s * 1e9)
         self._place.prepare_outputs(self._load(job, seed))
         self._bind({})
         with tracing.span("run parts"):

@@ -81,12 +81,13 @@ def plain_job(job: Job) -> dict[str, Any]:
         "timer": job.timer.value,
         "build_limit_s": job.build_limit_s,
         "run_limit_s": job.run_limit_s,
+        "is_cut_off": job.is_cut_off,
     }
 
 
 _JOB = (
     "family", "problem", "configuration", "seed", "samples", "min_sample_ns", "min_sample_ticks", "agreement",
-    "give_up_above_ns", "verify", "verifications", "probe", "timer", "build_limit_s", "run_limit_s",
+    "give_up_above_ns", "verify", "verifications", "probe", "timer", "build_limit_s", "run_limit_s", "is_cut_off",
 )  # fmt: skip
 
 
@@ -112,6 +113,7 @@ def read_job(node: Node, selector: str, build_options: tuple[str, ...]) -> Job:
         timer=_timer(members["timer"]),
         build_limit_s=members["build_limit_s"].number(MAX_LIMIT_S),
         run_limit_s=members["run_limit_s"].number(MAX_LIMIT_S),
+        is_cut_off=members["is_cut_off"].truth(),
     )
 
 

@@ -24,7 +24,8 @@ SAMPLES = 3
 """Of a finalist in one round; one is enough for what takes long."""
 LONG_NS = 50e6
 FAR_SLOWER = 3.0
-"""One sample a round is enough for what is this much slower than the best; a baseline as slow takes no part."""
+"""What is this much slower than the best takes no part, but for the default and the winner of before, of which one
+sample a round is enough then."""
 MOST_SECONDS = 120.0
 """Without a time budget."""
 
@@ -68,7 +69,8 @@ class Finals:
     def finalists(self) -> list[Configuration]:
         """The best few, an earlier winner, the default, and the baseline where it is a rival."""
         knowledge = self._knowledge
-        best = [t.configuration for t in knowledge.ranking[: _finalists(knowledge.best_ns)]]
+        near = [t for t in knowledge.ranking if t.time_ns <= FAR_SLOWER * knowledge.best_ns]
+        best = [t.configuration for t in near[: _finalists(knowledge.best_ns)]]
         wanted = dict.fromkeys([*best, *self._incumbents(), knowledge.default, *self._near_baseline()])
         return [c for c in wanted if knowledge.is_sound(c)]
 

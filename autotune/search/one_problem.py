@@ -36,7 +36,11 @@ class ProblemSearch:
     """Largest part of a time budget kept for the finals."""
     GIVE_UP_FACTOR = 3.0
     """One sample is enough for what is this much slower than the best."""
-    BASELINE_LIMIT_S = 20.0
+    BASELINE_LIMIT_S, LEAST_BASELINE_S = 20.0, 1.0
+    BASELINE_SHARE = 0.25
+    """Of the time for the finals, the most that the plainest kernel may take, which may be a thousand times slower."""
+    BASELINE_CALLS = 4
+    """Of it in a trial, at least: two to verify, one to warm up, one sample."""
     SPARE_TRIALS = 5
     """New ones beyond the budget where all that ran right was lost later, as with a worker that was killed again and
     again: a search that could have a winner is to have one."""
@@ -408,7 +412,7 @@ class ProblemSearch:
             self._failures[trial.state.value] += 1
 
     def _decide(self, deadline: float) -> Winner | None:
-        self._measure_baseline()
+        self._measure_baseline(deadline)
         deciding = Finals(self._knowledge, self._bench, self._store, self._limits.should_stop)
         finalists = deciding.finalists()
         if not finalists:
@@ -419,15 +423,17 @@ class ProblemSearch:
             self._count(trial)
         return winner
 
-    def _measure_baseline(self) -> None:
-        """The plainest kernel, once, so that gains can be told against it."""
+    def _measure_baseline(self, deadline: float) -> None:
+        """The plainest kernel, once, so that gains can be told against it; not in full where time does not suffice."""
         baseline = self._knowledge.family.baseline
         if not self._may_run_first(baseline):
             return
+        share_s = self.BASELINE_SHARE * (deadline - time.monotonic())
+        limit_s = min(self.BASELINE_LIMIT_S, max(self.LEAST_BASELINE_S, share_s))
         job = dataclasses.replace(
-            self._bench.job(baseline),
-            give_up_above_ns=self.GIVE_UP_FACTOR * self._knowledge.best_ns,
-            run_limit_s=self.BASELINE_LIMIT_S,
-            probe=False,  # far slower it may be
+            self._bench.search_job(baseline),  # its inputs are there already, as a rule
+            give_up_above_ns=limit_s * 1e9 / (self.BASELINE_CALLS * Job.FAR_TOO_SLOW),
+            run_limit_s=limit_s + self._bench.fresh_inputs_seconds,
+            is_cut_off=True,
         )
         self._knowledge.learn(self._sentinel.corrected(self._bench.run(job, "search")))
