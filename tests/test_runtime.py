@@ -495,6 +495,18 @@ def test_old_problems_are_forgotten(make: Callable[..., Gemm], monkeypatch: pyte
         assert len(gemm._engine._ready) <= 3
 
 
+def test_forms_of_operands_are_forgotten(make: Callable[..., Gemm], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Many may ask for one problem, and what the host does is no problem of the device."""
+    monkeypatch.setattr(running, "MOST_REQUESTS", 3)
+    b = matrix(20, 13)
+    host = Crossover(points=(CrossoverPoint(problem=GemmProblem(m=8, n=13, k=20), host_ns=1.0, device_ns=2.0),))
+    for gemm in (make(), make(host_blas=host)):
+        for extra in range(1, 8):
+            a = matrix(8, 20 + extra)[:, :20]
+            assert np.array_equal(gemm(a, b), product(a, b))
+            assert len(gemm._engine.requests) <= 3
+
+
 # Threads and processes
 
 

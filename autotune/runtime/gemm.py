@@ -128,7 +128,7 @@ class Gemm(OnDevice):
         known = self._engine.requests.get(key)
         if known is None:
             how = How(trans_a, trans_b, mode, problem)
-            known = self._engine.requests[key] = read_request(self, (a, b, out), how, self._crossover)
+            known = self._engine.remember(key, read_request(self, (a, b, out), how, self._crossover))
         assert isinstance(known, GemmRequest)
         return known
 
