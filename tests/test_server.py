@@ -301,3 +301,10 @@ def test_a_search_goes_on_where_the_server_went_away(postgresql_server: Server, 
     assert found.winner is not None and found.winner.is_final
     assert sorted(c.key for c in stored(store)) == sorted(c.key for c in measured)
     assert store.in_flight() == [] and store.quarantined() == []
+
+
+def test_how_long_an_outage_lasts_may_be_asked_as_it_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    since = iter([1.0, None])  # another thread is told that the server is back
+    monkeypatch.setattr(failures.Outage, "_since", property(lambda _: next(since)), raising=False)
+    outage = failures.Outage.__new__(failures.Outage)
+    assert outage.seconds > 0
