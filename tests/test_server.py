@@ -50,7 +50,7 @@ def test_a_job_ends_though_its_last_problems_end_at_once(store: Store, monkeypat
     requests = tuple(Request(problem=GemmProblem(m=size, n=8, k=8)) for size in (8, 16))
     job_id = store.jobs.add(NewJob(kind=JobKind.TUNE, device=DEVICE.slug, requests=requests, trials=1))
     taken = [store.jobs.take(DEVICE.slug, "w1") for _ in requests]
-    problems = [found[1].id for found in taken if found is not None]
+    problems = [found[1] for found in taken if found is not None]
     threads = [threading.Thread(target=store.jobs.end, args=(problem, JobState.DONE)) for problem in problems]
     count, both = jobs._counts, threading.Barrier(2)
 

@@ -1,0 +1,115 @@
+"""The service where something fails at the worst moment: an answer that is lost, a thread that is not to be had."""
+
+import asyncio
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+pytest.importorskip("fastapi")
+
+from autotune.errors import StoreError
+from autotune.kernels.gemm import GemmProblem
+from autotune.remote import Client
+from autotune.service import core
+from autotune.service.events import Feed
+from autotune.service.fleet import Fleet, RemoteWorker
+from autotune.service.searching import Errand, Search
+from autotune.store import Store
+from autotune.store.jobs import JobKind, JobLedger, JobState, NewJob
+from autotune.testing import INVENTED_PROCESSOR
+from autotune.trial import Request
+from invented_service import offering, serving, wait_for
+
+DEVICE = INVENTED_PROCESSOR
+SHAPE = "96,96,96"
+NEW = NewJob(
+    kind=JobKind.TUNE, device=DEVICE.slug, requests=(Request(problem=GemmProblem(m=96, n=96, k=96)),), trials=3
+)
+
+
+def losing_an_answer(of: Callable[..., Any]) -> Callable[..., Any]:
+    """Done, and the first answer that tells of something is lost."""
+    losses = iter([StoreError("the database is away")])
+
+    def done(*given: Any) -> Any:
+        found = of(*given)
+        for error in losses if found else ():
+            raise error
+        return found
+
+    return done
+
+
+def ends_well(place: Path) -> None:
+    with serving(place) as server, Client(server.url) as client, offering(server.url):
+        job = client.submit(DEVICE.slug, shapes=[SHAPE], trials=3, algorithms=["microtile"])
+        wait_for(lambda: client.job(job["id"])["state"] == "done")
+
+
+def test_what_was_taken_when_the_answer_was_lost_is_taken_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(core, "LOOK_S", 0.05)
+    monkeypatch.setattr(JobLedger, "take", losing_an_answer(JobLedger.take))
+    ends_well(tmp_path / "db.sqlite")
+
+
+def test_a_search_that_gets_no_thread_begins_when_there_is_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Reluctant(threading.Thread):
+        refusals = iter([RuntimeError("can't start new thread")])
+
+        def start(self) -> None:
+            for refusal in self.refusals:
+                raise refusal
+            super().start()
+
+    monkeypatch.setattr(core, "LOOK_S", 0.05)
+    monkeypatch.setattr(core, "threading", SimpleNamespace(Lock=threading.Lock, Thread=Reluctant))
+    ends_well(tmp_path / "db.sqlite")
+
+
+def test_what_another_has_taken_is_neither_queued_nor_ended_by_the_one_before(store: Store) -> None:
+    """Nor once more by itself, where it was done and the answer to the commit was lost."""
+    job_id = store.jobs.add(NEW)
+    first = store.jobs.take(DEVICE.slug, "one")
+    assert first is not None
+    store.jobs.requeue(first[1], 1.0, "")
+    second = store.jobs.take(DEVICE.slug, "two")
+    assert second is not None
+    store.jobs.requeue(first[1], 1.0, "")
+    store.jobs.end(first[1], JobState.FAILED)
+    assert store.jobs.take(DEVICE.slug, "three") is None
+    store.jobs.end(second[1], JobState.DONE)
+    found = store.jobs.get(job_id)
+    assert found is not None
+    assert found.state is JobState.DONE
+
+
+def test_what_is_searched_is_not_queued_with_what_nobody_searches(store: Store) -> None:
+    jobs = [store.jobs.add(NEW) for _ in range(3)]
+    taken = [store.jobs.take(DEVICE.slug, "one") for _ in jobs]
+    searched = [found[1].id for found in taken[:2] if found]
+    store.jobs.cancel(jobs[0])
+    assert store.jobs.recover(searched) == 1
+    states = [store.jobs.get(job_id).problems[0].state for job_id in jobs]  # type: ignore[union-attr]
+    assert states == [JobState.RUNNING, JobState.RUNNING, JobState.QUEUED]
+
+
+def test_a_search_that_outlives_the_event_loop_leaves_its_problem_to_the_next_service(store: Store) -> None:
+    async def late(*_: object) -> None: ...
+
+    store.add_device(DEVICE)
+    store.jobs.add(NEW)
+    taken = store.jobs.take(DEVICE.slug, "one")
+    assert taken is not None
+    fleet, loop = Fleet(lambda: None, late), asyncio.new_event_loop()
+    loop.close()
+    station = fleet.greet("one", "0" * 32, DEVICE, "")
+    search = Search(Errand(job=taken[0], problem=taken[1], station=station), store, Feed(), lambda: True)
+    search.run(RemoteWorker(fleet, station, loop))
+    assert store.jobs.waiting() == {DEVICE.slug}
+    assert store.in_flight() == [] == store.quarantined()
