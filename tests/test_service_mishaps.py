@@ -1,8 +1,10 @@
 """The service where something fails at the worst moment: an answer that is lost, a thread that is not to be had."""
 
 import asyncio
+import socket
 import threading
 from collections.abc import Callable
+from contextlib import closing, suppress
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -11,7 +13,7 @@ import pytest
 
 pytest.importorskip("fastapi")
 
-from autotune.errors import StoreError
+from autotune.errors import RefusedError, StoreError, UnreachableError
 from autotune.kernels.gemm import GemmProblem
 from autotune.remote import Client
 from autotune.service import core
@@ -21,8 +23,8 @@ from autotune.service.searching import Errand, Search
 from autotune.store import Store
 from autotune.store.jobs import JobKind, JobLedger, JobState, NewJob
 from autotune.testing import INVENTED_PROCESSOR
-from autotune.trial import Request
-from invented_service import offering, serving, wait_for
+from autotune.trial import Job, Request
+from invented_service import invented_time, offering, serving, wait_for
 
 DEVICE = INVENTED_PROCESSOR
 SHAPE = "96,96,96"
@@ -72,6 +74,29 @@ def test_a_search_that_gets_no_thread_begins_when_there_is_one(tmp_path: Path, m
     ends_well(tmp_path / "db.sqlite")
 
 
+def test_who_cancels_again_as_the_answer_was_lost_is_heard(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(JobLedger, "cancel", losing_an_answer(JobLedger.cancel))
+    goes_on = threading.Event()
+
+    def slowly(job: Job) -> float:
+        assert goes_on.wait(20)
+        return invented_time(job)
+
+    with (
+        serving(tmp_path / "db.sqlite") as server,
+        Client(server.url) as client,
+        offering(server.url, work=slowly) as worker,
+    ):
+        job = client.submit(DEVICE.slug, shapes=[SHAPE], trials=100_000)
+        wait_for(lambda: bool(worker.jobs))
+        with pytest.raises(RefusedError):
+            client.cancel(job["id"])
+        assert client.cancel(job["id"])["state"] == "cancelled"
+        goes_on.set()
+        wait_for(lambda: client.job(job["id"])["counts"] == {"cancelled": 1})
+        assert len(worker.jobs) == 1
+
+
 def test_what_another_has_taken_is_neither_queued_nor_ended_by_the_one_before(store: Store) -> None:
     """Nor once more by itself, where it was done and the answer to the commit was lost."""
     job_id = store.jobs.add(NEW)
@@ -113,3 +138,32 @@ def test_a_search_that_outlives_the_event_loop_leaves_its_problem_to_the_next_se
     search.run(RemoteWorker(fleet, station, loop))
     assert store.jobs.waiting() == {DEVICE.slug}
     assert store.in_flight() == [] == store.quarantined()
+
+
+@pytest.mark.parametrize("submit", [lambda client: client.upload(b"{}"), lambda client: client.submit(DEVICE.slug)])
+def test_what_counts_once_is_sent_once_where_the_connection_breaks(submit: Callable[[Client], object]) -> None:
+    """A call over a connection that was kept open is repeated else."""
+    asked: list[bytes] = []
+
+    def serve(listening: socket.socket) -> None:
+        with suppress(OSError):  # once it is closed
+            while True:
+                answer(listening.accept()[0])
+
+    def answer(connection: socket.socket) -> None:
+        """Whatever is asked, until it is told something."""
+        with connection, connection.makefile("rwb") as stream:
+            while (line := stream.readline()).startswith(b"GET"):
+                while stream.readline().strip():
+                    pass
+                stream.write(b'HTTP/1.1 200 OK\r\nContent-Length: 11\r\n\r\n{"jobs":[]}')
+                stream.flush()
+            asked.extend([line] if line else [])
+
+    with closing(socket.create_server(("127.0.0.1", 0))) as listening:
+        threading.Thread(target=serve, args=(listening,), daemon=True).start()
+        with Client(f"http://127.0.0.1:{listening.getsockname()[1]}") as client:
+            assert client.jobs() == []
+            with pytest.raises(UnreachableError):
+                submit(client)
+    assert len(asked) == 1
