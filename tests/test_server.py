@@ -10,16 +10,19 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from sqlalchemy.orm import Session
 
 from autotune.errors import DatabaseAwayError, NotADatabaseError, StoreError
 from autotune.kernels.gemm import GemmProblem
 from autotune.problem import Configuration
 from autotune.search import Budget, tune
 from autotune.store import Store, claiming, failures, jobs, new_owner
+from autotune.store.inserting import problem_id
 from autotune.store.jobs import JobKind, JobState, NewJob
+from autotune.store.models import winner_row
 from autotune.store.opening import parse_target
 from autotune.testing import INVENTED_PROCESSOR, FakeWorker, Silence
-from autotune.trial import Job, Provenance, Request, Trial, TrialState
+from autotune.trial import Job, Provenance, Request, Trial, TrialState, Verdict, Winner
 from databases import Server, cut, rows
 
 DEVICE = INVENTED_PROCESSOR
@@ -246,6 +249,21 @@ def test_jobs_are_added_and_taken_once_where_an_answer_was_lost(postgresql_serve
     second = store.jobs.take(DEVICE.slug, "w1")
     assert second is not None
     assert second[1].number == 1
+
+
+def test_decisions_are_seen_in_whatever_order_they_are_committed(store: Store) -> None:
+    winner = Winner(
+        device=DEVICE.slug, problem=PROBLEM, configuration=TRIAL.configuration, time_ns=1e3, default_ns=1e3,
+        baseline_ns=None, gain_low=1.0, gain_high=1.0, samples=0, is_default=True, verdict=Verdict.PROVISIONAL,
+        verifications=0, provenance=PROVENANCE,
+    )  # fmt: skip
+    store.record_winner(winner)
+    with Session(store._writing) as session, session.begin():
+        session.add(winner_row(winner, problem_id(session, PROBLEM)))
+        session.flush()
+        store.record_winner(winner)  # has a later number, and is committed first
+        before = store.decisions()
+    assert store.decisions() > before > 1
 
 
 def test_one_service_claims_a_database_and_claims_it_again_after_an_outage(

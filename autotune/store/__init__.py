@@ -337,9 +337,10 @@ class Store:
         winners = self._read(lambda session: [to_winner(row) for row in session.execute(query)])
         return sorted(winners, key=_place)
 
-    def last_decision(self) -> int:
-        """Grows with every winner that is recorded or imported."""
-        query = select(func.coalesce(func.max(WinnerRow.id), 0))
+    def decisions(self) -> int:
+        """How many there are, as winners are recorded and imported; not their last number, since on a server what is
+        recorded at the same time may be seen in another order than it is numbered."""
+        query = select(func.count()).select_from(WinnerRow)
         return self._read(lambda session: session.scalar(query) or 0)
 
     def devices(self) -> list[Device]:
