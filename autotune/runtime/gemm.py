@@ -158,6 +158,9 @@ class Gemm(OnDevice):
                 self._run_resident(request, a, b, out, scalars)
             elif not request.on_host:
                 self._run_with_host(request, a, b, out, scalars)
+            elif Kind.SHARED in request.kinds:  # which another thread may give the device
+                self._run_on_host(request, a, b, out, scalars)
+                return
         if request.on_host:
             self._run_on_host(request, a, b, out, scalars)
 
