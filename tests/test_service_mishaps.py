@@ -22,6 +22,7 @@ from autotune.service.fleet import Fleet, RemoteWorker
 from autotune.service.searching import Errand, Search
 from autotune.store import Store
 from autotune.store.jobs import JobKind, JobLedger, JobState, NewJob
+from autotune.store.together import Together
 from autotune.testing import INVENTED_PROCESSOR
 from autotune.trial import Job, Request
 from invented_service import invented_time, offering, serving, wait_for
@@ -46,8 +47,8 @@ def losing_an_answer(of: Callable[..., Any]) -> Callable[..., Any]:
     return done
 
 
-def ends_well(place: Path) -> None:
-    with serving(place) as server, Client(server.url) as client, offering(server.url):
+def ends_well(place: Path, work: Callable[[Job], float] = invented_time) -> None:
+    with serving(place) as server, Client(server.url) as client, offering(server.url, work=work):
         job = client.submit(DEVICE.slug, shapes=[SHAPE], trials=3, algorithms=["microtile"])
         wait_for(lambda: client.job(job["id"])["state"] == "done")
 
@@ -112,6 +113,35 @@ def test_what_another_has_taken_is_neither_queued_nor_ended_by_the_one_before(st
     found = store.jobs.get(job_id)
     assert found is not None
     assert found.state is JobState.DONE
+
+
+def test_what_was_in_flight_as_the_database_was_away_is_not_to_blame(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    away, losses = threading.Event(), iter([True])
+    write, write_together, requeue = Store._write, Together.write, JobLedger.requeue
+
+    def written(*work: Any, **how: Any) -> Any:
+        if away.is_set():
+            raise StoreError("the database is away")
+        return write(*work, **how)
+
+    def requeued(*how: Any) -> None:
+        away.clear()
+        requeue(*how)
+
+    def work(job: Job) -> float:
+        if next(losses, False):
+            away.set()
+        return invented_time(job)
+
+    monkeypatch.setattr(Store, "_write", written)
+    monkeypatch.setattr(Together, "write", lambda *work: not away.is_set() and write_together(*work))
+    monkeypatch.setattr(JobLedger, "requeue", requeued)
+    ends_well(tmp_path / "db.sqlite", work)
+    with Store.open(tmp_path / "db.sqlite") as store:
+        assert next(losses, None) is None
+        assert store.in_flight() == [] == store.quarantined()
 
 
 def test_what_is_searched_is_not_queued_with_what_nobody_searches(store: Store) -> None:
