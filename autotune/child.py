@@ -55,6 +55,10 @@ class _NoStart(Exception):
     """A child ended, hung or gave up before it began with the work; the work is not to blame."""
 
 
+class _Closed(_NoStart):
+    """Somebody closed it, and would not end another one."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Loss:
     """No answer came: the child died, or took too long and was killed."""
@@ -93,8 +97,9 @@ class Child:
         """The child's answer, or a Loss; `limits_s` has the seconds allowed for each phase.
 
         The phase `awaited` begins when there is leave; where that is cancelled, CancelledError is raised.
-        A child that dies, hangs or gives up before its first phase is replaced a few times. Raises WorkerError
-        when none can be started, or the first child ever says that it cannot work at all.
+        A child that dies, hangs or gives up before its first phase is replaced a few times, unless another thread
+        has closed it. Raises WorkerError when none can be started or stays, or the first child ever says that it
+        cannot work at all.
         """
         for tries_left in reversed(range(START_TRIES)):
             try:
@@ -103,7 +108,7 @@ class Child:
                 self.close()
                 if leave and leave.cancelled():  # nobody asks any more, and nobody would end another child
                     raise CancelledError from reason
-                if not tries_left:
+                if not tries_left or isinstance(reason, _Closed):
                     raise WorkerError(str(reason)) from reason
                 time.sleep(FIRST_PAUSE_S * 2 ** (START_TRIES - 1 - tries_left))
 
@@ -201,7 +206,9 @@ class Child:
         leave.add_done_callback(tell)
 
     def _last_words(self) -> str:
-        """Of a child that ended before it began."""
+        """Of a child that ended before it began. Raises _Closed where another thread has closed it."""
+        if self._process is None:
+            raise _Closed("the child process was closed")
         status, last_words = self._bury()
         return f"the child process ended at its start ({status}): {last_words}"
 
@@ -216,9 +223,9 @@ class Child:
         if self._process is not None and self._process.poll() is None and not self._is_worn:
             return
         self.close()
-        self._errors = tempfile.TemporaryFile()  # noqa: SIM115 - lives as long as the child
         self._messages = queue.Queue()
         try:
+            self._errors = tempfile.TemporaryFile()  # noqa: SIM115 - lives as long as the child
             self._process = subprocess.Popen(  # noqa: S603 - our own command
                 self._command,
                 stdin=subprocess.PIPE,

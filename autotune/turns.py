@@ -47,7 +47,7 @@ def idle() -> Iterator[None]:
 
 @contextmanager
 def held(lock: threading.Lock) -> Iterator[None]:
-    """This thread has a lock. One that waited for it with a turn would keep that turn from the one that has the lock."""
+    """This thread has a lock. One that waited with a turn would keep that turn from the one that has the lock."""
     with idle():
         lock.acquire()
     try:

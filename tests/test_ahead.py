@@ -3,6 +3,7 @@
 import dataclasses
 import math
 import sys
+import threading
 import time
 from concurrent.futures import CancelledError
 from pathlib import Path
@@ -458,3 +459,22 @@ def test_what_is_withdrawn_as_it_begins_is_not_launched(monkeypatch: pytest.Monk
     with pytest.raises(CancelledError):
         flight.result()
     assert worker.jobs == []
+
+
+def test_what_gets_no_thread_is_measured_by_who_asks_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    worker = FakeWorker(lambda _: 1000.0)
+    flight = Flight(Job(selector="0:0", problem=PROBLEM, configuration=FAMILY.baseline), worker, None)
+    flight.allow()
+
+    def none(_: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(threading.Thread, "start", none)
+        with pytest.raises(RuntimeError):
+            flight.start()
+    asked = threading.Thread(target=flight.result, daemon=True)
+    asked.start()
+    asked.join(20)
+    assert not asked.is_alive()
+    assert len(worker.jobs) == 1

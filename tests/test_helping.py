@@ -244,3 +244,17 @@ def test_no_more_help_is_taken_than_is_of_use() -> None:
     assert all(helpers.join(FakeWorker(invented_time)) for _ in range(MOST_HELPERS))
     assert not helpers.is_open
     assert not helpers.join(FakeWorker(invented_time))
+
+
+def test_of_a_helper_that_is_recalled_nothing_stays(store: Store) -> None:
+    other = FakeWorker(invented_time)
+    assembled = Assembled(store, FakeWorker(invented_time), other)
+    crew = assembled.crew
+    assembled.begin(other)
+    [_] = crew.take_in()
+    [thread] = [thread for thread in threading.enumerate() if thread.name == "crew"]
+    crew._helpers.recall_one()
+    assert other not in crew.free()
+    thread.join(TOGETHER_S)
+    assert not thread.is_alive()
+    assert other.is_closed

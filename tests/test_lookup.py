@@ -238,6 +238,25 @@ def test_answers_kept_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     assert len(measured._answers) <= 10
 
 
+def test_a_device_lives_as_long_as_its_answer_whatever_other_threads_ask(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Answers go by its identity, which another one could have after it."""
+    monkeypatch.setattr("autotune.lookup._MOST_ANSWERS", 1)
+    measured = table((product(64, 64, 64), naive(0, 0)))
+    others = iter([product(9, 9, 9)])
+
+    class Answers(dict[Any, Any]):
+        def __setitem__(self, question: Any, answer: Any) -> None:
+            for other in others:  # just now, and so all that is known is forgotten
+                self |= {"a question": "of before"}
+                measured.find("adreno-740", other)
+            super().__setitem__(question, answer)
+
+    measured._answers = Answers()
+    measured.find(GPU, product(8, 8, 8))
+    assert (id(GPU), product(8, 8, 8), None, None, None) in measured._answers
+    assert list(measured._asked.values()) == [GPU]
+
+
 # What is read
 
 

@@ -17,6 +17,7 @@ import pyopencl.array as cla
 import pytest
 
 from autotune.device.execution import Executor, Kind
+from autotune.device.memory import shared_memory
 from autotune.errors import BuildError, DeviceSelectionError, LaunchError, ProblemError, TableError
 from autotune.kernels.gemm import FAMILY, GemmProblem
 from autotune.kernels.reduce import ReduceProblem
@@ -495,6 +496,18 @@ def test_old_problems_are_forgotten(make: Callable[..., Gemm], monkeypatch: pyte
         assert len(gemm._engine._ready) <= 3
 
 
+def test_forms_of_operands_are_forgotten(make: Callable[..., Gemm], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Many may ask for one problem, and what the host does is no problem of the device."""
+    monkeypatch.setattr(running, "MOST_REQUESTS", 3)
+    b = matrix(20, 13)
+    host = Crossover(points=(CrossoverPoint(problem=GemmProblem(m=8, n=13, k=20), host_ns=1.0, device_ns=2.0),))
+    for gemm in (make(), make(host_blas=host)):
+        for extra in range(1, 8):
+            a = matrix(8, 20 + extra)[:, :20]
+            assert np.array_equal(gemm(a, b), product(a, b))
+            assert len(gemm._engine.requests) <= 3
+
+
 # Threads and processes
 
 
@@ -515,6 +528,39 @@ def test_threads_share_a_gemm(make: Callable[..., Gemm]) -> None:
     for thread in threads:
         thread.join()
     assert wrong == [] and gemm.stats.calls == 45
+
+
+def test_what_the_host_reads_is_not_given_the_device_by_another_thread(
+    make: Callable[..., Gemm], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    small, large = GemmProblem(m=1, n=13, k=20), GemmProblem(m=64, n=13, k=20)
+    points = (
+        CrossoverPoint(problem=small, host_ns=1.0, device_ns=2.0),
+        CrossoverPoint(problem=large, host_ns=2.0, device_ns=1.0),
+    )
+    gemm = make(host_blas=Crossover(points=points))
+    weights = gemm.allocate((20, 13), np.float32)
+    is_given, is_read, seen = threading.Event(), threading.Event(), list[bool]()
+    start = Gemm._start
+
+    def noted(*how: Any) -> None:
+        start(*how)
+        is_given.set()
+
+    def slowly(*operands: Any, **scalars: Any) -> None:
+        is_read.set()
+        is_given.wait(0.5)  # for as long as it takes, were the device not kept from it
+        seen.append(shared_memory(weights)._mapping is not None)  # type: ignore[union-attr]
+        host_product(*operands, **scalars)
+
+    monkeypatch.setattr(Gemm, "_start", noted)
+    monkeypatch.setattr("autotune.runtime.gemm.host_product", slowly)
+    on_host = threading.Thread(target=gemm, args=(matrix(1, 20), weights))
+    on_host.start()
+    assert is_read.wait(20)
+    gemm(matrix(64, 20), weights)
+    on_host.join(20)
+    assert seen == [True]
 
 
 FIRST_CALL = """

@@ -10,16 +10,19 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from sqlalchemy.orm import Session
 
 from autotune.errors import DatabaseAwayError, NotADatabaseError, StoreError
 from autotune.kernels.gemm import GemmProblem
 from autotune.problem import Configuration
 from autotune.search import Budget, tune
 from autotune.store import Store, claiming, failures, jobs, new_owner
+from autotune.store.inserting import problem_id
 from autotune.store.jobs import JobKind, JobState, NewJob
+from autotune.store.models import winner_row
 from autotune.store.opening import parse_target
 from autotune.testing import INVENTED_PROCESSOR, FakeWorker, Silence
-from autotune.trial import Job, Provenance, Request, Trial, TrialState
+from autotune.trial import Job, Provenance, Request, Trial, TrialState, Verdict, Winner
 from databases import Server, cut, rows
 
 DEVICE = INVENTED_PROCESSOR
@@ -50,7 +53,7 @@ def test_a_job_ends_though_its_last_problems_end_at_once(store: Store, monkeypat
     requests = tuple(Request(problem=GemmProblem(m=size, n=8, k=8)) for size in (8, 16))
     job_id = store.jobs.add(NewJob(kind=JobKind.TUNE, device=DEVICE.slug, requests=requests, trials=1))
     taken = [store.jobs.take(DEVICE.slug, "w1") for _ in requests]
-    problems = [found[1].id for found in taken if found is not None]
+    problems = [found[1] for found in taken if found is not None]
     threads = [threading.Thread(target=store.jobs.end, args=(problem, JobState.DONE)) for problem in problems]
     count, both = jobs._counts, threading.Barrier(2)
 
@@ -248,6 +251,21 @@ def test_jobs_are_added_and_taken_once_where_an_answer_was_lost(postgresql_serve
     assert second[1].number == 1
 
 
+def test_decisions_are_seen_in_whatever_order_they_are_committed(store: Store) -> None:
+    winner = Winner(
+        device=DEVICE.slug, problem=PROBLEM, configuration=TRIAL.configuration, time_ns=1e3, default_ns=1e3,
+        baseline_ns=None, gain_low=1.0, gain_high=1.0, samples=0, is_default=True, verdict=Verdict.PROVISIONAL,
+        verifications=0, provenance=PROVENANCE,
+    )  # fmt: skip
+    store.record_winner(winner)
+    with Session(store._writing) as session, session.begin():
+        session.add(winner_row(winner, problem_id(session, PROBLEM)))
+        session.flush()
+        store.record_winner(winner)  # has a later number, and is committed first
+        before = store.decisions()
+    assert store.decisions() > before > 1
+
+
 def test_one_service_claims_a_database_and_claims_it_again_after_an_outage(
     postgresql_server: Server, store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -301,3 +319,10 @@ def test_a_search_goes_on_where_the_server_went_away(postgresql_server: Server, 
     assert found.winner is not None and found.winner.is_final
     assert sorted(c.key for c in stored(store)) == sorted(c.key for c in measured)
     assert store.in_flight() == [] and store.quarantined() == []
+
+
+def test_how_long_an_outage_lasts_may_be_asked_as_it_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    since = iter([1.0, None])  # another thread is told that the server is back
+    monkeypatch.setattr(failures.Outage, "_since", property(lambda _: next(since)), raising=False)
+    outage = failures.Outage.__new__(failures.Outage)
+    assert outage.seconds > 0

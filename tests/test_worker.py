@@ -1,6 +1,7 @@
 """The child process that measures: it survives many trials, and is replaced when it dies or hangs."""
 
 import dataclasses
+import errno
 import os
 import signal
 import subprocess
@@ -203,3 +204,25 @@ def test_no_child_is_started_again_for_what_was_withdrawn() -> None:
         with pytest.raises(CancelledError):
             flight.result(timeout=10.0)
         assert one.pid is None
+
+
+def test_no_child_is_started_again_in_the_place_of_one_that_was_closed() -> None:
+    """As when a worker is to end while its child still opens the device: nobody would end another one."""
+    with Child((sys.executable, "-c", "import time; time.sleep(60)")) as one, ThreadPoolExecutor(1) as aside:
+        one.start()
+        asked = aside.submit(one.ask, "a job", {"run": 60.0})
+        with pytest.raises(TimeoutError):
+            asked.result(timeout=0.2)
+        one.close()
+        with pytest.raises(WorkerError, match="closed"):
+            asked.result(timeout=10.0)
+        assert one.pid is None
+
+
+def test_a_full_disk_is_a_worker_that_cannot_be_started(monkeypatch: pytest.MonkeyPatch) -> None:
+    def full() -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr("tempfile.TemporaryFile", full)
+    with pytest.raises(WorkerError, match="No space"):
+        Child((sys.executable, "-c", "")).start()

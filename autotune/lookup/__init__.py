@@ -132,11 +132,13 @@ class TuningTable:
         asked = given if isinstance(given, Problem) else _plain_product(m, n, k)
         answer = self._chain.answer(device, asked)
         if len(self._answers) >= _MOST_ANSWERS:
-            self._answers.clear()
             self._asked.clear()
-        if isinstance(device, Device):
-            self._asked[id(device)] = device  # as long as it lives, nothing else gets its identity
+            self._answers.clear()
         self._answers[question] = answer
+        if isinstance(device, Device):
+            # As long as it lives, nothing else gets its identity. After the answer, as clearing goes before it: else
+            # another thread could forget the device alone.
+            self._asked[id(device)] = device
         if self._misses is not None and answer.match is not Match.EXACT:
             self._misses.add(answer.device, asked)
         return answer

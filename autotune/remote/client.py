@@ -67,8 +67,7 @@ class Client:
             "algorithms": list(algorithms),
             "seed": seed,
         }
-        self._connection.close()  # only over a connection kept open is a call repeated, and this one is to count once
-        return dict(self._connection.call("POST", "/api/jobs", form))
+        return self._once("/api/jobs", form)
 
     def jobs(self, *, limit: int = 50) -> list[dict[str, Any]]:
         """The newest first, without their problems."""
@@ -109,7 +108,11 @@ class Client:
 
     def upload(self, table: bytes) -> dict[str, Any]:
         """An exported JSON table: jobs verify it, and what holds counts."""
-        return dict(self._connection.call("POST", "/api/tables", table))
+        return self._once("/api/tables", table)
+
+    def _once(self, path: str, body: object) -> dict[str, Any]:
+        self._connection.close()  # only over a connection kept open is a call repeated, and this one is to count once
+        return dict(self._connection.call("POST", path, body))
 
     def _events(self, job_id: int) -> Iterator[Event]:
         connection = Connection(self._url, self._token)

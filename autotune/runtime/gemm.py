@@ -128,7 +128,7 @@ class Gemm(OnDevice):
         known = self._engine.requests.get(key)
         if known is None:
             how = How(trans_a, trans_b, mode, problem)
-            known = self._engine.requests[key] = read_request(self, (a, b, out), how, self._crossover)
+            known = self._engine.remember(key, read_request(self, (a, b, out), how, self._crossover))
         assert isinstance(known, GemmRequest)
         return known
 
@@ -158,6 +158,9 @@ class Gemm(OnDevice):
                 self._run_resident(request, a, b, out, scalars)
             elif not request.on_host:
                 self._run_with_host(request, a, b, out, scalars)
+            elif Kind.SHARED in request.kinds:  # which another thread may give the device
+                self._run_on_host(request, a, b, out, scalars)
+                return
         if request.on_host:
             self._run_on_host(request, a, b, out, scalars)
 

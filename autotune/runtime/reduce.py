@@ -46,7 +46,7 @@ class Reduce(OnDevice):
         key = (form(values, "the input"), operation, None if out is None else form(out, "out"), problem)
         request = self._engine.requests.get(key)
         if request is None:
-            request = self._engine.requests[key] = _read(values, operation, out, problem)
+            request = self._engine.remember(key, _read(values, operation, out, problem))
         if out is None:
             out = self._new_result(request, values)
         self._run(request, values, out)

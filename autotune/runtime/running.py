@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
@@ -24,6 +24,9 @@ from autotune.runtime.choosing import Choice, Weights, choices, packed_operand
 
 MOST_READY = 1024
 """Problems whose kernels are kept ready; a program that asks for ever new sizes must not grow without end."""
+
+MOST_REQUESTS = 8 * MOST_READY
+"""Forms of operands that are remembered; many may ask for one problem, and what the host does has no kernels."""
 
 SCRATCH_SHARE = 8
 """Memory for packing and for parts of results takes at most this part of the device's, over all problems."""
@@ -70,6 +73,9 @@ class Request:
     ready: Ready | None = None
 
 
+_Request = TypeVar("_Request", bound=Request)
+
+
 class Engine:
     """A family's kernels on one queue, each built when first needed."""
 
@@ -79,7 +85,7 @@ class Engine:
         self.table = table
         self.stats = Statistics()
         self.requests: dict[Any, Any] = {}
-        """By the form of the operands."""
+        """By the form of the operands; `remember` adds."""
         self._profile = find_profile(executor.device)
         self._ready: dict[tuple[Problem, Weights], Ready] = {}
         self._packings: dict[object, int] = {}
@@ -88,6 +94,13 @@ class Engine:
     @property
     def device(self) -> Device:
         return self.executor.device
+
+    def remember(self, form: object, request: _Request) -> _Request:
+        """A request, for the next operands of its form."""
+        if len(self.requests) >= MOST_REQUESTS:
+            self.requests.clear()
+        self.requests[form] = request
+        return request
 
     def run(self, request: Request, names: Sequence[str], launch: Callable[[Ready], object]) -> Ready:
         """Launch the kernels of a request, which are built before the first time.

@@ -25,8 +25,8 @@ class Flight:
     def start(self) -> None:
         """Begin, in a thread, unless it has begun."""
         if not self._is_begun:
-            self._is_begun = True
             threading.Thread(target=self._fly, daemon=True).start()
+            self._is_begun = True  # not where there is no thread: who asks for the result flies then
 
     @property
     def is_allowed(self) -> bool:

@@ -57,11 +57,14 @@ class Helpers:
         """The next that has nothing to measure goes; said again before that, it is still one."""
         self._is_one_recalled = bool(self._places)
 
-    def heed(self, free: list[Measures]) -> None:
-        """Let go, of those that have nothing to measure, one that is recalled."""
-        if self._is_one_recalled and free:
-            self._is_one_recalled = False
-            self.dismiss(free.pop())
+    def heed(self, free: list[Measures]) -> Measures | None:
+        """Let go, of those that have nothing to measure, one that is recalled; which it is."""
+        if not (self._is_one_recalled and free):
+            return None
+        self._is_one_recalled = False
+        recalled = free.pop()
+        self.dismiss(recalled)
+        return recalled
 
     def dismiss(self, place: Measures) -> None:
         """One goes that measures nothing."""
@@ -153,7 +156,8 @@ class Crew:
     def free(self) -> list[Measures]:
         """Who measures nothing, and stays."""
         helpers = [place for place in self._helpers.present() if place not in self._running]
-        self._helpers.heed(helpers)
+        if (recalled := self._helpers.heed(helpers)) in self._hands:
+            self._forget_place(recalled)
         return [self._own, *helpers] if self.is_own_free else helpers
 
     def begin(self, place: Measures, prepared: Prepared, job: Job) -> None:
@@ -205,12 +209,15 @@ class Crew:
     def _let_go(self, place: Measures) -> None:
         self._hands.pop(place).dismiss()
 
+    def _forget_place(self, place: Measures) -> None:
+        del self._benches[place]
+        self._let_go(place)
+
     def _of_helper(self, place: Measures, ended: Running) -> Trial | None:
         try:
             return ended.result.result()
         except WorkerError as error:
-            del self._benches[place]
-            self._let_go(place)
+            self._forget_place(place)
             self._helpers.dismiss(place)
             if isinstance(error, WorkerLostError):
                 configuration = ended.prepared.configuration

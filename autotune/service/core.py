@@ -58,6 +58,8 @@ class Service:
         self.searches: dict[int, Search] = {}
         """By the id of the problem of the job."""
         self.is_stopping = False
+        self._is_in_doubt = False
+        """Whether the database may have something as running that nobody searches."""
         self._loop: asyncio.AbstractEventLoop | None = None
         self._wake = asyncio.Event()
         self._tasks: list[asyncio.Task[None]] = []
@@ -187,6 +189,9 @@ class Service:
         has_helpers = any(len(search.helpers) for search in self.searches.values())
         if self.is_stopping or not (free or has_helpers):
             return
+        if self._is_in_doubt:
+            await asyncio.to_thread(self.store.jobs.recover, list(self.searches))
+            self._is_in_doubt = False
         waiting = await asyncio.to_thread(self.store.jobs.waiting)
         for station in in_fair_order(free, Counter(s.errand.station.device.slug for s in self.searches.values())):
             if len(self.searches) >= MAX_SEARCHES or self.is_stopping:
@@ -221,22 +226,23 @@ class Service:
         station.is_taken = True
         try:
             taken = await asyncio.to_thread(self.store.jobs.take, station.device.slug, station.name)
+            if taken is not None:
+                self._begin(Errand(job=taken[0], problem=taken[1], station=station))
         except BaseException:
+            self._is_in_doubt = True  # the answer of the database may be lost, or there be no thread
             station.is_taken = False
             raise
-        if taken is None:
-            station.is_taken = False
-            return False
-        job, problem = taken
-        search = Search(
-            Errand(job=job, problem=problem, station=station), self.store, self.feed, lambda: self.is_stopping
-        )
-        self.searches[problem.id] = search
-        worker = RemoteWorker(self.fleet, station, asyncio.get_running_loop())
-        thread = threading.Thread(target=self._search, args=(search, worker), daemon=True, name=f"job {job.id}")
-        self._threads.add(thread)
+        station.is_taken = taken is not None
+        return station.is_taken
+
+    def _begin(self, errand: Errand) -> None:
+        """Raises RuntimeError when the system gives no thread."""
+        search = Search(errand, self.store, self.feed, lambda: self.is_stopping)
+        worker = RemoteWorker(self.fleet, errand.station, asyncio.get_running_loop())
+        thread = threading.Thread(target=self._search, args=(search, worker), daemon=True, name=f"job {errand.job.id}")
         thread.start()
-        return True
+        self.searches[errand.problem.id] = search
+        self._threads.add(thread)
 
     def _search(self, search: Search, worker: RemoteWorker) -> None:
         """In a thread of its own."""

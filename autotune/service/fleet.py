@@ -265,7 +265,10 @@ class RemoteWorker:
         if leave:
             leave.result()
         assignment = Assignment(job)
-        self._loop.call_soon_threadsafe(self._fleet.assign, self.station, assignment)
+        try:
+            self._loop.call_soon_threadsafe(self._fleet.assign, self.station, assignment)
+        except RuntimeError as error:  # the loop has ended
+            raise Stopping from error
         with idle():
             return assignment.result.result()
 

@@ -68,8 +68,8 @@ def job_routes(service: Service) -> APIRouter:
     async def cancel_job(job_id: JobId) -> JobView:
         """Stop after the running trial; what was found stays. Of a job that has ended nothing changes."""
         await _read(service, job_id)
-        if await asyncio.to_thread(service.store.jobs.cancel, job_id):
-            service.cancel(job_id)
+        await asyncio.to_thread(service.store.jobs.cancel, job_id)
+        service.cancel(job_id)  # also where it was cancelled before, and the answer of the database was lost
         return job_view(await _read(service, job_id), service)
 
     @routes.get(

@@ -40,7 +40,7 @@ class Lookups:
 
     def read_again(self) -> TuningTable | None:
         """A new table where there is a new winner or predictor. Raises StoreError."""
-        now = self._store.last_decision(), self._renewals
+        now = self._store.decisions(), self._renewals
         if now == self._read:
             return None
         if now[1] != self._read[1]:

@@ -150,14 +150,14 @@ class Search:
 
         def note() -> None:
             self._store.jobs.spend(problem.id, spent_s)
-            self._store.jobs.end(problem.id, state, outcome=outcome, message=message)
+            self._store.jobs.end(problem, state, outcome=outcome, message=message)
 
         self._insist(note)
 
     def _requeue(self, message: str) -> None:
         """To be gone on with, here or on another device of the same name."""
-        problem_id, spent_s = self.errand.problem.id, self._spent_s
-        self._insist(lambda: self._store.jobs.requeue(problem_id, spent_s, message))
+        problem, spent_s = self.errand.problem, self._spent_s
+        self._insist(lambda: self._store.jobs.requeue(problem, spent_s, message))
 
     def _insist(self, note: Callable[[], None]) -> None:
         """Again and again, as a database server may be away for a while; a service that ends leaves it to the next."""

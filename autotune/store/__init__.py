@@ -109,6 +109,8 @@ class Store:
         self._places = threading.Semaphore(1 if target.path else AT_A_TIME)
         """SQLite has one writer; threads that wait for it here are served in turn, those that wait there by chance."""
         self._hurries = threading.Event()
+        self._abandoning: set[Owner] = set()
+        """Whose trials the database does not know yet to be abandoned."""
         self._reading = self._writing = engine
         if target.path:
             # Taking the write lock at once: a transaction that reads first may find it cannot write any more.
@@ -186,8 +188,13 @@ class Store:
         self._write_together(add)
 
     def abandon_trials(self, owner: Owner) -> None:
-        """What this owner has in flight will not end, and is not to blame: as after Ctrl-C."""
+        """What this owner has in flight will not end, and is not to blame: as after Ctrl-C.
+
+        Where that fails, `quarantine_lost` does it, or what has ended would be in flight as long as the program runs.
+        """
+        self._abandoning.add(owner)
         self._write(lambda session: quarantine.abandon(session, owner))
+        self._abandoning.discard(owner)
 
     def lose_trials(self, owner: Owner, message: str) -> None:
         """What this owner has in flight is gone with the device that measured it: it is quarantined."""
@@ -247,6 +254,8 @@ class Store:
         """Quarantine what is in flight of owners that are gone, on any device; what was added."""
         if not self.in_flight():  # nearly always, and asking takes no lock
             return []
+        for owner in list(self._abandoning):
+            self.abandon_trials(owner)
         return self._write(quarantine.quarantine_lost)
 
     def quarantined(self, device_slug: str | None = None, driver: str | None = None) -> list[Quarantined]:
@@ -337,9 +346,10 @@ class Store:
         winners = self._read(lambda session: [to_winner(row) for row in session.execute(query)])
         return sorted(winners, key=_place)
 
-    def last_decision(self) -> int:
-        """Grows with every winner that is recorded or imported."""
-        query = select(func.coalesce(func.max(WinnerRow.id), 0))
+    def decisions(self) -> int:
+        """How many there are, as winners are recorded and imported; not their last number, since on a server what is
+        recorded at the same time may be seen in another order than it is numbered."""
+        query = select(func.count()).select_from(WinnerRow)
         return self._read(lambda session: session.scalar(query) or 0)
 
     def devices(self) -> list[Device]:

@@ -57,7 +57,8 @@ class Outage:
 
     @property
     def seconds(self) -> float:
-        return time.monotonic() - self._since if self._since is not None else 0.0
+        since = self._since  # which another thread may end meanwhile
+        return time.monotonic() - since if since is not None else 0.0
 
 
 @dataclass(frozen=True, kw_only=True)

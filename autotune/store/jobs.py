@@ -196,23 +196,32 @@ class JobLedger:
 
         self._write_together(work)
 
-    def requeue(self, problem_id: int, spent_s: float, message: str) -> None:
-        """Begun, and to be gone on with; what was cancelled meanwhile stays cancelled."""
+    def requeue(self, problem: JobProblem, spent_s: float, message: str) -> None:
+        """As it was taken, and to be gone on with; what was cancelled meanwhile stays cancelled.
+
+        Nothing where it was done before, as where the answer to the commit was lost: another may have taken it since.
+        """
 
         def work(session: Session) -> None:
-            row = session.get_one(JobProblemRow, problem_id)
-            is_cancelled = _locked(session, row.job_id).state == JobState.CANCELLED.value
+            found = _as_taken(session, problem.id, problem.attempts)
+            if found is None:
+                return
+            row, job, _ = found
+            is_cancelled = _locked(session, job.id).state == JobState.CANCELLED.value
             row.spent_s, row.message = spent_s, plain_text(message)
             row.state = (JobState.CANCELLED if is_cancelled else JobState.QUEUED).value
 
         self._write(work)
 
-    def end(self, problem_id: int, state: JobState, *, outcome: str = "", message: str = "") -> None:
-        """A problem has ended, and its job with the last one."""
+    def end(self, problem: JobProblem, state: JobState, *, outcome: str = "", message: str = "") -> None:
+        """A problem, as it was taken, has ended, and its job with the last one; nothing as with `requeue`."""
 
         def work(session: Session) -> None:
-            row = session.get_one(JobProblemRow, problem_id)
-            job = _locked(session, row.job_id)
+            found = _as_taken(session, problem.id, problem.attempts)
+            if found is None:
+                return
+            row, job, _ = found
+            _locked(session, job.id)
             row.state, row.outcome, row.message = state.value, outcome, plain_text(message)
             session.flush()
             _settle(session, job)
@@ -238,20 +247,21 @@ class JobLedger:
         query = select(JobRow.state).where(JobRow.id == job_id)
         return self._read(lambda session: session.scalars(query).one() == JobState.CANCELLED.value)
 
-    def recover(self) -> int:
-        """Queue what was running when the service before went; how many problems.
+    def recover(self, searched: Collection[int] = ()) -> int:
+        """Queue what is running and nobody works on, as when the service before went; how many problems.
 
-        What else does not fit together is put in order: a job that is open though all of it has ended, and a problem
-        that is open though its job has.
+        `searched` are problems of jobs that somebody does work on. What else does not fit together is put in order: a
+        job that is open though all of it has ended, and a problem that is open though its job has.
         """
 
         def work(session: Session) -> int:
             jobs = list(session.scalars(select(JobRow).where(JobRow.state.in_(OPEN_WORDS)).with_for_update()))
             is_open = JobProblemRow.job_id.in_([job.id for job in jobs])
             running = JobProblemRow.state == JobState.RUNNING.value
-            left = (JobProblemRow.state.in_(OPEN_WORDS), ~is_open)
+            is_lost = JobProblemRow.id.not_in(searched)
+            left = (JobProblemRow.state.in_(OPEN_WORDS), ~is_open, is_lost)
             session.execute(update(JobProblemRow).where(*left).values(state=JobState.CANCELLED.value))
-            rows = list(session.scalars(select(JobProblemRow).where(running, is_open)))
+            rows = list(session.scalars(select(JobProblemRow).where(running, is_open, is_lost)))
             for row in rows:
                 row.state = JobState.QUEUED.value
             session.flush()

@@ -1,0 +1,199 @@
+"""The service where something fails at the worst moment: an answer that is lost, a thread that is not to be had."""
+
+import asyncio
+import socket
+import threading
+from collections.abc import Callable
+from contextlib import closing, suppress
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+pytest.importorskip("fastapi")
+
+from autotune.errors import RefusedError, StoreError, UnreachableError
+from autotune.kernels.gemm import GemmProblem
+from autotune.remote import Client
+from autotune.service import core
+from autotune.service.events import Feed
+from autotune.service.fleet import Fleet, RemoteWorker
+from autotune.service.searching import Errand, Search
+from autotune.store import Store
+from autotune.store.jobs import JobKind, JobLedger, JobState, NewJob
+from autotune.store.together import Together
+from autotune.testing import INVENTED_PROCESSOR
+from autotune.trial import Job, Request
+from invented_service import invented_time, offering, serving, wait_for
+
+DEVICE = INVENTED_PROCESSOR
+SHAPE = "96,96,96"
+NEW = NewJob(
+    kind=JobKind.TUNE, device=DEVICE.slug, requests=(Request(problem=GemmProblem(m=96, n=96, k=96)),), trials=3
+)
+
+
+def losing_an_answer(of: Callable[..., Any]) -> Callable[..., Any]:
+    """Done, and the first answer that tells of something is lost."""
+    losses = iter([StoreError("the database is away")])
+
+    def done(*given: Any) -> Any:
+        found = of(*given)
+        for error in losses if found else ():
+            raise error
+        return found
+
+    return done
+
+
+def ends_well(place: Path, work: Callable[[Job], float] = invented_time) -> None:
+    with serving(place) as server, Client(server.url) as client, offering(server.url, work=work):
+        job = client.submit(DEVICE.slug, shapes=[SHAPE], trials=3, algorithms=["microtile"])
+        wait_for(lambda: client.job(job["id"])["state"] == "done")
+
+
+def test_what_was_taken_when_the_answer_was_lost_is_taken_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(core, "LOOK_S", 0.05)
+    monkeypatch.setattr(JobLedger, "take", losing_an_answer(JobLedger.take))
+    ends_well(tmp_path / "db.sqlite")
+
+
+def test_a_search_that_gets_no_thread_begins_when_there_is_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Reluctant(threading.Thread):
+        refusals = iter([RuntimeError("can't start new thread")])
+
+        def start(self) -> None:
+            for refusal in self.refusals:
+                raise refusal
+            super().start()
+
+    monkeypatch.setattr(core, "LOOK_S", 0.05)
+    monkeypatch.setattr(core, "threading", SimpleNamespace(Lock=threading.Lock, Thread=Reluctant))
+    ends_well(tmp_path / "db.sqlite")
+
+
+def test_who_cancels_again_as_the_answer_was_lost_is_heard(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(JobLedger, "cancel", losing_an_answer(JobLedger.cancel))
+    goes_on = threading.Event()
+
+    def slowly(job: Job) -> float:
+        assert goes_on.wait(20)
+        return invented_time(job)
+
+    with (
+        serving(tmp_path / "db.sqlite") as server,
+        Client(server.url) as client,
+        offering(server.url, work=slowly) as worker,
+    ):
+        job = client.submit(DEVICE.slug, shapes=[SHAPE], trials=100_000)
+        wait_for(lambda: bool(worker.jobs))
+        with pytest.raises(RefusedError):
+            client.cancel(job["id"])
+        assert client.cancel(job["id"])["state"] == "cancelled"
+        goes_on.set()
+        wait_for(lambda: client.job(job["id"])["counts"] == {"cancelled": 1})
+        assert len(worker.jobs) == 1
+
+
+def test_what_another_has_taken_is_neither_queued_nor_ended_by_the_one_before(store: Store) -> None:
+    """Nor once more by itself, where it was done and the answer to the commit was lost."""
+    job_id = store.jobs.add(NEW)
+    first = store.jobs.take(DEVICE.slug, "one")
+    assert first is not None
+    store.jobs.requeue(first[1], 1.0, "")
+    second = store.jobs.take(DEVICE.slug, "two")
+    assert second is not None
+    store.jobs.requeue(first[1], 1.0, "")
+    store.jobs.end(first[1], JobState.FAILED)
+    assert store.jobs.take(DEVICE.slug, "three") is None
+    store.jobs.end(second[1], JobState.DONE)
+    found = store.jobs.get(job_id)
+    assert found is not None
+    assert found.state is JobState.DONE
+
+
+def test_what_was_in_flight_as_the_database_was_away_is_not_to_blame(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    away, losses = threading.Event(), iter([True])
+    write, write_together, requeue = Store._write, Together.write, JobLedger.requeue
+
+    def written(*work: Any, **how: Any) -> Any:
+        if away.is_set():
+            raise StoreError("the database is away")
+        return write(*work, **how)
+
+    def requeued(*how: Any) -> None:
+        away.clear()
+        requeue(*how)
+
+    def work(job: Job) -> float:
+        if next(losses, False):
+            away.set()
+        return invented_time(job)
+
+    monkeypatch.setattr(Store, "_write", written)
+    monkeypatch.setattr(Together, "write", lambda *work: not away.is_set() and write_together(*work))
+    monkeypatch.setattr(JobLedger, "requeue", requeued)
+    ends_well(tmp_path / "db.sqlite", work)
+    with Store.open(tmp_path / "db.sqlite") as store:
+        assert next(losses, None) is None
+        assert store.in_flight() == [] == store.quarantined()
+
+
+def test_what_is_searched_is_not_queued_with_what_nobody_searches(store: Store) -> None:
+    jobs = [store.jobs.add(NEW) for _ in range(3)]
+    taken = [store.jobs.take(DEVICE.slug, "one") for _ in jobs]
+    searched = [found[1].id for found in taken[:2] if found]
+    store.jobs.cancel(jobs[0])
+    assert store.jobs.recover(searched) == 1
+    states = [store.jobs.get(job_id).problems[0].state for job_id in jobs]  # type: ignore[union-attr]
+    assert states == [JobState.RUNNING, JobState.RUNNING, JobState.QUEUED]
+
+
+def test_a_search_that_outlives_the_event_loop_leaves_its_problem_to_the_next_service(store: Store) -> None:
+    async def late(*_: object) -> None: ...
+
+    store.add_device(DEVICE)
+    store.jobs.add(NEW)
+    taken = store.jobs.take(DEVICE.slug, "one")
+    assert taken is not None
+    fleet, loop = Fleet(lambda: None, late), asyncio.new_event_loop()
+    loop.close()
+    station = fleet.greet("one", "0" * 32, DEVICE, "")
+    search = Search(Errand(job=taken[0], problem=taken[1], station=station), store, Feed(), lambda: True)
+    search.run(RemoteWorker(fleet, station, loop))
+    assert store.jobs.waiting() == {DEVICE.slug}
+    assert store.in_flight() == [] == store.quarantined()
+
+
+@pytest.mark.parametrize("submit", [lambda client: client.upload(b"{}"), lambda client: client.submit(DEVICE.slug)])
+def test_what_counts_once_is_sent_once_where_the_connection_breaks(submit: Callable[[Client], object]) -> None:
+    """A call over a connection that was kept open is repeated else."""
+    asked: list[bytes] = []
+
+    def serve(listening: socket.socket) -> None:
+        with suppress(OSError):  # once it is closed
+            while True:
+                answer(listening.accept()[0])
+
+    def answer(connection: socket.socket) -> None:
+        """Whatever is asked, until it is told something."""
+        with connection, connection.makefile("rwb") as stream:
+            while (line := stream.readline()).startswith(b"GET"):
+                while stream.readline().strip():
+                    pass
+                stream.write(b'HTTP/1.1 200 OK\r\nContent-Length: 11\r\n\r\n{"jobs":[]}')
+                stream.flush()
+            asked.extend([line] if line else [])
+
+    with closing(socket.create_server(("127.0.0.1", 0))) as listening:
+        threading.Thread(target=serve, args=(listening,), daemon=True).start()
+        with Client(f"http://127.0.0.1:{listening.getsockname()[1]}") as client:
+            assert client.jobs() == []
+            with pytest.raises(UnreachableError):
+                submit(client)
+    assert len(asked) == 1
