@@ -2,7 +2,17 @@
 
 import sys
 
-from autotune.cli import main
+STOPPED = 130
+
+
+def run() -> int:
+    """The command; the exit status. Ctrl-C while it still loads shows no traceback either."""
+    try:
+        from autotune.cli import main
+    except KeyboardInterrupt:
+        return STOPPED
+    return main()
+
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(run())

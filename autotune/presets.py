@@ -251,6 +251,14 @@ def size_names(problem_type: type[Problem]) -> tuple[str, ...]:
     return tuple(f.name for f in fields if f.type is int and f.default is dataclasses.MISSING)
 
 
+_FORM = "SHAPE [words of the shape] [xCOUNT] [label]"
+_WORD_OF_SHAPE = re.compile(
+    r"(?:[a-z_]+=\S*|[nt][nt]|half|double|(?:(?:b?float|fp|bf|u?int)\d+|[fiu](?:8|16|32|64))(?:-\S*)?)(?=\s|$)",
+    re.IGNORECASE,
+)
+"""A layout, a value, or what a numeric mode may be called."""
+
+
 def read_shapes(path: Path, problem_type: type[Problem] = GemmProblem) -> list[Request]:
     """Sizes from a text file, equal ones merged, as `parse_shapes` reads them. Raises UsageError."""
     return parse_shapes(read_lines(path), str(path), problem_type)
@@ -305,12 +313,13 @@ def _from_line(line: str, problem_type: type[Problem]) -> Request:
     line = re.sub(r"(?<=[0-9])\s*,\s*(?=[-+]?[0-9])", ",", line)
     end = _shape_end(line, problem_type)
     problem, rest = problem_type.parse(line[:end]), line[end:].strip()
-    if re.match(r"[A-Za-z_]+=", rest):
-        # What looks like a value and does not fit is no label: this parse says why.
-        problem_type.parse(f"{line[:end]} {rest.split(maxsplit=1)[0]}")
     count, label = "1", rest
     if match := re.match(r"[xX](\S+)(?:\s+|$)", rest):
         count, label = match[1], rest[match.end() :]
+    if match := _WORD_OF_SHAPE.match(label):
+        # What looks like a word of the shape is no label: this parse says why it does not fit.
+        problem_type.parse(f"{line[:end]} {match[0]}")
+        raise UsageError(f"{match[0]!r} comes after the number of calls", hint=_FORM)
     return Request(problem=problem, calls=_calls(count), label=_label(label))
 
 
@@ -364,7 +373,5 @@ def _calls(text: str) -> int:
 
 def _label(text: str) -> str:
     if len(text) > MAX_LABEL or not text.isprintable():
-        raise UsageError(
-            f"a label is at most {MAX_LABEL} printable characters", hint="SHAPE [words of the shape] [xCOUNT] [label]"
-        )
+        raise UsageError(f"a label is at most {MAX_LABEL} printable characters", hint=_FORM)
     return text

@@ -536,6 +536,12 @@ def test_the_example_runs(on_pocl: Library, capfd: pytest.CaptureFixture[str]) -
     assert "60 x 50 x 40: nearest, largest error 0" in capfd.readouterr().out
 
 
+def test_the_example_refuses_sizes_that_are_none(on_pocl: Library, capfd: pytest.CaptureFixture[str]) -> None:
+    for wrong in (b"-3", b"0", b"abc"):
+        assert on_pocl.c.example(4, (ctypes.c_char_p * 4)(b"example", wrong, b"4", b"5")) == 1
+        assert "sizes are whole numbers" in capfd.readouterr().err
+
+
 @untraced()
 def test_what_the_driver_refuses_gives_way_to_the_default(
     pocl: Device, session: Session, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

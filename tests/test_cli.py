@@ -1,5 +1,6 @@
 """The command line: arguments, errors, what is printed where, interrupts; once with the real device."""
 
+import builtins
 import io
 import json
 import os
@@ -19,6 +20,7 @@ from rich.console import Console
 from rich.live import Live
 
 import autotune
+from autotune import __main__ as loading
 from autotune.cli import main
 from autotune.cli.arguments import make_parser
 from autotune.cli.output import write
@@ -1102,3 +1104,14 @@ def test_a_database_that_is_none_is_one_clear_line(tmp_path: Path, content: byte
         assert done.stderr.startswith("autotune: error: ") and "unexpected" not in done.stderr
         assert done.stderr.count("\n") == 1
     assert content is None or path.read_bytes() == content
+
+
+def test_ctrl_c_while_the_command_loads_shows_no_traceback(monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(name: str, *rest: Any) -> Any:
+        if name == "autotune.cli":
+            raise KeyboardInterrupt
+        return real(name, *rest)
+
+    real = builtins.__import__
+    monkeypatch.setattr(builtins, "__import__", interrupted)
+    assert loading.run() == 130

@@ -388,6 +388,19 @@ def test_the_mend_tells_which_driver_files_are_there(monkeypatch: pytest.MonkeyP
     assert f"{tmp_path} (now vendor.icd)" in caught.value.hint
 
 
+@pytest.mark.parametrize("is_writable", [True, False])
+def test_the_mend_tells_of_a_cache_that_cannot_be_written(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, is_writable: bool
+) -> None:
+    monkeypatch.delenv("POCL_CACHE_DIR", raising=False)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    if not is_writable:
+        (tmp_path / "cache").write_text("a file, no folder")
+    with pytest.raises(DeviceSelectionError) as caught:
+        discover([])
+    assert ("set POCL_CACHE_DIR" in caught.value.hint) is not is_writable
+
+
 def test_plain_data_survives_json(several: list[Device]) -> None:
     for found in several:
         plain = to_plain(found)

@@ -397,6 +397,8 @@ def test_what_was_measured_comes_before_what_is_predicted() -> None:
     assert (found.match, found.configuration, found.source_problem) == (Match.PREDICTED, LARGE, None)
     assert found.expected_loss == pytest.approx(0.04)
     assert found.because == "predicted by a tree over 3 configurations that cover 9 measured sizes"
+    nearest = replace(predictor(), model=Neighbours(count=1, points=()))
+    assert nearest.because.startswith("predicted by neighbours over 3")
 
 
 def test_a_prediction_that_is_not_valid_is_passed_over() -> None:

@@ -164,7 +164,7 @@ def test_shapes_file_as_csv_in_any_order_of_columns(tmp_path: Path) -> None:
         ("64,32,16 lda=70 stride_a=1200 tn", {"trans_a": 1, "lda": 70, "stride_a": 1200}, 1, ""),
         ("64,32,100 lda=70 tn", {"k": 100, "trans_a": 1, "lda": 70}, 1, ""),  # too small a pitch without the tn
         ("64, 32, 16 first, then int8", {}, 1, "first, then int8"),
-        ("64,32,16 X7 nt", {}, 7, "nt"),
+        ("64,32,16 X7 last, nt", {}, 7, "last, nt"),
         ("64,32,16 1x1 reduce", {}, 1, "1x1 reduce"),
     ],
 )
@@ -215,6 +215,12 @@ def test_the_sizes_a_shape_cannot_be_without() -> None:
         ("1,2,3 bell\a", ":1: a label is at most"),
         ("1,2,3 lda=2 slow", ":1: lda must be at least 3"),
         ("1,2,3 nt batch=none x3", ":1: '1,2,3 nt batch=none' is not a shape"),
+        ("1,2,3 fp16 x3", ":1: '1,2,3 fp16' is not a shape: 'fp16' is no layout, numeric mode or value"),
+        ("1,2,3 half", "'half' is no layout"),
+        ("1,2,3 x3 float15 conv", "'float15' is no layout"),
+        ("1,2,3 x3 float16 conv", ":1: 'float16' comes after the number of calls"),
+        ("1,2,3 x3 nt", "'nt' comes after the number of calls"),
+        ("1,2,3 x3 batch=2", "'batch=2' comes after the number of calls"),
         ("4 , 0 , 6", ":1: n must be at least 1"),
         ("1,2,3\n\xff\xfe".encode("latin-1"), ":2: is not text in UTF-8"),
         (b"\x7fELF\x02\0\0\0\xf0", ":1: is not text"),

@@ -410,6 +410,10 @@ def test_trials_of_a_database_tell_what_packing_cost(pocl: Device, make: Callabl
         (matrix(2, 4, 3), matrix(4, 6), None, {"trans_a": True}, "one b for a batch"),
         ([[1.0]], matrix(1, 6), None, {}, "a is a list"),
         (matrix(3, 4, dtype="int8"), matrix(4, 6, dtype="int8"), None, {"alpha": 0.5}, "whole numbers"),
+        (matrix(3, 4, dtype="int8"), matrix(4, 6, dtype="int8"), None, {"alpha": float("nan")}, "whole numbers"),
+        (matrix(3, 4, dtype="int8"), matrix(4, 6, dtype="int8"), None, {"alpha": 2**31}, "of 32 bits"),
+        (matrix(3, 4), matrix(4, 6), None, {"alpha": None}, "alpha is a NoneType"),
+        (matrix(3, 4), matrix(4, 6), matrix(3, 6), {"beta": "2"}, "beta is a str"),
         (
             matrix(3, 4, dtype="float16"), matrix(4, 6, dtype="float16"), None, {"mode": "float16-acc16"},
             "does not compute in float16",
@@ -424,11 +428,43 @@ def test_what_does_not_fit_is_told(gemm: Gemm, a: Any, b: Any, out: Any, setting
         gemm(a, b, out, **settings)
 
 
+@pytest.mark.parametrize("kind", ["shared", "array"])
+def test_a_result_may_lie_beside_an_operand_but_not_in_it(gemm: Gemm, reduce: Reduce, kind: str) -> None:
+    values = matrix(64, 64)
+    whole = gemm.allocate((64, 64), np.float32) if kind == "shared" else cla.to_device(gemm.queue, values)
+    whole[:] = values
+    a, b = whole[:32, :32], whole[32:, 32:]
+    for name, out in (("a", whole[16:48, :32]), ("b", whole[32:, 32:])):
+        with pytest.raises(ProblemError, match=f"out shares memory with {name}"):
+            gemm(a, b, out)
+    with pytest.raises(ProblemError, match="out shares memory with b"):
+        gemm(a, gemm.prepare(b), whole[32:, 16:48])
+    with pytest.raises(ProblemError, match="out shares memory with the input"):
+        reduce(a, out=whole[5, :32])
+    out = gemm(a, b, whole[:32, 32:])
+    got = out if isinstance(out, np.ndarray) else whole.get()[:32, 32:]
+    assert np.array_equal(got, product(values[:32, :32], values[32:, 32:]))
+
+
+def test_a_folder_for_programs_may_be_a_text_and_a_size_is_whole(pocl: Device, tmp_path: Path) -> None:
+    gemm = Gemm(pocl.selector, table=table_of(pocl, NAIVE), binaries=str(tmp_path), host_blas=False)
+    gemm(matrix(3, 4), matrix(4, 6))
+    assert list(tmp_path.iterdir())
+    with pytest.raises(TypeError, match="float"):
+        gemm.allocate((1.5, 2), np.float32)
+
+
+def test_what_is_copied_may_overlap(gemm: Gemm) -> None:
+    whole = matrix(64, 64)
+    expected = product(whole[:32, :32], whole[:32, :32])
+    assert np.array_equal(gemm(whole[:32, :32], whole[:32, :32], whole[:32, :32]), expected)
+
+
 def test_more_that_does_not_fit(gemm: Gemm, make: Callable[..., Gemm]) -> None:
     a, b = gemm.allocate((3, 3), np.float32), gemm.allocate((3, 3), np.float32)
     with pytest.raises(ProblemError, match="overlaps itself or runs backwards"):
         gemm(a[::-1], b)
-    with pytest.raises(ProblemError, match="out is an operand"):
+    with pytest.raises(ProblemError, match="out shares memory with a"):
         gemm(a, b, out=a)
     with pytest.raises(ProblemError, match="a buffer has no shape"):
         gemm(a.base.memory, b)

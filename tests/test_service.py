@@ -18,7 +18,7 @@ import pytest
 
 pytest.importorskip("fastapi")
 
-from autotune.cli import main
+from autotune.cli import following, main
 from autotune.errors import RefusedError, ServiceError, StoreError, TableError
 from autotune.export.contents import read_contents
 from autotune.export.json_table import write_json
@@ -522,6 +522,10 @@ def test_commands_talk_to_the_service(server: Server, capsys: pytest.CaptureFixt
     shapes = tmp_path / "shapes.txt"
     shapes.write_text("# of a net\n64,64,64 x3 first layer\n")
     to = ["--server", server.url]
+    assert main(["jobs", *to]) == 0
+    assert "there are no jobs yet" in capsys.readouterr().err
+    assert main(["jobs", "--server", f"{server.url}/elsewhere"]) == 1
+    assert "the service has nothing at this address" in capsys.readouterr().err
     with offering(server.url):
         tuned = ["--device", "cpu", "--shapes", str(shapes), "--shape", SHAPE, "--trials", "3"]
         assert main(["run", *to, *tuned, "--json"]) == 0
@@ -539,6 +543,14 @@ def test_commands_talk_to_the_service(server: Server, capsys: pytest.CaptureFixt
     assert main(["jobs", "99", *to]) == 1
     assert "there is no job 99" in capsys.readouterr().err
     assert main(["run", *to, "--device", "cpu", "--misses"]) == 2
+
+
+def test_an_outcome_tells_what_it_took_and_whether_it_is_finished() -> None:
+    plain: dict[str, Any] = {"winner": None, "new_trials": 3, "resumed_trials": 0, "failures": {}}
+    asked = {"family": "gemm", "problem": {"m": 8, "n": 8, "k": 8}, "calls": 1, "label": ""}
+    told = following._outcome(DEVICE.slug, {**asked, "state": "cancelled", "spent_s": 12.5, "outcome": plain})
+    assert (told.seconds, told.is_finished) == (12.5, False)
+    assert following._outcome(DEVICE.slug, {**asked, "state": "done", "spent_s": 1.0, "outcome": plain}).is_finished
 
 
 @pytest.mark.parametrize(

@@ -104,6 +104,11 @@ def test_without_a_token_nothing_is_told(locked: TestClient) -> None:
     assert locked.get("/api/health").json()["status"] == "ok"
 
 
+def test_a_wrong_token_is_told_from_none(locked: TestClient) -> None:
+    assert refusal(locked.get("/api/jobs"), 401) == "a token is needed"
+    assert refusal(locked.get("/api/jobs", headers=bearer("wrong")), 401) == "this token is not known here"
+
+
 def test_a_token_for_reading_reads_only(locked: TestClient) -> None:
     assert locked.get("/api/jobs", headers=bearer(READING)).json() == {"jobs": []}
     assert "reading" in refusal(locked.post("/api/jobs", headers=bearer(READING), json=JOB), 403)

@@ -137,7 +137,8 @@ def _trial(plain: dict[str, Any]) -> Trial:
 
 
 def _outcome(device: str, problem: dict[str, Any]) -> "Outcome":
-    return _outcome_of(device, _request(problem), problem["outcome"])
+    told = _outcome_of(device, _request(problem), problem["outcome"])
+    return replace(told, seconds=problem["spent_s"], is_finished=problem["state"] == "done")
 
 
 def _outcome_of(device: str, request: Request, plain: dict[str, Any]) -> "Outcome":

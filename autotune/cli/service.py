@@ -73,6 +73,8 @@ def jobs_command(options: argparse.Namespace) -> int:
             else:
                 for job in jobs:
                     print(_job_line(job))
+                if not jobs:
+                    tell("there are no jobs yet")
             return 0
         if options.follow:
             from autotune.cli.following import follow

@@ -369,9 +369,18 @@ def _mend(wanted: str) -> str:
 
 def _nothing_mend() -> str:
     return (
-        f"drivers are looked for in {_icd_folder()}; {_POCL}; "
+        f"drivers are looked for in {_icd_folder()}; {_POCL}{_cache_mend()}; "
         "on Android set LD_LIBRARY_PATH=/vendor/lib64:$PREFIX/lib in Termux"
     )
+
+
+def _cache_mend() -> str:
+    """What else to do where PoCL cannot write what it compiles, for then it shows no device."""
+    set_here = filter(None, map(os.environ.get, ("POCL_CACHE_DIR", "XDG_CACHE_HOME", "HOME")))
+    folder = Path(next(set_here, "")).absolute()
+    nearest = next(path for path in (folder, *folder.parents) if path.exists())
+    is_writable = nearest.is_dir() and os.access(nearest, os.W_OK)
+    return "" if is_writable else f", where it can write to {folder}: set POCL_CACHE_DIR to another folder"
 
 
 def _icd_folder() -> str:

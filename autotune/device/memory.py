@@ -6,6 +6,7 @@ defined only while the host has the memory.
 """
 
 from collections.abc import Sequence
+from operator import index
 from typing import Any
 
 import numpy as np
@@ -100,7 +101,7 @@ def allocate_shared(
 
     An image is (rows, columns), or (batch, rows, columns). Raises ProblemError, and LaunchError when there is none.
     """
-    sizes = (shape,) if isinstance(shape, int) else tuple(int(size) for size in shape)
+    sizes = (shape,) if isinstance(shape, int) else tuple(index(size) for size in shape)
     wanted = np.dtype(dtype)
     if any(size < 1 for size in sizes) or not sizes:
         raise ProblemError(f"memory of shape {sizes} cannot be allocated")
@@ -132,6 +133,18 @@ def shared_memory(array: NDArray[Any]) -> SharedMemory | None:
     while isinstance(base, np.ndarray):
         base = base.base
     return base if isinstance(base, SharedMemory) else None
+
+
+def share_elements(one: Any, other: Any) -> bool:
+    """Whether two operands have an element in common: NumPy arrays, or pyopencl arrays in one buffer."""
+    if isinstance(one, np.ndarray):
+        return isinstance(other, np.ndarray) and np.shares_memory(one, other)
+    memory = getattr(one, "base_data", one)
+    if memory is one or memory is not getattr(other, "base_data", other):
+        return one is other
+    stage = np.empty(memory.size, np.int8)  # never touched: NumPy compares places alone
+    first, second = (np.ndarray(x.shape, x.dtype, stage, x.offset, x.strides) for x in (one, other))
+    return np.shares_memory(first, second)
 
 
 def part_of(memory: cl.Buffer, offset_bytes: int, what: str) -> cl.Buffer:

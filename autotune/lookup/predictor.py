@@ -312,7 +312,8 @@ class Predictor:
     @property
     def model_name(self) -> str:
         """For people."""
-        return {Tree: "tree", Neighbours: "neighbours", Linear: "linear score", Costs: "sum of costs"}[type(self.model)]
+        names = {Tree: "a tree", Neighbours: "neighbours", Linear: "a linear score", Costs: "a sum of costs"}
+        return names[type(self.model)]
 
     @cached_property
     def predicted_loss(self) -> float:
@@ -323,7 +324,7 @@ class Predictor:
     def because(self) -> str:
         """One line for people on what a prediction rests on."""
         return (
-            f"predicted by a {self.model_name} over {len(self.configurations)} configurations that cover "
+            f"predicted by {self.model_name} over {len(self.configurations)} configurations that cover "
             f"{self.sizes} measured sizes"
         )
 

@@ -13,8 +13,17 @@ from autotune.lookup import TuningTable
 from autotune.runtime.choosing import Choice
 from autotune.runtime.crossover import Crossover, file_beside, host_product
 from autotune.runtime.layout import read_layout
-from autotune.runtime.requests import NAMES, PACKED, GemmRequest, How, PreparedMatrix, check_image, read_request
-from autotune.runtime.running import OnDevice, Operands, Ready, check_writable, form, open_engine
+from autotune.runtime.requests import (
+    NAMES,
+    PACKED,
+    GemmRequest,
+    How,
+    PreparedMatrix,
+    check_image,
+    check_scalars,
+    read_request,
+)
+from autotune.runtime.running import OnDevice, Operands, Ready, check_apart, check_writable, form, open_engine
 
 _SHOWN = ("a", "b", "out")
 
@@ -40,7 +49,7 @@ class Gemm(OnDevice):
         context: Context | None = None,
         table: TuningTable | str | Path | None = None,
         host_blas: bool | Crossover = True,
-        binaries: Path | None = None,
+        binaries: Path | str | None = None,
     ) -> None:
         """`device` is chosen as on the command line; by default the only one there is, or the only GPU.
 
@@ -144,10 +153,8 @@ class Gemm(OnDevice):
         return np.empty(request.shape, dtype)
 
     def _run(self, request: GemmRequest, a: Any, b: Any, out: Any, scalars: tuple[float, float]) -> None:
-        if out is a or out is b:
-            raise ProblemError("out is an operand as well", hint="pass other memory")
-        if request.takes_whole_numbers and any(value != int(value) for value in scalars):
-            raise ProblemError("alpha and beta must be whole numbers in mode int8")
+        check_apart(out, request.kinds[2], (("a", a), ("b", b.operand if isinstance(b, PreparedMatrix) else b)))
+        check_scalars(request, scalars)
         if not request.resident:
             check_writable(out)
         engine = self._engine

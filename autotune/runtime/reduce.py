@@ -13,7 +13,7 @@ from autotune.lookup import TuningTable
 from autotune.problem import DTYPE_BYTES
 from autotune.runtime.choosing import Weights
 from autotune.runtime.layout import reduce_problem
-from autotune.runtime.running import OnDevice, Operands, Ready, Request, check_writable, form, open_engine
+from autotune.runtime.running import OnDevice, Operands, Ready, Request, check_apart, check_writable, form, open_engine
 
 _NAMES = ("input", "output")
 
@@ -31,7 +31,7 @@ class Reduce(OnDevice):
         queue: Queue | None = None,
         context: Context | None = None,
         table: TuningTable | str | Path | None = None,
-        binaries: Path | None = None,
+        binaries: Path | str | None = None,
     ) -> None:
         """As for `Gemm`."""
         self._engine = open_engine(FAMILY, device, table, queue or context, binaries)
@@ -65,8 +65,7 @@ class Reduce(OnDevice):
         return np.empty(values.shape[:-1], values.dtype)
 
     def _run(self, request: Request, values: Any, out: Any) -> None:
-        if out is values:
-            raise ProblemError("out is the input as well", hint="pass other memory")
+        check_apart(out, request.kinds[1], (("the input", values),))
         check_writable(out)
         engine = self._engine
         kind_in, kind_out = request.kinds

@@ -1,5 +1,6 @@
 """What operands of a product ask for, found once for all that have the same form."""
 
+from numbers import Real
 from typing import Any, NamedTuple
 
 from autotune.device.execution import Kind, kind_of
@@ -102,6 +103,19 @@ def _as_prepared(b: PreparedMatrix, owner: object, how: How) -> How:
     if how.trans_b:
         raise ProblemError("b was prepared", hint="say trans_b when it is")
     return how._replace(trans_b=b.is_transposed)
+
+
+def check_scalars(request: GemmRequest, scalars: tuple[Any, Any]) -> None:
+    """Raise ProblemError where alpha or beta is no number that the product can be scaled by."""
+    alpha, beta = scalars
+    if type(alpha) is type(beta) is float and not request.takes_whole_numbers:  # every call comes here
+        return
+    for name, value in (("alpha", alpha), ("beta", beta)):
+        is_number = isinstance(value, Real)
+        if not is_number:
+            raise ProblemError(f"{name} is a {type(value).__name__}", hint="pass a number")
+        if request.takes_whole_numbers and not (-(2**31) <= value < 2**31 and value == int(value)):
+            raise ProblemError(f"{name} is {value}: in mode int8 alpha and beta must be whole numbers of 32 bits")
 
 
 def check_image(b: Any) -> None:

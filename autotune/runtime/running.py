@@ -1,6 +1,6 @@
 """What `Gemm` and `Reduce` share: the device and table they use, kernels ready to run by problem, operands."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
@@ -13,7 +13,7 @@ from autotune.device.binaries import BinaryCache, digest
 from autotune.device.discovery import discover, select
 from autotune.device.execution import BoundCall, Context, Executor, Kind, Origin, Queue, kind_of, queue_of
 from autotune.device.execution import shared_executor as executor_of
-from autotune.device.memory import allocate_shared
+from autotune.device.memory import allocate_shared, share_elements
 from autotune.errors import AutotuneError, DeviceSelectionError, KernelError, ProblemError
 from autotune.family import Buffer, KernelFamily, Plan, Role
 from autotune.lookup import TuningTable
@@ -215,14 +215,14 @@ def open_engine(
     device: str,
     table: TuningTable | str | Path | None,
     place: "Queue | Context | None",
-    binaries: Path | None,
+    binaries: Path | str | None,
 ) -> Engine:
     """An engine on a device a person names, or on a queue or context that is there."""
     opened = table if isinstance(table, TuningTable) else TuningTable.open(table)
     return Engine(family, open_executor(device, place, binaries), opened)
 
 
-def open_executor(device: str, place: "Queue | Context | None", binaries: Path | None = None) -> Executor:
+def open_executor(device: str, place: "Queue | Context | None", binaries: Path | str | None = None) -> Executor:
     """Raises DeviceSelectionError."""
     cache = _cache(binaries)
     if place is not None:
@@ -232,10 +232,10 @@ def open_executor(device: str, place: "Queue | Context | None", binaries: Path |
     return executor_of(default_device(device).selector, cache)
 
 
-def _cache(folder: Path | None) -> BinaryCache | None:
+def _cache(folder: Path | str | None) -> BinaryCache | None:
     """None for an account without a home, such as a service may have."""
     try:
-        return BinaryCache(folder or user_cache_folder() / "programs")
+        return BinaryCache(Path(folder) if folder else user_cache_folder() / "programs")
     except AutotuneError:
         return None
 
@@ -321,6 +321,13 @@ def check_writable(out: Any) -> None:
     """Raise ProblemError for a NumPy array that may not be written."""
     if isinstance(out, np.ndarray) and not out.flags.writeable:
         raise ProblemError("out is read-only")
+
+
+def check_apart(out: Any, kind: Kind, operands: Iterable[tuple[str, Any]]) -> None:
+    """Raise ProblemError where kernels would write what they still read. What is copied may overlap."""
+    for name, operand in operands:
+        if out is operand or (kind is not Kind.HOST and share_elements(out, operand)):
+            raise ProblemError(f"out shares memory with {name}", hint="pass other memory")
 
 
 def form(operand: Any, name: str) -> tuple[Any, ...]:

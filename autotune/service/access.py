@@ -103,13 +103,18 @@ class Guard:
             kind, _, token = _text(headers.get(b"authorization")).partition(" ")
             told = token.strip() if kind.lower() == "bearer" else ""
             if not self._access.allows(told, writing=method not in _SAFE):
-                if self._access.allows(told, writing=False):
-                    return 403, "this token is for reading only", "use the token for writing"
-                return 401, "a token is needed", "send the header Authorization: Bearer TOKEN"
+                return self._refusal_of_token(told)
         length = _text(headers.get(b"content-length"))
         if length and (not length.isdecimal() or len(length) > 18 or int(length) > _limit(path)):
             return _too_large(path)
         return None
+
+    def _refusal_of_token(self, told: str) -> tuple[int, str, str]:
+        if self._access.allows(told, writing=False):
+            return 403, "this token is for reading only", "use the token for writing"
+        if told:
+            return 401, "this token is not known here", "it must be the first line of a token file of the service"
+        return 401, "a token is needed", "name its file with --token-file, or send Authorization: Bearer TOKEN"
 
     async def _with_limit(self, scope: Scope, receive: Receive, send: Send) -> None:
         left = _limit(scope["path"])

@@ -3,6 +3,7 @@
 import logging
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from http import HTTPStatus
 from typing import Any
 
 from fastapi import FastAPI, Request
@@ -118,6 +119,8 @@ def _word(place: object) -> str:
 
 async def _refuse_http(_: Request, error: Exception) -> JSONResponse:
     assert isinstance(error, HTTPException)
+    if error.detail == HTTPStatus.NOT_FOUND.phrase:  # no route; ours say what there is not
+        return _refusal(404, "the service has nothing at this address", "/openapi.json tells what it has")
     response = _refusal(error.status_code, str(error.detail))
     response.headers.update(error.headers or {})
     return response

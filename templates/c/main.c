@@ -110,6 +110,7 @@ int main(int count, char **words) {
         problem.k = count > 3 ? atoll(words[3]) : 512;
         problem.batch = 1;
         problem.mode = AUTOTUNE_GEMM_FLOAT32;
+        if (problem.m < 1 || problem.n < 1 || problem.k < 1) return fail("sizes are whole numbers of 1 at least", 0);
         result = multiply(library, context, queue, &problem);
     }
 #else

@@ -219,7 +219,8 @@ class GemmProblem(Problem):
             elif equals and name in cls.__dataclass_fields__ and name not in ("m", "n", "k", "mode"):
                 values[name] = _whole_number(digits, wrong)
             else:
-                raise wrong
+                told = f"{wrong.message}: {word[:40]!r} is no layout, numeric mode or value"
+                raise ProblemError(told, hint=f"such as 512,512,512 nt batch=12, and {', '.join(MODES)}")
         if len(values.keys() & {"m", "n", "k"}) < 3:
             raise wrong
         return cls(**values)
