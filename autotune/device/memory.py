@@ -142,9 +142,19 @@ def share_elements(one: Any, other: Any) -> bool:
     memory = getattr(one, "base_data", one)
     if memory is one or memory is not getattr(other, "base_data", other):
         return one is other
+    (first_low, first_high), (second_low, second_high) = _bounds(one), _bounds(other)
+    if first_high <= second_low or second_high <= first_low:
+        return False
     stage = np.empty(memory.size, np.int8)  # never touched: NumPy compares places alone
     first, second = (np.ndarray(x.shape, x.dtype, stage, x.offset, x.strides) for x in (one, other))
     return np.shares_memory(first, second)
+
+
+def _bounds(array: Any) -> tuple[int, int]:
+    """The first byte of an array in its buffer, and the one after its last."""
+    reaches = [(size - 1) * stride for size, stride in zip(array.shape, array.strides, strict=True)]
+    first = array.offset + sum(min(0, reach) for reach in reaches)
+    return first, array.offset + sum(max(0, reach) for reach in reaches) + array.dtype.itemsize
 
 
 def part_of(memory: cl.Buffer, offset_bytes: int, what: str) -> cl.Buffer:
