@@ -1115,3 +1115,13 @@ def test_ctrl_c_while_the_command_loads_shows_no_traceback(monkeypatch: pytest.M
     real = builtins.__import__
     monkeypatch.setattr(builtins, "__import__", interrupted)
     assert loading.run() == 130
+
+
+@pytest.mark.parametrize("command", ["verify", "evaluate"])
+def test_what_needs_tuned_sizes_makes_no_database(
+    pocl: Device, tmp_path: Path, capsys: pytest.CaptureFixture[str], command: str
+) -> None:
+    place = tmp_path / "mistyped.sqlite"
+    assert main([command, "--device", pocl.selector, "--db", str(place)]) == 1
+    assert capsys.readouterr().err.startswith(f"autotune: error: there is no database {place}")
+    assert not place.exists()

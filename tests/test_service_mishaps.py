@@ -3,6 +3,7 @@
 import asyncio
 import socket
 import threading
+from collections import Counter
 from collections.abc import Callable
 from contextlib import closing, suppress
 from pathlib import Path
@@ -13,7 +14,7 @@ import pytest
 
 pytest.importorskip("fastapi")
 
-from autotune.errors import RefusedError, StoreError, UnreachableError
+from autotune.errors import RefusedError, StoreError, UnreachableError, WorkerError
 from autotune.kernels.gemm import GemmProblem
 from autotune.remote import Client
 from autotune.service import core
@@ -23,7 +24,7 @@ from autotune.service.searching import Errand, Search
 from autotune.store import Store
 from autotune.store.jobs import JobKind, JobLedger, JobState, NewJob
 from autotune.store.together import Together
-from autotune.testing import INVENTED_PROCESSOR
+from autotune.testing import INVENTED_PROCESSOR, FakeWorker
 from autotune.trial import Job, Request
 from invented_service import invented_time, offering, serving, wait_for
 
@@ -164,10 +165,34 @@ def test_a_search_that_outlives_the_event_loop_leaves_its_problem_to_the_next_se
     fleet, loop = Fleet(lambda: None, late), asyncio.new_event_loop()
     loop.close()
     station = fleet.greet("one", "0" * 32, DEVICE, "")
-    search = Search(Errand(job=taken[0], problem=taken[1], station=station), store, Feed(), lambda: True)
+    search = Search(Errand(job=taken[0], problem=taken[1], station=station), store, Feed(), lambda: True, Counter())
     search.run(RemoteWorker(fleet, station, loop))
     assert store.jobs.waiting() == {DEVICE.slug}
     assert store.in_flight() == [] == store.quarantined()
+
+
+def test_only_devices_that_cannot_be_used_count_against_a_problem(store: Store) -> None:
+    async def late(*_: object) -> None: ...
+
+    def unusable(job: Job) -> float:
+        raise WorkerError(f"no device {job.selector}")
+
+    store.add_device(DEVICE)
+    job_id = store.jobs.add(NEW)
+    for _ in range(4):  # as often as services were started anew
+        assert store.jobs.take(DEVICE.slug, "one") is not None
+        store.jobs.recover()
+    station = Fleet(lambda: None, late).greet("one", "0" * 32, DEVICE, "")
+    troubles: Counter[int] = Counter()
+    states = []
+    for is_lost in (False, True, False, False):
+        taken = store.jobs.take(DEVICE.slug, "one")
+        assert taken is not None
+        station.is_lost = is_lost
+        errand = Errand(job=taken[0], problem=taken[1], station=station)
+        Search(errand, store, Feed(), lambda: False, troubles).run(FakeWorker(unusable))  # type: ignore[arg-type]
+        states.append(store.jobs.get(job_id).problems[0].state)  # type: ignore[union-attr]
+    assert states == [JobState.QUEUED, JobState.QUEUED, JobState.QUEUED, JobState.FAILED]
 
 
 @pytest.mark.parametrize("submit", [lambda client: client.upload(b"{}"), lambda client: client.submit(DEVICE.slug)])

@@ -28,7 +28,7 @@ def verify_command(options: argparse.Namespace) -> int:
 
     device = select(options.device, discover())
     with (
-        Store.open(options.db) as store,
+        Store.open(options.db, makes=False) as store,
         Interrupts("the running trial") as interrupts,
         rechecking(standard_error(), is_quiet=options.quiet) as listener,
     ):

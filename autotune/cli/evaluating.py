@@ -31,7 +31,11 @@ def evaluate_command(options: argparse.Namespace) -> int:
     from autotune.worker import Worker
 
     device = select(options.device, discover())
-    with Store.open(options.db) as store, Worker() as worker, Interrupts("the running size") as interrupts:
+    with (
+        Store.open(options.db, makes=False) as store,
+        Worker() as worker,
+        Interrupts("the running size") as interrupts,
+    ):
         if options.budget is None:
             held_out = _held_out(options, store, device)
         else:

@@ -58,6 +58,8 @@ class Service:
         self.searches: dict[int, Search] = {}
         """By the id of the problem of the job."""
         self.is_stopping = False
+        self._troubles: Counter[int] = Counter()
+        """Devices that could not be used, by the id of the problem of the job."""
         self._is_in_doubt = False
         """Whether the database may have something as running that nobody searches."""
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -237,7 +239,7 @@ class Service:
 
     def _begin(self, errand: Errand) -> None:
         """Raises RuntimeError when the system gives no thread."""
-        search = Search(errand, self.store, self.feed, lambda: self.is_stopping)
+        search = Search(errand, self.store, self.feed, lambda: self.is_stopping, self._troubles)
         worker = RemoteWorker(self.fleet, errand.station, asyncio.get_running_loop())
         thread = threading.Thread(target=self._search, args=(search, worker), daemon=True, name=f"job {errand.job.id}")
         thread.start()

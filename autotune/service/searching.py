@@ -3,6 +3,7 @@
 import json
 import logging
 import time
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -43,7 +44,10 @@ class Errand:
 class Search:
     """Runs in a thread of its own; `run` returns when the ledger knows what became of the problem."""
 
-    def __init__(self, errand: Errand, store: Store, feed: Feed, is_stopping: Callable[[], bool]) -> None:
+    def __init__(
+        self, errand: Errand, store: Store, feed: Feed, is_stopping: Callable[[], bool], troubles: Counter[int]
+    ) -> None:
+        """`troubles` are how often a device could not be used, by the id of the problem of the job."""
         self.errand = errand
         self.is_cancelled = False
         self.is_superseded = False
@@ -54,6 +58,7 @@ class Search:
         self._store = store
         self._feed = feed
         self._is_stopping = is_stopping
+        self._troubles = troubles
         self._began = self._noted = time.monotonic()
         self._trials_before = 0
         """For the same job, before this search: of a service that has ended, or on a device that was lost."""
@@ -69,7 +74,8 @@ class Search:
         except Stopping:
             self._requeue("")
         except WorkerError as error:
-            if problem.attempts >= UNUSABLE_TRIES and not self.errand.station.is_lost:
+            self._troubles[problem.id] += not self.errand.station.is_lost
+            if self._troubles[problem.id] >= UNUSABLE_TRIES:
                 self._end(JobState.FAILED, message=str(error))
             else:
                 self._requeue(str(error))

@@ -124,9 +124,10 @@ class Store:
         self._together = Together(self._writing, self._places)
 
     @classmethod
-    def open(cls, target: str | Path | None = None, *, read_only: bool = False) -> Self:
+    def open(cls, target: str | Path | None = None, *, read_only: bool = False, makes: bool = True) -> Self:
         """Open a file or a URL, or the user's own database for None; made or migrated unless `read_only`.
 
+        A file that is not there is an error where it `makes` none, for what has nothing to do in a new one.
         A server that does not answer now is an error; one that goes away later is waited for, AWAY_PATIENCE_S.
         Raises NotADatabaseError, NewerSchemaError, ReadOnlyDatabaseError, DatabaseAwayError, or StoreError.
         """
@@ -136,7 +137,7 @@ class Store:
         elif read_only:
             engine = open_for_reading(place.path)
         else:
-            engine = open_for_writing(place.path)
+            engine = open_for_writing(place.path, makes=makes)
         return cls(place, engine, read_only=read_only)
 
     @property

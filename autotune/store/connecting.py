@@ -16,8 +16,10 @@ from autotune.store.opening import (
 )
 
 
-def open_for_writing(path: Path) -> Engine:
-    """Make or migrate where needed. Raises StoreError."""
+def open_for_writing(path: Path, *, makes: bool) -> Engine:
+    """Migrate where needed, and make it where it is missing if it `makes` one. Raises StoreError."""
+    if not makes:
+        _require_file(path)
     prepare_writing(path)
     check_file(path)
     engine = file_engine(path)
@@ -33,8 +35,7 @@ def open_for_writing(path: Path) -> Engine:
 
 def open_for_reading(path: Path) -> Engine:
     """Raises StoreError when there is nothing, or something older."""
-    if not check_file(path):
-        raise StoreError(f"there is no database {path}", hint="autotune run makes one")
+    _require_file(path)
     return _require_current(file_engine(path, read_only=True), str(path))
 
 
@@ -50,6 +51,11 @@ def open_server(target: Target, *, read_only: bool) -> Engine:
         engine.dispose()
         raise
     return engine
+
+
+def _require_file(path: Path) -> None:
+    if not check_file(path):
+        raise StoreError(f"there is no database {path}", hint="autotune run makes one")
 
 
 def _require_current(engine: Engine, place: str) -> Engine:
