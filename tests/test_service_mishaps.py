@@ -14,7 +14,8 @@ import pytest
 
 pytest.importorskip("fastapi")
 
-from autotune.errors import RefusedError, StoreError, UnreachableError, WorkerError
+from autotune.cli import service
+from autotune.errors import DatabaseAwayError, RefusedError, StoreError, UnreachableError, WorkerError
 from autotune.kernels.gemm import GemmProblem
 from autotune.remote import Client
 from autotune.service import core
@@ -193,6 +194,29 @@ def test_only_devices_that_cannot_be_used_count_against_a_problem(store: Store) 
         Search(errand, store, Feed(), lambda: False, troubles).run(FakeWorker(unusable))  # type: ignore[arg-type]
         states.append(store.jobs.get(job_id).problems[0].state)  # type: ignore[union-attr]
     assert states == [JobState.QUEUED, JobState.QUEUED, JobState.QUEUED, JobState.FAILED]
+
+
+def test_a_database_server_may_start_after_the_service(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    answers = iter([DatabaseAwayError("cannot reach it"), DatabaseAwayError("cannot reach it"), None])
+
+    def opened(place: str) -> Store:
+        error = next(answers)
+        if error:
+            raise error
+        return open_store(place)
+
+    open_store = Store.open
+    monkeypatch.setattr(Store, "open", opened)
+    monkeypatch.setattr(service, "OPENING_PAUSE_S", 0.0)
+    with service.open_patiently(str(tmp_path / "db.sqlite")) as store:
+        assert store.in_flight() == []
+    assert capsys.readouterr().err.count("cannot reach it; trying again for up to 300 s") == 2
+    monkeypatch.setattr("autotune.store.AWAY_PATIENCE_S", -1.0)
+    answers = iter([DatabaseAwayError("cannot reach it")])
+    with pytest.raises(DatabaseAwayError):
+        service.open_patiently(str(tmp_path / "db.sqlite"))
 
 
 @pytest.mark.parametrize("submit", [lambda client: client.upload(b"{}"), lambda client: client.submit(DEVICE.slug)])

@@ -1,15 +1,19 @@
 """The commands around a service: serve, worker, submit, jobs, cancel, and run with a device elsewhere."""
 
 import argparse
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from autotune.cli.output import STOPPED, print_json, standard_error, tell
-from autotune.errors import AutotuneError, UsageError
+from autotune.errors import AutotuneError, DatabaseAwayError, UsageError
 
 if TYPE_CHECKING:
     from autotune.remote import Client
+    from autotune.store import Store
 
+OPENING_PAUSE_S = 5.0
+"""Before a database server that does not answer is asked again."""
 SERVICE_PACKAGES = {"fastapi", "starlette", "pydantic", "uvicorn"}
 
 
@@ -20,8 +24,6 @@ def serve_command(options: argparse.Namespace) -> int:
         if error.name not in SERVICE_PACKAGES:
             raise
         raise AutotuneError(f"{error.name} is not installed", hint='pip install "autotune[service]"') from error
-    from autotune.store import Store
-
     place = Place(
         host=options.host,
         port=options.port,
@@ -30,9 +32,24 @@ def serve_command(options: argparse.Namespace) -> int:
     )
     read_access(place)
     _log_warnings()
-    with Store.open(options.db) as store:
+    with open_patiently(options.db) as store:
         serve(place, store, tell)
     return 0
+
+
+def open_patiently(database: str | Path | None) -> "Store":
+    """A database server may start with the machine, and later than the service does. Raises as Store.open."""
+    from autotune.store import AWAY_PATIENCE_S, Store
+
+    began = time.monotonic()
+    while True:
+        try:
+            return Store.open(database)
+        except DatabaseAwayError as error:
+            if time.monotonic() - began > AWAY_PATIENCE_S:
+                raise
+            tell(f"{error.message}; trying again for up to {AWAY_PATIENCE_S:g} s")
+        time.sleep(OPENING_PAUSE_S)
 
 
 def worker_command(options: argparse.Namespace) -> int:

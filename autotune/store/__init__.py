@@ -21,7 +21,7 @@ from autotune.errors import StoreError
 from autotune.problem import Configuration, Device, Problem
 from autotune.store import claiming, inserting, predictions, quarantine
 from autotune.store.connecting import open_for_reading, open_for_writing, open_server
-from autotune.store.failures import Outage, Patience, attempt
+from autotune.store.failures import AWAY_PATIENCE_S, Outage, Patience, attempt
 from autotune.store.jobs import JobLedger
 from autotune.store.models import (
     BEST,
@@ -50,6 +50,7 @@ from autotune.trial import Build, Provenance, Trial, Winner
 from autotune.turns import idle
 
 __all__ = [
+    "AWAY_PATIENCE_S",
     "LOST",
     "ExampleBuild",
     "Fate",
