@@ -129,7 +129,7 @@ class Measurement:
     launch_overhead_ns: float = 0.0
     """What a call takes the host beside `time_ns`; by the host's clock, what launching is of `time_ns` at most."""
     build_ns: float = 0.0
-    inputs_ns: float = 0.0
+    inputs_ns: float = field(default=0.0, compare=False)
     """What the host took to draw inputs and to judge results; little where inputs were kept. Not in the ledger."""
     error_ratio: float = 0.0
     """Largest error over its tolerance."""
