@@ -12,13 +12,14 @@ from typing import Any
 
 import pytest
 
-from autotune.device import discovery
-from autotune.device.discovery import discover, select, to_plain
-from autotune.device.pocl import keep_threads_apart
+from autotune.device import answers as driver_answers
+from autotune.device import description, discovery
+from autotune.device.discovery import discover, discover_here, select, to_plain
+from autotune.device.pocl import pin_threads
 from autotune.errors import DeviceSelectionError
 from autotune.problem import Device, DeviceLimits
 
-REAL_GET_DEVICE_INFO = discovery._get_device_info
+REAL_GET_DEVICE_INFO = description._get_device_info
 
 ADRENO = {
     "name": "QUALCOMM Adreno(TM) 740",
@@ -101,17 +102,19 @@ def raw_answers(monkeypatch: pytest.MonkeyPatch) -> dict[tuple[int, int], list[i
         assert size._obj.value <= room.value
         return 0
 
-    monkeypatch.setattr(discovery, "_get_device_info", lambda: get_device_info)
+    monkeypatch.setattr(description, "_get_device_info", lambda: get_device_info)
+    monkeypatch.setattr(driver_answers, "CPUINFO", Path("/no/such/file"))
     return answers
 
 
 @pytest.fixture
 def real_loader(monkeypatch: pytest.MonkeyPatch, raw_answers: object) -> None:
-    monkeypatch.setattr(discovery, "_get_device_info", REAL_GET_DEVICE_INFO)
+    monkeypatch.setattr(description, "_get_device_info", REAL_GET_DEVICE_INFO)
+    monkeypatch.setattr(driver_answers, "CPUINFO", Path("/proc/cpuinfo"))
 
 
 def devices_of(*answers: Mapping[str, Any], platform: str = "Some platform") -> list[Device]:
-    return discover([FakePlatform(platform, answers)])
+    return discover_here([FakePlatform(platform, answers)])
 
 
 def test_a_device_is_described_from_its_answers(raw_answers: dict[tuple[int, int], list[int]]) -> None:
@@ -233,7 +236,7 @@ def test_a_broken_platform_or_device_hides_no_other(caplog: pytest.LogCaptureFix
         FakePlatform("Good", [CPU]),
     ]
     with caplog.at_level(logging.WARNING):
-        found = discover(platforms)
+        found = discover_here(platforms)
     assert [(d.selector, d.slug) for d in found] == [("1:1", "nvidia-h200"), ("3:0", "pocl-amd-epyc")]
     messages = [record.getMessage() for record in caplog.records]
     assert len(messages) == 2
@@ -244,12 +247,12 @@ def test_a_broken_platform_or_device_hides_no_other(caplog: pytest.LogCaptureFix
 
 def test_nothing_found_says_why_and_what_to_do() -> None:
     with pytest.raises(DeviceSelectionError) as caught:
-        discover([FakePlatform("Broken", RuntimeError("DEVICE_NOT_FOUND"))])
+        discover_here([FakePlatform("Broken", RuntimeError("DEVICE_NOT_FOUND"))])
     assert "Broken" in caught.value.message
     assert "DEVICE_NOT_FOUND" in caught.value.message
     assert "autotune[pocl]" in caught.value.hint
     with pytest.raises(DeviceSelectionError, match="no OpenCL device"):
-        discover([])
+        discover_here([])
 
 
 def test_no_loader_is_a_clear_error(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -262,7 +265,7 @@ def test_no_loader_is_a_clear_error(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(builtins, "__import__", refuse)
     with pytest.raises(DeviceSelectionError, match=r"libOpenCL\.so\.1: cannot open") as caught:
-        discover()
+        discover_here()
     assert ".icd files" in caught.value.hint
     assert "autotune[pocl]" in caught.value.hint
     assert "LD_LIBRARY_PATH" in caught.value.hint
@@ -276,13 +279,13 @@ def test_no_platform_is_a_clear_error(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(pyopencl, "get_platforms", none)
     with pytest.raises(DeviceSelectionError, match="no OpenCL platform") as caught:
-        discover()
+        discover_here()
     assert "autotune[pocl]" in caught.value.hint
 
 
 @pytest.fixture
 def several() -> list[Device]:
-    return discover(
+    return discover_here(
         [
             FakePlatform("QUALCOMM Snapdragon(TM)", [ADRENO]),
             FakePlatform("OpenCLOn12", [ADRENO]),
@@ -326,7 +329,7 @@ def test_selecting(several: list[Device], selector: str, expected: str) -> None:
 
 
 def test_one_device_seen_through_two_platforms_is_told_apart_by_its_numbers() -> None:
-    twice = discover([FakePlatform("NVIDIA CUDA", [H200]), FakePlatform("Another maker's", [H200])])
+    twice = discover_here([FakePlatform("NVIDIA CUDA", [H200]), FakePlatform("Another maker's", [H200])])
     assert twice[0].slug == twice[1].slug
     with pytest.raises(DeviceSelectionError) as caught:
         select("nvidia-h200", twice)
@@ -397,7 +400,7 @@ def test_the_mend_tells_of_a_cache_that_cannot_be_written(
     if not is_writable:
         (tmp_path / "cache").write_text("a file, no folder")
     with pytest.raises(DeviceSelectionError) as caught:
-        discover([])
+        discover_here([])
     assert ("set POCL_CACHE_DIR" in caught.value.hint) is not is_writable
 
 
@@ -436,7 +439,7 @@ def test_threads_of_pocl_are_tied_to_cores_only_where_all_are_ours(
     monkeypatch.setenv("POCL_AFFINITY", said or "")
     if said is None:
         monkeypatch.delenv("POCL_AFFINITY")
-    keep_threads_apart()
+    pin_threads()
     assert os.environ.get("POCL_AFFINITY") == expected
 
 
@@ -445,10 +448,10 @@ def test_the_loader_is_asked_directly_for_what_pyopencl_does_not_know() -> None:
     import pyopencl
 
     raw = next(device for platform in pyopencl.get_platforms() for device in platform.get_devices())
-    assert discovery._query_numbers(raw, 0x1002, ctypes.c_uint) == (raw.max_compute_units,)
-    assert discovery._query_numbers(raw, 0x1005, ctypes.c_size_t) == tuple(raw.max_work_item_sizes)
-    assert discovery._query_numbers(raw, 0x7FFFFFFF, ctypes.c_uint) == ()
-    assert discovery._query_numbers(SimpleNamespace(), 0x1002, ctypes.c_uint) == ()
+    assert description._query_numbers(raw, 0x1002, ctypes.c_uint) == (raw.max_compute_units,)
+    assert description._query_numbers(raw, 0x1005, ctypes.c_size_t) == tuple(raw.max_work_item_sizes)
+    assert description._query_numbers(raw, 0x7FFFFFFF, ctypes.c_uint) == ()
+    assert description._query_numbers(SimpleNamespace(), 0x1002, ctypes.c_uint) == ()
 
 
 @pytest.mark.parametrize(
