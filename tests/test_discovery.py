@@ -5,6 +5,9 @@ import ctypes
 import json
 import logging
 import os
+import shutil
+import subprocess
+import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import SimpleNamespace
@@ -17,7 +20,12 @@ from autotune.device import description, discovery
 from autotune.device.discovery import discover, discover_here, select, to_plain
 from autotune.device.pocl import pin_threads
 from autotune.errors import DeviceSelectionError
+from autotune.kernels.gemm import FAMILY as GEMM
+from autotune.kernels.gemm import GemmProblem
 from autotune.problem import Device, DeviceLimits
+from autotune.profile import find_profile
+from autotune.trial import Job, TrialState
+from autotune.worker import Worker
 
 REAL_GET_DEVICE_INFO = description._get_device_info
 
@@ -336,6 +344,103 @@ def test_one_device_seen_through_two_platforms_is_told_apart_by_its_numbers() ->
     assert "0:0  nvidia-h200  NVIDIA H200 on NVIDIA CUDA" in caught.value.message
     assert "1:0  nvidia-h200  NVIDIA H200 on Another maker's" in caught.value.message
     assert [select(number, twice).selector for number in ("0:0", "1:0")] == ["0:0", "1:0"]
+
+
+def runtime(slug: str, driver: str, selector: str) -> Device:
+    return Device(slug=slug, vendor="AMD", model="EPYC", family="cpu", driver=driver, selector=selector)
+
+
+def test_of_several_runtimes_of_one_processor_the_newest_pocl_is_taken(caplog: pytest.LogCaptureFixture) -> None:
+    here = [
+        runtime("llvmpipe-amd-epyc-avx2", "26.2.6", "0:0"),
+        runtime("intel-cpu-amd-epyc-avx512", "2026.2", "1:0"),
+        runtime("pocl-amd-epyc-avx2", "3.0-rc2", "2:0"),
+        runtime("pocl-amd-epyc-avx2", "3.1+debian", "3:0"),
+        runtime("oclgrind-amd-epyc", "Oclgrind 21.10", "4:0"),
+    ]
+    with caplog.at_level(logging.WARNING):
+        assert select("cpu", here).selector == "3:0"
+    assert "pocl-amd-epyc-avx2@3.1+debian (3:0) drives the processor" in caplog.text
+    assert "pocl-amd-epyc-avx2@3.0-rc2 (2:0)" in caplog.text
+    assert select("cpu", here[::-1]).selector == "3:0", "whatever the order"
+    assert select("pocl-amd-epyc-avx2", here).selector == "3:0"
+    assert select("cpu", here[:2]).selector == "1:0", "an imitated GPU comes last"
+    assert select("pocl-amd-epyc-avx2@3.0", here).selector == "2:0"
+    assert select("cpu@2026", here).selector == "1:0"
+    assert select("2:0", here).selector == "2:0"
+    with pytest.raises(DeviceSelectionError, match="no device fits 'pocl-amd-epyc-avx2@9'"):
+        select("pocl-amd-epyc-avx2@9", here)
+    other = runtime("pocl-amd-ryzen-7-7840u-avx512", "3.1", "5:0")
+    with pytest.raises(DeviceSelectionError, match="6 devices fit 'cpu'"):
+        select("cpu", [*here, other])
+
+
+# Drivers that answer badly, hang or crash
+
+
+def test_what_cannot_be_zero_is_not_known() -> None:
+    (found,) = devices_of(
+        {
+            **ADRENO,
+            "max_compute_units": 0,
+            "global_mem_size": 0,
+            "max_mem_alloc_size": 0,
+            "max_work_group_size": 0,
+            "max_work_item_sizes": [0, 0, 0],
+        }
+    )
+    least = DeviceLimits()
+    assert found.limits.compute_units == 1
+    assert found.limits.global_memory_bytes == least.global_memory_bytes
+    assert found.limits.max_allocation_bytes == least.max_allocation_bytes
+    assert found.limits.max_work_group_size == least.max_work_group_size
+    assert found.limits.max_work_item_sizes == (least.max_work_group_size,) * 3
+    GemmProblem(m=512, n=512, k=512).check_device(found.limits)
+    assert GEMM.default(GemmProblem(m=512, n=512, k=512), found.limits, find_profile(found).starting("gemm"))
+    (found,) = devices_of({**ADRENO, "max_mem_alloc_size": 0})
+    assert found.limits.max_allocation_bytes == 6 << 28, "OpenCL promises a quarter of the memory"
+
+
+BAD_DRIVER = """
+#include <stdlib.h>
+#include <unistd.h>
+__attribute__((constructor)) static void load(void) { %s; }
+"""
+
+
+@pytest.mark.usefixtures("pocl")
+@pytest.mark.skipif(sys.platform != "linux" or not shutil.which("gcc"), reason="needs Linux and gcc")
+@pytest.mark.parametrize(
+    ("deed", "told"), [("for (;;) sleep(100)", "took more than 12 s"), ("abort()", "killed by SIGABRT")]
+)
+def test_a_driver_that_hangs_or_crashes_when_loaded_hides_no_other(
+    pocl: Device,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    deed: str,
+    told: str,
+) -> None:
+    for name in ("OCL_ICD_VENDORS", "OPENCL_VENDOR_PATH", "OCL_ICD_FILENAMES"):
+        monkeypatch.setenv(name, "")  # so that what discovery sets is taken back
+        monkeypatch.delenv(name)
+    (tmp_path / "bad.c").write_text(BAD_DRIVER % deed)
+    subprocess.run(["gcc", "-shared", "-fPIC", "-o", "bad.so", "bad.c"], cwd=tmp_path, check=True)
+    (tmp_path / "bad.icd").write_text(f"{tmp_path / 'bad.so'}\n")
+    (tmp_path / "absent.icd").write_text("libNoSuchDriver.so\n")
+    monkeypatch.setenv("OCL_ICD_VENDORS", str(tmp_path))
+    monkeypatch.setattr(discovery, "LIMIT_S", 12.0)
+    monkeypatch.setattr(discovery, "PATIENT_LIMIT_S", 12.0)
+    with caplog.at_level(logging.WARNING):
+        found = discover()
+    assert [device.platform for device in found] == ["Portable Computing Language"]
+    warning = caplog.records[-1].getMessage()
+    assert f"{tmp_path / 'bad.icd'} names: asking the drivers" in warning
+    assert told in warning
+    assert "absent.icd" not in caplog.text
+    with Worker() as worker:  # children go on without the driver as well
+        job = Job(selector=found[0].selector, problem=GemmProblem(m=8, n=8, k=8), configuration=GEMM.baseline)
+        assert worker.run(job).state is TrialState.COMPLETE
 
 
 @pytest.mark.parametrize(

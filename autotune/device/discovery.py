@@ -27,8 +27,11 @@ DISCOVERER = (sys.executable, "-m", "autotune.device.discovery")
 """Starts a child process that asks the drivers."""
 LOAD_LIMIT_S = 300.0
 """For Python's libraries, which take a minute on an emulated processor."""
-LIMIT_S = 40.0
-"""For the drivers: those of eight GPUs that nobody else uses take some 20 s."""
+LIMIT_S = 20.0
+"""For all drivers together. Where it is passed, patience is up to PATIENT_LIMIT_S, when each is tried alone."""
+PATIENT_LIMIT_S = 60.0
+"""The drivers of eight GPUs that nobody else uses may need half of it."""
+_LOADING, _ASKING = "loading Python's libraries", "asking the drivers"
 
 
 def discover() -> list[Device]:
@@ -37,7 +40,7 @@ def discover() -> list[Device]:
     Where a driver hangs or crashes, this process and its children go on without it, and a warning names it. Raises
     DeviceSelectionError when OpenCL cannot be loaded or shows no device at all.
     """
-    answer = _ask_child(os.environ)
+    answer = _ask_child(os.environ, LIMIT_S)
     return _devices_of(answer if isinstance(answer, Survey) else _without_the_culprit(answer))
 
 
@@ -53,21 +56,20 @@ def serve() -> None:
     """The child: ask the drivers, until the input ends."""
 
     def ask(_: None, entering: Callable[[str], None]) -> Survey:
-        entering("loading Python's libraries")
+        entering(_LOADING)
         import numpy  # noqa: F401 - pyopencl loads it, and no driver has a part in that
 
-        entering("asking the drivers")
+        entering(_ASKING)
         return survey()
 
     child.serve(ask)
 
 
-def _ask_child(environment: Mapping[str, str]) -> Survey | str:
+def _ask_child(environment: Mapping[str, str], limit_s: float) -> Survey | str:
     """What the drivers answer, or how the child was lost."""
-    limits_s = {"loading Python's libraries": LOAD_LIMIT_S, "asking the drivers": LIMIT_S}
     with child.Child(DISCOVERER, environment) as discoverer:
         try:
-            answer = discoverer.ask(None, limits_s)
+            answer = discoverer.ask(None, {_LOADING: LOAD_LIMIT_S, _ASKING: limit_s})
         except WorkerError as error:
             return error.message
     return answer if isinstance(answer, Survey) else answer.message
@@ -84,24 +86,20 @@ def _devices_of(found: Survey) -> list[Device]:
 
 def _without_the_culprit(loss: str) -> Survey:
     """What the other drivers answer, after each was tried alone. Raises DeviceSelectionError where that is no help."""
-    _LOG.warning("an OpenCL driver failed (%s); trying each on its own", loss)
+    _LOG.warning("OpenCL failed (%s); each driver is tried alone", loss)
     drivers = installed_drivers()
+    attempts = [as_if_only(few) for few in ([], *([driver] for driver in drivers))]
     with ThreadPoolExecutor(4) as pool:
-        answers = list(pool.map(lambda alone: _ask_child(as_if_only(alone)), [[], *([driver] for driver in drivers)]))
-    if isinstance(answers[0], str):
-        raise DeviceSelectionError(f"OpenCL fails without any .icd file: {answers[0]}", hint=_BROKEN)
-    sound = [driver for driver, answer in zip(drivers, answers[1:], strict=True) if isinstance(answer, Survey)]
-    if len(sound) == len(drivers):
-        raise DeviceSelectionError(f"the OpenCL drivers fail where all are loaded together: {loss}", hint=_TOGETHER)
-    for driver, answer in zip(drivers, answers[1:], strict=True):
+        without_any, *alone = pool.map(lambda environment: _ask_child(environment, PATIENT_LIMIT_S), attempts)
+    if isinstance(without_any, str):
+        raise DeviceSelectionError(f"OpenCL fails without any .icd file: {without_any}", hint=_BROKEN)
+    for driver, answer in zip(drivers, alone, strict=True):
         if isinstance(answer, str):
-            _LOG.warning(
-                "left out the driver of %s: %s (repair or remove it; no other is affected)", driver.source, answer
-            )
-    keep_only(sound)
-    answer = _ask_child(os.environ)
+            _LOG.warning("left out the driver that %s names: %s (repair or remove it)", driver.source, answer)
+    keep_only([driver for driver, answer in zip(drivers, alone, strict=True) if isinstance(answer, Survey)])
+    answer = _ask_child(os.environ, PATIENT_LIMIT_S)
     if isinstance(answer, str):
-        raise DeviceSelectionError(f"the OpenCL drivers fail where all are loaded together: {answer}", hint=_TOGETHER)
+        raise DeviceSelectionError(f"OpenCL fails with the drivers that work alone: {answer}", hint=_TOGETHER)
     return answer
 
 
