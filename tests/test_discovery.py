@@ -396,7 +396,9 @@ def test_what_cannot_be_zero_is_not_known() -> None:
     assert found.limits.max_work_group_size == least.max_work_group_size
     assert found.limits.max_work_item_sizes == (least.max_work_group_size,) * 3
     GemmProblem(m=512, n=512, k=512).check_device(found.limits)
-    assert GEMM.default(GemmProblem(m=512, n=512, k=512), found.limits, find_profile(found).starting("gemm"))
+    problem = GemmProblem(m=512, n=512, k=512)
+    default = GEMM.default(problem, found.limits, find_profile(found).starting("gemm"))
+    assert GEMM.violations(problem, default, found.limits) == []
     (found,) = devices_of({**ADRENO, "max_mem_alloc_size": 0})
     assert found.limits.max_allocation_bytes == 6 << 28, "OpenCL promises a quarter of the memory"
 

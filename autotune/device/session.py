@@ -1,7 +1,7 @@
 """Running kernels on one device: context and queue, building, memory, launching."""
 
 import contextlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, Self
@@ -10,7 +10,7 @@ import numpy as np
 import pyopencl as cl
 from numpy.typing import NDArray
 
-from autotune.device.answers import number, positive, text
+from autotune.device.answers import ask, first_line, number, positive, text
 from autotune.device.pocl import is_pocl_version, pin_threads, repair_processor_name
 from autotune.device.sensors import Whereabouts
 from autotune.errors import BuildError, DeviceSelectionError, LaunchError, WorkGroupError
@@ -30,6 +30,8 @@ CHANNELS = {
     "int8": cl.channel_type.SIGNED_INT8,
 }
 
+_BUILD_SUCCESS = 0
+
 Memory = cl.Buffer | cl.Image
 _NOTHING: Mapping[str, Memory] = MappingProxyType({})
 
@@ -48,8 +50,12 @@ class Session:
     def __init__(self, selector: str) -> None:
         """`selector` is ``platform:device`` in numbers."""
         device = raw_device(selector)
-        context = cl.Context([device])  # Intel's queues do not keep their context alive
-        self._use(cl.CommandQueue(context, device, properties=cl.command_queue_properties.PROFILING_ENABLE))
+        try:
+            context = cl.Context([device])  # Intel's queues do not keep their context alive
+            queue = cl.CommandQueue(context, device, properties=cl.command_queue_properties.PROFILING_ENABLE)
+        except Exception as error:  # pyopencl asks the driver what it may refuse
+            raise DeviceSelectionError(f"device {selector} cannot be opened: {first_line(error)}") from error
+        self._use(queue)
 
     @classmethod
     def on(cls, queue: cl.CommandQueue) -> Self:
@@ -107,21 +113,26 @@ class Session:
 
     def build(self, source: str, options: Sequence[str]) -> cl.Program:
         """Compile OpenCL C for the device. Raises BuildError with the first lines of the driver's log."""
-        try:
-            program = cl.Program(self._context, source)
-            program.build(options=list(options))
-        except (cl.Error, UnicodeDecodeError) as error:
-            raise BuildError(_shorten(str(error))) from error
-        return program
+        return self._built(lambda: cl.Program(self._context, source), options)
 
     def load(self, binary: bytes, options: Sequence[str]) -> cl.Program:
         """A program that was built before, for the same device and driver. Raises BuildError."""
+        return self._built(lambda: cl.Program(self._context, [self._device], [binary]), options)
+
+    def _built(self, create: Callable[[], cl.Program], options: Sequence[str]) -> cl.Program:
+        program = None
         try:
-            program = cl.Program(self._context, [self._device], [binary])
+            program = create()
             program.build(options=list(options))
-        except (cl.Error, UnicodeDecodeError) as error:
-            raise BuildError(_shorten(str(error))) from error
+        except Exception as error:
+            # pyopencl fails where it cannot read the name of a device or of its platform, even after all was built.
+            if program is None or isinstance(error, cl.Error) or not self._is_built(program):
+                raise BuildError(_shorten(str(error))) from error
         return program
+
+    def _is_built(self, program: Any) -> bool:
+        asked = cl.program_build_info.STATUS
+        return ask(lambda: int(program.get_build_info(self._device, asked)), -1) == _BUILD_SUCCESS
 
     def facts(self, kernels: Sequence[cl.Kernel], plan: Plan) -> KernelFacts:
         """The most private memory and the lowest work-group limit of a plan's built kernels; 0 where none is told.
