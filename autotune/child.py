@@ -9,10 +9,8 @@ message, so that the parent need not guess how long either may take.
 import contextlib
 import enum
 import os
-import pickle
 import queue
 import signal
-import struct
 import subprocess
 import sys
 import tempfile
@@ -27,6 +25,7 @@ from typing import IO, Any, NoReturn, Self
 
 from autotune import tracing
 from autotune.errors import AutotuneError, WorkerError
+from autotune.messages import pump, read, write
 
 LOAD_LIMIT_S = 600.0
 """Until a child has loaded Python's libraries: half a second, but more than a minute on an emulated processor."""
@@ -239,7 +238,7 @@ class Child:
 
         def tell(decided: Leave) -> None:
             with contextlib.suppress(OSError, ValueError):  # whoever waits for its answer sees that it has died
-                _write(stream, (number, not decided.cancelled()))
+                write(stream, (number, not decided.cancelled()))
 
         leave.add_done_callback(tell)
 
@@ -275,11 +274,11 @@ class Child:
             )
         except OSError as error:
             raise WorkerError(f"cannot start the child process: {error}") from error
-        threading.Thread(target=_pump, args=(self._process.stdout, self._messages), daemon=True).start()
+        threading.Thread(target=pump, args=(self._process.stdout, self._messages), daemon=True).start()
 
     def _send(self, message: object) -> None:
         assert self._process and self._process.stdin
-        _write(self._process.stdin, message)
+        write(self._process.stdin, message)
 
     def _bury(self) -> tuple[str, str]:
         """How the child ended, and the last lines it left on standard error."""
@@ -348,7 +347,7 @@ class _Replies:
 
     def send(self, kind: str, content: object) -> None:
         with self._turn:
-            _write(self._stream, (kind, content))
+            write(self._stream, (kind, content))
 
 
 def _in_one_line(error: Exception) -> str:
@@ -381,38 +380,11 @@ def _signal_name(number: int) -> str:
     return f"signal {number}"
 
 
-def _write(stream: IO[bytes], message: object) -> None:
-    data = pickle.dumps(message)
-    stream.write(struct.pack("<Q", len(data)) + data)
-    stream.flush()
-
-
-def _read(stream: IO[bytes]) -> Any:
-    """The next message. Raises EOFError at the end of the stream."""
-    header = stream.read(8)
-    if len(header) < 8:
-        raise EOFError
-    (size,) = struct.unpack("<Q", header)
-    data = stream.read(size)
-    if len(data) < size:
-        raise EOFError
-    return pickle.loads(data)  # noqa: S301 - from our own child
-
-
-def _pump(stream: IO[bytes], messages: "queue.Queue[tuple[str, Any]]") -> None:
-    """Move the child's messages into a queue, which can be waited on with a limit on every system."""
-    with contextlib.suppress(EOFError, OSError, ValueError), stream:
-        while True:
-            kind, content = _read(stream)
-            messages.put((kind, time.monotonic() if kind == "alive" else content))
-    messages.put(("ended", None))
-
-
 def _collect(messages: "queue.Queue[Any]", replies: _Replies) -> None:
     """Queue messages as they come; when the parent is gone, end at once, whatever a kernel is doing."""
     with contextlib.suppress(EOFError, OSError):
         while True:
-            message = _read(sys.stdin.buffer)
+            message = read(sys.stdin.buffer)
             if len(message) > 2:  # a question, and no leave
                 replies.send("alive", None)
             messages.put(message)

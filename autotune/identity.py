@@ -24,7 +24,7 @@ import re
 import unicodedata
 from dataclasses import dataclass
 
-from autotune.instructions import VECTOR_CLASSES, class_of_bits, processor_name, vector_class
+from autotune.processors import VECTOR_CLASSES, class_of_bits, processor_name, short_name, vector_class, vendor_of
 
 MAX_SLUG = 64
 FAMILIES = ("adreno", "mali", "nvidia", "amd", "intel", "apple", "powervr", "cpu", "gpu")
@@ -218,7 +218,7 @@ def _software(told: Strings) -> Identity | None:
             _, processor = processor_name(told.cpuinfo)
             bits = re.search(r"(\d+) bits", told.name)
             vectors = class_of_bits(told.cpuinfo, int(bits[1])) if bits else ""
-            return _identity(vendor, match[1], "cpu", f"{match[1]}-{_processor_name(_plain(processor))}-{vectors}")
+            return _identity(vendor, match[1], "cpu", f"{match[1]}-{short_name(_plain(processor))}-{vectors}")
     return None
 
 
@@ -229,11 +229,11 @@ def _processor(told: Strings) -> Identity | None:
     if told.device_type is not DeviceType.CPU and not is_pocl_cpu:
         return None
     name = _without_compiler_target(told.name) if runtime == "pocl" else told.name
-    processor, maker = _processor_name(name), told.vendor
+    processor, maker = short_name(name), told.vendor
     if processor in ("", "cpu") or re.fullmatch(r"0x[0-9a-f]+", processor):
         known_maker, known = processor_name(told.cpuinfo)
-        processor, maker = _processor_name(_plain(known)) or processor, known_maker or maker
-    vendor = _processor_vendor(processor, maker)
+        processor, maker = short_name(_plain(known)) or processor, known_maker or maker
+    vendor = vendor_of(processor, maker)
     model = re.sub(rf"(?i)^{re.escape(vendor)}\b\s*", "", processor) or processor or "unknown"
     named = model if runtime.split("-")[0] == vendor.lower() else processor or "unknown"
     target = told.compiler_target or (_compiler_target(told.version) if runtime == "pocl" else "")
@@ -264,27 +264,6 @@ def _without_compiler_target(name: str) -> str:
     rest = re.sub(r"^(pthread|basic|cpu-minimal|cpu-tbb|cpu)-", "", name)
     branded = re.search(rf"{_BRANDS}.*", rest) or re.search(r"(?<![^-])[A-Z].*", rest)
     return branded[0] if branded else re.sub(r"(?<=.)-(0x[0-9a-f]+)?$", "", rest)
-
-
-def _processor_name(name: str) -> str:
-    """The name without clock, core count and filler words."""
-    name = re.sub(r"(?i)@.*$|\b(with|w/)\s.*$|\([^()]*\)", " ", name)
-    name = re.sub(r"(?i)\b(\w+-core|processor|cpu|\d+(st|nd|rd|th) gen)\b", " ", name)
-    return " ".join(name.split())
-
-
-def _processor_vendor(processor: str, vendor: str) -> str:
-    text = f"{processor} {vendor}"
-    known = (
-        (r"(?i)\bamd\b|AuthenticAMD", "AMD"),
-        (r"(?i)\bintel\b|GenuineIntel", "Intel"),
-        (r"(?i)\bapple\b", "Apple"),
-        (r"(?i)\bqualcomm\b|\bsnapdragon\b", "Qualcomm"),
-        (r"(?i)\bampere\b", "Ampere"),
-        (r"(?i)\barm\b|\bcortex|\bneoverse", "Arm"),
-    )
-    found = (name for source in (processor, text) for pattern, name in known if re.search(pattern, source))
-    return next(found, vendor[:64] or "unknown")
 
 
 # Adreno

@@ -11,8 +11,8 @@ import pytest
 
 from autotune.device import answers
 from autotune.device.pocl import compiler_target, library_and_name, repair_processor_name
-from autotune.instructions import vector_class
 from autotune.problem import Device
+from autotune.processors import vector_class
 
 SSSE3 = "fpu sse2 pni ssse3 cx16"
 SSE4 = f"{SSSE3} sse4_1 sse4_2 popcnt"

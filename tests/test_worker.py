@@ -81,7 +81,7 @@ def test_an_exception_of_our_own_wins_over_a_driver_that_aborts_at_exit(pocl: De
     assert TrialState.TOOL_FAILED not in QUARANTINED_STATES
 
 
-@pytest.mark.skipif(sys.platform == "win32", reason="POSIX signals")
+@pytest.mark.skipif(sys.platform != "linux", reason="Linux's /proc")
 def test_a_child_that_was_stopped_between_trials_is_replaced_soon(
     pocl: Device, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -91,6 +91,8 @@ def test_a_child_that_was_stopped_between_trials_is_replaced_soon(
         stopped = worker.pid
         assert stopped is not None
         os.kill(stopped, signal.SIGSTOP)
+        while Path(f"/proc/{stopped}/stat").read_text().rsplit(")")[-1].split()[0] != "T":
+            time.sleep(0.01)
         began = time.monotonic()
         assert worker.run(job(pocl, FINE)).state is TrialState.COMPLETE
         assert time.monotonic() - began < 60

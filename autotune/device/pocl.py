@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from autotune.device.answers import ask, cpuinfo, text
-from autotune.instructions import cpu_flags
+from autotune.processors import cpu_flags
 
 if TYPE_CHECKING:
     import pyopencl as cl

@@ -1,4 +1,7 @@
-"""A processor's name and the widest vectors that a compiler uses on it, from /proc/cpuinfo and LLVM's names."""
+"""A processor's name, its vendor, and the widest vectors that a compiler uses on it.
+
+They are told from the strings of drivers, the text of /proc/cpuinfo, and LLVM's names of processors.
+"""
 
 import re
 
@@ -84,3 +87,25 @@ def processor_name(cpuinfo: str) -> tuple[str, str]:
 
 def _numbers(cpuinfo: str, key: str) -> list[int]:
     return [int(text, 16) for text in re.findall(rf"^{key}\s*:\s*(?:0x)?([0-9a-fA-F]+)\s*$", cpuinfo, re.MULTILINE)]
+
+
+def short_name(name: str) -> str:
+    """The name without clock, core count and filler words."""
+    name = re.sub(r"(?i)@.*$|\b(with|w/)\s.*$|\([^()]*\)", " ", name)
+    name = re.sub(r"(?i)\b(\w+-core|processor|cpu|\d+(st|nd|rd|th) gen)\b", " ", name)
+    return " ".join(name.split())
+
+
+def vendor_of(processor: str, vendor: str) -> str:
+    """By the processor's name, else by what its driver calls the vendor."""
+    text = f"{processor} {vendor}"
+    known = (
+        (r"(?i)\bamd\b|AuthenticAMD", "AMD"),
+        (r"(?i)\bintel\b|GenuineIntel", "Intel"),
+        (r"(?i)\bapple\b", "Apple"),
+        (r"(?i)\bqualcomm\b|\bsnapdragon\b", "Qualcomm"),
+        (r"(?i)\bampere\b", "Ampere"),
+        (r"(?i)\barm\b|\bcortex|\bneoverse", "Arm"),
+    )
+    found = (name for source in (processor, text) for pattern, name in known if re.search(pattern, source))
+    return next(found, vendor[:64] or "unknown")
