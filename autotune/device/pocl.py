@@ -83,9 +83,9 @@ def repair_processor_name(device: "cl.Device") -> bool:
     """Let the PoCL of PyPI's wheel compile for a name that fits its built-in library; whether that changed anything.
 
     The name is replaced even where LLVM's own would do, such as znver3 on Zen 3: only the library's name is known to
-    promise no feature that a virtual machine masks, and 512-bit code aside no difference in speed was seen. What the
-    device structure points to is replaced, not the text in place, so that a name may be of any length. Where the
-    structure holds no pointer to the name that the device tells, nothing is changed.
+    promise no feature that a virtual machine masks, and names of one vector width differ in little but scheduling.
+    What the device structure points to is replaced, not the text in place, so that a name may be of any length. Where
+    the structure holds no pointer to the name that the device tells, nothing is changed.
     """
     version = text(device, "version")
     if not is_pocl_version(version) or not _is_old(text(device, "driver_version")):
