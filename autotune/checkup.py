@@ -37,9 +37,6 @@ _EXTENSIONS = {
 }
 """Each is left out of the device's extensions where its probe found it broken."""
 
-_ESSENTIAL = frozenset({EMPTY_KERNEL})
-"""Without these no search can work."""
-
 
 def vector_probe(dtype: str, width: int) -> str:
     """The name of the probe of vectors of a type."""
@@ -89,8 +86,10 @@ class Checkup:
 
     @property
     def can_search(self) -> bool:
-        """Whether kernels can be built and run at all."""
-        return _ESSENTIAL.isdisjoint(self._broken)
+        """Whether kernels can be built and run, and of the algorithms tried any ran right."""
+        algorithms = [finding for finding in self.findings if finding.fault and finding.health is not Health.MISSING]
+        is_all_wrong = bool(algorithms) and all(finding.health is Health.BROKEN for finding in algorithms)
+        return EMPTY_KERNEL not in self._broken and not is_all_wrong
 
     @property
     def broken(self) -> tuple[Finding, ...]:
@@ -135,7 +134,7 @@ class Checkup:
 def consequence(finding: Finding) -> str:
     """What is done about what is broken, for people."""
     probe = finding.probe
-    if probe in _ESSENTIAL:
+    if probe == EMPTY_KERNEL:
         return "nothing can be tuned here"
     if probe == CLOCKS:
         return "times are taken by the host's clock"

@@ -133,7 +133,8 @@ class _Examiner:
     def findings(self) -> tuple[Finding, ...]:
         """That of the empty kernel first, and no other where that is broken."""
         limits = self._device.limits
-        offered = [found for group in _GROUPS if (found := tuple(p for p in group if is_offered(p, limits)))]
+        shown = [tuple(probe for probe in group if is_offered(probe, limits)) for group in _GROUPS]
+        offered = [group for group in shown if group]
         missing = [probe for group in _GROUPS for probe in group if not is_offered(probe, limits)]
         joined = [group for group in offered if group in _JOINED]
         tasks = iter([joined, *([group] for group in offered if group not in _JOINED)])

@@ -324,7 +324,9 @@ def _source(blocks: Sequence[Probe]) -> str:
     for dtype, kind in (("float32", "float"), ("float16", "half"), ("int8", "char"), ("int32", "int")):
         for name in "abc":
             if f"{name}_{kind}" in bodies:
-                starts.append(f"    __global const {kind} *{name}_{kind} = (__global const {kind} *)(input + {offset});")
+                starts.append(
+                    f"    __global const {kind} *{name}_{kind} = (__global const {kind} *)(input + {offset});"
+                )
             offset += _VALUES * np.dtype(NUMPY[dtype]).itemsize
     heads = "".join(dict.fromkeys(probe.head for probe in blocks))
     declared = "".join(f"    {probe.locals}\n" for probe in blocks if probe.locals)

@@ -142,7 +142,9 @@ class Writer:
         valid = VALID.substitute(
             names,
             title=_comment(f"{device.slug}: {device.vendor} {device.model}, driver {device.driver}"),
-            cases="".join(self._case(algorithm, limits, self.family.faults(device.limits)) for algorithm in self.family.algorithms),
+            cases="".join(
+                self._case(algorithm, limits, self.family.faults(device.limits)) for algorithm in self.family.algorithms
+            ),
         )
         return f"{valid}\n{self._search(table, names)}" if _is_measured(table) else valid
 

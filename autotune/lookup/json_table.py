@@ -146,13 +146,19 @@ def _read_limit(node: Node, wanted: Any) -> Any:
 def _read_fault(node: Node) -> Fault:
     """What it names may be of another version, and then matches nothing."""
     members = node.record(("family",), ("algorithm", "parameter", "value", "is_imported"))
-    texts = {name: members[name].text() for name in ("family", "algorithm", "parameter") if name in members}
+    texts = {name: members[name].text() for name in members if name not in ("value", "is_imported")}
     if "algorithm" not in members and "parameter" not in members:
         raise node.wrong("needs an algorithm or a parameter")
     if ("value" in members) != ("parameter" in members):
         raise node.wrong("a parameter comes with its value")
     value = members.get("value", Node("", ""))
-    return Fault(**texts, value=value.text() if isinstance(value.value, str) else value.whole())
+    return Fault(
+        family=texts["family"],
+        algorithm=texts.get("algorithm", ""),
+        parameter=texts.get("parameter", ""),
+        value=value.text() if isinstance(value.value, str) else value.whole(),
+        is_imported="is_imported" in members and members["is_imported"].truth(),
+    )
 
 
 def _read_entries(slug: str, node: Node) -> list[Winner]:
