@@ -120,7 +120,8 @@ class Checkup:
             changes["extensions"] = tuple(name for name in limits.extensions if name not in left_out)
         faults = [finding.fault for finding in self.broken if finding.fault]
         changes["faults"] = tuple(dict.fromkeys([*limits.faults, *faults]))
-        return dataclasses.replace(device, limits=dataclasses.replace(limits, **changes))
+        sound = dataclasses.replace(limits, **changes)
+        return device if sound == limits else dataclasses.replace(device, limits=sound)
 
     def to_dict(self) -> dict[str, Any]:
         return {**vars(self), "findings": [finding.to_dict() for finding in self.findings]}
