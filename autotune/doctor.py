@@ -26,6 +26,7 @@ from autotune.checkup import (
     LOCAL_MEMORY,
     SUB_GROUP_SIZES,
     SUB_GROUPS,
+    VECTOR_TYPES,
     VSTORE_HALF,
     Checkup,
     Finding,
@@ -74,6 +75,8 @@ _GROUPS = (
     (SUB_GROUP_SIZES,),
 )
 """Probes tried together."""
+_LEFT_OUT = frozenset(vector_probe(dtype, width) for dtype in VECTOR_TYPES for width in (2, 8))
+"""Not in the short form, unless something else goes wrong: building them takes half a second."""
 _JOINED = frozenset(_GROUPS[:4])
 """Groups whose probes go into one kernel at first."""
 
@@ -115,7 +118,7 @@ _COMMANDS = Commands()
 def examine(device: Device, *, is_full: bool = True, commands: Commands = _COMMANDS) -> Checkup:
     """Run the probes of the short form, or all; never raises for what a driver does."""
     started = time.monotonic()
-    findings = _Examiner(device, commands.prober).findings()
+    findings = _Examiner(device, commands.prober, is_full=is_full).findings()
     if is_full and findings[0].health is Health.WORKS:
         sound = Checkup(findings=findings, is_full=False).applied_to(device)
         findings += (_clocks(device, commands), *_algorithms(sound, commands.worker))
@@ -125,8 +128,9 @@ def examine(device: Device, *, is_full: bool = True, commands: Commands = _COMMA
 class _Examiner:
     """The probes of one device, shared out among children."""
 
-    def __init__(self, device: Device, command: Sequence[str]) -> None:
+    def __init__(self, device: Device, command: Sequence[str], *, is_full: bool) -> None:
         self._device = device
+        self._is_full = is_full
         self._command = command
         self._limit_s = MOST_LIMIT_S
 
@@ -145,7 +149,8 @@ class _Examiner:
         by_probe = {finding.probe: finding for finding in found}
         if by_probe[EMPTY_KERNEL].health is Health.BROKEN:
             return (by_probe[EMPTY_KERNEL],)
-        ordered = [by_probe[probe] for probe in (EMPTY_KERNEL, *(p for group in offered for p in group))]
+        order = (EMPTY_KERNEL, *(probe for group in offered for probe in group))
+        ordered = [by_probe[probe] for probe in order if probe in by_probe]
         return (*ordered, *(Finding(probe=probe, health=Health.MISSING) for probe in missing))
 
     def _serve(self, prober: child.Child, tasks: Iterator[list[tuple[str, ...]]]) -> list[Finding]:
@@ -157,8 +162,8 @@ class _Examiner:
 
     def _joined(self, prober: child.Child, groups: Sequence[tuple[str, ...]]) -> list[Finding]:
         """All at once; where that fails, group by group, unless not even an empty kernel works."""
-        everything = (EMPTY_KERNEL, *(probe for group in groups for probe in group))
-        found = self._ask(prober, everything, FIRST_LIMIT_S)
+        probes = [probe for group in groups for probe in group if self._is_full or probe not in _LEFT_OUT]
+        found = self._ask(prober, (EMPTY_KERNEL, *probes), FIRST_LIMIT_S)
         if all(finding.health is Health.WORKS for finding in found):
             return found
         started = time.monotonic()

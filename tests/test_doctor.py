@@ -92,7 +92,7 @@ def values(device: Device, problem: Problem, name: str) -> set[Any]:
 def test_where_all_is_well_one_kernel_tells_most(monkeypatch: pytest.MonkeyPatch, log: Path) -> None:
     checkup = check(monkeypatch, INVENTED_PROCESSOR)
     assert checkup.can_search and not checkup.broken
-    assert [line.split(" ", 1)[0] for line in log.read_text().splitlines()] == ["20"]
+    assert [line.split(" ", 1)[0] for line in log.read_text().splitlines()] == ["12"]
     missing = {finding.probe for finding in checkup.findings if finding.health is Health.MISSING}
     assert {IMAGES, IMAGE_VIEWS, SUB_GROUPS, HALF_ARITHMETIC, INTEGER_DOT_KHR} < missing
     assert checkup.applied_to(INVENTED_PROCESSOR) == INVENTED_PROCESSOR

@@ -137,6 +137,9 @@ def test_a_search_finds_a_fault_and_the_next_one_leaves_it_alone(store: Store) -
     search(store, again, OTHER, algorithms=["microtile"])
     assert len(set(again.measured)) >= 12
     assert not [c for c in again.measured if WIDE.matches(c)]
+    resumed = FakeWorker(crashes_when_wide)
+    search(store, resumed, PROBLEM, algorithms=["microtile"])
+    assert not [c for c in resumed.measured if WIDE.matches(c)]
     retrying = FakeWorker(crashes_when_wide)
     search(store, retrying, OTHER, retries_quarantined=True, algorithms=["microtile"])
     assert [c for c in retrying.measured if WIDE.matches(c)], "as asked"
@@ -199,6 +202,13 @@ def winner(problem: GemmProblem, configuration: Configuration) -> Winner:
     )  # fmt: skip
 
 
+def test_an_export_tells_what_the_ledger_says_now(store: Store) -> None:
+    fill(store)  # and no search since, which would have stored the fault with the device
+    store.record_winner(winner(PROBLEM, some(8)))
+    [device] = read_contents(str(export_table(store, DEVICE.slug, "gemm", "json"))).devices
+    assert device.limits.faults == (WIDE,)
+
+
 @pytest.fixture
 def exported(store: Store, tmp_path: Path) -> Path:
     """A JSON table of a device with a fault."""
@@ -225,7 +235,8 @@ def test_faults_travel_with_json_tables(exported: Path) -> None:
         ({"family": "gemm", "algorithm": 1}, "algorithm: must be a text"),
         ({"family": "gemm", "parameter": "unroll"}, "a parameter comes with its value"),
         ({"family": "gemm", "parameter": "unroll", "value": 1.5}, "value: must be a whole number"),
-        ({"family": "gemm", "algorithm": "x\ny"}, "control character"), ({"family": "gemm", "all": 1}, "unknown member"),
+        ({"family": "gemm", "algorithm": "x\ny"}, "control character"),
+        ({"family": "gemm", "all": 1}, "unknown member"),
         ("gemm", "must be an object"),
     ],
 )  # fmt: skip
