@@ -29,7 +29,7 @@ from autotune.checkup import (
     vector_probe,
 )
 from autotune.device.session import Memory, Session
-from autotune.errors import AutotuneError
+from autotune.errors import AutotuneError, LaunchError
 from autotune.family import Buffer, Role
 from autotune.problem import VECTOR_WIDTHS
 
@@ -37,17 +37,12 @@ ITEMS = 64
 GROUP = 16
 """Work-items of a work-group, fewer where the device allows no more."""
 STEPS = 4
-_WIDEST = 16
-_VALUES = ITEMS * _WIDEST
+_VALUES = ITEMS * VECTOR_WIDTHS[-1]
 _SLICE = 8 * _VALUES
 """Bytes of the output that belong to one probe."""
 
 Numbers = NDArray[Any]
 NUMPY = {"float32": np.float32, "float16": np.float16, "int8": np.int8, "int32": np.int32}
-
-
-class Failure(Exception):
-    """A probe did not come out right; says how."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -139,12 +134,10 @@ def _half_arithmetic() -> Probe:
         for w in VECTOR_WIDTHS
     ]
 
-    def expected(_: int) -> Numbers:
-        results = [np.maximum(_rows(0, w) * _rows(1, w) + _rows(2, w), _rows(0, w)) for w in VECTOR_WIDTHS]
-        return np.concatenate([np.zeros(2 * ITEMS), *(r.reshape(-1) for r in results)]).astype(np.float16)
-
+    results = [np.maximum(_rows(0, w) * _rows(1, w) + _rows(2, w), _rows(0, w)) for w in VECTOR_WIDTHS]
+    whole = np.concatenate([np.zeros(2 * ITEMS), *(r.reshape(-1) for r in results)]).astype(np.float16)
     head = "#pragma OPENCL EXTENSION cl_khr_fp16 : enable\n"
-    return Probe(name=HALF_ARITHMETIC, head=head, body="\n".join(blocks), expected=expected)
+    return Probe(name=HALF_ARITHMETIC, head=head, body="\n".join(blocks), expected=lambda _: whole)
 
 
 def _local_memory() -> Probe:
@@ -180,11 +173,9 @@ def _atomics() -> Probe:
     if (lane == 0)
         atomic_add(counter + 2, tally);"""
 
-    def expected(_: int) -> Numbers:
-        a, b = (numbers(operand, "int32")[:ITEMS] for operand in (0, 1))
-        return np.array([ITEMS, max(0, int(b.max())), int(a.sum())], np.int32)
-
-    return Probe(name=ATOMICS, locals="__local int tally;", body=body, expected=expected)
+    a, b = (numbers(operand, "int32")[:ITEMS] for operand in (0, 1))
+    counts = np.array([ITEMS, max(0, int(b.max())), int(a.sum())], np.int32)
+    return Probe(name=ATOMICS, locals="__local int tally;", body=body, expected=lambda _: counts)
 
 
 def _sub_groups() -> Probe:
@@ -268,18 +259,17 @@ def run_probes(session: Session, names: Sequence[str]) -> dict[str, str]:
 def _complaint(probe: Callable[[], None]) -> str:
     try:
         probe()
-    except (Failure, AutotuneError, cl.Error, UnicodeDecodeError) as error:
+    except (AutotuneError, cl.Error, UnicodeDecodeError) as error:
         return str(error) or type(error).__name__
     return ""
 
 
 def _run_blocks(session: Session, blocks: Sequence[Probe]) -> dict[str, str]:
-    source = _source(blocks)
-    program = _built(session, source, blocks[0].options)
+    program = _built(session, _source(blocks), blocks[0].options)
     queue = session.queue
     group = 2 ** (min(GROUP, max(1, queue.device.max_work_group_size)).bit_length() - 1)
     values = np.concatenate([numbers(i, dtype).view(np.uint8) for dtype in NUMPY for i in range(3)])
-    into = np.zeros(max(1, len(blocks)) * _SLICE, np.uint8)
+    into = np.zeros(len(blocks) * _SLICE, np.uint8)
     flags = cl.mem_flags
     given = cl.Buffer(queue.context, flags.READ_ONLY | flags.COPY_HOST_PTR, hostbuf=values)
     result = cl.Buffer(queue.context, flags.READ_WRITE | flags.COPY_HOST_PTR, hostbuf=into)
@@ -322,16 +312,15 @@ def _source(blocks: Sequence[Probe]) -> str:
     )
     starts, offset = [], 0
     for dtype, kind in (("float32", "float"), ("float16", "half"), ("int8", "char"), ("int32", "int")):
+        typed = f"__global const {kind} *"
         for name in "abc":
             if f"{name}_{kind}" in bodies:
-                starts.append(
-                    f"    __global const {kind} *{name}_{kind} = (__global const {kind} *)(input + {offset});"
-                )
+                starts.append(f"    {typed}{name}_{kind} = ({typed})(input + {offset});")
             offset += _VALUES * np.dtype(NUMPY[dtype]).itemsize
     heads = "".join(dict.fromkeys(probe.head for probe in blocks))
     declared = "".join(f"    {probe.locals}\n" for probe in blocks if probe.locals)
     return (
-        f"{heads}{blocks[0].attribute} __kernel void probe(__global const uchar *input, __global uchar *output)\n{{\n"
+        f"{heads}__kernel {blocks[0].attribute} void probe(__global const uchar *input, __global uchar *output)\n{{\n"
         f"{declared}    const int item = get_global_id(0), lane = get_local_id(0), group = get_local_size(0);\n"
         f"{chr(10).join(starts)}\n{bodies}}}\n"
     )
@@ -400,7 +389,7 @@ def _through_image(session: Session, program: cl.Program, dtype: str, image: Mem
     cl.enqueue_copy(queue, into, result, is_blocking=True)
     difference = _difference(into.view(np.uint8), pixels)
     if difference:
-        raise Failure(f"{dtype}: {difference}")
+        raise LaunchError(f"{dtype}: {difference}")
 
 
 def _pixels() -> Numbers:
