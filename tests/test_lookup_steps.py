@@ -197,9 +197,9 @@ def test_of_a_large_database_only_what_is_asked_for_is_read(lazy: str, monkeypat
     read: list[str] = []
     entry = database._entry
 
-    def spied(source: Any, slug: str, family: Any, row: Any) -> Any:
+    def spied(source: Any, slug: str, *others: Any) -> Any:
         read.append(slug)
-        return entry(source, slug, family, row)
+        return entry(source, slug, *others)
 
     monkeypatch.setattr(database, "_entry", spied)
     opened = TuningTable.open(lazy)

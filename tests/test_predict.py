@@ -41,7 +41,7 @@ from autotune.predict import (
     note_measured,
     refresh_predictors,
 )
-from autotune.predict.costs import Work, amounts, axis_names, effects, fit_prices, weigh
+from autotune.predict.costs import Work, amounts, effects, fit_prices, weigh
 from autotune.predict.fitting import _samples, cover, favoured, fit, reach
 from autotune.predict.models import FITS
 from autotune.predict.observations import observe
@@ -273,11 +273,11 @@ def test_the_default_is_favoured_unless_it_is_beaten() -> None:
 
 
 def test_sizes_and_tiles_are_told_from_names() -> None:
-    assert axis_names(GemmProblem) == ("m", "n", "k", "batch")
-    assert axis_names(ReduceProblem) == ("batch", "channels")
+    assert GemmProblem.size_axes == ("m", "n", "k", "batch")
+    assert ReduceProblem.size_axes == ("batch", "channels")
     work = Work(
         Configuration.of("row", micro_tile_m=2, micro_tile_n=4, work_group_n=8, work_group_k=4, split_k=16, unroll=2),
-        axis_names(GemmProblem),
+        GemmProblem.size_axes,
         GPU.limits,
     )
     assert (work.tile, work.split, work.step, work.items) == ((2, 32, 0, 1), 16, 8, 32)
@@ -285,7 +285,7 @@ def test_sizes_and_tiles_are_told_from_names() -> None:
     cost = Cost(tile=work.tile, split=16, step=8, at_once=16, weights=(0.0,) * 6)
     assert cost.amounts((9, 40, 300, 3), 77, 4) == (1, 77, 9 * 40 * 3, 120, 120 * 24, 8 * 24)
     tree = Configuration.of("local_tree", work_group_size=64, rows_per_group=4)
-    rows = Work(tree, axis_names(ReduceProblem), GPU.limits)
+    rows = Work(tree, ReduceProblem.size_axes, GPU.limits)
     assert (rows.tile, rows.items, rows.along_depth) == ((4, 0), 64, 16)
     # 5 x 2 tiles of 2 x 32 for each of 3 matrices, each shared by 16, in 120 rounds on 4 units
     values = features((2, 32, 0, 1), 16, (9, 40, 7, 3), (1.0, 2.0), 4)
@@ -301,7 +301,7 @@ def _drawn_tiles(draw: random.Random, count: int) -> list[Configuration]:
 def test_prices_are_found_again_in_the_times_they_made() -> None:
     draw = random.Random(1)
     problems = [product(*(draw.randrange(1, 3000) for _ in "mnk")) for _ in range(12)]
-    works = [Work(c, axis_names(GemmProblem), GPU.limits) for c in _drawn_tiles(draw, 40)]
+    works = [Work(c, GemmProblem.size_axes, GPU.limits) for c in _drawn_tiles(draw, 40)]
     true = np.zeros(len(effects(works[0])))
     true[[0, 1, 5, 13, 15]] = (4000.0, 3e-4, 2e-3, 90.0, 5000.0)
     rows = np.vstack([amounts(work, problems, 132) for work in works])
@@ -321,7 +321,7 @@ def test_prices_are_found_again_in_the_times_they_made() -> None:
 
 def test_a_sum_of_costs_is_what_its_terms_say() -> None:
     draw = random.Random(2)
-    works = [Work(c, axis_names(GemmProblem), GPU.limits) for c in _drawn_tiles(draw, 9)]
+    works = [Work(c, GemmProblem.size_axes, GPU.limits) for c in _drawn_tiles(draw, 9)]
     terms = tuple(
         Cost(
             tile=work.tile, split=work.split, step=work.step, at_once=work.at_once,

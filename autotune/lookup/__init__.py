@@ -143,6 +143,11 @@ class TuningTable:
             self._misses.add(answer.device, asked)
         return answer
 
+    def knows(self, device: Device) -> bool:
+        """Whether the table has a device with the same driver and version."""
+        known = self._contents.device(device.slug)
+        return known is not None and (known.driver, known.version) == (device.driver, device.version)
+
     def predictor(self, device: str, problem: Problem) -> "Predictor | None":
         """What predicts for problems of this kind on a device, by its slug; None where nothing does."""
         found = self._contents.predictors(device, problem.family)

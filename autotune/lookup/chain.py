@@ -119,10 +119,19 @@ class Place:
             problem=question.problem,
             source_problem=entry.problem,
             time_ns=entry.time_ns,
-            because=because,
+            because=because + self._other_driver(entry),
             expected_loss=loss,
             source_device=self._source,
+            driver=entry.driver,
+            version=entry.version,
         )
+
+    def _other_driver(self, entry: Entry) -> str:
+        """A remark for an entry of this device that an earlier driver measured; empty for today's."""
+        here = self._device.driver
+        if not entry.driver or not here or entry.driver == here or self._source != self._device.slug:
+            return ""
+        return f", with driver {entry.driver[:40]} (now {here[:40]})"
 
 
 class Chain:

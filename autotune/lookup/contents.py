@@ -15,8 +15,8 @@ if TYPE_CHECKING:
 
     from autotune.lookup.predictor import Predictor
 
-Row = tuple[str, str, float]
-"""An entry not yet read: the key of its problem, its configuration as JSON, its time."""
+Row = tuple[str, str, float, str]
+"""An entry not yet read: the key of its problem, its configuration as JSON, its time, the driver that measured."""
 Reader = Callable[[Row], Entry | None]
 
 
@@ -159,8 +159,18 @@ def read_json(path: "Path") -> AtHand:
     from autotune.lookup.json_table import read_contents
 
     contents = read_contents(path)
+    versions = {(device.slug, device.driver): device.version for device in contents.devices}
     entries = [
-        (winner.device, Entry(problem=winner.problem, configuration=winner.configuration, time_ns=winner.time_ns))
+        (
+            winner.device,
+            Entry(
+                problem=winner.problem,
+                configuration=winner.configuration,
+                time_ns=winner.time_ns,
+                driver=winner.provenance.driver,
+                version=versions.get((winner.device, winner.provenance.driver), ""),
+            ),
+        )
         for winner in contents.winners
     ]
     return AtHand(contents.devices, entries, contents.predictors)
