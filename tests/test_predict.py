@@ -14,10 +14,14 @@ import pytest
 from autotune.child import Leave
 from autotune.cli import main
 from autotune.errors import TableError
+from autotune.export import export_table
+from autotune.kernels import find_family
 from autotune.kernels.gemm import FAMILY, GemmProblem
 from autotune.kernels.reduce import ReduceProblem
 from autotune.lookup import Entry, Match, TuningTable
+from autotune.lookup.agreement import agrees
 from autotune.lookup.document import Node as Document
+from autotune.lookup.json_table import read_contents
 from autotune.lookup.legality import Legality
 from autotune.lookup.predictor import (
     Cost,
@@ -37,6 +41,7 @@ from autotune.lookup.predictor_text import read_predictors, to_plain
 from autotune.predict import (
     add_predictors,
     all_predictors,
+    keep_predictors,
     make_predictors,
     note_measured,
     refresh_predictors,
@@ -401,6 +406,67 @@ def test_what_was_measured_comes_before_what_is_predicted() -> None:
     assert nearest.because.startswith("predicted by neighbours over 3")
 
 
+TILE = FAMILY.default(product(64, 64, 64), GPU.limits, find_profile(GPU).starting("gemm"))
+CONTRADICTED = tuple((product(64, 64, k), TILE) for k in (32, 64, 128, 256))
+"""Measured winners that are none of what `predictor` chooses."""
+
+
+def test_a_predictor_that_contradicts_its_table_is_not_asked() -> None:
+    assert TILE.algorithm != SMALL.algorithm
+    known = table(predictor(), entries=CONTRADICTED)
+    found = known.find(GPU.slug, m=640, n=640, k=64)
+    assert found.match is Match.DEFAULT
+    assert known.find(GPU.slug, m=64, n=64, k=65).match is Match.NEAREST
+    assert known.predictor(GPU.slug, product(640, 640, 64)) is None
+    half = ((product(64, 64, 65), LARGE), (product(64, 64, 66), LARGE), (product(64, 64, 67), LARGE))
+    assert (
+        table(predictor(), entries=(*CONTRADICTED[:3], *half)).find(GPU.slug, m=640, n=640, k=64).configuration == LARGE
+    )
+    assert table(predictor(), entries=CONTRADICTED[:2]).find(GPU.slug, m=640, n=640, k=64).match is Match.PREDICTED
+    declining = replace(predictor(), favours="default")  # what it would choose does not matter
+    assert table(declining, entries=CONTRADICTED).predictor(GPU.slug, product(640, 640, 64)) == declining
+
+
+def test_a_predictor_that_contradicts_its_table_is_not_taken_over(
+    tmp_path: Path, empty_database: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    with Store.open(shutil.copy(empty_database, tmp_path / "other.sqlite")) as store:
+        store.add_device(GPU)
+        for problem, configuration in CONTRADICTED:
+            store.record_winner(winner(problem, configuration, 1000.0))
+        add_predictors(store, {GPU.slug: [predictor()]})
+        assert all_predictors(store) == {} and "contradicts the measured winners" in caplog.text
+        keep_predictors(store, GPU.slug, [predictor()])  # as an earlier version kept it
+        header = export_table(store, GPU.slug, "gemm", "c")
+        assert "AUTOTUNE_PREDICTED;" not in str(header)
+        assert json.loads(export_table(store, GPU.slug, "gemm", "json"))["devices"][0].get("predictors", []) == []
+
+
+def test_a_predictor_carried_away_by_estimates_is_not_made(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert make_predictors(store, GPU, "gemm")[0].favours == "predicted"
+    fit_tree = FITS["tree"]
+
+    def fit_wrong(samples: Any) -> Any:
+        """Right where a size is left out; from all of them, the slowest configuration for each."""
+        good = fit_tree(samples)
+        if len(samples.problems) < len(SIZES):
+            return good
+        return replace(good, nodes=tuple(replace(node, ranking=node.ranking[::-1]) for node in good.nodes))
+
+    monkeypatch.setattr("autotune.predict.fitting.FITS", {"tree": fit_wrong})
+    assert make_predictors(store, GPU, "gemm")[0].favours != "predicted"
+
+
+def test_every_published_predictor_agrees_with_its_table() -> None:
+    for path in sorted((data_folder("db") / "tables").glob("*.json")):
+        contents = read_contents(path)
+        for device in contents.devices:
+            for one in contents.predictors[device.slug]:
+                family = find_family(one.example.family)
+                winners = [w for w in contents.winners if w.problem.family == family.name and w.device == device.slug]
+                assert agrees(replace(one, favours="predicted"), family, device.limits, winners), (path, one.because)
+
+
 def test_a_prediction_that_is_not_valid_is_passed_over() -> None:
     known = table(predictor(configurations=(LARGE, ROWS, SMALL)), entries=((product(64, 64, 64), LARGE),))
     assert known.find(GPU.slug, m=16, n=64, k=64).configuration == LARGE
@@ -408,9 +474,9 @@ def test_a_prediction_that_is_not_valid_is_passed_over() -> None:
     assert known.find(GPU.slug, m=15, n=63, k=64).configuration == SMALL
     hopeless = table(
         predictor(configurations=(LARGE,), model=Tree(nodes=(Node(ranking=(0,)),))),
-        entries=((product(64, 64, 64), SMALL),),
+        entries=((product(1, 1, 2), SMALL),),
     )
-    found = hopeless.find(GPU.slug, m=1, n=1, k=1)
+    found = hopeless.find(GPU.slug, m=1, n=1, k=3)
     assert (found.match, found.configuration) == (Match.NEAREST, SMALL)
     assert "none of the 1 predicted configuration is valid" in found.because
     assert found.expected_loss == pytest.approx(0.1)
@@ -589,7 +655,7 @@ def test_two_of_one_kind_are_refused() -> None:
 def test_predictors_lie_in_the_database_and_are_found_by_lookups(place: str) -> None:
     with Store.open(place) as store:
         fill(store)
-        assert TuningTable.open(place).find(GPU.slug, m=2, n=700, k=64).match is Match.NEAREST
+        assert TuningTable.open(place).find(GPU.slug, m=2, n=700, k=64).match is Match.DEFAULT
         (made,) = refresh_predictors(store, GPU, ["gemm"])
         found = TuningTable.open(place).find(GPU.slug, m=2, n=700, k=64)
         assert (found.match, found.configuration) == (Match.PREDICTED, ROWS)
