@@ -4,7 +4,8 @@ import json
 import math
 import random
 import shutil
-from dataclasses import replace
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Self
 
@@ -13,8 +14,9 @@ import pytest
 
 from autotune.child import Leave
 from autotune.cli import main
-from autotune.errors import TableError
+from autotune.errors import ProblemError, TableError
 from autotune.export import export_table
+from autotune.family import Algorithm, Case, KernelFamily, Parameter, Plan
 from autotune.kernels import find_family
 from autotune.kernels.gemm import FAMILY, GemmProblem
 from autotune.kernels.reduce import ReduceProblem
@@ -55,7 +57,7 @@ from autotune.problem import Configuration, Device, DeviceLimits, Problem
 from autotune.profile import find_profile
 from autotune.resources import data_folder
 from autotune.search import Budget, Outcome
-from autotune.store import Store
+from autotune.store import Store, StoredTrial
 from autotune.trial import Job, Measurement, Provenance, Request, Timer, Trial, TrialState, Verdict, Winner
 from databases import make_older
 
@@ -404,6 +406,89 @@ def test_what_was_measured_comes_before_what_is_predicted() -> None:
     assert found.because == "predicted by a tree over 3 configurations that cover 9 measured sizes"
     nearest = replace(predictor(), model=Neighbours(count=1, points=()))
     assert nearest.because.startswith("predicted by neighbours over 3")
+
+
+@dataclass(frozen=True, kw_only=True)
+class SixSizes(Problem):
+    """Of a family of the user's own, with groups of 32: it refuses all other sizes."""
+
+    family = "six"
+    size_axes = ("p", "q", "r", "s", "t", "u")
+
+    p: int
+    q: int
+    r: int
+    s: int
+    t: int
+    u: int
+
+    def __post_init__(self) -> None:
+        if any(size % 32 for size in self.size_vector):
+            raise ProblemError("sizes are multiples of 32")
+
+    label = property(lambda self: "x".join(map(str, self.size_vector)))
+    flops = property(lambda self: 2 * math.prod(self.size_vector))  # type: ignore[assignment]
+    bytes_moved = property(lambda self: 4 * sum(self.size_vector))  # type: ignore[assignment]
+    size_vector = property(lambda self: (self.p, self.q, self.r, self.s, self.t, self.u))
+
+    def resized(self, sizes: Sequence[int]) -> Self:
+        return type(self)(**dict(zip(self.size_axes, sizes, strict=True)))
+
+    @classmethod
+    def parse(cls, text: str) -> Self:
+        raise NotImplementedError
+
+    def check_device(self, limits: DeviceLimits) -> None:
+        pass
+
+
+def of_six(size: int) -> Configuration:
+    return Configuration.of("four", work_group_p=size, work_group_q=1, work_group_r=1, work_group_s=1)
+
+
+class SixFamily(KernelFamily):
+    """Work-groups share out four of the six sizes."""
+
+    name = "six"
+    space_version = 1
+    problem_type = SixSizes
+    baseline = of_six(1)
+    algorithms = (
+        Algorithm(
+            name="four",
+            meaning="",
+            parameters=tuple(Parameter(name=f"work_group_{axis}", values=(1, 8), meaning="") for axis in "pqrs"),
+        ),
+    )
+
+    def plan(self, problem: Problem, configuration: Configuration) -> Plan:
+        raise NotImplementedError
+
+    def candidates(self, *_: object) -> Iterator[Configuration]:
+        yield self.baseline
+
+    def make_case(self, problem: Problem, seed: int) -> Case:
+        raise NotImplementedError
+
+    def examples(self) -> tuple[Problem, ...]:
+        return ()
+
+
+def test_a_family_with_six_sizes_of_which_four_are_shared_out_gets_a_predictor(monkeypatch: pytest.MonkeyPatch) -> None:
+    family = SixFamily()
+    monkeypatch.setattr("autotune.predict.observations.find_family", lambda _: family)
+    problems = [SixSizes(p=32 * n, q=32, r=64, s=32, t=32, u=32) for n in (1, 2, 4, 8, 16, 32, 64)]
+    trials, winners = [], []
+    for problem in problems:
+        times = {of_six(size): 1000.0 + abs(problem.p - 200 * size) for size in (1, 8)}
+        stored = (trial(configuration, time) for configuration, time in times.items())
+        trials += [StoredTrial(trial=t, problem=problem, provenance=PROVENANCE, purpose="search") for t in stored]
+        best = min(times, key=times.__getitem__)
+        winners.append(replace(winner(product(1, 1, 1), best, times[best]), problem=problem))
+    [observed] = observe(GPU, "six", trials, winners)
+    made = fit(observed)
+    assert made is not None and made.sizes == 7
+    assert next(iter(made.model.ranking(problems[-1], 1))) in range(len(made.configurations))
 
 
 TILE = FAMILY.default(product(64, 64, 64), GPU.limits, find_profile(GPU).starting("gemm"))
