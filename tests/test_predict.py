@@ -427,8 +427,8 @@ class SixSizes(Problem):
             raise ProblemError("sizes are multiples of 32")
 
     label = property(lambda self: "x".join(map(str, self.size_vector)))
-    flops = property(lambda self: 2 * math.prod(self.size_vector))  # type: ignore[assignment]
-    bytes_moved = property(lambda self: 4 * sum(self.size_vector))  # type: ignore[assignment]
+    flops = property(lambda self: 2 * math.prod(self.size_vector))
+    bytes_moved = property(lambda self: 4 * sum(self.size_vector))
     size_vector = property(lambda self: (self.p, self.q, self.r, self.s, self.t, self.u))
 
     def resized(self, sizes: Sequence[int]) -> Self:
@@ -534,6 +534,7 @@ def test_a_predictor_carried_away_by_estimates_is_not_made(store: Store, monkeyp
     def fit_wrong(samples: Any) -> Any:
         """Right where a size is left out; from all of them, the slowest configuration for each."""
         good = fit_tree(samples)
+        assert isinstance(good, Tree)
         if len(samples.problems) < len(SIZES):
             return good
         return replace(good, nodes=tuple(replace(node, ranking=node.ranking[::-1]) for node in good.nodes))

@@ -213,6 +213,10 @@ class Executor:
             self._programs[key] = program
             return program, origin
 
+    def has_program(self, recipe: str, options: Sequence[str]) -> bool:
+        """Whether `program` has it in memory."""
+        return digest(recipe, *options) in self._programs
+
     def save_programs(self) -> None:
         """Keep what was compiled since the last time; after its kernels have run, see `BinaryCache.store`."""
         with self._build_lock:

@@ -1,6 +1,7 @@
 """What `Gemm` and `Reduce` share: the device and table they use, kernels ready to run by problem, operands."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
@@ -127,8 +128,8 @@ class Engine:
         refusals: list[KernelError] = []
         for choice in choices(self.family, self.table, self.device, problem, weights):
             try:
-                with announced(f"{choice.configuration.algorithm} for {problem.label} on {self.device.slug}"):
-                    ready, origin = self._build(problem, choice, weights, names)
+                with ExitStack() as waiting:
+                    ready, origin = self._build(problem, choice, weights, names, waiting)
                     launch(ready)
                     if origin is not Origin.KNOWN:
                         self.executor.finish()
@@ -168,11 +169,15 @@ class Engine:
         self._scratch_bytes = 0
 
     def _build(
-        self, problem: Problem, choice: Choice, weights: Weights, operands: Sequence[str]
+        self, problem: Problem, choice: Choice, weights: Weights, operands: Sequence[str], waiting: ExitStack
     ) -> tuple[Ready, Origin]:
+        """`waiting` lasts until the kernels have run, for which some drivers compile once more."""
         plan = self.family.plan(problem, choice.configuration)
         options = [*self._profile.build_options, *plan.build_options]
         recipe = _recipe(self.family, choice.configuration, plan)
+        if not self.executor.has_program(recipe, options):  # else a size takes no time worth a thread
+            what = f"{choice.configuration.algorithm} for {problem.label} on {self.device.slug}"
+            waiting.enter_context(announced(what))
         self._check(problem, choice, self._profile.build_options, recipe)
         program, origin = self.executor.program(recipe, options, lambda: self._source(choice, plan))
         self.stats.programs_compiled += origin is Origin.COMPILED
