@@ -25,7 +25,7 @@ from autotune.worker import Measures, Worker
 
 LOG = logging.getLogger("autotune.runtime")
 
-BUILD_LIMIT_S = 30.0
+BUILD_LIMIT_S = 60.0
 RUN_LIMIT_S = 10.0
 ANNOUNCED_AFTER_S = 2.0
 """A first call that takes longer says in the log what it is waiting for."""
