@@ -187,6 +187,8 @@ class Problem(ABC):
     """Sizes and types asked for. Each family has a subclass whose fields are integers and strings."""
 
     family: ClassVar[str]
+    size_axes: ClassVar[tuple[str, ...]]
+    """Names of the sizes in the size vector. Parameters named after one, such as ``micro_tile_m``, divide it."""
 
     @property
     @abstractmethod
@@ -313,7 +315,8 @@ class Configuration:
         return cls(algorithm=algorithm, values=tuple(sorted(values.items())))
 
     def __getitem__(self, name: str) -> Value:
-        return self._mapping[name]
+        """The value of a parameter, or under ``algorithm`` the algorithm, as in `to_dict`."""
+        return self.algorithm if name == "algorithm" else self._mapping[name]
 
     def __getstate__(self) -> dict[str, object]:
         """Without what is computed from the values."""

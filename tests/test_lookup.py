@@ -6,6 +6,7 @@ import sqlite3
 import subprocess
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,7 @@ from autotune.export import export_table
 from autotune.kernels import find_family
 from autotune.kernels.gemm import FAMILY, GemmProblem
 from autotune.lookup import Entry, Match, TuningTable, sqlite_table
+from autotune.lookup.answer import plain_tuned
 from autotune.lookup.json_table import read_table
 from autotune.problem import Configuration, Device, DeviceLimits
 from autotune.profile import find_profile
@@ -104,42 +106,66 @@ def test_a_stride_without_a_gap_is_the_same_problem() -> None:
 @pytest.mark.parametrize(
     ("asked", "expected"),
     [
-        ((100, 100, 100), 64),
-        ((300, 300, 300), 512),
-        ((1, 64, 64), 64),
-        ((4096, 4096, 4096), 512),
-        ((8, 4096, 512), 512),
+        ((70, 70, 70), 64),
+        ((76, 76, 76), 80),
+        ((64, 64, 90), 64),
+        ((80, 80, 110), 80),
+        ((60, 68, 64), 64),
     ],
 )
 def test_the_nearest_is_nearest_by_ratios(asked: tuple[int, int, int], expected: int) -> None:
-    measured = table((product(64, 64, 64), naive(0, 0)), (product(512, 512, 512), naive(0, 0)))
+    measured = table((product(64, 64, 64), naive(0, 0)), (product(80, 80, 80), naive(0, 0)))
     found = measured.find(GPU.slug, product(*asked))
     assert (found.match, found.source_problem) == (Match.NEAREST, product(expected, expected, expected))
     assert f"{expected}x{expected}x{expected}, off by a factor of" in found.because
 
 
 def test_of_equally_near_problems_the_first_of_the_table_is_taken() -> None:
-    far, near = (product(128, 64, 64), naive(2, 2)), (product(32, 64, 64), naive(1, 1))
+    far, near = (product(150, 64, 64), naive(2, 2)), (product(96, 64, 64), naive(1, 1))
     for order in ((far, near), (near, far)):
-        assert table(*order).find(GPU.slug, m=64, n=64, k=64).source_problem == product(32, 64, 64)
+        assert table(*order).find(GPU.slug, m=120, n=64, k=64).source_problem == product(96, 64, 64)
+
+
+@pytest.mark.parametrize("asked", [(1024, 1024, 1024), (64, 64, 97), (1, 1, 1)])
+def test_a_nearest_size_that_is_far_away_gives_way_to_the_rule(asked: tuple[int, int, int]) -> None:
+    found = table((product(64, 64, 64), naive(1, 1))).find(GPU.slug, product(*asked))
+    assert (found.match, found.source_problem) == (Match.DEFAULT, None)
+    assert "64x64x64, off by a factor of" in found.because and "too far" in found.because
+    assert table((product(64, 64, 64), naive(1, 1))).find(GPU.slug, m=64, n=64, k=96).match is Match.NEAREST
+
+
+def test_an_answer_of_an_earlier_driver_says_so() -> None:
+    entry = Entry(problem=product(64, 64, 64), configuration=naive(1, 1), time_ns=1.0, driver="v1", version="x")
+    now = replace(GPU, driver="v2", version="x")
+    found = TuningTable([now], [(GPU.slug, entry)]).find(GPU.slug, m=64, n=64, k=64)
+    assert found.because == "64x64x64 was measured on adreno-730, with driver v1 (now v2)"
+    assert plain_tuned(found)["driver"] == "v1" and not found.was_measured_on(now)
+    today = TuningTable([replace(now, driver="v1")], [(GPU.slug, entry)]).find(GPU.slug, m=64, n=64, k=64)
+    assert "driver" not in today.because and today.was_measured_on(replace(now, driver="v1"))
+
+
+def test_the_algorithm_is_a_member_of_a_configuration() -> None:
+    configuration = table((product(64, 64, 64), naive(1, 1))).find(GPU.slug, m=64, n=64, k=64).configuration
+    assert {name: configuration[name] for name in configuration.to_dict()} == configuration.to_dict()
+    assert configuration["algorithm"] == "naive"
 
 
 def test_a_nearest_configuration_that_is_not_valid_is_passed_over() -> None:
     measured = table(
-        (product(32, 512, 64), naive(32, 8)), (product(512, 16, 64), naive(2, 16)), (product(64, 64, 64), naive(16, 2))
+        (product(32, 66, 64), naive(32, 8)), (product(32, 80, 64), naive(2, 16)), (product(34, 64, 64), naive(32, 2))
     )
-    found = measured.find(GPU.slug, m=3, n=64, k=64)
-    assert (found.match, found.source_problem) == (Match.NEAREST, product(512, 16, 64))
+    found = measured.find(GPU.slug, m=31, n=64, k=64)
+    assert (found.match, found.source_problem) == (Match.NEAREST, product(32, 80, 64))
     assert "2 nearer ones would not be valid" in found.because
     assert not FAMILY.violations(found.problem, found.configuration, GPU.limits)
 
 
 def test_without_a_valid_one_the_profile_decides() -> None:
-    found = table((product(64, 64, 64), naive(16, 16))).find(GPU.slug, m=2, n=2, k=2)
+    found = table((product(16, 16, 2), naive(16, 16))).find(GPU.slug, m=15, n=15, k=2)
     starts = find_profile(GPU).starting("gemm")
     assert found.match is Match.DEFAULT
     assert found.configuration == FAMILY.default(found.problem, GPU.limits, starts)
-    assert "of 1 comparable shape none has a configuration valid here" in found.because
+    assert "of 1 comparable shape near it none has a configuration valid here" in found.because
 
 
 def test_what_the_device_can_no_longer_do_is_not_an_exact_hit() -> None:
@@ -178,7 +204,7 @@ def test_every_published_table_still_serves() -> None:
 def test_an_unknown_slug_gets_its_familys_profile_and_is_told() -> None:
     found = table((product(64, 64, 64), naive(4, 8))).find("mali-g999", m=64, n=64, k=64)
     assert found.match is Match.DEFAULT
-    assert "has no device 'mali-g999' (there: adreno-730)" in found.because
+    assert "no measurements for mali-g999 in the table" in found.because
     assert "profile 'mali'" in found.because
 
 
@@ -426,7 +452,7 @@ def test_rows_that_only_another_version_knows_are_left_out(database: Path) -> No
     unknown = spec.replace('"k"', '"depth"')
     execute(f"UPDATE problems SET spec = '{unknown}' WHERE spec = '{spec}'")(database)
     measured = TuningTable.open(database)
-    assert measured.find(GPU.slug, m=512, n=512, k=512).source_problem == product(64, 64, 64)
+    assert measured.find(GPU.slug, m=512, n=512, k=512).match is Match.DEFAULT
     execute("UPDATE problems SET family = 'of_tomorrow'")(database)
     assert TuningTable.open(database).find(GPU.slug, m=64, n=64, k=64).match is Match.DEFAULT
 

@@ -95,9 +95,9 @@ def test_trials_are_read_from_a_server_and_from_nowhere_else(server: str) -> Non
         trial = Trial(configuration=PLAIN, state=TrialState.COMPLETE, measurement=measured)
         store.add_trial(DEVICE, problem, trial, PROVENANCE)
     table = TuningTable.open(server)
-    [found] = read_trials(table.place, DEVICE.slug, problem)
+    [found] = read_trials(table.place, DEVICE, problem)
     assert (found.configuration, found.time_ns, found.prepare_ns) == (PLAIN, 5.0, 2.0)
-    assert read_trials("postgresql://nobody@localhost:1/x", DEVICE.slug, problem) == []
+    assert read_trials("postgresql://nobody@localhost:1/x", DEVICE, problem) == []
 
 
 def test_an_sqlite_url_is_a_path(tmp_path: Path) -> None:

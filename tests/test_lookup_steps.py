@@ -80,7 +80,7 @@ def test_of_siblings_the_most_alike_is_asked_first() -> None:
         (device("nvidia-h200", 132), product(64, 64, 64), naive(8, 8)),
         (device("nvidia-h20", 78), product(64, 64, 64), naive(2, 2)),
     )
-    found = {units: known.find(device("nvidia-gh200", units), m=9, n=9, k=9) for units in (130, 112, 80)}
+    found = {units: known.find(device("nvidia-gh200", units), m=64, n=64, k=80) for units in (130, 112, 80)}
     assert {units: answer.source_device for units, answer in found.items()} == {
         130: "nvidia-h200", 112: "nvidia-h100", 80: "nvidia-h20",
     }  # fmt: skip
@@ -89,7 +89,7 @@ def test_of_siblings_the_most_alike_is_asked_first() -> None:
 def test_a_siblings_configuration_must_be_valid_on_the_device_at_hand() -> None:
     known = table(
         (device("adreno-730"), product(64, 64, 64), naive(16, 16)),
-        (device("adreno-750"), product(8, 8, 8), naive(4, 8)),
+        (device("adreno-750"), product(64, 64, 65), naive(4, 8)),
     )
     small = replace(device("adreno-740"), limits=replace(LIMITS, max_work_group_size=64))
     found = known.find(small, m=64, n=64, k=64)
@@ -123,7 +123,21 @@ def test_a_device_without_anything_comparable_of_its_own_asks_its_relatives() ->
 def test_a_table_of_other_devices_is_no_answer_and_says_so() -> None:
     found = table((device("mali-g78"), product(64, 64, 64), naive(4, 8))).find("nvidia-h200", m=64, n=64, k=64)
     assert (found.match, found.source_device, found.time_ns) == (Match.DEFAULT, "", None)
-    assert found.because.startswith("the table has no device 'nvidia-h200' (there: mali-g78); the default")
+    assert found.because.startswith("no measurements for nvidia-h200 in the table; the default")
+
+
+def test_a_sibling_is_asked_for_sizes_near_by_only() -> None:
+    known = table((device("adreno-730"), product(64, 64, 64), naive(4, 4)))
+    assert known.find(device("adreno-740"), m=64, n=64, k=90).match is Match.SIBLING
+    assert known.find(device("adreno-740"), m=64, n=64, k=100).match is Match.DEFAULT
+
+
+def test_no_folder_of_the_user_shows_in_an_answer(own: Path) -> None:
+    with Store.open(own) as store:
+        store.add_device(device("mali-g78"))
+    found = TuningTable.open().find("adreno-999", m=64, n=64, k=64)
+    assert "no measurements for adreno-999 in your database or the shipped tables" in found.because
+    assert str(own.parent) not in found.because + TuningTable.open(own).find("adreno-999", m=1, n=1, k=1).because
 
 
 # The user's own over what ships
@@ -197,9 +211,9 @@ def test_of_a_large_database_only_what_is_asked_for_is_read(lazy: str, monkeypat
     read: list[str] = []
     entry = database._entry
 
-    def spied(source: Any, slug: str, family: Any, row: Any) -> Any:
+    def spied(source: Any, slug: str, *others: Any) -> Any:
         read.append(slug)
-        return entry(source, slug, family, row)
+        return entry(source, slug, *others)
 
     monkeypatch.setattr(database, "_entry", spied)
     opened = TuningTable.open(lazy)

@@ -7,7 +7,7 @@ import pytest
 from autotune.kernels.gemm import FAMILY, GemmProblem
 from autotune.kernels.gemm.rule import candidates
 from autotune.occupancy import WorkGroup, tile_bytes
-from autotune.predict.costs import Work, axis_names
+from autotune.predict.costs import Work
 from autotune.problem import Configuration, DeviceLimits
 
 LIMITS = DeviceLimits(compute_units=100, local_memory_bytes=48 * 1024, max_work_group_size=1024)
@@ -38,7 +38,7 @@ def test_the_default_and_predictions_count_alike() -> None:
     tile = {p.name: p.values[0] for p in FAMILY.algorithm("local_tile").parameters}
     tile |= {"work_group_m": 16, "work_group_n": 8, "micro_tile_m": 4, "micro_tile_n": 8, "tile_k": 16, "stages": 2}
     configuration = Configuration.of("local_tile", **tile)
-    work = Work(configuration, axis_names(GemmProblem), NVIDIA)
+    work = Work(configuration, GemmProblem.size_axes, NVIDIA)
     assert tile_bytes(work.number) == 4 * 2 * 16 * (64 + 64 + 2 * work.number("local_padding"))
     (numbers,) = (n for c, n in candidates((configuration,), NVIDIA).items() if c == configuration)
     assert work.at_once == numbers["resident"] == 5

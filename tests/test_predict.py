@@ -4,7 +4,8 @@ import json
 import math
 import random
 import shutil
-from dataclasses import replace
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Self
 
@@ -13,11 +14,16 @@ import pytest
 
 from autotune.child import Leave
 from autotune.cli import main
-from autotune.errors import TableError
+from autotune.errors import ProblemError, TableError
+from autotune.export import export_table
+from autotune.family import Algorithm, Case, KernelFamily, Parameter, Plan
+from autotune.kernels import find_family
 from autotune.kernels.gemm import FAMILY, GemmProblem
 from autotune.kernels.reduce import ReduceProblem
 from autotune.lookup import Entry, Match, TuningTable
+from autotune.lookup.agreement import agrees
 from autotune.lookup.document import Node as Document
+from autotune.lookup.json_table import read_contents
 from autotune.lookup.legality import Legality
 from autotune.lookup.predictor import (
     Cost,
@@ -37,11 +43,12 @@ from autotune.lookup.predictor_text import read_predictors, to_plain
 from autotune.predict import (
     add_predictors,
     all_predictors,
+    keep_predictors,
     make_predictors,
     note_measured,
     refresh_predictors,
 )
-from autotune.predict.costs import Work, amounts, axis_names, effects, fit_prices, weigh
+from autotune.predict.costs import Work, amounts, effects, fit_prices, weigh
 from autotune.predict.fitting import _samples, cover, favoured, fit, reach
 from autotune.predict.models import FITS
 from autotune.predict.observations import observe
@@ -50,7 +57,7 @@ from autotune.problem import Configuration, Device, DeviceLimits, Problem
 from autotune.profile import find_profile
 from autotune.resources import data_folder
 from autotune.search import Budget, Outcome
-from autotune.store import Store
+from autotune.store import Store, StoredTrial
 from autotune.trial import Job, Measurement, Provenance, Request, Timer, Trial, TrialState, Verdict, Winner
 from databases import make_older
 
@@ -273,11 +280,11 @@ def test_the_default_is_favoured_unless_it_is_beaten() -> None:
 
 
 def test_sizes_and_tiles_are_told_from_names() -> None:
-    assert axis_names(GemmProblem) == ("m", "n", "k", "batch")
-    assert axis_names(ReduceProblem) == ("batch", "channels")
+    assert GemmProblem.size_axes == ("m", "n", "k", "batch")
+    assert ReduceProblem.size_axes == ("batch", "channels")
     work = Work(
         Configuration.of("row", micro_tile_m=2, micro_tile_n=4, work_group_n=8, work_group_k=4, split_k=16, unroll=2),
-        axis_names(GemmProblem),
+        GemmProblem.size_axes,
         GPU.limits,
     )
     assert (work.tile, work.split, work.step, work.items) == ((2, 32, 0, 1), 16, 8, 32)
@@ -285,7 +292,7 @@ def test_sizes_and_tiles_are_told_from_names() -> None:
     cost = Cost(tile=work.tile, split=16, step=8, at_once=16, weights=(0.0,) * 6)
     assert cost.amounts((9, 40, 300, 3), 77, 4) == (1, 77, 9 * 40 * 3, 120, 120 * 24, 8 * 24)
     tree = Configuration.of("local_tree", work_group_size=64, rows_per_group=4)
-    rows = Work(tree, axis_names(ReduceProblem), GPU.limits)
+    rows = Work(tree, ReduceProblem.size_axes, GPU.limits)
     assert (rows.tile, rows.items, rows.along_depth) == ((4, 0), 64, 16)
     # 5 x 2 tiles of 2 x 32 for each of 3 matrices, each shared by 16, in 120 rounds on 4 units
     values = features((2, 32, 0, 1), 16, (9, 40, 7, 3), (1.0, 2.0), 4)
@@ -301,7 +308,7 @@ def _drawn_tiles(draw: random.Random, count: int) -> list[Configuration]:
 def test_prices_are_found_again_in_the_times_they_made() -> None:
     draw = random.Random(1)
     problems = [product(*(draw.randrange(1, 3000) for _ in "mnk")) for _ in range(12)]
-    works = [Work(c, axis_names(GemmProblem), GPU.limits) for c in _drawn_tiles(draw, 40)]
+    works = [Work(c, GemmProblem.size_axes, GPU.limits) for c in _drawn_tiles(draw, 40)]
     true = np.zeros(len(effects(works[0])))
     true[[0, 1, 5, 13, 15]] = (4000.0, 3e-4, 2e-3, 90.0, 5000.0)
     rows = np.vstack([amounts(work, problems, 132) for work in works])
@@ -321,7 +328,7 @@ def test_prices_are_found_again_in_the_times_they_made() -> None:
 
 def test_a_sum_of_costs_is_what_its_terms_say() -> None:
     draw = random.Random(2)
-    works = [Work(c, axis_names(GemmProblem), GPU.limits) for c in _drawn_tiles(draw, 9)]
+    works = [Work(c, GemmProblem.size_axes, GPU.limits) for c in _drawn_tiles(draw, 9)]
     terms = tuple(
         Cost(
             tile=work.tile, split=work.split, step=work.step, at_once=work.at_once,
@@ -401,6 +408,151 @@ def test_what_was_measured_comes_before_what_is_predicted() -> None:
     assert nearest.because.startswith("predicted by neighbours over 3")
 
 
+@dataclass(frozen=True, kw_only=True)
+class SixSizes(Problem):
+    """Of a family of the user's own, with groups of 32: it refuses all other sizes."""
+
+    family = "six"
+    size_axes = ("p", "q", "r", "s", "t", "u")
+
+    p: int
+    q: int
+    r: int
+    s: int
+    t: int
+    u: int
+
+    def __post_init__(self) -> None:
+        if any(size % 32 for size in self.size_vector):
+            raise ProblemError("sizes are multiples of 32")
+
+    label = property(lambda self: "x".join(map(str, self.size_vector)))
+    flops = property(lambda self: 2 * math.prod(self.size_vector))
+    bytes_moved = property(lambda self: 4 * sum(self.size_vector))
+    size_vector = property(lambda self: (self.p, self.q, self.r, self.s, self.t, self.u))
+
+    def resized(self, sizes: Sequence[int]) -> Self:
+        return type(self)(**dict(zip(self.size_axes, sizes, strict=True)))
+
+    @classmethod
+    def parse(cls, text: str) -> Self:
+        raise NotImplementedError
+
+    def check_device(self, limits: DeviceLimits) -> None:
+        pass
+
+
+def of_six(size: int) -> Configuration:
+    return Configuration.of("four", work_group_p=size, work_group_q=1, work_group_r=1, work_group_s=1)
+
+
+class SixFamily(KernelFamily):
+    """Work-groups share out four of the six sizes."""
+
+    name = "six"
+    space_version = 1
+    problem_type = SixSizes
+    baseline = of_six(1)
+    algorithms = (
+        Algorithm(
+            name="four",
+            meaning="",
+            parameters=tuple(Parameter(name=f"work_group_{axis}", values=(1, 8), meaning="") for axis in "pqrs"),
+        ),
+    )
+
+    def plan(self, problem: Problem, configuration: Configuration) -> Plan:
+        raise NotImplementedError
+
+    def candidates(self, *_: object) -> Iterator[Configuration]:
+        yield self.baseline
+
+    def make_case(self, problem: Problem, seed: int) -> Case:
+        raise NotImplementedError
+
+    def examples(self) -> tuple[Problem, ...]:
+        return ()
+
+
+def test_a_family_with_six_sizes_of_which_four_are_shared_out_gets_a_predictor(monkeypatch: pytest.MonkeyPatch) -> None:
+    family = SixFamily()
+    monkeypatch.setattr("autotune.predict.observations.find_family", lambda _: family)
+    problems = [SixSizes(p=32 * n, q=32, r=64, s=32, t=32, u=32) for n in (1, 2, 4, 8, 16, 32, 64)]
+    trials, winners = [], []
+    for problem in problems:
+        times = {of_six(size): 1000.0 + abs(problem.p - 200 * size) for size in (1, 8)}
+        stored = (trial(configuration, time) for configuration, time in times.items())
+        trials += [StoredTrial(trial=t, problem=problem, provenance=PROVENANCE, purpose="search") for t in stored]
+        best = min(times, key=times.__getitem__)
+        winners.append(replace(winner(product(1, 1, 1), best, times[best]), problem=problem))
+    [observed] = observe(GPU, "six", trials, winners)
+    made = fit(observed)
+    assert made is not None and made.sizes == 7
+    assert next(iter(made.model.ranking(problems[-1], 1))) in range(len(made.configurations))
+
+
+TILE = FAMILY.default(product(64, 64, 64), GPU.limits, find_profile(GPU).starting("gemm"))
+CONTRADICTED = tuple((product(64, 64, k), TILE) for k in (32, 64, 128, 256))
+"""Measured winners that are none of what `predictor` chooses."""
+
+
+def test_a_predictor_that_contradicts_its_table_is_not_asked() -> None:
+    assert TILE.algorithm != SMALL.algorithm
+    known = table(predictor(), entries=CONTRADICTED)
+    found = known.find(GPU.slug, m=640, n=640, k=64)
+    assert found.match is Match.DEFAULT
+    assert known.find(GPU.slug, m=64, n=64, k=65).match is Match.NEAREST
+    assert known.predictor(GPU.slug, product(640, 640, 64)) is None
+    half = ((product(64, 64, 65), LARGE), (product(64, 64, 66), LARGE), (product(64, 64, 67), LARGE))
+    assert (
+        table(predictor(), entries=(*CONTRADICTED[:3], *half)).find(GPU.slug, m=640, n=640, k=64).configuration == LARGE
+    )
+    assert table(predictor(), entries=CONTRADICTED[:2]).find(GPU.slug, m=640, n=640, k=64).match is Match.PREDICTED
+    declining = replace(predictor(), favours="default")  # what it would choose does not matter
+    assert table(declining, entries=CONTRADICTED).predictor(GPU.slug, product(640, 640, 64)) == declining
+
+
+def test_a_predictor_that_contradicts_its_table_is_not_taken_over(
+    tmp_path: Path, empty_database: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    with Store.open(shutil.copy(empty_database, tmp_path / "other.sqlite")) as store:
+        store.add_device(GPU)
+        for problem, configuration in CONTRADICTED:
+            store.record_winner(winner(problem, configuration, 1000.0))
+        add_predictors(store, {GPU.slug: [predictor()]})
+        assert all_predictors(store) == {} and "contradicts the measured winners" in caplog.text
+        keep_predictors(store, GPU.slug, [predictor()])  # as an earlier version kept it
+        header = export_table(store, GPU.slug, "gemm", "c")
+        assert "AUTOTUNE_PREDICTED;" not in str(header)
+        assert json.loads(export_table(store, GPU.slug, "gemm", "json"))["devices"][0].get("predictors", []) == []
+
+
+def test_a_predictor_carried_away_by_estimates_is_not_made(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert make_predictors(store, GPU, "gemm")[0].favours == "predicted"
+    fit_tree = FITS["tree"]
+
+    def fit_wrong(samples: Any) -> Any:
+        """Right where a size is left out; from all of them, the slowest configuration for each."""
+        good = fit_tree(samples)
+        assert isinstance(good, Tree)
+        if len(samples.problems) < len(SIZES):
+            return good
+        return replace(good, nodes=tuple(replace(node, ranking=node.ranking[::-1]) for node in good.nodes))
+
+    monkeypatch.setattr("autotune.predict.fitting.FITS", {"tree": fit_wrong})
+    assert make_predictors(store, GPU, "gemm")[0].favours != "predicted"
+
+
+def test_every_published_predictor_agrees_with_its_table() -> None:
+    for path in sorted((data_folder("db") / "tables").glob("*.json")):
+        contents = read_contents(path)
+        for device in contents.devices:
+            for one in contents.predictors[device.slug]:
+                family = find_family(one.example.family)
+                winners = [w for w in contents.winners if w.problem.family == family.name and w.device == device.slug]
+                assert agrees(replace(one, favours="predicted"), family, device.limits, winners), (path, one.because)
+
+
 def test_a_prediction_that_is_not_valid_is_passed_over() -> None:
     known = table(predictor(configurations=(LARGE, ROWS, SMALL)), entries=((product(64, 64, 64), LARGE),))
     assert known.find(GPU.slug, m=16, n=64, k=64).configuration == LARGE
@@ -408,9 +560,9 @@ def test_a_prediction_that_is_not_valid_is_passed_over() -> None:
     assert known.find(GPU.slug, m=15, n=63, k=64).configuration == SMALL
     hopeless = table(
         predictor(configurations=(LARGE,), model=Tree(nodes=(Node(ranking=(0,)),))),
-        entries=((product(64, 64, 64), SMALL),),
+        entries=((product(1, 1, 2), SMALL),),
     )
-    found = hopeless.find(GPU.slug, m=1, n=1, k=1)
+    found = hopeless.find(GPU.slug, m=1, n=1, k=3)
     assert (found.match, found.configuration) == (Match.NEAREST, SMALL)
     assert "none of the 1 predicted configuration is valid" in found.because
     assert found.expected_loss == pytest.approx(0.1)
@@ -589,7 +741,7 @@ def test_two_of_one_kind_are_refused() -> None:
 def test_predictors_lie_in_the_database_and_are_found_by_lookups(place: str) -> None:
     with Store.open(place) as store:
         fill(store)
-        assert TuningTable.open(place).find(GPU.slug, m=2, n=700, k=64).match is Match.NEAREST
+        assert TuningTable.open(place).find(GPU.slug, m=2, n=700, k=64).match is Match.DEFAULT
         (made,) = refresh_predictors(store, GPU, ["gemm"])
         found = TuningTable.open(place).find(GPU.slug, m=2, n=700, k=64)
         assert (found.match, found.configuration) == (Match.PREDICTED, ROWS)

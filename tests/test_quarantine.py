@@ -13,13 +13,14 @@ from typing import Any
 
 import pytest
 
+from autotune.cli import main
 from autotune.errors import StoreError, WorkerError
 from autotune.kernels.gemm import FAMILY, GemmProblem
 from autotune.problem import Configuration, Device
 from autotune.profile import find_profile
 from autotune.search import Budget, Outcome, tune
 from autotune.search.one_problem import ProblemSearch
-from autotune.store import Fate, Owner, Store, new_owner
+from autotune.store import Fate, Owner, Store, models, new_owner
 from autotune.store.owner import fate
 from autotune.testing import INVENTED_PROCESSOR, FakeWorker, Silence
 from autotune.trial import Job, Provenance, Request, Trial, TrialState
@@ -368,6 +369,28 @@ def test_a_snapshot_takes_the_quarantine_along_and_nothing_in_flight(any_store: 
             assert len(other.quarantined()) == expected
             assert other.in_flight() == []
     assert len(any_store.in_flight()) == 1
+
+
+def test_rows_of_a_family_that_is_not_installed_are_left_out_with_one_note(
+    any_store: Store, place: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    theirs = GemmProblem(m=32, n=32, k=32)
+    for problem in (PROBLEM, theirs):
+        search(any_store, FakeWorker(invented_time), problem=problem)
+        lose(any_store, OTHER, problem=problem)
+        any_store.begin_trial(DEVICE, problem, DEFAULT, new_owner())
+    any_store.begin_trial(DEVICE, theirs, OTHER, dead_owner())
+    change(place, f"UPDATE problems SET family = 'conv' WHERE spec = '{theirs.key}'")
+    models._note.cache_clear()
+    for found in (any_store.best(), any_store.quarantined(), any_store.in_flight()):
+        assert [item.problem for item in found] == [PROBLEM]
+    assert any_store.quarantine_lost() == []
+    assert {stored.problem for stored in any_store.trials(DEVICE.slug, "gemm")} == {PROBLEM}
+    any_store.close()
+    assert main(["status", "--db", place]) == 0
+    assert main(["export", "--device", DEVICE.slug, "--format", "json", "--db", place]) == 0
+    notes = [record.getMessage() for record in caplog.records if "left out" in record.getMessage()]
+    assert len(notes) == 1 and "no kernel family 'conv'" in notes[0]
 
 
 # Time limits

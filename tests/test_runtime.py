@@ -21,9 +21,9 @@ from autotune.device.memory import shared_memory
 from autotune.errors import BuildError, DeviceSelectionError, LaunchError, ProblemError, TableError
 from autotune.kernels.gemm import FAMILY, GemmProblem
 from autotune.kernels.reduce import ReduceProblem
-from autotune.lookup import Entry, TuningTable
+from autotune.lookup import Match, Tuned, TuningTable
 from autotune.lookup.trials import Timed, read_trials
-from autotune.problem import Configuration, Device
+from autotune.problem import Configuration, Device, Problem
 from autotune.runtime import Crossover, CrossoverPoint, Gemm, Reduce, allocate, choosing, measure_crossover, running
 from autotune.runtime.crossover import host_product
 from autotune.store import Store
@@ -51,7 +51,7 @@ def make(pocl: Device, binaries: Path) -> Callable[..., Gemm]:
     def gemm(configuration: Configuration = NAIVE, **settings: Any) -> Gemm:
         return Gemm(
             "" if "queue" in settings or "context" in settings else pocl.selector,
-            table=table_of(pocl, configuration),
+            table=EverySize(pocl, configuration),
             binaries=binaries,
             **{"host_blas": False} | settings,
         )
@@ -69,14 +69,20 @@ def reduce(pocl: Device, binaries: Path) -> Reduce:
     return Reduce(pocl.selector, table=TuningTable([], []), binaries=binaries)
 
 
-def table_of(device: Device, configuration: Configuration) -> TuningTable:
-    problems = [
-        GemmProblem(m=64, n=64, k=64, trans_a=ta, trans_b=tb, mode=mode)
-        for ta, tb in itertools.product((0, 1), repeat=2)
-        for mode in ("float32", "float16", "int8")
-    ]
-    entries = [(device.slug, Entry(problem=p, configuration=configuration, time_ns=1e4)) for p in problems]
-    return TuningTable([device], entries)
+class EverySize(TuningTable):
+    """A table in which one configuration was measured at every size, with the driver that is here."""
+
+    def __init__(self, device: Device, configuration: Configuration) -> None:
+        super().__init__([device], [])
+        self.device, self.configuration = device, configuration
+
+    def find(self, device: str | Device, problem: Problem | None = None, **_: int | None) -> Tuned:
+        assert problem is not None
+        return Tuned(
+            configuration=self.configuration, match=Match.EXACT, device=self.device.slug, problem=problem,
+            source_problem=problem, time_ns=1e4, because="measured", source_device=self.device.slug,
+            driver=self.device.driver, version=self.device.version,
+        )  # fmt: skip
 
 
 def matrix(*shape: int, dtype: str = "float32", seed: int = 0) -> Any:
@@ -371,13 +377,15 @@ def test_trials_of_a_database_tell_what_packing_cost(pocl: Device, make: Callabl
                 store.add_trial(pocl, problem, trial, provenance)
         store.add_trial(pocl, problem, Trial(configuration=NAIVE, state=TrialState.CRASHED), provenance)
     source = tmp_path / "trials.sqlite"
-    assert sorted(read_trials(source, pocl.slug, problem), key=lambda timed: timed.time_ns) == [
+    assert sorted(read_trials(source, pocl, problem), key=lambda timed: timed.time_ns) == [
         Timed(configuration=FROM_BUFFER, time_ns=100.0, prepare_ns=0.0),
         Timed(configuration=FROM_IMAGE, time_ns=120.0, prepare_ns=40.0),
     ]
-    assert read_trials(source, "another", problem) == []
-    assert read_trials(source, pocl.slug, GemmProblem(m=10, n=13, k=20)) == []
-    assert read_trials(tmp_path / "none", pocl.slug, problem) == read_trials(__file__, pocl.slug, problem) == []
+    assert read_trials(source, replace(pocl, slug="another"), problem) == []
+    assert read_trials(source, replace(pocl, driver="another"), problem) == []
+    assert read_trials(source, replace(pocl, version="another"), problem) == []
+    assert read_trials(source, pocl, GemmProblem(m=10, n=13, k=20)) == []
+    assert read_trials(tmp_path / "none", pocl, problem) == read_trials(__file__, pocl, problem) == []
     gemm = Gemm(pocl.selector, table=source, host_blas=False)
     weights = gemm.prepare(matrix(20, 13))
     best = next(choosing.choices(FAMILY, gemm._engine.table, pocl, problem, choosing.Weights.PACKED_ONCE))
@@ -447,7 +455,7 @@ def test_a_result_may_lie_beside_an_operand_but_not_in_it(gemm: Gemm, reduce: Re
 
 
 def test_a_folder_for_programs_may_be_a_text_and_a_size_is_whole(pocl: Device, tmp_path: Path) -> None:
-    gemm = Gemm(pocl.selector, table=table_of(pocl, NAIVE), binaries=str(tmp_path), host_blas=False)
+    gemm = Gemm(pocl.selector, table=EverySize(pocl, NAIVE), binaries=str(tmp_path), host_blas=False)
     gemm(matrix(3, 4), matrix(4, 6))
     assert list(tmp_path.iterdir())
     with pytest.raises(TypeError, match="float"):
@@ -486,6 +494,9 @@ def test_which_device(pocl: Device, monkeypatch: pytest.MonkeyPatch, gemm: Gemm)
     monkeypatch.setattr(running, "discover_here", lambda: [pocl, gpu])
     assert running.default_device("") is gpu
     assert running.default_device("cpu") is pocl
+    monkeypatch.setattr(running, "discover_here", lambda: [pocl, replace(pocl, selector="9:1", slug="pocl-other")])
+    with pytest.raises(DeviceSelectionError, match="2 devices fit 'cpu'"):
+        running.default_device("")
     monkeypatch.setattr(running, "discover_here", lambda: [pocl, gpu, gpu])
     with pytest.raises(DeviceSelectionError, match="2 devices fit 'gpu'"):
         running.default_device("")
@@ -510,7 +521,7 @@ def test_a_configuration_that_the_device_refuses_gives_way(
     gemm, a, b = make(FROM_BUFFER), matrix(5, 6), matrix(6, 7)
     assert np.array_equal(gemm(a, b), product(a, b))
     chosen = gemm.choice(a, b)
-    assert chosen and chosen.configuration == NAIVE and "refuses" in chosen.because
+    assert chosen and chosen.configuration != FROM_BUFFER and "does not work here" in chosen.because
 
 
 def test_a_configuration_illegal_here_is_passed_over(make: Callable[..., Gemm]) -> None:
@@ -693,6 +704,15 @@ def test_whole_numbers_wrap_around_on_the_host_as_on_the_device(gemm: Gemm) -> N
     out = np.empty((1, 1), np.int32)
     host_product(GemmProblem(m=1, n=1, k=300, mode="int8"), a, b, out, alpha=1000)
     assert np.array_equal(gemm(a, b, alpha=1000), out)
+
+
+def test_what_they_are_shows(make: Callable[..., Gemm], reduce: Reduce, pocl: Device) -> None:
+    host = CrossoverPoint(problem=GemmProblem(m=100, n=100, k=100), host_ns=1.0, device_ns=2.0)
+    assert repr(make()) == f"<Gemm on {pocl.slug}>"
+    gemm = make(host_blas=Crossover(points=(host,)))
+    assert repr(gemm) == f"<Gemm on {pocl.slug}, by the host's BLAS up to about 2 MFLOP>"
+    assert repr(gemm.prepare(matrix(20, 13))) == "<PreparedMatrix 20 x 13 float32, packed in 0 layouts>"
+    assert repr(reduce) == f"<Reduce on {pocl.slug}>"
 
 
 # Reductions

@@ -239,9 +239,9 @@ def test_every_format_can_be_downloaded(api: TestClient) -> None:
 
 
 def test_lookups_follow_the_winners(api: TestClient, store: Store) -> None:
-    service_lookup = f"/api/lookup?device={SLUG}&shape=32,32,32"
+    service_lookup = f"/api/lookup?device={SLUG}&shape=64,64,90"
     assert api.get(service_lookup).json()["match"] == "nearest"
-    store.record_winner(a_winner(INVENTED_PROCESSOR, GemmProblem(m=32, n=32, k=32)))
+    store.record_winner(a_winner(INVENTED_PROCESSOR, GemmProblem(m=64, n=64, k=90)))
     lookups = api.app._app._app.state.service.lookups  # type: ignore[attr-defined]
     table = lookups.read_again()
     lookups.use(table)

@@ -194,6 +194,11 @@ class Executor:
 
     # Programs
 
+    @property
+    def programs_folder(self) -> Path | None:
+        """Where built programs are kept; None where they last as long as the process."""
+        return self._binaries.folder if self._binaries else None
+
     def program(self, recipe: str, options: Sequence[str], make_source: Callable[[], str]) -> tuple[cl.Program, Origin]:
         """The program of a recipe, from memory, from the binary cache or compiled. Raises BuildError."""
         key = digest(recipe, *options)
@@ -207,6 +212,10 @@ class Executor:
                 self._unsaved.append((key, program))
             self._programs[key] = program
             return program, origin
+
+    def has_program(self, recipe: str, options: Sequence[str]) -> bool:
+        """Whether `program` has it in memory."""
+        return digest(recipe, *options) in self._programs
 
     def save_programs(self) -> None:
         """Keep what was compiled since the last time; after its kernels have run, see `BinaryCache.store`."""

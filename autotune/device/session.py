@@ -1,6 +1,8 @@
 """Running kernels on one device: context and queue, building, memory, launching."""
 
 import contextlib
+import functools
+import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
@@ -13,9 +15,10 @@ from numpy.typing import NDArray
 from autotune.device.answers import ask, first_line, number, positive, text
 from autotune.device.pocl import is_pocl_version, pin_threads, repair_processor_name
 from autotune.device.sensors import Whereabouts
-from autotune.errors import BuildError, DeviceSelectionError, LaunchError, WorkGroupError
+from autotune.errors import AutotuneError, BuildError, DeviceSelectionError, LaunchError, WorkGroupError
 from autotune.family import Buffer, Launch, Plan
 from autotune.problem import DTYPE_BYTES
+from autotune.resources import user_cache_folder
 
 NUMPY_TYPES: dict[str, type[np.generic]] = {
     "float32": np.float32,
@@ -34,6 +37,22 @@ _BUILD_SUCCESS = 0
 
 Memory = cl.Buffer | cl.Image
 _NOTHING: Mapping[str, Memory] = MappingProxyType({})
+
+
+@functools.cache
+def _spare_cache() -> None:
+    """Keep pyopencl from its caches on disk where they cannot be written: it makes no kernel without them otherwise.
+
+    The environment's PYOPENCL_NO_CACHE does the same, but only before pyopencl is loaded.
+    """
+    try:
+        folder = user_cache_folder().parent
+        folder.mkdir(parents=True, exist_ok=True)
+        tempfile.TemporaryFile(dir=folder).close()
+        if (folder / "pytools").is_dir():
+            tempfile.TemporaryFile(dir=folder / "pytools").close()
+    except (OSError, AutotuneError):  # the latter where there is no home
+        vars(cl)["_PYOPENCL_NO_CACHE"] = True
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,6 +85,7 @@ class Session:
         return session
 
     def _use(self, queue: cl.CommandQueue) -> None:
+        _spare_cache()
         self._queue, self._device, self._context = queue, queue.device, queue.context
         self._vendor, self._name = text(self._device, "vendor"), text(self._device, "name")
         self._is_pocl = is_pocl_version(text(self._device, "version"))

@@ -34,6 +34,7 @@ from autotune.export.contents import DeviceTable
 from autotune.export.text_tables import parameter_names
 from autotune.family import Algorithm, KernelFamily
 from autotune.kernels import find_family
+from autotune.lookup.answer import MAX_FACTOR
 from autotune.lookup.chain import relatives
 from autotune.problem import Configuration, Device, DeviceLimits, Fault, Problem, Value
 from autotune.profile import find_profile
@@ -149,13 +150,15 @@ class Writer:
         return f"{valid}\n{self._search(table, names)}" if _is_measured(table) else valid
 
     def _search(self, table: DeviceTable, names: Mapping[str, str]) -> str:
-        functions, uses = [], []
+        functions, uses, far = [], [], []
         for number, predictor in enumerate({p.example.kind: p for p in table.predictors}.values()):
             condition = " && ".join(
                 f"p->{field} == {self.literal(getattr(predictor.example, field))}" for field in self.rules.kind
             )
             if predictor.favours == "default":
                 uses.append(c_predict.decline(condition))
+            if predictor.favours == "nearest":
+                far.append(f"    if (is_own && {condition}) farthest = 1e300;\n")
             if predictor.favours != "predicted":
                 continue
             if predictor.left_to_default:
@@ -168,17 +171,19 @@ class Writer:
                 )
             )
             uses.append(c_predict.use(predictor, name, self.prefix, condition, self.configuration, self._multiples))
-        search = SEARCH.substitute(names, predicted="".join(uses), **self._of_winners(table, names))
+        search = SEARCH.substitute(names, predicted="".join(uses), **self._of_winners(table, names, "".join(far)))
         return "\n".join([*functions, search])
 
-    def _of_winners(self, table: DeviceTable, names: Mapping[str, str]) -> dict[str, str]:
+    def _of_winners(self, table: DeviceTable, names: Mapping[str, str], far: str) -> dict[str, str]:
         if not table.winners:
             return dict.fromkeys(("table", "exact", "nearest"), "")
         found = slots([winner.problem.size_vector for winner in table.winners])
         lines = [", ".join(map(str, found[start : start + 32])) for start in range(0, len(found), 32)]
-        numbers = {**names, "count": len(table.winners), "last_slot": len(found) - 1}
+        numbers = {**names, "count": len(table.winners), "last_slot": len(found) - 1, "far": far}
         return {
-            "table": TABLE.substitute(names, entries=self._entries(table), slots=",\n        ".join(lines)),
+            "table": TABLE.substitute(
+                names, factor=MAX_FACTOR, entries=self._entries(table), slots=",\n        ".join(lines)
+            ),
             "exact": EXACT.substitute(numbers),
             "nearest": NEAREST.substitute(numbers),
         }

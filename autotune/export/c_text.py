@@ -113,9 +113,10 @@ SEARCH = Template("""\
 /* What was measured on ${device} tells a device that may be another; AUTOTUNE_INVALID when it tells nothing, and then
    `declined` where the default is known to do better. */
 static inline enum autotune_match ${prefix}_search_${device}(
-        const struct ${prefix}_problem *p, ${prefix}_check *is_valid, long long compute_units,
+        const struct ${prefix}_problem *p, ${prefix}_check *is_valid, long long compute_units, int is_own,
         struct ${prefix}_configuration *configuration, int *declined) {
 ${table}    (void)compute_units;
+    (void)is_own;
     *declined = 0;
 ${exact}${predicted}${nearest}    return AUTOTUNE_INVALID;
 }
@@ -131,7 +132,7 @@ ${entries}
     };
     unsigned slot;
     int number, best = -1;
-    double best_distance = 0.0;
+    double best_distance = 0.0, farthest = ${factor}; /* where the default by rule was not beaten by a farther one */
 """)
 
 EXACT = Template("""\
@@ -144,10 +145,11 @@ EXACT = Template("""\
 """)
 
 NEAREST = Template("""\
-    for (number = 0; number < ${count}; number++) {
+${far}    for (number = 0; number < ${count}; number++) {
         double distance;
         if (!${prefix}_is_comparable(&table[number].problem, p)) continue;
         distance = ${prefix}_distance(&table[number].problem, p);
+        if (distance > farthest) continue;
         if (best >= 0 && distance >= best_distance) continue;
         if (!is_valid(p, &table[number].configuration)) continue;
         best = number;
@@ -214,11 +216,11 @@ ${steps}    }
 
 OWN_STEP = Template("""\
         const enum autotune_match match = ${prefix}_search_${device}(
-            &p, ${prefix}_is_valid_${device}, ${units}LL, configuration, &declined);
+            &p, ${prefix}_is_valid_${device}, ${units}LL, 1, configuration, &declined);
         if (match) return match;
 """)
 
 RELATIVE_STEP = Template("""\
         if (${declined}${prefix}_search_${other}(
-                &p, ${prefix}_is_valid_${device}, ${units}LL, configuration, &theirs)) return AUTOTUNE_${match};
+                &p, ${prefix}_is_valid_${device}, ${units}LL, 0, configuration, &theirs)) return AUTOTUNE_${match};
 """)

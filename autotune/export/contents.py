@@ -5,6 +5,7 @@ from dataclasses import dataclass, replace
 
 from autotune.kernels import find_family
 from autotune.lookup import table_order
+from autotune.lookup.agreement import agrees
 from autotune.lookup.document import printable
 from autotune.lookup.json_table import DEVICE_TEXTS, PROVENANCE_TEXTS, undeclared
 from autotune.lookup.predictor import Predictor
@@ -46,9 +47,9 @@ def read_contents(store: Store, device_slug: str | None, family: str) -> list[De
 
 def with_predictors(store: Store, table: DeviceTable, family: str) -> DeviceTable:
     """The table with what is kept beside the database for one family, else with what follows from its trials."""
-    slug = table.device.slug
-    found = known_predictors(store, slug, family) or make_predictors(store, table.device, family)
-    return replace(table, predictors=tuple(found))
+    device, known = table.device, find_family(family)
+    found = known_predictors(store, device.slug, family) or make_predictors(store, device, family)
+    return replace(table, predictors=tuple(p for p in found if agrees(p, known, device.limits, table.winners)))
 
 
 def read_joined(store: Store, device_slug: str | None, families: Sequence[str]) -> list[DeviceTable]:

@@ -68,11 +68,11 @@ class TuningTable:
         table = cls.__new__(cls)
         if isinstance(path, str) and "://" in path:
             contents, source = _read_url(path)
-            table._fill(contents, source, None)
+            table._fill(contents, source, None, source)
             table.place = source if path.startswith("sqlite:") else path
             return table
         if path is not None:
-            table._fill(_read(Path(path), may_be_missing=False), str(path), None)
+            table._fill(_read(Path(path), may_be_missing=False), str(path), None, Path(path).name)
             return table
         from autotune.lookup.contents import Layers, Shipped
         from autotune.resources import data_folder, default_database
@@ -84,10 +84,10 @@ class TuningTable:
             from autotune.lookup.misses import MissLog
 
             misses = MissLog.default()
-        table._fill(contents, str(own), misses)
+        table._fill(contents, str(own), misses, "your database or the shipped tables")
         return table
 
-    def _fill(self, contents: "Contents", source: str, misses: "MissLog | None") -> None:
+    def _fill(self, contents: "Contents", source: str, misses: "MissLog | None", name: str = "") -> None:
         # Not when this module is loaded: an application that imports the lookup may never open a table.
         from autotune.lookup.chain import Chain
 
@@ -97,7 +97,7 @@ class TuningTable:
         """What to open for the trials behind the table; may hold a password."""
         self._contents = contents
         self._misses = misses
-        self._chain = Chain(contents, source)
+        self._chain = Chain(contents, name or source)
         self._answers: dict[tuple[object, ...], Tuned] = {}
         self._asked: dict[int, Device] = {}
 
@@ -143,9 +143,16 @@ class TuningTable:
             self._misses.add(answer.device, asked)
         return answer
 
+    def knows(self, device: Device) -> bool:
+        """Whether the table has a device with the same driver and version."""
+        known = self._contents.device(device.slug)
+        return known is not None and (known.driver, known.version) == (device.driver, device.version)
+
     def predictor(self, device: str, problem: Problem) -> "Predictor | None":
         """What predicts for problems of this kind on a device, by its slug; None where nothing does."""
-        found = self._contents.predictors(device, problem.family)
+        from autotune.lookup.contents import sound_predictors
+
+        found = sound_predictors(self._contents, device, find_family(problem.family))
         return next((p for p in found if p.example.is_comparable(problem)), None)
 
 

@@ -2,13 +2,13 @@
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
-from math import log
+from math import inf, log
 from typing import TYPE_CHECKING, NamedTuple
 
 from autotune.family import KernelFamily
 from autotune.kernels import find_family
-from autotune.lookup.answer import Entry, Match, Tuned, distance
-from autotune.lookup.contents import Contents, Shelf
+from autotune.lookup.answer import MAX_FACTOR, Entry, Match, Tuned, distance
+from autotune.lookup.contents import Contents, Shelf, sound_predictors
 from autotune.lookup.legality import Check, Legality
 from autotune.problem import Device, DeviceLimits, Problem, Value
 
@@ -37,7 +37,7 @@ class Place:
         self._source = source
         self._device = device
         self._shelf: Shelf = contents.shelf(source, family.name)
-        self._predictors = {p.example.kind: p for p in contents.predictors(source, family.name)}
+        self._predictors = {p.example.kind: p for p in sound_predictors(contents, source, family)}
         self._legality = Legality(family, device.limits)
         self._checks: dict[int, list[Check]] = {}
 
@@ -62,7 +62,8 @@ class Place:
             reasons.append("at sizes left out, the default did better there than what was measured near them")
             return None
         loss = predictor.loss("nearest") if predictor else None
-        return self._nearest(question, loss, reasons)
+        is_own = self._source == self._device.slug
+        return self._nearest(question, inf if way == "nearest" and is_own else MAX_FACTOR, loss, reasons)
 
     def predictor(self, problem: Problem) -> "Predictor | None":
         return self._predictors.get(problem.kind)
@@ -91,10 +92,11 @@ class Place:
         reasons.append(f"none of the {_count(len(predictor.configurations), 'predicted configuration')} is valid")
         return None
 
-    def _nearest(self, question: Question, loss: float | None, reasons: list[str]) -> Tuned | None:
+    def _nearest(self, question: Question, farthest: float, loss: float | None, reasons: list[str]) -> Tuned | None:
         entries = self._shelf.comparable(question.problem)
         ranked = sorted(((distance(e.problem, question.problem), i) for i, e in enumerate(entries)))
-        for passed_over, (factor, number) in enumerate(ranked):
+        near = [(factor, number) for factor, number in ranked if factor <= farthest]
+        for passed_over, (factor, number) in enumerate(near):
             entry = entries[number]
             if not self._legality.is_valid(entry.configuration, question.values):
                 continue
@@ -105,8 +107,12 @@ class Place:
             if passed_over:
                 reasons.append(f"{_count(passed_over, 'nearer one')} would not be valid")
             return self._measured(entry, Match.NEAREST, question, "; ".join(reasons), loss)
-        if entries:
-            reasons.append(f"of {_count(len(entries), 'comparable shape')} none has a configuration valid here")
+        if near:
+            reasons.append(f"of {_count(len(near), 'comparable shape')} near it none has a configuration valid here")
+        elif ranked:
+            factor, number = ranked[0]
+            label = entries[number].problem.label
+            reasons.append(f"the nearest comparable shape is {label}, off by a factor of {factor:.3g}: too far")
         else:
             reasons.append("nothing comparable was measured there")
         return None
@@ -119,10 +125,19 @@ class Place:
             problem=question.problem,
             source_problem=entry.problem,
             time_ns=entry.time_ns,
-            because=because,
+            because=because + self._other_driver(entry),
             expected_loss=loss,
             source_device=self._source,
+            driver=entry.driver,
+            version=entry.version,
         )
+
+    def _other_driver(self, entry: Entry) -> str:
+        """A remark for an entry of this device that an earlier driver measured; empty for today's."""
+        here = self._device.driver
+        if not entry.driver or not here or entry.driver == here or self._source != self._device.slug:
+            return ""
+        return f", with driver {entry.driver[:40]} (now {here[:40]})"
 
 
 class Chain:
@@ -248,8 +263,7 @@ class Chain:
         )
 
     def _unknown(self, slug: str) -> str:
-        there = ", ".join(self._contents.slugs()[:10]) or "none"
-        return f"{self._name} has no device {slug[:80]!r} (there: {there})"
+        return f"no measurements for {slug[:80]} in {self._name}"
 
 
 def relatives(

@@ -7,6 +7,7 @@ predicts there. What is not asked for is not read.
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Protocol
 
+from autotune.family import KernelFamily
 from autotune.lookup.answer import Entry, table_order
 from autotune.problem import Device, Problem
 
@@ -15,8 +16,8 @@ if TYPE_CHECKING:
 
     from autotune.lookup.predictor import Predictor
 
-Row = tuple[str, str, float]
-"""An entry not yet read: the key of its problem, its configuration as JSON, its time."""
+Row = tuple[str, str, float, str]
+"""An entry not yet read: the key of its problem, its configuration as JSON, its time, the driver that measured."""
 Reader = Callable[[Row], Entry | None]
 
 
@@ -50,6 +51,14 @@ class Shelf:
             for entry in sorted(self.read_all().values(), key=lambda entry: table_order(entry.problem)):
                 self._kinds.setdefault(entry.problem.kind, []).append(entry)
         return self._kinds.get(problem.kind, [])
+
+    def sample(self) -> list[Entry]:
+        """Some of the entries, evenly by the keys of their problems."""
+        from autotune.lookup.agreement import evenly
+
+        rows = [self.rows[key] for key in evenly(sorted(self.rows))]
+        read = (self.reader(row) if isinstance(row, tuple) else row for row in rows)
+        return [entry for entry in read if entry is not None]
 
     def read_all(self) -> dict[str, Entry]:
         """Every entry by the key of its problem."""
@@ -154,13 +163,35 @@ class Layers:
         return list(found.values())
 
 
+def sound_predictors(contents: Contents, slug: str, family: KernelFamily) -> "list[Predictor]":
+    """Those of a device that agree with what was measured on it."""
+    found = contents.predictors(slug, family.name)
+    device = contents.device(slug)
+    if device is None or not any(predictor.favours == "predicted" for predictor in found):
+        return found
+    from autotune.lookup.agreement import agrees
+
+    entries = contents.shelf(slug, family.name).sample()
+    return [predictor for predictor in found if agrees(predictor, family, device.limits, entries)]
+
+
 def read_json(path: "Path") -> AtHand:
     """An exported table. Raises TableError."""
     from autotune.lookup.json_table import read_contents
 
     contents = read_contents(path)
+    versions = {(device.slug, device.driver): device.version for device in contents.devices}
     entries = [
-        (winner.device, Entry(problem=winner.problem, configuration=winner.configuration, time_ns=winner.time_ns))
+        (
+            winner.device,
+            Entry(
+                problem=winner.problem,
+                configuration=winner.configuration,
+                time_ns=winner.time_ns,
+                driver=winner.provenance.driver,
+                version=versions.get((winner.device, winner.provenance.driver), ""),
+            ),
+        )
         for winner in contents.winners
     ]
     return AtHand(contents.devices, entries, contents.predictors)

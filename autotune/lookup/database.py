@@ -5,7 +5,7 @@ SQLAlchemy to load.
 """
 
 import json
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from functools import partial
 from math import isfinite
@@ -34,7 +34,7 @@ _DEVICES = f"""
 """  # noqa: S608 - of constants
 """Where one slug has several drivers, the one that measured last comes last."""
 
-_ENTRIES = "SELECT spec, configuration, time_ns FROM best_configurations WHERE device = ? AND family = ?"
+_ENTRIES = "SELECT spec, configuration, time_ns, driver FROM best_configurations WHERE device = ? AND family = ?"
 
 _REVISION = "SELECT max(version_num) FROM alembic_version"
 _PREDICTORS = "SELECT document FROM predictors WHERE device = ?"
@@ -70,12 +70,15 @@ class Database:
         self._shelves: dict[tuple[str, str], Shelf] = {}
         self._predictors: dict[str, list[Predictor]] = {}
         self._has_predictors = False
+        self._versions: dict[tuple[str, str], str] = {}
         with source.reading() as ask:
             if not source.is_filled(ask):
                 return
             self._has_predictors = ask(_REVISION)[0][0] >= _PREDICTORS_SINCE
             # Of two with one slug the last holds.
-            self._devices = {row[0]: _device(row, source) for row in ask(_DEVICES)}
+            found = [_device(row, source) for row in ask(_DEVICES)]
+            self._devices = {device.slug: device for device in found}
+            self._versions = _versions(found)
             if ask("SELECT count(*) FROM winners")[0][0] <= _READ_AT_ONCE:
                 self._read_all(ask)
 
@@ -119,7 +122,8 @@ class Database:
 
     def _read(self, ask: Ask, slug: str, family: str) -> Shelf:
         rows: list[Any] = ask(_ENTRIES, slug, family)
-        reader = partial(_entry, self._source, slug, find_family(family))
+        versions = {driver: version for (of, driver), version in self._versions.items() if of == slug}
+        reader = partial(_entry, self._source, slug, find_family(family), versions)
         return Shelf({row[0]: row for row in rows}, reader)
 
 
@@ -141,7 +145,15 @@ def _device(row: Sequence[Any], source: Source) -> Device:
         return Device(**values, limits=limits)
 
 
-def _entry(source: Source, slug: str, family: KernelFamily, row: Row) -> Entry | None:
+def _versions(devices: Iterable[Device]) -> dict[tuple[str, str], str]:
+    """The OpenCL version by slug and driver, where one driver has one: a processor's version names its target."""
+    found: dict[tuple[str, str], set[str]] = {}
+    for device in devices:
+        found.setdefault((device.slug, device.driver), set()).add(device.version)
+    return {place: next(iter(versions)) for place, versions in found.items() if len(versions) == 1}
+
+
+def _entry(source: Source, slug: str, family: KernelFamily, versions: Mapping[str, str], row: Row) -> Entry | None:
     """None for what this version does not know. Raises TableError for a broken row."""
     with _row_of(source, "best_configurations", f"{slug}, {family.name}"):
         problem, configuration, time_ns = plain(row[0]), plain(row[1]), _time(row[2])
@@ -150,6 +162,8 @@ def _entry(source: Source, slug: str, family: KernelFamily, row: Row) -> Entry |
                 problem=family.problem_type.from_dict(problem),
                 configuration=family.complete(Configuration.from_dict(configuration)),
                 time_ns=time_ns,
+                driver=str(row[3]),
+                version=versions.get(str(row[3]), ""),
             )
         except (ProblemError, ConfigurationError):
             return None

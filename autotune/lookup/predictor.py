@@ -259,6 +259,7 @@ class Costs:
 
 
 MOST_SHARED = 3
+"""Sizes that the work-groups of a sum of costs may share out; of a family with more, neighbours predict."""
 
 
 class CostPlan(NamedTuple):

@@ -9,13 +9,13 @@ from pathlib import Path
 
 from autotune.errors import AutotuneError
 from autotune.lookup.database import Source, plain
-from autotune.problem import Configuration, Problem
+from autotune.problem import Configuration, Device, Problem
 
 _TRIALS = """
     SELECT trials.configuration, trials.time_ns, trials.prepare_ns
     FROM trials JOIN problems ON problems.id = trials.problem_id JOIN devices ON devices.id = trials.device_id
-    WHERE devices.slug = ? AND problems.family = ? AND problems.spec = ? AND trials.state = 'complete'
-      AND trials.time_ns > 0
+    WHERE devices.slug = ? AND devices.driver = ? AND devices.version = ?
+      AND problems.family = ? AND problems.spec = ? AND trials.state = 'complete' AND trials.time_ns > 0
 """
 
 
@@ -28,14 +28,14 @@ class Timed:
     prepare_ns: float
 
 
-def read_trials(place: str | Path, device: str, problem: Problem) -> list[Timed]:
-    """Complete trials by configuration, of a device by its slug; empty where `place` is no database of ours."""
+def read_trials(place: str | Path, device: Device, problem: Problem) -> list[Timed]:
+    """Complete trials by configuration, of a device with this driver; empty where `place` is no database of ours."""
     try:
         source = _source(place)
         if source is None:
             return []
         with source.reading() as ask:
-            rows = ask(_TRIALS, device, problem.family, problem.key)
+            rows = ask(_TRIALS, device.slug, device.driver, device.version, problem.family, problem.key)
     except (OSError, AutotuneError):
         return []
     times: dict[str, list[tuple[float, float]]] = {}

@@ -5,10 +5,13 @@ decides what to keep by leaving out each size in turn, `regret.py` measures how 
 in the database; `autotune.lookup.predictor` evaluates them.
 """
 
+import logging
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from autotune.errors import TableError
+from autotune.kernels import find_family
+from autotune.lookup.agreement import agrees
 from autotune.lookup.predictor import Evaluation, Predictor
 from autotune.lookup.predictor_text import read_document, write_document
 from autotune.predict.fitting import LEAST_SIZES, favoured, fit
@@ -26,6 +29,9 @@ __all__ = [
     "note_measured",
     "refresh_predictors",
 ]
+
+
+_LOG = logging.getLogger("autotune.predict")
 
 
 def make_predictors(store: Store, device: Device, family: str, without: Collection[Problem] = ()) -> list[Predictor]:
@@ -55,9 +61,14 @@ def refresh_predictors(store: Store, device: Device, families: Iterable[str]) ->
 
 
 def add_predictors(store: Store, others: Mapping[str, Sequence[Predictor]]) -> None:
-    """Keep what was made elsewhere, by slug, where it rests on more sizes than what is here. Raises TableError."""
+    """Keep what was made elsewhere, by slug, where it rests on more sizes than what is here. Raises TableError.
+
+    What contradicts the winners of its device, which are stored already, is left out with a warning.
+    """
     kept = all_predictors(store)
-    for slug, found in others.items():
+    devices = {device.slug: device for device in store.devices()}
+    for slug, offered in others.items():
+        found = [p for p in offered if slug not in devices or _agrees(store, devices[slug], p)]
         by_kind = {(p.example.family, p.example.kind): p for p in kept.get(slug, [])}
         better = [p for p in found if p.sizes > _sizes(by_kind.get((p.example.family, p.example.kind)))]
         if better:
@@ -97,6 +108,14 @@ def _read(store: Store, slug: str, document: str) -> list[Predictor]:
         return read_document(document)
     except TableError as error:
         raise TableError(f"{store.location}: what predicts on {slug}: {error.message}", hint=error.hint) from error
+
+
+def _agrees(store: Store, device: Device, predictor: Predictor) -> bool:
+    family = predictor.example.family
+    if agrees(predictor, find_family(family), device.limits, store.best(device.slug, family)):
+        return True
+    _LOG.warning("left out what predicts %s on %s: it contradicts the measured winners", family, device.slug)
+    return False
 
 
 def _sizes(predictor: Predictor | None) -> int:

@@ -37,7 +37,7 @@ class Work:
 
     configuration: Configuration
     axes: tuple[str, ...]
-    """As `axis_names` tells."""
+    """The `size_axes` of the problem."""
     limits: DeviceLimits
 
     @cached_property
@@ -145,22 +145,6 @@ class Work:
     @property
     def is_b_packed(self) -> bool:
         return self.text("b_storage") in ("transposed", "image")
-
-
-def axis_names(problem_type: type[Problem]) -> tuple[str, ...]:
-    """The field that each number of a size vector is; empty where it is none."""
-    fields = problem_type.__dataclass_fields__
-    needed = [name for name, field in fields.items() if field.type is int and _has_no_default(field)]
-    primes = dict(zip(needed, (3, 5, 7, 11, 13), strict=False))
-    vector = problem_type.from_dict(primes).size_vector
-    names = [next((name for name, prime in primes.items() if prime == size), "") for size in vector]
-    return tuple(name or ("batch" if "batch" in fields else "") for name in names)
-
-
-def _has_no_default(field: object) -> bool:
-    from dataclasses import MISSING
-
-    return getattr(field, "default", None) is MISSING
 
 
 Prices = Mapping[str, NDArray[np.float64]]

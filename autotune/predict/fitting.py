@@ -1,12 +1,13 @@
 """Which configurations and which model to keep, judged by leaving out each size in turn."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
-from autotune.lookup.answer import distance
+from autotune.lookup.agreement import LEAST_AGREEMENT, agrees
+from autotune.lookup.answer import Entry, distance
 from autotune.lookup.predictor import Evaluation, Predictor, Reach
 from autotune.predict.costs import Prices
 from autotune.predict.models import FITS, Samples
@@ -24,6 +25,10 @@ _ALIKE = 1.0
 """Distance in powers of two within which sizes are left out together: a device does much the same at both."""
 _TIE = 0.002
 """Mean part of the tuned speed by which a prediction must beat the default, and nearness a prediction."""
+
+
+_OWN_LOSS = 0.1
+"""What a prediction may lose at a size it was made from, where that was measured."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,7 +60,7 @@ def fit(observed: Observed) -> Predictor | None:
     expected = Evaluation(
         sizes=len(left_out), predicted=reach(predicted), nearest=reach(nearest), default=reach(default)
     )
-    return Predictor(
+    predictor = Predictor(
         example=observed.problems[0],
         sizes=count,
         configurations=samples.configurations,
@@ -64,6 +69,31 @@ def fit(observed: Observed) -> Predictor | None:
         expected=expected,
         left_to_default=left,
     )
+    if _reproduces(observed, predictor, chosen):
+        return predictor
+    return replace(predictor, favours="nearest" if expected.nearest.mean > expected.default.mean + _TIE else "default")
+
+
+def _reproduces(observed: Observed, predictor: Predictor, rows: Sequence[int]) -> bool:
+    """Whether what it chooses at its own sizes is what was measured to be fast there.
+
+    Estimates fill in what was not measured; where they carried away the model, its choices contradict the winners.
+    `rows` are those of its configurations.
+    """
+    limits, winners = observed.device.limits, [observed.candidates[row] for row in observed.winners]
+    measured = [
+        Entry(problem=problem, configuration=configuration, time_ns=time_ns)
+        for problem, configuration, time_ns in zip(observed.problems, winners, observed.tuned_ns, strict=True)
+    ]
+    if not agrees(predictor, observed.family, limits, measured):
+        return False
+    losses = []
+    for column, problem in enumerate(observed.problems):
+        ranking = predictor.model.ranking(problem, limits.compute_units)
+        row = next((rows[place] for place in ranking if observed.is_valid[rows[place], column]), None)
+        if row is not None and not np.isnan(observed.losses[row, column]):
+            losses.append(float(observed.losses[row, column]))
+    return not losses or sum(loss <= _OWN_LOSS for loss in losses) >= LEAST_AGREEMENT * len(losses)
 
 
 def _left_to_default(

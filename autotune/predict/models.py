@@ -7,7 +7,7 @@ from itertools import combinations
 import numpy as np
 from numpy.typing import NDArray
 
-from autotune.lookup.predictor import Costs, Model, Neighbours, Node, Point, Tree
+from autotune.lookup.predictor import MOST_SHARED, Costs, Model, Neighbours, Node, Point, Tree
 from autotune.predict.costs import Prices, Work, bare_cost, weigh
 from autotune.problem import Configuration, Problem
 
@@ -55,7 +55,13 @@ def fit_tree(samples: Samples) -> Model:
 
 
 def fit_costs(samples: Samples) -> Model:
-    """What the work of each configuration costs, by prices that all trials agree on."""
+    """What the work of each configuration costs, by prices that all trials agree on.
+
+    Neighbours where a sum of costs cannot say it: algorithms that share out different sizes, or too many of them.
+    """
+    shared = {tuple(part > 0 for part in work.tile) for work in samples.works}
+    if len(shared) > 1 or sum(next(iter(shared))) > MOST_SHARED:
+        return fit_neighbours(samples)
     terms = [
         replace(bare_cost(work), weights=weigh(work, samples.prices[work.configuration.algorithm]))
         for work in samples.works

@@ -16,7 +16,7 @@ from autotune.family import KernelFamily
 from autotune.kernels import find_family
 from autotune.lookup.answer import table_order
 from autotune.lookup.legality import Legality
-from autotune.predict.costs import Prices, Work, amounts, axis_names, fit_prices
+from autotune.predict.costs import Prices, Work, amounts, fit_prices
 from autotune.problem import Configuration, Device, Problem
 from autotune.profile import find_profile
 from autotune.store import StoredTrial
@@ -69,7 +69,7 @@ class Observed:
     @cached_property
     def works(self) -> tuple[Work, ...]:
         """Of the candidates."""
-        axes = axis_names(type(self.problems[0]))
+        axes = self.family.problem_type.size_axes
         return tuple(Work(candidate, axes, self.device.limits) for candidate in self.candidates)
 
     @cached_property
@@ -266,7 +266,7 @@ def _trials(
     device: Device, family: KernelFamily, times: dict[Problem, dict[Configuration, float]]
 ) -> dict[str, Trials]:
     """Slow ones too: without them, what is only fast at small sizes would seem to be at large ones."""
-    axes, limits = axis_names(family.problem_type), device.limits
+    axes, limits = family.problem_type.size_axes, device.limits
     rows: dict[str, list[tuple[NDArray[np.float64], float, int]]] = {}
     for column, (problem, found) in enumerate(times.items()):
         for configuration, time in found.items():

@@ -3,7 +3,7 @@
 import math
 import statistics
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -68,8 +68,9 @@ def measure_regret(
             for w in store.best(device.slug, family)
             if w.problem not in without
         ]
-        made = {device.slug: make_predictors(store, device, family, without)}
-        ways = TuningTable([device], entries, predictors=made), TuningTable([device], entries)
+        made = make_predictors(store, device, family, without)
+        near = [replace(predictor, favours="nearest") for predictor in made]  # at any distance, to be compared
+        ways = tuple(TuningTable([device], entries, predictors={device.slug: way}) for way in (made, near))
         for winner in held:
             if should_stop():
                 return found
@@ -90,7 +91,7 @@ def _compare(
     device: Device,
     family: KernelFamily,
     winner: Winner,
-    ways: tuple[TuningTable, TuningTable],
+    ways: Sequence[TuningTable],
     worker: Measures,
     rounds: int,
 ) -> Comparison | None:

@@ -5,7 +5,7 @@ count, so another configuration may win; where B lies in an image already, only 
 """
 
 import enum
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from autotune.errors import AutotuneError, ProblemError
@@ -37,6 +37,8 @@ class Choice:
 
     configuration: Configuration
     because: str
+    is_verified: bool = False
+    """Whether a search found its results right on this very driver."""
 
 
 def choices(
@@ -73,19 +75,36 @@ def _ranked(
 ) -> Iterator[Choice]:
     if weights is Weights.PACKED_ONCE:
         yield from _best_packed(family, table, device, tuned)
-    yield Choice(configuration=tuned.configuration, because=tuned.because)
+    yield Choice(configuration=tuned.configuration, because=tuned.because, is_verified=tuned.was_measured_on(device))
     starts = find_profile(device).starting(family.name)
     if weights is Weights.IN_IMAGE:
         for start in (*starts, *map(family.complete, _image_kernels())):
             yield Choice(configuration=start, because="B lies in an image, and nothing measured reads one here")
     default = family.default(tuned.problem, device.limits, starts)
-    yield Choice(configuration=default, because="the device refuses what is tuned: the default")
-    yield Choice(configuration=family.baseline, because="the device refuses all else: the plainest kernel")
+    yield Choice(configuration=default, because="what is tuned does not work here: the default")
+    for configuration in _others(family.candidates(tuned.problem, device.limits, starts), default):
+        yield Choice(configuration=configuration, because="the default does not work here: the next by rule")
+    yield Choice(configuration=family.baseline, because="nothing else works here: the plainest kernel")
+
+
+def _others(candidates: Iterable[Configuration], default: Configuration) -> Iterator[Configuration]:
+    """Of what the rule proposes, the first with narrower vectors than the default, and the first of each other
+    algorithm: they are the likeliest to work where the default does not."""
+    seen = {default.algorithm}
+    widths = [width for name, width in default.values if name == "vector_width"]
+    for configuration in candidates:
+        width = dict(configuration.values).get("vector_width", 1)
+        if configuration.algorithm == default.algorithm and widths and width < widths[0]:  # type: ignore[operator]
+            widths = []
+            yield configuration
+        elif configuration.algorithm not in seen:
+            seen.add(configuration.algorithm)
+            yield configuration
 
 
 def _best_packed(family: KernelFamily, table: TuningTable, device: Device, tuned: Tuned) -> Iterator[Choice]:
     """What was fastest but for packing B, where that is not the winner."""
-    trials = read_trials(table.place, device.slug, tuned.problem)
+    trials = read_trials(table.place, device, tuned.problem)
     times = {
         family.complete(trial.configuration): _time_without_packing(family, tuned.problem, trial)
         for trial in trials
@@ -94,7 +113,8 @@ def _best_packed(family: KernelFamily, table: TuningTable, device: Device, tuned
     best = min(times, key=lambda configuration: times[configuration], default=None)
     if best is None or not times[best] < _MARGIN * times.get(tuned.configuration, float("inf")):
         return
-    yield Choice(configuration=best, because=f"fastest trial of {tuned.problem.label} where packing B does not count")
+    because = f"fastest trial of {tuned.problem.label} where packing B does not count"
+    yield Choice(configuration=best, because=because, is_verified=True)
 
 
 def _time_without_packing(family: KernelFamily, problem: Problem, trial: Timed) -> float:

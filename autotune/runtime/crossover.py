@@ -64,6 +64,11 @@ class Crossover:
                     nearest, best = point, distance
         return nearest is not None and nearest.host_ns < nearest.device_ns
 
+    @property
+    def most_host_flops(self) -> int:
+        """Of the largest product measured that the host does faster; 0 where it does none."""
+        return max((point.problem.flops for point in self.points if point.host_ns < point.device_ns), default=0)
+
     @classmethod
     def read(cls, device: str, path: Path | None = None) -> Self:
         """Of a device by its slug, by default from the user's own file; none where there is no file.

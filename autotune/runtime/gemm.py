@@ -50,20 +50,27 @@ class Gemm(OnDevice):
         table: TuningTable | str | Path | None = None,
         host_blas: bool | Crossover = True,
         binaries: Path | str | None = None,
+        verify: bool = True,
     ) -> None:
         """`device` is chosen as on the command line; by default the only one there is, or the only GPU.
 
         `queue` or `context` take its place. `table` is a file or an open table, by default the user's database.
         `host_blas` lets the host do what was measured to be faster there, by `autotune run`, and is kept beside the
         table; False never, a `Crossover` as that says. `binaries` is the folder for built programs, by default in the
-        user's cache folder.
+        user's cache folder. What was not measured with this very driver is checked once, in a child process, before
+        its first use; `verify=False` is for an application that has done so itself.
         Raises DeviceSelectionError, TableError, StoreError.
         """
-        self._engine = open_engine(FAMILY, device, table, queue or context, binaries)
+        self._engine = open_engine(FAMILY, device, table, queue or context, binaries, verify=verify)
         if isinstance(host_blas, bool):
             beside = file_beside(table) if isinstance(table, str | Path) else None
             host_blas = Crossover.read(self.device.slug, beside) if host_blas else Crossover.NEVER
         self._crossover = host_blas
+
+    def __repr__(self) -> str:
+        host = self._crossover.most_host_flops
+        by_host = f", by the host's BLAS up to about {host / 1e6:.3g} MFLOP" if host else ""
+        return f"<Gemm on {self.device.slug}{by_host}>"
 
     def __call__(
         self,
@@ -78,7 +85,7 @@ class Gemm(OnDevice):
         mode: str = "",
         problem: GemmProblem | None = None,
     ) -> Any:
-        """The product, in `out` where given. Raises ProblemError, KernelError.
+        """The product, in `out` where given. Raises ProblemError, KernelError, WorkerError for want of a child process.
 
         `trans_a` and `trans_b` multiply by the transpose. With pyopencl buffers `problem` says all, and `out` must be
         given. What `out` held matters only with beta.

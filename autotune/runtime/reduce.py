@@ -32,9 +32,10 @@ class Reduce(OnDevice):
         context: Context | None = None,
         table: TuningTable | str | Path | None = None,
         binaries: Path | str | None = None,
+        verify: bool = True,
     ) -> None:
         """As for `Gemm`."""
-        self._engine = open_engine(FAMILY, device, table, queue or context, binaries)
+        self._engine = open_engine(FAMILY, device, table, queue or context, binaries, verify=verify)
 
     def __call__(
         self, values: Any, operation: str = "sum", out: Any = None, *, problem: ReduceProblem | None = None

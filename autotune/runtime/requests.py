@@ -38,6 +38,9 @@ class PreparedMatrix:
         self.form = ("prepared", id(owner), kind, layout, is_transposed)
         self.packed: dict[int, Any] = {}
 
+    def __repr__(self) -> str:
+        return f"<PreparedMatrix {self.layout.shape} {self.layout.dtype}, packed in {len(self.packed)} layouts>"
+
 
 class GemmRequest(Request):
     """With the result's shape, and which operands are stored by columns."""

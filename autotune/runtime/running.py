@@ -1,6 +1,7 @@
 """What `Gemm` and `Reduce` share: the device and table they use, kernels ready to run by problem, operands."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
@@ -21,6 +22,7 @@ from autotune.problem import Configuration, Device, Problem
 from autotune.profile import find_profile
 from autotune.resources import data_folder, user_cache_folder
 from autotune.runtime.choosing import Choice, Weights, choices, packed_operand
+from autotune.runtime.verification import LOG, Verifier, announced
 
 MOST_READY = 1024
 """Problems whose kernels are kept ready; a program that asks for ever new sizes must not grow without end."""
@@ -79,8 +81,10 @@ _Request = TypeVar("_Request", bound=Request)
 class Engine:
     """A family's kernels on one queue, each built when first needed."""
 
-    def __init__(self, family: KernelFamily, executor: Executor, table: TuningTable) -> None:
+    def __init__(self, family: KernelFamily, executor: Executor, table: TuningTable, verifier: Verifier | None) -> None:
+        """Without a verifier every configuration is taken to be right."""
         self.family = family
+        self._verifier = verifier
         self.executor = executor
         self.table = table
         self.stats = Statistics()
@@ -105,8 +109,8 @@ class Engine:
     def run(self, request: Request, names: Sequence[str], launch: Callable[[Ready], object]) -> Ready:
         """Launch the kernels of a request, which are built before the first time.
 
-        Then it is the best configuration that the device accepts. Raises ProblemError where the device cannot do the
-        problem at all, KernelError where it refuses every kernel.
+        Then it is the best configuration that the device accepts and that gives right results. Raises ProblemError
+        where the device cannot do the problem at all, KernelError where no kernel works.
         """
         if request.ready is None:
             request.ready = self._ready.get((request.problem, request.weights))
@@ -121,21 +125,43 @@ class Engine:
         problem.check_device(self.device.limits)
         if len(self._ready) >= MOST_READY:
             self._forget()
-        refusal: KernelError | None = None
+        refusals: list[KernelError] = []
         for choice in choices(self.family, self.table, self.device, problem, weights):
             try:
-                ready, origin = self._build(problem, choice, weights, names)
-                launch(ready)
-                if origin is not Origin.KNOWN:
-                    self.executor.finish()
+                with ExitStack() as waiting:
+                    ready, origin = self._build(problem, choice, weights, names, waiting)
+                    launch(ready)
+                    if origin is not Origin.KNOWN:
+                        self.executor.finish()
             except KernelError as error:
-                refusal = refusal or error
+                refusals.append(error)
                 continue
             self.executor.save_programs()
             self._ready[problem, weights] = ready
             return ready
-        assert refusal
-        raise refusal
+        if len(refusals) == 1 or self._verifier is None:
+            raise refusals[0]
+        raise KernelError(
+            f"no kernel of {self.family.name} works for {problem.label} on {self.device.slug}, not even the plainest: "
+            f"{refusals[-1].message}",
+            hint="autotune doctor shows what the driver can do",
+        )
+
+    def _check(self, problem: Problem, choice: Choice, options: Sequence[str], recipe: str) -> None:
+        """Raise KernelError for a configuration that gives wrong results here, crashes or hangs."""
+        if choice.is_verified or self._verifier is None:
+            return
+        failure = self._verifier.failure(self.family, problem, choice.configuration, options, recipe)
+        if failure:
+            LOG.warning(
+                "%s is not used for %s on %s, where it failed a check (%s); another kernel takes its place. "
+                "`autotune doctor` shows what else fails with this driver.",
+                choice.configuration,
+                problem.label,
+                self.device.slug,
+                failure,
+            )
+            raise KernelError(f"{choice.configuration.algorithm} failed a check: {failure}")
 
     def _forget(self) -> None:
         self._ready.clear()
@@ -143,13 +169,17 @@ class Engine:
         self._scratch_bytes = 0
 
     def _build(
-        self, problem: Problem, choice: Choice, weights: Weights, operands: Sequence[str]
+        self, problem: Problem, choice: Choice, weights: Weights, operands: Sequence[str], waiting: ExitStack
     ) -> tuple[Ready, Origin]:
+        """`waiting` lasts until the kernels have run, for which some drivers compile once more."""
         plan = self.family.plan(problem, choice.configuration)
         options = [*self._profile.build_options, *plan.build_options]
-        program, origin = self.executor.program(
-            _recipe(self.family, choice.configuration, plan), options, lambda: self._source(choice, plan)
-        )
+        recipe = _recipe(self.family, choice.configuration, plan)
+        if not self.executor.has_program(recipe, options):  # else a size takes no time worth a thread
+            what = f"{choice.configuration.algorithm} for {problem.label} on {self.device.slug}"
+            waiting.enter_context(announced(what))
+        self._check(problem, choice, self._profile.build_options, recipe)
+        program, origin = self.executor.program(recipe, options, lambda: self._source(choice, plan))
         self.stats.programs_compiled += origin is Origin.COMPILED
         self.stats.programs_loaded += origin is Origin.LOADED
         packed = packed_operand(plan, "b") if weights is not Weights.PER_CALL else "b"
@@ -196,6 +226,9 @@ class OnDevice:
     def device(self) -> Device:
         return self._engine.device
 
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} on {self.device.slug}>"
+
     @property
     def queue(self) -> Queue:
         """Where kernels are enqueued."""
@@ -216,10 +249,18 @@ def open_engine(
     table: TuningTable | str | Path | None,
     place: "Queue | Context | None",
     binaries: Path | str | None,
+    *,
+    verify: bool,
 ) -> Engine:
     """An engine on a device a person names, or on a queue or context that is there."""
     opened = table if isinstance(table, TuningTable) else TuningTable.open(table)
-    return Engine(family, open_executor(device, place, binaries), opened)
+    executor = open_executor(device, place, binaries)
+    if not verify:
+        return Engine(family, executor, opened, None)
+    verifier = Verifier(executor.device, executor.programs_folder)
+    if not opened.knows(executor.device):
+        verifier.expect_checks()
+    return Engine(family, executor, opened, verifier)
 
 
 def open_executor(device: str, place: "Queue | Context | None", binaries: Path | str | None = None) -> Executor:

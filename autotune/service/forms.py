@@ -168,6 +168,7 @@ class TunedAnswer(BaseModel):
     source_problem: dict[str, Any] | None
     source_device: str | None
     time_ns: float | None
+    driver: str | None
     expected_loss: float | None
     because: str
 

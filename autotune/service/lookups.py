@@ -47,7 +47,15 @@ class Lookups:
             self._predictors = self._read_predictors()
         devices = self._store.devices()
         entries = [
-            (w.device, Entry(problem=w.problem, configuration=w.configuration, time_ns=w.time_ns))
+            (
+                w.device,
+                Entry(
+                    problem=w.problem,
+                    configuration=w.configuration,
+                    time_ns=w.time_ns,
+                    driver=w.provenance.driver,
+                ),
+            )
             for w in self._store.best()
         ]
         table = TuningTable(devices, entries, source="the service", predictors=self._predictors)

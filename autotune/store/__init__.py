@@ -12,7 +12,7 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import TracebackType
-from typing import Self, TypeVar
+from typing import Any, Self, TypeVar
 
 from sqlalchemy import Connection, Engine, func, select
 from sqlalchemy.orm import Session
@@ -32,6 +32,7 @@ from autotune.store.models import (
     TrialRow,
     WinnerRow,
     build_row,
+    known_rows,
     plain_text,
     to_build,
     to_device,
@@ -283,14 +284,14 @@ class Store:
 
         def read(session: Session) -> list[StoredTrial]:
             problems: dict[int, Problem] = {}
-            found = []
-            for row, of in session.execute(query):
+
+            def to_stored(found: Any) -> StoredTrial:
+                row, of = found
                 known = problems.get(of.id) or problems.setdefault(of.id, to_problem(of.family, of.spec))
                 provenance = to_provenance(row)
-                found.append(
-                    StoredTrial(trial=to_trial(row), problem=known, provenance=provenance, purpose=row.purpose)
-                )
-            return found
+                return StoredTrial(trial=to_trial(row), problem=known, provenance=provenance, purpose=row.purpose)
+
+            return known_rows(session.execute(query), to_stored)
 
         return self._read(read)
 
@@ -346,7 +347,7 @@ class Store:
             query = query.where(BEST.c.device == device_slug)
         if family is not None:
             query = query.where(BEST.c.family == family)
-        winners = self._read(lambda session: [to_winner(row) for row in session.execute(query)])
+        winners = self._read(lambda session: known_rows(session.execute(query), to_winner))
         return sorted(winners, key=_place)
 
     def decisions(self) -> int:

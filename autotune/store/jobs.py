@@ -31,7 +31,7 @@ from autotune.store.job_rows import (
     to_job,
     to_job_problem,
 )
-from autotune.store.models import DeviceRow, ProblemRow, TrialRow, plain_text
+from autotune.store.models import DeviceRow, ProblemRow, TrialRow, known_rows, plain_text
 from autotune.store.together import Work
 
 __all__ = ["OPEN", "JobKind", "JobLedger", "JobProblem", "JobState", "NewJob", "TuningJob"]
@@ -116,7 +116,7 @@ class JobLedger:
                 .where(JobProblemRow.job_id == job_id)
                 .order_by(JobProblemRow.number)
             )
-            problems = tuple(to_job_problem(*found) for found in session.execute(query))
+            problems = tuple(known_rows(session.execute(query), lambda found: to_job_problem(*found)))
             return to_job(row, _counts(session, [job_id])[job_id], problems)
 
         return self._read(work)

@@ -6,8 +6,11 @@ stored as text, alike on every database, so that equal values are equal texts.
 
 import hashlib
 import json
+import logging
 import math
-from typing import Any, ClassVar
+from collections.abc import Callable, Iterable
+from functools import cache
+from typing import Any, ClassVar, TypeVar
 
 from sqlalchemy import (
     BigInteger,
@@ -24,9 +27,15 @@ from sqlalchemy import (
 )
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 
+from autotune.errors import ProblemError
 from autotune.kernels import find_family
 from autotune.problem import Configuration, Device, DeviceLimits, Problem
 from autotune.trial import Build, BuildState, Measurement, Provenance, Timer, Trial, TrialState, Verdict, Winner
+
+_LOG = logging.getLogger(__name__)
+
+_Row = TypeVar("_Row")
+_Made = TypeVar("_Made")
 
 APPLICATION_ID = 0x4154554E
 """Marks an SQLite file as a database of this project ("ATUN" in its header)."""
@@ -242,6 +251,25 @@ def problem_row(problem: Problem) -> ProblemRow:
 def to_problem(family: str, spec: str) -> Problem:
     """Raises ProblemError when this version does not know the family or its sizes."""
     return find_family(family).problem_type.from_dict(json.loads(spec))
+
+
+def known_rows(rows: Iterable[_Row], make: Callable[[_Row], _Made]) -> list[_Made]:
+    """What is made of rows, without those that only another installation knows: of another family, or other sizes.
+
+    The log says once which families these are.
+    """
+    found = []
+    for row in rows:
+        try:
+            found.append(make(row))
+        except ProblemError as error:
+            _note(error.message)
+    return found
+
+
+@cache
+def _note(reason: str) -> None:
+    _LOG.warning("rows that another installation stored are left out: %s", reason)
 
 
 def trial_row(

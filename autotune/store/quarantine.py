@@ -27,7 +27,7 @@ from sqlalchemy import (
 from sqlalchemy.orm import Mapped, Session, mapped_column
 
 from autotune.problem import Configuration, Problem
-from autotune.store.models import Base, DeviceRow, ProblemRow, plain_text, to_problem
+from autotune.store.models import Base, DeviceRow, ProblemRow, known_rows, plain_text, to_problem
 from autotune.store.owner import Fate, Owner, fate
 from autotune.trial import QUARANTINED_STATES, Trial
 
@@ -171,8 +171,8 @@ def abandon(session: Session, owner: Owner) -> None:
 def quarantine_lost(session: Session) -> list[Quarantined]:
     """Move what is in flight of owners that are gone to the quarantine."""
     lost = []
-    for row, device, problem in session.execute(_joined(InFlightRow)).all():
-        item = _to_in_flight(row, device, problem)
+    rows = session.execute(_joined(InFlightRow)).all()
+    for item, (row, device, problem) in known_rows(rows, lambda found: (_to_in_flight(*found), found)):
         # On a database server another program may have been first.
         is_taken = item.fate is Fate.GONE and _delete_one(session, row.id)
         if not is_taken:
@@ -201,13 +201,13 @@ def vindicate(session: Session, device_id: int, problem_id: int, configuration: 
 def read_quarantine(session: Session, device_slug: str | None, driver: str | None) -> list[Quarantined]:
     """Entries of a device under a driver, or of all; oldest first."""
     rows = session.execute(_chosen(_joined(QuarantineRow), device_slug, driver))
-    return [_to_quarantined(*row) for row in rows]
+    return known_rows(rows, lambda row: _to_quarantined(*row))
 
 
 def read_in_flight(session: Session, device_slug: str | None, driver: str | None) -> list[InFlight]:
     """Trials in flight on a device under a driver, or on all; oldest first."""
     rows = session.execute(_chosen(_joined(InFlightRow), device_slug, driver))
-    return [_to_in_flight(*row) for row in rows]
+    return known_rows(rows, lambda row: _to_in_flight(*row))
 
 
 def _lost(row: InFlightRow, message: str) -> QuarantineRow:

@@ -83,6 +83,7 @@ class GemmProblem(Problem):
     """
 
     family: ClassVar[str] = "gemm"
+    size_axes: ClassVar[tuple[str, ...]] = ("m", "n", "k", "batch")
 
     m: int
     n: int

@@ -19,6 +19,7 @@ class ReduceProblem(Problem):
     """Sizes, and the pitch of rows in elements; a pitch of 0 means rows without a gap."""
 
     family: ClassVar[str] = "reduce"
+    size_axes: ClassVar[tuple[str, ...]] = ("batch", "channels")
 
     batch: int
     channels: int

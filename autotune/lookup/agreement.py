@@ -1,0 +1,55 @@
+"""Whether a predictor agrees with the table it belongs to: one that contradicts what was measured is not asked."""
+
+from collections.abc import Iterable, Sequence
+from typing import Protocol, TypeVar
+
+from autotune.family import KernelFamily
+from autotune.lookup.legality import Legality
+from autotune.lookup.predictor import Predictor
+from autotune.problem import Configuration, DeviceLimits, Problem
+
+LEAST_AGREEMENT = 0.5
+"""Share of a table's sizes at which a predictor must choose the winner's algorithm. The published predictors of the
+H100 and the H200 do so at 0.96 to 1.0 of them; one at 0.29 was two to six times slower than the default by rule."""
+
+LEAST_JUDGED = 3
+"""Fewer comparable sizes do not contradict anything."""
+MOST_JUDGED = 64
+"""Of a large table so many are read, evenly by their keys."""
+
+
+class Measured(Protocol):
+    """An entry or a winner."""
+
+    @property
+    def problem(self) -> Problem: ...
+
+    @property
+    def configuration(self) -> Configuration: ...
+
+
+_T = TypeVar("_T")
+
+
+def evenly(items: Sequence[_T]) -> Sequence[_T]:
+    """At most MOST_JUDGED of the items."""
+    return items[:: -(-len(items) // MOST_JUDGED) or 1]
+
+
+def agrees(predictor: Predictor, family: KernelFamily, limits: DeviceLimits, table: Iterable[Measured]) -> bool:
+    """Whether a predictor may be asked, given what was measured on its device, which has these limits."""
+    if predictor.favours != "predicted":
+        return True
+    legality = Legality(family, limits)
+    judged = agreeing = 0
+    for measured in evenly(sorted(table, key=lambda measured: measured.problem.key)):
+        problem = measured.problem
+        if problem.kind != predictor.example.kind or predictor.way(problem) != "predicted":
+            continue
+        values = problem.constraint_values()
+        ranking = predictor.model.ranking(problem, limits.compute_units)
+        choices = (predictor.configurations[number] for number in ranking)
+        chosen = next((choice for choice in choices if legality.is_valid(choice, values)), None)
+        judged += 1
+        agreeing += chosen is not None and chosen.algorithm == measured.configuration.algorithm
+    return judged < LEAST_JUDGED or agreeing >= LEAST_AGREEMENT * judged

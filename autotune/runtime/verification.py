@@ -1,0 +1,313 @@
+"""Checks a kernel on this driver before its first use: small inputs, the family's own judge, a child process.
+
+A configuration that this driver did not measure may give wrong results, abort the process, or never end. The child
+runs it on a small problem of the same kind, for which the template renders the same source. The verdict is kept, so
+that the next process need not ask; what fails gives way to the next answer of the lookup.
+"""
+
+import json
+import logging
+import os
+import sys
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from autotune.device.binaries import digest
+from autotune.errors import AutotuneError, ProblemError, WorkerError
+from autotune.family import KernelFamily, Plan
+from autotune.problem import Configuration, Device, DeviceLimits, Problem
+from autotune.trial import Job, Timer, TrialState
+from autotune.worker import Measures, Worker
+
+LOG = logging.getLogger("autotune.runtime")
+
+BUILD_LIMIT_S = 60.0
+RUN_LIMIT_S = 10.0
+ANNOUNCED_AFTER_S = 2.0
+"""A first call that takes longer says in the log what it is waiting for."""
+IDLE_S = 60.0
+"""A child with nothing to check for so long is ended."""
+TRUSTED_LATENESS_S = 24 * 3600.0
+"""A kernel that took too long is tried again after this time: the machine may have been busy."""
+
+FILE_NAME = "verdicts.jsonl"
+MAX_FILE_BYTES = 2**20
+
+_PERIODS = (32, 48, 64, 96, 128, 160, 192, 256, 320, 384, 512, 640, 768, 1024, 2048)
+_MOST_BATCHED = 3
+_MOST_FLOPS = 2**28
+"""Of a small problem: a tenth of a second for the plainest kernel on a slow processor."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Verdict:
+    """What a check found."""
+
+    failure: str
+    """Empty where the results were right."""
+    was_late: bool = False
+    at_s: float = 0.0
+    """Seconds since 1970."""
+
+    @property
+    def is_trusted(self) -> bool:
+        return not self.was_late or 0 <= time.time() - self.at_s < TRUSTED_LATENESS_S
+
+
+class Verdicts:
+    """Verdicts by key, in memory and in a file of JSON lines that processes append to.
+
+    The file is a cache: what cannot be read or written counts as not there, lines that are not verdicts are skipped,
+    and one that grew too large is begun anew.
+    """
+
+    def __init__(self, path: Path | None) -> None:
+        """Without a path they last as long as the process."""
+        self._path = path
+        self._known = self._read()
+
+    @property
+    def is_empty(self) -> bool:
+        return not self._known
+
+    def get(self, key: str) -> Verdict | None:
+        verdict = self._known.get(key)
+        return verdict if verdict and verdict.is_trusted else None
+
+    def add(self, key: str, verdict: Verdict) -> None:
+        self._known[key] = verdict
+        line = json.dumps({"key": key, "failure": verdict.failure, "late": verdict.was_late, "at": verdict.at_s})
+        # A line begins with a newline too, so that it does not join one that a dying process left unfinished.
+        with suppress(OSError):
+            self._append(f"\n{line}\n".encode())
+
+    def _append(self, line: bytes) -> None:
+        if self._path is None:
+            return
+        self._path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        with suppress(FileNotFoundError):
+            if self._path.stat().st_size > MAX_FILE_BYTES:
+                self._path.unlink()
+        file = os.open(self._path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
+        try:
+            os.write(file, line)  # at once, so that lines of several processes do not mix
+        finally:
+            os.close(file)
+
+    def _read(self) -> dict[str, Verdict]:
+        if self._path is None:
+            return {}
+        try:
+            with self._path.open("rb") as file:
+                lines = file.read(2 * MAX_FILE_BYTES).splitlines()
+        except OSError:
+            return {}
+        return dict(found for found in map(_read_line, lines) if found is not None)
+
+
+def _read_line(line: bytes) -> tuple[str, Verdict] | None:
+    try:
+        data = json.loads(line)
+        key, failure, was_late, at_s = (data[name] for name in ("key", "failure", "late", "at"))
+    except (ValueError, KeyError, TypeError, RecursionError):
+        return None
+    if not isinstance(key, str) or not isinstance(failure, str) or type(was_late) is not bool:
+        return None
+    if not isinstance(at_s, int | float):
+        return None
+    return key, Verdict(failure=failure, was_late=was_late, at_s=float(at_s))
+
+
+class Checker:
+    """Runs checks on one device in a child process, which starts when needed and ends when it has long been idle."""
+
+    def __init__(self, selector: str) -> None:
+        self._selector = selector
+        self._worker: Measures | None = None
+        self._lock = threading.Lock()
+        self._idle: threading.Timer | None = None
+
+    def start(self) -> None:
+        """Start the child now, since a check is to be expected. Failure shows when there is something to check."""
+        with self._lock, suppress(AutotuneError):
+            worker = self._open()
+            if isinstance(worker, Worker):
+                worker.start()
+            self._close_later()
+
+    def check(self, problem: Problem, configuration: Configuration, build_options: Sequence[str]) -> Verdict:
+        """Raises WorkerError where no child can be started."""
+        job = Job(
+            selector=self._selector,
+            problem=problem,
+            configuration=configuration,
+            build_options=tuple(build_options),
+            samples=1,
+            min_sample_ns=1,
+            min_sample_ticks=0,
+            probe=False,
+            timer=Timer.HOST,
+            build_limit_s=BUILD_LIMIT_S,
+            run_limit_s=RUN_LIMIT_S,
+        )
+        with self._lock:
+            if self._idle:
+                self._idle.cancel()
+            try:
+                trial = self._open().run(job)
+            finally:
+                self._close_later()
+        failure = "" if trial.state is TrialState.COMPLETE else f"{trial.state.value}: {trial.message}"[:300]
+        return Verdict(failure=failure, was_late=trial.state is TrialState.TIMED_OUT, at_s=time.time())
+
+    def _open(self) -> Measures:
+        if self._worker is None:
+            self._worker = start_worker(self._selector)
+        return self._worker
+
+    def _close_later(self) -> None:
+        self._idle = threading.Timer(IDLE_S, self._close_idle)
+        self._idle.daemon = True
+        self._idle.start()
+
+    def _close_idle(self) -> None:
+        with self._lock:
+            if self._worker is not None and self._idle is threading.current_thread():
+                self._worker.close()
+                self._worker = None
+
+
+def start_worker(selector: str) -> Measures:
+    """A child that finds this package, whatever this process did to its search path."""
+    code = f"import sys; sys.path[:] = {sys.path!r}; from autotune.worker import serve; serve()"
+    return Worker((sys.executable, "-c", code), selector=selector)
+
+
+_checkers: dict[str, Checker] = {}
+_checkers_lock = threading.Lock()
+
+
+def checker_of(selector: str) -> Checker:
+    """The one of this process for a device by numbers."""
+    with _checkers_lock:
+        return _checkers.setdefault(selector, Checker(selector))
+
+
+class Verifier:
+    """Decides whether configurations may be used on one device."""
+
+    def __init__(self, device: Device, folder: Path | None) -> None:
+        """`folder` is that of the built programs; without one verdicts last as long as the process."""
+        self._device = device
+        self._verdicts = Verdicts(folder / FILE_NAME if folder else None)
+
+    def expect_checks(self) -> None:
+        """Start the child early where nothing was checked on this machine yet."""
+        if self._verdicts.is_empty and self._device.selector:
+            checker_of(self._device.selector).start()
+
+    def failure(
+        self,
+        family: KernelFamily,
+        problem: Problem,
+        configuration: Configuration,
+        build_options: Sequence[str],
+        recipe: str,
+    ) -> str:
+        """What is wrong with a configuration; empty where its results are right.
+
+        `recipe` is equal for equal sources. Raises WorkerError where there is no way to check.
+        """
+        device = self._device
+        key = digest(device.slug, device.name, device.driver, device.version, recipe, *build_options)[:40]
+        known = self._verdicts.get(key)
+        if known is None:
+            known = self._check(family, problem, configuration, build_options)
+            self._verdicts.add(key, known)
+        return known.failure
+
+    def _check(
+        self, family: KernelFamily, problem: Problem, configuration: Configuration, build_options: Sequence[str]
+    ) -> Verdict:
+        unable = f"{configuration.algorithm} cannot be checked before its first use on {self._device.slug}"
+        hint = "pass verify=False where you have verified it yourself"
+        if not self._device.selector:
+            raise WorkerError(f"{unable}: the driver does not list the device", hint=hint)
+        small = small_problem(family, problem, configuration, self._device.limits)
+        try:
+            return checker_of(self._device.selector).check(small, configuration, build_options)
+        except WorkerError as error:
+            raise WorkerError(f"{unable}: {error.message}", hint=hint) from error
+
+
+def small_problem(
+    family: KernelFamily, problem: Problem, configuration: Configuration, limits: DeviceLimits
+) -> Problem:
+    """A problem of the same kind for which a configuration is valid, renders the same source where that can be had,
+    and still has two work-groups along each axis that has several; the problem itself where no smaller one will do.
+    """
+    plan = family.plan(problem, configuration)
+    best, best_score = problem, 0
+    for period in _PERIODS:
+        for candidate in _shrunk(problem, period):
+            if family.violations(candidate, configuration, limits):
+                continue
+            found = family.plan(candidate, configuration)
+            score = 1 + 2 * _covers(found, plan) + (found.template_values == plan.template_values)
+            if score > best_score:
+                best, best_score = candidate, score
+            if score == 4:  # nothing larger is better
+                return best
+    return best
+
+
+def _shrunk(problem: Problem, period: int) -> Iterator[Problem]:
+    """The problem with three whole periods and the odd rest of each size; fewer of a batch where that is too much."""
+    sizes = [size if size <= 4 * period else 3 * period + size % period for size in problem.size_vector]
+    fewer = [min(size, _MOST_BATCHED) if name == "batch" else size for name, size in _named(problem, sizes)]
+    for wanted in (sizes, fewer):
+        if tuple(wanted) == problem.size_vector:
+            candidate = problem
+        else:
+            try:
+                candidate = problem.resized(wanted)
+            except ProblemError:
+                continue
+        if candidate.flops <= _MOST_FLOPS:
+            yield candidate
+
+
+def _named(problem: Problem, sizes: Sequence[int]) -> Iterator[tuple[str, int]]:
+    return zip(problem.size_axes, sizes, strict=True)
+
+
+def _covers(small: Plan, plan: Plan) -> bool:
+    """Whether each launch has two work-groups, or work-items where the driver groups them, where the plan has."""
+    if len(small.launches) != len(plan.launches):
+        return False
+    for less, more in zip(small.launches, plan.launches, strict=True):
+        if less.kernel != more.kernel or less.local_size != more.local_size:
+            return False
+        groups = less.local_size or (1,) * len(less.global_size)
+        for of_less, of_more, group in zip(less.global_size, more.global_size, groups, strict=True):
+            if of_less < min(of_more, 2 * group):
+                return False
+    return True
+
+
+@contextmanager
+def announced(what: str) -> Iterator[None]:
+    """Say in the log what is being waited for, if it takes long."""
+    timer = threading.Timer(
+        ANNOUNCED_AFTER_S, LOG.warning, (f"{what} is being compiled and checked; the first time may take a minute",)
+    )
+    timer.daemon = True
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
