@@ -375,6 +375,7 @@ def test_a_snapshot_takes_the_quarantine_along_and_nothing_in_flight(any_store: 
 
 def test_limits_follow_the_search_within_bounds(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("autotune.search.time_limits.LEAST_RUN_S", 0.0)
+    monkeypatch.setattr("autotune.search.time_limits.LEAST_S", 0.0)
     worker = FakeWorker(invented_time)
     search(store, worker, trials=8)
     first, *_, last = [job for job in worker.jobs if not job.verifications]

@@ -1,5 +1,6 @@
 """What a search is given, what it tells while it goes on, and what it returns."""
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
@@ -25,7 +26,10 @@ class Limits:
 
     trials: int | None
     seconds: float
+    """Of this problem alone; infinite where problems share a budget."""
     should_stop: Callable[[], bool]
+    left_s: Callable[[], float] = lambda: math.inf
+    """Seconds left of the budget of all problems."""
     retries_quarantined: bool = False
     """Whether to begin with what is in quarantine."""
     until_gain: float = 0.0

@@ -21,6 +21,7 @@ from autotune.sampler import (
     to_params,
 )
 from autotune.sampler.choice import SamplerChoice, near_row, random_rows
+from autotune.search.fallbacks import Suspicion
 from autotune.search.knowledge import Knowledge
 from autotune.space import SearchSpace
 from autotune.store import Store
@@ -57,6 +58,7 @@ class Proposals:
         device = knowledge.device
         self._unfit = Unfit(device, knowledge.problem, store.builds(device.slug, device.driver))
         self._winners = self._nearest_winners()
+        self._suspicion = Suspicion(knowledge.known.values())
         self._asked: dict[Configuration, optuna.Trial] = {}
         self._unasked: set[Configuration] = set()
         """Measured without being asked for."""
@@ -95,6 +97,7 @@ class Proposals:
     @tracing.span("tell")
     def tell(self, trial: Trial) -> None:
         """What became of a configuration that was proposed, or left out."""
+        self._suspicion.learn(trial)
         if trial.configuration in self._unasked:
             self._unasked.remove(trial.configuration)
             self._add(self._study, trial)
@@ -131,7 +134,8 @@ class Proposals:
     def _is_new(self, configuration: Configuration) -> bool:
         knowledge = self._knowledge
         is_seen = configuration in self._asked or configuration in self._unasked or configuration in knowledge.known
-        return not (is_seen or configuration in knowledge.quarantine or configuration in self._unfit)
+        is_avoided = configuration in self._unfit or (self._choice.is_ours and self._suspicion.falls_on(configuration))
+        return not (is_seen or configuration in knowledge.quarantine or is_avoided)
 
     def _tell(self, asked: optuna.Trial, trial: Trial | None) -> None:
         """`trial` is None for what is not measured."""
