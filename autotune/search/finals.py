@@ -36,6 +36,8 @@ MOST_VERIFICATIONS = 60
 VERIFYING_NS = 5e9
 """More than the least only where the kernel runs no longer than this in all."""
 VERIFYING_LIMIT_S = 600.0
+VERIFYING_SHARE = 0.25
+"""Of the time for the finals, the most that is kept for verifying the winner, unless a single run takes more."""
 SLOWER_VERIFYING = 5.0
 """Times what is foreseen, that verifying may take where that exceeds the time left."""
 
@@ -76,7 +78,7 @@ class Finals:
         self._samples: dict[Configuration, int] = {}
         self._took_s: dict[Configuration, float] = {}
         """What timing each took last, in all."""
-        self._deadline = math.inf
+        self._deadline = self._seconds = math.inf
         self._played = 0
         self._seed = bench.new_seed()
         self.failed: list[Trial] = []
@@ -129,6 +131,7 @@ class Finals:
         Returns None when stopped or nobody is left.
         """
         self._deadline = deadline if math.isfinite(deadline) else time.monotonic() + MOST_SECONDS
+        self._seconds = self._deadline - time.monotonic()
         self._times = {c: {} for c in finalists}
         self._samples = dict.fromkeys(finalists, 0)
         incumbents = self._incumbents()
@@ -205,7 +208,9 @@ class Finals:
         """Whether timing it once more, and then verifying the winner, would exceed the deadline."""
         if not any(self._times.values()):
             return False
-        verifying_s = self._verifying_seconds(self._knowledge.best_ns, LEAST_VERIFICATIONS)
+        best_ns = self._knowledge.best_ns
+        share_s = max(VERIFYING_SHARE * self._seconds, self._verifying_seconds(best_ns, 1))
+        verifying_s = min(self._verifying_seconds(best_ns, LEAST_VERIFICATIONS), share_s)
         took_s = self._took_s.get(configuration, max(self._took_s.values(), default=0.0))
         return time.monotonic() + took_s + verifying_s > self._deadline
 

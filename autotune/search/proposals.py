@@ -40,6 +40,8 @@ class Proposals:
     """What was cut off for being slow is at least this much slower than the best."""
     STALE = 5
     """Configurations measured again first after a change of driver, template or space."""
+    MOST_SUSPECTED = 50
+    """Proposals in a row left alone for being like what failed; where all are like that, one has to be tried."""
     IDLE = 25
     """Proposals in a row that are known already, as samplers without a list make, before one is drawn at random."""
 
@@ -79,7 +81,13 @@ class Proposals:
                 asked, configuration = self._propose()
             except SpaceExhaustedError:
                 return None
-            if configuration is not None and self._is_new(configuration):
+            is_suspected = (
+                configuration is not None
+                and self._choice.is_ours
+                and number <= self.MOST_SUSPECTED
+                and self._suspicion.falls_on(configuration)
+            )
+            if configuration is not None and not is_suspected and self._is_new(configuration):
                 self._asked[configuration] = asked
                 return configuration
             self._tell(asked, self._knowledge.known.get(configuration) if configuration else None)
@@ -134,8 +142,7 @@ class Proposals:
     def _is_new(self, configuration: Configuration) -> bool:
         knowledge = self._knowledge
         is_seen = configuration in self._asked or configuration in self._unasked or configuration in knowledge.known
-        is_avoided = configuration in self._unfit or (self._choice.is_ours and self._suspicion.falls_on(configuration))
-        return not (is_seen or configuration in knowledge.quarantine or is_avoided)
+        return not (is_seen or configuration in knowledge.quarantine or configuration in self._unfit)
 
     def _tell(self, asked: optuna.Trial, trial: Trial | None) -> None:
         """`trial` is None for what is not measured."""
