@@ -23,7 +23,7 @@ PROFILE = find_profile(DEVICE)
 GEMM = find_family("gemm")
 PROBLEM = GEMM.problem_type.parse("256,256,256")
 DEFAULT = GEMM.default(PROBLEM, DEVICE.limits, PROFILE.starting("gemm"))
-TRIAL_S = 0.5
+TRIAL_S = 1.0
 BUDGET_S = 60.0
 
 

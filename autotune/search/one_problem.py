@@ -82,7 +82,8 @@ class ProblemSearch:
             self._helpers,
             lambda place: Bench(self._knowledge, profile, store, place, self._left_s),
         )
-        self._sentinel = Sentinel(self._knowledge, self._bench, self._tell_drift, limits.should_stop)
+        drifted = partial(listener.device_drifted, request)
+        self._sentinel = Sentinel(self._knowledge, self._bench, drifted, limits.should_stop)
         self._failures: Counter[str] = Counter()
         self.new_trials = 0
         self.seconds = 0.0
@@ -183,15 +184,7 @@ class ProblemSearch:
     @property
     def decided(self) -> Winner | None:
         """The winner of earlier finals, where it is as good as new: nothing was measured since, nothing has changed."""
-        knowledge = self._knowledge
-        for winner in self._store.best(knowledge.device.slug, knowledge.family.name) if not self.new_trials else ():
-            now, then = knowledge.provenance(winner.configuration), winner.provenance
-            is_current = (now.driver, now.template_hash, now.space_version) == (
-                then.driver, then.template_hash, then.space_version,
-            )  # fmt: skip
-            if winner.problem == knowledge.problem and winner.is_final and is_current:
-                return winner if knowledge.is_sound(winner.configuration) else None
-        return None
+        return None if self.new_trials else self._knowledge.decided
 
     def finals_seconds(self, rounds: int = judging.LOOKS[-1]) -> float:
         """How long finals of so many rounds may take, from how long trials took without building."""
@@ -405,9 +398,6 @@ class ProblemSearch:
                 self._knowledge.record_provisional()
         self._listener.trial_finished(self.request, trial, self.new_trials, self._knowledge.best_ns)
         return trial
-
-    def _tell_drift(self, slowdown: float, rest_s: float) -> None:
-        self._listener.device_drifted(self.request, slowdown, rest_s)
 
     def _count(self, trial: Trial) -> None:
         if trial.state is not TrialState.COMPLETE:
