@@ -1,5 +1,6 @@
 """Defaults that fail: what is tried then, what it costs, and that the search still finds what is fast."""
 
+import io
 import math
 from collections.abc import Callable
 from dataclasses import replace
@@ -7,10 +8,11 @@ from dataclasses import replace
 import pytest
 
 from autotune.child import Leave
+from autotune.display import print_failures
 from autotune.kernels import find_family
 from autotune.problem import Configuration, Problem
 from autotune.profile import find_profile
-from autotune.search import Budget, Outcome, space_of, tune
+from autotune.search import Budget, Failure, Outcome, space_of, tune
 from autotune.search.fallbacks import MODERATE, Suspicion, safe_configurations
 from autotune.search.time_limits import FIRST_SHARE
 from autotune.store import Store
@@ -38,7 +40,7 @@ def landscape(job: Job) -> float:
         return 4e6
     score = 0.5 * abs(math.log2(max(1, int(values.get("unroll", 1)))) - 1)
     score += 0.5 * abs(math.log2(int(values.get("micro_tile_m", 1))) - 3)
-    return 1e5 * 2.0 ** (score + (job.configuration.algorithm not in ("microtile", "panel")))
+    return float(1e5 * 2.0 ** (score + (job.configuration.algorithm not in ("microtile", "panel"))))
 
 
 def is_default(configuration: Configuration) -> bool:
@@ -156,6 +158,51 @@ def test_a_slow_device_gets_fewer_rounds_and_checks_and_keeps_the_budget(store: 
     assert outcome.winner is not None
     assert outcome.winner.verifications >= 1
     assert outcome.new_trials >= 3
+
+
+def test_a_run_in_which_nearly_everything_failed_says_so_with_the_commonest_cause(store: Store) -> None:
+    def outcome_of(job: Job) -> float | TrialState:
+        return landscape(job) if job.configuration == GEMM.baseline else TrialState.CRASHED
+
+    request = Request(problem=PROBLEM)
+    [outcome] = tune(DEVICE, [request], store, Budget(trials=8), Silence(), worker=FakeWorker(outcome_of))
+    assert outcome.is_mostly_failed
+    assert outcome.commonest_failure == Failure(state=TrialState.CRASHED, count=7, message="as told")
+    shown = io.StringIO()
+    print_failures([outcome], "some-phone", shown)
+    first, cause, hint = shown.getvalue().splitlines()
+    assert first == "Nearly everything failed on some-phone: 7 of 8 trials of 256x256x256."
+    assert cause == "Most often (7 times) it crashed: as told"
+    assert "autotune doctor --device some-phone" in hint
+    [sound] = tune(DEVICE, [request], store, Budget(trials=3), Silence(), worker=FakeWorker(landscape))
+    silent = io.StringIO()
+    print_failures([sound], "some-phone", silent)
+    assert silent.getvalue() == ""
+
+
+def test_it_is_told_how_many_trials_fit_and_when_a_budget_is_too_short_for_all(store: Store, clock: Clock) -> None:
+    class Judged(Silence):
+        def __init__(self) -> None:
+            self.judged: list[tuple[float, float, float]] = []
+
+        def budget_judged(self, trials: float, least_s: float, seconds: float) -> None:
+            self.judged.append((trials, least_s, seconds))
+
+    def measure(job: Job) -> float:
+        clock.now += 1.0 if job.verify else 0.01
+        return landscape(job)
+
+    one, many = Judged(), Judged()
+    tune(DEVICE, [Request(problem=PROBLEM)], store, Budget(seconds=20), one, worker=FakeWorker(measure))
+    [(trials, _, _)] = one.judged
+    assert 8 <= trials <= 20, "a second each, and the finals"
+    requests = [Request(problem=GEMM.problem_type.parse(f"64,64,{k}")) for k in range(64, 64 + 12 * 8, 8)]
+    began = clock.now
+    outcomes = tune(DEVICE, requests, store, Budget(seconds=20), many, worker=FakeWorker(measure))
+    [(_, least_s, seconds)] = many.judged
+    assert least_s > seconds == 20, "12 shapes, two trials each"
+    assert all(outcome.winner for outcome in outcomes)
+    assert clock.now - began <= 1.1 * 20 + 5.0
 
 
 def test_suspicion_falls_on_what_is_like_several_failures_and_is_cleared_by_success() -> None:

@@ -10,7 +10,7 @@ from autotune.profile import Profile, find_profile
 from autotune.sampler.choice import SamplerChoice
 from autotune.search import gain
 from autotune.search.ahead import Builds, builders_for
-from autotune.search.contract import Budget, Limits, Listener, Outcome, Total
+from autotune.search.contract import Budget, Failure, Limits, Listener, Outcome, Total
 from autotune.search.helping import Helpers
 from autotune.search.one_problem import ProblemSearch
 from autotune.search.sharing import Sharing
@@ -19,7 +19,7 @@ from autotune.store import Store
 from autotune.trial import Request
 from autotune.worker import Measures, Worker
 
-__all__ = ["Budget", "Listener", "Outcome", "SamplerChoice", "Total", "builders_for", "space_of", "tune"]
+__all__ = ["Budget", "Failure", "Listener", "Outcome", "SamplerChoice", "Total", "builders_for", "space_of", "tune"]
 
 
 def tune(

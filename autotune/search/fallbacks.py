@@ -5,12 +5,13 @@ algorithms alike.
 """
 
 import math
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable
 
 from autotune.family import Parameter
 from autotune.problem import Configuration
 from autotune.sampler.choice import near_row
+from autotune.search.contract import Failure
 from autotune.space import SearchSpace
 from autotune.trial import QUARANTINED_STATES, Trial, TrialState
 from autotune.worker import SPOILING
@@ -64,6 +65,32 @@ class Suspicion:
         algorithm = configuration.algorithm
         wider = [width for width in self._failed.get(algorithm, ()) if width > self._widest.get(algorithm, 0)]
         return len(wider) >= SUSPECT_FAILURES and _vector_width(configuration) >= min(wider)
+
+
+class FailureCounts:
+    """How many trials of a search failed in which way, and the first message of each."""
+
+    def __init__(self) -> None:
+        self._counts: Counter[TrialState] = Counter()
+        self._messages: dict[TrialState, str] = {}
+
+    def count(self, trial: Trial) -> None:
+        """Count a trial unless it is complete."""
+        if trial.state is not TrialState.COMPLETE:
+            self._counts[trial.state] += 1
+            self._messages.setdefault(trial.state, trial.message)
+
+    @property
+    def by_state(self) -> dict[str, int]:
+        """By the value of the state."""
+        return {state.value: count for state, count in self._counts.items()}
+
+    @property
+    def commonest(self) -> Failure | None:
+        """None where nothing failed."""
+        for state, count in self._counts.most_common(1):
+            return Failure(state=state, count=count, message=self._messages[state])
+        return None
 
 
 def _safe_index(parameter: Parameter) -> int:

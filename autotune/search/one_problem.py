@@ -4,7 +4,6 @@ import contextlib
 import dataclasses
 import math
 import time
-from collections import Counter
 from collections.abc import Callable
 from functools import partial
 
@@ -17,6 +16,7 @@ from autotune.search import finals, judging
 from autotune.search.ahead import FAILURES, Ahead, Builds, Prepared
 from autotune.search.bench import Bench
 from autotune.search.contract import Limits, Listener, Outcome
+from autotune.search.fallbacks import FailureCounts
 from autotune.search.finals import Finals
 from autotune.search.gain import FEWEST_TRIALS, GainLeft
 from autotune.search.helping import Crew, Helpers
@@ -37,6 +37,8 @@ class ProblemSearch:
     """Largest part of a time budget kept for the finals."""
     GIVE_UP_FACTOR = 3.0
     """One sample is enough for what is this much slower than the best."""
+    JUDGED_TRIALS = 5
+    """After these it is told how many are going to fit into a budget of time."""
     SPARE_TRIALS = 5
     """New ones beyond the budget where all that ran right was lost later, as with a worker that was killed again and
     again: a search that could have a winner is to have one."""
@@ -84,7 +86,7 @@ class ProblemSearch:
         )
         drifted = partial(listener.device_drifted, request)
         self._sentinel = Sentinel(self._knowledge, self._bench, drifted, limits.should_stop)
-        self._failures: Counter[str] = Counter()
+        self._failures = FailureCounts()
         self.new_trials = 0
         self.seconds = 0.0
         """What search and finals took so far."""
@@ -175,7 +177,8 @@ class ProblemSearch:
             winner=winner or self._knowledge.record_provisional(),
             new_trials=self.new_trials,
             resumed_trials=self.resumed_trials,
-            failures=dict(self._failures),
+            failures=self._failures.by_state,
+            commonest_failure=self._failures.commonest,
             is_finished=not self._limits.should_stop(),
             seconds=self.seconds,
             gain_left=self.gain_left,
@@ -390,18 +393,22 @@ class ProblemSearch:
     def _learn(self, trial: Trial) -> Trial:
         """Count, learn and tell."""
         self.new_trials += 1
-        self._count(trial)
+        self._failures.count(trial)
         before_ns = self._knowledge.best_ns
         self._knowledge.learn(trial)
         if self._knowledge.best_ns < before_ns:
             with tracing.span("ledger: winner"):
                 self._knowledge.record_provisional()
         self._listener.trial_finished(self.request, trial, self.new_trials, self._knowledge.best_ns)
+        if self.new_trials == self.JUDGED_TRIALS and math.isfinite(self._limits.seconds):
+            self._judge_budget()
         return trial
 
-    def _count(self, trial: Trial) -> None:
-        if trial.state is not TrialState.COMPLETE:
-            self._failures[trial.state.value] += 1
+    def _judge_budget(self) -> None:
+        trial_s, seconds = self._bench.trial_seconds, self._limits.seconds
+        if trial_s:
+            left_s = max(0.0, self._left_s() - self._finals_share())
+            self._listener.budget_judged(self.new_trials + left_s / trial_s, trial_s, seconds)
 
     def _decide(self, deadline: float) -> Winner | None:
         deciding = Finals(self._knowledge, self._bench, self._store, self._limits.should_stop)
@@ -412,5 +419,5 @@ class ProblemSearch:
         self._listener.finals_started(self.request, len(finalists))
         winner = deciding.decide(finalists, deadline)
         for trial in deciding.failed:
-            self._count(trial)
+            self._failures.count(trial)
         return winner

@@ -79,6 +79,11 @@ class Sharing:
             return search.tried >= LEAST_TRIALS or (search.tried >= first and monotonic() >= until)
 
         self._search(search, is_enough)
+        if len(self._searches) == 1 and still_to_come > 1 and search.trial_seconds:
+            trial_s, least_s = search.trial_seconds, self._finals_seconds(search, FINALS_ROUNDS)
+            problem_s = FIRST_TRIALS * trial_s + least_s + ROUND_S * FINALS_ROUNDS
+            trials = (1 - FINALS_SHARE) * self._seconds / trial_s
+            self._listener.budget_judged(trials, still_to_come * problem_s, self._seconds)
 
     def _go_on(self) -> bool:
         """A slice of what promises most; False when time is up or nothing is left to gain."""
