@@ -14,6 +14,9 @@ from autotune.trial import Trial, TrialState
 MOST_TIMED_OUT = 3
 """Configurations that exceed the first time limits, after which the plainest kernel gets most of the time left."""
 
+SLOWER = 1.5
+"""Times the first limit, from which the limit of what has run right shows that the default needed more of it."""
+
 
 class Opening:
     """Measures until something has run right, at the cost of a share of the time left for each that does not.
@@ -39,10 +42,12 @@ class Opening:
         self._measure = measure
         self._is_over = is_over
         self._timed_out: list[Configuration] = []
+        self._retried: set[Configuration] = set()
 
     def run(self) -> None:
         """Measure the default, unless it was measured before; then what it takes until something has run right."""
         default = self._knowledge.default
+        limit_s = self._bench.build_limit_s
         self._try(default)
         if self._has_footing():
             return
@@ -52,6 +57,9 @@ class Opening:
             self._wait_longer()
         elif (own := next((c for c in safe if c.algorithm == default.algorithm), None)) is not None:
             self._try(own)  # whether the algorithm fails, or just its default
+        is_slow = self._has_footing() and self._bench.build_limit_s > SLOWER * limit_s
+        if is_slow and default in self._timed_out and default not in self._retried:
+            self.try_again([default])
 
     def try_again(self, configurations: Iterable[Configuration]) -> None:
         """Measure what is in quarantine; what fails again returns there."""
@@ -59,7 +67,8 @@ class Opening:
             if self._is_over():
                 return
             self._knowledge.release(configuration)
-            self._measure(configuration)
+            self._retried.add(configuration)
+            self._run(configuration)
 
     def _has_footing(self) -> bool:
         return math.isfinite(self._knowledge.best_ns)
@@ -76,11 +85,14 @@ class Opening:
         knowledge = self._knowledge
         if configuration in knowledge.known or configuration in knowledge.quarantine or self._is_over():
             return
+        if self._run(configuration).state is TrialState.TIMED_OUT:
+            self._timed_out.append(configuration)
+
+    def _run(self, configuration: Configuration) -> Trial:
         self._proposals.leave_out(configuration)
         trial = self._measure(configuration)
         self._proposals.tell(trial)
-        if trial.state is TrialState.TIMED_OUT:
-            self._timed_out.append(configuration)
+        return trial
 
     def _wait_longer(self) -> None:
         """Give what timed out most of the time that is left, the plainest first."""
@@ -88,7 +100,4 @@ class Opening:
         for configuration in reversed(self._timed_out):
             self.try_again([configuration])
             if self._has_footing():
-                # Slow rather than broken: the limits follow what this one took, and the default gets its turn.
-                default = self._knowledge.default
-                self.try_again([default] if default in self._timed_out and default != configuration else [])
                 return
