@@ -79,6 +79,8 @@ class Finals:
         self._took_s: dict[Configuration, float] = {}
         """What timing each took last, in all."""
         self._deadline = self._seconds = math.inf
+        self._is_bounded = False
+        """Whether the budget has a time; without one, the least number of rounds is played however long it takes."""
         self._played = 0
         self._seed = bench.new_seed()
         self.failed: list[Trial] = []
@@ -130,7 +132,8 @@ class Finals:
         The first is timed and verified in any case. Fewer than the least number of rounds make a provisional winner.
         Returns None when stopped or nobody is left.
         """
-        self._deadline = deadline if math.isfinite(deadline) else time.monotonic() + MOST_SECONDS
+        self._is_bounded = math.isfinite(deadline)
+        self._deadline = deadline if self._is_bounded else time.monotonic() + MOST_SECONDS
         self._seconds = self._deadline - time.monotonic()
         self._times = {c: {} for c in finalists}
         self._samples = dict.fromkeys(finalists, 0)
@@ -206,7 +209,7 @@ class Finals:
 
     def _is_late(self, configuration: Configuration) -> bool:
         """Whether timing it once more, and then verifying the winner, would exceed the deadline."""
-        if not any(self._times.values()):
+        if not any(self._times.values()) or (not self._is_bounded and self._played < judging.LOOKS[0]):
             return False
         best_ns = self._knowledge.best_ns
         share_s = max(VERIFYING_SHARE * self._seconds, self._verifying_seconds(best_ns, 1))

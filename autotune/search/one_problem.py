@@ -277,8 +277,7 @@ class ProblemSearch:
         if self._limits.retries_quarantined and not self._is_begun:
             opening.try_again(filter(self._is_of_today, sorted(self._knowledge.quarantine, key=lambda c: c.key)))
         self._is_begun = True
-        ahead.start(self._trials_left - 1)
-        opening.run()
+        opening.run(lambda: ahead.start(self._trials_left - 1))
         self._begun_seconds += time.monotonic() - started
         self._begun_trials += self.new_trials - trials
         return self._working

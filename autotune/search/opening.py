@@ -44,11 +44,14 @@ class Opening:
         self._timed_out: list[Configuration] = []
         self._retried: set[Configuration] = set()
 
-    def run(self) -> None:
-        """Measure the default, unless it was measured before; then what it takes until something has run right."""
+    def run(self, start_builds: Callable[[], None]) -> None:
+        """Measure the default, unless it was measured before; then what it takes until something has run right.
+
+        `start_builds` is called before the default is measured, when nothing else would build it any more.
+        """
         default = self._knowledge.default
         limit_s = self._bench.build_limit_s
-        self._try(default)
+        self._try(default, start_builds)
         if self._has_footing():
             return
         safe = safe_configurations(self._space, default, self._knowledge.family.baseline)
@@ -81,15 +84,16 @@ class Opening:
             if self._has_footing():
                 return
 
-    def _try(self, configuration: Configuration) -> None:
+    def _try(self, configuration: Configuration, meanwhile: Callable[[], None] = lambda: None) -> None:
         knowledge = self._knowledge
         if configuration in knowledge.known or configuration in knowledge.quarantine or self._is_over():
             return
-        if self._run(configuration).state is TrialState.TIMED_OUT:
+        if self._run(configuration, meanwhile).state is TrialState.TIMED_OUT:
             self._timed_out.append(configuration)
 
-    def _run(self, configuration: Configuration) -> Trial:
+    def _run(self, configuration: Configuration, meanwhile: Callable[[], None] = lambda: None) -> Trial:
         self._proposals.leave_out(configuration)
+        meanwhile()
         trial = self._measure(configuration)
         self._proposals.tell(trial)
         return trial
