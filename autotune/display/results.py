@@ -128,6 +128,7 @@ _FAILED = {
     TrialState.TIMED_OUT: "exceeded the time limit",
     TrialState.CRASHED: "crashed",
     TrialState.TOO_SLOW: "was far too slow",
+    TrialState.TOOL_FAILED: "ended with an unexpected error of autotune",
 }
 
 
