@@ -223,7 +223,8 @@ class Verdict(enum.Enum):
     FASTER = "faster"
     """Than the default, surely."""
     TIE = "tie"
-    """No difference between default and fastest could be shown: the default stays."""
+    """No difference between default and fastest could be shown: the default stays, unless it is slower than the
+    plainest kernel."""
     DEFAULT = "default"
     """The default is itself the fastest, surely."""
     DEFAULT_FAILED = "default failed"

@@ -4,6 +4,7 @@ import shutil
 import signal
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -11,6 +12,7 @@ from autotune.device.discovery import discover
 from autotune.problem import Device
 from autotune.store import Store
 from databases import Server, missing
+from invented_clock import Clock
 
 
 def pytest_configure() -> None:
@@ -59,6 +61,17 @@ def store(tmp_path: Path, empty_database: Path) -> Iterator[Store]:
     """Open, and empty."""
     with Store.open(shutil.copy(empty_database, tmp_path / "tuning.sqlite")) as opened:
         yield opened
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    """The clock of searches, which goes on only as tests say."""
+    found = Clock()
+    for module in ("one_problem", "finals", "flight"):
+        monkeypatch.setattr(f"autotune.search.{module}.time", SimpleNamespace(monotonic=found))
+    for module in ("sharing", "sentinel"):
+        monkeypatch.setattr(f"autotune.search.{module}.monotonic", found)
+    return found
 
 
 @pytest.fixture(params=["sqlite", "postgresql"])

@@ -18,6 +18,7 @@ from autotune.search.knowledge import Knowledge
 from autotune.store import Store
 from autotune.testing import INVENTED_PROCESSOR, FakeWorker
 from autotune.trial import Job, TrialState, Verdict, Winner
+from invented_clock import Clock
 
 DEVICE = INVENTED_PROCESSOR
 PROBLEM = GemmProblem(m=96, n=96, k=96)
@@ -225,7 +226,7 @@ def test_the_default_takes_part_however_slow(store: Store) -> None:
     times = {BEST: 1000.0, NEXT: 2900.0, SLOW: 3100.0, DEFAULT: 50_000.0}
     arena = Arena(store, FakeWorker(lambda job: times[job.configuration]))
     arena.learn(*times)
-    assert arena.finals.finalists() == [BEST, NEXT, DEFAULT]
+    assert arena.finals.finalists() == [BEST, DEFAULT, NEXT]
 
 
 def test_rivals_meet_until_they_are_told_apart_and_the_slow_drop_out(store: Store) -> None:
@@ -315,14 +316,52 @@ def test_the_time_kept_for_finals_follows_how_long_calls_take() -> None:
     assert with_inputs - short == pytest.approx(3 * 2.0), "those of the finalists, and twice as many of the winner"
 
 
-def test_finals_that_are_late_play_the_fewest_rounds(store: Store) -> None:
-    draw = np.random.default_rng(4)
-    worker = FakeWorker(lambda job: as_told(job) * float(np.exp(0.3 * draw.standard_normal())))
-    arena = Arena(store, worker)
+def test_finals_without_time_verify_the_fastest_and_call_it_provisional(store: Store) -> None:
+    arena = Arena(store, FakeWorker(as_told))
     arena.learn(*TIMES)
     winner = arena.decide(deadline=0.0)
     assert winner is not None
-    assert max(arena.timings.values()) == FEW
+    assert winner.configuration == BEST and winner.verdict is Verdict.PROVISIONAL
+    assert not winner.is_final and winner.samples == 0
+    assert winner.verifications == 1, "fresh inputs in any case"
+    assert arena.timings == {BEST: 1}
+
+
+def test_finals_end_with_the_time_they_have(store: Store, clock: Clock) -> None:
+    """10 s a timing: four of the most important, and what the fewest rounds would need is not there."""
+
+    def measure(job: Job) -> float:
+        clock.now += 10.0
+        return as_told(job)
+
+    arena = Arena(store, FakeWorker(measure))
+    arena.learn(*TIMES)
+    deadline = clock.now + 130.0
+    winner = arena.decide(deadline)
+    assert winner is not None
+    assert winner.configuration == BEST and winner.verdict is Verdict.PROVISIONAL
+    assert winner.gain_over_default == 1.5, "the default had its turn"
+    assert clock.now <= deadline + 10.0
+    assert len(arena.worker.jobs) > 4
+
+
+def test_a_default_that_is_slower_than_the_plainest_kernel_does_not_stay() -> None:
+    """As on a driver where it took 1.2 times as long, and noise kept the fastest from being surely faster."""
+    columns = {"default": wavering(120, FEW, by=0.5), "first": wavering(100, FEW, by=0.5)}
+    times = of_rounds(**columns, second=wavering(102, FEW, by=0.5))
+    assert not gain(times, DEFAULT, FIRST).is_sure
+    assert (decide(times, DEFAULT).configuration, decide(times, DEFAULT).verdict) == (DEFAULT, Verdict.TIE)
+    decision = decide(times, DEFAULT, baseline=SECOND)
+    assert decision.configuration != DEFAULT and decision.verdict is Verdict.TIE
+    assert decision.gain.low <= 1.0 < decision.gain.ratio
+    assert gain(times, decision.configuration, SECOND).ratio <= 1.0 + judging.NARROW
+
+
+def test_a_default_about_as_fast_as_the_plainest_kernel_stays() -> None:
+    times = of_rounds(default=wavering(100.2, by=0.02), first=wavering(100, by=0.02))
+    assert 1.0 < gain(times, DEFAULT, FIRST).ratio < 1.0 + judging.NARROW
+    decision = decide(times, DEFAULT, baseline=FIRST)
+    assert (decision.configuration, decision.verdict) == (DEFAULT, Verdict.TIE)
 
 
 def test_stopping_in_the_finals_decides_nothing(store: Store) -> None:

@@ -398,6 +398,7 @@ def test_rows_of_a_family_that_is_not_installed_are_left_out_with_one_note(
 
 def test_limits_follow_the_search_within_bounds(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("autotune.search.time_limits.LEAST_RUN_S", 0.0)
+    monkeypatch.setattr("autotune.search.time_limits.LEAST_S", 0.0)
     worker = FakeWorker(invented_time)
     search(store, worker, trials=8)
     first, *_, last = [job for job in worker.jobs if not job.verifications]

@@ -14,7 +14,8 @@ from autotune.kernels.gemm import FAMILY, GemmProblem
 from autotune.problem import Configuration, Device
 from autotune.profile import find_profile
 from autotune.search import Budget, tune
-from autotune.search.overview import changes, survey
+from autotune.search.knowledge import changes
+from autotune.search.overview import survey
 from autotune.search.rechecking import Recheck, Standing, recheck
 from autotune.space import SearchSpace
 from autotune.store import Store
@@ -198,12 +199,11 @@ def test_the_survey_tells_what_is_tuned_and_what_is_out_of_date(store: Store, wi
 )
 def test_what_changed_since_a_winner_was_measured(winner: Winner, made: dict[str, Any], expected: list[str]) -> None:
     provenance = dataclasses.replace(winner.provenance, **made)
-    assert changes(dataclasses.replace(winner, provenance=provenance), "1.0") == expected
+    assert changes(provenance, FAMILY, winner.configuration, "1.0") == expected
 
 
 def test_an_algorithm_that_is_gone_is_a_change_of_the_space(winner: Winner) -> None:
-    gone = dataclasses.replace(winner, configuration=Configuration.of("gone"))
-    assert changes(gone, "1.0") == ["space"]
+    assert changes(winner.provenance, FAMILY, Configuration.of("gone"), "1.0") == ["space"]
 
 
 # The commands

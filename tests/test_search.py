@@ -2,6 +2,7 @@
 
 import itertools
 import math
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -135,8 +136,6 @@ def test_resuming_continues_from_the_stored_trials(store: Store) -> None:
 def test_another_driver_starts_again_with_the_best_known(store: Store) -> None:
     before = run(store, FakeWorker(invented_time), trials=20).winner
     assert before is not None
-    from dataclasses import replace
-
     worker = FakeWorker(invented_time)
     recorder = Recorder()
     newer = replace(DEVICE, driver="2.0")
@@ -157,6 +156,28 @@ def test_failures_are_kept_and_never_win(store: Store) -> None:
     assert outcome.winner is not None and outcome.winner.configuration == DEFAULT
     stored = store.trials(DEVICE.slug, "gemm", PROBLEM)
     assert {t.trial.state.value for t in stored} >= set(outcome.failures)
+
+
+def test_a_database_with_an_algorithm_that_is_gone_can_be_searched_with(store: Store) -> None:
+    """As after an algorithm was removed or renamed: its trials and winners are out of date, no more."""
+    near = GemmProblem(m=96, n=96, k=104)
+    first = FakeWorker(invented_time)
+    for problem in (PROBLEM, near):
+        tune(DEVICE, [Request(problem=problem)], store, Budget(trials=4), Silence(), worker=first)
+        [winner] = [w for w in store.best(DEVICE.slug) if w.problem == problem]
+        for number in range(10):
+            gone = Configuration.of("gone", micro_tile_m=number)
+            store.add_trial(DEVICE, problem, replace(stored_trial(store), configuration=gone), winner.provenance)
+        store.record_winner(replace(winner, configuration=gone, time_ns=1.0))
+    worker = FakeWorker(invented_time)
+    outcome = run(store, worker, trials=6)
+    assert outcome.winner is not None and outcome.winner.configuration.algorithm != "gone"
+    assert outcome.resumed_trials >= 4, "the others still count"
+    assert "gone" not in {c.algorithm for c in worker.measured}
+
+
+def stored_trial(store: Store) -> Trial:
+    return store.trials(DEVICE.slug, "gemm", PROBLEM)[0].trial
 
 
 def test_a_finalist_that_fails_once_is_out(store: Store) -> None:

@@ -5,7 +5,6 @@ import math
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -16,29 +15,9 @@ from autotune.search.gain import EVERY_TRIALS, GainLeft
 from autotune.store import Store
 from autotune.testing import INVENTED_PROCESSOR, FakeBuilds, FakeWorker, Silence
 from autotune.trial import Job, Request, Trial, TrialState
+from invented_clock import Clock
 
 DEVICE = INVENTED_PROCESSOR
-
-
-class Clock:
-    """Goes on by a while with every job, and a little with every look."""
-
-    def __init__(self) -> None:
-        self.now = 1000.0
-
-    def __call__(self) -> float:
-        self.now += 1e-4
-        return self.now
-
-
-@pytest.fixture
-def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
-    found = Clock()
-    for module in ("one_problem", "finals", "flight"):
-        monkeypatch.setattr(f"autotune.search.{module}.time", SimpleNamespace(monotonic=found))
-    monkeypatch.setattr("autotune.search.sharing.monotonic", found)
-    monkeypatch.setattr("autotune.search.sentinel.monotonic", found)
-    return found
 
 
 @pytest.fixture
@@ -102,8 +81,9 @@ def test_none_is_left_without_a_start_where_trials_take_far_longer_than_thought(
     worker = worker_of(clock, lambda _: 20.0)
     outcomes = share(store, worker, 60, calls=(1, 1, 1, 1, 1, 1))
     assert len(outcomes) == 6
-    assert all(outcome.new_trials >= sharing.FIRST_TRIALS for outcome in outcomes)
-    assert all(outcome.winner and outcome.winner.is_final for outcome in outcomes), "each was decided"
+    trials = [outcome.new_trials for outcome in outcomes]
+    assert trials == [sharing.FIRST_TRIALS] * 2 + [1] * 4, "once the budget has ended, the default alone"
+    assert all(outcome.winner and not outcome.winner.is_final for outcome in outcomes), "no time for finals"
 
 
 def test_time_goes_where_most_calls_are(store: Store, clock: Clock) -> None:

@@ -302,8 +302,9 @@ def _report(
     *,
     was_stopped: bool,
 ) -> int:
-    from autotune.display import print_outcomes, total_ns
+    from autotune.display import print_failures, print_outcomes, total_ns
 
+    print_failures(outcomes, device.slug, sys.stderr if options.json else sys.stdout)
     if options.json:
         before, after = total_ns(outcomes)
         print_json(
@@ -323,6 +324,6 @@ def _report(
     if failed:
         raise AutotuneError(
             f"no configuration ran right for {', '.join(failed[:5])}{' and others' if len(failed) > 5 else ''}",
-            hint="the trials in the database say why, each in its message",
+            hint=f"run `autotune doctor --device {device.slug}`, or try another driver for the device",
         )
     return 0

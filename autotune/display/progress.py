@@ -68,6 +68,15 @@ class _Progress(ABC):
         continuing = f"; continuing: {resumed} trials stored" if resumed else ""
         self._say(f"{self._title(state)}: {space_size} configurations{continuing}")
 
+    def budget_judged(self, trials: float, least_s: float, seconds: float) -> None:
+        if self._total > 1 and least_s > seconds:
+            self._say(
+                f"  {self._total} shapes need about {duration_text(least_s)} at least; the budget of "
+                f"{duration_text(seconds)} leaves out trials and finals of some"
+            )
+        else:
+            self._say(f"  about {max(1, round(trials))} trials fit into the budget")
+
     def share_started(self, request: Request, total: "Total") -> None:
         self._current = state = self._states[request.problem]
         gain = f"{percent_text(state.gain_left)} left to gain; " if state.gain_left is not None else ""
@@ -207,6 +216,9 @@ class Silence:
         pass
 
     def share_started(self, request: Request, total: "Total") -> None:
+        pass
+
+    def budget_judged(self, trials: float, least_s: float, seconds: float) -> None:
         pass
 
     def problem_finished(self, outcome: "Outcome") -> None:

@@ -16,7 +16,7 @@ from autotune.display.words import (
 )
 from autotune.kernels import find_family
 from autotune.problem import Configuration, Device
-from autotune.trial import BuildState, Calibration, Request, Timer
+from autotune.trial import BuildState, Calibration, Request, Timer, TrialState
 
 if TYPE_CHECKING:
     from autotune.compiling import AlgorithmReport, Report
@@ -101,6 +101,35 @@ def print_outcomes(outcomes: "Sequence[Outcome]", stream: IO[str]) -> None:
         console.print(str(winners[0].configuration), soft_wrap=True)
     elif winners:
         console.print(total_text(outcomes), soft_wrap=True)
+
+
+def print_failures(outcomes: "Sequence[Outcome]", slug: str, stream: IO[str]) -> None:
+    """Say first, where nearly all trials of a problem failed, why they did and what to do about it."""
+    failed = [outcome for outcome in outcomes if outcome.is_mostly_failed and outcome.commonest_failure]
+    if not failed:
+        return
+    worst = max(failed, key=lambda outcome: outcome.new_trials)
+    cause = worst.commonest_failure
+    assert cause is not None
+    console = console_on(stream)
+    count = f"{sum(worst.failures.values())} of {worst.new_trials} trials of {worst.request.problem.label}"
+    others = f" (so did most of {len(failed) - 1} more)" if len(failed) > 1 else ""
+    console.print(f"Nearly everything failed on {slug}: {count}{others}.", soft_wrap=True, markup=False)
+    message = f": {cause.message}" if cause.message else ""
+    console.print(f"Most often ({cause.count} times) it {_FAILED[cause.state]}{message}", soft_wrap=True, markup=False)
+    console.print(f"Run `autotune doctor --device {slug}`, or try another driver for the device.", soft_wrap=True)
+
+
+_FAILED = {
+    TrialState.INVALID: "broke a limit of the device",
+    TrialState.COMPILE_FAILED: "did not compile",
+    TrialState.LAUNCH_FAILED: "could not be launched",
+    TrialState.WRONG_RESULT: "gave wrong results",
+    TrialState.TIMED_OUT: "exceeded the time limit",
+    TrialState.CRASHED: "crashed",
+    TrialState.TOO_SLOW: "was far too slow",
+    TrialState.TOOL_FAILED: "ended with an unexpected error of autotune",
+}
 
 
 def _over_baseline(outcomes: "Sequence[Outcome]") -> str:

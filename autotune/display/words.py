@@ -52,6 +52,8 @@ def failures_text(failures: Mapping[str, int]) -> str:
 
 def gain_text(winner: Winner) -> str:
     """Gain over the default, with its interval where finals have confirmed it."""
+    if winner.verdict is Verdict.TIE and not winner.is_default:
+        return f"{winner.gain_over_default:.3g}x (not sure)"
     if winner.verdict is Verdict.TIE:
         return "1x (a tie: the default stays)"
     if winner.verdict is Verdict.DEFAULT_FAILED:
@@ -65,7 +67,7 @@ def gain_text(winner: Winner) -> str:
 
 def verdict_text(winner: Winner) -> str:
     """``1.7x (1.6 to 1.8) over the default``, ``a tie, the default stays``."""
-    if winner.verdict is Verdict.TIE:
+    if winner.verdict is Verdict.TIE and winner.is_default:
         return "a tie, the default stays"
     if winner.verdict is Verdict.DEFAULT_FAILED:
         return "the default fails"

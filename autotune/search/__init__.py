@@ -10,7 +10,7 @@ from autotune.profile import Profile, find_profile
 from autotune.sampler.choice import SamplerChoice
 from autotune.search import gain
 from autotune.search.ahead import Builds, builders_for
-from autotune.search.contract import Budget, Limits, Listener, Outcome, Total
+from autotune.search.contract import Budget, Failure, Limits, Listener, Outcome, Total
 from autotune.search.faults import with_faults
 from autotune.search.helping import Helpers
 from autotune.search.one_problem import ProblemSearch
@@ -20,7 +20,7 @@ from autotune.store import Store
 from autotune.trial import Request
 from autotune.worker import Measures, Worker
 
-__all__ = ["Budget", "Listener", "Outcome", "SamplerChoice", "Total", "builders_for", "space_of", "tune"]
+__all__ = ["Budget", "Failure", "Listener", "Outcome", "SamplerChoice", "Total", "builders_for", "space_of", "tune"]
 
 
 def tune(
@@ -63,11 +63,14 @@ def tune(
     place = worker or Worker()
     if worker is None and builds is None:
         builds = builders_for(device, jobs)
-    shared_seconds = budget.seconds if len(requests) > 1 else None
+    sharing = None
+    if budget.seconds is not None and len(requests) > 1:
+        sharing = Sharing(budget.seconds, listener, should_stop)
     limits = Limits(
         trials=budget.trials,
-        seconds=budget.seconds if budget.seconds is not None and shared_seconds is None else math.inf,
+        seconds=math.inf if budget.seconds is None or sharing else budget.seconds,
         should_stop=should_stop,
+        left_s=lambda: sharing.left_s if sharing else math.inf,
         retries_quarantined=retries_quarantined,
         until_gain=_threshold(budget),
     )
@@ -85,8 +88,8 @@ def tune(
             yield search
 
     try:
-        if shared_seconds is not None:
-            return Sharing(shared_seconds, listener, should_stop).run(searches(), len(requests))
+        if sharing:
+            return sharing.run(searches(), len(requests))
         return _in_turn(searches(), listener)
     finally:
         place.close()

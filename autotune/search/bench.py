@@ -2,6 +2,7 @@
 
 import contextlib
 import dataclasses
+import math
 from collections.abc import Callable, Sequence
 
 import numpy as np
@@ -12,7 +13,7 @@ from autotune.problem import Configuration
 from autotune.profile import Profile
 from autotune.search.flight import Flight
 from autotune.search.knowledge import Knowledge
-from autotune.search.time_limits import TimeLimits
+from autotune.search.time_limits import LONGER_SHARE, TimeLimits
 from autotune.store import Store, new_owner
 from autotune.trial import Job, Trial
 from autotune.worker import Measures
@@ -32,7 +33,16 @@ class Bench:
     it was. What follows a trial may be in the worker already while that one is stored, and is built there, no more.
     """
 
-    def __init__(self, knowledge: Knowledge, profile: Profile, store: Store, worker: Measures) -> None:
+    def __init__(
+        self,
+        knowledge: Knowledge,
+        profile: Profile,
+        store: Store,
+        worker: Measures,
+        left_s: Callable[[], float] = lambda: math.inf,
+    ) -> None:
+        """`left_s` returns the seconds left of the budget, which bound how long a trial may take."""
+        self._left_s = left_s
         self._knowledge = knowledge
         self._profile = profile
         self._store = store
@@ -161,6 +171,15 @@ class Bench:
         return self._limits.typical_run_s
 
     @property
+    def trial_seconds(self) -> float:
+        """What a trial takes with building; 0 before the second."""
+        return self._limits.typical_s
+
+    def wait_longer(self) -> None:
+        """Let the next trial take most of the time left, as long as none has completed."""
+        self._limits.first_share = LONGER_SHARE
+
+    @property
     def fresh_inputs_seconds(self) -> float:
         """What a trial takes beside that where its inputs are drawn, not kept from one before."""
         return self._limits.fresh_inputs_s
@@ -168,10 +187,12 @@ class Bench:
     @property
     def build_limit_s(self) -> float:
         """What a build elsewhere may take."""
-        return self._limits.build_s(self.job(self._knowledge.family.baseline))
+        return self._limits.build_s(self.job(self._knowledge.family.baseline), self._left_s())
 
     def _flight(self, job: Job) -> Flight:
-        limited = dataclasses.replace(job, build_limit_s=self._limits.build_s(job), run_limit_s=self._limits.run_s(job))
+        left_s = self._left_s()
+        build_s, run_s = self._limits.build_s(job, left_s), self._limits.run_s(job, left_s)
+        limited = dataclasses.replace(job, build_limit_s=build_s, run_limit_s=run_s)
         return Flight(limited, self._worker, self._latest)
 
     def _take_off(self, job: Job) -> Flight:

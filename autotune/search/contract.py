@@ -1,10 +1,11 @@
 """What a search is given, what it tells while it goes on, and what it returns."""
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol
+from typing import ClassVar, Protocol
 
-from autotune.trial import Request, Trial, Winner
+from autotune.trial import Request, Trial, TrialState, Winner
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -25,11 +26,24 @@ class Limits:
 
     trials: int | None
     seconds: float
+    """Of this problem alone; infinite where problems share a budget."""
     should_stop: Callable[[], bool]
+    left_s: Callable[[], float] = lambda: math.inf
+    """Seconds left of the budget of all problems."""
     retries_quarantined: bool = False
     """Whether to begin with what is in quarantine."""
     until_gain: float = 0.0
     """Share of the best time; the search ends where less is expected to be left to gain."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Failure:
+    """The commonest way in which trials of a search failed."""
+
+    state: TrialState
+    count: int
+    message: str
+    """Of the first of them."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,6 +63,16 @@ class Outcome:
     """What search and finals took."""
     gain_left: float | None = None
     """Share of the best time that 25 more trials were expected to save; None where no model was asked."""
+    commonest_failure: Failure | None = None
+
+    NEARLY_ALL: ClassVar[float] = 0.8
+
+    @property
+    def is_mostly_failed(self) -> bool:
+        """Whether nearly all trials failed, so that the device or its driver is more to blame than the kernels."""
+        harmless = (TrialState.TOO_SLOW.value, TrialState.INVALID.value)
+        failed = sum(count for state, count in self.failures.items() if state not in harmless)
+        return failed > 0 and failed >= self.NEARLY_ALL * self.new_trials
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -72,6 +96,10 @@ class Listener(Protocol):
 
     def gain_estimated(self, request: Request, gain_left: float) -> None:
         """The share of the best time that more trials are expected to save."""
+
+    def budget_judged(self, trials: float, least_s: float, seconds: float) -> None:
+        """After the first trials of a run with a time budget of so many seconds: about how many trials fit into it,
+        and how long a short search of every problem takes at least."""
 
     def share_started(self, request: Request, total: Total) -> None:
         """A search goes on that others had interrupted: there most of the time of all calls is to be saved."""

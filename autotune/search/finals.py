@@ -11,8 +11,9 @@ from autotune.problem import Configuration
 from autotune.search import judging
 from autotune.search.bench import Bench
 from autotune.search.knowledge import Knowledge
+from autotune.search.time_limits import LEAST_S
 from autotune.store import Store
-from autotune.trial import Job, Trial, TrialState, Winner
+from autotune.trial import Job, Trial, TrialState, Verdict, Winner
 
 FINALISTS = 6
 """Of the fastest; fewer of what takes long. More cost little, since the slow drop out after the first rounds."""
@@ -35,21 +36,34 @@ MOST_VERIFICATIONS = 60
 VERIFYING_NS = 5e9
 """More than the least only where the kernel runs no longer than this in all."""
 VERIFYING_LIMIT_S = 600.0
+VERIFYING_SHARE = 0.25
+"""Of the time for the finals, the most that is kept for verifying the winner, unless a single run takes more."""
+SLOWER_VERIFYING = 5.0
+"""Times what is foreseen, that verifying may take where that exceeds the time left."""
+
+BASELINE_LIMIT_S, LEAST_BASELINE_S = 20.0, 1.0
+BASELINE_SHARE = 0.25
+"""Of the time for the finals, the most that the plainest kernel may take, which may be a thousand times slower."""
+BASELINE_CALLS = 4
+"""Of it in a trial, at least: two to verify, one to warm up, one sample."""
 
 
-def foreseen_seconds(best_ns: float, trial_s: float, inputs_s: float, rounds: int = judging.LOOKS[-1]) -> float:
-    """How long finals of so many rounds may take; `trial_s` is what a verified trial takes without building, on inputs
-    that are there, `inputs_s` what these take.
+def foreseen_seconds(
+    best_ns: float, trial_s: float, inputs_s: float, rounds: int = judging.LOOKS[-1], *, finalists: int | None = None
+) -> float:
+    """How long finals of so many rounds may take, by default with as many of the best as there may be.
+
+    `trial_s` is what a verified trial takes without building, on inputs that are there, `inputs_s` what these take.
     """
     if not math.isfinite(best_ns):
         return 0.0
     samples = 1 + _samples(best_ns)
-    finalists = _finalists(best_ns) + 1
-    round_s = finalists * samples * max(best_ns, Job.min_sample_ns) / 1e9
+    count = (_finalists(best_ns) if finalists is None else finalists) + 1
+    round_s = count * samples * max(best_ns, Job.min_sample_ns) / 1e9
     verifications = _verifications(best_ns)
     # A trial runs twice to verify. The finalists have inputs in common, the winner twice as many of its own.
     verifying_s = verifications * (trial_s / 2 + best_ns / 1e9) + 3 * inputs_s
-    return rounds * round_s + VERIFIED_ROUNDS * finalists * trial_s + verifying_s
+    return rounds * round_s + VERIFIED_ROUNDS * count * trial_s + verifying_s
 
 
 class Finals:
@@ -62,39 +76,86 @@ class Finals:
         self._should_stop = should_stop
         self._times: dict[Configuration, dict[int, float]] = {}
         self._samples: dict[Configuration, int] = {}
+        self._took_s: dict[Configuration, float] = {}
+        """What timing each took last, in all."""
+        self._deadline = self._seconds = math.inf
+        self._is_bounded = False
+        """Whether the budget has a time; without one, the least number of rounds is played however long it takes."""
         self._played = 0
         self._seed = bench.new_seed()
         self.failed: list[Trial] = []
 
-    def finalists(self) -> list[Configuration]:
-        """The best few, an earlier winner, the default, and the baseline where it is a rival."""
+    def measure_baseline(self, deadline: float) -> None:
+        """Measure the plainest kernel once, unless its time is known, so that gains over it can be reported.
+
+        It is cut off where it would take too much of the time until `deadline`.
+        """
+        knowledge, baseline = self._knowledge, self._knowledge.family.baseline
+        if baseline in knowledge.known or baseline in knowledge.quarantine:
+            return
+        share_s = BASELINE_SHARE * (deadline - time.monotonic())
+        limit_s = min(BASELINE_LIMIT_S, max(LEAST_BASELINE_S, share_s))
+        job = dataclasses.replace(
+            self._bench.search_job(baseline),  # its inputs are there already, as a rule
+            give_up_above_ns=limit_s * 1e9 / (BASELINE_CALLS * Job.FAR_TOO_SLOW),
+            run_limit_s=limit_s + self._bench.fresh_inputs_seconds,
+            is_cut_off=True,
+        )
+        knowledge.learn(knowledge.drift.corrected(self._bench.run(job, "search")))
+
+    def finalists(self, deadline: float = math.inf) -> list[Configuration]:
+        """The fastest, the default, the baseline where it is a rival, an earlier winner, and more of the best.
+
+        They are in order of importance; fewer of the best where the least number of rounds would not end by `deadline`.
+        """
         knowledge = self._knowledge
-        near = [t for t in knowledge.ranking if t.time_ns <= FAR_SLOWER * knowledge.best_ns]
-        best = [t.configuration for t in near[: _finalists(knowledge.best_ns)]]
-        wanted = dict.fromkeys([*best, *self._incumbents(), knowledge.default, *self._near_baseline()])
+        near = [t.configuration for t in knowledge.ranking if t.time_ns <= FAR_SLOWER * knowledge.best_ns]
+        best = near[: self._affordable(deadline)]
+        wanted = dict.fromkeys([*best[:1], knowledge.default, *self._near_baseline(), *self._incumbents(), *best[1:]])
         return [c for c in wanted if knowledge.is_sound(c)]
+
+    def _affordable(self, deadline: float) -> int:
+        """How many of the best can take part in the least number of rounds, at least one."""
+        best_ns, bench = self._knowledge.best_ns, self._bench
+        left_s = deadline - time.monotonic()
+        count = _finalists(best_ns)
+        while count > 1:
+            if foreseen_seconds(best_ns, bench.typical_seconds, 0.0, judging.LOOKS[0], finalists=count) <= left_s:
+                break
+            count -= 1
+        return count
 
     def decide(self, finalists: Sequence[Configuration], deadline: float) -> Winner | None:
         """Measure in turns, choose, verify; who fails is out, and it goes on with the others.
 
-        None when stopped or nobody is left. The least number of rounds is played whatever the deadline.
+        `finalists` come in order of importance: those for which there is no time by the `deadline` do not take part.
+        The first is timed and verified in any case. Fewer than the least number of rounds make a provisional winner.
+        Returns None when stopped or nobody is left.
         """
-        if math.isinf(deadline):
-            deadline = time.monotonic() + MOST_SECONDS
+        self._is_bounded = math.isfinite(deadline)
+        self._deadline = deadline if self._is_bounded else time.monotonic() + MOST_SECONDS
+        self._seconds = self._deadline - time.monotonic()
         self._times = {c: {} for c in finalists}
         self._samples = dict.fromkeys(finalists, 0)
         incumbents = self._incumbents()
         while self._times:
-            self._play(deadline)
+            self._play()
             if self._should_stop():
                 return None
+            self._times = {c: times for c, times in self._times.items() if times}
             if not self._times:
                 break
-            decision = judging.decide(self._times, self._knowledge.default, incumbents)
+            decision = self._decision(incumbents)
             verifications = self._verify(decision.configuration)
             if verifications:
                 return self._record(decision, verifications)
         return None
+
+    def _decision(self, incumbents: Sequence[Configuration]) -> judging.Decision:
+        default, baseline = self._knowledge.default, self._knowledge.family.baseline
+        if self._played < judging.LOOKS[0]:
+            return judging.decide_early(self._times, default)
+        return judging.decide(self._times, default, incumbents, baseline=baseline)
 
     def _incumbents(self) -> list[Configuration]:
         """The winner of earlier finals, if there is one."""
@@ -109,7 +170,7 @@ class Finals:
         is_near = trial is not None and trial.time_ns <= FAR_SLOWER * self._knowledge.best_ns
         return [baseline] if is_near else []
 
-    def _play(self, deadline: float) -> None:
+    def _play(self) -> None:
         """Rounds until all is settled, nobody is left, time is up, or the work is to stop."""
         for look in judging.LOOKS:
             if look <= self._played:
@@ -118,18 +179,21 @@ class Finals:
             if self._played:
                 taking_part = judging.still_in_question(self._times, self._knowledge.default)
             while taking_part and self._played < look:
-                is_late = self._played >= judging.LOOKS[0] and time.monotonic() > deadline
-                if is_late or not self._play_round(taking_part):
+                if not self._play_round(taking_part):
                     return
                 taking_part = [c for c in taking_part if c in self._times]
             if not taking_part:
                 return
 
     def _play_round(self, taking_part: Sequence[Configuration]) -> bool:
-        """Time each once, another first in every round; False when the work is to stop."""
+        """Time each once, another first in every round; False when the work is to stop, or time is up."""
         turn = self._played % len(taking_part)
         for configuration in [*taking_part[turn:], *taking_part[:turn]]:
+            if self._is_late(configuration):
+                return False
+            began = time.monotonic()
             trial = self._bench.run(self._timing(configuration), "final")
+            self._took_s[configuration] = time.monotonic() - began
             if trial.measurement and trial.measurement.timer is not self._knowledge.timer:
                 self._start_again(trial)
                 return not self._should_stop()
@@ -143,6 +207,21 @@ class Finals:
         self._played += 1
         return True
 
+    def _is_late(self, configuration: Configuration) -> bool:
+        """Whether timing it once more, and then verifying the winner, would exceed the deadline."""
+        if not any(self._times.values()) or (not self._is_bounded and self._played < judging.LOOKS[0]):
+            return False
+        best_ns = self._knowledge.best_ns
+        share_s = max(VERIFYING_SHARE * self._seconds, self._verifying_seconds(best_ns, 1))
+        verifying_s = min(self._verifying_seconds(best_ns, LEAST_VERIFICATIONS), share_s)
+        took_s = self._took_s.get(configuration, max(self._took_s.values(), default=0.0))
+        return time.monotonic() + took_s + verifying_s > self._deadline
+
+    def _verifying_seconds(self, time_ns: float, verifications: int) -> float:
+        """How long so many runs to check may take."""
+        bench = self._bench
+        return verifications * (bench.typical_seconds / 2 + time_ns / 1e9) + 2 * bench.fresh_inputs_seconds
+
     def _timing(self, configuration: Configuration) -> Job:
         best_ns = self._knowledge.best_ns
         return dataclasses.replace(
@@ -154,12 +233,17 @@ class Finals:
         )
 
     def _verify(self, configuration: Configuration) -> int:
-        """Check many runs; how many there were, or 0 when one was not right."""
+        """Check many runs, fewer where time is short; how many there were, or 0 when one was not right."""
+        time_ns, left_s = self._median_ns(configuration), self._deadline - time.monotonic()
+        verifications = _verifications(time_ns)
+        while verifications > 1 and self._verifying_seconds(time_ns, verifications) > left_s:
+            verifications //= 2
+        longest_s = SLOWER_VERIFYING * self._verifying_seconds(time_ns, verifications)
         job = dataclasses.replace(
             self._bench.job(configuration),
             samples=1,
-            verifications=_verifications(self._median_ns(configuration)),
-            run_limit_s=VERIFYING_LIMIT_S,
+            verifications=verifications,
+            run_limit_s=min(VERIFYING_LIMIT_S, max(left_s, longest_s, LEAST_S)),
         )
         trial = self._bench.run(job, "final")
         if trial.state is TrialState.COMPLETE:
@@ -180,10 +264,11 @@ class Finals:
         del self._times[trial.configuration]
 
     def _record(self, decision: judging.Decision, verifications: int) -> Winner:
+        is_early = decision.verdict is Verdict.PROVISIONAL
         winner = self._knowledge.winner(
             decision,
             self._median_ns(decision.configuration),
-            samples=self._samples[decision.configuration],
+            samples=0 if is_early else self._samples[decision.configuration],
             verifications=verifications,
         )
         baseline = self._knowledge.family.baseline

@@ -89,8 +89,39 @@ def still_in_question(times: Times, default: Configuration) -> list[Configuratio
     return found if len(found) > 1 else []
 
 
-def decide(times: Times, default: Configuration, incumbents: Collection[Configuration] = ()) -> Decision:
-    """The default unless it is surely beaten; then an earlier winner unless that is surely beaten; then the fastest."""
+def decide(
+    times: Times,
+    default: Configuration,
+    incumbents: Collection[Configuration] = (),
+    *,
+    baseline: Configuration | None = None,
+) -> Decision:
+    """The default unless it is surely beaten; then an earlier winner unless that is surely beaten; then the fastest.
+
+    What is slower than the `baseline` by more than a close tie does not stay: the fastest takes its place, and it is
+    called a tie where that is not surely faster than the default.
+    """
+    decision = _decide(times, default, incumbents)
+    chosen = decision.configuration
+    if baseline is None or baseline not in times or gain(times, chosen, baseline).ratio <= 1.0 + NARROW:
+        return decision
+    leader = _leader(times)
+    if default not in times:
+        return Decision(configuration=leader, gain=NO_GAIN, verdict=Verdict.DEFAULT_FAILED)
+    over_default = gain(times, default, leader)
+    verdict = Verdict.FASTER if over_default.is_sure else Verdict.TIE
+    return Decision(configuration=leader, gain=over_default, verdict=verdict)
+
+
+def decide_early(times: Times, default: Configuration) -> Decision:
+    """The fastest of too few rounds to be sure of anything, with the range of its gains over the default."""
+    leader = _leader(times)
+    if default not in times:
+        return Decision(configuration=leader, gain=NO_GAIN, verdict=Verdict.PROVISIONAL)
+    return Decision(configuration=leader, gain=gain(times, default, leader), verdict=Verdict.PROVISIONAL)
+
+
+def _decide(times: Times, default: Configuration, incumbents: Collection[Configuration]) -> Decision:
     leader = _leader(times)
     if default not in times:
         chosen = _unbeaten_incumbent(times, leader, incumbents) or leader

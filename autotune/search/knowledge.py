@@ -4,6 +4,7 @@ import math
 from datetime import UTC, datetime
 
 from autotune import __version__
+from autotune.errors import ConfigurationError
 from autotune.family import KernelFamily
 from autotune.kernels import find_family
 from autotune.problem import Configuration, Device, Problem
@@ -100,12 +101,23 @@ class Knowledge:
         """Configurations that ran right before something changed and never failed, fastest first."""
         failed = {s.trial.configuration for s in self.stale if s.trial.state is not TrialState.COMPLETE}
         by_time = sorted(self.stale, key=lambda s: s.trial.time_ns)
-        fastest = dict.fromkeys(s.trial.configuration for s in by_time)
+        known = {algorithm.name for algorithm in self.family.algorithms}
+        fastest = dict.fromkeys(s.trial.configuration for s in by_time if s.trial.configuration.algorithm in known)
         return [self.family.complete(c) for c in fastest if c not in failed]
 
     def provenance(self, configuration: Configuration) -> Provenance:
         """Of a trial measured now."""
         return provenance_now(self.device, self.family, configuration)
+
+    @property
+    def decided(self) -> Winner | None:
+        """The winner of earlier finals, where nothing that it depends on has changed since."""
+        for winner in self._store.best(self.device.slug, self.family.name):
+            if winner.problem != self.problem or not winner.is_final:
+                continue
+            if not changes(winner.provenance, self.family, winner.configuration, self.device.driver):
+                return winner if self.is_sound(winner.configuration) else None
+        return None
 
     def record_provisional(self) -> Winner | None:
         """Store and return the best so far, or the default where it is not beaten; no final has confirmed it."""
@@ -176,13 +188,22 @@ class Knowledge:
 
     def _is_current(self, stored: StoredTrial) -> bool:
         """Whether a stored trial still says something about driver, template and space of today."""
-        now = self.provenance(stored.trial.configuration)
-        then = stored.provenance
-        return (then.driver, then.template_hash, then.space_version) == (
-            now.driver,
-            now.template_hash,
-            now.space_version,
-        )
+        return not changes(stored.provenance, self.family, stored.trial.configuration, self.device.driver)
+
+
+def changes(made: Provenance, family: KernelFamily, configuration: Configuration, driver: str) -> list[str]:
+    """Return what differs today from when something was measured: `driver`, `template`, `space`; empty if nothing.
+
+    An algorithm that the family no longer has counts as another space.
+    """
+    found = ["driver"] if made.driver != driver else []
+    try:
+        family.algorithm(configuration.algorithm)
+    except ConfigurationError:
+        return [*found, "space"]
+    if made.template_hash != template_hash(family, configuration.algorithm):
+        found.append("template")
+    return [*found, "space"] if made.space_version != family.space_version else found
 
 
 def provenance_now(device: Device, family: KernelFamily, configuration: Configuration) -> Provenance:

@@ -4,7 +4,6 @@ import contextlib
 import dataclasses
 import math
 import time
-from collections import Counter
 from collections.abc import Callable
 from functools import partial
 
@@ -17,10 +16,12 @@ from autotune.search import finals, judging
 from autotune.search.ahead import FAILURES, Ahead, Builds, Prepared
 from autotune.search.bench import Bench
 from autotune.search.contract import Limits, Listener, Outcome
+from autotune.search.fallbacks import FailureCounts
 from autotune.search.finals import Finals
 from autotune.search.gain import FEWEST_TRIALS, GainLeft
 from autotune.search.helping import Crew, Helpers
 from autotune.search.knowledge import Knowledge
+from autotune.search.opening import Opening
 from autotune.search.proposals import Proposals
 from autotune.search.sentinel import Sentinel
 from autotune.space import SearchSpace
@@ -36,11 +37,8 @@ class ProblemSearch:
     """Largest part of a time budget kept for the finals."""
     GIVE_UP_FACTOR = 3.0
     """One sample is enough for what is this much slower than the best."""
-    BASELINE_LIMIT_S, LEAST_BASELINE_S = 20.0, 1.0
-    BASELINE_SHARE = 0.25
-    """Of the time for the finals, the most that the plainest kernel may take, which may be a thousand times slower."""
-    BASELINE_CALLS = 4
-    """Of it in a trial, at least: two to verify, one to warm up, one sample."""
+    JUDGED_TRIALS = 5
+    """After these it is told how many are going to fit into a budget of time."""
     SPARE_TRIALS = 5
     """New ones beyond the budget where all that ran right was lost later, as with a worker that was killed again and
     again: a search that could have a winner is to have one."""
@@ -78,13 +76,17 @@ class ProblemSearch:
         """Trials of this run by what was run."""
         self._knowledge = Knowledge(device, profile, request.problem, store)
         self._timer = self._knowledge.timer
-        self._bench = Bench(self._knowledge, profile, store, worker)
+        self._bench = Bench(self._knowledge, profile, store, worker, self._left_s)
         self._helpers = Helpers() if helpers is None else helpers
         self._crew = Crew(
-            worker, self._bench, self._helpers, lambda place: Bench(self._knowledge, profile, store, place)
+            worker,
+            self._bench,
+            self._helpers,
+            lambda place: Bench(self._knowledge, profile, store, place, self._left_s),
         )
-        self._sentinel = Sentinel(self._knowledge, self._bench, self._tell_drift, limits.should_stop)
-        self._failures: Counter[str] = Counter()
+        drifted = partial(listener.device_drifted, request)
+        self._sentinel = Sentinel(self._knowledge, self._bench, drifted, limits.should_stop)
+        self._failures = FailureCounts()
         self.new_trials = 0
         self.seconds = 0.0
         """What search and finals took so far."""
@@ -158,19 +160,25 @@ class ProblemSearch:
         if working:
             working[1].abandon()
 
-    def finish(self, deadline: float) -> Outcome:
-        """The finals, until a time of the monotonic clock, and what became of the request."""
+    def finish(self, deadline: float | None) -> Outcome:
+        """The finals, until a time of the monotonic clock, and what became of the request.
+
+        Without a deadline there is no time for finals, and the winner is provisional.
+        """
         started = time.monotonic()
         self.shelve()
         self._helpers.close()  # finals compare what was measured on one device
-        winner = None if self._limits.should_stop() else self.decided or self._decide(deadline)
+        winner = None
+        if not self._limits.should_stop():
+            winner = self.decided or (None if deadline is None else self._decide(deadline))
         self.seconds += time.monotonic() - started
         return Outcome(
             request=self.request,
             winner=winner or self._knowledge.record_provisional(),
             new_trials=self.new_trials,
             resumed_trials=self.resumed_trials,
-            failures=dict(self._failures),
+            failures=self._failures.by_state,
+            commonest_failure=self._failures.commonest,
             is_finished=not self._limits.should_stop(),
             seconds=self.seconds,
             gain_left=self.gain_left,
@@ -179,15 +187,7 @@ class ProblemSearch:
     @property
     def decided(self) -> Winner | None:
         """The winner of earlier finals, where it is as good as new: nothing was measured since, nothing has changed."""
-        knowledge = self._knowledge
-        for winner in self._store.best(knowledge.device.slug, knowledge.family.name) if not self.new_trials else ():
-            now, then = knowledge.provenance(winner.configuration), winner.provenance
-            is_current = (now.driver, now.template_hash, now.space_version) == (
-                then.driver, then.template_hash, then.space_version,
-            )  # fmt: skip
-            if winner.problem == knowledge.problem and winner.is_final and is_current:
-                return winner if knowledge.is_sound(winner.configuration) else None
-        return None
+        return None if self.new_trials else self._knowledge.decided
 
     def finals_seconds(self, rounds: int = judging.LOOKS[-1]) -> float:
         """How long finals of so many rounds may take, from how long trials took without building."""
@@ -201,14 +201,11 @@ class ProblemSearch:
         """Whether the budget has ended, or nothing worth a trial is left."""
         if self._limits.should_stop() or self._is_exhausted or self._gain.is_below(self._limits.until_gain):
             return True
-        if time.monotonic() + self._finals_share() >= self._deadline:
+        if time.monotonic() + self._bench.trial_seconds + self._finals_share() >= self._deadline:
             return True
         return self._trials_left <= 0
 
     def _search(self, is_enough: Callable[[], bool]) -> None:
-        if self._limits.retries_quarantined and not self._is_begun:
-            self._retry_quarantined()
-        self._is_begun = True
         proposals, ahead = self._working or self._begin()
         self._estimate(proposals)
         while self._bench.has_launched or not (self.is_over or is_enough()):
@@ -264,18 +261,23 @@ class ProblemSearch:
 
     @tracing.span("begin")
     def _begin(self) -> tuple[Proposals, Ahead]:
-        """The default is measured first, so that a search that is cut short never loses; others are built meanwhile."""
+        """The default is measured first, so that a search that is cut short never loses; others are built meanwhile.
+
+        Where it fails, safe configurations follow until something has run right.
+        """
         started, trials = time.monotonic(), self.new_trials
         self._programs.clear()
         self._timer = self._knowledge.timer
-        default = self._knowledge.default
         proposals = Proposals(self._knowledge, self._space, self._store, self._seed, self._choice)
         ahead = Ahead(proposals, self._knowledge, self._bench, self._builds, lambda: self.is_over)
         self._working = proposals, ahead
-        if self._may_run_first(default):
-            proposals.leave_out(default)
-            ahead.start(self._trials_left - 1)
-            proposals.tell(self._measure(default))
+        opening = Opening(
+            self._knowledge, self._space, self._bench, proposals, self._measure, is_over=lambda: self.is_over
+        )
+        if self._limits.retries_quarantined and not self._is_begun:
+            opening.try_again(filter(self._is_of_today, sorted(self._knowledge.quarantine, key=lambda c: c.key)))
+        self._is_begun = True
+        opening.run(lambda: ahead.start(self._trials_left - 1))
         self._begun_seconds += time.monotonic() - started
         self._begun_trials += self.new_trials - trials
         return self._working
@@ -311,19 +313,14 @@ class ProblemSearch:
         spare = self.SPARE_TRIALS if self._knowledge.is_all_lost else 0
         return self._limits.trials + spare - self.new_trials
 
-    def _retry_quarantined(self) -> None:
-        """Run once more what is in quarantine; what fails again goes back."""
-        for configuration in sorted(self._knowledge.quarantine, key=lambda c: c.key):
-            is_valid = configuration in (self._knowledge.default, self._knowledge.family.baseline) or (
-                self._space.row_of(configuration) is not None
-            )
-            if is_valid and not self.is_over:
-                self._knowledge.release(configuration)
-                self._measure(configuration)
+    def _is_of_today(self, configuration: Configuration) -> bool:
+        knowledge = self._knowledge
+        is_known = configuration in (knowledge.default, knowledge.family.baseline)
+        return is_known or self._space.row_of(configuration) is not None
 
-    def _may_run_first(self, configuration: Configuration) -> bool:
-        """Whether it was not measured before, and is not in quarantine."""
-        return configuration not in self._knowledge.known.keys() | self._knowledge.quarantine
+    def _left_s(self) -> float:
+        """Seconds left of the budget, which bound what a single trial may take."""
+        return min(self._limits.left_s(), self._deadline - time.monotonic())
 
     def _finals_share(self) -> float:
         """Seconds of this problem's own budget that are kept for the finals."""
@@ -395,45 +392,31 @@ class ProblemSearch:
     def _learn(self, trial: Trial) -> Trial:
         """Count, learn and tell."""
         self.new_trials += 1
-        self._count(trial)
+        self._failures.count(trial)
         before_ns = self._knowledge.best_ns
         self._knowledge.learn(trial)
         if self._knowledge.best_ns < before_ns:
             with tracing.span("ledger: winner"):
                 self._knowledge.record_provisional()
         self._listener.trial_finished(self.request, trial, self.new_trials, self._knowledge.best_ns)
+        if self.new_trials == self.JUDGED_TRIALS and math.isfinite(self._limits.seconds):
+            self._judge_budget()
         return trial
 
-    def _tell_drift(self, slowdown: float, rest_s: float) -> None:
-        self._listener.device_drifted(self.request, slowdown, rest_s)
-
-    def _count(self, trial: Trial) -> None:
-        if trial.state is not TrialState.COMPLETE:
-            self._failures[trial.state.value] += 1
+    def _judge_budget(self) -> None:
+        trial_s, seconds = self._bench.trial_seconds, self._limits.seconds
+        if trial_s:
+            left_s = max(0.0, self._left_s() - self._finals_share())
+            self._listener.budget_judged(self.new_trials + left_s / trial_s, trial_s, seconds)
 
     def _decide(self, deadline: float) -> Winner | None:
-        self._measure_baseline(deadline)
         deciding = Finals(self._knowledge, self._bench, self._store, self._limits.should_stop)
-        finalists = deciding.finalists()
+        deciding.measure_baseline(deadline)
+        finalists = deciding.finalists(deadline)
         if not finalists:
             return None
         self._listener.finals_started(self.request, len(finalists))
         winner = deciding.decide(finalists, deadline)
         for trial in deciding.failed:
-            self._count(trial)
+            self._failures.count(trial)
         return winner
-
-    def _measure_baseline(self, deadline: float) -> None:
-        """The plainest kernel, once, so that gains can be told against it; not in full where time does not suffice."""
-        baseline = self._knowledge.family.baseline
-        if not self._may_run_first(baseline):
-            return
-        share_s = self.BASELINE_SHARE * (deadline - time.monotonic())
-        limit_s = min(self.BASELINE_LIMIT_S, max(self.LEAST_BASELINE_S, share_s))
-        job = dataclasses.replace(
-            self._bench.search_job(baseline),  # its inputs are there already, as a rule
-            give_up_above_ns=limit_s * 1e9 / (self.BASELINE_CALLS * Job.FAR_TOO_SLOW),
-            run_limit_s=limit_s + self._bench.fresh_inputs_seconds,
-            is_cut_off=True,
-        )
-        self._knowledge.learn(self._sentinel.corrected(self._bench.run(job, "search")))

@@ -4,9 +4,8 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from autotune.errors import ConfigurationError
 from autotune.kernels import find_family
-from autotune.render import template_hash
+from autotune.search.knowledge import changes
 from autotune.store import Store
 from autotune.trial import Winner
 
@@ -44,21 +43,8 @@ def survey(store: Store, drivers: Mapping[str, str]) -> list[Overview]:
     ]
 
 
-def changes(winner: Winner, driver: str) -> list[str]:
-    """What is not any more as it was when a winner was measured: `driver`, `template`, `space`."""
-    family, made = find_family(winner.problem.family), winner.provenance
-    found = ["driver"] if made.driver != driver else []
-    try:
-        family.algorithm(winner.configuration.algorithm)
-    except ConfigurationError:
-        return [*found, "space"]
-    if made.template_hash != template_hash(family, winner.configuration.algorithm):
-        found.append("template")
-    return [*found, "space"] if made.space_version != family.space_version else found
-
-
 def _overview(store: Store, slug: str, driver: str, winners: list[Winner]) -> Overview:
-    reasons = [changes(winner, driver) for winner in winners]
+    reasons = [changes(w.provenance, find_family(w.problem.family), w.configuration, driver) for w in winners]
     counts = store.trial_counts(slug)
     return Overview(
         device=slug,

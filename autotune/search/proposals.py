@@ -21,6 +21,7 @@ from autotune.sampler import (
     to_params,
 )
 from autotune.sampler.choice import SamplerChoice, near_row, random_rows
+from autotune.search.fallbacks import Suspicion
 from autotune.search.knowledge import Knowledge
 from autotune.space import SearchSpace
 from autotune.store import Store
@@ -39,6 +40,8 @@ class Proposals:
     """What was cut off for being slow is at least this much slower than the best."""
     STALE = 5
     """Configurations measured again first after a change of driver, template or space."""
+    MOST_SUSPECTED = 50
+    """Proposals in a row left alone for being like what failed; where all are like that, one has to be tried."""
     IDLE = 25
     """Proposals in a row that are known already, as samplers without a list make, before one is drawn at random."""
 
@@ -57,6 +60,7 @@ class Proposals:
         device = knowledge.device
         self._unfit = Unfit(device, knowledge.problem, store.builds(device.slug, device.driver))
         self._winners = self._nearest_winners()
+        self._suspicion = Suspicion(knowledge.known.values())
         self._asked: dict[Configuration, optuna.Trial] = {}
         self._unasked: set[Configuration] = set()
         """Measured without being asked for."""
@@ -77,7 +81,13 @@ class Proposals:
                 asked, configuration = self._propose()
             except SpaceExhaustedError:
                 return None
-            if configuration is not None and self._is_new(configuration):
+            is_suspected = (
+                configuration is not None
+                and self._choice.is_ours
+                and number <= self.MOST_SUSPECTED
+                and self._suspicion.falls_on(configuration)
+            )
+            if configuration is not None and not is_suspected and self._is_new(configuration):
                 self._asked[configuration] = asked
                 return configuration
             self._tell(asked, self._knowledge.known.get(configuration) if configuration else None)
@@ -95,6 +105,7 @@ class Proposals:
     @tracing.span("tell")
     def tell(self, trial: Trial) -> None:
         """What became of a configuration that was proposed, or left out."""
+        self._suspicion.learn(trial)
         if trial.configuration in self._unasked:
             self._unasked.remove(trial.configuration)
             self._add(self._study, trial)

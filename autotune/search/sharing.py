@@ -17,7 +17,7 @@ from autotune.search.one_problem import ProblemSearch
 LEAST_TRIALS = 12
 """Of each problem, at the start: the default, what won near by, what the rule ranks best."""
 FIRST_TRIALS = 2
-"""Of these, those that no lack of time takes away: the default and the best start."""
+"""Of these, those that only the end of the budget takes away: the default and the best start."""
 LEAST_SHARE = 0.5
 """Of the time, at most, for the least shares."""
 FINALS_SHARE = 0.4
@@ -65,13 +65,25 @@ class Sharing:
             pass
         return self._finish()
 
+    @property
+    def left_s(self) -> float:
+        """Seconds until the budget ends, negative afterwards."""
+        return self._deadline - monotonic()
+
     def _give_least(self, search: ProblemSearch, still_to_come: int) -> None:
         end = self._started + LEAST_SHARE * self._seconds
         until = monotonic() + (end - monotonic()) / still_to_come
-        self._search(
-            search,
-            lambda: search.tried >= LEAST_TRIALS or (search.tried >= FIRST_TRIALS and monotonic() >= until),
-        )
+
+        def is_enough() -> bool:
+            first = FIRST_TRIALS if self.left_s > 0 else 1
+            return search.tried >= LEAST_TRIALS or (search.tried >= first and monotonic() >= until)
+
+        self._search(search, is_enough)
+        if len(self._searches) == 1 and still_to_come > 1 and search.trial_seconds:
+            trial_s, least_s = search.trial_seconds, self._finals_seconds(search, FINALS_ROUNDS)
+            problem_s = FIRST_TRIALS * trial_s + least_s + ROUND_S * FINALS_ROUNDS
+            trials = (1 - FINALS_SHARE) * self._seconds / trial_s
+            self._listener.budget_judged(trials, still_to_come * problem_s, self._seconds)
 
     def _go_on(self) -> bool:
         """A slice of what promises most; False when time is up or nothing is left to gain."""
@@ -146,7 +158,7 @@ class Sharing:
         for number, search in enumerate(ordered):
             foreseen = [self._finals_seconds(other, judging.LOOKS[-1]) for other in ordered[number:]]
             share = foreseen[0] / sum(foreseen) if sum(foreseen) else 1.0
-            left = max(0.0, self._deadline - monotonic())
-            found[search] = search.finish(monotonic() + share * left)
+            left_s = self.left_s
+            found[search] = search.finish(monotonic() + share * left_s if left_s > 0 else None)
             self._listener.problem_finished(found[search])
         return [found[search] for search in self._searches]

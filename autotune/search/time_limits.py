@@ -1,9 +1,12 @@
 """How long a trial may build and run: a few times what building usually takes and the best runs, in this search.
 
-What is usual is a high quantile of recent trials, not their median: other programs on the machine, and drivers that
-finish compiling at the first launch as PoCL does, make some sound trials many times slower than most.
+Before that is known, and for what exceeds it, a trial may take a share of the budget's time that is left, so that no
+single hang ends a search. What is usual is a high quantile of recent trials, not their median: other programs on the
+machine, and drivers that finish compiling at the first launch as PoCL does, make some sound trials many times slower
+than most.
 """
 
+import math
 import statistics
 from collections import deque
 from collections.abc import Collection
@@ -19,12 +22,21 @@ LEAST_BUILD_S = 20.0
 """Some configurations unroll far more than the usual ones."""
 LEAST_RUN_S = 20.0
 """Verifying tiny kernels takes time on the host, and PoCL compiles a large tile for seconds when it is launched."""
+FIRST_SHARE = 1 / 6
+"""Of the time left, what a trial may build, and again run, before any has completed."""
+LONGER_SHARE = 0.8
+"""The same, when nothing else has worked."""
+SHARE = 1 / 10
+"""The same afterwards, where that is more than a few times the usual."""
+LEAST_S = 5.0
+"""The shortest limit: other programs may keep a busy machine from a sound kernel for seconds."""
 
 
 class TimeLimits:
     """Follows the complete trials of a search."""
 
     def __init__(self) -> None:
+        self.first_share = FIRST_SHARE
         self._build_s: deque[float] = deque(maxlen=RECENT_TRIALS)
         self._run_s: deque[float] = deque(maxlen=RECENT_TRIALS)
         self._seed: int | None = None
@@ -46,18 +58,35 @@ class TimeLimits:
             self._best_ns = trial.time_ns
             self._best_run_s = run_s
 
-    def build_s(self, job: Job) -> float:
-        """Seconds the job may build, at most its own limit."""
-        if len(self._build_s) < LEAST_TRIALS:
-            return job.build_limit_s
-        return min(job.build_limit_s, max(LEAST_BUILD_S, FACTOR * _usual(self._build_s)))
+    def build_s(self, job: Job, left_s: float = math.inf) -> float:
+        """Seconds the job may build, at most its own limit; `left_s` is what is left of the budget."""
+        usual_s = _usual(self._build_s) if self._is_enough else 0.0
+        return self._limit_s(job.build_limit_s, max(self._build_s, default=0.0), usual_s, LEAST_BUILD_S, left_s)
 
-    def run_s(self, job: Job) -> float:
-        """Seconds the job may run, at most its own limit; all of that where it verifies often."""
-        if len(self._run_s) < LEAST_TRIALS or job.verifications:
+    def run_s(self, job: Job, left_s: float = math.inf) -> float:
+        """Seconds the job may run, at most its own limit; all of that where it verifies often or is cut off."""
+        if job.verifications or job.is_cut_off:
             return job.run_limit_s
-        usual_s = max(self._best_run_s, _usual(self._run_s))
-        return min(job.run_limit_s, max(LEAST_RUN_S, FACTOR * usual_s))
+        usual_s = max(self._best_run_s, _usual(self._run_s)) if self._is_enough else 0.0
+        return self._limit_s(job.run_limit_s, max(self._run_s, default=0.0), usual_s, LEAST_RUN_S, left_s)
+
+    @property
+    def _is_enough(self) -> bool:
+        return len(self._run_s) >= LEAST_TRIALS
+
+    def _limit_s(self, own_s: float, longest_s: float, usual_s: float, least_s: float, left_s: float) -> float:
+        left_s = max(0.0, left_s)
+        if not self._is_enough:
+            share = SHARE if self._run_s else self.first_share
+            return min(own_s, max(LEAST_S, share * left_s, FACTOR * longest_s))
+        # A hang near the end of the budget may not take five times as long as a slow device's usual trial.
+        seen_s = min(FACTOR * usual_s, max(left_s, 2 * usual_s))
+        return min(own_s, max(LEAST_S, seen_s, min(least_s, SHARE * left_s)))
+
+    @property
+    def typical_s(self) -> float:
+        """What recent trials took with building; 0 before the second."""
+        return self.typical_run_s + statistics.median(list(self._build_s)[1:]) if len(self._build_s) > 1 else 0.0
 
     @property
     def typical_run_s(self) -> float:

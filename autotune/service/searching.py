@@ -217,6 +217,9 @@ class Search:
     def gain_estimated(self, request: Request, gain_left: float) -> None:  # noqa: ARG002
         self.progress = {**self.progress, "gain_left": gain_left}
 
+    def budget_judged(self, trials: float, least_s: float, seconds: float) -> None:
+        """Followers see the time left."""
+
     def share_started(self, request: Request, total: Total) -> None:
         """A search here has one problem, which no other interrupts."""
 

@@ -1,0 +1,107 @@
+"""What to try when configurations fail: plain ones of other algorithms first, and nothing like what failed again.
+
+Compilers and drivers that fail at one kernel most often do so at long vectors and large tiles, and rarely at all
+algorithms alike.
+"""
+
+import math
+from collections import Counter, defaultdict
+from collections.abc import Iterable
+
+from autotune.family import Parameter
+from autotune.problem import Configuration
+from autotune.sampler.choice import near_row
+from autotune.search.contract import Failure
+from autotune.space import SearchSpace
+from autotune.trial import QUARANTINED_STATES, Trial, TrialState
+from autotune.worker import SPOILING
+
+MODERATE = 4
+"""Elements in a vector, and outputs along one side of a tile, that compilers cope with and that are not slow."""
+GRAVE_STATES = QUARANTINED_STATES | SPOILING
+"""Failures that cost a process, and with it seconds."""
+SUSPECT_FAILURES = 2
+"""Grave ones, after which what they have in common is avoided."""
+
+
+def safe_configuration(space: SearchSpace, algorithm: str) -> Configuration | None:
+    """Return a configuration with short vectors, small tiles and every other parameter at its plainest value.
+
+    None where the algorithm has no valid configuration for the problem.
+    """
+    indices = {parameter.name: _safe_index(parameter) for parameter in space.parameters[algorithm]}
+    row = near_row(space, algorithm, indices)
+    return None if row is None else space[row]
+
+
+def safe_configurations(space: SearchSpace, failed: Configuration, baseline: Configuration) -> list[Configuration]:
+    """Return a safe configuration of each algorithm, that of the algorithm of `failed` last; then the baseline."""
+    algorithms = sorted(space.parameters, key=lambda name: (name == baseline.algorithm, name == failed.algorithm))
+    found = [safe_configuration(space, algorithm) for algorithm in algorithms]
+    return [*(c for c in found if c is not None and c != baseline), baseline]
+
+
+class Suspicion:
+    """Which configurations are too much like those that failed gravely; what ran right clears its like."""
+
+    def __init__(self, trials: Iterable[Trial] = ()) -> None:
+        self._failed: defaultdict[str, list[int]] = defaultdict(list)
+        """Vector widths of grave failures by algorithm."""
+        self._widest: dict[str, int] = {}
+        """The widest vector of each algorithm that ran right."""
+        for trial in trials:
+            self.learn(trial)
+
+    def learn(self, trial: Trial) -> None:
+        """Take in how a configuration ended."""
+        algorithm, width = trial.configuration.algorithm, _vector_width(trial.configuration)
+        if trial.state in GRAVE_STATES:
+            self._failed[algorithm].append(width)
+        elif trial.state is TrialState.COMPLETE:
+            self._widest[algorithm] = max(width, self._widest.get(algorithm, 0))
+
+    def falls_on(self, configuration: Configuration) -> bool:
+        """Whether all that is known of its algorithm's vectors of this width and more are several failures."""
+        algorithm = configuration.algorithm
+        wider = [width for width in self._failed.get(algorithm, ()) if width > self._widest.get(algorithm, 0)]
+        return len(wider) >= SUSPECT_FAILURES and _vector_width(configuration) >= min(wider)
+
+
+class FailureCounts:
+    """How many trials of a search failed in which way, and the first message of each."""
+
+    def __init__(self) -> None:
+        self._counts: Counter[TrialState] = Counter()
+        self._messages: dict[TrialState, str] = {}
+
+    def count(self, trial: Trial) -> None:
+        """Count a trial unless it is complete."""
+        if trial.state is not TrialState.COMPLETE:
+            self._counts[trial.state] += 1
+            self._messages.setdefault(trial.state, trial.message)
+
+    @property
+    def by_state(self) -> dict[str, int]:
+        """By the value of the state."""
+        return {state.value: count for state, count in self._counts.items()}
+
+    @property
+    def commonest(self) -> Failure | None:
+        """None where nothing failed."""
+        for state, count in self._counts.most_common(1):
+            return Failure(state=state, count=count, message=self._messages[state])
+        return None
+
+
+def _safe_index(parameter: Parameter) -> int:
+    is_size = any(word in parameter.name for word in ("width", "tile", "unroll"))
+    if not (is_size and parameter.is_numeric):
+        return 0
+    distances = [abs(math.log2(max(1, int(value)) / MODERATE)) for value in parameter.values]
+    return distances.index(min(distances))
+
+
+def _vector_width(configuration: Configuration) -> int:
+    """Return the longest vector it loads, 1 where it names none."""
+    widths = [value for name, value in configuration.values if name.endswith("width") and isinstance(value, int)]
+    return max(widths, default=1)

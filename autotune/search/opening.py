@@ -1,0 +1,107 @@
+"""The first trials of a search: the default, and where that fails whatever is most likely to work at all."""
+
+import math
+from collections.abc import Callable, Iterable
+
+from autotune.problem import Configuration
+from autotune.search.bench import Bench
+from autotune.search.fallbacks import safe_configurations
+from autotune.search.knowledge import Knowledge
+from autotune.search.proposals import Proposals
+from autotune.space import SearchSpace
+from autotune.trial import Trial, TrialState
+
+MOST_TIMED_OUT = 3
+"""Configurations that exceed the first time limits, after which the plainest kernel gets most of the time left."""
+
+SLOWER = 1.5
+"""Times the first limit, from which the limit of what has run right shows that the default needed more of it."""
+
+
+class Opening:
+    """Measures until something has run right, at the cost of a share of the time left for each that does not.
+
+    Limits of time grow only when nothing else works: a compiler that takes 40 s for every kernel looks like one that
+    hangs, until the plainest kernel has been waited for.
+    """
+
+    def __init__(
+        self,
+        knowledge: Knowledge,
+        space: SearchSpace,
+        bench: Bench,
+        proposals: Proposals,
+        measure: Callable[[Configuration], Trial],
+        is_over: Callable[[], bool],
+    ) -> None:
+        """`measure` runs, stores and counts a trial; `is_over` tells whether the budget has ended."""
+        self._knowledge = knowledge
+        self._space = space
+        self._bench = bench
+        self._proposals = proposals
+        self._measure = measure
+        self._is_over = is_over
+        self._timed_out: list[Configuration] = []
+        self._retried: set[Configuration] = set()
+
+    def run(self, start_builds: Callable[[], None]) -> None:
+        """Measure the default, unless it was measured before; then what it takes until something has run right.
+
+        `start_builds` is called before the default is measured, when nothing else would build it any more.
+        """
+        default = self._knowledge.default
+        limit_s = self._bench.build_limit_s
+        self._try(default, start_builds)
+        if self._has_footing():
+            return
+        safe = safe_configurations(self._space, default, self._knowledge.family.baseline)
+        self._try_until_footing(safe)
+        if not self._has_footing():
+            self._wait_longer()
+        elif (own := next((c for c in safe if c.algorithm == default.algorithm), None)) is not None:
+            self._try(own)  # whether the algorithm fails, or just its default
+        is_slow = self._has_footing() and self._bench.build_limit_s > SLOWER * limit_s
+        if is_slow and default in self._timed_out and default not in self._retried:
+            self.try_again([default])
+
+    def try_again(self, configurations: Iterable[Configuration]) -> None:
+        """Measure what is in quarantine; what fails again returns there."""
+        for configuration in configurations:
+            if self._is_over():
+                return
+            self._knowledge.release(configuration)
+            self._retried.add(configuration)
+            self._run(configuration)
+
+    def _has_footing(self) -> bool:
+        return math.isfinite(self._knowledge.best_ns)
+
+    def _try_until_footing(self, safe: list[Configuration]) -> None:
+        for configuration in safe:
+            is_last = configuration == safe[-1]
+            if len(self._timed_out) < MOST_TIMED_OUT or is_last:
+                self._try(configuration)
+            if self._has_footing():
+                return
+
+    def _try(self, configuration: Configuration, meanwhile: Callable[[], None] = lambda: None) -> None:
+        knowledge = self._knowledge
+        if configuration in knowledge.known or configuration in knowledge.quarantine or self._is_over():
+            return
+        if self._run(configuration, meanwhile).state is TrialState.TIMED_OUT:
+            self._timed_out.append(configuration)
+
+    def _run(self, configuration: Configuration, meanwhile: Callable[[], None] = lambda: None) -> Trial:
+        self._proposals.leave_out(configuration)
+        meanwhile()
+        trial = self._measure(configuration)
+        self._proposals.tell(trial)
+        return trial
+
+    def _wait_longer(self) -> None:
+        """Give what timed out most of the time that is left, the plainest first."""
+        self._bench.wait_longer()
+        for configuration in reversed(self._timed_out):
+            self.try_again([configuration])
+            if self._has_footing():
+                return
