@@ -101,6 +101,11 @@ class Access:
         return found[-1] if found else None
 
 
+_MEANING = {
+    Role.READER: "reading", Role.SUBMITTER: "submitting", Role.WORKER: "workers", Role.ADMIN: "administrators",
+}  # fmt: skip
+
+
 def role_needed(path: str, method: str) -> Role:
     """Whoever has this role may send such a request."""
     if method in _SAFE:
@@ -173,7 +178,7 @@ class Guard:
         if role is not None and needed in _ALLOWED[role]:
             return None
         if role is not None:
-            return 403, f"this is a {role.value} token, which does not allow this", f"use a {needed.value} token"
+            return 403, f"this token is for {_MEANING[role]} only", f"use the token for {_MEANING[needed]}"
         if told:
             return 401, "this token is not known here", "it must be the first line of a token file of the service"
         return 401, "a token is needed", "name its file with --token-file, or send Authorization: Bearer TOKEN"
