@@ -105,7 +105,7 @@ class Station:
     @property
     def holder(self) -> Holder:
         """As whom it has trials in hand."""
-        return Holder(worker=self.name, session=digest_of(self.session)[:32])
+        return Holder(worker=self.name, session=digest_of(self.session)[:32], selector=self.device.selector)
 
     @property
     def state(self) -> str:
