@@ -550,6 +550,19 @@ def test_a_service_that_beats_keeps_its_claim_and_one_that_was_stopped_loses_it(
     theirs.close()
 
 
+def test_a_service_that_may_have_lost_its_claim_gives_nobody_a_trial(
+    server: Server, client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job = submitted(server, client)
+    worker = HandMade(server.url)
+    with monkeypatch.context() as stopped:
+        stopped.setattr(claiming, "LEASE_S", 0.0)
+        assert worker.turn(wait_s=2.0) is None
+        assert server.service.store.in_flight() != []
+    wait_for(lambda: worker.turn(wait_s=0) is not None)
+    client.cancel(job["id"])
+
+
 def test_the_claim_of_a_process_that_ended_here_is_taken_at_once(
     any_store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:

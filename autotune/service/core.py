@@ -54,7 +54,7 @@ class Service:
         self._on_superseded = on_superseded
         self._claim: Claim | None = None
         self.feed = Feed()
-        self.fleet = Fleet(self.wake, self.take_late, self._settle)
+        self.fleet = Fleet(self.wake, self.take_late, self._settle, self._may_launch)
         self.lookups = Lookups(store)
         self.searches: dict[int, Search] = {}
         """By the id of the problem of the job."""
@@ -184,6 +184,9 @@ class Service:
             began = time.monotonic()
             await self._guarded(self._refresh_lookups)
             took_s = time.monotonic() - began
+
+    def _may_launch(self) -> bool:
+        return self._claim is None or self._claim.is_fresh
 
     def _tell_superseded(self) -> None:
         if self._loop is not None:

@@ -57,10 +57,19 @@ class Claim:
         """Not held yet."""
         self._write = write
         self._me = new_owner()
+        self._beaten = float("-inf")
+
+    @property
+    def is_fresh(self) -> bool:
+        """Whether it cannot be another's yet: nothing may be launched by a service that was stopped, and goes on."""
+        return time.monotonic() - self._beaten < LEASE_S
 
     def is_held(self) -> bool:
         """Tell the others that this service lives; whether the claim is its own, still or again."""
-        return self._write(self._beat)
+        now = time.monotonic()
+        is_held = self._write(self._beat)
+        self._beaten = now if is_held else float("-inf")
+        return is_held
 
     def close(self) -> None:
         """Give it back."""
