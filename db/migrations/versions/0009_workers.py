@@ -16,7 +16,7 @@ def upgrade() -> None:
         sa.Column("secret_digest", sa.String(64), nullable=False),
         sa.Column("model", sa.String(16), nullable=False),
         sa.PrimaryKeyConstraint("id", name="pk_workers"),
-        sa.UniqueConstraint("name", "device", name="uq_workers_name"),
+        sa.UniqueConstraint("name", "device", name="uq_workers_name_device"),
     )
     op.create_table(
         "service_claim",
