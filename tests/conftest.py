@@ -27,7 +27,7 @@ def pocl() -> Device:
     for device in discover():
         if "pocl" in device.version.lower():
             return device
-    pytest.skip('no PoCL here: pip install "autotune[pocl]"')
+    pytest.skip('no PoCL here: pip install ".[pocl]"')
 
 
 @pytest.fixture(scope="session")

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from autotune.cli.output import STOPPED, print_json, standard_error, tell
-from autotune.errors import AutotuneError, DatabaseAwayError, UsageError
+from autotune.errors import DatabaseAwayError, UsageError
 
 if TYPE_CHECKING:
     from autotune.remote import Client
@@ -14,16 +14,11 @@ if TYPE_CHECKING:
 
 OPENING_PAUSE_S = 5.0
 """Before a database server that does not answer is asked again."""
-SERVICE_PACKAGES = {"fastapi", "starlette", "pydantic", "uvicorn"}
 
 
 def serve_command(options: argparse.Namespace) -> int:
-    try:
-        from autotune.service.serving import Place, read_access, serve
-    except ModuleNotFoundError as error:
-        if error.name not in SERVICE_PACKAGES:
-            raise
-        raise AutotuneError(f"{error.name} is not installed", hint='pip install "autotune[service]"') from error
+    from autotune.service.serving import Place, read_access, serve
+
     place = Place(
         host=options.host,
         port=options.port,

@@ -16,6 +16,7 @@ from typing import Any, TypeVar
 from autotune.errors import DeviceSelectionError, NoSuchDeviceError
 from autotune.identity import FAMILIES, DeviceType, Strings, identify
 from autotune.problem import Device, DeviceLimits
+from autotune.resources import install_hint
 
 _LOG = logging.getLogger(__name__)
 
@@ -340,7 +341,7 @@ _DRIVER_FILES = {
         "/usr/lib/aarch64-linux-gnu/libmali.so",
     ),
 }
-_POCL = 'pip install "autotune[pocl]" brings an OpenCL device that runs on the processor'
+_POCL = f"an OpenCL device that runs on the processor is installed by: {install_hint('pocl')}"
 _INSTALL = {
     "cpu": _POCL,
     "pocl": _POCL,

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, get_args, get_origin
 
 from autotune.errors import ProblemError, TableError
+from autotune.resources import UPGRADE_HINT
 from autotune.family import KernelFamily
 from autotune.kernels import family_names, find_family
 from autotune.lookup.document import Node, parse, read_file, visible
@@ -93,7 +94,7 @@ def _read(document: Node) -> Contents:
     if version > SCHEMA_VERSION:
         raise TableError(
             f"has schema version {version}, this version of autotune knows {SCHEMA_VERSION} at most",
-            hint="upgrade autotune: pip install --upgrade autotune",
+            hint=UPGRADE_HINT,
         )
     if version < 1:
         raise members["schema_version"].wrong("must be at least 1")

@@ -5,6 +5,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from autotune.errors import ProblemError
+from autotune.resources import UPGRADE_HINT
 from autotune.family import KernelFamily
 from autotune.lookup.document import Node, parse
 from autotune.lookup.predictor import (
@@ -54,7 +55,7 @@ def read_document(text: str) -> list[Predictor]:
     members = parse(text).record(("version", "predictors"))
     if members["version"].whole() > VERSION:
         raise members["version"].wrong(
-            f"this version of autotune knows {VERSION} at most", hint="upgrade autotune: pip install --upgrade autotune"
+            f"this version of autotune knows {VERSION} at most", hint=UPGRADE_HINT
         )
     return read_predictors(members["predictors"])
 
