@@ -78,6 +78,8 @@ class Child:
         self._errors: IO[bytes] | None = None
         self._has_answered = False
         self._asked = 0
+        self.phase = ""
+        """Of the message being answered, for a display; empty between messages."""
         self.answers = 0
         """Of the process that runs now."""
         self._first_bytes = 0
@@ -168,7 +170,9 @@ class Child:
     def _await_answer(self, limits_s: Mapping[str, float], awaited: str, leave: Leave) -> Any:
         phase, limit = "start", START_LIMIT_S
         while True:
+            self.phase = phase
             kind, content = self._receive(limit)
+            self.phase = ""
             if kind == "phase":
                 phase, limit = content, limits_s[content]
                 if phase == awaited:

@@ -17,7 +17,6 @@ from typing import Any, Self
 
 import pytest
 from rich.console import Console
-from rich.live import Live
 
 import autotune
 from autotune import __main__ as loading
@@ -40,6 +39,7 @@ from autotune.display import (
     total_text,
     verdict_text,
 )
+from autotune.display.live import LiveBar, Picture
 from autotune.errors import AutotuneError, UsageError
 from autotune.kernels import find_family
 from autotune.kernels.gemm import GemmProblem
@@ -513,10 +513,10 @@ def test_run_reads_words_of_shapes_and_tunes_another_family(
         Request(problem=ReduceProblem(batch=64, channels=1000)), Request(problem=expected, calls=3, label="rows")
     ]  # fmt: skip
     captured = capsys.readouterr()
-    assert "over naive" in captured.out and "over serial" in captured.out
+    assert "vs naive" in captured.out and "vs serial" in captured.out
     assert "best 0.2563 GB/s" in captured.err  # 64 rows of 1001 numbers of 4 bytes in 1 ms
     main([*REDUCE, "--shape", "8,8", "--preset", "bert-base", "--trials", "1", "--db", database])
-    assert "over baseline" in capsys.readouterr().out
+    assert "vs baseline" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(("family", "label"), [("gemm", "512x512x512"), ("reduce", "512x512 sum")])
@@ -888,17 +888,18 @@ def test_plain_progress_tells_better_trials_and_then_every_ten_seconds() -> None
     listener.finals_started(REQUEST, 4)
     listener.problem_finished(_outcome(REQUEST, _winner(GemmProblem(m=100, n=100, k=50))))
     assert stream.getvalue().splitlines() == [
-        "[1/2] 100x100x50 (fc): 5000 configurations",
+        "[1/2] 100x100x50 (fc)",
+        "  searching 5000 configurations",
         "  trial 1/4, best 1 GFLOP/s, about 0:07 of trials to go",
         "  trial 3/4, best 1 GFLOP/s, 1 failed (1 timed out), about 0:20 of trials to go",
         "  the device runs 1.4 times slower than at the start: times are corrected; it rests for 0:10",
         "  the device runs as fast as at the start again",
-        "  finals: 4 configurations measured in turns",
-        "  dot: 1 ms, 1 GFLOP/s, 2x (1.9 to 2.1) over the default (2 trials, 1 failed (1 timed out))",
+        "  comparing the best 4, the default among them",
+        "  1 GFLOP/s with dot, 1 ms, 2x (1.9 to 2.1) vs default (2 trials, 1 failed (1 timed out))",
     ]
 
 
-def test_plain_progress_by_time_alone_counts_down_and_never_below_zero() -> None:
+def test_plain_progress_by_time_alone_counts_down_and_says_what_exceeds_it() -> None:
     stream, clock = io.StringIO(), Clock()
     listener = PlainProgress(Budget(seconds=30), stream, clock)
     listener.problem_started(REQUEST, 1, 1, 5000, 3)
@@ -907,9 +908,10 @@ def test_plain_progress_by_time_alone_counts_down_and_never_below_zero() -> None
     clock.now += 90
     listener.trial_finished(REQUEST, _trial(1e6), 2, 1e6)
     assert stream.getvalue().splitlines() == [
-        "[1/1] 100x100x50 (fc): 5000 configurations; continuing: 3 trials stored",
+        "[1/1] 100x100x50 (fc)",
+        "  searching 5000 configurations; continuing: 3 trials stored",
         "  trial 1, 1 failed (1 timed out), 0:20 left",
-        "  trial 2, best 1 GFLOP/s, 1 failed (1 timed out), 0:00 left",
+        "  trial 2, best 1 GFLOP/s, 1 failed (1 timed out), 1:10 past the budget",
     ]
 
 
@@ -928,37 +930,72 @@ def test_plain_progress_names_the_problem_again_where_slices_and_finals_change_i
     winner = _winner(other.problem)
     listener.problem_finished(replace(_outcome(other, winner), gain_left=0.0004, failures={}))
     assert stream.getvalue().splitlines() == [
-        "[1/2] 100x100x50 (fc): 5000 configurations",
+        "[1/2] 100x100x50 (fc)",
+        "  searching 5000 configurations",
         "  trial 1, best 1 GFLOP/s, 1:40 left",
-        "[2/2] 10x10x10: 5000 configurations",
-        "  trial 1, best 0.002 GFLOP/s, 1:40 left",
-        "[1/2] 100x100x50 (fc) goes on: 3.4% left to gain; all calls take 8 ms by the defaults, 4 ms so far",
-        "  trial 2, best 2 GFLOP/s, 3.4% left to gain, 1:39 left",
         "[2/2] 10x10x10",
-        "  dot: 1 ms, 0.002 GFLOP/s, 2x (1.9 to 2.1) over the default (2 trials, <0.1% left to gain)",
+        "  searching 5000 configurations",
+        "  trial 1, best 0.002 GFLOP/s, 1:40 left",
+        "[1/2] 100x100x50 (fc)",
+        "  goes on: may still gain 3.4%; the best single trials would save 50% of all time",
+        "  trial 2, best 2 GFLOP/s, may still gain 3.4%, 1:39 left",
+        "  goes on: may still gain 3.4%; the best single trials would save 56% of all time",
+        "[2/2] 10x10x10",
+        "  0.002 GFLOP/s with dot, 1 ms, 2x (1.9 to 2.1) vs default (2 trials, may still gain <0.1%)",
     ]
 
 
-def test_live_progress_redraws_one_line() -> None:
-    stream = io.StringIO()
-    console = Console(file=stream, force_terminal=True, width=100, markup=False, _environ={"TERM": "xterm"})
-    with Live(console=console, auto_refresh=False, transient=True) as live:
-        listener = LiveProgress(Budget(trials=4), live)
-        live.get_renderable = listener.render  # type: ignore[method-assign]
-        assert listener.render().plain == ""
-        listener.problem_started(REQUEST, 1, 1, 5000, 0)
+class TestLiveProgress:
+    def _listener(self, budget: Budget, clock: Clock, said: list[str] | None = None) -> LiveProgress:
+        return LiveProgress(budget, (said if said is not None else []).append, lambda: "run", clock)
+
+    def test_it_tells_what_is_done_now_and_how_much_of_the_budget_is_spent(self) -> None:
+        clock = Clock()
+        listener = self._listener(Budget(seconds=100), clock)
+        assert listener.picture() == Picture(line="starting", total=1.0, left="1:40 left")
+        listener.problem_started(REQUEST, 1, 2, 5000, 0)
         listener.trial_finished(REQUEST, _trial(1e6), 1, 1e6)
-        listener.trial_finished(REQUEST, _trial(2e6), 2, 1e6)
-        assert "trial 2/4, best 1 GFLOP/s" in listener.render().plain
-        assert "trial 1/4" in stream.getvalue()
-        assert "trial 2/4" not in stream.getvalue()  # no better: waits for the next refresh
+        clock.now += 40
+        assert listener.picture() == Picture(
+            title="0 of 2 shapes", done=0.4, total=1.0, left="1:00 left",
+            line="100x100x50  measuring  trial 1, best 1 GFLOP/s",
+        )  # fmt: skip
+        clock.now += 65
+        listener.finals_started(REQUEST, 6)
+        picture = listener.picture()
+        assert (picture.done, picture.left) == (1.0, "0:05 past the budget")
+        assert picture.line == "100x100x50  comparing, best 1 GFLOP/s"
+
+    def test_each_size_leaves_one_line_whatever_happens_before(self) -> None:
+        said: list[str] = []
+        with_two = self._listener(Budget(trials=2), Clock(), said)
+        requests = [REQUEST, Request(problem=GemmProblem(m=10, n=10, k=10))]
+        FakeTune()(DEVICE, requests, None, Budget(), with_two, should_stop=lambda: False)
+        assert [line.split(":")[0] for line in said] == ["[1/2] 100x100x50 (fc)", "[2/2] 10x10x10"]
+        assert with_two.picture().title == "2 of 2 shapes" and with_two.picture().done == 1.0
+
+    def test_a_bar_is_drawn_anew_by_itself_within_the_columns_of_the_terminal(self) -> None:
+        stream, clock = io.StringIO(), Clock()
+        console = Console(file=stream, force_terminal=True, width=60, markup=False, _environ={"TERM": "xterm"})
+        listener = self._listener(Budget(seconds=100), clock)
+        bar = LiveBar(stream, listener.picture, console)
+        listener.problem_started(REQUEST, 1, 1, 5000, 0)
+        listener.trial_finished(REQUEST, _trial(None), 1, float("inf"))
+
+        def drawn() -> list[str]:
+            with console.capture() as capture:
+                console.print(bar.get_renderable())
+            return re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", capture.get()).splitlines()
+
+        first = drawn()
+        clock.now += 1
+        second = drawn()
+        assert first[0].endswith("1:40 left") and second[0].endswith("1:39 left"), "no event came between the two"
+        assert second[1].startswith("100x100x50  measuring  trial 1, 1 failed")
+        assert all(len(line) <= 60 for line in first + second)
 
 
 def test_progress_chooses_by_where_it_leads() -> None:
-    class Terminal(io.StringIO):
-        def isatty(self) -> bool:
-            return True
-
     with progress(Budget(), io.StringIO(), is_quiet=False) as listener:
         assert isinstance(listener, PlainProgress)
     with progress(Budget(), Terminal(), is_quiet=False) as listener:
@@ -976,15 +1013,16 @@ def test_texts_for_people() -> None:
     assert failures_text({"timed out": 1, "crashed": 2}) == "3 failed (1 timed out, 2 crashed)"
     assert failures_text({}) == ""
     problem = GemmProblem(m=1, n=1, k=1)
-    assert gain_text(_winner(problem, is_default=True)) == "1x (the default)"
+    assert gain_text(_winner(problem, is_default=True)) == "= default"
     assert gain_text(_winner(problem, samples=0)) == "2x (provisional)"
     assert gain_text(_winner(problem)) == "2x (1.9 to 2.1)"
-    assert gain_text(_winner(problem, is_default=True, verdict=Verdict.TIE)) == "1x (a tie: the default stays)"
-    assert gain_text(_winner(problem, verdict=Verdict.DEFAULT_FAILED)) == "- (the default fails)"
-    assert verdict_text(_winner(problem)) == "2x (1.9 to 2.1) over the default"
-    assert verdict_text(_winner(problem, is_default=True, verdict=Verdict.TIE)) == "a tie, the default stays"
-    assert verdict_text(_winner(problem, is_default=True, verdict=Verdict.DEFAULT)) == "the default stays"
-    assert verdict_text(_winner(problem, verdict=Verdict.DEFAULT_FAILED)) == "the default fails"
+    assert gain_text(_winner(problem, is_default=True, verdict=Verdict.TIE)) == "= default"
+    assert gain_text(_winner(problem, verdict=Verdict.DEFAULT_FAILED)) == "default fails"
+    assert verdict_text(_winner(problem)) == "2x (1.9 to 2.1) vs default"
+    nothing_faster = "the default; nothing faster was found"
+    assert verdict_text(_winner(problem, is_default=True, verdict=Verdict.TIE)) == nothing_faster
+    assert verdict_text(_winner(problem, is_default=True, verdict=Verdict.DEFAULT)) == nothing_faster
+    assert verdict_text(_winner(problem, verdict=Verdict.DEFAULT_FAILED)) == "the default does not run on this driver"
 
 
 def test_rate_is_of_memory_where_memory_bounds() -> None:
@@ -1002,9 +1040,9 @@ def test_the_table_of_a_run_tells_gain_tie_and_samples() -> None:
     stream = io.StringIO()
     print_outcomes([_outcome(Request(problem=p), w) for p, w in zip(problems, won, strict=True)], stream)
     header, _, *rows = [[cell.strip() for cell in line.split("|")] for line in stream.getvalue().splitlines()[:6]]
-    columns = [header.index(name) for name in ("over default", "samples", "checked")]
+    columns = [header.index(name) for name in ("vs default", "samples", "verifications")]
     assert [[row[column] for column in columns] for row in rows] == [
-        ["2x (1.9 to 2.1)", "11", "60"], ["1x (a tie: the default stays)", "11", "20"], ["2x (provisional)", "", ""],
+        ["2x (1.9 to 2.1)", "11", "60"], ["= default", "11", "20"], ["2x (provisional)", "", ""],
         ["-", "", ""],
     ]  # fmt: skip
 
@@ -1014,9 +1052,9 @@ def test_the_table_tells_what_each_size_spent_and_what_is_left() -> None:
     stream = io.StringIO()
     print_outcomes([outcome, _outcome(REQUEST, None)], stream)
     header, _, first, second, *_ = stream.getvalue().splitlines()
-    assert "| spent" in header and "| left to gain" in header
-    assert "| 2 in 1:23 | 1.2%" in first
-    assert "in 1:23" not in second
+    assert "| trials | spent | may still gain |" in header
+    assert "|      2 | 1:23  | 1.2% " in first
+    assert "1:23" not in second
 
 
 def test_total_weighs_by_calls_and_says_what_it_leaves_out() -> None:
@@ -1030,6 +1068,44 @@ def test_total_weighs_by_calls_and_says_what_it_leaves_out() -> None:
         "total of 12 calls: 30 ms before (default), 20 ms after: 1.5x; 1 of 3 shapes have no winner and are not counted"
     )
     assert total_text(outcomes) == expected
+
+
+class Terminal(io.StringIO):
+    encoding = "utf-8"  # type: ignore[assignment]
+
+    def isatty(self) -> bool:
+        return True
+
+
+def _lines_at(width: int, monkeypatch: pytest.MonkeyPatch, *, is_wide: bool = False) -> list[str]:
+    """The table of a run as a terminal of so many columns shows it."""
+    monkeypatch.setenv("COLUMNS", str(width))
+    monkeypatch.setenv("TERM", "xterm")
+    problems = [GemmProblem(m=384, n=3136, k=size) for size in (64, 576)]
+    winners = [_winner(problems[0]), _winner(problems[1], is_default=True, verdict=Verdict.TIE)]
+    outcomes = [_outcome(Request(problem=p, label="conv2"), w) for p, w in zip(problems, winners, strict=True)]
+    stream = Terminal()
+    print_outcomes([replace(outcome, seconds=20.0, gain_left=0.1) for outcome in outcomes], stream, is_wide=is_wide)
+    return stream.getvalue().splitlines()
+
+
+def test_a_table_drops_columns_that_do_not_fit_and_never_breaks_a_word(monkeypatch: pytest.MonkeyPatch) -> None:
+    header, rule, first, second, *total = _lines_at(80, monkeypatch)
+    assert header.split("  ")[0] == "shape" and {"rate", "vs default", "kernel"} <= set(re.split(r" {2,}", header))
+    assert re.split(r" {2,}", first)[:5] == ["384x3136x64", "1 ms", "154.1 GFLOP/s", "2x (1.9 to 2.1)", "dot"]
+    assert "= default" in second and set(rule) == {"─"}
+    assert all(len(line) <= 80 and line == line.rstrip() for line in (header, rule, first, second, *total))
+    narrow = _lines_at(30, monkeypatch)
+    assert narrow[0].split() == ["shape", "time"]
+    wide = _lines_at(80, monkeypatch, is_wide=True)
+    assert {"samples", "verifications", "spent", "from"} <= set(wide[0].split())
+
+
+def test_a_pipe_gets_every_column_without_trailing_blanks() -> None:
+    stream = io.StringIO()
+    print_outcomes([_outcome(REQUEST, _winner(REQUEST.problem)), _outcome(REQUEST, None)], stream)
+    lines = stream.getvalue().splitlines()
+    assert "verifications" in lines[0] and all(line == line.rstrip() for line in lines)
 
 
 # With the real device

@@ -16,6 +16,7 @@ from autotune.cli.parsing import (
     add_server,
     add_shape,
     add_shapes,
+    add_wide,
     add_wanted,
     parse_budget,
     parse_holdout,
@@ -119,6 +120,7 @@ def _add_run(subparsers: Any) -> None:
         help="do not compare a few of the products with the host's BLAS, some seconds at the end",
     )
     parser.add_argument("--quiet", action="store_true", help="no progress, only the final table")
+    add_wide(parser)
     add_database(parser)
     add_json(parser)
     add_server(parser, required=False)
@@ -335,6 +337,7 @@ def _add_jobs(subparsers: Any) -> None:
     parser.add_argument("job", metavar="JOB", nargs="?", type=parse_job, help="the number of one")
     parser.add_argument("--follow", action="store_true", help="show its progress until it has ended, then its table")
     parser.add_argument("--quiet", action="store_true", help="no progress, only the final table")
+    add_wide(parser)
     add_server(parser)
     add_json(parser)
 

@@ -95,6 +95,15 @@ def add_json(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--json", action="store_true", help="print JSON for machines")
 
 
+def add_wide(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--wide",
+        action="store_true",
+        help="every column of the table, also those that do not fit the terminal: trials of this run, samples of the "
+        "winner's time, verifications of its result, ...",
+    )
+
+
 def add_wanted(parser: argparse.ArgumentParser) -> None:
     """What to tune, where, and for how long."""
     add_device(parser)

@@ -66,7 +66,7 @@ def _tune(
     with (
         Store.open(options.db) as store,
         Interrupts("the running trial") as interrupts,
-        progress(budget, standard_error(), is_quiet=options.quiet) as listener,
+        progress(budget, standard_error(), is_quiet=options.quiet, phase=lambda: worker.phase) as listener,
     ):
         _tell_lost(store.quarantine_lost())
         outcomes = tune(
@@ -314,7 +314,7 @@ def _report(
             }
         )
     else:
-        print_outcomes(outcomes, sys.stdout)
+        print_outcomes(outcomes, sys.stdout, is_wide=options.wide)
     if was_stopped:
         return tell_stopped(options, "every trial is kept. To go on")
     failed = [outcome.request.problem.label for outcome in outcomes if outcome.winner is None]
