@@ -39,6 +39,7 @@ from autotune.display import (
     total_text,
     verdict_text,
 )
+from autotune.display.console import Page
 from autotune.display.live import LiveBar, Picture
 from autotune.errors import AutotuneError, UsageError
 from autotune.kernels import find_family
@@ -1099,6 +1100,16 @@ def test_a_table_drops_columns_that_do_not_fit_and_never_breaks_a_word(monkeypat
     assert narrow[0].split() == ["shape", "time"]
     wide = _lines_at(80, monkeypatch, is_wide=True)
     assert {"samples", "verifications", "spent", "from"} <= set(wide[0].split())
+
+
+def test_prose_in_a_table_breaks_between_words(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "40")
+    monkeypatch.setenv("TERM", "xterm")
+    stream = Terminal()
+    Page(stream).table(
+        ("name", "what it is"), [("one", "a sentence that is longer than a line of forty")], ends_in_prose=True
+    )
+    assert stream.getvalue().splitlines()[2:] == ["one   a sentence that is longer than a", "      line of forty"]
 
 
 def test_a_pipe_gets_every_column_without_trailing_blanks() -> None:

@@ -16,8 +16,8 @@ from autotune.cli.parsing import (
     add_server,
     add_shape,
     add_shapes,
-    add_wide,
     add_wanted,
+    add_wide,
     parse_budget,
     parse_holdout,
     parse_job,
@@ -265,6 +265,9 @@ def _add_export(subparsers: Any) -> None:
         action="append",
         default=[],
         help="with --kernels: another device to answer for, by what its relatives measured",
+    )
+    parser.add_argument(
+        "--force", action="store_true", help="overwrite files that autotune did not write; never a changed main.c"
     )
     add_database(parser)
 

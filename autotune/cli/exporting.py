@@ -24,15 +24,20 @@ def export_command(options: argparse.Namespace) -> int:
         raise UsageError("--kernels writes a folder of C", hint="--format c --kernels DIR, without --output")
     if options.also and not options.kernels:
         raise UsageError("--also is for a folder of C", hint="--kernels DIR")
+    from autotune.export import check_replaceable
     from autotune.store import Store
 
+    if options.output and not options.force:
+        check_replaceable(options.output)
     with Store.open(options.db, read_only=True) as store:
         slug = _stored_slug(store, options.device) if options.device else None
         if options.kernels:
             from autotune.export import export_package
 
             families = [options.family] if options.family else _stored_families(store, slug)
-            export_package(store, slug, families, options.kernels, also=options.also)
+            kept = export_package(store, slug, families, options.kernels, also=options.also, force=options.force)
+            for name in kept:
+                tell(f"left {options.kernels / name} as it is: it was changed")
         elif options.format == "sqlite":
             store.snapshot(options.output, slug)
         else:

@@ -19,7 +19,7 @@ _LEAST_COLUMNS = 2
 
 
 class Page:
-    """Prints lines and tables to a stream. On a terminal lines break between words and tables drop what does not fit."""
+    """Lines and tables on a stream. On a terminal lines break between words, and tables drop what does not fit."""
 
     def __init__(self, stream: IO[str], *, is_wide: bool = False) -> None:
         """With `is_wide` a table keeps all its columns on a terminal too."""
@@ -55,9 +55,15 @@ class Page:
         for name, value in pairs:
             self.line(f"  {name:{width}}  {value}", indent=" " * (width + 4))
 
-    def table(self, columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
-        """Columns by importance; those that are empty are left out, and on a terminal the last that do not fit."""
-        cells = [columns, *([_printable(cell) for cell in row] for row in rows)]
+    def table(self, columns: Sequence[str], rows: Sequence[Sequence[str]], *, ends_in_prose: bool = False) -> None:
+        """Columns by importance; those that are empty are left out, and on a terminal the last that do not fit.
+
+        Prose in the last column breaks between words instead.
+        """
+        cells = [list(columns), *([_printable(cell) for cell in row] for row in rows)]
+        if ends_in_prose and self._width:
+            taken = sum(max(_width(cell) for cell in column) + 2 for column in list(zip(*cells, strict=True))[:-1])
+            cells = [line for row in cells for line in _broken(row, max(self._width - taken, 20))]
         kept = [index for index in range(len(columns)) if any(row[index] for row in cells[1:])]
         widths = {index: max(_width(row[index]) for row in cells) for index in kept}
         gap, cross = ("  ", self._rule * 2) if self.is_terminal else (" | ", "-+-")
@@ -79,6 +85,13 @@ def _printable(text: str) -> str:
 def _aligned(cell: str, width: int, column: str) -> str:
     space = " " * (width - _width(cell))
     return space + cell if column in _RIGHT_ALIGNED else cell + space
+
+
+def _broken(row: list[str], width: int) -> list[list[str]]:
+    """The row in as many as its last cell needs."""
+    parts = textwrap.wrap(row[-1], width) or [""]
+    blank = [""] * (len(row) - 1)
+    return [[*(row[:-1] if number == 0 else blank), part] for number, part in enumerate(parts)]
 
 
 def _width(text: str) -> int:

@@ -258,7 +258,7 @@ def progress(
     else:
         from autotune.display.live import LiveBar
 
-        listener = LiveProgress(budget, lambda line: bar.say(line), phase)
+        listener = LiveProgress(budget, lambda line: bar.say(line), phase)  # noqa: PLW0108 - there is no bar yet
         bar = LiveBar(stream, listener.picture)
         with bar:
             yield listener
@@ -274,7 +274,7 @@ def rechecking(stream: IO[str], *, is_quiet: bool) -> "Iterator[RecheckListener]
     else:
         from autotune.display.live import LiveBar
 
-        listener = _Rechecking(lambda line: bar.say(line))
+        listener = _Rechecking(lambda line: bar.say(line))  # noqa: PLW0108 - there is no bar yet
         bar = LiveBar(stream, listener.picture)
         with bar:
             yield listener

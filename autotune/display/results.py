@@ -255,7 +255,7 @@ def print_presets(presets: "Sequence[tuple[Preset, Sequence[Request]]]", stream:
         )
         for preset, requests in presets
     ]
-    Page(stream).table(("preset", "shapes", "calls", "GFLOP", "what it is"), rows)
+    Page(stream).table(("preset", "shapes", "calls", "GFLOP", "what it is"), rows, ends_in_prose=True)
 
 
 def print_requests(requests: Sequence[Request], stream: IO[str]) -> None:

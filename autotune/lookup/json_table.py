@@ -12,13 +12,13 @@ from pathlib import Path
 from typing import Any, get_args, get_origin
 
 from autotune.errors import ProblemError, TableError
-from autotune.resources import UPGRADE_HINT
 from autotune.family import KernelFamily
 from autotune.kernels import family_names, find_family
 from autotune.lookup.document import Node, parse, read_file, visible
 from autotune.lookup.predictor import Predictor
 from autotune.lookup.predictor_text import read_predictors
 from autotune.problem import Configuration, Device, DeviceLimits, Problem
+from autotune.resources import UPGRADE_HINT
 from autotune.trial import Provenance, Verdict, Winner
 
 FORMAT = "autotune-table"

@@ -9,8 +9,8 @@ from contextlib import contextmanager
 from typing import Any
 
 from autotune.errors import DatabaseAwayError, NotADatabaseError, StoreError
-from autotune.resources import install_hint
 from autotune.lookup.database import Ask, check_revision
+from autotune.resources import install_hint
 
 _CONNECT_TIMEOUT_S = 10
 _OURS = "SELECT to_regclass('alembic_version') IS NOT NULL, to_regclass('best_configurations') IS NOT NULL"
