@@ -1072,7 +1072,7 @@ def test_total_weighs_by_calls_and_says_what_it_leaves_out() -> None:
 
 
 class Terminal(io.StringIO):
-    encoding = "utf-8"  # type: ignore[assignment]
+    encoding = "utf-8"
 
     def isatty(self) -> bool:
         return True

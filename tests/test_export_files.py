@@ -137,8 +137,8 @@ def test_markdown_says_what_was_measured_by_which_driver(store: Store) -> None:
     device = Device(slug="mali-g610", vendor="Arm", model="Mali-G610", family="mali", driver="3.1")
     winner = Winner(
         device=device.slug, problem=ReduceProblem(batch=1000, channels=249),
-        configuration=find_family("reduce").baseline, time_ns=1e6, default_ns=1e6, baseline_ns=None, gain_low=1, gain_high=1, samples=11, is_default=False,
-        verdict=Verdict.DEFAULT_FAILED, verifications=60, provenance=made,
+        configuration=find_family("reduce").baseline, time_ns=1e6, default_ns=1e6, baseline_ns=None, gain_low=1,
+        gain_high=1, samples=11, is_default=False, verdict=Verdict.DEFAULT_FAILED, verifications=60, provenance=made,
     )  # fmt: skip
     *_, row = write_markdown([DeviceTable(device=device, winners=(winner,))], "reduce").splitlines()
     cells = [cell.strip() for cell in row.split("|")][1:-1]

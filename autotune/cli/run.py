@@ -44,9 +44,10 @@ def run_command(options: argparse.Namespace) -> int:
     budget = _budget(options)
     if options.sampler == "exhaustive":
         _tell_size(device, requests, options.algorithm)
+    from autotune.cli.device_lock import DeviceLock
     from autotune.worker import Worker
 
-    with Worker(selector=device.selector) as worker:
+    with DeviceLock(device), Worker(selector=device.selector) as worker:
         worker.start()  # while all the rest is loaded
         return _tune(options, device, requests, budget, sampler, worker)
 

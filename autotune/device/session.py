@@ -92,14 +92,11 @@ class Session:
     @property
     def whereabouts(self) -> Whereabouts:
         """What tells the device's sensors from those of others."""
-        bus, slot = _told(self._device, "pci_bus_id_nv"), _told(self._device, "pci_slot_id_nv")
-        domain = int(_told(self._device, "pci_domain_id_nv") or 0)
-        is_known = isinstance(bus, int) and isinstance(slot, int)
         return Whereabouts(
             vendor=str(_told(self._device, "vendor") or ""),
             name=str(_told(self._device, "name") or ""),
             is_cpu=bool(int(_told(self._device, "type") or 0) & cl.device_type.CPU),
-            pci_address=f"{domain:08x}:{bus:02x}:{slot:02x}.0" if is_known else "",
+            pci_address=pci_address(self._device),
         )
 
     def build(self, source: str, options: Sequence[str]) -> cl.Program:
@@ -273,6 +270,14 @@ def raw_device(selector: str) -> cl.Device:
         raise DeviceSelectionError(f"no device {selector!r}: {error}", hint="see `autotune devices`") from error
     mend_unknown_processor(device)
     return device
+
+
+def pci_address(device: cl.Device) -> str:
+    """Such as ``00000000:1b:00.0``; empty where the driver does not tell."""
+    bus, slot = _told(device, "pci_bus_id_nv"), _told(device, "pci_slot_id_nv")
+    domain = int(_told(device, "pci_domain_id_nv") or 0)
+    is_known = isinstance(bus, int) and isinstance(slot, int)
+    return f"{domain:08x}:{bus:02x}:{slot:02x}.0" if is_known else ""
 
 
 def event_span_ns(event: cl.Event) -> tuple[int, int]:
