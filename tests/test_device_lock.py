@@ -16,14 +16,14 @@ from autotune.problem import Device
 
 DEVICE = Device(slug="adreno-730", vendor="Qualcomm", model="Adreno 730", family="adreno", selector="9:0")
 HOLDER = """
-import sys, time
+import sys
 from pathlib import Path
 from autotune.cli import device_lock
 from autotune.problem import Device
 device_lock.SHARED_FOLDER = Path(sys.argv[1])
 with device_lock.DeviceLock(Device(slug="adreno-730", vendor="", model="", family="adreno", selector="9:0")):
     print("held", flush=True)
-    time.sleep(float(sys.argv[2]))
+    sys.stdin.read()
 """
 
 
@@ -35,24 +35,31 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def hold(folder: Path, seconds: float) -> subprocess.Popen[str]:
-    """Another process that has the lock."""
-    command = [sys.executable, "-c", HOLDER, str(folder), str(seconds)]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+def hold(folder: Path) -> subprocess.Popen[str]:
+    """Another process that has the lock until its input ends."""
+    command = [sys.executable, "-c", HOLDER, str(folder)]
+    process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
     assert process.stdout is not None and process.stdout.readline() == "held\n"
     return process
 
 
 def test_a_second_program_waits_and_says_for_whom(folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    with hold(folder, 1.0) as other:
-        with DeviceLock(DEVICE):
-            assert other.wait(timeout=10) == 0, "it had ended before the lock was given"
+    with hold(folder) as other:
+
+        def let_it_end() -> bool:
+            """Asked where the program waits."""
+            assert other.stdin is not None
+            other.stdin.close()
+            return False
+
+        with DeviceLock(DEVICE, let_it_end):
+            assert other.wait(timeout=60) == 0
         told = capfd.readouterr().err
         assert told == f"waiting: process {other.pid} is measuring on adreno-730 (Ctrl-C ends the waiting)\n"
 
 
 def test_a_holder_that_is_killed_leaves_no_lock(folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    with hold(folder, 60) as other:
+    with hold(folder) as other:
         other.send_signal(signal.SIGKILL)
         other.wait(timeout=10)
         with DeviceLock(DEVICE):
@@ -60,7 +67,7 @@ def test_a_holder_that_is_killed_leaves_no_lock(folder: Path, capfd: pytest.Capt
 
 
 def test_waiting_ends_when_asked_to(folder: Path) -> None:
-    with hold(folder, 60) as other:
+    with hold(folder) as other:
         with pytest.raises(WorkerError, match="stopped while waiting for adreno-730"):
             DeviceLock(DEVICE, lambda: True).__enter__()
         other.kill()
@@ -68,7 +75,7 @@ def test_waiting_ends_when_asked_to(folder: Path) -> None:
 
 def test_other_devices_are_not_waited_for(folder: Path) -> None:
     another = Device(slug="adreno-730", vendor="", model="", family="adreno", selector="9:1")
-    with hold(folder, 60) as other, DeviceLock(another):
+    with hold(folder) as other, DeviceLock(another):
         other.kill()
 
 

@@ -72,6 +72,8 @@ def _output_fails() -> bool:
 
 
 def _dispatch(arguments: list[str]) -> int:
+    if arguments[:1] == ["help"]:
+        arguments = [*arguments[1:2], "--help"]
     # A space before it keeps argparse from taking a negative size for an option.
     guarded = [f" {word}" if re.match(r"-[0-9]", word) else word for word in arguments]
     options = make_parser().parse_args(guarded)

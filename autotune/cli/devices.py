@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from autotune.errors import DeviceSelectionError, NoSuchDeviceError
+from autotune.errors import DeviceSelectionError, NoSuchDeviceError, did_you_mean
 from autotune.problem import Device
 
 
@@ -27,14 +27,18 @@ def named_device(selector: str, known: Sequence[Device]) -> Device:
 
 
 def named_or_guessed_device(selector: str, known: Sequence[Device]) -> Device:
-    """The same, or a device of which only the slug is known: a table answers for any. Raises DeviceSelectionError."""
-    from autotune.identity import is_slug
+    """The same, or a device of a known family of which only the slug is known: a table answers for any.
+
+    Raises DeviceSelectionError.
+    """
+    from autotune.identity import FAMILIES, is_slug
     from autotune.lookup.chain import guess
 
     try:
         return named_device(selector, known)
-    except NoSuchDeviceError:
+    except NoSuchDeviceError as error:
         slug = selector.strip().lower()
-        if not is_slug(slug):
-            raise
-        return guess(slug)
+        if is_slug(slug) and slug.partition("-")[0] in (*FAMILIES, "pocl"):
+            return guess(slug)
+        hint = did_you_mean(slug, [*(device.slug for device in known), *FAMILIES])
+        raise NoSuchDeviceError(error.message, hint=hint or error.hint) from None

@@ -24,6 +24,8 @@ if TYPE_CHECKING:
     from autotune.worker import Worker
 
 DEFAULT_TRIALS = 100
+LEAST_SECONDS = 5.0
+"""What a shape takes on a device that builds slowly, however short the budget is."""
 
 
 def run_command(options: argparse.Namespace) -> int:
@@ -42,6 +44,8 @@ def run_command(options: argparse.Namespace) -> int:
         requests = _with_misses(requests, device)
     requests = _without_oversized_presets(requests, options, device)
     budget = _budget(options)
+    if not options.quiet:
+        _tell_duration(device, requests, budget)
     if options.sampler == "exhaustive":
         _tell_size(device, requests, options.algorithm)
     from autotune.cli.device_lock import DeviceLock
@@ -113,10 +117,23 @@ def read_requests(problem_type: "type[Problem]", shapes: Sequence[str], files: "
     from autotune.presets import merge, read_shapes
     from autotune.trial import Request
 
-    requests = [Request(problem=problem_type.parse(text)) for text in shapes]
+    requests = [Request(problem=problem) for problem in _parse_shapes(problem_type, shapes)]
     for path in files:
         requests += read_shapes(path, problem_type)
     return merge(requests)
+
+
+def _parse_shapes(problem_type: "type[Problem]", shapes: Sequence[str]) -> "list[Problem]":
+    """Raises ProblemError, which says how to write sizes that were given as words of their own."""
+    try:
+        return [problem_type.parse(text) for text in shapes]
+    except ProblemError as error:
+        joined = ",".join(shapes)
+        if len(shapes) > 1 and "," not in "".join(shapes):
+            with contextlib.suppress(ProblemError):
+                problem_type.parse(joined)
+                raise UsageError(error.message, hint=f"did you mean --shape {joined}?") from error
+        raise
 
 
 def _with_misses(requests: "list[Request]", device: "Device") -> "list[Request]":
@@ -230,13 +247,35 @@ def _tell_size(device: "Device", requests: "Sequence[Request]", algorithms: Sequ
     profile = find_profile(device)
     count = sum(len(space_of(request.problem, device, profile, algorithms)) for request in requests)
     tell(
-        f"exhaustive: {count} configurations in all, {_days_text(count)} at one a second; "
+        f"exhaustive: {count} configurations in all, {days_text(count)} at one a second; "
         "Ctrl-C keeps what is measured by then"
     )
 
 
-def _days_text(seconds: int) -> str:
-    return f"{seconds / 86400:.1f} days" if seconds > 2 * 86400 else f"{seconds / 3600:.1f} hours"
+def _tell_duration(device: "Device", requests: "Sequence[Request]", budget: "Budget") -> None:
+    """How long this will take, as far as that is known beforehand."""
+    from autotune.display import duration_text
+
+    shapes = f"{len(requests)} shape{'' if len(requests) == 1 else 's'}"
+    least_s = LEAST_SECONDS * len(requests)
+    if budget.seconds is not None:
+        about = f"about {duration_text(max(budget.seconds, least_s))}"
+        if least_s > budget.seconds:
+            about += f", for each has two trials and a comparison at least, some {LEAST_SECONDS:g} s"
+    elif budget.trials is not None:
+        about = f"{budget.trials} trials each, about {days_text(budget.trials * len(requests))} at one a second"
+    else:
+        about = "until nothing is left to gain"
+    tell(f"tuning {shapes} on {device.slug}: {about}")
+
+
+def days_text(seconds: float) -> str:
+    """``5.7 days``, ``3.2 hours``, ``4 minutes``."""
+    if seconds > 2 * 86400:
+        return f"{seconds / 86400:.1f} days"
+    if seconds > 3600:
+        return f"{seconds / 3600:.1f} hours"
+    return f"{seconds / 60:.0f} minutes" if seconds > 90 else f"{seconds:.0f} s"
 
 
 def _budget(options: argparse.Namespace) -> "Budget":

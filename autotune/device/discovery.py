@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
-from autotune.errors import DeviceSelectionError, NoSuchDeviceError
+from autotune.errors import DeviceSelectionError, NoSuchDeviceError, did_you_mean
 from autotune.identity import FAMILIES, DeviceType, Strings, identify
 from autotune.problem import Device, DeviceLimits
 from autotune.resources import install_hint
@@ -80,7 +80,9 @@ def select(selector: str, devices: Sequence[Device]) -> Device:
             f"{len(matches)} devices fit {shown}:{_listing(matches)}\n  one must be named", hint=_CHOOSE
         )
     there_is = f"OpenCL shows:{_listing(devices)}\n  none of them fits" if devices else "OpenCL shows no device"
-    raise NoSuchDeviceError(f"no device fits {shown}; {there_is}", hint=_mend(wanted))
+    mend = _mend(wanted)
+    guess = did_you_mean(wanted, [*(device.slug for device in devices), *FAMILIES]) if mend == _CHOOSE else ""
+    raise NoSuchDeviceError(f"no device fits {shown}; {there_is}", hint=guess or mend)
 
 
 def describe(raw: Any) -> Device:

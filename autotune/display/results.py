@@ -14,12 +14,14 @@ from autotune.display.words import (
     recheck_text,
     time_text,
 )
+from autotune.family import Buffer, Plan, Scalar
 from autotune.kernels import find_family
 from autotune.problem import Configuration, Device
 from autotune.trial import BuildState, Calibration, Request, Timer
 
 if TYPE_CHECKING:
     from autotune.compiling import AlgorithmReport, Report
+    from autotune.lookup.misses import Miss
     from autotune.presets import Preset
     from autotune.search import Outcome
     from autotune.search.overview import Overview
@@ -242,6 +244,44 @@ def print_configuration(configuration: Configuration, facts: Sequence[tuple[str,
     page = Page(stream)
     page.pairs([*facts, ("algorithm", configuration.algorithm)])
     page.pairs([(f"  {name}", str(value)) for name, value in configuration.values])
+
+
+def print_plan(plan: Plan, stream: IO[str]) -> None:
+    """The buffers to allocate and the kernels to enqueue, in order, with their arguments in order."""
+    page = Page(stream)
+    page.line()
+    page.table(
+        ("buffer", "type", "elements", "bytes", "use", "layout"),
+        [(b.name, b.dtype, str(b.elements), str(b.size_bytes), b.role.value, _layout(b)) for b in plan.buffers],
+    )
+    for launch in plan.launches:
+        page.line()
+        page.title(f"{launch.kernel}({', '.join(_argument(argument) for argument in launch.arguments)})")
+        local = " x ".join(map(str, launch.local_size)) if launch.local_size else "left to the driver (NULL)"
+        sizes = [("global size", " x ".join(map(str, launch.global_size))), ("local size", local)]
+        page.pairs([*sizes, *([("only prepares", launch.prepares)] if launch.prepares else [])])
+
+
+def _layout(buffer: Buffer) -> str:
+    parts = [
+        f"image of {buffer.image_width} x {buffer.image_height} RGBA pixels" if buffer.image_width else "",
+        f"over {buffer.view_of}" if buffer.view_of else "",
+        f"rows of {buffer.row_pitch}" if buffer.row_pitch else "",
+        "zeroed before the first call" if buffer.is_zeroed else "",
+    ]
+    return ", ".join(filter(None, parts))
+
+
+def _argument(argument: str | Scalar) -> str:
+    if isinstance(argument, str):
+        return argument
+    return f"{argument.dtype} {argument.name or format(argument.value, 'g')}"
+
+
+def print_misses(misses: "Sequence[tuple[Miss, int]]", stream: IO[str]) -> None:
+    """Sizes that lookups asked for and did not find, with how many processes did."""
+    rows = [(miss.device, miss.problem.label, str(count)) for miss, count in misses]
+    Page(stream).table(("device", "shape", "processes"), rows)
 
 
 def print_presets(presets: "Sequence[tuple[Preset, Sequence[Request]]]", stream: IO[str]) -> None:
