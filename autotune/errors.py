@@ -13,6 +13,7 @@ AutotuneError                   one line for people, with the mend; exit status 
 ├── WorkerError                 the measuring process cannot be started
 │   └── WorkerLostError         it is gone together with the trial that it was measuring
 ├── StoreError                  the database cannot be used as asked
+│   ├── MissingDatabaseError
 │   ├── NotADatabaseError
 │   ├── NewerSchemaError
 │   ├── ReadOnlyDatabaseError
@@ -112,6 +113,10 @@ class StoreError(AutotuneError):
 
 class NotADatabaseError(StoreError):
     """The file is not a database of this project."""
+
+
+class MissingDatabaseError(StoreError):
+    """There is no database where one is to be read."""
 
 
 class NewerSchemaError(StoreError):

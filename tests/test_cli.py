@@ -24,6 +24,7 @@ from autotune.cli import main
 from autotune.cli.arguments import make_parser
 from autotune.cli.output import write
 from autotune.cli.parsing import parse_budget
+from autotune.cli.run import _tell_duration
 from autotune.display import (
     LiveProgress,
     PlainProgress,
@@ -41,7 +42,7 @@ from autotune.display import (
 )
 from autotune.display.console import Page
 from autotune.display.live import LiveBar, Picture
-from autotune.errors import AutotuneError, UsageError
+from autotune.errors import AutotuneError, UsageError, did_you_mean
 from autotune.kernels import find_family
 from autotune.kernels.gemm import GemmProblem
 from autotune.kernels.reduce import ReduceProblem
@@ -268,13 +269,14 @@ REDUCE = ("run", "--device", "adreno", "--family", "reduce")
         (("run", "--device", "adreno", "--preset", "alexnet"), "there is no preset 'alexnet' (there are general, "),
         (("run", "--device", "mali", "--shape", "1,2,3"), "no device fits 'mali'"),
         (("run", "--device", "", "--shape", "1,2,3"), "no device fits"),
-        ((*RUN, "--budget", "0"), "'0' is no time above zero"),
-        ((*RUN, "--budget", "0h0m"), "is no time above zero"),
-        ((*RUN, "--budget", "-5m"), "'-5m' is no time above zero"),
-        ((*RUN, "--budget", "soon"), "'soon' is no time"),
-        ((*RUN, "--budget", "99999h"), "below a year"),
-        ((*RUN, "--budget", "nan"), "is no time"),
-        ((*RUN, "--budget", ""), "is no time"),
+        ((*RUN, "--budget", "0"), "expected a duration such as 90s, 10m or 1h30m, got '0'"),
+        ((*RUN, "--budget", "0h0m"), "got '0h0m'"),
+        ((*RUN, "--budget", "-5m"), "got '-5m'"),
+        ((*RUN, "--budget", "soon"), "got 'soon'"),
+        ((*RUN, "--budget", "99999h"), "got '99999h'"),
+        ((*RUN, "--budget", "nan"), "got 'nan'"),
+        ((*RUN, "--budget", ""), "got ''"),
+        ((*RUN, "--budget", "10"), "expected a duration such as 90s, 10m or 1h30m, got '10'"),
         ((*RUN, "--trials", "0"), "--trials: '0' is no integer from 1"),
         ((*RUN, "--trials", "-3"), "--trials: '-3' is no integer"),
         ((*RUN, "--trials", "1e3"), "--trials: '1e3' is no integer"),
@@ -393,6 +395,60 @@ def test_a_file_that_cannot_be_written_leaves_nothing_behind(tmp_path: Path, nam
     assert [path.name for path in tmp_path.rglob("*")] == ["folder"]
 
 
+def test_an_error_of_the_system_is_blamed_on_the_output_only_where_that_fails(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def fail(_: object) -> int:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("autotune.cli.commands.presets_command", fail)
+    assert main(["presets"]) == 1
+    error = capsys.readouterr().err
+    assert "standard output" not in error and "unexpected OSError: [Errno 28] No space left on device" in error
+
+
+@pytest.mark.parametrize(("module", "extra"), [("optuna", "tune"), ("sqlalchemy.orm", "tune"), ("fastapi", "service")])
+def test_a_missing_package_is_one_line_that_says_what_to_install(
+    module: str, extra: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def fail(_: object) -> int:
+        raise ModuleNotFoundError(f"No module named {module!r}", name=module)
+
+    monkeypatch.setattr("autotune.cli.commands.presets_command", fail)
+    assert main(["presets"]) == 1
+    install = f'in the checkout of autotune: pip install ".[{extra}]"'
+    assert capsys.readouterr().err == f"autotune: error: {module} is not installed ({install})\n"
+
+
+SLIM = """
+import sys
+for name in "sqlalchemy alembic optuna rich fastapi starlette pydantic uvicorn".split():
+    sys.modules[name] = None
+from autotune.cli import main
+sys.exit(main(sys.argv[1:]))
+"""
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        (["--help"], "usage: autotune"),
+        (["presets"], "mobilenetv2"),
+        (["lookup", "--device", "nvidia-h200", "512", "512", "512"], "algorithm"),
+        (["show", "--device", "nvidia-h200", "512", "512", "512"], "global size"),
+    ],
+)
+def test_commands_that_need_no_database_work_in_a_slim_installation(
+    arguments: list[str], expected: str, tmp_path: Path
+) -> None:
+    environment = {**os.environ, "HOME": str(tmp_path), "XDG_DATA_HOME": ""}
+    done = _command(*arguments, env=environment, python=("-c", SLIM))
+    assert done.returncode == 0, done.stderr
+    assert expected in done.stdout
+    without = _command("status", env=environment, python=("-c", SLIM))
+    assert without.returncode == 1 and 'pip install ".[tune]"' in without.stderr and without.stderr.count("\n") == 1
+
+
 def test_a_file_is_replaced_as_a_whole(tmp_path: Path) -> None:
     path = tmp_path / "table.json"
     path.write_text("old and longer")
@@ -405,7 +461,7 @@ def test_a_file_is_replaced_as_a_whole(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("text", "seconds"),
-    [("90", 90), ("90s", 90), ("10m", 600), ("1.5h", 5400), ("1h30m", 5400), ("2M5S", 125), (" 0.5s ", 0.5)],
+    [("10min", 600), ("90s", 90), ("10m", 600), ("1.5h", 5400), ("1h30m", 5400), ("2M5S", 125), (" 0.5s ", 0.5)],
 )
 def test_budget_reads_times(text: str, seconds: float) -> None:
     assert parse_budget(text) == seconds
@@ -733,7 +789,7 @@ def test_lookup_of_an_untuned_device_of_this_machine_is_its_default(
     assert (sibling["match"], sibling["source_device"], sibling["expected_loss"]) == ("sibling", "adreno-730", None)
 
 
-@pytest.mark.parametrize("device", ["adreno-999", " Turnip "])
+@pytest.mark.parametrize("device", ["adreno-999", " Mali-G999 "])
 def test_lookup_of_a_device_that_nobody_knows_is_what_python_answers(
     device: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -745,9 +801,48 @@ def test_lookup_of_a_device_that_nobody_knows_is_what_python_answers(
     out, err = capsys.readouterr()
     expected = TuningTable.open(empty).find(slug, m=512, n=512, k=512)
     assert (json.loads(out)["match"], json.loads(out)["configuration"]) == ("default", expected.configuration.to_dict())
-    assert err == f"this is the default by rule for 512x512x512 on {slug}, untuned\n"
+    assert err == f"note: 512x512x512 is not tuned on {slug}, this is the built-in default: autotune run tunes it\n"
     assert main([*lookup, "--tuned"]) == 1
-    assert f"for 512x512x512 on {slug} there is only the default by rule" in capsys.readouterr().err
+    assert f"for 512x512x512 on {slug} there is only the built-in default" in capsys.readouterr().err
+
+
+class TestSuggestions:
+    @pytest.mark.parametrize(
+        ("arguments", "message"),
+        [
+            (["runn"], "there is no command 'runn' (did you mean run?)"),
+            (
+                ["run", "--devise", "cpu", "--shape", "8,8,8"],
+                "unrecognized arguments: --devise (did you mean --device?)",
+            ),
+            (["run", "--device", "730", "--tirals", "3"], "unrecognized arguments: --tirals (did you mean --trials?)"),
+            (["presets", "resnet"], "there is no preset 'resnet' (did you mean resnet50?)"),
+            (["run", "--device", "730", "--shape", "8,8,8 fp16"], "(did you mean float16?)"),
+            (["run", "--device", "730", "--shape", "8,8,8 half"], "(did you mean float16?)"),
+            (["run", "--device", "730", "--shape", "8,8,8", "--algorithm", "mircotile"], "(did you mean microtile?)"),
+            (["run", "--device", "730", "--shape", "512", "512", "64"], "(did you mean --shape 512,512,64?)"),
+            (["run", "--device", "adrno", "--shape", "8,8,8"], "(did you mean adreno?)"),
+            (["lookup", "--device", "cup", "8", "8", "8"], "(did you mean cpu?)"),
+            (["lookup", "--device", "turnip", "8", "8", "8"], "no device fits 'turnip'"),
+            (["lookup", "--device", "730", "512", "768", "sum"], "; or add --family reduce)"),
+            (["export", "--format", "josn"], "(did you mean json?)"),
+        ],
+    )
+    def test_what_was_likely_meant_is_said(
+        self, arguments: list[str], message: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        monkeypatch.setattr("autotune.device.discovery.discover", lambda: [DEVICE])
+        assert main(arguments) == 2
+        assert message in capsys.readouterr().err
+
+    def test_what_is_there_is_never_suggested_instead_of_itself(self) -> None:
+        assert did_you_mean("run", ["run", "runs"]) == ""
+        assert did_you_mean("zebra", ["run", "runs"]) == ""
+
+    def test_help_of_a_command(self, capsys: pytest.CaptureFixture[str]) -> None:
+        with pytest.raises(SystemExit) as ended:
+            main(["help", "run"])
+        assert ended.value.code == 0 and "usage: autotune run" in capsys.readouterr().out
 
 
 def test_lookup_of_what_names_no_device_or_several_fails(
@@ -846,7 +941,7 @@ def test_export_of_a_device_without_a_table_names_those_there_are(
     monkeypatch.setattr("autotune.device.discovery.discover", lambda: [replace(DEVICE, slug="adreno-740")])
     output = tmp_path / "table"
     assert main(["export", "--device", "adreno", "--format", form, "--output", str(output), "--db", stored]) == 2
-    assert "nothing is stored for adreno-740 (there are adreno-730)" in capsys.readouterr().err
+    assert "nothing is stored for adreno-740 (there are adreno-730, " in capsys.readouterr().err
     assert not output.exists()
 
 
@@ -1117,6 +1212,61 @@ def test_a_pipe_gets_every_column_without_trailing_blanks() -> None:
     print_outcomes([_outcome(REQUEST, _winner(REQUEST.problem)), _outcome(REQUEST, None)], stream)
     lines = stream.getvalue().splitlines()
     assert "verifications" in lines[0] and all(line == line.rstrip() for line in lines)
+
+
+class TestShow:
+    SHOW = ("show", "--device", "nvidia-h200", "512,512,512")
+
+    def test_it_holds_all_that_own_host_code_needs(self, capsys: pytest.CaptureFixture[str]) -> None:
+        assert main([*self.SHOW, "--json"]) == 0
+        shown = json.loads(capsys.readouterr().out)
+        assert main([*self.SHOW, "--source"]) == 0
+        source = capsys.readouterr().out
+        assert source.strip() == shown["source"].strip()
+        sizes = {buffer["name"]: buffer["size_bytes"] for buffer in shown["buffers"] if buffer["role"] != "scratch"}
+        assert sizes["c"] == 512 * 512 * 4
+        for launch in shown["launches"]:
+            found = re.search(rf"void\s+{launch['kernel']}\s*\(([^)]*)\)", source)
+            assert found, "each kernel is in the source"
+            assert len(launch["arguments"]) == found[1].count(",") + 1, "with as many arguments"
+            local = launch["local_size"] or [1] * len(launch["global_size"])
+            assert all(size % group == 0 for size, group in zip(launch["global_size"], local, strict=True))
+        assert isinstance(shown["build_options"], list)
+
+    def test_it_tells_people_sizes_and_the_order_of_arguments(self, capsys: pytest.CaptureFixture[str]) -> None:
+        assert main(list(self.SHOW)) == 0
+        shown = capsys.readouterr().out
+        assert "build options" in shown and "global size" in shown and "local size" in shown
+        assert re.search(r"^gemm\w*\(.*float32 alpha, float32 beta\)$", shown, re.MULTILINE)
+
+
+def test_misses_are_listed_and_forgotten(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path))
+    log = MissLog(default_file())
+    log.add("adreno-730", GemmProblem(m=8, n=9, k=10))
+    log.write()
+    assert main(["misses"]) == 0
+    assert "8x9x10" in capsys.readouterr().out
+    assert main(["misses", "--device", "mali-g610"]) == 0
+    assert "no lookup has missed" in capsys.readouterr().err
+    assert main(["misses", "--clear"]) == 0
+    assert capsys.readouterr().out == "1 forgotten\n" and not read_misses(default_file())
+
+
+@pytest.mark.parametrize(
+    ("budget", "expected"),
+    [
+        (Budget(seconds=60), "tuning 2 shapes on adreno-730: about 1:00\n"),
+        (Budget(seconds=4), "about 0:10, for each has two trials and a comparison at least, some 5 s\n"),
+        (Budget(trials=100), "100 trials each, about 3 minutes at one a second\n"),
+        (Budget(until_gain=0.01), "until nothing is left to gain\n"),
+    ],
+)
+def test_a_run_says_how_long_it_will_take(budget: Budget, expected: str, capsys: pytest.CaptureFixture[str]) -> None:
+    _tell_duration(DEVICE, [REQUEST, REQUEST], budget)
+    assert capsys.readouterr().err.endswith(expected)
 
 
 # With the real device

@@ -268,6 +268,19 @@ def test_no_loader_is_a_clear_error(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "LD_LIBRARY_PATH" in caught.value.hint
 
 
+def test_icd_files_that_cannot_work_are_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    there = tmp_path / "libgood.so"
+    there.touch()
+    (tmp_path / "good.icd").write_text(f"{there}\n")
+    (tmp_path / "bad.icd").write_text("/gone/libgone.so\n")
+    (tmp_path / "empty.icd").touch()
+    monkeypatch.setenv("OCL_ICD_VENDORS", str(tmp_path))
+    with pytest.raises(DeviceSelectionError) as caught:
+        discover([])
+    bad = "bad.icd (its library /gone/libgone.so is missing)"
+    assert f"(now {bad}, empty.icd (empty, or it cannot be read), good.icd)" in caught.value.hint
+
+
 def test_no_platform_is_a_clear_error(monkeypatch: pytest.MonkeyPatch) -> None:
     import pyopencl
 

@@ -14,7 +14,9 @@ from autotune.export.files import write_package
 from autotune.export.text_tables import write_markdown
 from autotune.kernels import find_family
 from autotune.kernels.reduce import ReduceProblem
+from autotune.lookup.json_table import read_contents
 from autotune.problem import Device
+from autotune.resources import data_folder
 from autotune.store import Store
 from autotune.trial import Provenance, Verdict, Winner
 
@@ -143,3 +145,30 @@ def test_markdown_says_what_was_measured_by_which_driver(store: Store) -> None:
     *_, row = write_markdown([DeviceTable(device=device, winners=(winner,))], "reduce").splitlines()
     cells = [cell.strip() for cell in row.split("|")][1:-1]
     assert cells[0] == "1000x249 sum" and cells[3:] == ["1 ms", "1 GB/s", "default fails", "", "3.0"]
+
+
+@pytest.mark.parametrize("has_database", [True, False])
+def test_tables_that_ship_are_exported_like_own_ones(
+    tmp_path: Path, empty_database: Path, has_database: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("autotune.device.discovery.discover", list)
+    database, output = empty_database if has_database else tmp_path / "none.sqlite", tmp_path / "table.json"
+    export = ["export", "--db", str(database), "--device", "nvidia-h200", "--format", "json", "--output", str(output)]
+    assert main(export) == 0
+    shipped = read_contents(data_folder("db") / "tables" / "nvidia-h200.json")
+    exported = read_contents(output)
+    assert exported.winners and {w.problem for w in exported.winners} == {w.problem for w in shipped.winners}
+    assert [device.slug for device in exported.devices] == ["nvidia-h200"]
+    assert exported.predictors.keys() == shipped.predictors.keys()
+    assert not (tmp_path / "none.sqlite").exists()
+
+
+def test_a_device_that_is_stored_nowhere_is_told_with_those_that_are(
+    empty_database: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("autotune.device.discovery.discover", list)
+    export = ["export", "--db", str(empty_database), "--format", "json", "--device"]
+    assert main([*export, "nvidia-h20"]) == 2
+    assert "(did you mean nvidia-h200?)" in capsys.readouterr().err
+    assert main([*export, "zebra"]) == 2
+    assert "stored are nvidia-h100-80gb-hbm3, nvidia-h200" in capsys.readouterr().err

@@ -48,7 +48,7 @@ def compile_command(options: argparse.Namespace) -> int:
 
 def _tell_size(options: argparse.Namespace, device: "Device", problems: "Sequence[Problem]") -> None:
     """How many configurations are to be built, where nothing bounds them."""
-    if options.sample is not None:
+    if options.sample is not None or options.quiet:
         return
     from autotune.profile import find_profile
     from autotune.search import space_of

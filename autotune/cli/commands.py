@@ -80,7 +80,7 @@ def _parse_shape(family: str, shape: Sequence[str]) -> "Problem":
         others = [name for name in family_names() if _is_shape(name, text)]
         if not others:
             raise
-        raise ProblemError(error.message, hint=f"a shape of another family: add --family {others[0]}") from error
+        raise ProblemError(error.message, hint=f"{error.hint}; or add --family {others[0]}") from error
 
 
 def _is_shape(family: str, text: str) -> bool:

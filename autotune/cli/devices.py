@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 
 from autotune.errors import DeviceSelectionError, NoSuchDeviceError, did_you_mean
+from autotune.identity import FAMILIES, is_slug
 from autotune.problem import Device
 
 
@@ -17,13 +18,24 @@ def named_device(selector: str, known: Sequence[Device]) -> Device:
     for device in known:
         if device.slug == wanted:
             return device
+    devices: list[Device] = []
     try:
-        return select(selector, discover())
+        devices = discover()
+        return select(selector, devices)
     except DeviceSelectionError as here:
         try:
             return select(selector, known)
         except NoSuchDeviceError:
-            raise here from None
+            is_ambiguous = devices and not isinstance(here, NoSuchDeviceError)
+            if is_ambiguous or not known:
+                raise here from None
+            raise _no_such_device(selector, known) from here
+
+
+def _no_such_device(selector: str, known: Sequence[Device]) -> NoSuchDeviceError:
+    slugs = sorted({device.slug for device in known})
+    hint = did_you_mean(selector, [*slugs, *FAMILIES]) or f"stored are {', '.join(slugs)}"
+    return NoSuchDeviceError(f"no device fits {selector[:80]!r}, neither of this machine nor a stored one", hint=hint)
 
 
 def named_or_guessed_device(selector: str, known: Sequence[Device]) -> Device:
@@ -31,14 +43,12 @@ def named_or_guessed_device(selector: str, known: Sequence[Device]) -> Device:
 
     Raises DeviceSelectionError.
     """
-    from autotune.identity import FAMILIES, is_slug
     from autotune.lookup.chain import guess
 
     try:
         return named_device(selector, known)
-    except NoSuchDeviceError as error:
+    except NoSuchDeviceError:
         slug = selector.strip().lower()
         if is_slug(slug) and slug.partition("-")[0] in (*FAMILIES, "pocl"):
             return guess(slug)
-        hint = did_you_mean(slug, [*(device.slug for device in known), *FAMILIES])
-        raise NoSuchDeviceError(error.message, hint=hint or error.hint) from None
+        raise

@@ -44,8 +44,6 @@ def run_command(options: argparse.Namespace) -> int:
         requests = _with_misses(requests, device)
     requests = _without_oversized_presets(requests, options, device)
     budget = _budget(options)
-    if not options.quiet:
-        _tell_duration(device, requests, budget)
     if options.sampler == "exhaustive":
         _tell_size(device, requests, options.algorithm)
     from autotune.cli.device_lock import DeviceLock
@@ -73,6 +71,8 @@ def _tune(
         Interrupts("the running trial") as interrupts,
         progress(budget, standard_error(), is_quiet=options.quiet, phase=lambda: worker.phase) as listener,
     ):
+        if not options.quiet:
+            _tell_duration(device, requests, budget)
         _tell_lost(store.quarantine_lost())
         outcomes = tune(
             device,

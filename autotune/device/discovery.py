@@ -386,10 +386,19 @@ def _cache_mend() -> str:
     return "" if is_writable else f", where it can write to {folder}: set POCL_CACHE_DIR to another folder"
 
 
+def _icd_file(path: Path) -> str:
+    """Its name, and what is wrong with it as far as can be told without loading a driver."""
+    library = _ask(lambda: path.read_text(encoding="utf-8").strip(), "")
+    if not library:
+        return f"{path.name} (empty, or it cannot be read)"
+    is_missing = Path(library).is_absolute() and not Path(library).exists()
+    return f"{path.name} (its library {_shortened(library)} is missing)" if is_missing else path.name
+
+
 def _icd_folder() -> str:
     """Where the loader reads which drivers there are, and what it finds there."""
     named = next((name for name in ("OCL_ICD_VENDORS", "OPENCL_VENDOR_PATH") if os.environ.get(name)), "")
     path = Path(os.environ[named] if named else "/etc/OpenCL/vendors")
-    files = sorted(entry.name for entry in path.glob("*.icd")) if path.is_dir() else []
+    files = [_icd_file(entry) for entry in sorted(path.glob("*.icd"))] if path.is_dir() else []
     source = f"which {named} names" if named else "or the folder that OCL_ICD_VENDORS names"
     return f"the .icd files of {path} (now {', '.join(files) or 'none'}), {source}"
