@@ -123,14 +123,16 @@ def lookup_command(options: argparse.Namespace) -> int:
 
 def _expectations(table: "TuningTable", tuned: "Tuned") -> list[tuple[str, str]]:
     """What is to be expected of an answer, and what that rests on."""
+    if tuned.source_problem == tuned.problem:
+        return []
     facts = []
-    if tuned.expected_loss is not None and tuned.source_problem != tuned.problem:
+    if tuned.expected_loss is not None:
         facts.append(("expected loss", f"{tuned.expected_loss:.1%} of the tuned speed"))
     predictor = table.predictor(tuned.source_device or tuned.device, tuned.problem)
     told = predictor and (predictor.measured or predictor.expected)
     if predictor and told:
-        how = "measured on sizes held out" if predictor.measured else "from trials, leaving out each size in turn"
-        facts.append(("evaluated", f"{how}: {told.sizes}"))
+        how = "measured at sizes held out" if predictor.measured else "of trials, each size left out in turn"
+        facts.append(("reached", f"part of the tuned speed at {told.sizes} sizes, {how}"))
         for name in FAVOURS:
             reach = getattr(told, name)
             parts = f"median {reach.median:.0%}, 10th percentile {reach.low:.0%}, worst {reach.worst:.0%}"

@@ -95,10 +95,12 @@ def _tune(
 
 
 def _tell_lost(lost: "Sequence[Quarantined]") -> None:
-    for entry in lost:
+    if lost:
+        sizes = ", ".join(dict.fromkeys(f"{entry.problem.label} on {entry.device}" for entry in lost))
+        kernels = "1 kernel that was" if len(lost) == 1 else f"{len(lost)} kernels that were"
         tell(
-            f"quarantined: {entry.configuration} for {entry.problem.label} on {entry.device}, "
-            f"{entry.message} (run it again with --retry-quarantined)"
+            f"quarantined: {kernels} running when an earlier run was killed, of {sizes} (--retry-quarantined runs "
+            f"{'it' if len(lost) == 1 else 'them'} again)"
         )
 
 
