@@ -596,12 +596,11 @@ def test_compile_says_beforehand_how_much_it_will_build(
         raise AutotuneError("not built")
 
     monkeypatch.setattr("autotune.compiling.compile_space", refuse)
+    monkeypatch.setattr("autotune.device.discovery.discover", lambda: [DEVICE])
     build = ["compile", "--device", "adreno", "--algorithm", "naive", "--db", database, "--jobs", "2"]
     assert main(build) == 1
     told, *_ = capsys.readouterr().err.splitlines()
-    assert re.match(
-        r"\d+ configurations, of which those with equal sources are built once: up to \d+ (s|minutes) at", told
-    )
+    assert re.match(r"\d+ configurations, of which those with equal sources are built once: up to \d+ s at one", told)
     assert main([*build, "--sample", "3"]) == 1
     assert capsys.readouterr().err == "autotune: error: not built\n"
 
@@ -834,7 +833,7 @@ class TestSuggestions:
             ),
             (
                 ["run", "--device", "730", "--tirals", "3"],
-                "unrecognized arguments: --tirals 3 (did you mean --trials?)",
+                "arguments: --tirals 3 (did you mean --trials?)",
             ),
             (["presets", "resnet"], "there is no preset 'resnet' (did you mean resnet50?)"),
             (["run", "--device", "730", "--shape", "8,8,8 fp16"], "(did you mean float16?)"),
