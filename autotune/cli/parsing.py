@@ -84,7 +84,7 @@ def add_shape(parser: argparse.ArgumentParser, meaning: str) -> None:
         action="extend",
         default=[],
         help=f"{meaning}; one value each, quoted where it has words: "
-        '512,512,512 "64,64,64 nt float16 batch=12"; for reduce BATCH,CHANNELS[,operation[,dtype]]',
+        '512,512,512 (or 512x512x512) "64,64,64 nt float16 batch=12"; for reduce BATCH,CHANNELS[,operation[,dtype]]',
     )
 
 

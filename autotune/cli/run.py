@@ -261,9 +261,10 @@ def _tell_duration(device: "Device", requests: "Sequence[Request]", budget: "Bud
     shapes = f"{len(requests)} shape{'' if len(requests) == 1 else 's'}"
     least_s = LEAST_SECONDS * len(requests)
     if budget.seconds is not None:
-        about = f"about {duration_text(max(budget.seconds, least_s))}"
+        about = f"about {duration_text(budget.seconds)}"
         if least_s > budget.seconds:
-            about += f", for each has two trials and a comparison at least, some {LEAST_SECONDS:g} s"
+            each = f"each takes two trials and a comparison, some {LEAST_SECONDS:g} s"
+            about = f"about {duration_text(least_s)} whatever the budget, since {each}"
     elif budget.trials is not None:
         about = f"{budget.trials} trials each, about {days_text(budget.trials * len(requests))} at one a second"
     else:
