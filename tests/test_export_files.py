@@ -168,7 +168,7 @@ def test_a_device_that_is_stored_nowhere_is_told_with_those_that_are(
 ) -> None:
     monkeypatch.setattr("autotune.device.discovery.discover", list)
     export = ["export", "--db", str(empty_database), "--format", "json", "--device"]
-    assert main([*export, "nvidia-h20"]) == 2
+    assert main([*export, "nvidia-h202"]) == 2
     assert "(did you mean nvidia-h200?)" in capsys.readouterr().err
     assert main([*export, "zebra"]) == 2
     assert "stored are nvidia-h100-80gb-hbm3, nvidia-h200" in capsys.readouterr().err
