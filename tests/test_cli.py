@@ -20,6 +20,7 @@ from rich.console import Console
 
 import autotune
 from autotune import __main__ as loading
+from autotune.checkup import Checkup
 from autotune.cli import main
 from autotune.cli.arguments import make_parser
 from autotune.cli.output import write
@@ -56,7 +57,7 @@ from autotune.trial import Calibration, Measurement, Provenance, Request, Timer,
 from untraced import untraced
 
 COMMANDS = (
-    "devices", "presets", "run", "verify", "status", "compile", "evaluate", "lookup", "export", "import",
+    "devices", "doctor", "presets", "run", "verify", "status", "compile", "evaluate", "lookup", "export", "import",
 )  # fmt: skip
 
 DEVICE = Device(
@@ -149,6 +150,7 @@ def tune(monkeypatch: pytest.MonkeyPatch) -> FakeTune:
     monkeypatch.setattr("autotune.search.tune", fake)
     monkeypatch.setattr("autotune.calibrating.try_calibration", lambda selector: CLOCKS[selector])
     monkeypatch.setattr("autotune.comparing.compare_with_host", lambda *_, **__: [])
+    monkeypatch.setattr("autotune.doctor.examine", lambda *_, **__: Checkup(findings=(), is_full=False))
     return fake
 
 
@@ -159,6 +161,7 @@ def database(tmp_path: Path) -> str:
 
 SHORT_FINALS = """
 import sys
+from autotune.checkup import Checkup
 from autotune.cli import main
 from autotune.search import finals
 finals.MOST_SECONDS = 3.0

@@ -110,9 +110,6 @@ def test_all_drivers_of_a_processor_share_one_lock(monkeypatch: pytest.MonkeyPat
     assert physical_name(DEVICE) == "adreno-730-0"
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "3")
     assert physical_name(DEVICE) == "adreno-730-0-3", "number 0 is another device than without the variable"
-    monkeypatch.setattr("autotune.device.session.raw_device", lambda _: None)
-    monkeypatch.setattr("autotune.device.session.pci_address", lambda _: "00000000:1b:00.0")
-    assert physical_name(DEVICE) == "pci-00000000:1b:00.0"
 
 
 def test_measuring_goes_on_where_no_file_can_be_locked(

@@ -84,11 +84,6 @@ def physical_name(device: Device) -> str:
     """Equal for all programs that see the same piece of hardware: every driver of a processor uses the same cores."""
     if device.family == "cpu":
         return "cpu"
-    from autotune.device.session import pci_address, raw_device
-
-    with contextlib.suppress(AutotuneError):
-        if address := pci_address(raw_device(device.selector)):
-            return f"pci-{address}"
     number = device.selector.rpartition(":")[2]
     renumbered = ",".join(os.environ.get(name, "") for name in VISIBLE).strip(",")
     return "-".join(filter(None, (device.slug, number, renumbered)))

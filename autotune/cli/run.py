@@ -62,6 +62,7 @@ def _tune(
     sampler: "SamplerChoice | None",
     worker: "Worker",
 ) -> int:
+    from autotune.cli.doctor import examined
     from autotune.display import progress
     from autotune.search import builders_for, tune
     from autotune.store import Store
@@ -71,6 +72,7 @@ def _tune(
         Interrupts("the running trial") as interrupts,
         progress(budget, standard_error(), is_quiet=options.quiet, phase=lambda: worker.phase) as listener,
     ):
+        device = examined(device, store)
         if not options.quiet:
             _tell_duration(device, requests, budget)
         _tell_lost(store.quarantine_lost())

@@ -49,6 +49,7 @@ def open_patiently(database: str | Path | None) -> "Store":
 
 def worker_command(options: argparse.Namespace) -> int:
     from autotune.cli.device_lock import DeviceLock, LockedWorker
+    from autotune.cli.doctor import checked
     from autotune.cli.run import Interrupts
     from autotune.device.discovery import discover, select
     from autotune.remote.working import Offer, Service, offer_all, own_name
@@ -57,10 +58,11 @@ def worker_command(options: argparse.Namespace) -> int:
     service = Service(url=options.server, token=token_of(options), name=options.name or own_name())
     devices = discover()
     chosen = [select(name, devices) for name in options.device] or devices
+    sound = [checked(device) for device in dict.fromkeys(chosen)]
     with Interrupts("the running trial") as interrupts:
         offers = [
             Offer(service, device, LockedWorker(Worker(), DeviceLock(device, lambda: interrupts.are_requested)), tell)
-            for device in dict.fromkeys(chosen)
+            for device in sound
         ]
         offer_all(offers, lambda: interrupts.are_requested)
     return 0
