@@ -102,6 +102,8 @@ class Child:
         self._load_s: float | None = None
         """What the process that runs now took to load its libraries; None until it has."""
         self._asked = 0
+        self.phase = ""
+        """Of the message being answered, for a display; empty between messages."""
         self.answers = 0
         """Of the process that runs now."""
         self._first_bytes = 0
@@ -192,7 +194,9 @@ class Child:
     def _await_answer(self, limits_s: Mapping[str, float], awaited: str, leave: Leave) -> Any:
         phase, limit = "start", self._first_limit_s
         while True:
+            self.phase = phase
             kind, content = self._receive(limit)
+            self.phase = ""
             if kind == "alive":  # comes before any phase
                 self._load_s = content - self._started_s if self._load_s is None else self._load_s
                 limit = max(START_LIMIT_S, SLOWNESS * self._load_s)

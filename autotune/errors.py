@@ -13,6 +13,7 @@ AutotuneError                   one line for people, with the mend; exit status 
 ├── WorkerError                 the measuring process cannot be started
 │   └── WorkerLostError         it is gone together with the trial that it was measuring
 ├── StoreError                  the database cannot be used as asked
+│   ├── MissingDatabaseError
 │   ├── NotADatabaseError
 │   ├── NewerSchemaError
 │   ├── ReadOnlyDatabaseError
@@ -22,6 +23,28 @@ AutotuneError                   one line for people, with the mend; exit status 
     ├── UnreachableError        there is no answer from it
     └── RefusedError            it answers that it will not
 """
+
+from collections.abc import Iterable
+
+_OTHER_NAMES = {
+    **dict.fromkeys(("fp16", "f16", "half"), "float16"),
+    **dict.fromkeys(("fp32", "f32", "float", "single"), "float32"),
+    **dict.fromkeys(("i8", "char"), "int8"),
+}
+"""What people call things that have another name here."""
+
+
+def did_you_mean(word: str, names: Iterable[str]) -> str:
+    """``did you mean run?``; empty where no name is close."""
+    from difflib import get_close_matches
+
+    by_lower = {name.lower(): name for name in names}
+    word = word.strip().lower()[:80]
+    meant = _OTHER_NAMES.get(word, word)
+    if word in by_lower:
+        return ""
+    close = get_close_matches(meant, by_lower, n=1, cutoff=0.6)
+    return f"did you mean {by_lower[close[0]]}?" if close else ""
 
 
 class AutotuneError(Exception):
@@ -90,6 +113,10 @@ class StoreError(AutotuneError):
 
 class NotADatabaseError(StoreError):
     """The file is not a database of this project."""
+
+
+class MissingDatabaseError(StoreError):
+    """There is no database where one is to be read."""
 
 
 class NewerSchemaError(StoreError):

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from autotune.errors import ConfigurationError
+from autotune.errors import ConfigurationError, did_you_mean
 from autotune.expression import Expression
 from autotune.problem import DTYPE_BYTES, Configuration, DeviceLimits, Fault, Problem, Value
 
@@ -173,8 +173,9 @@ class KernelFamily(ABC):
         for algorithm in self.algorithms:
             if algorithm.name == name:
                 return algorithm
-        known = ", ".join(a.name for a in self.algorithms)
-        raise ConfigurationError(f"{self.name} has no algorithm {name[:80]!r}", hint=f"there are {known}")
+        known = [algorithm.name for algorithm in self.algorithms]
+        hint = did_you_mean(name, known) or f"there are {', '.join(known)}"
+        raise ConfigurationError(f"{self.name} has no algorithm {name[:80]!r}", hint=hint)
 
     def complete(self, configuration: Configuration) -> Configuration:
         """The same with neutral values for parameters that are newer than it, and without those of before that say

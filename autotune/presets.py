@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 
-from autotune.errors import ProblemError, UsageError
+from autotune.errors import ProblemError, UsageError, did_you_mean
 from autotune.kernels.gemm import GemmProblem
 from autotune.problem import Problem, Value
 from autotune.trial import Request
@@ -44,7 +44,8 @@ def preset(name: str) -> list[Request]:
     Raises UsageError when there is no preset of that name.
     """
     if name not in PRESETS:
-        raise UsageError(f"there is no preset {name[:80]!r}", hint=f"there are {', '.join(PRESETS)}")
+        hint = did_you_mean(name, PRESETS) or f"there are {', '.join(PRESETS)}"
+        raise UsageError(f"there is no preset {name[:80]!r}", hint=hint)
     return merge(PRESETS[name].products())
 
 

@@ -12,6 +12,13 @@ from autotune.errors import AutotuneError
 
 _PACKAGE = Path(__file__).parent
 
+UPGRADE_HINT = "upgrade autotune: in its checkout, git pull and pip install ."
+
+
+def install_hint(extra: str) -> str:
+    """How to install what an extra adds. PyPI has no copy of this project, and another one under its name."""
+    return f'in the checkout of autotune: pip install ".[{extra}]"'
+
 
 def data_folder(name: str) -> Path:
     """The folder `templates` or `db`: inside an installed package, beside it in a checkout.

@@ -51,6 +51,11 @@ class Worker:
         """Of the child, while one is running."""
         return self._child.pid
 
+    @property
+    def phase(self) -> str:
+        """What the child is at: ``start``, ``build`` or ``run``; empty while it waits for a job."""
+        return self._child.phase
+
     def start(self) -> None:
         """Start the child now: a device may take seconds to open. Raises WorkerError when it cannot be started."""
         self._child.start()

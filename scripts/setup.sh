@@ -46,8 +46,8 @@ prepare() {
         printf 'Making a virtual environment in %s with %s\n' "$venv" "$base" >&2
         "$base" -m venv --clear "$venv" || fail "cannot make a virtual environment in $venv"
     fi
-    printf 'Installing autotune[%s]; this takes some minutes the first time\n' "$1" >&2
-    "$python" -m pip install --quiet --editable "$root[$1]" >&2 || fail "pip could not install autotune[$1] (see above)"
+    printf 'Installing autotune with %s; this takes some minutes the first time\n' "$1" >&2
+    "$python" -m pip install --quiet --editable "$root[$1]" >&2 || fail "pip could not install autotune with $1 (see above)"
     fingerprint >"$stamp"
 }
 

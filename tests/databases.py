@@ -77,7 +77,7 @@ def missing() -> str:
     try:
         import psycopg  # noqa: F401 - whether it is there
     except ImportError:
-        return 'no driver for PostgreSQL here: pip install "autotune[postgres]"'
+        return 'no driver for PostgreSQL here: pip install ".[postgres]"'
     return "" if os.geteuid() or _another_user() else "PostgreSQL does not run as root, and there is no other user"
 
 

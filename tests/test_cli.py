@@ -17,7 +17,6 @@ from typing import Any, Self
 
 import pytest
 from rich.console import Console
-from rich.live import Live
 
 import autotune
 from autotune import __main__ as loading
@@ -26,6 +25,7 @@ from autotune.cli import main
 from autotune.cli.arguments import make_parser
 from autotune.cli.output import write
 from autotune.cli.parsing import parse_budget
+from autotune.cli.run import _tell_duration
 from autotune.display import (
     LiveProgress,
     PlainProgress,
@@ -41,7 +41,9 @@ from autotune.display import (
     total_text,
     verdict_text,
 )
-from autotune.errors import AutotuneError, UsageError
+from autotune.display.console import Page
+from autotune.display.live import LiveBar, Picture
+from autotune.errors import AutotuneError, UsageError, did_you_mean
 from autotune.kernels import find_family
 from autotune.kernels.gemm import GemmProblem
 from autotune.kernels.reduce import ReduceProblem
@@ -270,13 +272,14 @@ REDUCE = ("run", "--device", "adreno", "--family", "reduce")
         (("run", "--device", "adreno", "--preset", "alexnet"), "there is no preset 'alexnet' (there are general, "),
         (("run", "--device", "mali", "--shape", "1,2,3"), "no device fits 'mali'"),
         (("run", "--device", "", "--shape", "1,2,3"), "no device fits"),
-        ((*RUN, "--budget", "0"), "'0' is no time above zero"),
-        ((*RUN, "--budget", "0h0m"), "is no time above zero"),
-        ((*RUN, "--budget", "-5m"), "'-5m' is no time above zero"),
-        ((*RUN, "--budget", "soon"), "'soon' is no time"),
-        ((*RUN, "--budget", "99999h"), "below a year"),
-        ((*RUN, "--budget", "nan"), "is no time"),
-        ((*RUN, "--budget", ""), "is no time"),
+        ((*RUN, "--budget", "0"), "expected a duration such as 90s, 10m or 1h30m, got '0'"),
+        ((*RUN, "--budget", "0h0m"), "got '0h0m'"),
+        ((*RUN, "--budget", "-5m"), "got '-5m'"),
+        ((*RUN, "--budget", "soon"), "got 'soon'"),
+        ((*RUN, "--budget", "99999h"), "got '99999h'"),
+        ((*RUN, "--budget", "nan"), "got 'nan'"),
+        ((*RUN, "--budget", ""), "got ''"),
+        ((*RUN, "--budget", "10"), "expected a duration such as 90s, 10m or 1h30m, got '10'"),
         ((*RUN, "--trials", "0"), "--trials: '0' is no integer from 1"),
         ((*RUN, "--trials", "-3"), "--trials: '-3' is no integer"),
         ((*RUN, "--trials", "1e3"), "--trials: '1e3' is no integer"),
@@ -395,6 +398,60 @@ def test_a_file_that_cannot_be_written_leaves_nothing_behind(tmp_path: Path, nam
     assert [path.name for path in tmp_path.rglob("*")] == ["folder"]
 
 
+def test_an_error_of_the_system_is_blamed_on_the_output_only_where_that_fails(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def fail(_: object) -> int:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("autotune.cli.commands.presets_command", fail)
+    assert main(["presets"]) == 1
+    error = capsys.readouterr().err
+    assert "standard output" not in error and "unexpected OSError: [Errno 28] No space left on device" in error
+
+
+@pytest.mark.parametrize(("module", "extra"), [("optuna", "tune"), ("sqlalchemy.orm", "tune"), ("fastapi", "service")])
+def test_a_missing_package_is_one_line_that_says_what_to_install(
+    module: str, extra: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def fail(_: object) -> int:
+        raise ModuleNotFoundError(f"No module named {module!r}", name=module)
+
+    monkeypatch.setattr("autotune.cli.commands.presets_command", fail)
+    assert main(["presets"]) == 1
+    install = f'in the checkout of autotune: pip install ".[{extra}]"'
+    assert capsys.readouterr().err == f"autotune: error: {module} is not installed ({install})\n"
+
+
+SLIM = """
+import sys
+for name in "sqlalchemy alembic optuna rich fastapi starlette pydantic uvicorn".split():
+    sys.modules[name] = None
+from autotune.cli import main
+sys.exit(main(sys.argv[1:]))
+"""
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        (["--help"], "usage: autotune"),
+        (["presets"], "mobilenetv2"),
+        (["lookup", "--device", "nvidia-h200", "512", "512", "512"], "algorithm"),
+        (["show", "--device", "nvidia-h200", "512", "512", "512"], "global size"),
+    ],
+)
+def test_commands_that_need_no_database_work_in_a_slim_installation(
+    arguments: list[str], expected: str, tmp_path: Path
+) -> None:
+    environment = {**os.environ, "HOME": str(tmp_path), "XDG_DATA_HOME": ""}
+    done = _command(*arguments, env=environment, python=("-c", SLIM))
+    assert done.returncode == 0, done.stderr
+    assert expected in done.stdout
+    without = _command("status", env=environment, python=("-c", SLIM))
+    assert without.returncode == 1 and 'pip install ".[tune]"' in without.stderr and without.stderr.count("\n") == 1
+
+
 def test_a_file_is_replaced_as_a_whole(tmp_path: Path) -> None:
     path = tmp_path / "table.json"
     path.write_text("old and longer")
@@ -407,7 +464,7 @@ def test_a_file_is_replaced_as_a_whole(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("text", "seconds"),
-    [("90", 90), ("90s", 90), ("10m", 600), ("1.5h", 5400), ("1h30m", 5400), ("2M5S", 125), (" 0.5s ", 0.5)],
+    [("10min", 600), ("90s", 90), ("10m", 600), ("1.5h", 5400), ("1h30m", 5400), ("2M5S", 125), (" 0.5s ", 0.5)],
 )
 def test_budget_reads_times(text: str, seconds: float) -> None:
     assert parse_budget(text) == seconds
@@ -516,10 +573,10 @@ def test_run_reads_words_of_shapes_and_tunes_another_family(
         Request(problem=ReduceProblem(batch=64, channels=1000)), Request(problem=expected, calls=3, label="rows")
     ]  # fmt: skip
     captured = capsys.readouterr()
-    assert "over naive" in captured.out and "over serial" in captured.out
+    assert "vs naive" in captured.out and "vs serial" in captured.out
     assert "best 0.2563 GB/s" in captured.err  # 64 rows of 1001 numbers of 4 bytes in 1 ms
     main([*REDUCE, "--shape", "8,8", "--preset", "bert-base", "--trials", "1", "--db", database])
-    assert "over baseline" in capsys.readouterr().out
+    assert "vs baseline" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(("family", "label"), [("gemm", "512x512x512"), ("reduce", "512x512 sum")])
@@ -533,6 +590,22 @@ def test_compile_takes_512_for_every_size_when_no_shape_is_given(
     monkeypatch.setattr("autotune.compiling.compile_space", refuse)
     assert main(["compile", "--device", "adreno", "--family", family, "--quiet", "--db", database]) == 1
     assert capsys.readouterr().err == f"autotune: error: adreno-730 is asked to build {label}\n"
+
+
+def test_compile_says_beforehand_how_much_it_will_build(
+    database: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def refuse(*_: Any, **__: Any) -> None:
+        raise AutotuneError("not built")
+
+    monkeypatch.setattr("autotune.compiling.compile_space", refuse)
+    monkeypatch.setattr("autotune.device.discovery.discover", lambda: [DEVICE])
+    build = ["compile", "--device", "adreno", "--algorithm", "naive", "--db", database, "--jobs", "2"]
+    assert main(build) == 1
+    told, *_ = capsys.readouterr().err.splitlines()
+    assert re.match(r"\d+ configurations, of which those with equal sources are built once: up to \d+ s at one", told)
+    assert main([*build, "--sample", "3"]) == 1
+    assert capsys.readouterr().err == "autotune: error: not built\n"
 
 
 def test_run_says_which_budget_it_takes(tune: FakeTune, database: str, capsys: pytest.CaptureFixture[str]) -> None:
@@ -644,7 +717,7 @@ def test_a_run_tells_what_the_last_one_lost_and_retries_when_asked(
         store.begin_trial(DEVICE, GemmProblem(m=8, n=8, k=8), configuration, gone)
     assert main([*RUN, "--trials", "2", "--db", database]) == 0
     told = capsys.readouterr().err
-    assert f"quarantined: {configuration} for 8x8x8 on adreno-730, in flight when process" in told
+    assert "quarantined: 1 kernel that was running when an earlier run was killed, of 8x8x8 on adreno-730" in told
     assert "--retry-quarantined" in told
     assert tune.options["retries_quarantined"] is False
     assert main([*RUN, "--trials", "2", "--db", database, "--retry-quarantined"]) == 0
@@ -735,7 +808,7 @@ def test_lookup_of_an_untuned_device_of_this_machine_is_its_default(
     assert (sibling["match"], sibling["source_device"], sibling["expected_loss"]) == ("sibling", "adreno-730", None)
 
 
-@pytest.mark.parametrize("device", ["adreno-999", " Turnip "])
+@pytest.mark.parametrize("device", ["adreno-999", " Mali-G999 "])
 def test_lookup_of_a_device_that_nobody_knows_is_what_python_answers(
     device: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -747,9 +820,51 @@ def test_lookup_of_a_device_that_nobody_knows_is_what_python_answers(
     out, err = capsys.readouterr()
     expected = TuningTable.open(empty).find(slug, m=512, n=512, k=512)
     assert (json.loads(out)["match"], json.loads(out)["configuration"]) == ("default", expected.configuration.to_dict())
-    assert err == f"this is the default by rule for 512x512x512 on {slug}, untuned\n"
+    assert err == f"note: 512x512x512 is not tuned on {slug}, this is the built-in default: autotune run tunes it\n"
     assert main([*lookup, "--tuned"]) == 1
-    assert f"for 512x512x512 on {slug} there is only the default by rule" in capsys.readouterr().err
+    assert f"for 512x512x512 on {slug} there is only the built-in default" in capsys.readouterr().err
+
+
+class TestSuggestions:
+    @pytest.mark.parametrize(
+        ("arguments", "message"),
+        [
+            (["runn"], "there is no command 'runn' (did you mean run?)"),
+            (
+                ["run", "--devise", "cpu", "--shape", "8,8,8"],
+                "unrecognized arguments: --devise (did you mean --device?)",
+            ),
+            (
+                ["run", "--device", "730", "--tirals", "3"],
+                "arguments: --tirals 3 (did you mean --trials?)",
+            ),
+            (["presets", "resnet"], "there is no preset 'resnet' (did you mean resnet50?)"),
+            (["run", "--device", "730", "--shape", "8,8,8 fp16"], "(did you mean float16?)"),
+            (["run", "--device", "730", "--shape", "8,8,8 half"], "(did you mean float16?)"),
+            (["run", "--device", "730", "--shape", "8,8,8", "--algorithm", "mircotile"], "(did you mean microtile?)"),
+            (["run", "--device", "730", "--shape", "512", "512", "64"], "(did you mean --shape 512,512,64?)"),
+            (["run", "--device", "adrno", "--shape", "8,8,8"], "(did you mean adreno?)"),
+            (["lookup", "--device", "cup", "8", "8", "8"], "(did you mean cpu?)"),
+            (["lookup", "--device", "turnip", "8", "8", "8"], "no device fits 'turnip'"),
+            (["lookup", "--device", "730", "512", "768", "sum"], "; or add --family reduce)"),
+            (["export", "--format", "josn"], "(did you mean json?)"),
+        ],
+    )
+    def test_what_was_likely_meant_is_said(
+        self, arguments: list[str], message: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        monkeypatch.setattr("autotune.device.discovery.discover", lambda: [DEVICE])
+        assert main(arguments) == 2
+        assert message in capsys.readouterr().err
+
+    def test_what_is_there_is_never_suggested_instead_of_itself(self) -> None:
+        assert did_you_mean("run", ["run", "runs"]) == ""
+        assert did_you_mean("zebra", ["run", "runs"]) == ""
+
+    def test_help_of_a_command(self, capsys: pytest.CaptureFixture[str]) -> None:
+        with pytest.raises(SystemExit) as ended:
+            main(["help", "run"])
+        assert ended.value.code == 0 and "usage: autotune run" in capsys.readouterr().out
 
 
 def test_lookup_of_what_names_no_device_or_several_fails(
@@ -848,7 +963,7 @@ def test_export_of_a_device_without_a_table_names_those_there_are(
     monkeypatch.setattr("autotune.device.discovery.discover", lambda: [replace(DEVICE, slug="adreno-740")])
     output = tmp_path / "table"
     assert main(["export", "--device", "adreno", "--format", form, "--output", str(output), "--db", stored]) == 2
-    assert "nothing is stored for adreno-740 (there are adreno-730)" in capsys.readouterr().err
+    assert "nothing is stored for adreno-740 (there are adreno-730, " in capsys.readouterr().err
     assert not output.exists()
 
 
@@ -891,17 +1006,18 @@ def test_plain_progress_tells_better_trials_and_then_every_ten_seconds() -> None
     listener.finals_started(REQUEST, 4)
     listener.problem_finished(_outcome(REQUEST, _winner(GemmProblem(m=100, n=100, k=50))))
     assert stream.getvalue().splitlines() == [
-        "[1/2] 100x100x50 (fc): 5000 configurations",
+        "[1/2] 100x100x50 (fc)",
+        "  searching 5000 configurations",
         "  trial 1/4, best 1 GFLOP/s, about 0:07 of trials to go",
         "  trial 3/4, best 1 GFLOP/s, 1 failed (1 timed out), about 0:20 of trials to go",
         "  the device runs 1.4 times slower than at the start: times are corrected; it rests for 0:10",
         "  the device runs as fast as at the start again",
-        "  finals: 4 configurations measured in turns",
-        "  dot: 1 ms, 1 GFLOP/s, 2x (1.9 to 2.1) over the default (2 trials, 1 failed (1 timed out))",
+        "  comparing the best 4, the default among them",
+        "  1 GFLOP/s with dot, 1 ms, 2x (1.9 to 2.1) vs default (2 trials, 1 failed (1 timed out))",
     ]
 
 
-def test_plain_progress_by_time_alone_counts_down_and_never_below_zero() -> None:
+def test_plain_progress_by_time_alone_counts_down_and_says_what_exceeds_it() -> None:
     stream, clock = io.StringIO(), Clock()
     listener = PlainProgress(Budget(seconds=30), stream, clock)
     listener.problem_started(REQUEST, 1, 1, 5000, 3)
@@ -910,9 +1026,10 @@ def test_plain_progress_by_time_alone_counts_down_and_never_below_zero() -> None
     clock.now += 90
     listener.trial_finished(REQUEST, _trial(1e6), 2, 1e6)
     assert stream.getvalue().splitlines() == [
-        "[1/1] 100x100x50 (fc): 5000 configurations; continuing: 3 trials stored",
+        "[1/1] 100x100x50 (fc)",
+        "  searching 5000 configurations; continuing: 3 trials stored",
         "  trial 1, 1 failed (1 timed out), 0:20 left",
-        "  trial 2, best 1 GFLOP/s, 1 failed (1 timed out), 0:00 left",
+        "  trial 2, best 1 GFLOP/s, 1 failed (1 timed out), 1:10 past the budget",
     ]
 
 
@@ -931,37 +1048,72 @@ def test_plain_progress_names_the_problem_again_where_slices_and_finals_change_i
     winner = _winner(other.problem)
     listener.problem_finished(replace(_outcome(other, winner), gain_left=0.0004, failures={}))
     assert stream.getvalue().splitlines() == [
-        "[1/2] 100x100x50 (fc): 5000 configurations",
+        "[1/2] 100x100x50 (fc)",
+        "  searching 5000 configurations",
         "  trial 1, best 1 GFLOP/s, 1:40 left",
-        "[2/2] 10x10x10: 5000 configurations",
-        "  trial 1, best 0.002 GFLOP/s, 1:40 left",
-        "[1/2] 100x100x50 (fc) goes on: 3.4% left to gain; all calls take 8 ms by the defaults, 4 ms so far",
-        "  trial 2, best 2 GFLOP/s, 3.4% left to gain, 1:39 left",
         "[2/2] 10x10x10",
-        "  dot: 1 ms, 0.002 GFLOP/s, 2x (1.9 to 2.1) over the default (2 trials, <0.1% left to gain)",
+        "  searching 5000 configurations",
+        "  trial 1, best 0.002 GFLOP/s, 1:40 left",
+        "[1/2] 100x100x50 (fc)",
+        "  goes on: may still gain 3.4%; the best single trials would save 50% of all time",
+        "  trial 2, best 2 GFLOP/s, may still gain 3.4%, 1:39 left",
+        "  goes on: may still gain 3.4%; the best single trials would save 56% of all time",
+        "[2/2] 10x10x10",
+        "  0.002 GFLOP/s with dot, 1 ms, 2x (1.9 to 2.1) vs default (2 trials, may still gain <0.1%)",
     ]
 
 
-def test_live_progress_redraws_one_line() -> None:
-    stream = io.StringIO()
-    console = Console(file=stream, force_terminal=True, width=100, markup=False, _environ={"TERM": "xterm"})
-    with Live(console=console, auto_refresh=False, transient=True) as live:
-        listener = LiveProgress(Budget(trials=4), live)
-        live.get_renderable = listener.render  # type: ignore[method-assign]
-        assert listener.render().plain == ""
-        listener.problem_started(REQUEST, 1, 1, 5000, 0)
+class TestLiveProgress:
+    def _listener(self, budget: Budget, clock: Clock, said: list[str] | None = None) -> LiveProgress:
+        return LiveProgress(budget, (said if said is not None else []).append, lambda: "run", clock)
+
+    def test_it_tells_what_is_done_now_and_how_much_of_the_budget_is_spent(self) -> None:
+        clock = Clock()
+        listener = self._listener(Budget(seconds=100), clock)
+        assert listener.picture() == Picture(line="starting", total=1.0, left="1:40 left")
+        listener.problem_started(REQUEST, 1, 2, 5000, 0)
         listener.trial_finished(REQUEST, _trial(1e6), 1, 1e6)
-        listener.trial_finished(REQUEST, _trial(2e6), 2, 1e6)
-        assert "trial 2/4, best 1 GFLOP/s" in listener.render().plain
-        assert "trial 1/4" in stream.getvalue()
-        assert "trial 2/4" not in stream.getvalue()  # no better: waits for the next refresh
+        clock.now += 40
+        assert listener.picture() == Picture(
+            title="0 of 2 shapes", done=0.4, total=1.0, left="1:00 left",
+            line="100x100x50  measuring  trial 1, best 1 GFLOP/s",
+        )  # fmt: skip
+        clock.now += 65
+        listener.finals_started(REQUEST, 6)
+        picture = listener.picture()
+        assert (picture.done, picture.left) == (1.0, "0:05 past the budget")
+        assert picture.line == "100x100x50  comparing, best 1 GFLOP/s"
+
+    def test_each_size_leaves_one_line_whatever_happens_before(self) -> None:
+        said: list[str] = []
+        with_two = self._listener(Budget(trials=2), Clock(), said)
+        requests = [REQUEST, Request(problem=GemmProblem(m=10, n=10, k=10))]
+        FakeTune()(DEVICE, requests, None, Budget(), with_two, should_stop=lambda: False)
+        assert [line.split(":")[0] for line in said] == ["[1/2] 100x100x50 (fc)", "[2/2] 10x10x10"]
+        assert with_two.picture().title == "2 of 2 shapes" and with_two.picture().done == 1.0
+
+    def test_a_bar_is_drawn_anew_by_itself_within_the_columns_of_the_terminal(self) -> None:
+        stream, clock = io.StringIO(), Clock()
+        console = Console(file=stream, force_terminal=True, width=60, markup=False, _environ={"TERM": "xterm"})
+        listener = self._listener(Budget(seconds=100), clock)
+        bar = LiveBar(stream, listener.picture, console)
+        listener.problem_started(REQUEST, 1, 1, 5000, 0)
+        listener.trial_finished(REQUEST, _trial(None), 1, float("inf"))
+
+        def drawn() -> list[str]:
+            with console.capture() as capture:
+                console.print(bar.get_renderable())
+            return re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", capture.get()).splitlines()
+
+        first = drawn()
+        clock.now += 1
+        second = drawn()
+        assert first[0].endswith("1:40 left") and second[0].endswith("1:39 left"), "no event came between the two"
+        assert second[1].startswith("100x100x50  measuring  trial 1, 1 failed")
+        assert all(len(line) <= 60 for line in first + second)
 
 
 def test_progress_chooses_by_where_it_leads() -> None:
-    class Terminal(io.StringIO):
-        def isatty(self) -> bool:
-            return True
-
     with progress(Budget(), io.StringIO(), is_quiet=False) as listener:
         assert isinstance(listener, PlainProgress)
     with progress(Budget(), Terminal(), is_quiet=False) as listener:
@@ -979,15 +1131,16 @@ def test_texts_for_people() -> None:
     assert failures_text({"timed out": 1, "crashed": 2}) == "3 failed (1 timed out, 2 crashed)"
     assert failures_text({}) == ""
     problem = GemmProblem(m=1, n=1, k=1)
-    assert gain_text(_winner(problem, is_default=True)) == "1x (the default)"
+    assert gain_text(_winner(problem, is_default=True)) == "= default"
     assert gain_text(_winner(problem, samples=0)) == "2x (provisional)"
     assert gain_text(_winner(problem)) == "2x (1.9 to 2.1)"
-    assert gain_text(_winner(problem, is_default=True, verdict=Verdict.TIE)) == "1x (a tie: the default stays)"
-    assert gain_text(_winner(problem, verdict=Verdict.DEFAULT_FAILED)) == "- (the default fails)"
-    assert verdict_text(_winner(problem)) == "2x (1.9 to 2.1) over the default"
-    assert verdict_text(_winner(problem, is_default=True, verdict=Verdict.TIE)) == "a tie, the default stays"
-    assert verdict_text(_winner(problem, is_default=True, verdict=Verdict.DEFAULT)) == "the default stays"
-    assert verdict_text(_winner(problem, verdict=Verdict.DEFAULT_FAILED)) == "the default fails"
+    assert gain_text(_winner(problem, is_default=True, verdict=Verdict.TIE)) == "= default"
+    assert gain_text(_winner(problem, verdict=Verdict.DEFAULT_FAILED)) == "default fails"
+    assert verdict_text(_winner(problem)) == "2x (1.9 to 2.1) vs default"
+    nothing_faster = "the default; nothing faster was found"
+    assert verdict_text(_winner(problem, is_default=True, verdict=Verdict.TIE)) == nothing_faster
+    assert verdict_text(_winner(problem, is_default=True, verdict=Verdict.DEFAULT)) == nothing_faster
+    assert verdict_text(_winner(problem, verdict=Verdict.DEFAULT_FAILED)) == "the default does not run on this driver"
 
 
 def test_rate_is_of_memory_where_memory_bounds() -> None:
@@ -1005,9 +1158,9 @@ def test_the_table_of_a_run_tells_gain_tie_and_samples() -> None:
     stream = io.StringIO()
     print_outcomes([_outcome(Request(problem=p), w) for p, w in zip(problems, won, strict=True)], stream)
     header, _, *rows = [[cell.strip() for cell in line.split("|")] for line in stream.getvalue().splitlines()[:6]]
-    columns = [header.index(name) for name in ("over default", "samples", "checked")]
+    columns = [header.index(name) for name in ("vs default", "samples", "verifications")]
     assert [[row[column] for column in columns] for row in rows] == [
-        ["2x (1.9 to 2.1)", "11", "60"], ["1x (a tie: the default stays)", "11", "20"], ["2x (provisional)", "", ""],
+        ["2x (1.9 to 2.1)", "11", "60"], ["= default", "11", "20"], ["2x (provisional)", "", ""],
         ["-", "", ""],
     ]  # fmt: skip
 
@@ -1017,9 +1170,9 @@ def test_the_table_tells_what_each_size_spent_and_what_is_left() -> None:
     stream = io.StringIO()
     print_outcomes([outcome, _outcome(REQUEST, None)], stream)
     header, _, first, second, *_ = stream.getvalue().splitlines()
-    assert "| spent" in header and "| left to gain" in header
-    assert "| 2 in 1:23 | 1.2%" in first
-    assert "in 1:23" not in second
+    assert "| trials | spent | may still gain |" in header
+    assert "|      2 | 1:23  | 1.2% " in first
+    assert "1:23" not in second
 
 
 def test_total_weighs_by_calls_and_says_what_it_leaves_out() -> None:
@@ -1033,6 +1186,109 @@ def test_total_weighs_by_calls_and_says_what_it_leaves_out() -> None:
         "total of 12 calls: 30 ms before (default), 20 ms after: 1.5x; 1 of 3 shapes have no winner and are not counted"
     )
     assert total_text(outcomes) == expected
+
+
+class Terminal(io.StringIO):
+    encoding = "utf-8"
+
+    def isatty(self) -> bool:
+        return True
+
+
+def _lines_at(width: int, monkeypatch: pytest.MonkeyPatch, *, is_wide: bool = False) -> list[str]:
+    """The table of a run as a terminal of so many columns shows it."""
+    monkeypatch.setenv("COLUMNS", str(width))
+    monkeypatch.setenv("TERM", "xterm")
+    problems = [GemmProblem(m=384, n=3136, k=size) for size in (64, 576)]
+    winners = [_winner(problems[0]), _winner(problems[1], is_default=True, verdict=Verdict.TIE)]
+    outcomes = [_outcome(Request(problem=p, label="conv2"), w) for p, w in zip(problems, winners, strict=True)]
+    stream = Terminal()
+    print_outcomes([replace(outcome, seconds=20.0, gain_left=0.1) for outcome in outcomes], stream, is_wide=is_wide)
+    return stream.getvalue().splitlines()
+
+
+def test_a_table_drops_columns_that_do_not_fit_and_never_breaks_a_word(monkeypatch: pytest.MonkeyPatch) -> None:
+    header, rule, first, second, *total = _lines_at(80, monkeypatch)
+    assert header.split("  ")[0] == "shape" and {"rate", "vs default", "kernel"} <= set(re.split(r" {2,}", header))
+    assert re.split(r" {2,}", first)[:5] == ["384x3136x64", "1 ms", "154.1 GFLOP/s", "2x (1.9 to 2.1)", "dot"]
+    assert "= default" in second and set(rule) == {"─"}
+    assert all(len(line) <= 80 and line == line.rstrip() for line in (header, rule, first, second, *total))
+    narrow = _lines_at(30, monkeypatch)
+    assert narrow[0].split() == ["shape", "time"]
+    wide = _lines_at(80, monkeypatch, is_wide=True)
+    assert {"samples", "verifications", "spent", "from"} <= set(wide[0].split())
+
+
+def test_prose_in_a_table_breaks_between_words(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "40")
+    monkeypatch.setenv("TERM", "xterm")
+    stream = Terminal()
+    Page(stream).table(
+        ("name", "what it is"), [("one", "a sentence that is longer than a line of forty")], ends_in_prose=True
+    )
+    assert stream.getvalue().splitlines()[2:] == ["one   a sentence that is longer than a", "      line of forty"]
+
+
+def test_a_pipe_gets_every_column_without_trailing_blanks() -> None:
+    stream = io.StringIO()
+    print_outcomes([_outcome(REQUEST, _winner(REQUEST.problem)), _outcome(REQUEST, None)], stream)
+    lines = stream.getvalue().splitlines()
+    assert "verifications" in lines[0] and all(line == line.rstrip() for line in lines)
+
+
+class TestShow:
+    SHOW = ("show", "--device", "nvidia-h200", "512,512,512")
+
+    def test_it_holds_all_that_own_host_code_needs(self, capsys: pytest.CaptureFixture[str]) -> None:
+        assert main([*self.SHOW, "--json"]) == 0
+        shown = json.loads(capsys.readouterr().out)
+        assert main([*self.SHOW, "--source"]) == 0
+        source = capsys.readouterr().out
+        assert source.strip() == shown["source"].strip()
+        sizes = {buffer["name"]: buffer["size_bytes"] for buffer in shown["buffers"] if buffer["role"] != "scratch"}
+        assert sizes["c"] == 512 * 512 * 4
+        for launch in shown["launches"]:
+            found = re.search(rf"void\s+{launch['kernel']}\s*\(([^)]*)\)", source)
+            assert found, "each kernel is in the source"
+            assert len(launch["arguments"]) == found[1].count(",") + 1, "with as many arguments"
+            local = launch["local_size"] or [1] * len(launch["global_size"])
+            assert all(size % group == 0 for size, group in zip(launch["global_size"], local, strict=True))
+        assert isinstance(shown["build_options"], list)
+
+    def test_it_tells_people_sizes_and_the_order_of_arguments(self, capsys: pytest.CaptureFixture[str]) -> None:
+        assert main(list(self.SHOW)) == 0
+        shown = capsys.readouterr().out
+        assert "build options" in shown and "global size" in shown and "local size" in shown
+        assert re.search(r"^gemm\w*\(.*float32 alpha, float32 beta\)$", shown, re.MULTILINE)
+
+
+def test_misses_are_listed_and_forgotten(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path))
+    log = MissLog(default_file())
+    log.add("adreno-730", GemmProblem(m=8, n=9, k=10))
+    log.write()
+    assert main(["misses"]) == 0
+    assert "8x9x10" in capsys.readouterr().out
+    assert main(["misses", "--device", "mali-g610"]) == 0
+    assert "no lookup has missed" in capsys.readouterr().err
+    assert main(["misses", "--clear"]) == 0
+    assert capsys.readouterr().out == "1 forgotten\n" and not read_misses(default_file())
+
+
+@pytest.mark.parametrize(
+    ("budget", "expected"),
+    [
+        (Budget(seconds=60), "tuning 2 shapes on adreno-730: about 1:00\n"),
+        (Budget(seconds=4), "about 0:10 whatever the budget, since each takes two trials and a comparison, some 5 s\n"),
+        (Budget(trials=100), "100 trials each, about 3 minutes at one a second\n"),
+        (Budget(until_gain=0.01), "until nothing is left to gain\n"),
+    ],
+)
+def test_a_run_says_how_long_it_will_take(budget: Budget, expected: str, capsys: pytest.CaptureFixture[str]) -> None:
+    _tell_duration(DEVICE, [REQUEST, REQUEST], budget)
+    assert capsys.readouterr().err.endswith(expected)
 
 
 # With the real device
@@ -1066,7 +1322,10 @@ def test_tune_interrupt_resume_look_up_export_and_import(tmp_path: Path) -> None
 
     other = tmp_path / "other.sqlite"
     assert _command("import", str(table), "--db", str(other)).stdout == "1 taken over, 0 left as they were\n"
-    assert _command("import", str(table), "--db", str(other)).stdout == "0 taken over, 1 left as they were\n"
+    assert (
+        _command("import", str(table), "--db", str(other)).stdout
+        == "0 taken over, 1 left as they were, as what is stored is confirmed or faster\n"
+    )
     slug = json.loads(exact.stdout)["device"]
     again = _command("export", "--device", slug, "--format", "json", "--db", str(other))
     assert again.stdout == table.read_text()

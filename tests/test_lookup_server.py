@@ -158,5 +158,5 @@ def test_urls_that_lead_nowhere(postgresql_server: Server, url: str, error: type
 
 def test_the_extra_is_named_where_the_driver_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "psycopg", None)
-    with pytest.raises(StoreError, match=r'pip install "autotune\[postgres\]", or autotune export'):
+    with pytest.raises(StoreError, match=r'pip install "\.\[postgres\]", or autotune export'):
         TuningTable.open("postgresql://me:secret@host/db")

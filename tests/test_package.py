@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from autotune.cli import EXTRAS
+
 ROOT = Path(__file__).parents[1]
 
 
@@ -59,6 +61,18 @@ def test_installed_wheel_finds_templates_and_migrations(wheel: Path, tmp_path: P
     assert list((Path(migrations) / "versions").glob("0001_*.py"))
     assert families == "['gemm', 'reduce']"
     assert int(profiles) >= 7
+
+
+def test_a_base_install_has_what_a_worker_needs_and_extras_bring_what_tuning_needs() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    assert {requirement.split(">=")[0] for requirement in project["dependencies"]} == {"jinja2", "numpy", "pyopencl"}
+    extras = project["optional-dependencies"]
+    tuning = {requirement.split(">=")[0] for requirement in extras["tune"]}
+    assert tuning == {name for name, extra in EXTRAS.items() if extra == "tune"}
+    for extra in ("service", "postgres", "dev"):
+        assert f"{project['name']}[tune]" in extras[extra]
+    assert project["name"] != "autotune", "that is another project on PyPI"
+    assert project["scripts"] == {"autotune": "autotune.__main__:run"}
 
 
 def test_every_dependency_has_a_range() -> None:

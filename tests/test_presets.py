@@ -111,7 +111,7 @@ def test_llama_attention_costs_as_much_as_its_heads_one_by_one() -> None:
 
 def test_unknown_preset_names_those_there_are() -> None:
     with pytest.raises(UsageError, match="resnet50, mobilenetv2, bert-base"):
-        preset("resnet51")
+        preset("alexnet")
 
 
 def test_merge_adds_calls_and_joins_labels() -> None:

@@ -229,8 +229,8 @@ def test_verify_tells_each_result_and_ends_well_when_all_holds(
     assert shown.err == "[1/1] 96x96x96: still holds\n"
     [header, _, row] = [line.split("|") for line in shown.out.splitlines()]
     cells = {name.strip(): cell.strip() for name, cell in zip(header, row, strict=True)}
-    assert (cells["shape"], cells["result"], cells["checked"]) == ("96x96x96", "still holds", "60")
-    assert float(cells["over default"].split("x")[0]) > 1
+    assert (cells["shape"], cells["result"], cells["verifications"]) == ("96x96x96", "still holds", "60")
+    assert float(cells["vs default"].split("x")[0]) > 1
 
 
 def test_verify_fails_when_a_winner_does_though_another_takes_over(

@@ -1,6 +1,8 @@
 """What the benchmarks of the search count, and the drawing of their results."""
 
 import importlib.util
+import shutil
+import subprocess
 import sys
 import xml.etree.ElementTree as ElementTree
 from importlib.machinery import SourceFileLoader
@@ -30,6 +32,36 @@ def load(name: str) -> Any:
         patch.setattr(sys, "path", sys.path[:])
         loader.exec_module(module)
     return module
+
+
+class TestShell:
+    """The scripts that set up the checkout, with a set-up that only notes what is called."""
+
+    def _run(self, folder: Path, script: str, answer: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+        (folder / "scripts").mkdir()
+        shutil.copy(SCRIPTS / script, folder / "scripts")
+        (folder / "bin").mkdir()
+        called = folder / "bin" / "autotune"
+        called.write_text(f'#!/bin/sh\necho "called: $*"\ncase "$*" in *--json*) echo \'{answer}\';; esac\n')
+        called.chmod(0o755)
+        setup = f'venv="{folder}"; python="{called}"; prepare() {{ :; }}; use_only_pocl() {{ :; }}\n'
+        (folder / "scripts" / "setup.sh").write_text(setup)
+        command = ["sh", str(folder / "scripts" / script), *arguments]
+        return subprocess.run(command, capture_output=True, text=True, cwd=folder)
+
+    @pytest.mark.parametrize(("algorithm", "status"), [("microtile", 0), ("naive", 1)])
+    def test_quickstart_warns_where_the_plainest_kernel_won(self, tmp_path: Path, algorithm: str, status: int) -> None:
+        done = self._run(tmp_path, "quickstart", f'"algorithm": "{algorithm}"')
+        assert done.returncode == status
+        assert ("warning: the plainest kernel won" in done.stderr) == bool(status)
+        assert "called: export" in done.stdout
+
+    def test_coverage_is_of_all_tests_only(self, tmp_path: Path) -> None:
+        (tmp_path / "all").mkdir()
+        (tmp_path / "one").mkdir()
+        assert "--cov" in self._run(tmp_path / "all", "test", "").stdout
+        one = self._run(tmp_path / "one", "test", "", "tests/test_cli.py").stdout
+        assert one.splitlines()[-1].endswith("tests/test_cli.py") and "--cov" not in one
 
 
 class TestPlot:

@@ -86,7 +86,7 @@ def test_schemes_that_mean_the_same(scheme: str) -> None:
 
 def test_the_extra_is_named_where_the_driver_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "psycopg", None)
-    with pytest.raises(StoreError, match=r'is not installed \(pip install "autotune\[postgres\]"\)'):
+    with pytest.raises(StoreError, match=r'is not installed \(.*pip install "\.\[postgres\]"\)'):
         Store.open("postgresql://me:secret@host/db")
 
 

@@ -14,9 +14,16 @@ from collections.abc import Sequence
 from autotune.cli.arguments import make_parser
 from autotune.cli.output import STOPPED, tell
 from autotune.errors import AutotuneError
+from autotune.resources import install_hint
 
 BROKEN_PIPE = 141
 """Exit status when nobody reads the output any more, as a shell gives it."""
+
+EXTRAS = {
+    **dict.fromkeys(("alembic", "optuna", "rich", "sqlalchemy"), "tune"),
+    **dict.fromkeys(("fastapi", "httptools", "pydantic", "starlette", "uvicorn"), "service"),
+}
+"""Packages that only some commands need, and the extra of pyproject.toml that installs each."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -36,20 +43,37 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except BrokenPipeError:
         _forget_output()
         return BROKEN_PIPE
-    except OSError as error:
-        _forget_output()
-        _complain(f"{error.filename or 'standard output'}: {error.strerror or error}")
-        return 1
     except Exception as error:  # noqa: BLE001 - nobody is helped by a traceback they did not ask for
+        message = _message_of(error)
         _forget_output()
-        cause = " ".join(str(error).split())[:500]
-        wanted = "set AUTOTUNE_TRACEBACK=1 to see where"
-        _complain(f"unexpected {type(error).__name__}{': ' if cause else ''}{cause} ({wanted})")
+        _complain(message)
         return 1
     return status
 
 
+def _message_of(error: Exception) -> str:
+    """One line about an error that no command expected."""
+    if isinstance(error, ModuleNotFoundError) and (extra := EXTRAS.get((error.name or "").partition(".")[0])):
+        return f"{error.name} is not installed ({install_hint(extra)})"
+    if isinstance(error, OSError) and (error.filename is not None or _output_fails()):
+        return f"{error.filename or 'standard output'}: {error.strerror or error}"
+    cause = " ".join(str(error).split())[:500]
+    wanted = "set AUTOTUNE_TRACEBACK=1 to see where"
+    return f"unexpected {type(error).__name__}{': ' if cause else ''}{cause} ({wanted})"
+
+
+def _output_fails() -> bool:
+    """Whether standard output is what cannot be written: what it could not take is still in its buffer."""
+    try:
+        sys.stdout.flush()
+    except OSError:
+        return True
+    return False
+
+
 def _dispatch(arguments: list[str]) -> int:
+    if arguments[:1] == ["help"]:
+        arguments = [*arguments[1:2], "--help"]
     # A space before it keeps argparse from taking a negative size for an option.
     guarded = [f" {word}" if re.match(r"-[0-9]", word) else word for word in arguments]
     options = make_parser().parse_args(guarded)

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import autotune
-from autotune.cli import building, checking, commands, doctor, evaluating, exporting, run, service
+from autotune.cli import building, checking, commands, doctor, evaluating, exporting, run, service, show
 from autotune.cli.parsing import (
     Parser,
     add_command,
@@ -17,6 +17,7 @@ from autotune.cli.parsing import (
     add_shape,
     add_shapes,
     add_wanted,
+    add_wide,
     parse_budget,
     parse_holdout,
     parse_job,
@@ -37,12 +38,12 @@ def make_parser() -> argparse.ArgumentParser:
         epilog="example: autotune run --device cpu --shape 512,512,512 --budget 2m",
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("--version", action="version", version=f"autotune {autotune.__version__}")
+    parser.add_argument("-V", "--version", action="version", version=f"autotune {autotune.__version__}")
     subparsers = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
     for add in (
         _add_devices, _add_doctor, _add_presets, _add_run, _add_verify, _add_status, _add_compile, _add_evaluate,
-        _add_lookup, _add_export, _add_import, _add_serve, _add_worker, _add_workers, _add_submit, _add_jobs,
-        _add_cancel,
+        _add_lookup, _add_show, _add_misses, _add_export, _add_import, _add_help, _add_serve, _add_worker, _add_workers,
+        _add_submit, _add_jobs, _add_cancel,
     ):  # fmt: skip
         add(subparsers)
     return parser
@@ -134,6 +135,7 @@ def _add_run(subparsers: Any) -> None:
         help="do not compare a few of the products with the host's BLAS, some seconds at the end",
     )
     parser.add_argument("--quiet", action="store_true", help="no progress, only the final table")
+    add_wide(parser)
     add_database(parser)
     add_json(parser)
     add_server(parser, required=False)
@@ -238,17 +240,57 @@ def _add_lookup(subparsers: Any) -> None:
         "lookup --device cpu 512 512 512 nt float16 batch=4",
         "lookup --device cpu --family reduce 512 768 max",
     )
+    _add_asked(parser)
+    parser.add_argument("--explain", action="store_true", help="say where the answer comes from and why")
+    parser.add_argument("--tuned", action="store_true", help="fail where only the built-in default is left")
+
+
+def _add_asked(parser: argparse.ArgumentParser) -> None:
+    """What a lookup is for, and where it looks."""
     add_device(parser)
     add_family(parser, "of the shape")
     parser.add_argument(
         "shape", metavar="SHAPE", nargs="+", help="sizes and words: M N K [nt] [float16] [batch=4], or M,N,K"
     )
-    parser.add_argument("--explain", action="store_true", help="say where the answer comes from and why")
-    parser.add_argument("--tuned", action="store_true", help="fail where only the default by rule is left")
     source = parser.add_mutually_exclusive_group()
     source.add_argument("--table", metavar="FILE", type=Path, help="an exported table (JSON or SQLite)")
     add_database(source)
     add_json(parser)
+
+
+def _add_show(subparsers: Any) -> None:
+    parser = add_command(
+        subparsers,
+        "show",
+        show.show_command,
+        "Show the kernel to use for a shape: source, build options, buffers, sizes and arguments, for own host code.",
+        "show --device adreno-730 64,3136,576",
+        "show --device cpu 512 512 512 --source > gemm.cl",
+        "show --device cpu --family reduce 512 768 max --json",
+    )
+    _add_asked(parser)
+    parser.add_argument("--source", action="store_true", help="print the OpenCL source alone")
+
+
+def _add_misses(subparsers: Any) -> None:
+    parser = add_command(
+        subparsers,
+        "misses",
+        commands.misses_command,
+        "List the sizes that lookups on this machine asked for and never found; autotune run --misses tunes them.",
+        "misses",
+        "misses --clear",
+    )
+    parser.add_argument("--device", metavar="SLUG", help="those of one device")
+    parser.add_argument("--clear", action="store_true", help="forget them all")
+    add_json(parser)
+
+
+def _add_help(subparsers: Any) -> None:
+    parser = add_command(
+        subparsers, "help", lambda _: make_parser().parse_args(["--help"]), "Show the help of a command.", "help run"
+    )
+    parser.add_argument("topic", metavar="COMMAND", nargs="?")
 
 
 def _add_export(subparsers: Any) -> None:
@@ -278,6 +320,9 @@ def _add_export(subparsers: Any) -> None:
         action="append",
         default=[],
         help="with --kernels: another device to answer for, by what its relatives measured",
+    )
+    parser.add_argument(
+        "--force", action="store_true", help="overwrite files that autotune did not write; never a changed main.c"
     )
     add_database(parser)
 
@@ -368,6 +413,7 @@ def _add_jobs(subparsers: Any) -> None:
     parser.add_argument("job", metavar="JOB", nargs="?", type=parse_job, help="the number of one")
     parser.add_argument("--follow", action="store_true", help="show its progress until it has ended, then its table")
     parser.add_argument("--quiet", action="store_true", help="no progress, only the final table")
+    add_wide(parser)
     add_server(parser)
     add_json(parser)
 

@@ -1,16 +1,18 @@
 """The command `autotune compile`: what the driver's compiler makes of a search space, without running it."""
 
 import argparse
+import os
 import sys
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from autotune.cli.output import plain_compilation, print_json, standard_error, tell_stopped
-from autotune.cli.run import Interrupts, check_algorithms
+from autotune.cli.output import plain_compilation, print_json, standard_error, tell, tell_stopped
+from autotune.cli.run import Interrupts, check_algorithms, days_text
 from autotune.kernels import find_family
 
 if TYPE_CHECKING:
     from autotune.compiling import Report
-    from autotune.problem import Problem
+    from autotune.problem import Device, Problem
 
 DEFAULT_SIZE = 512
 """Of every size, where no shape is given."""
@@ -26,6 +28,7 @@ def compile_command(options: argparse.Namespace) -> int:
     from autotune.store import Store
 
     device = select(options.device, discover())
+    _tell_size(options, device, problems)
     extent = Extent(algorithms=tuple(options.algorithm), sample=options.sample, seed=options.seed, jobs=options.jobs)
     reports: list[Report] = []
     with (
@@ -43,6 +46,22 @@ def compile_command(options: argparse.Namespace) -> int:
                 )
             )
     return _report(options, reports, was_stopped=interrupts.are_requested)
+
+
+def _tell_size(options: argparse.Namespace, device: "Device", problems: "Sequence[Problem]") -> None:
+    """How many configurations are to be built, where nothing bounds them."""
+    if options.sample is not None or options.quiet:
+        return
+    from autotune.profile import find_profile
+    from autotune.search import space_of
+
+    profile = find_profile(device)
+    count = sum(len(space_of(problem, device, profile, options.algorithm)) for problem in problems)
+    jobs = options.jobs or os.cpu_count() or 1
+    tell(
+        f"{count} configurations, of which those with equal sources are built once: up to {days_text(count / jobs)} "
+        f"at one a second for each of {jobs} processes; --sample N builds N of each algorithm"
+    )
 
 
 def _problems(options: argparse.Namespace) -> "list[Problem]":

@@ -21,6 +21,7 @@ FAILED = 1
 
 
 def verify_command(options: argparse.Namespace) -> int:
+    from autotune.cli.device_lock import DeviceLock
     from autotune.device.discovery import discover, select
     from autotune.display import rechecking
     from autotune.search.faults import with_checkup
@@ -30,6 +31,7 @@ def verify_command(options: argparse.Namespace) -> int:
     device = select(options.device, discover())
     with (
         Store.open(options.db, makes=False) as store,
+        DeviceLock(device),
         Interrupts("the running trial") as interrupts,
         rechecking(standard_error(), is_quiet=options.quiet) as listener,
     ):

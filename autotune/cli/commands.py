@@ -3,16 +3,18 @@
 import argparse
 import re
 import sys
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from autotune.cli.devices import named_or_guessed_device
 from autotune.cli.output import plain_calibration, plain_request, print_json, tell
-from autotune.errors import TableError
-from autotune.kernels import find_family
+from autotune.errors import ProblemError, TableError
+from autotune.kernels import family_names, find_family
 from autotune.lookup.predictor import FAVOURS
 
 if TYPE_CHECKING:
     from autotune.lookup import Tuned, TuningTable
+    from autotune.problem import Device, Problem
 
 
 def devices_command(options: argparse.Namespace) -> int:
@@ -59,21 +61,49 @@ def presets_command(options: argparse.Namespace) -> int:
     return 0
 
 
+def find_tuned(options: argparse.Namespace) -> "tuple[TuningTable, Device, Tuned]":
+    """What a lookup answers for --device and SHAPE, from --table, --db or the user's database. Raises AutotuneError."""
+    from autotune.lookup import TuningTable
+
+    problem = _parse_shape(options.family, options.shape)
+    table = TuningTable.open(options.table or options.db, log_misses=False)
+    device = named_or_guessed_device(options.device, table.devices)
+    return table, device, table.find(device, problem)
+
+
+def _parse_shape(family: str, shape: Sequence[str]) -> "Problem":
+    """Raises ProblemError, which names another family where the shape is one of its."""
+    text = ",".join(re.findall(r"[^\s,]+", " ".join(shape)))
+    try:
+        return find_family(family).problem_type.parse(text)
+    except ProblemError as error:
+        others = [name for name in family_names() if _is_shape(name, text)]
+        if not others:
+            raise
+        raise ProblemError(error.message, hint=f"{error.hint}; or add --family {others[0]}") from error
+
+
+def _is_shape(family: str, text: str) -> bool:
+    try:
+        find_family(family).problem_type.parse(text)
+    except ProblemError:
+        return False
+    return True
+
+
 def lookup_command(options: argparse.Namespace) -> int:
-    source = options.table or options.db
-    from autotune.lookup import Match, TuningTable
+    from autotune.lookup import Match
     from autotune.lookup.answer import plain_tuned
 
-    words = re.findall(r"[^\s,]+", " ".join(options.shape))
-    problem = find_family(options.family).problem_type.parse(",".join(words))
-    table = TuningTable.open(source, log_misses=False)
-    device = named_or_guessed_device(options.device, table.devices)
-    tuned = table.find(device, problem)
+    table, device, tuned = find_tuned(options)
+    problem = tuned.problem
     if tuned.match is Match.DEFAULT:
         if options.tuned:
             hint = "autotune run tunes it"
-            raise TableError(f"for {problem.label} on {device.slug} there is only the default by rule", hint=hint)
-        tell(f"this is the default by rule for {problem.label} on {device.slug}, untuned")
+            raise TableError(f"for {problem.label} on {device.slug} there is only the built-in default", hint=hint)
+        tell(
+            f"note: {problem.label} is not tuned on {device.slug}, this is the built-in default: autotune run tunes it"
+        )
     if options.json:
         print_json({"device": device.slug, "problem": problem.to_dict(), **plain_tuned(tuned)})
         return 0
@@ -93,19 +123,42 @@ def lookup_command(options: argparse.Namespace) -> int:
 
 def _expectations(table: "TuningTable", tuned: "Tuned") -> list[tuple[str, str]]:
     """What is to be expected of an answer, and what that rests on."""
+    if tuned.source_problem == tuned.problem:
+        return []
     facts = []
-    if tuned.expected_loss is not None and tuned.source_problem != tuned.problem:
+    if tuned.expected_loss is not None:
         facts.append(("expected loss", f"{tuned.expected_loss:.1%} of the tuned speed"))
     predictor = table.predictor(tuned.source_device or tuned.device, tuned.problem)
     told = predictor and (predictor.measured or predictor.expected)
     if predictor and told:
-        how = "measured on sizes held out" if predictor.measured else "from trials, leaving out each size in turn"
-        facts.append(("evaluated", f"{how}: {told.sizes}"))
+        how = "measured at sizes held out" if predictor.measured else "of trials, each size left out in turn"
+        facts.append(("reached", f"part of the tuned speed at {told.sizes} sizes, {how}"))
         for name in FAVOURS:
             reach = getattr(told, name)
             parts = f"median {reach.median:.0%}, 10th percentile {reach.low:.0%}, worst {reach.worst:.0%}"
             facts.append((f"  {name}", parts))
     return facts
+
+
+def misses_command(options: argparse.Namespace) -> int:
+    from autotune.display import print_misses
+    from autotune.lookup.misses import default_file, forget_misses, read_misses
+
+    path = default_file()
+    misses = read_misses(path)
+    if options.clear:
+        if misses:
+            forget_misses(path, set(misses))
+        print(f"{len(misses)} forgotten")
+        return 0
+    rows = [(miss, count) for miss, count in misses.most_common() if options.device in (None, miss.device)]
+    if options.json:
+        print_json([{"device": m.device, "problem": m.problem.to_dict(), "processes": n} for m, n in rows])
+    elif rows:
+        print_misses(rows, sys.stdout)
+    else:
+        tell(f"no lookup has missed a size ({path})")
+    return 0
 
 
 def import_command(options: argparse.Namespace) -> int:
@@ -117,5 +170,6 @@ def import_command(options: argparse.Namespace) -> int:
     with Store.open(options.db) as store:
         added, kept = store.import_winners(contents.winners, contents.devices)
         add_predictors(store, contents.predictors)
-    print(f"{added} taken over, {kept} left as they were")
+    because = ", as what is stored is confirmed or faster" if kept else ""
+    print(f"{added} taken over, {kept} left as they were{because}")
     return 0

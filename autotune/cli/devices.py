@@ -2,7 +2,8 @@
 
 from collections.abc import Sequence
 
-from autotune.errors import DeviceSelectionError, NoSuchDeviceError
+from autotune.errors import DeviceSelectionError, NoSuchDeviceError, did_you_mean
+from autotune.identity import FAMILIES, is_slug
 from autotune.problem import Device
 
 
@@ -17,24 +18,37 @@ def named_device(selector: str, known: Sequence[Device]) -> Device:
     for device in known:
         if device.slug == wanted:
             return device
+    devices: list[Device] = []
     try:
-        return select(selector, discover())
+        devices = discover()
+        return select(selector, devices)
     except DeviceSelectionError as here:
         try:
             return select(selector, known)
         except NoSuchDeviceError:
-            raise here from None
+            is_ambiguous = devices and not isinstance(here, NoSuchDeviceError)
+            if is_ambiguous or not known:
+                raise here from None
+            raise _no_such_device(selector, known) from here
+
+
+def _no_such_device(selector: str, known: Sequence[Device]) -> NoSuchDeviceError:
+    slugs = sorted({device.slug for device in known})
+    hint = did_you_mean(selector, [*slugs, *FAMILIES]) or f"stored are {', '.join(slugs)}"
+    return NoSuchDeviceError(f"no device fits {selector[:80]!r}, neither of this machine nor a stored one", hint=hint)
 
 
 def named_or_guessed_device(selector: str, known: Sequence[Device]) -> Device:
-    """The same, or a device of which only the slug is known: a table answers for any. Raises DeviceSelectionError."""
-    from autotune.identity import is_slug
+    """The same, or a device of a known family of which only the slug is known: a table answers for any.
+
+    Raises DeviceSelectionError.
+    """
     from autotune.lookup.chain import guess
 
     try:
         return named_device(selector, known)
     except NoSuchDeviceError:
         slug = selector.strip().lower()
-        if not is_slug(slug):
-            raise
-        return guess(slug)
+        if is_slug(slug) and slug.partition("-")[0] in (*FAMILIES, "pocl"):
+            return guess(slug)
+        raise

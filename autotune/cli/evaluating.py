@@ -24,6 +24,7 @@ HELD_OUT = 10
 
 
 def evaluate_command(options: argparse.Namespace) -> int:
+    from autotune.cli.device_lock import DeviceLock
     from autotune.device.discovery import discover, select
     from autotune.predict import note_measured, refresh_predictors
     from autotune.predict.regret import measure_regret, summarise
@@ -34,6 +35,7 @@ def evaluate_command(options: argparse.Namespace) -> int:
     device = select(options.device, discover())
     with (
         Store.open(options.db, makes=False) as store,
+        DeviceLock(device),
         Worker() as worker,
         Interrupts("the running size") as interrupts,
     ):

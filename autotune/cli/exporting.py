@@ -1,12 +1,17 @@
 """The command `autotune export`: the table of one kernel family, or of all that are stored."""
 
 import argparse
-from collections.abc import Sequence
+import contextlib
+import tempfile
+from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from autotune.cli.devices import named_device
 from autotune.cli.output import tell, write
-from autotune.errors import DeviceSelectionError, UsageError
+from autotune.errors import DeviceSelectionError, MissingDatabaseError, UsageError
+from autotune.lookup.chain import guess
+from autotune.resources import data_folder
 
 if TYPE_CHECKING:
     from autotune.store import Store
@@ -24,15 +29,18 @@ def export_command(options: argparse.Namespace) -> int:
         raise UsageError("--kernels writes a folder of C", hint="--format c --kernels DIR, without --output")
     if options.also and not options.kernels:
         raise UsageError("--also is for a folder of C", hint="--kernels DIR")
-    from autotune.store import Store
+    from autotune.export import check_replaceable
 
-    with Store.open(options.db, read_only=True) as store:
-        slug = _stored_slug(store, options.device) if options.device else None
+    if options.output and not options.force:
+        check_replaceable(options.output)
+    with _source(options) as (store, slug):
         if options.kernels:
             from autotune.export import export_package
 
             families = [options.family] if options.family else _stored_families(store, slug)
-            export_package(store, slug, families, options.kernels, also=options.also)
+            kept = export_package(store, slug, families, options.kernels, also=options.also, force=options.force)
+            for name in kept:
+                tell(f"left {options.kernels / name} as it is: it was changed")
         elif options.format == "sqlite":
             store.snapshot(options.output, slug)
         else:
@@ -43,14 +51,48 @@ def export_command(options: argparse.Namespace) -> int:
     return 0
 
 
-def _stored_slug(store: "Store", selector: str) -> str:
-    known = store.devices()
-    slug = named_device(selector, known).slug
-    stored = sorted({device.slug for device in known})
-    if slug not in stored:
-        there = f"there are {', '.join(stored)}" if stored else "there is none yet: autotune run makes the first"
-        raise DeviceSelectionError(f"nothing is stored for {slug}", hint=there)
-    return slug
+@contextlib.contextmanager
+def _source(options: argparse.Namespace) -> "Iterator[tuple[Store, str | None]]":
+    """Where to export from, and the slug of the device asked for: the database, else the table that ships of it."""
+    from autotune.store import Store
+
+    shipped = {path.stem: path for path in sorted((data_folder("db") / "tables").glob("*.json"))}
+    with contextlib.ExitStack() as stack:
+        try:
+            store = stack.enter_context(Store.open(options.db, read_only=True))
+        except MissingDatabaseError:
+            if not options.device:
+                raise
+            known = []
+        else:
+            if not options.device:
+                yield store, None
+                return
+            known = store.devices()
+        stored = {device.slug for device in known}
+        others = [guess(slug) for slug in shipped if slug not in stored]
+        slug = named_device(options.device, [*known, *others]).slug
+        if slug in stored:
+            yield store, slug
+        elif slug in shipped:
+            yield stack.enter_context(_opened(shipped[slug])), slug
+        else:
+            there = ", ".join(sorted(stored | shipped.keys()))
+            raise DeviceSelectionError(f"nothing is stored for {slug}", hint=f"there are {there}; or autotune run")
+
+
+@contextlib.contextmanager
+def _opened(table: Path) -> "Iterator[Store]":
+    """A database for a while, of a table in JSON."""
+    from autotune.lookup.json_table import read_contents
+    from autotune.predict import add_predictors
+    from autotune.store import Store
+
+    contents = read_contents(table)
+    with tempfile.TemporaryDirectory() as folder, Store.open(Path(folder) / "table.sqlite") as store:
+        store.import_winners(contents.winners, contents.devices)
+        add_predictors(store, contents.predictors)
+        yield store
 
 
 def _stored_families(store: "Store", slug: str | None) -> list[str]:

@@ -46,7 +46,7 @@ def follow(client: "Client", job: dict[str, Any], options: argparse.Namespace) -
             }
         )
     else:
-        print_outcomes(outcomes, sys.stdout)
+        print_outcomes(outcomes, sys.stdout, is_wide=options.wide)
     return _status(ended)
 
 

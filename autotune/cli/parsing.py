@@ -2,10 +2,11 @@
 
 import argparse
 import re
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
-from autotune.errors import UsageError
+from autotune.errors import UsageError, did_you_mean
 from autotune.kernels import family_names
 
 MAX_SECONDS = 366 * 24 * 3600
@@ -14,17 +15,33 @@ MAX_SECONDS = 366 * 24 * 3600
 class Parser(argparse.ArgumentParser):
     def __init__(self, **settings: Any) -> None:
         super().__init__(**settings, allow_abbrev=False)
+        self._given: list[str] = []
 
     def error(self, message: str) -> NoReturn:
+        invalid = re.search(r"invalid choice: '(.*)' \(choose from (.*)\)", message)
+        if invalid and (guess := did_you_mean(invalid[1], re.findall(r"[\w-]+", invalid[2]))):
+            what = message.partition(":")[0].replace("argument COMMAND", "there is no command")
+            raise UsageError(f"{what} {invalid[1]!r}", hint=guess)
+        unknown = [word for word in self._given if word.startswith("--") and not self._knows(word)]
+        if unknown and "are required" in message:
+            self._refuse(unknown)  # likely what is missing, misspelt
         raise UsageError(message, hint=f"{self.prog} --help")
 
-    def parse_args(self, args: Any = None, namespace: Any = None) -> Any:
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
         """What a command does not know is told with the help of that command."""
-        options, unknown = self.parse_known_args(args, namespace)
-        if unknown:
-            prog = getattr(options, "prog", self.prog)
-            raise UsageError(f"unrecognized arguments: {' '.join(unknown)}", hint=f"{prog} --help")
-        return options
+        self._given = list(args or [])
+        options, unknown = super().parse_known_args(args, namespace)
+        if unknown and self._subparsers is None:
+            self._refuse(unknown)
+        return options, unknown
+
+    def _knows(self, word: str) -> bool:
+        return word.partition("=")[0] in self._option_string_actions
+
+    def _refuse(self, unknown: Sequence[str]) -> NoReturn:
+        guesses = (did_you_mean(word.partition("=")[0], self._option_string_actions) for word in unknown)
+        hint = next(filter(None, guesses), f"{self.prog} --help")
+        raise UsageError(f"unrecognized arguments: {' '.join(unknown)}", hint=hint)
 
 
 def add_command(subparsers: Any, name: str, command: Any, meaning: str, *examples: str) -> argparse.ArgumentParser:
@@ -67,7 +84,7 @@ def add_shape(parser: argparse.ArgumentParser, meaning: str) -> None:
         action="extend",
         default=[],
         help=f"{meaning}; one value each, quoted where it has words: "
-        '512,512,512 "64,64,64 nt float16 batch=12"; for reduce BATCH,CHANNELS[,operation[,dtype]]',
+        '512,512,512 (or 512x512x512) "64,64,64 nt float16 batch=12"; for reduce BATCH,CHANNELS[,operation[,dtype]]',
     )
 
 
@@ -93,6 +110,15 @@ def add_database(parser: Any) -> None:
 
 def add_json(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--json", action="store_true", help="print JSON for machines")
+
+
+def add_wide(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--wide",
+        action="store_true",
+        help="every column of the table, also those that do not fit the terminal: trials of this run, samples of the "
+        "winner's time, verifications of its result, ...",
+    )
 
 
 def add_wanted(parser: argparse.ArgumentParser) -> None:
@@ -125,15 +151,13 @@ def add_server(parser: argparse.ArgumentParser, *, required: bool = True) -> Non
 
 
 def parse_budget(text: str) -> float:
-    """Seconds of ``90``, ``90s``, ``10m``, ``1.5h`` or ``1h30m``. Raises UsageError."""
+    """Seconds of ``90s``, ``10m``, ``10min``, ``1.5h`` or ``1h30m``. Raises UsageError."""
     number = r"(\d{1,9}(?:\.\d{1,9})?)"
-    match = re.fullmatch(rf"(?:{number}h)?(?:{number}m)?(?:{number}s?)?", text.strip().lower(), re.ASCII)
+    match = re.fullmatch(rf"(?:{number}h)?(?:{number}m(?:in)?)?(?:{number}s)?", text.strip().lower(), re.ASCII)
     hours, minutes, seconds = (float(part or 0) for part in match.groups()) if match else (0.0, 0.0, 0.0)
     total = 3600 * hours + 60 * minutes + seconds
     if not 0 < total <= MAX_SECONDS:
-        raise UsageError(
-            f"--budget: {text.strip()[:80]!r} is no time above zero and below a year", hint="90s, 10m, 1h30m"
-        )
+        raise UsageError(f"--budget: expected a duration such as 90s, 10m or 1h30m, got {text.strip()[:80]!r}")
     return total
 
 

@@ -24,6 +24,8 @@ if TYPE_CHECKING:
     from autotune.worker import Worker
 
 DEFAULT_TRIALS = 100
+LEAST_SECONDS = 5.0
+"""What a shape takes on a device that builds slowly, however short the budget is."""
 
 
 def run_command(options: argparse.Namespace) -> int:
@@ -44,9 +46,10 @@ def run_command(options: argparse.Namespace) -> int:
     budget = _budget(options)
     if options.sampler == "exhaustive":
         _tell_size(device, requests, options.algorithm)
+    from autotune.cli.device_lock import DeviceLock
     from autotune.worker import Worker
 
-    with Worker(selector=device.selector) as worker:
+    with DeviceLock(device), Worker(selector=device.selector) as worker:
         worker.start()  # while all the rest is loaded
         return _tune(options, device, requests, budget, sampler, worker)
 
@@ -67,9 +70,11 @@ def _tune(
     with (
         Store.open(options.db) as store,
         Interrupts("the running trial") as interrupts,
-        progress(budget, standard_error(), is_quiet=options.quiet) as listener,
+        progress(budget, standard_error(), is_quiet=options.quiet, phase=lambda: worker.phase) as listener,
     ):
         device = examined(device, store)
+        if not options.quiet:
+            _tell_duration(device, requests, budget)
         _tell_lost(store.quarantine_lost())
         outcomes = tune(
             device,
@@ -92,10 +97,12 @@ def _tune(
 
 
 def _tell_lost(lost: "Sequence[Quarantined]") -> None:
-    for entry in lost:
+    if lost:
+        sizes = ", ".join(dict.fromkeys(f"{entry.problem.label} on {entry.device}" for entry in lost))
+        kernels = "1 kernel that was" if len(lost) == 1 else f"{len(lost)} kernels that were"
         tell(
-            f"quarantined: {entry.configuration} for {entry.problem.label} on {entry.device}, "
-            f"{entry.message} (run it again with --retry-quarantined)"
+            f"quarantined: {kernels} running when an earlier run was killed, of {sizes} (--retry-quarantined runs "
+            f"{'it' if len(lost) == 1 else 'them'} again)"
         )
 
 
@@ -114,10 +121,23 @@ def read_requests(problem_type: "type[Problem]", shapes: Sequence[str], files: "
     from autotune.presets import merge, read_shapes
     from autotune.trial import Request
 
-    requests = [Request(problem=problem_type.parse(text)) for text in shapes]
+    requests = [Request(problem=problem) for problem in _parse_shapes(problem_type, shapes)]
     for path in files:
         requests += read_shapes(path, problem_type)
     return merge(requests)
+
+
+def _parse_shapes(problem_type: "type[Problem]", shapes: Sequence[str]) -> "list[Problem]":
+    """Raises ProblemError, which says how to write sizes that were given as words of their own."""
+    try:
+        return [problem_type.parse(text) for text in shapes]
+    except ProblemError as error:
+        joined = ",".join(shapes)
+        if len(shapes) > 1 and "," not in "".join(shapes):
+            with contextlib.suppress(ProblemError):
+                problem_type.parse(joined)
+                raise UsageError(error.message, hint=f"did you mean --shape {joined}?") from error
+        raise
 
 
 def _with_misses(requests: "list[Request]", device: "Device") -> "list[Request]":
@@ -231,13 +251,36 @@ def _tell_size(device: "Device", requests: "Sequence[Request]", algorithms: Sequ
     profile = find_profile(device)
     count = sum(len(space_of(request.problem, device, profile, algorithms)) for request in requests)
     tell(
-        f"exhaustive: {count} configurations in all, {_days_text(count)} at one a second; "
+        f"exhaustive: {count} configurations in all, {days_text(count)} at one a second; "
         "Ctrl-C keeps what is measured by then"
     )
 
 
-def _days_text(seconds: int) -> str:
-    return f"{seconds / 86400:.1f} days" if seconds > 2 * 86400 else f"{seconds / 3600:.1f} hours"
+def _tell_duration(device: "Device", requests: "Sequence[Request]", budget: "Budget") -> None:
+    """How long this will take, as far as that is known beforehand."""
+    from autotune.display import duration_text
+
+    shapes = f"{len(requests)} shape{'' if len(requests) == 1 else 's'}"
+    least_s = LEAST_SECONDS * len(requests)
+    if budget.seconds is not None:
+        about = f"about {duration_text(budget.seconds)}"
+        if least_s > budget.seconds:
+            each = f"each takes two trials and a comparison, some {LEAST_SECONDS:g} s"
+            about = f"about {duration_text(least_s)} whatever the budget, since {each}"
+    elif budget.trials is not None:
+        about = f"{budget.trials} trials each, about {days_text(budget.trials * len(requests))} at one a second"
+    else:
+        about = "until nothing is left to gain"
+    tell(f"tuning {shapes} on {device.slug}: {about}")
+
+
+def days_text(seconds: float) -> str:
+    """``5.7 days``, ``3.2 hours``, ``4 minutes``."""
+    if seconds > 2 * 86400:
+        return f"{seconds / 86400:.1f} days"
+    if seconds > 3600:
+        return f"{seconds / 3600:.1f} hours"
+    return f"{seconds / 60:.0f} minutes" if seconds > 90 else f"{seconds:.0f} s"
 
 
 def _budget(options: argparse.Namespace) -> "Budget":
@@ -317,7 +360,7 @@ def _report(
             }
         )
     else:
-        print_outcomes(outcomes, sys.stdout)
+        print_outcomes(outcomes, sys.stdout, is_wide=options.wide)
     if was_stopped:
         return tell_stopped(options, "every trial is kept. To go on")
     failed = [outcome.request.problem.label for outcome in outcomes if outcome.winner is None]

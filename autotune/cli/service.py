@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from autotune.cli.output import STOPPED, print_json, standard_error, tell
-from autotune.errors import AutotuneError, DatabaseAwayError, UsageError
+from autotune.errors import DatabaseAwayError, UsageError
 
 if TYPE_CHECKING:
     from autotune.remote import Client
@@ -14,16 +14,11 @@ if TYPE_CHECKING:
 
 OPENING_PAUSE_S = 5.0
 """Before a database server that does not answer is asked again."""
-SERVICE_PACKAGES = {"fastapi", "starlette", "pydantic", "uvicorn"}
 
 
 def serve_command(options: argparse.Namespace) -> int:
-    try:
-        from autotune.service.serving import Place, read_access, serve
-    except ModuleNotFoundError as error:
-        if error.name not in SERVICE_PACKAGES:
-            raise
-        raise AutotuneError(f"{error.name} is not installed", hint='pip install "autotune[service]"') from error
+    from autotune.service.serving import Place, read_access, serve
+
     place = Place(
         host=options.host,
         port=options.port,
@@ -55,6 +50,7 @@ def open_patiently(database: str | Path | None) -> "Store":
 
 
 def worker_command(options: argparse.Namespace) -> int:
+    from autotune.cli.device_lock import DeviceLock, LockedWorker
     from autotune.cli.doctor import checked
     from autotune.cli.run import Interrupts
     from autotune.device.discovery import discover, select
@@ -66,8 +62,11 @@ def worker_command(options: argparse.Namespace) -> int:
     devices = discover()
     chosen = [select(name, devices) for name in options.device] or devices
     sound = [checked(device) for device in dict.fromkeys(chosen)]
-    offers = [Offer(service, device, Worker(), tell) for device in sound]
     with Interrupts("the running trial") as interrupts:
+        offers = [
+            Offer(service, device, LockedWorker(Worker(), DeviceLock(device, lambda: interrupts.are_requested)), tell)
+            for device in sound
+        ]
         offer_all(offers, lambda: interrupts.are_requested)
     return 0
 

@@ -17,9 +17,10 @@ from typing import Any
 from autotune import child
 from autotune.device.description import Survey, survey
 from autotune.device.drivers import as_if_only, installed_drivers, keep_only, vendors_folder
-from autotune.errors import DeviceSelectionError, NoSuchDeviceError, WorkerError
+from autotune.errors import DeviceSelectionError, NoSuchDeviceError, WorkerError, did_you_mean
 from autotune.identity import FAMILIES, is_imitation, processor_of
 from autotune.problem import Device
+from autotune.resources import install_hint
 
 _LOG = logging.getLogger(__name__)
 
@@ -131,7 +132,9 @@ def select(selector: str, devices: Sequence[Device]) -> Device:
             f"{len(matches)} devices fit {shown}:{_listing(matches)}\n  one must be named", hint=_CHOOSE
         )
     there_is = f"OpenCL shows:{_listing(devices)}\n  none of them fits" if devices else "OpenCL shows no device"
-    raise NoSuchDeviceError(f"no device fits {shown}; {there_is}", hint=_mend(wanted))
+    mend = _mend(wanted)
+    guess = did_you_mean(wanted, [*(device.slug for device in devices), *FAMILIES]) if mend == _CHOOSE else ""
+    raise NoSuchDeviceError(f"no device fits {shown}; {there_is}", hint=guess or mend)
 
 
 def to_plain(device: Device) -> dict[str, Any]:
@@ -216,7 +219,7 @@ _DRIVER_FILES = {
         "/usr/lib/aarch64-linux-gnu/libmali.so",
     ),
 }
-_POCL = 'pip install "autotune[pocl]" brings an OpenCL device that runs on the processor'
+_POCL = f"an OpenCL device that runs on the processor is installed by: {install_hint('pocl')}"
 _INSTALL = {
     "cpu": _POCL,
     "pocl": _POCL,

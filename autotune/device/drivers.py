@@ -52,9 +52,18 @@ def vendors_folder() -> str:
     """Where the loader reads which drivers there are, and what it finds there, in words."""
     named = next((name for name in _FOLDERS if os.environ.get(name)), "")
     path = _vendors()
-    files = sorted(entry.name for entry in path.glob("*.icd")) if path.is_dir() else []
+    files = [_named(entry) for entry in sorted(path.glob("*.icd"))] if path.is_dir() else []
     source = f"which {named} names" if named else "or the folder that OCL_ICD_VENDORS names"
     return f"the .icd files of {path} (now {', '.join(files) or 'none'}), {source}"
+
+
+def _named(file: Path) -> str:
+    """The name of the file, and what is wrong with it as far as can be told without loading a driver."""
+    library = _library(file)
+    if not library:
+        return f"{file.name} (empty, or it cannot be read)"
+    is_missing = Path(library).is_absolute() and not Path(library).exists()
+    return f"{file.name} (its library {library[:80]} is missing)" if is_missing else file.name
 
 
 def _vendors() -> Path:

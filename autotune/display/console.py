@@ -1,61 +1,99 @@
-"""Where people see what is printed: a terminal of some width, or a pipe."""
+"""Where results are printed: a terminal of some width, or a pipe that takes lines of any length.
 
+The standard library alone, so that a slim installation prints what a full one prints.
+"""
+
+import os
+import shutil
+import textwrap
+import unicodedata
 from collections.abc import Sequence
 from typing import IO
 
-from rich import box
-from rich.console import Console
-from rich.table import Table
-
-PIPE_COLUMNS = 1000
-"""Width of tables that no terminal bounds."""
-
-
-class _Console(Console):
-    def on_broken_pipe(self) -> None:
-        """Leave to the command what rich would answer with an exit of its own."""
-        raise BrokenPipeError
+_RIGHT_ALIGNED = {
+    "space", "configurations", "sources", "built", "spilling", "limited", "calls", "shapes", "GFLOP", "time",
+    "before", "now", "trials", "samples", "verifications", "rate",
+}  # fmt: skip
+_LEAST_COLUMNS = 2
+"""Of a table, however narrow the terminal is."""
 
 
-def console_on(stream: IO[str]) -> Console:
-    console = _Console(file=stream, markup=False, highlight=False, emoji=False)
-    if not console.is_terminal:
-        console.width = PIPE_COLUMNS
-    return console
+class Page:
+    """Lines and tables on a stream. On a terminal lines break between words, and tables drop what does not fit."""
+
+    def __init__(self, stream: IO[str], *, is_wide: bool = False) -> None:
+        """With `is_wide` a table keeps all its columns on a terminal too."""
+        self._stream = stream
+        self._is_wide = is_wide
+        self.is_terminal = stream.isatty() and os.environ.get("TERM") != "dumb"
+        self._width = shutil.get_terminal_size().columns if self.is_terminal else 0
+        encoding = (getattr(stream, "encoding", None) or "").lower()
+        self._rule = "─" if self.is_terminal and encoding.startswith("utf") else "-"
+
+    def line(self, text: str = "", *, indent: str = "") -> None:
+        """Lines after the first begin with `indent`."""
+        lines = [_printable(text)]
+        if self._width:
+            lines = textwrap.wrap(
+                lines[0],
+                max(self._width - 1, 20),
+                subsequent_indent=indent,
+                break_long_words=False,
+                break_on_hyphens=False,
+                drop_whitespace=True,
+            )
+        for line in lines or [""]:
+            print(line.rstrip(), file=self._stream)
+
+    def title(self, text: str) -> None:
+        is_bold = self.is_terminal and os.name == "posix" and "NO_COLOR" not in os.environ
+        text = _printable(text)
+        print(f"\x1b[1m{text}\x1b[0m" if is_bold else text, file=self._stream)
+
+    def pairs(self, pairs: Sequence[tuple[str, str]]) -> None:
+        width = max((len(name) for name, _ in pairs), default=0)
+        for name, value in pairs:
+            self.line(f"  {name:{width}}  {value}", indent=" " * (width + 4))
+
+    def table(self, columns: Sequence[str], rows: Sequence[Sequence[str]], *, ends_in_prose: bool = False) -> None:
+        """Columns by importance; those that are empty are left out, and on a terminal the last that do not fit.
+
+        Prose in the last column breaks between words instead.
+        """
+        cells = [list(columns), *([_printable(cell) for cell in row] for row in rows)]
+        if ends_in_prose and self._width:
+            taken = sum(max(_width(cell) for cell in column) + 2 for column in list(zip(*cells, strict=True))[:-1])
+            cells = [line for row in cells for line in _broken(row, max(self._width - taken, 20))]
+        kept = [index for index in range(len(columns)) if any(row[index] for row in cells[1:])]
+        widths = {index: max(_width(row[index]) for row in cells) for index in kept}
+        gap, cross = ("  ", self._rule * 2) if self.is_terminal else (" | ", "-+-")
+        while self._width and not self._is_wide and len(kept) > _LEAST_COLUMNS:
+            if sum(widths[index] + len(gap) for index in kept) - len(gap) <= self._width:
+                break
+            kept.pop()
+        lines = [gap.join(_aligned(row[i], widths[i], columns[i]) for i in kept) for row in cells]
+        lines.insert(1, cross.join(self._rule * widths[index] for index in kept))
+        for line in lines:
+            print(line.rstrip(), file=self._stream)
 
 
-_NUMBERS = {
-    "space",
-    "configurations",
-    "sources",
-    "built",
-    "spilling",
-    "limited",
-    "calls",
-    "shapes",
-    "GFLOP",
-    "time",
-    "before",
-    "now",
-    "samples",
-    "checked",
-    "rate",
-}
+def _printable(text: str) -> str:
+    """Without what would steer a terminal: a label or the name of a device is anybody's text."""
+    return "".join(character if character.isprintable() else " " for character in text)
 
 
-def print_table(
-    console: Console, columns: Sequence[str], rows: Sequence[Sequence[str]], *, hidden: set[str] | None = None
-) -> None:
-    table = Table(box=box.ASCII2 if not console.is_terminal else box.SIMPLE_HEAD, show_edge=False, pad_edge=False)
-    shown = [index for index, name in enumerate(columns) if name not in (hidden or set())]
-    for index in shown:
-        table.add_column(columns[index], justify="right" if columns[index] in _NUMBERS else "left", overflow="fold")
-    for row in rows:
-        table.add_row(*(row[index] for index in shown))
-    console.print(table)
+def _aligned(cell: str, width: int, column: str) -> str:
+    space = " " * (width - _width(cell))
+    return space + cell if column in _RIGHT_ALIGNED else cell + space
 
 
-def print_pairs(console: Console, pairs: Sequence[tuple[str, str]]) -> None:
-    width = max((len(name) for name, _ in pairs), default=0)
-    for name, value in pairs:
-        console.print(f"  {name:{width}}  {value}", soft_wrap=True)
+def _broken(row: list[str], width: int) -> list[list[str]]:
+    """The row in as many as its last cell needs."""
+    parts = textwrap.wrap(row[-1], width) or [""]
+    blank = [""] * (len(row) - 1)
+    return [[*(row[:-1] if number == 0 else blank), part] for number, part in enumerate(parts)]
+
+
+def _width(text: str) -> int:
+    """Cells of a terminal that a text takes."""
+    return sum(0 if unicodedata.combining(c) else 2 if unicodedata.east_asian_width(c) in "WF" else 1 for c in text)

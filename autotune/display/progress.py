@@ -1,17 +1,15 @@
-"""The progress of a run, of building and of verifying: a live line on a terminal, else plain lines."""
+"""The progress of a run, of building and of verifying: a live bar on a terminal, else plain lines."""
 
+import os
 import time
 from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from importlib.util import find_spec
 from typing import IO, TYPE_CHECKING
 
-from rich.live import Live
-from rich.text import Text
-
-from autotune.display.console import console_on
 from autotune.display.words import (
     drift_text,
     duration_text,
@@ -27,10 +25,14 @@ from autotune.trial import Request, Trial, TrialState, Winner
 
 if TYPE_CHECKING:
     from autotune.compiling import Progress
+    from autotune.display.live import Picture
     from autotune.search import Budget, Listener, Outcome, Total
     from autotune.search.rechecking import Recheck, RecheckListener
 
 PLAIN_LINE_EVERY_S = 10.0
+
+_DOING = {"start": "starting", "build": "building", "run": "measuring", "": "building"}
+"""What goes on by the phase of the child process; without any, kernels are built ahead."""
 
 
 @dataclass(kw_only=True)
@@ -58,32 +60,30 @@ class _Progress(ABC):
         self._all_trials = 0
         self._states: dict[Problem, _State] = {}
         self._current: _State | None = None
-        self._titled: Problem | None = None
-        """Whose title stands above the lines said last."""
 
     def problem_started(self, request: Request, number: int, total: int, space_size: int, resumed: int) -> None:
         state = _State(request=request, number=number)
         self._states[request.problem] = self._current = state
-        self._total, self._titled = total, request.problem
+        self._total = total
         continuing = f"; continuing: {resumed} trials stored" if resumed else ""
-        self._say(f"{self._title(state)}: {space_size} configurations{continuing}")
+        self._mention(state, f"searching {_count_text(space_size)} configurations{continuing}")
 
     def budget_judged(self, trials: float, least_s: float, seconds: float) -> None:
+        assert self._current
         if self._total > 1 and least_s > seconds:
             self._say(
-                f"  {self._total} shapes need about {duration_text(least_s)} at least; the budget of "
-                f"{duration_text(seconds)} leaves out trials and finals of some"
+                self._current,
+                f"{self._total} shapes need about {duration_text(least_s)} at least; the budget of "
+                f"{duration_text(seconds)} leaves out trials and finals of some",
             )
         else:
-            self._say(f"  about {max(1, round(trials))} trials fit into the budget")
+            self._mention(self._current, f"about {max(1, round(trials))} trials fit into the budget")
 
     def share_started(self, request: Request, total: "Total") -> None:
         self._current = state = self._states[request.problem]
-        gain = f"{percent_text(state.gain_left)} left to gain; " if state.gain_left is not None else ""
-        before, now = time_text(total.default_ns), time_text(total.best_ns)
-        if self._titled != request.problem:
-            self._titled = request.problem
-            self._say(f"{self._title(state)} goes on: {gain}all calls take {before} by the defaults, {now} so far")
+        gain = f"may still gain {percent_text(state.gain_left)}; " if state.gain_left is not None else ""
+        saved = 1 - total.best_ns / total.default_ns if total.default_ns else 0.0
+        self._mention(state, f"goes on: {gain}the best single trials would save {percent_text(saved)} of all time")
 
     def trial_finished(self, request: Request, trial: Trial, new_trials: int, best_ns: float) -> None:
         self._current = state = self._states[request.problem]
@@ -100,59 +100,65 @@ class _Progress(ABC):
     def finals_started(self, request: Request, finalists: int) -> None:
         self._current = state = self._states[request.problem]
         state.is_in_finals = True
-        self._say_of(request, f"finals: {finalists} configurations measured in turns")
+        self._mention(state, f"comparing the best {finalists}, the default among them")
         self._show(is_better=False)
 
     def device_drifted(self, request: Request, slowdown: float, rest_s: float) -> None:
         rest = f"; it rests for {duration_text(rest_s)}" if rest_s else ""
-        self._say_of(request, f"the device runs {drift_text(slowdown)}{rest}")
+        self._say(self._states[request.problem], f"the device runs {drift_text(slowdown)}{rest}")
 
     def problem_finished(self, outcome: "Outcome") -> None:
-        self._states[outcome.request.problem].is_finished = True
-        self._say_of(outcome.request, _outcome_line(outcome))
-
-    def _say_of(self, request: Request, line: str) -> None:
-        """A line that stays, under the title of its problem."""
-        if self._titled != request.problem:
-            self._titled = request.problem
-            self._say(self._title(self._states[request.problem]))
-        self._say(f"  {line}")
+        state = self._states[outcome.request.problem]
+        state.is_finished = True
+        self._say(state, _outcome_line(outcome))
 
     def _title(self, state: _State) -> str:
         label = state.request.label
         return f"[{state.number}/{self._total}] {state.request.problem.label}" + (f" ({label})" if label else "")
 
     def _status(self, state: _State) -> str:
-        """``trial 12/60, best 85.3 GFLOP/s, 2.1% left to gain, 1 failed (1 timed out), 0:45 left``."""
+        """``trial 12/60, best 85.3 GFLOP/s, may still gain 2.1%, 1 failed (1 timed out)``."""
         limit = f"/{self._budget.trials}" if self._budget.trials else ""
         parts = [
-            "finals" if state.is_in_finals else f"trial {state.trials}{limit}",
+            "comparing" if state.is_in_finals else f"trial {state.trials}{limit}",
             f"best {rate_text(state.request.problem, state.best_ns)}" if state.best_ns < float("inf") else "",
-            f"{percent_text(state.gain_left)} left to gain" if state.gain_left is not None else "",
+            f"may still gain {percent_text(state.gain_left)}" if state.gain_left is not None else "",
             failures_text(state.failures),
-            self._left(),
         ]
         return ", ".join(part for part in parts if part)
 
+    @property
+    def _elapsed_s(self) -> float:
+        return self._clock() - self._started
+
     def _left(self) -> str:
         """Until the budget ends: by the clock, or by the pace of the trials so far where that is sooner."""
-        elapsed = self._clock() - self._started
+        elapsed = self._elapsed_s
         by_clock = self._budget.seconds - elapsed if self._budget.seconds is not None else float("inf")
         by_pace = self._open_trials() * elapsed / self._all_trials if self._all_trials else float("inf")
         if by_pace < by_clock:
             return f"about {duration_text(by_pace)} of trials to go"
-        return f"{duration_text(max(0.0, by_clock))} left" if by_clock < float("inf") else ""
+        if by_clock <= 0:
+            return f"{duration_text(-by_clock)} past the budget"
+        return f"{duration_text(by_clock)} left" if by_clock < float("inf") else ""
 
     def _open_trials(self) -> float:
         """Infinite without a limit, and in finals, which are no trials."""
         limit, states = self._budget.trials, self._states.values()
         if not limit or any(s.is_in_finals and not s.is_finished for s in states):
             return float("inf")
-        return self._total * limit - sum(limit if s.is_finished else min(s.trials, limit) for s in states)
+        return self._total * limit - self._trials_done(limit)
+
+    def _trials_done(self, limit: int) -> int:
+        return sum(limit if s.is_finished else min(s.trials, limit) for s in self._states.values())
 
     @abstractmethod
-    def _say(self, line: str) -> None:
+    def _say(self, state: _State, line: str) -> None:
         """A line that stays."""
+
+    @abstractmethod
+    def _mention(self, state: _State, line: str) -> None:
+        """A line for a log: a terminal shows the same in the live part."""
 
     @abstractmethod
     def _show(self, *, is_better: bool) -> None:
@@ -166,124 +172,176 @@ class PlainProgress(_Progress):
         super().__init__(budget, clock)
         self._stream = stream
         self._said = clock()
+        self._titled: _State | None = None
+        """Whose title stands above the lines said last."""
 
-    def _say(self, line: str) -> None:
+    def _say(self, state: _State, line: str) -> None:
         self._said = self._clock()
-        print(line, file=self._stream, flush=True)
+        if self._titled is not state:
+            self._titled = state
+            print(self._title(state), file=self._stream)
+        print(f"  {line}", file=self._stream, flush=True)
+
+    _mention = _say
 
     def _show(self, *, is_better: bool) -> None:
         if self._current and (is_better or self._clock() - self._said >= PLAIN_LINE_EVERY_S):
-            self._say_of(self._current.request, self._status(self._current))
+            self._say(self._current, ", ".join(filter(None, (self._status(self._current), self._left()))))
 
 
 class LiveProgress(_Progress):
-    """One status line, kept up to date under the lines that stay."""
+    """A bar for the budget and a line for the size being searched; each size leaves one line, its result."""
 
-    def __init__(self, budget: "Budget", live: Live) -> None:
-        super().__init__(budget)
-        self._live = live
+    def __init__(
+        self,
+        budget: "Budget",
+        say: Callable[[str], None],
+        phase: Callable[[], str] = str,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """`phase` tells what the child process is at, as `_DOING` knows it."""
+        super().__init__(budget, clock)
+        self._say_line = say
+        self._phase = phase
 
-    def render(self) -> Text:
-        """Drawn several times a second, so that the time left runs down during a long trial."""
-        state = self._current
-        text = f"{self._title(state)}: {self._status(state)}" if state else ""
-        return Text(text, no_wrap=True, overflow="ellipsis")
+    def picture(self) -> "Picture":
+        from autotune.display.live import Picture
 
-    def _say(self, line: str) -> None:
-        self._live.console.print(line, soft_wrap=True)
+        finished = sum(state.is_finished for state in self._states.values())
+        done, total = self._share()
+        return Picture(
+            title=f"{finished} of {self._total} shapes" if self._total > 1 else "",
+            done=done,
+            total=total,
+            left=self._left(),
+            line=self._line(self._current) if self._current else "starting",
+        )
+
+    def _share(self) -> tuple[float, float | None]:
+        """Of the budget that is used up, the larger one where both time and trials are limited."""
+        seconds, trials = self._budget.seconds, self._budget.trials
+        by_clock = min(self._elapsed_s / seconds, 1.0) if seconds else 0.0
+        by_trials = self._trials_done(trials) / (trials * self._total) if trials else 0.0
+        return max(by_clock, by_trials), 1.0 if seconds or trials else None
+
+    def _line(self, state: _State) -> str:
+        label = state.request.problem.label
+        if state.is_in_finals:
+            return f"{label}  {self._status(state)}"
+        return f"{label}  {_DOING.get(self._phase(), 'measuring')}  {self._status(state)}"
+
+    def _say(self, state: _State, line: str) -> None:
+        self._say_line(f"{self._title(state) if self._total > 1 else state.request.problem.label}: {line}")
+
+    def _mention(self, state: _State, line: str) -> None:
+        pass
 
     def _show(self, *, is_better: bool) -> None:
-        if is_better:
-            self._live.refresh()
+        pass
 
 
-class Silence:
+class Silence(_Progress):
     """A search.Listener that says nothing."""
 
-    def problem_started(self, request: Request, number: int, total: int, space_size: int, resumed: int) -> None:
+    def _say(self, state: _State, line: str) -> None:
         pass
 
-    def trial_finished(self, request: Request, trial: Trial, new_trials: int, best_ns: float) -> None:
+    _mention = _say
+
+    def _show(self, *, is_better: bool) -> None:
         pass
 
-    def finals_started(self, request: Request, finalists: int) -> None:
-        pass
 
-    def device_drifted(self, request: Request, slowdown: float, rest_s: float) -> None:
-        pass
-
-    def gain_estimated(self, request: Request, gain_left: float) -> None:
-        pass
-
-    def share_started(self, request: Request, total: "Total") -> None:
-        pass
-
-    def budget_judged(self, trials: float, least_s: float, seconds: float) -> None:
-        pass
-
-    def problem_finished(self, outcome: "Outcome") -> None:
-        pass
+def _is_live(stream: IO[str]) -> bool:
+    """Whether a bar can be drawn there; a slim installation has no library for that."""
+    return stream.isatty() and os.environ.get("TERM") not in ("dumb", "unknown") and find_spec("rich") is not None
 
 
 @contextmanager
-def progress(budget: "Budget", stream: IO[str], *, is_quiet: bool) -> "Iterator[Listener]":
+def progress(
+    budget: "Budget", stream: IO[str], *, is_quiet: bool, phase: Callable[[], str] = str
+) -> "Iterator[Listener]":
     """The listener that fits where `stream` leads: live on a terminal, else plain lines."""
-    console = console_on(stream)
     if is_quiet:
-        yield Silence()
-    elif not console.is_terminal or console.is_dumb_terminal:
+        yield Silence(budget)
+    elif not _is_live(stream):
         yield PlainProgress(budget, stream)
     else:
-        live = Live(console=console, refresh_per_second=4, transient=True, redirect_stdout=False)
-        listener = LiveProgress(budget, live)
-        live.get_renderable = listener.render  # type: ignore[method-assign]
-        with live:
+        from autotune.display.live import LiveBar
+
+        listener = LiveProgress(budget, lambda line: bar.say(line), phase)  # noqa: PLW0108 - there is no bar yet
+        bar = LiveBar(stream, listener.picture)
+        with bar:
             yield listener
 
 
 @contextmanager
 def rechecking(stream: IO[str], *, is_quiet: bool) -> "Iterator[RecheckListener]":
     """A listener for winners verified again: a line for each result, and on a terminal one for what goes on."""
-    console = console_on(stream)
     if is_quiet:
-        yield _Rechecking(lambda _: None, lambda _: None)
-    elif not console.is_terminal or console.is_dumb_terminal:
-        yield _Rechecking(lambda _: None, lambda line: print(line, file=stream, flush=True))
+        yield _Rechecking(lambda _: None)
+    elif not _is_live(stream):
+        yield _Rechecking(lambda line: print(line, file=stream, flush=True))
     else:
-        with Live(console=console, refresh_per_second=4, transient=True, redirect_stdout=False) as live:
-            yield _Rechecking(
-                lambda line: live.update(Text(line, no_wrap=True, overflow="ellipsis")),
-                lambda line: live.console.print(line, soft_wrap=True),
-            )
+        from autotune.display.live import LiveBar
+
+        listener = _Rechecking(lambda line: bar.say(line))  # noqa: PLW0108 - there is no bar yet
+        bar = LiveBar(stream, listener.picture)
+        with bar:
+            yield listener
 
 
 class _Rechecking:
-    """A rechecking.RecheckListener: `show` tells what goes on, `say` is for lines that stay."""
+    """A rechecking.RecheckListener; `say` is for lines that stay."""
 
-    def __init__(self, show: Callable[[str], None], say: Callable[[str], None]) -> None:
-        self._show = show
+    def __init__(self, say: Callable[[str], None]) -> None:
         self._say = say
-        self._title = ""
+        self._title = self._line = ""
+        self._number, self._total = 0, 1
 
     def recheck_started(self, winner: Winner, number: int, total: int) -> None:
+        self._number, self._total = number, total
         self._title = f"[{number}/{total}] {winner.problem.label}"
-        self._show(f"{self._title}: {winner.configuration.algorithm}, {time_text(winner.time_ns)} before")
+        self._line = f"{winner.problem.label}  {winner.configuration.algorithm}, {time_text(winner.time_ns)} before"
 
     def recheck_finished(self, recheck: "Recheck") -> None:
         self._say(f"{self._title}: {recheck_text(recheck)}")
 
+    def picture(self) -> "Picture":
+        from autotune.display.live import Picture
+
+        done = max(self._number - 1, 0)
+        return Picture(title=f"{done} of {self._total} verified", done=done, total=self._total, line=self._line)
+
 
 @contextmanager
 def building(stream: IO[str], *, is_quiet: bool) -> "Iterator[Callable[[Progress], None]]":
-    """A listener for what is built: one line kept up to date on a terminal, else a line every ten seconds."""
-    console = console_on(stream)
+    """A listener for what is built: a bar on a terminal, else a line every ten seconds."""
     if is_quiet:
         yield lambda _: None
-    elif not console.is_terminal or console.is_dumb_terminal:
+    elif not _is_live(stream):
         yield _PlainBuilding(stream).show
     else:
-        with Live(console=console, refresh_per_second=4, transient=True, redirect_stdout=False) as live:
-            yield lambda progress: live.update(Text(building_line(progress), no_wrap=True, overflow="ellipsis"))
+        from autotune.display.live import LiveBar, Picture
+
+        shown = Picture(line="starting")
+
+        def show(progress: "Progress") -> None:
+            nonlocal shown
+            began, said = start.setdefault(progress.algorithm, (time.monotonic(), progress.seen))
+            pace = (time.monotonic() - began) / max(progress.seen - said, 1)
+            left_s = pace * (progress.configurations - progress.seen)
+            shown = Picture(
+                title=progress.algorithm,
+                done=progress.seen,
+                total=max(progress.configurations, 1),
+                left=f"about {duration_text(left_s)} to go" if progress.seen > said else "",
+                line=building_line(progress),
+            )
+
+        start: dict[str, tuple[float, int]] = {}
+        with LiveBar(stream, lambda: shown):
+            yield show
 
 
 class _PlainBuilding:
@@ -320,12 +378,18 @@ def building_line(progress: "Progress") -> str:
 
 
 def _outcome_line(outcome: "Outcome") -> str:
+    """``165 GFLOP/s with panel, 711 us, 1.4x (1.3 to 1.6) vs default (27 trials, may still gain 2.1%)``."""
     winner, trials = outcome.winner, f"{outcome.new_trials} trial{'' if outcome.new_trials == 1 else 's'}"
     if outcome.resumed_trials:
         trials += f" after {outcome.resumed_trials} stored"
-    left = f"{percent_text(outcome.gain_left)} left to gain" if outcome.gain_left is not None else ""
+    left = f"may still gain {percent_text(outcome.gain_left)}" if outcome.gain_left is not None else ""
     facts = f"({', '.join(filter(None, (trials, failures_text(outcome.failures), left)))})"
     if winner is None:
         return f"nothing ran right {facts}"
-    rate = rate_text(winner.problem, winner.time_ns)
-    return f"{winner.configuration.algorithm}: {time_text(winner.time_ns)}, {rate}, {verdict_text(winner)} {facts}"
+    rate, time_taken = rate_text(winner.problem, winner.time_ns), time_text(winner.time_ns)
+    return f"{rate} with {winner.configuration.algorithm}, {time_taken}, {verdict_text(winner)} {facts}"
+
+
+def _count_text(count: int) -> str:
+    """``5000``, ``1.3 million``."""
+    return f"{count / 1e6:.2g} million" if count >= 1e6 else str(count)

@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import IO, TYPE_CHECKING
 
-from autotune.display.console import console_on, print_pairs, print_table
+from autotune.display.console import Page
 from autotune.display.words import (
     baseline_gain_text,
     bytes_text,
@@ -14,12 +14,14 @@ from autotune.display.words import (
     recheck_text,
     time_text,
 )
+from autotune.family import Buffer, Plan, Scalar
 from autotune.kernels import find_family
 from autotune.problem import Configuration, Device
 from autotune.trial import BuildState, Calibration, Request, Timer, TrialState
 
 if TYPE_CHECKING:
     from autotune.compiling import AlgorithmReport, Report
+    from autotune.lookup.misses import Miss
     from autotune.presets import Preset
     from autotune.search import Outcome
     from autotune.search.overview import Overview
@@ -33,14 +35,14 @@ def print_devices(
     clocks: Mapping[str, Calibration | str] | None = None,
 ) -> None:
     """Every device in a paragraph; `traps` are known troubles by slug, `clocks` calibrations by selector."""
-    console = console_on(stream)
+    page = Page(stream)
     for number, device in enumerate(devices):
         if number:
-            console.print()
-        console.print(f"{device.selector}  {device.slug}", style="bold", soft_wrap=True)
+            page.line()
+        page.title(f"{device.selector}  {device.slug}")
         rows = _device_rows(device) + _clock_rows((clocks or {}).get(device.selector))
         rows += [("beware", trap) for trap in traps.get(device.slug, ())]
-        print_pairs(console, rows)
+        page.pairs(rows)
 
 
 def _device_rows(device: Device) -> list[tuple[str, str]]:
@@ -84,23 +86,21 @@ def _clock_rows(calibration: Calibration | str | None) -> list[tuple[str, str]]:
     ]
 
 
-def print_outcomes(outcomes: "Sequence[Outcome]", stream: IO[str]) -> None:
+def print_outcomes(outcomes: "Sequence[Outcome]", stream: IO[str], *, is_wide: bool = False) -> None:
     """The table of a run; for several requests the time of all calls before and after, for one all parameters."""
     if not outcomes:
         return
-    console = console_on(stream)
+    page = Page(stream, is_wide=is_wide)
     columns = (
-        "shape", "calls", "winner", "time", "rate", "over default", _over_baseline(outcomes), "samples", "checked",
-        "spent", "left to gain", "from",
+        "shape", "time", "rate", "vs default", "kernel", "calls", "from", _over_baseline(outcomes), "trials", "spent",
+        "may still gain", "samples", "verifications",
     )  # fmt: skip
-    rows = [_outcome_row(outcome) for outcome in outcomes]
-    hidden = {name for name, values in zip(columns, zip(*rows, strict=True), strict=True) if not any(values)}
-    print_table(console, columns, rows, hidden=hidden)
+    page.table(columns, [_outcome_row(outcome) for outcome in outcomes])
     winners = [outcome.winner for outcome in outcomes if outcome.winner]
     if len(outcomes) == 1 and winners:
-        console.print(str(winners[0].configuration), soft_wrap=True)
+        page.line(str(winners[0].configuration), indent="  ")
     elif winners:
-        console.print(total_text(outcomes), soft_wrap=True)
+        page.line(total_text(outcomes))
 
 
 def print_failures(outcomes: "Sequence[Outcome]", slug: str, stream: IO[str]) -> None:
@@ -111,13 +111,13 @@ def print_failures(outcomes: "Sequence[Outcome]", slug: str, stream: IO[str]) ->
     worst = max(failed, key=lambda outcome: outcome.new_trials)
     cause = worst.commonest_failure
     assert cause is not None
-    console = console_on(stream)
+    page = Page(stream)
     count = f"{sum(worst.failures.values())} of {worst.new_trials} trials of {worst.request.problem.label}"
     others = f" (so did most of {len(failed) - 1} more)" if len(failed) > 1 else ""
-    console.print(f"Nearly everything failed on {slug}: {count}{others}.", soft_wrap=True, markup=False)
+    page.line(f"Nearly everything failed on {slug}: {count}{others}.")
     message = f": {cause.message}" if cause.message else ""
-    console.print(f"Most often ({cause.count} times) it {_FAILED[cause.state]}{message}", soft_wrap=True, markup=False)
-    console.print(f"Run `autotune doctor --device {slug}`, or try another driver for the device.", soft_wrap=True)
+    page.line(f"Most often ({cause.count} times) it {_FAILED[cause.state]}{message}")
+    page.line(f"Run `autotune doctor --device {slug}`, or try another driver for the device.")
 
 
 _FAILED = {
@@ -133,31 +133,31 @@ _FAILED = {
 
 
 def _over_baseline(outcomes: "Sequence[Outcome]") -> str:
-    """``over naive``; ``over baseline`` for several families whose plainest kernels have different names."""
+    """``vs naive``; ``vs baseline`` for several families whose plainest kernels have different names."""
     families = {outcome.request.problem.family for outcome in outcomes}
     names = {find_family(family).baseline.algorithm for family in families}
-    return f"over {names.pop() if len(names) == 1 else 'baseline'}"
+    return f"vs {names.pop() if len(names) == 1 else 'baseline'}"
 
 
 def _outcome_row(outcome: "Outcome") -> tuple[str, ...]:
     request, winner = outcome.request, outcome.winner
-    name = request.problem.label, str(request.calls)
-    spent = f"{outcome.new_trials} in {duration_text(outcome.seconds)}" if outcome.seconds else ""
+    asked = str(request.calls), request.label
+    spent = duration_text(outcome.seconds) if outcome.seconds else ""
     left = percent_text(outcome.gain_left) if outcome.gain_left is not None else ""
+    search = str(outcome.new_trials), spent, left
     if winner is None:
-        return (*name, "none", "-", "-", "-", "-", "", "", spent, left, request.label)
+        return (request.problem.label, "-", "-", "-", "none", *asked, "-", *search, "", "")
     return (
-        *name,
-        winner.configuration.algorithm,
+        request.problem.label,
         time_text(winner.time_ns),
         rate_text(winner.problem, winner.time_ns),
         gain_text(winner),
+        winner.configuration.algorithm,
+        *asked,
         baseline_gain_text(winner),
+        *search,
         str(winner.samples) if winner.is_final else "",
         str(winner.verifications) if winner.verifications else "",
-        spent,
-        left,
-        request.label,
     )
 
 
@@ -165,40 +165,38 @@ def print_rechecks(rechecks: "Sequence[Recheck]", stream: IO[str]) -> None:
     """The table of winners verified again; below it how those failed that did."""
     if not rechecks:
         return
-    console = console_on(stream)
-    columns = ("shape", "winner", "before", "now", "over default", "samples", "checked", "result")
-    print_table(console, columns, [_recheck_row(recheck) for recheck in rechecks])
+    page = Page(stream)
+    columns = ("shape", "result", "before", "now", "vs default", "kernel", "samples", "verifications")
+    page.table(columns, [_recheck_row(recheck) for recheck in rechecks])
     for recheck in rechecks:
         if recheck.message:
-            console.print(f"{recheck.before.problem.label}: {recheck.before.configuration}", soft_wrap=True)
-            console.print(f"  {recheck.message}", soft_wrap=True)
+            page.line(f"{recheck.before.problem.label}: {recheck.before.configuration}", indent="  ")
+            page.line(f"  {recheck.message}", indent="  ")
 
 
 def _recheck_row(recheck: "Recheck") -> tuple[str, ...]:
     before, after = recheck.before, recheck.after
-    name, time_before = before.problem.label, time_text(before.time_ns)
+    told = before.problem.label, recheck_text(recheck), time_text(before.time_ns)
     if after is None:
-        return (name, before.configuration.algorithm, time_before, "-", "-", "", "", recheck_text(recheck))
+        return (*told, "-", "-", before.configuration.algorithm, "", "")
     return (
-        name,
-        after.configuration.algorithm,
-        time_before,
+        *told,
         time_text(after.time_ns),
         gain_text(after),
+        after.configuration.algorithm,
         str(after.samples),
         str(after.verifications),
-        recheck_text(recheck),
     )
 
 
 def print_overviews(overviews: "Sequence[Overview]", stream: IO[str]) -> None:
     """Every device in a paragraph."""
-    console = console_on(stream)
+    page = Page(stream)
     for number, overview in enumerate(overviews):
         if number:
-            console.print()
-        console.print(overview.device, style="bold", soft_wrap=True)
-        print_pairs(console, _overview_rows(overview))
+            page.line()
+        page.title(overview.device)
+        page.pairs(_overview_rows(overview))
 
 
 def _overview_rows(overview: "Overview") -> list[tuple[str, str]]:
@@ -208,7 +206,7 @@ def _overview_rows(overview: "Overview") -> list[tuple[str, str]]:
         ("tuned", problems + _counts(overview.verdicts)),
         ("out of date", str(overview.stale_problems) + _counts(overview.stale, "{} measured with another {}")),
         ("last measured", overview.last_measured or "never"),
-        ("trials", str(sum(overview.trials.values())) + _counts(overview.trials)),
+        ("trials stored", str(sum(overview.trials.values())) + _counts(overview.trials)),
         *((word, str(count)) for word, count in overview.set_aside.items()),
     ]
 
@@ -238,19 +236,19 @@ def total_text(outcomes: "Sequence[Outcome]") -> str:
 
 def print_compilations(reports: "Sequence[Report]", stream: IO[str]) -> None:
     """For each problem a table with a line for each algorithm, then compilers' complaints and spills."""
-    console = console_on(stream)
+    page = Page(stream)
     columns = (
-        "algorithm", "space", "configurations", "sources", "built", "failed", "spilling", "limited", "build", "code",
+        "algorithm", "configurations", "built", "failed", "spilling", "limited", "build", "code", "sources", "space",
     )  # fmt: skip
     for report in reports:
-        console.print(f"{report.device.slug}, driver {report.device.driver}: {report.problem.label}", soft_wrap=True)
-        print_table(console, columns, [_compilation_row(algorithm) for algorithm in report.algorithms])
+        page.line(f"{report.device.slug}, driver {report.device.driver}: {report.problem.label}")
+        page.table(columns, [_compilation_row(algorithm) for algorithm in report.algorithms])
         for algorithm in report.algorithms:
             for message, count in algorithm.messages:
-                console.print(f"{algorithm.algorithm}: {count} failed: {message}", soft_wrap=True)
+                page.line(f"{algorithm.algorithm}: {count} failed: {message}", indent="  ")
             sizes = ", ".join(f"{n} up to {bytes_text(size)}" for size, n in algorithm.private_memory.items())
             if sizes:
-                console.print(f"{algorithm.algorithm}: private memory: {sizes}", soft_wrap=True)
+                page.line(f"{algorithm.algorithm}: private memory: {sizes}", indent="  ")
 
 
 def _compilation_row(algorithm: "AlgorithmReport") -> tuple[str, ...]:
@@ -258,23 +256,61 @@ def _compilation_row(algorithm: "AlgorithmReport") -> tuple[str, ...]:
     build, code = algorithm.build_ns, algorithm.binary_bytes
     return (
         algorithm.algorithm,
-        str(algorithm.space),
         str(algorithm.configurations),
-        str(algorithm.sources),
         str(algorithm.states[BuildState.BUILT]),
         ", ".join(f"{n} {state}" for state, n in failed.items()) or "0",
         str(algorithm.spilling),
         str(algorithm.limited),
         f"{time_text(build.median)}, at most {time_text(build.most)}" if build else "-",
         f"{bytes_text(round(code.median))}, at most {bytes_text(round(code.most))}" if code else "-",
+        str(algorithm.sources),
+        str(algorithm.space),
     )
 
 
 def print_configuration(configuration: Configuration, facts: Sequence[tuple[str, str]], stream: IO[str]) -> None:
     """What a lookup found: `facts` first, then one parameter a line."""
-    console = console_on(stream)
-    print_pairs(console, [*facts, ("algorithm", configuration.algorithm)])
-    print_pairs(console, [(f"  {name}", str(value)) for name, value in configuration.values])
+    page = Page(stream)
+    page.pairs([*facts, ("algorithm", configuration.algorithm)])
+    page.pairs([(f"  {name}", str(value)) for name, value in configuration.values])
+
+
+def print_plan(plan: Plan, stream: IO[str]) -> None:
+    """The buffers to allocate and the kernels to enqueue, in order, with their arguments in order."""
+    page = Page(stream)
+    page.line()
+    page.table(
+        ("buffer", "type", "elements", "bytes", "use", "layout"),
+        [(b.name, b.dtype, str(b.elements), str(b.size_bytes), b.role.value, _layout(b)) for b in plan.buffers],
+    )
+    for launch in plan.launches:
+        page.line()
+        page.title(f"{launch.kernel}({', '.join(_argument(argument) for argument in launch.arguments)})")
+        local = " x ".join(map(str, launch.local_size)) if launch.local_size else "left to the driver (NULL)"
+        sizes = [("global size", " x ".join(map(str, launch.global_size))), ("local size", local)]
+        page.pairs([*sizes, *([("only prepares", launch.prepares)] if launch.prepares else [])])
+
+
+def _layout(buffer: Buffer) -> str:
+    parts = [
+        f"image of {buffer.image_width} x {buffer.image_height} RGBA pixels" if buffer.image_width else "",
+        f"over {buffer.view_of}" if buffer.view_of else "",
+        f"rows of {buffer.row_pitch}" if buffer.row_pitch else "",
+        "zeroed before the first call" if buffer.is_zeroed else "",
+    ]
+    return ", ".join(filter(None, parts))
+
+
+def _argument(argument: str | Scalar) -> str:
+    if isinstance(argument, str):
+        return argument
+    return f"{argument.dtype} {argument.name or format(argument.value, 'g')}"
+
+
+def print_misses(misses: "Sequence[tuple[Miss, int]]", stream: IO[str]) -> None:
+    """Sizes that lookups asked for and did not find, with how many processes did."""
+    rows = [(miss.device, miss.problem.label, str(count)) for miss, count in misses]
+    Page(stream).table(("device", "shape", "processes"), rows)
 
 
 def print_presets(presets: "Sequence[tuple[Preset, Sequence[Request]]]", stream: IO[str]) -> None:
@@ -288,9 +324,9 @@ def print_presets(presets: "Sequence[tuple[Preset, Sequence[Request]]]", stream:
         )
         for preset, requests in presets
     ]
-    print_table(console_on(stream), ("preset", "shapes", "calls", "GFLOP", "what it is"), rows)
+    Page(stream).table(("preset", "shapes", "calls", "GFLOP", "what it is"), rows, ends_in_prose=True)
 
 
 def print_requests(requests: Sequence[Request], stream: IO[str]) -> None:
     rows = [(request.problem.label, str(request.calls), request.label) for request in requests]
-    print_table(console_on(stream), ("shape", "calls", "from"), rows)
+    Page(stream).table(("shape", "calls", "from"), rows)

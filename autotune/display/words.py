@@ -52,26 +52,22 @@ def failures_text(failures: Mapping[str, int]) -> str:
 
 def gain_text(winner: Winner) -> str:
     """Gain over the default, with its interval where finals have confirmed it."""
-    if winner.verdict is Verdict.TIE and not winner.is_default:
-        return f"{winner.gain_over_default:.3g}x (not sure)"
-    if winner.verdict is Verdict.TIE:
-        return "1x (a tie: the default stays)"
     if winner.verdict is Verdict.DEFAULT_FAILED:
-        return "- (the default fails)"
+        return "default fails"
     if winner.is_default:
-        return "1x (the default)"
+        return "= default"
+    if winner.verdict is Verdict.TIE:
+        return f"{winner.gain_over_default:.3g}x (not sure)"
     if not winner.is_final:
         return f"{winner.gain_over_default:.3g}x (provisional)"
     return f"{winner.gain_over_default:.3g}x ({winner.gain_low:.3g} to {winner.gain_high:.3g})"
 
 
 def verdict_text(winner: Winner) -> str:
-    """``1.7x (1.6 to 1.8) over the default``, ``a tie, the default stays``."""
-    if winner.verdict is Verdict.TIE and winner.is_default:
-        return "a tie, the default stays"
+    """``1.7x (1.6 to 1.8) vs default``, ``the default; nothing faster was found``."""
     if winner.verdict is Verdict.DEFAULT_FAILED:
-        return "the default fails"
-    return "the default stays" if winner.is_default else f"{gain_text(winner)} over the default"
+        return "the default does not run on this driver"
+    return "the default; nothing faster was found" if winner.is_default else f"{gain_text(winner)} vs default"
 
 
 def drift_text(slowdown: float) -> str:

@@ -9,8 +9,9 @@ from pathlib import Path
 
 from autotune.errors import DeviceSelectionError, UsageError
 from autotune.export.c_header import write_c
-from autotune.export.c_package import package_files, write_package
+from autotune.export.c_package import package_files
 from autotune.export.contents import DeviceTable, read_contents, with_predictors
+from autotune.export.files import check_replaceable, write_package
 from autotune.export.json_table import write_json
 from autotune.export.text_tables import write_csv, write_markdown
 from autotune.kernels import find_family
@@ -18,7 +19,7 @@ from autotune.lookup.chain import guess
 from autotune.lookup.json_table import read_table
 from autotune.store import Store
 
-__all__ = ["FORMATS", "export_package", "export_table", "read_table"]
+__all__ = ["FORMATS", "check_replaceable", "export_package", "export_table", "read_table"]
 
 _WRITERS: dict[str, Callable[[list[DeviceTable], str], str]] = {
     "json": lambda tables, _family: write_json(tables),
@@ -49,12 +50,20 @@ def export_table(store: Store, device_slug: str | None, family: str, form: str) 
 
 
 def export_package(
-    store: Store, device_slug: str | None, families: Sequence[str], folder: Path, *, also: Sequence[str] = ()
-) -> None:
+    store: Store,
+    device_slug: str | None,
+    families: Sequence[str],
+    folder: Path,
+    *,
+    also: Sequence[str] = (),
+    force: bool = False,
+) -> list[str]:
     """A folder of C99 that looks up and runs the kernels of some families, of one device or of all.
 
-    `also` are slugs of devices without measurements, that are answered for by their relatives and a rule.
-    Raises DeviceSelectionError, UsageError for a family without a library in C, TableError, StoreError.
+    `also` are slugs of devices without measurements, that are answered for by their relatives and a rule. The names
+    of the files that were left alone, since their user has changed them.
+    Raises DeviceSelectionError, UsageError for a family without a library in C and for files that no export has
+    written, unless told to `force`, TableError, StoreError.
     """
     _check_stored(store, device_slug)
     tables = {}
@@ -63,7 +72,7 @@ def export_package(
         known = {table.device.slug for table in there}
         there += [DeviceTable(device=guess(slug), winners=()) for slug in dict.fromkeys(also) if slug not in known]
         tables[family] = sorted(there, key=lambda table: table.device.slug)
-    write_package(folder, package_files(tables))
+    return write_package(folder, package_files(tables), force=force)
 
 
 def _check_stored(store: Store, device_slug: str | None) -> None:

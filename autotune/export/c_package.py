@@ -6,7 +6,6 @@ the texts for every variant of sizes.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from pathlib import Path
 from string import Template
 
 from autotune.errors import TableError
@@ -92,16 +91,6 @@ def package_files(tables: Mapping[str, Sequence[DeviceTable]]) -> dict[str, str]
         ["/* Kernels and devices of this package, for autotune.c alone. */", pool.to_c(), about, *kernels]
     )
     return files
-
-
-def write_package(folder: Path, files: Mapping[str, str]) -> None:
-    """Raises TableError when the folder cannot be written."""
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        for name, text in files.items():
-            (folder / name).write_text(text, encoding="ascii", newline="\n")
-    except OSError as error:
-        raise TableError(f"{folder} cannot be written: {error.strerror}") from error
 
 
 def _families(names: Iterable[str]) -> str:

@@ -9,7 +9,7 @@ from math import isfinite
 from autotune.export.contents import DeviceTable
 from autotune.family import KernelFamily
 from autotune.kernels import find_family
-from autotune.problem import Value
+from autotune.problem import Problem, Value
 from autotune.trial import Verdict, Winner
 
 _MEASURED = (
@@ -63,11 +63,11 @@ def _cell(value: object) -> object:
 def _section(table: DeviceTable, family: str) -> str:
     device = table.device
     lines = [f"## {_plain(device.vendor)} {_plain(device.model)} (`{device.slug}`)", ""]
-    lines += [f"Driver {_plain(device.driver) or 'unknown'}, family `{family}`.", ""]
+    lines += [f"Family `{family}`.", ""]
     if not table.winners:
         return "\n".join([*lines, "Nothing is measured yet.", ""])
-    lines.append("| shape | algorithm | parameters | time | GFLOP/s | over default | over baseline |")
-    lines.append("|---|---|---|---:|---:|---:|---:|")
+    lines.append("| shape | algorithm | parameters | time | rate | vs default | vs baseline | driver |")
+    lines.append("|---|---|---|---:|---:|---:|---:|---|")
     lines += ["| " + " | ".join(_row(winner)) + " |" for winner in table.winners]
     return "\n".join([*lines, ""])
 
@@ -80,21 +80,32 @@ def _row(winner: Winner) -> list[str]:
         f"`{winner.configuration.algorithm}`",
         f"`{parameters}`",
         _time(winner.time_ns),
-        f"{winner.gflops:.3g}" if winner.gflops < 100 else f"{winner.gflops:.0f}",
+        _rate(winner.problem, winner.time_ns),
         _gain(winner),
         "" if over_baseline is None else f"{over_baseline:.2f}x",
+        _plain(winner.provenance.driver) or "unknown",
     ]
 
 
 def _gain(winner: Winner) -> str:
+    if winner.verdict is Verdict.DEFAULT_FAILED:
+        return "default fails"
     if winner.is_default:
-        return "tie, the default stays" if winner.verdict is Verdict.TIE else "is the default"
+        return "= default"
     text = f"{winner.gain_over_default:.2f}x"
     if not winner.is_final:
         return f"{text}, provisional"
     if isfinite(winner.gain_low) and isfinite(winner.gain_high):
         text += f" ({winner.gain_low:.2f} to {winner.gain_high:.2f})"
     return text
+
+
+def _rate(problem: Problem, time_ns: float) -> str:
+    """In GB/s where memory bounds: less than one operation for each byte moved."""
+    is_of_memory = problem.flops < problem.bytes_moved
+    rate = (problem.bytes_moved if is_of_memory else problem.flops) / time_ns
+    digits = f"{rate:.3g}" if rate < 100 else f"{rate:.0f}"
+    return f"{digits} {'GB/s' if is_of_memory else 'GFLOP/s'}"
 
 
 def _time(time_ns: float) -> str:

@@ -18,7 +18,7 @@ from autotune.lookup.answer import Entry
 from autotune.lookup.contents import Row, Shelf
 from autotune.lookup.predictor import Predictor
 from autotune.problem import Configuration, Device, DeviceLimits
-from autotune.resources import schema_revisions
+from autotune.resources import UPGRADE_HINT, schema_revisions
 
 _READ_AT_ONCE = 1000
 """Decisions up to which all are read when a database is opened, so that what is broken shows there."""
@@ -133,7 +133,7 @@ def check_revision(source: Source, revision: object) -> None:
     if revision not in known:
         raise NewerSchemaError(
             f"{source} has schema {str(revision)[:20]}, this version of autotune knows {known[-1]} at most",
-            hint="upgrade autotune: pip install --upgrade autotune",
+            hint=UPGRADE_HINT,
         )
 
 

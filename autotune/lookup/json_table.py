@@ -18,6 +18,7 @@ from autotune.lookup.document import Node, parse, read_file, visible
 from autotune.lookup.predictor import Predictor
 from autotune.lookup.predictor_text import read_predictors
 from autotune.problem import Configuration, Device, DeviceLimits, Fault, Problem
+from autotune.resources import UPGRADE_HINT
 from autotune.trial import Provenance, Verdict, Winner
 
 FORMAT = "autotune-table"
@@ -93,7 +94,7 @@ def _read(document: Node) -> Contents:
     if version > SCHEMA_VERSION:
         raise TableError(
             f"has schema version {version}, this version of autotune knows {SCHEMA_VERSION} at most",
-            hint="upgrade autotune: pip install --upgrade autotune",
+            hint=UPGRADE_HINT,
         )
     if version < 1:
         raise members["schema_version"].wrong("must be at least 1")

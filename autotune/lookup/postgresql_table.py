@@ -10,6 +10,7 @@ from typing import Any
 
 from autotune.errors import DatabaseAwayError, NotADatabaseError, StoreError
 from autotune.lookup.database import Ask, check_revision
+from autotune.resources import install_hint
 
 _CONNECT_TIMEOUT_S = 10
 _OURS = "SELECT to_regclass('alembic_version') IS NOT NULL, to_regclass('best_configurations') IS NOT NULL"
@@ -24,7 +25,7 @@ class Server:
             from psycopg import ProgrammingError
             from psycopg.conninfo import conninfo_to_dict, make_conninfo
         except ImportError as error:
-            hint = 'pip install "autotune[postgres]", or autotune export and open the file'
+            hint = f"{install_hint('postgres')}, or autotune export and open the file"
             raise StoreError("the driver for PostgreSQL is not installed", hint=hint) from error
         try:
             # What stands after a plus sign is the driver of the store.

@@ -26,6 +26,7 @@ from autotune.lookup.predictor import (
 )
 from autotune.lookup.predictor import Node as Step
 from autotune.problem import Configuration
+from autotune.resources import UPGRADE_HINT
 
 VERSION = 2
 """With sums of costs, which the first did not know."""
@@ -53,9 +54,7 @@ def read_document(text: str) -> list[Predictor]:
     """Raises TableError that names the path in the document."""
     members = parse(text).record(("version", "predictors"))
     if members["version"].whole() > VERSION:
-        raise members["version"].wrong(
-            f"this version of autotune knows {VERSION} at most", hint="upgrade autotune: pip install --upgrade autotune"
-        )
+        raise members["version"].wrong(f"this version of autotune knows {VERSION} at most", hint=UPGRADE_HINT)
     return read_predictors(members["predictors"])
 
 

@@ -4,7 +4,7 @@ from pathlib import Path
 
 from sqlalchemy import Engine
 
-from autotune.errors import StoreError
+from autotune.errors import MissingDatabaseError, StoreError
 from autotune.store.migrating import Schema, migrate, read_schema
 from autotune.store.opening import (
     Target,
@@ -55,7 +55,7 @@ def open_server(target: Target, *, read_only: bool) -> Engine:
 
 def _require_file(path: Path) -> None:
     if not check_file(path):
-        raise StoreError(f"there is no database {path}", hint="autotune run makes one")
+        raise MissingDatabaseError(f"there is no database {path}", hint="autotune run makes one")
 
 
 def _require_current(engine: Engine, place: str) -> Engine:

@@ -8,7 +8,7 @@ import enum
 from sqlalchemy import Connection, Engine, inspect, text
 
 from autotune.errors import NewerSchemaError, NotADatabaseError, StoreError
-from autotune.resources import data_folder, schema_revisions
+from autotune.resources import UPGRADE_HINT, data_folder, schema_revisions
 from autotune.store.failures import attempt
 from autotune.store.models import APPLICATION_ID, Base
 from autotune.store.opening import BEGIN
@@ -79,7 +79,7 @@ def _another_program(place: str) -> NotADatabaseError:
 def _newer(place: str, revision: str, newest_known: str) -> NewerSchemaError:
     return NewerSchemaError(
         f"{place} has schema {revision}, this version of autotune knows {newest_known} at most",
-        hint="upgrade autotune: pip install --upgrade autotune",
+        hint=UPGRADE_HINT,
     )
 
 

@@ -18,7 +18,7 @@ from sqlalchemy.pool import NullPool, QueuePool
 
 from autotune.errors import NotADatabaseError, StoreError
 from autotune.lookup.sqlite_table import read_only_options
-from autotune.resources import default_database
+from autotune.resources import default_database, install_hint
 from autotune.store.failures import BUSY_TIMEOUT_S, attempt, file_failures, not_writable
 
 BEGIN = "autotune_begin"
@@ -99,7 +99,7 @@ def server_engine(target: Target) -> Engine:
     except NoSuchModuleError as error:
         raise StoreError(f"no driver is known by the scheme of {target}", hint="try postgresql://...") from error
     except ImportError as error:
-        hint = 'pip install "autotune[postgres]"' if error.name == "psycopg" else f"pip install {error.name}"
+        hint = install_hint("postgres") if error.name == "psycopg" else f"pip install {error.name}"
         raise StoreError(f"the driver for {target} is not installed", hint=hint) from error
     event.listen(engine, "connect", _set_up_session)
     return engine

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Self
 
-from autotune.errors import ProblemError
+from autotune.errors import ProblemError, did_you_mean
 from autotune.problem import DTYPE_BYTES, DeviceLimits, Problem, Value
 
 MAX_ELEMENTS = 2**31 - 1
@@ -221,7 +221,8 @@ class GemmProblem(Problem):
                 values[name] = _whole_number(digits, wrong)
             else:
                 told = f"{wrong.message}: {word[:40]!r} is no layout, numeric mode or value"
-                raise ProblemError(told, hint=f"such as 512,512,512 nt batch=12, and {', '.join(MODES)}")
+                hint = did_you_mean(word, MODES) or f"such as 512,512,512 nt batch=12, and {', '.join(MODES)}"
+                raise ProblemError(told, hint=hint)
         if len(values.keys() & {"m", "n", "k"}) < 3:
             raise wrong
         return cls(**values)

@@ -1,0 +1,149 @@
+"""One program at a time measures on a device: a lock on a file, which the system releases when its holder dies."""
+
+import contextlib
+import os
+import re
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from types import TracebackType
+from typing import IO, TYPE_CHECKING, Self
+
+from autotune.cli.output import tell
+from autotune.errors import AutotuneError, WorkerError
+from autotune.problem import Device
+from autotune.resources import user_cache_folder
+
+if TYPE_CHECKING:
+    from autotune.trial import Job, Trial
+    from autotune.worker import Worker
+
+POLL_S = 0.5
+
+SHARED_FOLDER = Path("/tmp")  # noqa: S108 - the one folder in which all users may write
+VISIBLE = ("CUDA_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "ZE_AFFINITY_MASK")
+"""Environment variables that renumber the devices of a driver."""
+
+
+class DeviceLock:
+    """Held while entered. Waiting is told once, and ends by Ctrl-C.
+
+    AUTOTUNE_DEVICE_LOCK=0 in the environment leaves it out. Where no file can be locked, measuring goes on without.
+    """
+
+    def __init__(self, device: Device, should_stop: Callable[[], bool] = lambda: False) -> None:
+        self._device = device
+        self._name = ""
+        self._should_stop = should_stop
+        self._file: IO[bytes] | None = None
+
+    def __enter__(self) -> Self:
+        """Raises WorkerError when `should_stop` ends the waiting."""
+        if os.environ.get("AUTOTUNE_DEVICE_LOCK") == "0":
+            return self
+        self._name = self._name or physical_name(self._device)
+        self._file = _open(self._name)
+        if self._file is None:
+            return self
+        has_told = False
+        while not _try_lock(self._file):
+            if not has_told:
+                has_told = True
+                tell(f"waiting: {_holder(self._file)} is measuring on {self._device.slug} (Ctrl-C ends the waiting)")
+            if self._should_stop():
+                self._file.close()
+                raise WorkerError(f"stopped while waiting for {self._device.slug}")
+            time.sleep(POLL_S)
+        _note_holder(self._file)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._file is not None:
+            self._file.close()
+
+
+class LockedWorker:
+    """A worker that holds the lock of its device during each trial, so that local runs have their turn between jobs."""
+
+    def __init__(self, worker: "Worker", lock: DeviceLock) -> None:
+        self._worker = worker
+        self._lock = lock
+
+    def run(self, job: "Job") -> "Trial":
+        with self._lock:
+            return self._worker.run(job)
+
+    def close(self) -> None:
+        self._worker.close()
+
+
+def physical_name(device: Device) -> str:
+    """Equal for all programs that see the same piece of hardware: every driver of a processor uses the same cores."""
+    if device.family == "cpu":
+        return "cpu"
+    number = device.selector.rpartition(":")[2]
+    renumbered = ",".join(os.environ.get(name, "") for name in VISIBLE).strip(",")
+    return "-".join(filter(None, (device.slug, number, renumbered)))
+
+
+def _folder() -> Path:
+    return SHARED_FOLDER if SHARED_FOLDER.is_dir() and os.access(SHARED_FOLDER, os.W_OK) else user_cache_folder()
+
+
+def _open(name: str) -> IO[bytes] | None:
+    """The file to lock; None, and a word about it, where there can be none."""
+    try:
+        path = _folder() / f"autotune-{re.sub(r'[^A-Za-z0-9.-]', '_', name)[:100]}.lock"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        flags = os.O_RDWR | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_CLOEXEC", 0)
+        try:
+            number = os.open(path, flags)  # of another user: Linux refuses to "create" what is there
+        except FileNotFoundError:
+            number = os.open(path, flags | os.O_CREAT, 0o666)
+            with contextlib.suppress(OSError):
+                path.chmod(0o666)  # whatever the umask: all users lock the same file
+        return os.fdopen(number, "r+b", buffering=0)
+    except (OSError, AutotuneError) as error:
+        tell(f"another program may measure on the device at the same time: no file can be locked ({error})")
+        return None
+
+
+if sys.platform == "win32":
+    import msvcrt
+
+    _BEYOND = 1 << 20
+    """Where the locked byte is: others can read what comes before."""
+
+    def _try_lock(file: IO[bytes]) -> bool:
+        file.seek(_BEYOND)
+        try:
+            msvcrt.locking(file.fileno(), msvcrt.LK_NBLCK, 1)
+        except OSError:
+            return False
+        return True
+else:
+    import fcntl
+
+    def _try_lock(file: IO[bytes]) -> bool:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            return False
+        return True
+
+
+def _holder(file: IO[bytes]) -> str:
+    with contextlib.suppress(OSError):
+        file.seek(0)
+        if found := re.match(rb"(\d{1,10})\n", file.read(20)):
+            return f"process {found[1].decode()}"
+    return "another process"
+
+
+def _note_holder(file: IO[bytes]) -> None:
+    with contextlib.suppress(OSError):
+        file.seek(0)
+        file.write(f"{os.getpid()}\n".encode())

@@ -1,0 +1,86 @@
+"""The command `autotune show`: the kernel that a lookup names, with all that a program of one's own needs to run it."""
+
+import argparse
+import sys
+from typing import Any
+
+from autotune.cli.commands import find_tuned
+from autotune.cli.output import print_json
+from autotune.family import Launch, Plan, Scalar
+from autotune.kernels import find_family
+from autotune.lookup.answer import plain_tuned
+
+
+def show_command(options: argparse.Namespace) -> int:
+    from autotune.profile import find_profile
+    from autotune.render import render
+
+    _, device, tuned = find_tuned(options)
+    family = find_family(tuned.problem.family)
+    plan = family.plan(tuned.problem, tuned.configuration)
+    source = render(family, tuned.configuration, plan)
+    build_options = [*find_profile(device).build_options, *plan.build_options]
+    if options.source:
+        print(source.strip())
+    elif options.json:
+        print_json(
+            {
+                "device": device.slug,
+                "problem": tuned.problem.to_dict(),
+                **plain_tuned(tuned),
+                "build_options": build_options,
+                **_plain_plan(plan),
+                "source": source,
+            }
+        )
+    else:
+        from autotune.display import print_configuration, print_plan
+
+        facts = [
+            ("shape", tuned.problem.label),
+            ("device", device.slug),
+            ("because", tuned.because),
+            ("build options", " ".join(build_options) or "none"),
+        ]
+        print_configuration(tuned.configuration, facts, sys.stdout)
+        print_plan(plan, sys.stdout)
+    return 0
+
+
+def _plain_plan(plan: Plan) -> dict[str, Any]:
+    return {
+        "buffers": [
+            {
+                "name": buffer.name,
+                "role": buffer.role.value,
+                "dtype": buffer.dtype,
+                "elements": buffer.elements,
+                "size_bytes": buffer.size_bytes,
+                "image": [buffer.image_width, buffer.image_height] if buffer.image_width else None,
+                "view_of": buffer.view_of or None,
+                "row_pitch": buffer.row_pitch or None,
+                "is_zeroed": buffer.is_zeroed,
+            }
+            for buffer in plan.buffers
+        ],
+        "launches": [_plain_launch(launch) for launch in plan.launches],
+    }
+
+
+def _plain_launch(launch: Launch) -> dict[str, Any]:
+    return {
+        "kernel": launch.kernel,
+        "global_size": list(launch.global_size),
+        "local_size": list(launch.local_size) if launch.local_size else None,
+        "prepares": launch.prepares or None,
+        "arguments": [
+            {
+                "scalar": argument.name or None,
+                "dtype": argument.dtype,
+                "value": None if argument.name else argument.value,
+            }
+            if isinstance(argument, Scalar)
+            else {"buffer": argument}
+            for argument in launch.arguments
+        ],
+    }

@@ -1,0 +1,59 @@
+"""What goes on, on a terminal: a bar and a line under it, drawn again four times a second. The one owner of rich."""
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import IO
+
+from rich.console import Console, RenderableType
+from rich.progress import BarColumn, Progress, TextColumn
+from rich.text import Text
+
+
+@dataclass(frozen=True, kw_only=True)
+class Picture:
+    """What a bar shows at one moment."""
+
+    title: str = ""
+    done: float = 0.0
+    total: float | None = None
+    """None where nobody knows: the bar then only moves."""
+    left: str = ""
+    line: str = ""
+    """Below the bar."""
+
+
+class LiveBar(Progress):
+    """A progress bar that asks for its picture whenever it is drawn, so that clocks run on while nothing happens."""
+
+    def __init__(self, stream: IO[str], picture: Callable[[], Picture], console: Console | None = None) -> None:
+        self._picture = picture
+        columns = (TextColumn("{task.description}"), BarColumn(bar_width=None), TextColumn("{task.fields[left]}"))
+        super().__init__(
+            *columns,
+            console=console or _Console(file=stream, markup=False, highlight=False, emoji=False),
+            refresh_per_second=4,
+            transient=True,
+            redirect_stdout=False,
+            expand=True,
+        )
+        self._bar = self.add_task("", total=None, left="")
+
+    def get_renderables(self) -> Iterable[RenderableType]:
+        if not self.task_ids:  # asked by the constructor
+            return
+        picture = self._picture()
+        task = self._tasks[self._bar]
+        task.description, task.total, task.completed = picture.title, picture.total, picture.done
+        task.fields["left"] = picture.left
+        yield self.make_tasks_table([task])
+        yield Text(picture.line, no_wrap=True, overflow="ellipsis")
+
+    def say(self, line: str) -> None:
+        """A line that stays, above the bar."""
+        self.console.print(line)
+
+
+class _Console(Console):
+    def on_broken_pipe(self) -> None:
+        """Leave to the command what rich would answer with an exit of its own."""
+        raise BrokenPipeError

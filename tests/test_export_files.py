@@ -1,0 +1,174 @@
+"""Exports overwrite nothing that autotune did not write, and are whole or not there."""
+
+import errno
+import os
+from pathlib import Path
+
+import pytest
+
+from autotune.cli import main
+from autotune.errors import TableError, UsageError
+from autotune.export import check_replaceable
+from autotune.export.contents import DeviceTable
+from autotune.export.files import write_package
+from autotune.export.text_tables import write_markdown
+from autotune.kernels import find_family
+from autotune.kernels.reduce import ReduceProblem
+from autotune.lookup.json_table import read_contents
+from autotune.problem import Device
+from autotune.resources import data_folder
+from autotune.store import Store
+from autotune.trial import Provenance, Verdict, Winner
+
+FILES = {"autotune.c": "int a;\n", "autotune.h": "/* a */\n", "main.c": "int main(void) { return 0; }\n"}
+
+
+def contents(folder: Path) -> dict[str, str]:
+    """By name, without the first line."""
+    return {path.name: path.read_text().partition("\n")[2] for path in folder.iterdir()}
+
+
+def test_a_package_replaces_what_an_export_has_written(tmp_path: Path) -> None:
+    folder = tmp_path / "new" / "c"
+    assert write_package(folder, FILES) == []
+    assert contents(folder) == FILES
+    newer = {name: f"{text}/* newer */\n" for name, text in FILES.items()}
+    assert write_package(folder, newer) == []
+    assert contents(folder) == newer
+
+
+@pytest.mark.parametrize("name", list(FILES))
+def test_a_package_is_not_written_over_files_of_others(tmp_path: Path, name: str) -> None:
+    (tmp_path / name).write_text("int main(void) { return 42; }\n")
+    with pytest.raises(UsageError, match=f"autotune did not write: {name} .--force") as caught:
+        write_package(tmp_path, FILES)
+    assert caught.value.exit_status == 2
+    assert [path.name for path in tmp_path.iterdir()] == [name]
+    kept = write_package(tmp_path, FILES, force=True)
+    assert kept == (["main.c"] if name == "main.c" else [])
+    assert ("42" in (tmp_path / name).read_text()) == (name == "main.c"), "an example is never taken from its user"
+
+
+def test_a_changed_example_stays_and_other_changes_are_asked_about(tmp_path: Path) -> None:
+    write_package(tmp_path, FILES)
+    with (tmp_path / "main.c").open("a") as file:
+        file.write("/* mine */\n")
+    for force in (False, True):
+        assert write_package(tmp_path, FILES, force=force) == ["main.c"]
+        assert "mine" in (tmp_path / "main.c").read_text()
+    with (tmp_path / "autotune.c").open("a") as file:
+        file.write("/* mine */\n")
+    with pytest.raises(UsageError, match=r"changed since: autotune\.c"):
+        write_package(tmp_path, FILES)
+    write_package(tmp_path, FILES, force=True)
+    assert contents(tmp_path)["autotune.c"] == FILES["autotune.c"]
+
+
+def test_ends_of_lines_of_another_system_are_no_change(tmp_path: Path) -> None:
+    write_package(tmp_path, FILES)
+    for path in tmp_path.iterdir():
+        path.write_bytes(path.read_bytes().replace(b"\n", b"\r\n"))
+    assert write_package(tmp_path, FILES) == []
+
+
+@pytest.mark.parametrize("exists", [True, False])
+def test_a_full_disk_leaves_nothing_half_written(tmp_path: Path, exists: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = tmp_path / "c"
+    if exists:
+        write_package(folder, FILES)
+    written = Path.write_text
+
+    def fill(path: Path, *arguments: str, **options: str) -> int:
+        if path.name == "main.c":
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        return written(path, *arguments, **options)
+
+    monkeypatch.setattr(Path, "write_text", fill)
+    with pytest.raises(TableError, match="cannot be written: No space left"):
+        write_package(folder, dict.fromkeys(FILES, "/* newer */\n"))
+    assert folder.exists() == exists
+    if exists:
+        assert contents(folder) == FILES
+
+
+@pytest.mark.parametrize(
+    ("text", "is_ours"),
+    [
+        ('{\n"format": "autotune-table",\n', True),
+        ("device,family,m,n,k\n", True),
+        ("## Qualcomm Adreno (`adreno-730`)\n\nFamily `gemm`.\n", True),
+        ("/* Tuned configurations of OpenCL kernels, written by autotune. Do not edit: export again. */\n", True),
+        ("", True),
+        ("# My project\n\nFamily `x`\n", False),
+        ('{"name": "package.json"}', False),
+        ("/* my own header */\n", False),
+        ("name,family\n", False),
+    ],
+)
+def test_an_output_file_is_replaced_only_where_it_is_an_export(tmp_path: Path, text: str, is_ours: bool) -> None:
+    path = tmp_path / "file"
+    check_replaceable(path)
+    path.write_text(text)
+    if is_ours:
+        check_replaceable(path)
+    else:
+        with pytest.raises(UsageError, match="there already"):
+            check_replaceable(path)
+
+
+@pytest.mark.parametrize("form", ["json", "csv", "markdown", "c", "sqlite"])
+def test_the_command_replaces_its_own_files_and_others_only_by_force(
+    tmp_path: Path, empty_database: Path, form: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    output = tmp_path / "table"
+    export = ["export", "--db", str(empty_database), "--format", form, "--output", str(output)]
+    assert [main(export), main(export)] == [0, 0]
+    capsys.readouterr()
+    output.write_text("my notes\n")
+    assert main(export) != 0
+    assert "table is" in capsys.readouterr().err and output.read_text() == "my notes\n"
+    if form != "sqlite":  # the store never replaces what is no database of its own
+        assert main([*export, "--force"]) == 0
+        assert output.read_text() != "my notes\n"
+
+
+def test_markdown_says_what_was_measured_by_which_driver(store: Store) -> None:
+    made = Provenance(
+        driver="3.0", template_hash="0" * 12, space_version=1, tool_version="0.1.0", measured_at="2026-01-01T00:00:00Z"
+    )
+    device = Device(slug="mali-g610", vendor="Arm", model="Mali-G610", family="mali", driver="3.1")
+    winner = Winner(
+        device=device.slug, problem=ReduceProblem(batch=1000, channels=249),
+        configuration=find_family("reduce").baseline, time_ns=1e6, default_ns=1e6, baseline_ns=None, gain_low=1,
+        gain_high=1, samples=11, is_default=False, verdict=Verdict.DEFAULT_FAILED, verifications=60, provenance=made,
+    )  # fmt: skip
+    *_, row = write_markdown([DeviceTable(device=device, winners=(winner,))], "reduce").splitlines()
+    cells = [cell.strip() for cell in row.split("|")][1:-1]
+    assert cells[0] == "1000x249 sum" and cells[3:] == ["1 ms", "1 GB/s", "default fails", "", "3.0"]
+
+
+@pytest.mark.parametrize("has_database", [True, False])
+def test_tables_that_ship_are_exported_like_own_ones(
+    tmp_path: Path, empty_database: Path, has_database: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("autotune.device.discovery.discover", list)
+    database, output = empty_database if has_database else tmp_path / "none.sqlite", tmp_path / "table.json"
+    export = ["export", "--db", str(database), "--device", "nvidia-h200", "--format", "json", "--output", str(output)]
+    assert main(export) == 0
+    shipped = read_contents(data_folder("db") / "tables" / "nvidia-h200.json")
+    exported = read_contents(output)
+    assert exported.winners and {w.problem for w in exported.winners} == {w.problem for w in shipped.winners}
+    assert [device.slug for device in exported.devices] == ["nvidia-h200"]
+    assert exported.predictors.keys() == shipped.predictors.keys()
+    assert not (tmp_path / "none.sqlite").exists()
+
+
+def test_a_device_that_is_stored_nowhere_is_told_with_those_that_are(
+    empty_database: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("autotune.device.discovery.discover", list)
+    export = ["export", "--db", str(empty_database), "--format", "json", "--device"]
+    assert main([*export, "nvidia-h202"]) == 2
+    assert "(did you mean nvidia-h200?)" in capsys.readouterr().err
+    assert main([*export, "zebra"]) == 2
+    assert "stored are nvidia-h100-80gb-hbm3, nvidia-h200" in capsys.readouterr().err
