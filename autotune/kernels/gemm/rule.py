@@ -189,6 +189,9 @@ def _expand(starts: tuple[Configuration, ...], limits: DeviceLimits) -> Candidat
         for variant in filter(_is_declared, _variants(start, limits)):
             # It must promise an eighth more than what somebody found good.
             known.setdefault(variant, {**_numbers(variant, limits), "doubt": 9})
+    for shaped, numbers in list(known.items()):
+        for variant in _of_other_modes(shaped):
+            known.setdefault(variant, {**_numbers(variant, limits), "doubt": numbers["doubt"]})
     return known
 
 
@@ -216,6 +219,17 @@ def _variants(start: Configuration, limits: DeviceLimits) -> Iterator[Configurat
         yield from _tile_variants(start, limits)
     if _joins(start):
         yield from one_launch_variants(start, limits)
+
+
+def _of_other_modes(configuration: Configuration) -> Iterator[Configuration]:
+    """What stands for a configuration in the modes that its multiply-add or its copy instruction does not serve."""
+    changes: dict[str, Value] = {}
+    if dict(configuration.values).get("multiply_add") == "mad":
+        changes["multiply_add"] = "operator"
+    if configuration.algorithm == "local_tile" and configuration.number("stages") > 2:
+        changes["stages"] = 2
+    if changes:
+        yield _changed(configuration, **changes)
 
 
 def _tile_variants(start: Configuration, limits: DeviceLimits) -> Iterator[Configuration]:
