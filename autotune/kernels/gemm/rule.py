@@ -36,7 +36,8 @@ _STEPS = "((k + parts * depth - 1) // (parts * depth))"
 _COPIES = "batch * (copies_a * m * k + copies_b * k * n + copies_c * m * n) // compute_units"
 _WORK = "(work + gather * (1 - trans_b) * min(n - spared, 16) + crowd * max(1 - min(ldb % 1024, 1), min(k // 4096, 1)))"
 _LOOP = f"{_STEPS} * ({_ROUNDS} * {_WORK} + {_TURNS} * wait)"
-ESTIMATE = Expression(f"({_LOOP} + {_TURNS} * begin + {_JOINS} * join + besides + {_COPIES}) * doubt")
+_DOUBT = "(doubt + spare * (element_bytes // 4) * (1 - max(trans_a, trans_b)) + tall * min(n // (4 * columns), 1))"
+ESTIMATE = Expression(f"({_LOOP} + {_TURNS} * begin + {_JOINS} * join + besides + {_COPIES}) * {_DOUBT}")
 """Over the problem, the device's limits, and what `_numbers` tells of a candidate."""
 
 
@@ -83,6 +84,10 @@ _TILE_LATENCY = 60_000
 """As `latency`, for the next tiles of a `local_tile` on a GPU, 16 deep; it grows with the square of that."""
 _TILE_BEGIN = 370_000
 """Until the first work-groups of a `local_tile` that a compute unit runs at once are at work, and the last at rest."""
+_SPARE = 100
+"""Doubt about what stands in for a start in other modes, where the start itself is for plain float32."""
+_TALL = 2
+"""Doubt about a `local_tile` four times as high as it is wide, where there are columns for several of them."""
 _ONE_TURN = 2**40
 """Work-groups resident at once, where waiting is counted once for all."""
 _CPU_LANES = 8
@@ -105,7 +110,7 @@ def by_rule(problem: GemmProblem, limits: DeviceLimits, starts: Sequence[Configu
     return (c for c in (known[place][0] for _, place in ranked) if _is_valid(c, values))
 
 
-_ASKED = ("m", "n", "k", "ldb", "batch", "trans_b", "compute_units")
+_ASKED = ("m", "n", "k", "ldb", "batch", "trans_a", "trans_b", "element_bytes", "compute_units")
 _NUMBERS = tuple(sorted(ESTIMATE.names - set(_ASKED)))
 _estimate = ESTIMATE.taking(*_ASKED, *_NUMBERS)
 
@@ -184,14 +189,14 @@ def _is_valid(configuration: Configuration, values: Mapping[str, Value]) -> bool
 
 def _expand(starts: tuple[Configuration, ...], limits: DeviceLimits) -> Candidates:
     declared = dict.fromkeys(filter(_is_declared, starts))
-    known = {c: {**_numbers(c, limits), "doubt": 8} for c in declared}
+    known = {c: {**_numbers(c, limits), "doubt": 8, "spare": 0} for c in declared}
     for start in declared:
         for variant in filter(_is_declared, _variants(start, limits)):
             # It must promise an eighth more than what somebody found good.
-            known.setdefault(variant, {**_numbers(variant, limits), "doubt": 9})
-    for shaped, numbers in list(known.items()):
-        for variant in _of_other_modes(shaped):
-            known.setdefault(variant, {**_numbers(variant, limits), "doubt": numbers["doubt"]})
+            known.setdefault(variant, {**_numbers(variant, limits), "doubt": 9, "spare": 0})
+    for origin, numbers in list(known.items()):
+        for variant in _of_other_modes(origin):
+            known.setdefault(variant, {**_numbers(variant, limits), "doubt": numbers["doubt"], "spare": _SPARE})
     return known
 
 
@@ -288,6 +293,7 @@ def _numbers(configuration: Configuration, limits: DeviceLimits) -> dict[str, in
         "resident": shape.resident(),
         "begin": _TILE_BEGIN if shape.is_tiled else 0,
         "join": weights.join * split * outputs if joins else 0,
+        "tall": _TALL if shape.is_tall else 0,
         "besides": weights.launch * (packs_a + packs_b) + joining,
         "copies_a": 2 * weights.copy * packs_a,
         "copies_b": 2 * weights.copy * packs_b,
@@ -368,6 +374,10 @@ class _Shape:
             local_bytes=tile_bytes(self.number),
         )
         return group.at_once(self._limits)
+
+    @property
+    def is_tall(self) -> bool:
+        return self.is_tiled and self.high * self.tile_m >= 4 * self.wide * self.tile_n
 
     @property
     def is_thin_on_cpu(self) -> bool:
