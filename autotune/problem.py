@@ -93,6 +93,8 @@ class DeviceLimits:
     ordering_standard: int = 0
     """The OpenCL C, 200 or 300, whose atomics order memory for all work-groups of the device; 0: none does."""
     is_cpu: bool = False
+    native_vector_float32: int = 0
+    """Elements of float32 in a vector register, as the driver tells; 0 where it does not. 1 on what has none."""
     shares_host_memory: bool = False
     extensions: tuple[str, ...] = ()
     max_vector_float32: int = 16

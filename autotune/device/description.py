@@ -149,6 +149,7 @@ def _limits(raw: Any, *, is_cpu: bool) -> DeviceLimits:
         has_float64="cl_khr_fp64" in extensions or number(raw, "double_fp_config") != 0,
         ordering_standard=_ordering_standard(raw),
         is_cpu=is_cpu,
+        native_vector_float32=number(raw, "native_vector_width_float", 0),
         shares_host_memory=bool(number(raw, "host_unified_memory")),
         extensions=extensions,
     )

@@ -34,9 +34,13 @@ _TURNS = f"(({_TILES} + resident * compute_units - 1) // (resident * compute_uni
 _JOINS = f"(({_MACRO_TILES} + compute_units - 1) // compute_units)"
 _STEPS = "((k + parts * depth - 1) // (parts * depth))"
 _COPIES = "batch * (copies_a * m * k + copies_b * k * n + copies_c * m * n) // compute_units"
-_WORK = "(work + gather * (1 - trans_b) * min(n - spared, 16) + crowd * max(1 - min(ldb % 1024, 1), min(k // 4096, 1)))"
+_WORK = (
+    "(work + convert * (1 - element_bytes // 4) + gather * (1 - trans_b) * min(n - spared, 16) "
+    "+ crowd * max(1 - min(ldb % 1024, 1), min(k // 4096, 1)))"
+)
 _LOOP = f"{_STEPS} * ({_ROUNDS} * {_WORK} + {_TURNS} * wait)"
-ESTIMATE = Expression(f"({_LOOP} + {_TURNS} * begin + {_JOINS} * join + besides + {_COPIES}) * doubt")
+_DOUBT = "(doubt + spare * (element_bytes // 4) * (1 - max(trans_a, trans_b)) + tall * min(n // (4 * columns), 1))"
+ESTIMATE = Expression(f"({_LOOP} + {_TURNS} * begin + {_JOINS} * join + besides + {_COPIES}) * {_DOUBT}")
 """Over the problem, the device's limits, and what `_numbers` tells of a candidate."""
 
 
@@ -66,6 +70,10 @@ class _Weights:
     """In one launch, finding out which work-group is the last."""
     aside: int
     """An element of B put aside by `panel`."""
+    spill: int = 0
+    """A vector that the registers do not hold."""
+    conversion: int = 0
+    """A vector or single element that is converted as it is loaded, as float16 and int8 are."""
 
 
 _GPU = _Weights(
@@ -74,7 +82,7 @@ _GPU = _Weights(
 )  # fmt: skip
 _CPU = _Weights(
     near=8, crowded=8, far=32, copy=100, launch=250_000, latency=0, part=100, join=100, joining=250_000, finding=0,
-    aside=18,
+    aside=18, spill=8, conversion=8,
 )  # fmt: skip
 _FAR_LOAD = 14
 """As `far`, for each load of a `local_tile` from global memory on a GPU, however wide; twice that for the instruction
@@ -83,9 +91,20 @@ _TILE_LATENCY = 60_000
 """As `latency`, for the next tiles of a `local_tile` on a GPU, 16 deep; it grows with the square of that."""
 _TILE_BEGIN = 370_000
 """Until the first work-groups of a `local_tile` that a compute unit runs at once are at work, and the last at rest."""
+_SPARE = 100
+"""Doubt about what stands in for a start in other modes, where the start itself is for plain float32."""
+_TALL = 2
+"""Doubt about a `local_tile` four times as high as it is wide, where there are columns for several of them."""
 _ONE_TURN = 2**40
 """Work-groups resident at once, where waiting is counted once for all."""
-_CPU_LANES = 8
+_EIGHTHS = 8
+_CPU_LANES, _LEAST_LANES = 8, 4
+"""Elements of float32 in a vector register where the driver does not tell, and at least where it tells the truth."""
+_FEW_REGISTERS, _MANY_REGISTERS, _ANY_REGISTERS = 16, 32, 1024
+"""Vector registers of a processor: many where they hold 16 elements, as with AVX-512; as many as are wanted where it is
+not known what they hold."""
+_CPU_TILES = ((4, 8), (6, 8), (8, 8), (4, 16), (6, 16), (8, 16), (4, 32), (6, 32), (12, 32), (4, 64), (6, 64))
+"""Shapes of a micro-tile, of which some fit the registers of any processor."""
 _MOST_JOINED = 16
 """Parts of k that the last work-group of a macro-tile is let to join. By the host's clock over a batch, on an H200, one
 launch took 0.91 of the time of two with 2 parts (median of 9 configurations), 0.97 with 4 (23), 0.89 with 8 (20)."""
@@ -105,7 +124,7 @@ def by_rule(problem: GemmProblem, limits: DeviceLimits, starts: Sequence[Configu
     return (c for c in (known[place][0] for _, place in ranked) if _is_valid(c, values))
 
 
-_ASKED = ("m", "n", "k", "ldb", "batch", "trans_b", "compute_units")
+_ASKED = ("m", "n", "k", "ldb", "batch", "trans_a", "trans_b", "element_bytes", "compute_units")
 _NUMBERS = tuple(sorted(ESTIMATE.names - set(_ASKED)))
 _estimate = ESTIMATE.taking(*_ASKED, *_NUMBERS)
 
@@ -184,11 +203,15 @@ def _is_valid(configuration: Configuration, values: Mapping[str, Value]) -> bool
 
 def _expand(starts: tuple[Configuration, ...], limits: DeviceLimits) -> Candidates:
     declared = dict.fromkeys(filter(_is_declared, starts))
-    known = {c: {**_numbers(c, limits), "doubt": 8} for c in declared}
+    known = {c: {**_numbers(c, limits), "doubt": 8, "spare": 0} for c in declared}
     for start in declared:
         for variant in filter(_is_declared, _variants(start, limits)):
-            # It must promise an eighth more than what somebody found good.
-            known.setdefault(variant, {**_numbers(variant, limits), "doubt": 9})
+            # It must promise an eighth more than what somebody found good, on a device like this.
+            doubt = 8 if limits.is_cpu and limits.native_vector_float32 else 9
+            known.setdefault(variant, {**_numbers(variant, limits), "doubt": doubt, "spare": 0})
+    for origin, numbers in list(known.items()):
+        for variant in _of_other_modes(origin):
+            known.setdefault(variant, {**_numbers(variant, limits), "doubt": numbers["doubt"], "spare": _SPARE})
     return known
 
 
@@ -209,13 +232,36 @@ def _variants(start: Configuration, limits: DeviceLimits) -> Iterator[Configurat
         rows = start.number("micro_tile_m")
         if rows >= 4:
             yield _changed(start, micro_tile_m=rows // 2)
+        for tile in _tiles_of_processor(start, limits):
+            yield from (_changed(tile, work_group_m=high) for high in sorted({1, items // 4, items} - {0}))
     if start.algorithm == "panel":
         tiles = start.number("tiles_m")
         yield from (_changed(start, tiles_m=tiles >> halved) for halved in range(1, tiles.bit_length() - 1))
+        for tile in _tiles_of_processor(start, limits):
+            yield from (_changed(tile, tiles_m=high) for high in (4, 16, tiles))
     if start.algorithm == "local_tile" and not limits.is_cpu:
         yield from _tile_variants(start, limits)
     if _joins(start):
         yield from one_launch_variants(start, limits)
+
+
+def _tiles_of_processor(start: Configuration, limits: DeviceLimits) -> Iterator[Configuration]:
+    """The largest micro-tile of the profile in other shapes, where it is known which of them the registers hold."""
+    largest = start.number("micro_tile_m") == 8 and start.number("micro_tile_n") == 32
+    if largest and limits.is_cpu and limits.native_vector_float32 >= _LEAST_LANES:
+        for high, wide in _CPU_TILES:
+            yield _changed(start, micro_tile_m=high, micro_tile_n=wide, vector_width=min(wide, 16))
+
+
+def _of_other_modes(configuration: Configuration) -> Iterator[Configuration]:
+    """What stands for a configuration in the modes that its multiply-add or its copy instruction does not serve."""
+    changes: dict[str, Value] = {}
+    if dict(configuration.values).get("multiply_add") == "mad":
+        changes["multiply_add"] = "operator"
+    if configuration.algorithm == "local_tile" and configuration.number("stages") > 2:
+        changes["stages"] = 2
+    if changes:
+        yield _changed(configuration, **changes)
 
 
 def _tile_variants(start: Configuration, limits: DeviceLimits) -> Iterator[Configuration]:
@@ -243,7 +289,7 @@ def _numbers(configuration: Configuration, limits: DeviceLimits) -> dict[str, in
 
     `rows`, `columns`: outputs of a work-group, or of a work-item where the driver chooses the work-group; `chunk`
     of those share a compute unit's time. `parts`: into how many k is divided, `split` of them by work-groups.
-    `work` is that of a step of k for a chunk, `gather` what each column that is not `spared` adds where the k of B is
+    `work` is that of a step of k for a chunk, `convert` what types narrower than the sums add, `gather` what each column that is not `spared` adds where the k of B is
     far apart, `crowd` what rows of B add that a cache does not hold; `depth` is how much of k a step takes.
     `wait` is what a compute unit waits in a step, whatever the `resident` work-groups do that it runs at once, and
     `begin` until these are at work; `join` is for each macro-tile whose parts the last work-group adds up.
@@ -267,6 +313,7 @@ def _numbers(configuration: Configuration, limits: DeviceLimits) -> dict[str, in
         "chunk": shape.wide if shape.by_driver else 1,
         "depth": shape.depth,
         "work": work,
+        "convert": shape.conversion(weights),
         "gather": shape.gathering(work, weights),
         "spared": 0 if limits.is_cpu else 1,
         "crowd": weights.crowded * shape.items * shape.tile_n if shape.algorithm == "microtile" else 0,
@@ -274,6 +321,7 @@ def _numbers(configuration: Configuration, limits: DeviceLimits) -> dict[str, in
         "resident": shape.resident(),
         "begin": _TILE_BEGIN if shape.is_tiled else 0,
         "join": weights.join * split * outputs if joins else 0,
+        "tall": _TALL if shape.is_tall else 0,
         "besides": weights.launch * (packs_a + packs_b) + joining,
         "copies_a": 2 * weights.copy * packs_a,
         "copies_b": 2 * weights.copy * packs_b,
@@ -292,6 +340,9 @@ class _Shape:
         self._values = dict(configuration.values)
         self.tile_m, self.tile_n = self.number("micro_tile_m"), self.number("micro_tile_n")
         self.lanes = 1 if limits.is_cpu else max(limits.sub_group_sizes, default=64)
+        told = limits.native_vector_float32
+        self.vector_lanes = told if told >= _LEAST_LANES else _CPU_LANES
+        self.registers = _ANY_REGISTERS if told < _LEAST_LANES else _FEW_REGISTERS if told < 16 else _MANY_REGISTERS
         self.high, self.wide, self.deep = (self.number(f"work_group_{name}") for name in "mnk")
         self.high *= self.number("tiles_m")
         self.by_driver = self.wide == 0
@@ -320,7 +371,7 @@ class _Shape:
             return self.depth * self.items * self._work_of_item(weights.near // 2) + far * loads
         columns = 0 if self.is_thin_on_cpu else self.wide * self.tile_n  # few of them stay in the nearest cache
         shared = (self.high * self.tile_m + columns) * self.deep
-        of_item = self._work_of_item_on_cpu(weights.near) if self.is_cpu else self._work_of_item(weights.near)
+        of_item = self._work_of_item_on_cpu(weights) if self.is_cpu else self._work_of_item(weights.near)
         put_aside = weights.aside * self.tile_n if self.algorithm == "panel" else 0
         return self.items * of_item + weights.far * shared + put_aside
 
@@ -332,11 +383,21 @@ class _Shape:
         near_a = near // 2 if self.text("a_storage") in ("image", "image_view") else near_a
         return self.tile_m * self.tile_n + near_a * self.tile_m + near_b * self.tile_n
 
-    def _work_of_item_on_cpu(self, near: int) -> int:
+    def _work_of_item_on_cpu(self, weights: _Weights) -> int:
         """A work-item fills the vector unit: vectors lie along n and meet single elements of A, or lie along k."""
-        width = min(self.number("vector_width"), _CPU_LANES)
-        near_a = near // width if self.algorithm in ("dot", "column") else near
-        return (self.tile_m * self.tile_n * _CPU_LANES + near * self.tile_n) // width + near_a * self.tile_m
+        width = min(self.number("vector_width"), self.vector_lanes)
+        near = weights.near
+        near_a = near // width if self.is_thin_on_cpu else near
+        work = (self.tile_m * self.tile_n * _EIGHTHS + near * self.tile_n) // width + near_a * self.tile_m
+        held = (self.tile_m + 1) * max(1, self.tile_n // width) + 1
+        return work if self.is_thin_on_cpu else work + weights.spill * max(0, held - self.registers)
+
+    def conversion(self, weights: _Weights) -> int:
+        """Of one step of k for a work-group, where what is loaded has to be converted: `panel` has done so for B."""
+        if not self.is_cpu or self.is_thin_on_cpu:
+            return 0
+        vectors_of_b = self.tile_n // min(self.number("vector_width"), self.vector_lanes)
+        return self.items * weights.conversion * (self.tile_m + (0 if self.algorithm == "panel" else vectors_of_b))
 
     @property
     def depth(self) -> int:
@@ -354,6 +415,10 @@ class _Shape:
             local_bytes=tile_bytes(self.number),
         )
         return group.at_once(self._limits)
+
+    @property
+    def is_tall(self) -> bool:
+        return self.is_tiled and self.high * self.tile_m >= 4 * self.wide * self.tile_n
 
     @property
     def is_thin_on_cpu(self) -> bool:
