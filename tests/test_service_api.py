@@ -17,7 +17,7 @@ from autotune.cli import main
 from autotune.errors import UsageError
 from autotune.kernels.gemm import FAMILY, GemmProblem
 from autotune.problem import Device
-from autotune.service import submitting
+from autotune.service import admission, submitting
 from autotune.service.access import MAX_BODY_BYTES, Access, read_token
 from autotune.service.app import make_app
 from autotune.service.core import Service
@@ -75,7 +75,8 @@ def api(store: Store) -> Iterator[TestClient]:
 
 
 @pytest.fixture
-def locked(store: Store) -> Iterator[TestClient]:
+def locked(store: Store, monkeypatch: pytest.MonkeyPatch) -> Iterator[TestClient]:
+    monkeypatch.setattr(admission, "GUESS_PAUSE_S", 0.0)
     access = Access(writing=WRITING, reading=READING)
     with TestClient(make_app(Service(store), access), base_url="http://10.0.0.5:8765") as client:
         yield client
@@ -242,7 +243,7 @@ def test_lookups_follow_the_winners(api: TestClient, store: Store) -> None:
     service_lookup = f"/api/lookup?device={SLUG}&shape=32,32,32"
     assert api.get(service_lookup).json()["match"] == "nearest"
     store.record_winner(a_winner(INVENTED_PROCESSOR, GemmProblem(m=32, n=32, k=32)))
-    lookups = api.app._app._app.state.service.lookups  # type: ignore[attr-defined]
+    lookups = api.app._app._app._app.state.service.lookups  # type: ignore[attr-defined]
     table = lookups.read_again()
     lookups.use(table)
     assert api.get(service_lookup).json()["match"] == "exact"

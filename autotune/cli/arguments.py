@@ -292,6 +292,7 @@ def _add_serve(subparsers: Any) -> None:
     parser.add_argument("--port", metavar="N", type=parse_port, default=8765, help="port (8765; 0 for a free one)")
     parser.add_argument("--token-file", metavar="FILE", type=Path, help="token for everything, in its first line")
     parser.add_argument("--read-token-file", metavar="FILE", type=Path, help="token for reading only")
+    parser.add_argument("--public-url", metavar="URL", default="", help="where a proxy in front of it is reached")
     add_database(parser)
 
 

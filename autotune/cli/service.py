@@ -29,6 +29,7 @@ def serve_command(options: argparse.Namespace) -> int:
         port=options.port,
         token_file=options.token_file,
         read_token_file=options.read_token_file,
+        public_url=options.public_url,
     )
     read_access(place)
     _log_warnings()

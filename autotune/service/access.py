@@ -1,4 +1,4 @@
-"""Who may do what: tokens, hosts, origins, sizes of bodies. Every request passes here first."""
+"""Who may do what: tokens, and sizes of bodies. `admission.py` has turned away by then what no token can allow."""
 
 import hashlib
 import hmac
@@ -7,7 +7,6 @@ from collections.abc import Awaitable, Callable, MutableMapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
 
 from autotune.errors import UsageError
 from autotune.lookup.document import MAX_BYTES
@@ -15,9 +14,10 @@ from autotune.lookup.document import MAX_BYTES
 MAX_BODY_BYTES = 2**20
 LEAST_TOKEN = 16
 MAX_TOKEN = 512
-LOOPBACK = frozenset({"localhost", "127.0.0.1", "::1"})
 _SAFE = frozenset({"GET", "HEAD", "OPTIONS"})
 _OPEN_PATHS = frozenset({"/api/health"})
+WHO = "autotune.who"
+"""Key of an ASGI scope: the name of the token that a request carries, for the log."""
 
 Scope = MutableMapping[str, Any]
 Message = MutableMapping[str, Any]
@@ -49,6 +49,12 @@ class Access:
         may_write = _same(told, self.writing)
         may_read = _same(told, self.reading) and bool(self.reading)
         return may_write or (may_read and not writing)
+
+    def name_of(self, told: str) -> str:
+        """Of a token that is allowed, for the log."""
+        if self.is_open:
+            return "anyone"
+        return "writer" if _same(told, self.writing) else "reader"
 
 
 def read_token(path: Path) -> str:
@@ -93,17 +99,12 @@ class Guard:
     def _refusal(self, scope: Scope, headers: dict[bytes, bytes]) -> tuple[int, str, str] | None:
         """Status, message and hint of a request that may not pass."""
         path, method = scope["path"], scope["method"]
-        host = _text(headers.get(b"host"))
-        if self._access.is_open and _name(host) not in LOOPBACK:
-            return 403, "without a token only requests to this machine itself are answered", "see --token-file"
-        origin = _text(headers.get(b"origin"))
-        if origin and method not in _SAFE and _netloc(origin) != host.lower():
-            return 403, "requests from another site are not answered", ""
         if path.startswith("/api/") and path not in _OPEN_PATHS:
             kind, _, token = _text(headers.get(b"authorization")).partition(" ")
             told = token.strip() if kind.lower() == "bearer" else ""
             if not self._access.allows(told, writing=method not in _SAFE):
                 return self._refusal_of_token(told)
+            scope[WHO] = self._access.name_of(told)
         length = _text(headers.get(b"content-length"))
         if length and (not length.isdecimal() or len(length) > 18 or int(length) > _limit(path)):
             return _too_large(path)
@@ -159,20 +160,6 @@ def _same(told: str, token: str) -> bool:
 
 def _text(value: bytes | None) -> str:
     return (value or b"").decode("latin-1").strip()
-
-
-def _name(host: str) -> str:
-    try:
-        return urlsplit(f"//{host}").hostname or ""
-    except ValueError:
-        return ""
-
-
-def _netloc(origin: str) -> str:
-    try:
-        return urlsplit(origin).netloc.lower()
-    except ValueError:
-        return ""
 
 
 async def _refuse(send: Send, status: int, message: str, hint: str) -> None:

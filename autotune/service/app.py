@@ -15,6 +15,7 @@ from autotune import __version__
 from autotune.errors import AutotuneError, DeviceSelectionError, StoreError
 from autotune.remote.wire import code_version
 from autotune.service.access import Access, Guard
+from autotune.service.admission import Admission
 from autotune.service.core import Service
 from autotune.service.forms import Health, RefusalAnswer
 from autotune.service.jobs_api import job_routes
@@ -50,8 +51,11 @@ REFUSALS: dict[int | str, dict[str, Any]] = {
 }
 
 
-def make_app(service: Service, access: Access) -> Guard:
-    """The ASGI application of a service; its lifespan starts and stops the service."""
+def make_app(service: Service, access: Access, public_url: str = "") -> Admission:
+    """The ASGI application of a service; its lifespan starts and stops the service.
+
+    `public_url` is where a proxy in front of it is reached. Raises UsageError when that is no URL.
+    """
 
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
@@ -86,7 +90,8 @@ def make_app(service: Service, access: Access) -> Guard:
     app.include_router(table_routes(service))
     app.include_router(size_routes(service.store))
     app.include_router(page_routes())
-    return Guard(Shortcuts(app, service.lookups.direct, turns_of(service)), access)
+    guard = Guard(Shortcuts(app, service.lookups.direct, turns_of(service)), access)
+    return Admission(guard, is_open=access.is_open, public_url=public_url)
 
 
 def _refusal(status: int, message: str, hint: str = "") -> JSONResponse:

@@ -5,9 +5,10 @@ import json
 from collections.abc import AsyncIterator
 from typing import Annotated, Any
 
-from fastapi import APIRouter, HTTPException, Path, Query
+from fastapi import APIRouter, HTTPException, Path, Query, Request
 from fastapi.responses import StreamingResponse
 
+from autotune.service.admission import WHAT
 from autotune.service.core import Service
 from autotune.service.forms import JobForm, JobList, JobView
 from autotune.service.submitting import submit
@@ -41,11 +42,12 @@ def job_routes(service: Service) -> APIRouter:
     routes = APIRouter(prefix="/api/jobs", tags=["jobs"])
 
     @routes.post("", status_code=201)
-    async def submit_job(form: JobForm) -> JobView:
+    async def submit_job(form: JobForm, request: Request) -> JobView:
         """Queue a job. It begins when a worker offers the device."""
         present = [station.device for station in service.fleet.stations()]
         job_id, left_out = await asyncio.to_thread(submit, service.store, form, present)
         service.wake()
+        request.scope[WHAT] = f"job {job_id}"
         return job_view(await _read(service, job_id), service, left_out)
 
     @routes.get("")

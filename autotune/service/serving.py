@@ -13,7 +13,8 @@ from types import FrameType
 import uvicorn
 
 from autotune.errors import ServiceError, UsageError
-from autotune.service.access import LOOPBACK, Access, read_token
+from autotune.service.access import Access, read_token
+from autotune.service.admission import LOOPBACK, read_origin
 from autotune.service.app import make_app
 from autotune.service.core import Service
 from autotune.store import Store
@@ -35,6 +36,8 @@ class Place:
     port: int = 8765
     token_file: Path | None = None
     read_token_file: Path | None = None
+    public_url: str = ""
+    """Where a proxy in front of the service is reached; empty without one."""
 
 
 def serve(place: Place, store: Store, tell: Callable[[str], None]) -> None:
@@ -68,6 +71,10 @@ def read_access(place: Place) -> Access:
         raise UsageError("a token for reading needs one for writing", hint="--token-file FILE")
     if place.host not in LOOPBACK and not writing:
         raise UsageError(f"without a token only this machine is served, not {place.host}", hint="--token-file FILE")
+    if place.public_url:
+        read_origin(place.public_url)
+        if not writing:
+            raise UsageError("a service behind a proxy needs a token", hint="--token-file FILE")
     return Access(writing=writing, reading=reading)
 
 
@@ -81,7 +88,7 @@ class Server(uvicorn.Server):
         self._tell = tell
         super().__init__(
             uvicorn.Config(
-                make_app(self.service, read_access(place)),
+                make_app(self.service, read_access(place), place.public_url),
                 host=place.host,
                 port=place.port,
                 access_log=False,

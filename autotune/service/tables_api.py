@@ -13,6 +13,7 @@ from autotune.export.contents import read_joined
 from autotune.export.json_table import plain_entry, write_json
 from autotune.kernels import family_names, find_family
 from autotune.presets import PRESETS, preset
+from autotune.service.admission import WHAT
 from autotune.service.core import Service
 from autotune.service.forms import (
     DeviceList,
@@ -129,6 +130,7 @@ def table_routes(service: Service) -> APIRouter:
         except TableError as error:
             raise HTTPException(422, str(error)) from error
         service.wake()
+        request.scope[WHAT] = f"jobs {', '.join(map(str, answer.jobs)) or 'none'}"
         return answer
 
     @routes.get("/presets")
