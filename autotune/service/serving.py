@@ -7,6 +7,7 @@ import socket
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from types import FrameType
 
@@ -16,6 +17,7 @@ from autotune.errors import ServiceError, UsageError
 from autotune.service.access import Access, read_token
 from autotune.service.admission import LOOPBACK, read_origin
 from autotune.service.app import make_app
+from autotune.service.connections import BACKLOG, Connections, LimitedProtocol, most_connections
 from autotune.service.core import Service
 from autotune.store import Store
 
@@ -25,7 +27,6 @@ SWITCH_S = 0.0005
 own 5 ms would make tens of them."""
 YOUNG_OBJECTS = 20_000
 """New ones after which the collector looks through them; Python's own 700 are a few requests."""
-MAX_CONNECTIONS = 5000
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -86,6 +87,7 @@ class Server(uvicorn.Server):
         self.service = Service(store, lambda: self.handle_exit(signal.SIGTERM, None))
         self.url = ""
         self._tell = tell
+        connections = Connections(most_connections())
         super().__init__(
             uvicorn.Config(
                 make_app(self.service, read_access(place), place.public_url),
@@ -97,7 +99,8 @@ class Server(uvicorn.Server):
                 lifespan="on",
                 ws="none",
                 timeout_graceful_shutdown=END_S,
-                limit_concurrency=MAX_CONNECTIONS,
+                backlog=BACKLOG,
+                http=partial(LimitedProtocol, connections),  # type: ignore[arg-type]  # it is only called
             )
         )
         logging.getLogger("uvicorn").setLevel(logging.WARNING)
