@@ -9,12 +9,14 @@ from typing import Any
 
 from autotune.remote import Client
 from autotune.remote.working import Offer, Service
+from autotune.service import events
 from autotune.service.serving import Place, Server
 from autotune.store import Store
 from autotune.testing import INVENTED_PROCESSOR, FakeWorker
 from autotune.trial import Job, TrialState
 
 ENDS_IN_S = 20
+events.READ_EVERY_S = 0.05  # invented devices are through with a job in a moment
 
 
 def invented_time(job: Job) -> float:
