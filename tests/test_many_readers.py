@@ -72,9 +72,14 @@ def test_all_followers_share_one_reading_of_the_job(
 ) -> None:
     monkeypatch.setattr(events, "READ_EVERY_S", 0.5)
     job_id = client.submit(SLUG, shapes=SHAPES, trials=3)["id"]
-    readings = []
+    readings: list[int] = []
     get = JobLedger.get
-    monkeypatch.setattr(JobLedger, "get", lambda self, number: (readings.append(number), get(self, number))[1])
+
+    def counted(self: JobLedger, number: int) -> Any:
+        readings.append(number)
+        return get(self, number)
+
+    monkeypatch.setattr(JobLedger, "get", counted)
     followers = [Follower(server.url, job_id) for _ in range(20)]
     wait_for(lambda: all(follower.told for follower in followers))
     assert len(readings) <= 10
@@ -195,7 +200,8 @@ def test_a_history_comes_in_parts(server: Server, client: Client) -> None:
     path = f"/api/devices/{SLUG}/trials?shape=96,96,96"
     whole = connection.call("GET", path)
     assert whole["next"] is None
-    parts, offset = [], 0
+    parts: list[Any] = []
+    offset: int | None = 0
     while offset is not None:
         part = connection.call("GET", f"{path}&limit=5&offset={offset}")
         assert len(part["trials"]) <= 5
