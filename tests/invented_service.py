@@ -1,5 +1,6 @@
 """A service on a free port, and a worker with an invented device: real HTTP, in threads of this process."""
 
+import hashlib
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -46,7 +47,7 @@ def serving(database: Path, **files: Path) -> Iterator[Server]:
 def offering(url: str, name: str = "w1", work: Callable[[Job], float | TrialState] = invented_time) -> Iterator[Any]:
     """A worker that the service knows; the fake that measures."""
     worker = FakeWorker(work)
-    offer = Offer(Service(url=url, token="", name=name), INVENTED_PROCESSOR, worker, lambda _: None)
+    offer = Offer(invented_worker(url, name), INVENTED_PROCESSOR, worker, lambda _: None)
     thread = threading.Thread(target=offer.serve, daemon=True)
     thread.start()
     with Client(url) as client:
@@ -57,6 +58,15 @@ def offering(url: str, name: str = "w1", work: Callable[[Job], float | TrialStat
         offer.close()
         thread.join(ENDS_IN_S)
         assert not thread.is_alive()
+
+
+def invented_worker(url: str, name: str = "w1", token: str = "") -> Service:
+    """As whom a worker of that name speaks, whenever it is started: it keeps its secret."""
+    return Service(url=url, token=token, name=name, secret=secret_of(name))
+
+
+def secret_of(name: str) -> str:
+    return hashlib.sha256(name.encode()).hexdigest()
 
 
 def wait_for(condition: Callable[[], bool], seconds: float = 20.0) -> None:

@@ -28,16 +28,16 @@ from autotune.problem import Configuration, Device
 from autotune.remote import Client, working
 from autotune.remote.connection import Connection
 from autotune.remote.wire import code_version, plain_device, plain_job, plain_trial, read_job, read_trial
-from autotune.remote.working import Offer, Service
+from autotune.remote.working import Offer
 from autotune.search import Budget, tune
 from autotune.service import fleet
 from autotune.service.core import in_fair_order
 from autotune.service.serving import Place, Server, serve
-from autotune.store import Store, new_owner
+from autotune.store import Holder, Store, new_owner
 from autotune.store.jobs import JobKind, JobLedger, JobState, NewJob
 from autotune.testing import INVENTED_PROCESSOR, FakeWorker, Silence
 from autotune.trial import Job, Request, Trial, TrialState
-from invented_service import invented_time, offering, serving, wait_for
+from invented_service import invented_time, invented_worker, offering, secret_of, serving, wait_for
 
 DEVICE = INVENTED_PROCESSOR
 SHAPE = "96,96,96"
@@ -54,18 +54,21 @@ def ended(client: Client, job_id: int) -> dict[str, Any]:
 class HandMade:
     """A worker spoken by hand, so that it can misbehave."""
 
-    def __init__(self, url: str, name: str = "w1", session: str = "", device: Device = DEVICE) -> None:
+    def __init__(self, url: str, name: str = "w1", session: str = "", device: Device = DEVICE, **others: Any) -> None:
         self._connection = Connection(url)
         self.session = session or secrets.token_hex(16)
         form = {
-            "name": name, "session": self.session, "code": code_version(), "selector": "0:0",
-            "device": plain_device(device),
+            "name": name, "secret": secret_of(name), "session": self.session, "code": code_version(),
+            "selector": "0:0", "device": plain_device(device),
         }  # fmt: skip
-        self.id = self._connection.call("POST", "/api/workers", form)["id"]
+        self.id = self._connection.call("POST", "/api/workers", form | others)["id"]
 
     def turn(self, running: str = "", results: tuple[dict[str, Any], ...] = (), wait_s: float = 5.0) -> Any:
-        form = {"running": running, "results": list(results), "wait_s": wait_s}
-        return self._connection.call("POST", f"/api/workers/{self.id}/turn", form)["trial"]
+        return self.answer(running, results, wait_s)["trial"]
+
+    def answer(self, running: str = "", results: tuple[dict[str, Any], ...] = (), wait_s: float = 0.0) -> Any:
+        form = {"session": self.session, "running": running, "results": list(results), "wait_s": wait_s}
+        return self._connection.call("POST", f"/api/workers/{self.id}/turn", form)
 
     def result(self, trial: dict[str, Any], time_ns: float | None = None) -> dict[str, Any]:
         job = read_job(Node(trial["job"], "job"), "0:0", ())
@@ -182,7 +185,9 @@ def test_a_device_of_another_driver_helps_nobody(server: Server, client: Client)
 
 def test_every_model_gets_a_search_before_one_gets_several() -> None:
     stations = [
-        fleet.Station(id="", name=name, session="", device=device, model=device, address="", since="", heard=0.0)
+        fleet.Station(
+            id="", name=name, session="", device=device, model=device, model_digest="", address="", since="", heard=0.0
+        )
         for name, device in ((name, replace(DEVICE, slug=f"pocl-{name[0]}")) for name in ("a1", "a2", "b1", "b2", "c1"))
     ]
     order = [station.name for station in in_fair_order(stations, Counter({"pocl-a": 1}))]
@@ -319,8 +324,9 @@ def test_a_cancelled_job_is_not_taken_and_what_was_left_open_is_settled(database
 
 
 def test_what_is_lost_with_a_worker_is_quarantined_and_the_job_goes_on(
-    server: Server, client: Client, database: Path
+    server: Server, client: Client, database: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(fleet, "DOUBT_S", 0.3)
     job = _submitted_to(server, client)
     gone = HandMade(server.url)
     lost = gone.turn()
@@ -344,7 +350,7 @@ def test_a_result_that_comes_late_clears_what_was_lost(database: Path) -> None:
         given = worker.turn()
     with Store.open(database) as store:  # as if the service had been killed: what it had in flight is lost
         device = store.devices()[-1]
-        owner = new_owner()
+        owner = new_owner(Holder(worker="w1", session=""))
         configuration = Configuration.from_dict(given["job"]["configuration"])
         store.begin_trial(device, PROBLEM, configuration, owner)
         store.lose_trials(owner, "killed")
@@ -371,7 +377,9 @@ def test_a_result_that_was_taken_and_not_stored_is_told_again(server: Server, cl
     with offering(server.url) as worker, Store.open(database) as store:
         job = client.submit(DEVICE.slug, shapes=[SHAPE], trials=3, algorithms=["microtile"])
         ended(client, job["id"])
-        owner = new_owner()  # as if the service had been killed between taking and storing the last result
+        owner = new_owner(
+            Holder(worker="w1", session="")
+        )  # as if the service had been killed between taking and storing the last result
         store.begin_trial(DEVICE, PROBLEM, worker.jobs[-1].configuration, owner)
         store.lose_trials(owner, "killed")
         assert len(store.quarantined()) == 1
@@ -414,8 +422,8 @@ def test_a_device_that_finds_nothing_queued_speaks_for_those_that_are_equal(
 ) -> None:
     take, asked = JobLedger.take, []
 
-    def counted(self: JobLedger, device: str, worker: str) -> Any:
-        found = take(self, device, worker)
+    def counted(self: JobLedger, device: str, worker: str, model: str, *, begins: bool) -> Any:
+        found = take(self, device, worker, model, begins=begins)
         asked.append(found is not None)
         return found
 
@@ -474,7 +482,7 @@ def test_what_a_worker_breaks_off_as_it_ends_is_not_to_blame(
 
     worker = FakeWorker(broken_off)
     monkeypatch.setattr(worker, "close", killed.set)
-    offer = Offer(Service(url=server.url, token="", name="w1"), DEVICE, worker, lambda _: None)
+    offer = Offer(invented_worker(server.url), DEVICE, worker, lambda _: None)
     thread = threading.Thread(target=offer.serve, daemon=True)
     thread.start()
     job = _submitted_to(server, client)
@@ -488,12 +496,17 @@ def test_what_a_worker_breaks_off_as_it_ends_is_not_to_blame(
         assert stored.quarantined() == [] == stored.trials(DEVICE.slug, "gemm")
 
 
-def test_two_workers_of_one_name_are_told_apart(server: Server, client: Client) -> None:
-    one = HandMade(server.url, "same")
-    HandMade(server.url, "same")
-    with pytest.raises(RefusedError, match="--name") as refused:
-        HandMade(server.url, "same", session=one.session)
-    assert refused.value.status == 409
+def test_the_second_of_two_workers_with_one_identity_is_refused_and_the_first_goes_on(
+    server: Server, client: Client
+) -> None:
+    """As where an image of a machine was copied, with the files that its worker keeps."""
+    with offering(server.url, "same") as first:
+        with pytest.raises(RefusedError, match="--name") as refused:
+            HandMade(server.url, "same")
+        assert refused.value.status == 403
+        job = client.submit(DEVICE.slug, shapes=[SHAPE], trials=3, algorithms=["microtile"])
+        assert ended(client, job["id"])["state"] == "done"
+        assert first.jobs
 
 
 def test_an_uploaded_table_counts_only_after_it_was_measured(server: Server, client: Client, tmp_path: Path) -> None:

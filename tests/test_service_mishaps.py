@@ -20,7 +20,7 @@ from autotune.kernels.gemm import GemmProblem
 from autotune.remote import Client
 from autotune.service import core
 from autotune.service.events import Feed
-from autotune.service.fleet import Fleet, RemoteWorker
+from autotune.service.fleet import Fleet, RemoteWorker, Station
 from autotune.service.searching import Errand, Search
 from autotune.store import Store
 from autotune.store.jobs import JobKind, JobLedger, JobState, NewJob
@@ -40,13 +40,25 @@ def losing_an_answer(of: Callable[..., Any]) -> Callable[..., Any]:
     """Done, and the first answer that tells of something is lost."""
     losses = iter([StoreError("the database is away")])
 
-    def done(*given: Any) -> Any:
-        found = of(*given)
+    def done(*given: Any, **named: Any) -> Any:
+        found = of(*given, **named)
         for error in losses if found else ():
             raise error
         return found
 
     return done
+
+
+def a_station() -> tuple[Fleet, Station]:
+    """In a fleet that asks nobody."""
+
+    async def late(*_: object) -> str:
+        return ""
+
+    async def ready(*_: object) -> None: ...
+
+    fleet = Fleet(lambda: None, late, ready)
+    return fleet, asyncio.run(fleet.greet("one", "0" * 32, DEVICE, ""))
 
 
 def ends_well(place: Path, work: Callable[[Job], float] = invented_time) -> None:
@@ -157,24 +169,20 @@ def test_what_is_searched_is_not_queued_with_what_nobody_searches(store: Store) 
 
 
 def test_a_search_that_outlives_the_event_loop_leaves_its_problem_to_the_next_service(store: Store) -> None:
-    async def late(*_: object) -> None: ...
-
     store.add_device(DEVICE)
     store.jobs.add(NEW)
     taken = store.jobs.take(DEVICE.slug, "one")
     assert taken is not None
-    fleet, loop = Fleet(lambda: None, late), asyncio.new_event_loop()
+    fleet, station = a_station()
+    loop = asyncio.new_event_loop()
     loop.close()
-    station = fleet.greet("one", "0" * 32, DEVICE, "")
     search = Search(Errand(job=taken[0], problem=taken[1], station=station), store, Feed(), lambda: True, Counter())
     search.run(RemoteWorker(fleet, station, loop))
-    assert store.jobs.waiting() == {DEVICE.slug}
+    assert store.jobs.waiting() == {(DEVICE.slug, "")}
     assert store.in_flight() == [] == store.quarantined()
 
 
 def test_only_devices_that_cannot_be_used_count_against_a_problem(store: Store) -> None:
-    async def late(*_: object) -> None: ...
-
     def unusable(job: Job) -> float:
         raise WorkerError(f"no device {job.selector}")
 
@@ -183,7 +191,7 @@ def test_only_devices_that_cannot_be_used_count_against_a_problem(store: Store) 
     for _ in range(4):  # as often as services were started anew
         assert store.jobs.take(DEVICE.slug, "one") is not None
         store.jobs.recover()
-    station = Fleet(lambda: None, late).greet("one", "0" * 32, DEVICE, "")
+    _, station = a_station()
     troubles: Counter[int] = Counter()
     states = []
     for is_lost in (False, True, False, False):

@@ -22,11 +22,11 @@ pytest.importorskip("fastapi")
 from autotune.errors import ServiceError
 from autotune.problem import Device
 from autotune.remote import Client
-from autotune.remote.working import Offer, Service
+from autotune.remote.working import Offer
 from autotune.store import Store
 from autotune.testing import INVENTED_PROCESSOR, FakeWorker
 from autotune.trial import Job
-from invented_service import invented_time
+from invented_service import invented_time, invented_worker
 from untraced import untraced
 
 WITHOUT = "sqlalchemy alembic optuna rich fastapi starlette pydantic uvicorn httpx"
@@ -161,7 +161,7 @@ def test_a_service_ends_though_its_database_is_stuck_and_what_was_measured_is_st
 
         for name in names:
             offer = Offer(
-                Service(url=processes.url, token=TOKEN, name=name), INVENTED_PROCESSOR,
+                invented_worker(processes.url, name, TOKEN), INVENTED_PROCESSOR,
                 FakeWorker(partial(measured, name)), lambda _: None,
             )  # fmt: skip
             thread = threading.Thread(target=offer.serve, daemon=True)

@@ -41,7 +41,7 @@ def make_parser() -> argparse.ArgumentParser:
     subparsers = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
     for add in (
         _add_devices, _add_presets, _add_run, _add_verify, _add_status, _add_compile, _add_evaluate, _add_lookup,
-        _add_export, _add_import, _add_serve, _add_worker, _add_submit, _add_jobs, _add_cancel,
+        _add_export, _add_import, _add_serve, _add_worker, _add_workers, _add_submit, _add_jobs, _add_cancel,
     ):  # fmt: skip
         add(subparsers)
     return parser
@@ -290,8 +290,13 @@ def _add_serve(subparsers: Any) -> None:
     )
     parser.add_argument("--host", metavar="H", default="127.0.0.1", help="address to listen at (127.0.0.1)")
     parser.add_argument("--port", metavar="N", type=parse_port, default=8765, help="port (8765; 0 for a free one)")
-    parser.add_argument("--token-file", metavar="FILE", type=Path, help="token for everything, in its first line")
-    parser.add_argument("--read-token-file", metavar="FILE", type=Path, help="token for reading only")
+    parser.add_argument("--token-file", metavar="FILE", type=Path, help="administrators' token, in its first line")
+    for scope, meaning in (
+        ("read", "reading only"),
+        ("submit", "reading, and for jobs and uploads"),
+        ("worker", "workers only"),
+    ):
+        parser.add_argument(f"--{scope}-token-file", metavar="FILE", type=Path, help=f"token for {meaning}")
     parser.add_argument("--public-url", metavar="URL", default="", help="where a proxy in front of it is reached")
     add_database(parser)
 
@@ -302,12 +307,25 @@ def _add_worker(subparsers: Any) -> None:
         "worker",
         service.worker_command,
         "Offer the devices of this machine to a service; calls out only.",
-        "worker --server http://10.0.0.5:8765 --token-file token",
+        "worker --server http://10.0.0.5:8765 --token-file worker-token",
         "worker --server http://10.0.0.5:8765 --device adreno --name phone-3",
     )
     add_server(parser)
     parser.add_argument("--name", metavar="NAME", help="of this machine, for people; its host name when left out")
     parser.add_argument("--device", metavar="D", action="append", default=[], help="offer this one only")
+
+
+def _add_workers(subparsers: Any) -> None:
+    parser = add_command(
+        subparsers,
+        "workers",
+        service.workers_command,
+        "Administer the workers of a service.",
+        "workers forget phone-3 --server http://10.0.0.5:8765 --token-file token",
+    )
+    parser.add_argument("action", choices=["forget"], help="forget: let the name be enrolled anew, as after a new disk")
+    parser.add_argument("name", metavar="NAME", help="of the worker")
+    add_server(parser)
 
 
 def _add_submit(subparsers: Any) -> None:

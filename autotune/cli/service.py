@@ -29,6 +29,8 @@ def serve_command(options: argparse.Namespace) -> int:
         port=options.port,
         token_file=options.token_file,
         read_token_file=options.read_token_file,
+        submit_token_file=options.submit_token_file,
+        worker_token_file=options.worker_token_file,
         public_url=options.public_url,
     )
     read_access(place)
@@ -56,15 +58,23 @@ def open_patiently(database: str | Path | None) -> "Store":
 def worker_command(options: argparse.Namespace) -> int:
     from autotune.cli.run import Interrupts
     from autotune.device.discovery import discover, select
-    from autotune.remote.working import Offer, Service, offer_all, own_name
+    from autotune.remote.working import Offer, Service, offer_all, own_name, own_secret
     from autotune.worker import Worker
 
-    service = Service(url=options.server, token=token_of(options), name=options.name or own_name())
+    name, secret = options.name or own_name(), own_secret()
+    service = Service(url=options.server, token=token_of(options), name=name, secret=secret)
     devices = discover()
     chosen = [select(name, devices) for name in options.device] or devices
     offers = [Offer(service, device, Worker(), tell) for device in dict.fromkeys(chosen)]
     with Interrupts("the running trial") as interrupts:
         offer_all(offers, lambda: interrupts.are_requested)
+    return 0
+
+
+def workers_command(options: argparse.Namespace) -> int:
+    with open_client(options) as client:
+        client.forget_worker(options.name)
+    tell(f"{options.name} is forgotten: the next worker of that name is enrolled")
     return 0
 
 

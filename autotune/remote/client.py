@@ -104,6 +104,10 @@ class Client:
         """What is known, and whether it is there."""
         return list(self._connection.call("GET", "/api/devices")["devices"])
 
+    def forget_worker(self, name: str) -> None:
+        """Let the name of a worker be enrolled anew, with another secret; needs the administrators' token."""
+        self._connection.call("DELETE", f"/api/workers/{quote(name, safe='')}")
+
     def lookup(self, device: str, shape: str, family: str = "gemm") -> dict[str, Any]:
         """The configuration to use, and why."""
         question = urlencode({"device": device, "family": family, "shape": shape})

@@ -5,14 +5,21 @@ the kernel, its build options and the device are the worker's own business, so n
 """
 
 import hashlib
+import statistics
 from functools import cache
 from math import inf, isfinite
 from typing import Any
 
-from autotune import __version__
 from autotune.kernels import family_names, find_family
 from autotune.lookup.document import MAX_NUMBER, Node, printable
-from autotune.lookup.json_table import DEVICE_TEXTS, read_configuration, read_device, read_family, read_problem
+from autotune.lookup.json_table import (
+    DEVICE_TEXTS,
+    MAX_FLOPS_PER_SECOND,
+    read_configuration,
+    read_device,
+    read_family,
+    read_problem,
+)
 from autotune.problem import Device
 from autotune.render import template_hash
 from autotune.trial import Job, Measurement, Timer, Trial, TrialState
@@ -22,7 +29,10 @@ MAX_TIME_NS = 1e15
 """Eleven days."""
 MAX_LIMIT_S = 86_400.0
 MAX_TICKS = 10**9
-FORMAT = 3
+TICK_NS = 1.0
+"""Of events and of the host's clock, which both tell whole nanoseconds: no sample is shorter."""
+ROUNDING = 1e-6
+FORMAT = 4
 """Of what is sent; one more with every change, so that a service and a worker that differ in it part at once."""
 
 _MEASURED = {
@@ -38,13 +48,16 @@ _SENSED = {"clock_mhz": 1e9, "temperature_c": 1e6}
 
 @cache
 def code_version() -> str:
-    """Version, format, templates and search spaces in one word: only what agrees in it measures the same thing."""
+    """Format, templates and search spaces in one word: only what agrees in it measures the same thing.
+
+    Not the version of autotune, most of which has nothing to do with what is measured.
+    """
     digest = hashlib.sha256(f"{FORMAT} ".encode())
     for name in family_names():
         family = find_family(name)
         hashes = [template_hash(family, algorithm.name) for algorithm in family.algorithms]
         digest.update(f"{name} {family.space_version} {hashes}".encode())
-    return f"{__version__}-{digest.hexdigest()[:12]}"
+    return f"{FORMAT}-{digest.hexdigest()[:12]}"
 
 
 def plain_device(device: Device) -> dict[str, Any]:
@@ -127,7 +140,7 @@ def plain_trial(trial: Trial) -> dict[str, Any]:
 
 
 def read_trial(node: Node, job: Job) -> Trial:
-    """What became of a job. Raises TableError."""
+    """What became of a job. Raises TableError, also for times that no device can have measured."""
     members = node.record(("state", "message", "measurement"))
     states = {state.value: state for state in TrialState}
     if members["state"].text() not in states:
@@ -136,10 +149,14 @@ def read_trial(node: Node, job: Job) -> Trial:
     measured = members["measurement"]
     if (measured.value is not None) != (state is TrialState.COMPLETE):
         raise measured.wrong("belongs to what is complete, and to nothing else")
+    measurement = None
+    if measured.value is not None:
+        measurement = _read_measurement(measured)
+        _check_plausible(measurement, measured, job)
     return Trial(
         configuration=job.configuration,
         state=state,
-        measurement=None if measured.value is None else _read_measurement(measured),
+        measurement=measurement,
         message=members["message"].text(),
         seed=job.seed,
     )
@@ -161,6 +178,28 @@ def _read_measurement(node: Node) -> Measurement:
         timer=_timer(members["timer"]),
         **measured,
     )
+
+
+def _check_plausible(measured: Measurement, node: Node, job: Job) -> None:
+    """Whether a measurement of a job agrees with itself and with what devices can do. Raises TableError."""
+    time_ns, samples = measured.time_ns, measured.samples_ns
+    if abs(statistics.median(samples) - time_ns) > ROUNDING * time_ns:
+        raise node.wrong(f"time_ns is {time_ns:g}, but the median of samples_ns is {statistics.median(samples):g}")
+    if job.problem.flops / min(samples) * 1e9 > MAX_FLOPS_PER_SECOND:
+        raise node.wrong(f"{min(samples):g} ns for {job.problem.label} is faster than any device")
+    if measured.calls_per_sample < 1 or min(samples) * measured.calls_per_sample < TICK_NS * (1 - ROUNDING):
+        raise node.wrong(f"{measured.calls_per_sample} calls of {min(samples):g} ns are less than a tick of any clock")
+    if len(samples) > max(1, job.samples):
+        raise node.wrong(f"has {len(samples)} samples, of {job.samples} that were asked for")
+    if job.timer is Timer.HOST and measured.timer is not Timer.HOST:
+        raise node.wrong("has times by events, but times by the host's clock were asked for")
+    if not 0 <= measured.prepare_ns <= time_ns * (1 + ROUNDING):
+        raise node.wrong(f"prepare_ns is {measured.prepare_ns:g}, which is no part of {time_ns:g}")
+    if not 0 <= measured.error_ratio <= 1:
+        raise node.wrong(f"error_ratio is {measured.error_ratio:g}, so the result was wrong, and is not complete")
+    for name in ("launch_overhead_ns", "inputs_ns", "build_ns"):
+        if getattr(measured, name) < 0:
+            raise node.wrong(f"{name} is below 0")
 
 
 def _samples(node: Node) -> tuple[float, ...]:

@@ -15,6 +15,7 @@ of its `Worker`, as it is locally.
 
 import contextlib
 import dataclasses
+import os
 import platform
 import random
 import re
@@ -25,7 +26,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, Protocol
 
-from autotune.errors import RefusedError, ServiceError, TableError, UnreachableError, WorkerError
+from autotune.errors import RefusedError, ServiceError, TableError, UnreachableError, UsageError, WorkerError
 from autotune.lookup.document import Node, printable
 from autotune.problem import Device
 from autotune.profile import find_profile
@@ -40,9 +41,12 @@ WAIT_S = 20.0
 """How long an idle one lets the service wait with its answer."""
 FIRST_PAUSE_S = 0.5
 LONGEST_PAUSE_S = 15.0
+READINGS = 5
+LONGEST_MISMATCH_S = 300.0
+"""Between tries at a service with other templates: that is mended by people."""
 
-_UNKNOWN, _VERSIONS_DIFFER = 404, 409
-_FATAL = frozenset({401, 403, 422, _VERSIONS_DIFFER})
+_UNKNOWN, _TEMPLATES_DIFFER = 404, 409
+_FATAL = frozenset({401, 403, 422})
 
 
 class Runs(Protocol):
@@ -61,7 +65,10 @@ class Service:
     token: str
     name: str
     """Of the worker, for people."""
-    session: str = dataclasses.field(default_factory=lambda: secrets.token_hex(16))
+    secret: str = dataclasses.field(repr=False)
+    """Shows that the name is this worker's; always the same."""
+    session: str = dataclasses.field(default_factory=lambda: secrets.token_hex(16), repr=False)
+    """Of this process, in every turn."""
 
 
 class Offer:
@@ -78,11 +85,11 @@ class Offer:
         self._id = ""
         self._current: tuple[str, Future[dict[str, Any]]] | None = None
         self._delivered: list[dict[str, Any]] = []
-        """The last result that was taken: a service that was killed just then may not have stored it."""
-        self._repeated: list[dict[str, Any]] = []
-        """The same, to be told to a service that has just come to know this device."""
+        """The last result that was taken: a service that was killed just then may not have stored it, so it is part of
+        every greeting."""
         self._pause_s = FIRST_PAUSE_S
-        self._is_away = False
+        self._told = ""
+        """Why the service is not to be had, as it was said last."""
         self.is_stopping = False
         self._closing = threading.Event()
 
@@ -103,6 +110,8 @@ class Offer:
                     return  # it has taken leave
                 if error.status == _UNKNOWN and self._id:
                     self._id = ""  # the service was started anew, or has given this device up
+                elif error.status == _TEMPLATES_DIFFER:
+                    self._bear(error, LONGEST_MISMATCH_S)
                 elif error.status in _FATAL:
                     raise
                 else:
@@ -127,7 +136,8 @@ class Offer:
         if self._id:
             connection = Connection(self._service.url, self._service.token)
             try:
-                connection.call("POST", f"/api/workers/{self._id}/leave", {}, timeout_s=3)
+                path, session = f"/api/workers/{self._id}/leave", self._service.session
+                connection.call("POST", path, {"session": session}, timeout_s=3)
             except ServiceError:
                 pass  # it will miss the device
             finally:
@@ -136,35 +146,51 @@ class Offer:
     def _take_turn(self) -> None:
         if not self._id:
             self._greet()
-        trial_id, results = "", []
-        if self._current is not None:
-            trial_id, future = self._current
-            results = [{"id": trial_id, **future.result()}] if _wait(future, HEARTBEAT_S) else []
+        trial_id = self._current[0] if self._current is not None else ""
+        results = self._finished(HEARTBEAT_S)
         if self._closing.is_set():
             return
         running = trial_id if self._current is not None and not results else ""
         wait_s = 0.0 if running or self.is_stopping else WAIT_S
-        turn = {"running": running, "results": [*self._repeated, *results], "wait_s": wait_s}
+        turn = {"session": self._service.session, "running": running, "results": results, "wait_s": wait_s}
         answer = self._connection.call(
             "POST", f"/api/workers/{self._id}/turn", turn, timeout_s=wait_s + HEARTBEAT_S + 5
         )
-        self._repeated = []
         if results:
             self._current, self._delivered = None, results
-        given = answer.get("trial") if isinstance(answer, dict) else None
+        answer = answer if isinstance(answer, dict) else {}
+        if answer.get("refused"):
+            self._tell(f"{self._device.slug}: a result was refused: {printable(str(answer['refused']))}")
+        given = answer.get("trial")
         if given is not None and not self.is_stopping and self._current is None and given["id"] != trial_id:
             self._begin(given)
 
+    def _finished(self, patience_s: float) -> list[dict[str, Any]]:
+        """The result of the trial in hand, where there is one by then."""
+        if self._current is None or not _wait(self._current[1], patience_s):
+            return []
+        return [{"id": self._current[0], **self._current[1].result()}]
+
     def _greet(self) -> None:
+        """Offer the device, and bring what is in hand: also a service with other templates takes that."""
+        finished = self._finished(0.0)
         form = {
             "name": self._service.name,
+            "secret": self._service.secret,
             "session": self._service.session,
             "code": code_version(),
             "selector": self._device.selector,
             "device": plain_device(self._device),
+            "results": [*self._delivered, *finished],
         }
-        self._id = str(self._connection.call("POST", "/api/workers", form)["id"])
-        self._repeated = self._delivered
+        try:
+            self._id = str(self._connection.call("POST", "/api/workers", form)["id"])
+        except RefusedError as error:
+            if finished and error.status == _TEMPLATES_DIFFER:  # then what it brought has been taken
+                self._current, self._delivered = None, finished
+            raise
+        if finished:
+            self._current, self._delivered = None, finished
         self._tell(f"{self._device.slug} is offered to {self._service.url}")
 
     def _begin(self, given: dict[str, Any]) -> None:
@@ -179,19 +205,19 @@ class Offer:
             self._tell(f"{self._device.slug}: {error}")
             return {"job": plain, "trouble": printable(str(error))}
 
-    def _bear(self, error: ServiceError) -> None:
+    def _bear(self, error: ServiceError, longest_s: float = LONGEST_PAUSE_S) -> None:
         """Wait before the next try, longer each time; workers of a rack do not all come back at once."""
-        if not self._is_away:
+        if str(error) != self._told:
             self._tell(f"{error}; trying again")
-        self._is_away = True
+        self._told = str(error)
         self._connection.close()
-        time.sleep(self._pause_s * (0.5 + random.random() / 2))  # noqa: S311 - no secret
-        self._pause_s = min(2 * self._pause_s, LONGEST_PAUSE_S)
+        self._closing.wait(self._pause_s * (0.5 + random.random() / 2))  # noqa: S311 - no secret
+        self._pause_s = min(2 * self._pause_s, longest_s)
 
     def _return_to_service(self) -> None:
-        if self._is_away:
+        if self._told:
             self._tell(f"{self._service.url} answers again")
-        self._is_away, self._pause_s = False, FIRST_PAUSE_S
+        self._told, self._pause_s = "", FIRST_PAUSE_S
 
 
 def _wait(future: "Future[dict[str, Any]]", seconds: float) -> bool:
@@ -205,17 +231,40 @@ def _wait(future: "Future[dict[str, Any]]", seconds: float) -> bool:
 def own_name() -> str:
     """The name of this machine, with a few digits of its own: phones are all called localhost."""
     node = re.sub(r"[^A-Za-z0-9.-]", "-", platform.node())[:60] or "worker"
-    place = default_database().with_name("worker-id")
-    try:
-        digits = place.read_text(encoding="ascii").strip()
-    except (OSError, UnicodeDecodeError):
-        digits = ""
-    if not re.fullmatch("[0-9a-f]{6}", digits):
-        digits = secrets.token_hex(3)
-        with contextlib.suppress(OSError):  # then it has another name the next time
+    return f"{node}-{_kept('worker-id', 3)}"
+
+
+def own_secret() -> str:
+    """What shows services that a name is this worker's, kept where only its user can read it."""
+    return _kept("worker-secret", 32)
+
+
+def _kept(name: str, size: int) -> str:
+    """So many random bytes as digits, the same each time; another one each time where the folder cannot be written.
+
+    Raises UsageError where something else lies there.
+    """
+    place = default_database().with_name(name)
+    for _ in range(READINGS):
+        digits = secrets.token_hex(size)
+        try:
             place.parent.mkdir(parents=True, exist_ok=True)
-            place.write_text(digits, encoding="ascii")
-    return f"{node}-{digits}"
+            new = os.open(place, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        except FileExistsError:
+            with contextlib.suppress(OSError, UnicodeDecodeError):
+                digits = place.read_text(encoding="ascii").strip()
+                if re.fullmatch(f"[0-9a-f]{{{2 * size}}}", digits):
+                    return digits
+            time.sleep(0.1)  # another process may just be writing it
+        except OSError:
+            return digits
+        else:
+            with os.fdopen(new, "w", encoding="ascii") as file:
+                file.write(digits)
+            return digits
+    raise UsageError(
+        f"{place} cannot be read, or is not what autotune wrote", hint="delete it; the worker gets a new one"
+    )
 
 
 def offer_all(offers: Sequence[Offer], should_stop: Callable[[], bool]) -> None:

@@ -37,7 +37,7 @@ class Bench:
         self._profile = profile
         self._store = store
         self._worker = worker
-        self._owner = new_owner()
+        self._owner = new_owner(getattr(worker, "holder", None))  # only a worker of a service has one
         self._limits = TimeLimits()
         self._draw = np.random.default_rng()
         self._shared_seed = 0

@@ -1,5 +1,35 @@
-"""Who may do what: tokens, and sizes of bodies. `admission.py` has turned away by then what no token can allow."""
+"""Who may do what: tokens, and sizes of bodies. `admission.py` has turned away by then what no token can allow.
 
+The security model. Whoever may submit jobs, offer devices or read tables is told by a *token*, a shared secret that
+comes with every request; each token has one scope:
+
+========= ===============================================================================================
+scope     may
+========= ===============================================================================================
+reader    read everything that the API shows: jobs, devices, tables, lookups
+submitter do that, and submit and cancel jobs and upload tables
+worker    offer devices and measure for them, and nothing else
+admin     do all of this, and forget workers
+========= ===============================================================================================
+
+A token says what its bearer may do, not who the bearer is. So each worker also has a *secret* of its own, which it
+makes the first time it runs and keeps in a file that only its user can read. The first greeting under a name enrols
+the worker: the database keeps a digest of the secret with the name and the device. A greeting under that name with
+another secret is refused and changes nothing, so a stranger with the worker token can neither take a worker's place
+nor have its trial quarantined. Within a greeting the worker also sends a random *session*, which is part of every
+later request of that process; a turn without it is refused. The API shows neither. A worker that lost its secret is
+enrolled anew once an administrator has forgotten it (`autotune workers forget NAME`).
+
+What a worker sends is not trusted either: it cannot send code, only times and states; times that no device can reach
+are refused; only the worker that had a trial in hand can say later how it ended; and a job that was begun on one
+device goes on only with devices that have the same driver and limits. A worker can still lie within these bounds
+about its own device: give the worker token to nobody whose measurements you would not use.
+
+Without tokens, only this machine is served, and everyone on it may do everything; workers have their secrets all the
+same. Nothing here encrypts: on networks that others can read, put a proxy with TLS in front of the service.
+"""
+
+import enum
 import hashlib
 import hmac
 import json
@@ -30,31 +60,59 @@ class _TooLarge(Exception):
     """The body goes on beyond what is allowed."""
 
 
+class Role(enum.Enum):
+    """What the bearer of a token may do."""
+
+    READER = "reader"
+    SUBMITTER = "submitter"
+    WORKER = "worker"
+    ADMIN = "admin"
+
+
+_ALLOWED = {
+    Role.READER: frozenset({Role.READER}),
+    Role.SUBMITTER: frozenset({Role.READER, Role.SUBMITTER}),
+    Role.WORKER: frozenset({Role.WORKER}),
+    Role.ADMIN: frozenset(Role),
+}
+
+
 @dataclass(frozen=True, kw_only=True)
 class Access:
-    """The tokens; empty where none is asked for. Shown nowhere."""
+    """The tokens; empty where there is none. Shown nowhere."""
 
     writing: str = field(default="", repr=False)
+    """Of administrators: allows everything. Without it no token is asked for."""
     reading: str = field(default="", repr=False)
-    """Allows to read only; without it the token for writing is asked for."""
+    submitting: str = field(default="", repr=False)
+    working: str = field(default="", repr=False)
 
     @property
     def is_open(self) -> bool:
         return not self.writing
 
-    def allows(self, told: str, *, writing: bool) -> bool:
-        """Compares in constant time, whatever was told."""
-        if self.is_open:
-            return True
-        may_write = _same(told, self.writing)
-        may_read = _same(told, self.reading) and bool(self.reading)
-        return may_write or (may_read and not writing)
+    def role_of(self, told: str) -> Role | None:
+        """Of the bearer of a token. Compares with all of them, each in constant time."""
+        roles = {
+            Role.READER: self.reading, Role.SUBMITTER: self.submitting, Role.WORKER: self.working,
+            Role.ADMIN: self.writing,
+        }  # fmt: skip
+        found = [role for role, token in roles.items() if _same(told, token) and token]
+        return found[-1] if found else None
 
-    def name_of(self, told: str) -> str:
-        """Of a token that is allowed, for the log."""
-        if self.is_open:
-            return "anyone"
-        return "writer" if _same(told, self.writing) else "reader"
+
+_MEANING = {
+    Role.READER: "reading", Role.SUBMITTER: "submitting", Role.WORKER: "workers", Role.ADMIN: "administrators",
+}  # fmt: skip
+
+
+def role_needed(path: str, method: str) -> Role:
+    """Whoever has this role may send such a request."""
+    if method in _SAFE:
+        return Role.READER
+    if path == "/api/workers" or path.startswith("/api/workers/"):
+        return Role.ADMIN if method == "DELETE" else Role.WORKER
+    return Role.SUBMITTER
 
 
 def read_token(path: Path) -> str:
@@ -102,20 +160,15 @@ class Guard:
         if path.startswith("/api/") and path not in _OPEN_PATHS:
             kind, _, token = _text(headers.get(b"authorization")).partition(" ")
             told = token.strip() if kind.lower() == "bearer" else ""
-            if not self._access.allows(told, writing=method not in _SAFE):
-                return self._refusal_of_token(told)
-            scope[WHO] = self._access.name_of(told)
+            if not self._access.is_open:
+                role, needed = self._access.role_of(told), role_needed(path, method)
+                if role is None or needed not in _ALLOWED[role]:
+                    return _refusal_of_token(told, role, needed)
+                scope[WHO] = role.value
         length = _text(headers.get(b"content-length"))
         if length and (not length.isdecimal() or len(length) > 18 or int(length) > _limit(path)):
             return _too_large(path)
         return None
-
-    def _refusal_of_token(self, told: str) -> tuple[int, str, str]:
-        if self._access.allows(told, writing=False):
-            return 403, "this token is for reading only", "use the token for writing"
-        if told:
-            return 401, "this token is not known here", "it must be the first line of a token file of the service"
-        return 401, "a token is needed", "name its file with --token-file, or send Authorization: Bearer TOKEN"
 
     async def _with_limit(self, scope: Scope, receive: Receive, send: Send) -> None:
         left = _limit(scope["path"])
@@ -143,6 +196,14 @@ class Guard:
         except _TooLarge:
             if not is_begun:
                 await _refuse(send, *_too_large(scope["path"]))
+
+
+def _refusal_of_token(told: str, role: Role | None, needed: Role) -> tuple[int, str, str]:
+    if role is not None:
+        return 403, f"this token is for {_MEANING[role]} only", f"use the token for {_MEANING[needed]}"
+    if told:
+        return 401, "this token is not known here", "it must be the first line of a token file of the service"
+    return 401, "a token is needed", "name its file with --token-file, or send Authorization: Bearer TOKEN"
 
 
 def _limit(path: str) -> int:

@@ -2,26 +2,27 @@
 
 import asyncio
 import contextlib
+import functools
 import logging
 import threading
 import time
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 
-from autotune.errors import AutotuneError
+from autotune.errors import AutotuneError, StoreError, TableError
 from autotune.kernels import find_family
+from autotune.lookup.document import Node
 from autotune.predict import refresh_predictors
 from autotune.problem import Device
-from autotune.remote.wire import code_version
+from autotune.remote.wire import code_version, read_job, read_trial
 from autotune.search.knowledge import provenance_now
 from autotune.service.events import Feed
-from autotune.service.fleet import Fleet, Helper, RemoteWorker, Station
+from autotune.service.fleet import CANCEL_PATIENCE_S, Fleet, Helper, RemoteWorker, Station
 from autotune.service.lookups import Lookups
 from autotune.service.searching import Errand, Search
-from autotune.store import Store
-from autotune.store.claiming import Claim
+from autotune.store import Holder, Store
+from autotune.store.claiming import BEAT_S, Claim
 from autotune.store.jobs import JobState
-from autotune.trial import QUARANTINED_STATES, Job, Trial
 from autotune.turns import Turns, held
 
 _LOG = logging.getLogger(__name__)
@@ -53,7 +54,7 @@ class Service:
         self._on_superseded = on_superseded
         self._claim: Claim | None = None
         self.feed = Feed()
-        self.fleet = Fleet(self.wake, self._take_late)
+        self.fleet = Fleet(self.wake, self.take_late, self._settle)
         self.lookups = Lookups(store)
         self.searches: dict[int, Search] = {}
         """By the id of the problem of the job."""
@@ -76,7 +77,8 @@ class Service:
         try:
             yield
         finally:
-            self._claim.close()
+            with contextlib.suppress(StoreError):  # then the next service waits until it has been silent for a while
+                self._claim.close()
 
     async def start(self) -> None:
         """Go on where the service before was ended."""
@@ -124,21 +126,51 @@ class Service:
         self._wake.set()
 
     def cancel(self, job_id: int) -> None:
-        """Stop what is searched for a job, after the running trial."""
+        """Stop what is searched for a job, after the running trial; a worker that does not bring that is left alone."""
         for search in self.searches.values():
             if search.errand.job.id == job_id:
                 search.is_cancelled = True
+                self._hurry(search)
+                if self._loop is not None:
+                    self._loop.call_later(CANCEL_PATIENCE_S, self.wake)
         self.feed.tell(job_id, "job", None)
 
     def search_on(self, station: Station) -> Search | None:
         """What a station works on."""
         return next((search for search in self.searches.values() if station in search.stations()), None)
 
-    async def _take_late(self, device: Device, trial: Trial, job: Job) -> None:
-        """A trial that nobody waits for any more has ended on its worker: what did not crash is not to blame."""
-        if trial.state not in QUARANTINED_STATES:
+    def _hurry(self, search: Search) -> None:
+        for station in search.stations():
+            self.fleet.hurry(station)
+
+    async def take_late(self, name: str, device: Device, result: Node, *, has_our_templates: bool = True) -> str:
+        """A trial that nobody waits for any more has ended on the worker of that name; why it does not count.
+
+        Raises StoreError.
+        """
+        try:
+            members = result.record(("id", "job"), ("trial", "trouble"))
+            if "trial" not in members:
+                return ""
+            job = read_job(members["job"], device.selector, ())
+            trial = read_trial(members["trial"], job)
+        except TableError as error:
+            return str(error)
+        provenance = None
+        if has_our_templates:
             provenance = provenance_now(device, find_family(job.problem.family), job.configuration)
-            await asyncio.to_thread(self.store.add_late, device, job.problem, trial, provenance)
+        await asyncio.to_thread(self.store.add_late, device, job.problem, trial, provenance, name)
+        return ""
+
+    async def _settle(self, slug: str, holder: Holder) -> None:
+        await asyncio.to_thread(self.store.settle_trials, slug, holder)
+
+    async def forget_worker(self, name: str) -> bool:
+        """Let the name be enrolled anew, with another secret; whether it was known. Raises StoreError."""
+        for station in self.fleet.stations():
+            if station.name == name:
+                self.fleet.lose(station, "it was forgotten")
+        return await asyncio.to_thread(self.store.workers.forget, name)
 
     async def _keep_dispatching(self) -> None:
         while not self.is_stopping:  # a cancellation that meets the end of a wait is lost
@@ -158,7 +190,7 @@ class Service:
 
     async def _keep_claim(self) -> None:
         while not self.is_stopping:
-            await asyncio.sleep(LOOK_S)
+            await asyncio.sleep(BEAT_S)
             await self._guarded(self._check_claim)
 
     async def _check_claim(self) -> None:
@@ -186,6 +218,9 @@ class Service:
 
     async def _dispatch(self) -> None:
         """Give what is queued to stations that are free; those with nothing of their own help others."""
+        for search in self.searches.values():
+            if search.is_cancelled:
+                self._hurry(search)
         self.fleet.sweep()
         free = [station for station in self.fleet.stations() if station.state == "idle"]
         has_helpers = any(len(search.helpers) for search in self.searches.values())
@@ -195,14 +230,19 @@ class Service:
             await asyncio.to_thread(self.store.jobs.recover, list(self.searches))
             self._is_in_doubt = False
         waiting = await asyncio.to_thread(self.store.jobs.waiting)
+        leaders = self.fleet.leaders()
         for station in in_fair_order(free, Counter(s.errand.station.device.slug for s in self.searches.values())):
             if len(self.searches) >= MAX_SEARCHES or self.is_stopping:
                 break
-            slug = station.device.slug
-            if slug in waiting and station.state == "idle" and not await self._engage(station):
-                waiting.discard(slug)
+            open_to = _open_to(station, leaders)
+            if (
+                waiting & open_to
+                and station.state == "idle"
+                and not await self._engage(station, begins=len(open_to) > 1)
+            ):
+                waiting -= open_to
         self._send_to_help([station for station in free if station.state == "idle"])
-        self._recall_helpers(waiting - {station.device.slug for station in free})
+        self._recall_helpers(waiting.difference(*(_open_to(station, leaders) for station in free)), leaders)
 
     def _send_to_help(self, stations: Sequence[Station]) -> None:
         """Each to the search of an equal device that has fewest helpers."""
@@ -216,18 +256,19 @@ class Service:
             if alike and min(alike, key=lambda search: len(search.helpers)).helpers.join(helper):
                 station.is_taken = True
 
-    def _recall_helpers(self, waiting: set[str]) -> None:
+    def _recall_helpers(self, waiting: set[tuple[str, str]], leaders: dict[str, str]) -> None:
         """One for each device that something waits for, which is better than to help."""
-        for slug in waiting if len(self.searches) < MAX_SEARCHES else ():
-            of_slug = [search for search in self.searches.values() if search.errand.station.device.slug == slug]
-            if of_slug:
-                max(of_slug, key=lambda search: len(search.helpers)).helpers.recall_one()
+        for kind in waiting if len(self.searches) < MAX_SEARCHES else ():
+            of_kind = [search for search in self.searches.values() if kind in _open_to(search.errand.station, leaders)]
+            if of_kind:
+                max(of_kind, key=lambda search: len(search.helpers)).helpers.recall_one()
 
-    async def _engage(self, station: Station) -> bool:
+    async def _engage(self, station: Station, *, begins: bool) -> bool:
         """Whether there was something for it."""
         station.is_taken = True
         try:
-            taken = await asyncio.to_thread(self.store.jobs.take, station.device.slug, station.name)
+            take = functools.partial(self.store.jobs.take, begins=begins)
+            taken = await asyncio.to_thread(take, station.device.slug, station.name, station.model_digest)
             if taken is not None:
                 self._begin(Errand(job=taken[0], problem=taken[1], station=station))
         except BaseException:
@@ -282,6 +323,12 @@ class Service:
                 self.lookups.renew_predictors()
         except (AutotuneError, OSError) as error:
             _LOG.warning("predictors are not made anew: %s", error)
+
+
+def _open_to(station: Station, leaders: dict[str, str]) -> set[tuple[str, str]]:
+    """Slug and model of the jobs that a station may take: none that was begun on other drivers or limits."""
+    slug, model = station.device.slug, station.model_digest
+    return {(slug, model), (slug, "")} if leaders.get(slug, model) == model else {(slug, model)}
 
 
 def in_fair_order(stations: Sequence[Station], searches: Counter[str]) -> list[Station]:

@@ -3,13 +3,14 @@
 A `Station` is one device of one worker process. It asks for its next turn again and again; every turn tells that it
 is there, may bring a result and may take a trial. A trial is given until a turn shows that it has arrived, and a
 result is taken once, so that a connection that breaks at any moment neither loses nor doubles anything. A station
-that is silent for too long, or comes back as another process, has lost its trial, which is quarantined. Where the
-worker lives on and brings a result that nobody waits for any more, as after the service was started anew, that trial
-is known not to be to blame.
+that is silent for too long, comes back as another process, or does not bring its trial in time has lost that trial,
+which is quarantined. A worker that lives on may still bring a result that nobody waits for any more, as after the
+service was started anew: it is stored if that worker had the trial.
 """
 
 import asyncio
 import contextlib
+import hmac
 import secrets
 import time
 from collections.abc import Awaitable, Callable
@@ -22,7 +23,9 @@ from autotune.child import Leave
 from autotune.errors import TableError, WorkerError, WorkerLostError
 from autotune.lookup.document import Node
 from autotune.problem import Device
-from autotune.remote.wire import plain_job, read_job, read_trial
+from autotune.remote.wire import plain_job, read_trial
+from autotune.store import Holder
+from autotune.store.workers import digest_of, model_of
 from autotune.trial import Job, Trial
 from autotune.turns import idle
 
@@ -30,6 +33,12 @@ SILENT_S = 60.0
 """A worker that measures is heard every few seconds."""
 TROUBLED_S = 60.0
 """A device that could not be used is left alone for so long."""
+DOUBT_S = 15.0
+"""How long another worker of the same name waits to see whether the one before lives, which is heard more often."""
+LIMIT_FACTOR, EXTRA_S = 2.0, 60.0
+"""A worker has so many times the limits of a trial, and so long besides, before the trial is given up."""
+CANCEL_PATIENCE_S = 5.0
+"""How long the running trial of a job that was cancelled is waited for."""
 MAX_STATIONS = 2000
 MAX_WAIT_S = 30.0
 
@@ -49,6 +58,8 @@ class Assignment:
     job: Job
     id: str = field(default_factory=lambda: secrets.token_hex(8))
     result: "Future[Trial]" = field(default_factory=Future)
+    deadline: float = float("inf")
+    """By the monotonic clock, once it is given."""
 
     def finish(self, trial: Trial) -> None:
         if not self.result.done():
@@ -65,15 +76,21 @@ class Station:
 
     id: str
     name: str
-    session: str
-    """Of the worker process: another one has lost what this one was given."""
+    session: str = field(repr=False)
+    """Of the worker process, a secret: another one has lost what this one was given."""
     device: Device
     model: Device
     """The same without its place on its machine: stations that are equal in it measure the same."""
+    model_digest: str
+    """Of its driver and limits: a job is searched by stations that are equal in it."""
     address: str
     since: str
     heard: float
     """By the monotonic clock."""
+    rank: int = 0
+    """Lower where the worker was enrolled earlier."""
+    turns: int = 0
+    """How often it has asked."""
     is_ready: bool = False
     """Has had a turn without a trial of before: only then it can be given one."""
     is_taken: bool = False
@@ -84,6 +101,11 @@ class Station:
     trials: int = 0
     assignment: Assignment | None = None
     turn: "asyncio.Event" = field(default_factory=asyncio.Event)
+
+    @property
+    def holder(self) -> Holder:
+        """As whom it has trials in hand."""
+        return Holder(worker=self.name, session=digest_of(self.session)[:32])
 
     @property
     def state(self) -> str:
@@ -101,38 +123,49 @@ class Fleet:
     def __init__(
         self,
         on_change: Callable[[], None],
-        on_late: Callable[[Device, Trial, Job], Awaitable[None]],
+        on_late: Callable[[str, Device, Node], Awaitable[str]],
+        on_ready: Callable[[str, Holder], Awaitable[None]],
     ) -> None:
-        """`on_change` is called when a station has come, gone or become free; `on_late` with what nobody waits for."""
+        """What calls for the rest of the service.
+
+        `on_change` is called when a station has come, gone or become free; `on_late` with the name of a worker and a
+        result that nobody waits for, and tells why that does not count; `on_ready` with the slug of a device whose
+        worker has nothing in hand of an earlier service.
+        """
         self._stations: dict[str, Station] = {}
         self._on_change = on_change
         self._on_late = on_late
+        self._on_ready = on_ready
         self._is_stopped = False
-        self._replaced: set[str] = set()
-        """Sessions whose place another one of the same name took: if they come back, two workers share a name."""
 
     def stations(self) -> list[Station]:
         """Those that are there, by name."""
         return sorted(self._stations.values(), key=lambda s: (s.name, s.device.selector, s.id))
 
-    def get(self, station_id: str) -> Station | None:
-        return self._stations.get(station_id)
+    def get(self, station_id: str, session: str) -> Station | None:
+        """The station of that id, for whoever has its session."""
+        station = self._stations.get(station_id)
+        return station if station and hmac.compare_digest(station.session, session) else None
 
-    def greet(self, name: str, session: str, device: Device, address: str) -> Station:
-        """A worker offers a device, for the first time or again.
+    def leaders(self) -> dict[str, str]:
+        """By slug, the model of the worker that was enrolled first: what nobody has begun is for its equals."""
+        ranked = sorted(self._stations.values(), key=lambda station: station.rank, reverse=True)
+        return {station.device.slug: station.model_digest for station in ranked}
 
-        Raises NameTakenError when another one lives that has its name, WorkerError when there are too many.
+    async def greet(self, name: str, session: str, device: Device, address: str, rank: int = 0) -> Station:
+        """A worker, whose secret has been checked, offers a device, for the first time or again.
+
+        Raises NameTakenError when another process that lives has its name and its secret, as in a copied image;
+        WorkerError when there are too many.
         """
-        for known in self.stations():
-            if (known.name, known.device.slug, known.device.selector) != (name, device.slug, device.selector):
-                continue
+        while (known := self._same_offer(name, device)) is not None:
             if known.session == session:
                 known.heard = time.monotonic()
                 return known
-            if session in self._replaced:
+            if await self._lives(known):
                 raise NameTakenError(f"another worker is called {name} and offers {device.slug}")
-            self._replaced.add(known.session)
-            self.lose(known, "its worker was started anew")
+            if not known.is_lost:
+                self.lose(known, "its worker was started anew")
         if len(self._stations) >= MAX_STATIONS:
             raise WorkerError(f"there are {MAX_STATIONS} devices already")
         station = Station(
@@ -141,23 +174,41 @@ class Fleet:
             session=session,
             device=device,
             model=replace(device, selector=""),
+            model_digest=model_of(device),
             address=address,
             since=datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
             heard=time.monotonic(),
+            rank=rank,
         )
         self._stations[station.id] = station
         self._on_change()
         return station
 
-    async def take_turn(self, station: Station, running: str, results: list[Node], wait_s: float) -> Assignment | None:
-        """What a station is to measure next; None to ask again.
+    def _same_offer(self, name: str, device: Device) -> Station | None:
+        offer = (name, device.slug, device.selector)
+        known = self._stations.values()
+        return next((s for s in known if (s.name, s.device.slug, s.device.selector) == offer), None)
+
+    async def _lives(self, station: Station) -> bool:
+        """Whether the process of a station is heard once more: it is let go of if it waits, and asks again."""
+        turns, end = station.turns, time.monotonic() + DOUBT_S
+        while not station.is_lost and station.turns == turns and time.monotonic() < end:
+            station.turn.set()
+            await asyncio.sleep(min(0.1, DOUBT_S))
+        return not station.is_lost and station.turns != turns
+
+    async def take_turn(
+        self, station: Station, running: str, results: list[Node], wait_s: float
+    ) -> tuple[Assignment | None, str]:
+        """What a station is to measure next, None to ask again; and why a result of its does not count.
 
         Raises TableError for a result that cannot be read, Stopping when the service ends.
         """
         station.heard = time.monotonic()
-        for result in results:
-            await self._take_result(station, result)
+        station.turns += 1
+        refusals = [refused for result in results if (refused := await self._take_result(station, result))]
         if not running and not station.is_ready:
+            await self._on_ready(station.device.slug, station.holder)
             station.is_ready = True
             self._on_change()
         if self._is_stopped:
@@ -171,29 +222,29 @@ class Fleet:
                 pass
             finally:
                 station.heard = time.monotonic()
-        assignment = station.assignment
-        return assignment if assignment is not None and assignment.id != running else None
+        given = station.assignment
+        return given if given is not None and given.id != running else None, "; ".join(refusals)
 
-    async def _take_result(self, station: Station, node: Node) -> None:
+    async def _take_result(self, station: Station, node: Node) -> str:
+        """Why it does not count; empty where it does."""
         members = node.record(("id", "job"), ("trial", "trouble"))
         assignment = station.assignment
         if assignment is None or members["id"].text() != assignment.id:
-            with contextlib.suppress(TableError):  # then nobody knows more than before
-                job = read_job(members["job"], station.device.selector, ())
-                await self._on_late(station.device, read_trial(members.get("trial", node), job), job)
-        elif "trouble" in members:
+            return await self._on_late(station.name, station.device, node)
+        if "trouble" in members:
             self._note_trouble(station, assignment, members["trouble"].text())
         elif "trial" in members:
             try:
                 trial = read_trial(members["trial"], assignment.job)
             except TableError as error:
                 self._note_trouble(station, assignment, str(error))
-                return
+                return str(error)
             station.assignment = None
             station.trouble, station.trials = "", station.trials + 1
             assignment.finish(trial)
         else:
             raise node.wrong("has neither a trial nor a trouble")
+        return ""
 
     def _note_trouble(self, station: Station, assignment: Assignment, trouble: str) -> None:
         station.trouble, station.assignment = trouble, None
@@ -208,8 +259,16 @@ class Fleet:
         if station.is_lost:
             assignment.fail(WorkerError(f"{station.name} is gone"))  # the trial was never given
             return
+        limits_s = assignment.job.build_limit_s + assignment.job.run_limit_s
+        assignment.deadline = time.monotonic() + LIMIT_FACTOR * limits_s + EXTRA_S
         station.assignment = assignment
         station.turn.set()
+
+    def hurry(self, station: Station) -> None:
+        """What a station measures is hardly of use any more: it is waited for, but not for long."""
+        if station.assignment is not None:
+            soon = time.monotonic() + CANCEL_PATIENCE_S
+            station.assignment.deadline = min(station.assignment.deadline, soon)
 
     def release(self, station: Station) -> None:
         """A search is through with a station."""
@@ -235,11 +294,13 @@ class Fleet:
         self.lose(station, "it was ended")
 
     def sweep(self) -> None:
-        """Lose those that are silent."""
-        limit = time.monotonic() - SILENT_S
+        """Lose those that are silent, and those that do not bring what they were given in time."""
+        now = time.monotonic()
         for station in self.stations():
-            if station.heard < limit:
+            if station.heard < now - SILENT_S:
                 self.lose(station, f"not heard for {SILENT_S:g} s")
+            elif station.assignment is not None and station.assignment.deadline < now:
+                self.lose(station, "it did not bring its result in time")
 
     def stop(self) -> None:
         """Nobody is to wait any more."""
@@ -257,6 +318,8 @@ class RemoteWorker:
         self._fleet = fleet
         self._loop = loop
         self.station = station
+        self.holder = station.holder
+        """What the search has in flight is in the hands of this worker."""
 
     def run(self, job: Job, leave: Leave | None = None) -> Trial:
         """Raises WorkerError when the device cannot be used, WorkerLostError when it is gone, Stopping when the service

@@ -8,8 +8,11 @@ MAX_SHAPES = 2000
 MAX_TRIALS = 1_000_000
 MAX_SECONDS = 366 * 24 * 3600
 MAX_WORKER_NAME = 100
+MAX_RESULTS = 4
+SECRET_DIGITS = r"^[0-9a-f]{64}$"  # noqa: S105 - its form
+SESSION = r"^[0-9a-f]{32}$"
 
-_NAME = r"^[A-Za-z0-9 ._:,()+@/-]+$"
+NAME = r"^[A-Za-z0-9 ._:,()+@/-]+$"
 _PRINTABLE = r"^[^\x00-\x1f\x7f]*$"
 
 Shape = Annotated[str, Field(max_length=500, pattern=_PRINTABLE)]
@@ -23,7 +26,7 @@ class _Form(BaseModel):
 class JobForm(_Form):
     """What to tune, where, and for how long."""
 
-    device: str = Field(max_length=200, min_length=1, pattern=_NAME, description="slug, family, or part of a name")
+    device: str = Field(max_length=200, min_length=1, pattern=NAME, description="slug, family, or part of a name")
     family: Word = Field("gemm", description="kernel family of the shapes; a preset knows its own")
     shapes: list[Shape] = Field([], max_length=MAX_SHAPES, description="lines as a shapes file has them, CSV as well")
     presets: list[Word] = Field([], max_length=20, description="names of presets: the products of a network")
@@ -46,19 +49,28 @@ class JobForm(_Form):
 class WorkerForm(_Form):
     """A worker offers a device."""
 
-    name: str = Field(min_length=1, max_length=MAX_WORKER_NAME, pattern=_NAME)
-    session: str = Field(pattern=r"^[0-9a-f]{32}$", description="random, of the worker process")
-    code: str = Field(min_length=1, max_length=100, pattern=_NAME, description="version of tool and templates")
+    name: str = Field(min_length=1, max_length=MAX_WORKER_NAME, pattern=NAME)
+    secret: str = Field(pattern=SECRET_DIGITS, description="random, kept by the worker: shows that the name is its own")
+    session: str = Field(pattern=SESSION, description="random, of the worker process; part of every turn")
+    code: str = Field(min_length=1, max_length=100, pattern=NAME, description="wire format and templates")
     selector: str = Field(max_length=20, pattern=r"^[0-9:]*$", description="platform:device numbers there")
     device: dict[str, Any] = Field(description="as in an exported table, entries left empty")
+    results: list[dict[str, Any]] = Field([], max_length=MAX_RESULTS, description="what it has in hand from before")
 
 
 class TurnForm(_Form):
     """A worker tells what it does, brings what it has, and asks for more."""
 
+    session: str = Field(pattern=SESSION)
     running: str = Field("", max_length=32, pattern=r"^[0-9a-f]*$", description="the trial it measures")
-    results: list[dict[str, Any]] = Field([], max_length=4)
+    results: list[dict[str, Any]] = Field([], max_length=MAX_RESULTS)
     wait_s: float = Field(0.0, ge=0, le=30, allow_inf_nan=False, strict=False)
+
+
+class LeaveForm(_Form):
+    """A worker ends."""
+
+    session: str = Field(pattern=SESSION)
 
 
 class Refusal(BaseModel):
@@ -124,7 +136,6 @@ class JobList(BaseModel):
 class StationView(BaseModel):
     """One device of one worker."""
 
-    id: str
     worker: str
     selector: str
     state: str = Field(description="idle, busy, troubled or lost")
@@ -236,6 +247,7 @@ class TurnAnswer(BaseModel):
     """What to measure next, as `autotune.remote.wire` reads it; null to ask again."""
 
     trial: dict[str, Any] | None
+    refused: str = Field("", description="why a result that it brought does not count")
 
 
 class Health(BaseModel):

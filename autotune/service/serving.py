@@ -37,6 +37,8 @@ class Place:
     port: int = 8765
     token_file: Path | None = None
     read_token_file: Path | None = None
+    submit_token_file: Path | None = None
+    worker_token_file: Path | None = None
     public_url: str = ""
     """Where a proxy in front of the service is reached; empty without one."""
 
@@ -66,17 +68,20 @@ def _favour_requests() -> None:
 
 def read_access(place: Place) -> Access:
     """The tokens of a place. Raises UsageError."""
-    writing = read_token(place.token_file) if place.token_file else ""
-    reading = read_token(place.read_token_file) if place.read_token_file else ""
-    if reading and not writing:
-        raise UsageError("a token for reading needs one for writing", hint="--token-file FILE")
+    files = (place.token_file, place.read_token_file, place.submit_token_file, place.worker_token_file)
+    writing, reading, submitting, working = (read_token(file) if file else "" for file in files)
+    given = [token for token in (writing, reading, submitting, working) if token]
+    if given and not writing:
+        raise UsageError("a token for some needs one for administrators", hint="--token-file FILE")
+    if len(set(given)) < len(given):
+        raise UsageError("two of the token files hold the same token", hint="give each scope a token of its own")
     if place.host not in LOOPBACK and not writing:
         raise UsageError(f"without a token only this machine is served, not {place.host}", hint="--token-file FILE")
     if place.public_url:
         read_origin(place.public_url)
         if not writing:
             raise UsageError("a service behind a proxy needs a token", hint="--token-file FILE")
-    return Access(writing=writing, reading=reading)
+    return Access(writing=writing, reading=reading, submitting=submitting, working=working)
 
 
 class Server(uvicorn.Server):

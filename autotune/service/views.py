@@ -96,7 +96,6 @@ def _device_view(device: Device, tuned: int, stations: Sequence[Station], servic
 def _station_view(station: Station, service: Service) -> StationView:
     search = service.search_on(station)
     return StationView(
-        id=station.id,
         worker=station.name,
         selector=station.device.selector,
         state=station.state,

@@ -1,5 +1,6 @@
-"""Routes of workers, which only call out: they say who they are, then ask for their turn again and again."""
+"""Routes of workers, which only call out: they show who they are, then ask for their turn again and again."""
 
+import asyncio
 import dataclasses
 from typing import Annotated, Any
 
@@ -10,22 +11,24 @@ from autotune.lookup.document import Node
 from autotune.remote.wire import code_version, read_own_device
 from autotune.service.core import Service
 from autotune.service.fleet import MAX_WAIT_S, NameTakenError, Station, Stopping, plain_assignment
-from autotune.service.forms import GreetingAnswer, TurnAnswer, TurnForm, WorkerForm
+from autotune.service.forms import MAX_WORKER_NAME, NAME, GreetingAnswer, LeaveForm, TurnAnswer, TurnForm, WorkerForm
 from autotune.service.shortcuts import TakeTurn
+from autotune.store.workers import Standing
 
 StationId = Annotated[str, Path(pattern=r"^[0-9a-f]{16}$")]
+WorkerName = Annotated[str, Path(pattern=NAME, max_length=MAX_WORKER_NAME)]
+FOREIGN_NAME = "start this one with --name, or have an administrator forget that one: autotune workers forget NAME"
 
 
 def turns_of(service: Service) -> TakeTurn:
     """What answers a turn, from the route and past it. Raises TableError, Stopping."""
 
     async def take_turn(station_id: str, form: TurnForm) -> dict[str, Any] | None:
-        station = service.fleet.get(station_id)
+        station = service.fleet.get(station_id, form.session)
         if station is None:
             return None
-        results = [Node(result, f"results[{number}]") for number, result in enumerate(form.results)]
-        assignment = await service.fleet.take_turn(station, form.running, results, form.wait_s)
-        return {"trial": plain_assignment(assignment) if assignment else None}
+        assignment, refused = await service.fleet.take_turn(station, form.running, _nodes(form.results), form.wait_s)
+        return {"trial": plain_assignment(assignment) if assignment else None, "refused": refused}
 
     return take_turn
 
@@ -35,34 +38,26 @@ def worker_routes(service: Service) -> APIRouter:
     routes = APIRouter(prefix="/api/workers", tags=["workers"])
     turn_of = turns_of(service)
 
-    def known(station_id: str) -> Station:
-        station = service.fleet.get(station_id)
+    def known(station_id: str, session: str) -> Station:
+        station = service.fleet.get(station_id, session)
         if station is None:
             raise HTTPException(404, "this worker is not known, or was lost")
         return station
 
     @routes.post("")
     async def greet(form: WorkerForm, request: Request) -> GreetingAnswer:
-        """Offer a device. Only workers with the same templates and search spaces are welcome."""
-        if form.code != code_version():
-            raise HTTPException(409, f"this service has version {code_version()}; install the same on the worker")
-        try:
-            device = dataclasses.replace(read_own_device(Node(form.device, "device")), selector=form.selector)
-        except TableError as error:
-            raise HTTPException(422, str(error)) from error
+        """Offer a device. Only workers with the same wire format, templates and search spaces are welcome.
+
+        What a worker has in hand from before is taken first, also from one that is not.
+        """
         address = request.client.host if request.client else ""
-        try:
-            station = service.fleet.greet(form.name, form.session, device, address)
-        except NameTakenError as error:
-            raise HTTPException(409, f"{error.message}; start one of them with --name") from error
-        except WorkerError as error:
-            raise HTTPException(429, error.message) from error
+        station = await _greeted(service, form, address)
         return GreetingAnswer(id=station.id, wait_s=MAX_WAIT_S)
 
     @routes.post("/{station_id}/turn")
     async def take_turn(station_id: StationId, form: TurnForm) -> TurnAnswer:
         """Bring results and get the next trial; waits for one when idle."""
-        known(station_id)
+        known(station_id, form.session)
         try:
             return TurnAnswer.model_validate(await turn_of(station_id, form))
         except TableError as error:
@@ -71,8 +66,43 @@ def worker_routes(service: Service) -> APIRouter:
             raise HTTPException(503, "the service ends") from error
 
     @routes.post("/{station_id}/leave", status_code=204)
-    async def leave(station_id: StationId) -> None:
+    async def leave(station_id: StationId, form: LeaveForm) -> None:
         """The worker ends in order: what it was given goes back."""
-        service.fleet.dismiss(known(station_id))
+        service.fleet.dismiss(known(station_id, form.session))
+
+    @routes.delete("/{name:path}", status_code=204)
+    async def forget(name: WorkerName) -> None:
+        """Let the name of a worker be enrolled anew, with another secret; for administrators."""
+        if not await service.forget_worker(name):
+            raise HTTPException(404, "no worker of that name is enrolled")
 
     return routes
+
+
+async def _greeted(service: Service, form: WorkerForm, address: str) -> Station:
+    """The station of a worker that is welcome. Raises HTTPException, StoreError."""
+    try:
+        device = dataclasses.replace(read_own_device(Node(form.device, "device")), selector=form.selector)
+    except TableError as error:
+        raise HTTPException(422, str(error)) from error
+    enrolment = await asyncio.to_thread(service.store.workers.enrol, form.name, form.secret, device)
+    if enrolment.standing is Standing.TOO_MANY:
+        raise HTTPException(429, "no more workers are enrolled here")
+    if enrolment.standing is Standing.STRANGER:
+        raise HTTPException(403, f"another worker is enrolled as {form.name}; {FOREIGN_NAME}")
+    is_alike = form.code == code_version()
+    for result in _nodes(form.results):
+        await service.take_late(form.name, device, result, has_our_templates=is_alike)
+    if not is_alike:
+        raise HTTPException(409, f"this service has other templates ({code_version()}); install the same version")
+    try:
+        station = await service.fleet.greet(form.name, form.session, device, address, enrolment.rank)
+    except NameTakenError as error:
+        raise HTTPException(403, f"{error.message}; start one of them with --name") from error
+    except WorkerError as error:
+        raise HTTPException(429, error.message) from error
+    return station
+
+
+def _nodes(results: list[dict[str, Any]]) -> list[Node]:
+    return [Node(result, f"results[{number}]") for number, result in enumerate(results)]

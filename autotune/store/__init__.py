@@ -42,10 +42,11 @@ from autotune.store.models import (
     winner_row,
 )
 from autotune.store.opening import BEGIN, Target, parse_target
-from autotune.store.owner import Fate, Owner, new_owner
+from autotune.store.owner import Fate, Holder, Owner, new_owner
 from autotune.store.quarantine import LOST, InFlight, Quarantined
 from autotune.store.snapshot import check_snapshot_path, write_snapshot
 from autotune.store.together import Together, Work
+from autotune.store.workers import WorkerLedger
 from autotune.trial import Build, Provenance, Trial, Winner
 from autotune.turns import idle
 
@@ -54,6 +55,7 @@ __all__ = [
     "LOST",
     "ExampleBuild",
     "Fate",
+    "Holder",
     "InFlight",
     "Owner",
     "Quarantined",
@@ -151,11 +153,14 @@ class Store:
         """The service's jobs."""
         return JobLedger(self._read, self._write, self._write_together, inserting.problem_id)
 
+    @property
+    def workers(self) -> WorkerLedger:
+        """The service's workers."""
+        return WorkerLedger(self._write)
+
     def claim_service(self) -> claiming.Claim:
         """The right to be the only service here. Raises StoreError when another one is."""
-        if self._target.path:
-            return claiming.claimed(claiming.FileClaim(self._target.path), self.location, 0.0)
-        return claiming.claimed(claiming.ServerClaim(self._target), self.location, claiming.PATIENCE_S)
+        return claiming.claimed(self._read, self._write, self.location)
 
     def add_device(self, device: Device) -> None:
         """Make a device known; its limits are brought up to date when it already is."""
@@ -202,16 +207,23 @@ class Store:
         """What this owner has in flight is gone with the device that measured it: it is quarantined."""
         self._write(lambda session: quarantine.lose(session, owner, message))
 
-    def add_late(self, device: Device, problem: Problem, trial: Trial, provenance: Provenance) -> bool:
-        """Take out of quarantine what was only lost, and did end well as it now turns out; whether it was there.
+    def add_late(
+        self, device: Device, problem: Problem, trial: Trial, provenance: Provenance | None, worker: str
+    ) -> bool:
+        """Store what the worker of that name brings when nobody waits for it any more, where it had that trial in hand.
 
-        It is a trial of the search, unless its configuration has one, as where it was lost in the finals.
+        It is in flight no more, nor in quarantine as lost, and is a trial of the search, unless its configuration has
+        one, as where it was lost in the finals. Without a provenance, as where it was measured with templates that are
+        not those of here, it is not stored. Returns whether the worker had it.
         """
         device_id, problem_id = self._ids_of(device, problem)
 
         def add(session: Session) -> bool:
-            if not quarantine.vindicate(session, device_id, problem_id, trial.configuration):
+            if not quarantine.take_back(session, device_id, problem_id, trial.configuration, worker):
                 return False
+            quarantine.end(session.connection(), device_id, problem_id, trial, None)
+            if provenance is None:
+                return True
             subject = {"problem_id": problem_id, "configuration": trial.configuration.key}
             query = select(TrialRow.id).filter_by(**subject, device_id=device_id, purpose="search")
             if session.scalars(query.limit(1)).first() is None:
@@ -219,6 +231,10 @@ class Store:
             return True
 
         return self._write(add, waits_for_space=True)
+
+    def settle_trials(self, device_slug: str, holder: Holder) -> None:
+        """A worker has nothing in hand any more of what services gave it that have ended."""
+        self._write(lambda session: quarantine.settle(session, device_slug, holder))
 
     def add_trial(
         self,

@@ -1,123 +1,114 @@
-"""One service works on a database at a time: a claim that ends with the process that holds it, however it ends.
+"""One service works on a database at a time: a claim in the database itself, which its holder renews by a heartbeat.
 
-On a server it is an advisory lock of one session, in the schema that is used; poolers that share sessions among
-clients do not go with it. Beside a file it is a lock on an empty file of its own, which the system lets go of.
+Whether the holder lives is told by its heartbeat alone, a number that it raises every few seconds: whoever wants the
+claim watches that number by a clock of its own, so that neither clocks of several machines are compared nor processes
+of another machine looked for. Only of a process on the same machine that has certainly ended the claim is taken at
+once. A service that was stopped and goes on finds that its claim is another's, and ends.
 """
 
-import sqlite3
 import time
-from pathlib import Path
-from typing import Protocol
+from collections.abc import Callable
+from typing import Any, Protocol, TypeVar
 
-from sqlalchemy import Connection, text
-from sqlalchemy.exc import SQLAlchemyError
+from sqlalchemy import BigInteger, String, Text, delete, select, update
+from sqlalchemy.orm import Mapped, Session, mapped_column
 
 from autotune.errors import StoreError
-from autotune.store.failures import attempt
-from autotune.store.models import APPLICATION_ID
-from autotune.store.opening import Target, server_engine
+from autotune.store.inserting import insert_once
+from autotune.store.models import Base
+from autotune.store.owner import Owner, is_gone, new_owner
 
-PATIENCE_S = 10.0
-"""How long a claim on a server is waited for, as that of a service that was killed a moment ago."""
-PAUSE_S = 0.5
-BESIDE = ".service"
+BEAT_S = 3.0
+"""Between two heartbeats."""
+LEASE_S = 15.0
+"""A holder that has been silent for so long has lost its claim to whoever wants it."""
+PAUSE_S = 0.2
 
-_KEEPALIVES = "SET tcp_keepalives_idle = 10; SET tcp_keepalives_interval = 5; SET tcp_keepalives_count = 3"
-"""Seconds; the server is to notice that the machine of a service is gone."""
-_LOCK = text("SELECT pg_try_advisory_lock(:key, hashtext(coalesce(current_schema(), '')))")
+_Result = TypeVar("_Result")
 
 
-class Claim(Protocol):
-    """The right to be the only service on a database."""
+class ClaimRow(Base):
+    """The one service, and its heartbeat."""
+
+    __tablename__ = "service_claim"
+
+    id: Mapped[int] = mapped_column(primary_key=True)
+    role: Mapped[str] = mapped_column(String(16), unique=True)
+    host: Mapped[str] = mapped_column(Text)
+    process_id: Mapped[int] = mapped_column(BigInteger)
+    process_start: Mapped[str] = mapped_column(Text)
+    run: Mapped[str] = mapped_column(String(32))
+    beats: Mapped[int] = mapped_column(BigInteger)
+
+
+_SERVICE = "service"
+
+
+class _Transact(Protocol):
+    def __call__(self, work: Callable[[Session], _Result]) -> _Result: ...
+
+
+class Claim:
+    """The right to be the only service on a database. Methods raise StoreError when the database fails."""
+
+    def __init__(self, write: _Transact) -> None:
+        """Not held yet."""
+        self._write = write
+        self._me = new_owner()
 
     def is_held(self) -> bool:
-        """Whether it still is, or is again after the server was away. Raises StoreError while that cannot be told."""
-        ...
+        """Tell the others that this service lives; whether the claim is its own, still or again."""
+        return self._write(self._beat)
 
     def close(self) -> None:
         """Give it back."""
-        ...
+        self._write(lambda session: session.execute(delete(ClaimRow).filter_by(run=self._me.run)))
 
+    def take(self, seen: ClaimRow | None) -> bool:
+        """Take the claim from a holder that is gone, as it was seen; False where it has moved since."""
+        if seen is not None:
+            sign = {"run": seen.run, "beats": seen.beats}
+            self._write(lambda session: session.execute(delete(ClaimRow).filter_by(**sign)))
+        return self.is_held()
 
-class FileClaim:
-    """Beside an SQLite file."""
-
-    def __init__(self, path: Path) -> None:
-        self._place = path.resolve()
-        self._lock = sqlite3.connect(
-            self._place.with_name(self._place.name + BESIDE), timeout=0, isolation_level=None, check_same_thread=False
-        )
-
-    def is_held(self) -> bool:
-        """Raises StoreError."""
-        if self._lock.in_transaction:
+    def _beat(self, session: Session) -> bool:
+        raised = update(ClaimRow).filter_by(run=self._me.run).values(beats=ClaimRow.beats + 1)
+        result: Any = session.execute(raised, execution_options={"synchronize_session": False})
+        if result.rowcount:
             return True
-        try:
-            self._lock.execute("BEGIN EXCLUSIVE")
-        except sqlite3.OperationalError as error:
-            if error.sqlite_errorcode & 0xFF == sqlite3.SQLITE_BUSY:
-                return False
+        row = ClaimRow(
+            role=_SERVICE, host=self._me.host, process_id=self._me.process_id, process_start=self._me.process_start,
+            run=self._me.run, beats=0,
+        )  # fmt: skip
+        insert_once(session.connection(), row, "role")
+        return session.scalars(select(ClaimRow.run)).first() == self._me.run
+
+
+def claimed(read: _Transact, write: _Transact, place: str) -> Claim:
+    """The claim, once it is held. Raises StoreError when another service that lives has it."""
+    claim = Claim(write)
+    seen, since = read(_holder), time.monotonic()
+    while not claim.take(seen if _has_ended(seen, since) else None):
+        time.sleep(PAUSE_S)
+        found = read(_holder)
+        if found is not None and seen is not None and found.run == seen.run and found.beats != seen.beats:
             raise StoreError(
-                f"cannot lock {self._place}{BESIDE}: {error}", hint="may its folder be written?"
-            ) from error
-        return True
-
-    def close(self) -> None:
-        self._lock.close()
-
-
-class ServerClaim:
-    """In a session of its own, which lasts as long as the claim does."""
-
-    def __init__(self, target: Target) -> None:
-        self._engine = server_engine(target).execution_options(isolation_level="AUTOCOMMIT")
-        self._place = str(target)
-        self._session: Connection | None = None
-
-    def is_held(self) -> bool:
-        """Raises StoreError."""
-        if self._session is not None and self._is_there(self._session):
-            return True
-        return attempt(self._claim, self._place)
-
-    def close(self) -> None:
-        if self._session is not None:
-            self._session.close()
-            self._session = None
-        self._engine.dispose()  # a session that is kept for later keeps the lock
-
-    def _is_there(self, session: Connection) -> bool:
-        try:
-            session.execute(text("SELECT 1"))
-        except SQLAlchemyError:
-            self.close()
-            return False
-        return True
-
-    def _claim(self) -> bool:
-        session = self._engine.connect()
-        try:
-            session.exec_driver_sql(_KEEPALIVES)
-            is_ours = bool(session.execute(_LOCK, {"key": APPLICATION_ID}).scalar())
-        except BaseException:
-            session.close()
-            raise
-        self._session = session
-        if not is_ours:
-            self.close()
-        return is_ours
-
-
-def claimed(claim: Claim, place: str, patience_s: float) -> Claim:
-    """The claim, once it is held. Raises StoreError when another service holds it for longer than that."""
-    end = time.monotonic() + patience_s
-    try:
-        while not (is_held := claim.is_held()) and time.monotonic() < end:
-            time.sleep(PAUSE_S)
-    except BaseException:
-        claim.close()
-        raise
-    if not is_held:
-        claim.close()
-        raise StoreError(f"another service works on {place}", hint="end that one, or name another database with --db")
+                f"another service works on {place}", hint="end that one, or name another database with --db"
+            )
+        if found is None or seen is None or found.run != seen.run:
+            seen, since = found, time.monotonic()
     return claim
+
+
+def _holder(session: Session) -> ClaimRow | None:
+    row = session.scalars(select(ClaimRow)).one_or_none()
+    if row is not None:
+        session.expunge(row)
+    return row
+
+
+def _has_ended(row: ClaimRow | None, since: float) -> bool:
+    if row is None:
+        return False
+    owner = Owner(host=row.host, process_id=row.process_id, process_start=row.process_start, run=row.run)
+    return is_gone(owner) or time.monotonic() - since > LEASE_S

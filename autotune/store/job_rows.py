@@ -56,6 +56,8 @@ class JobRow(Base):
     algorithms: Mapped[str] = mapped_column(Text)
     """JSON list of names."""
     seed: Mapped[int] = mapped_column(BigInteger)
+    model: Mapped[str] = mapped_column(String(16), server_default="")
+    """Digest of driver and limits of the device that began it: only workers with an equal one go on with it."""
     state: Mapped[str] = mapped_column(String(16), index=True)
     message: Mapped[str] = mapped_column(Text)
     created_at: Mapped[str] = mapped_column(Text)

@@ -38,6 +38,7 @@ __all__ = ["OPEN", "JobKind", "JobLedger", "JobProblem", "JobState", "NewJob", "
 
 _Result = TypeVar("_Result")
 _Found = tuple[JobProblemRow, JobRow, ProblemRow]
+_Taken = tuple[TuningJob, JobProblem]
 
 _FOUND = (
     select(JobProblemRow, JobRow, ProblemRow)
@@ -148,27 +149,31 @@ class JobLedger:
 
         return self._read(work)
 
-    def waiting(self) -> set[str]:
-        """Slugs of the devices that have something queued."""
+    def waiting(self) -> set[tuple[str, str]]:
+        """Slug and model of the devices that have something queued; the model is empty where nothing has begun."""
         query = (
-            select(JobRow.device)
+            select(JobRow.device, JobRow.model)
             .join(JobProblemRow, JobProblemRow.job_id == JobRow.id)
             .where(JobProblemRow.state == JobState.QUEUED.value, JobRow.state.in_(OPEN_WORDS))
             .distinct()
         )
-        return self._read(lambda session: set(session.scalars(query)))
+        return self._read(lambda session: {(device, model) for device, model in session.execute(query)})
 
-    def take(self, device: str, worker: str) -> tuple[TuningJob, JobProblem] | None:
+    def take(self, device: str, worker: str, model: str = "", *, begins: bool = True) -> _Taken | None:
         """The next problem queued for a device, which is running from now on; its job comes without problems.
+
+        Of the jobs begun on devices with the same `model`, and of those that nobody has begun, where this one `begins`.
 
         One, also where the answer to the commit is lost and all is done again: what was taken then is taken.
         """
         taken: list[tuple[int, int]] = []
 
-        def work(session: Session) -> tuple[TuningJob, JobProblem] | None:
+        models = (model, "") if begins else (model,)
+
+        def work(session: Session) -> _Taken | None:
             found = _as_taken(session, *taken[-1]) if taken else None
             if found is None:
-                found = _begun(session, device, worker)
+                found = _begun(session, device, worker, models)
             if found is None:
                 return None
             row, job, problem = found
@@ -283,9 +288,9 @@ def _share(session: Session, job: JobRow) -> float:
     return max(1.0, (job.seconds - used) / max(1, len(rows) - len(begun)))
 
 
-def _begun(session: Session, device: str, worker: str) -> _Found | None:
+def _begun(session: Session, device: str, worker: str, models: Sequence[str]) -> _Found | None:
     """The next problem of a device, begun."""
-    found = _next_queued(session, device)
+    found = _next_queued(session, device, models)
     if found is None:
         return None
     row, job, problem = found
@@ -293,6 +298,7 @@ def _begun(session: Session, device: str, worker: str) -> _Found | None:
         row.trials_before = _search_trials(session, device, problem.id)
         row.share_s = _share(session, job)
     row.state = job.state = JobState.RUNNING.value
+    job.model = models[0]
     row.worker = plain_text(worker)
     row.attempts += 1
     session.flush()
@@ -310,11 +316,14 @@ def _as_taken(session: Session, row_id: int, attempts: int) -> _Found | None:
     return None if found is None else (found[0], found[1], found[2])
 
 
-def _next_queued(session: Session, device: str) -> _Found | None:
+def _next_queued(session: Session, device: str, models: Sequence[str]) -> _Found | None:
     """The job is locked, and both are as they are then."""
     query = (
         _FOUND.where(
-            JobRow.device == device, JobRow.state.in_(OPEN_WORDS), JobProblemRow.state == JobState.QUEUED.value
+            JobRow.device == device,
+            JobRow.model.in_(models),
+            JobRow.state.in_(OPEN_WORDS),
+            JobProblemRow.state == JobState.QUEUED.value,
         )
         .order_by(JobRow.id, JobProblemRow.number)
         .limit(1)
@@ -323,7 +332,7 @@ def _next_queued(session: Session, device: str) -> _Found | None:
         row, job, problem = found
         _locked(session, job.id)
         session.refresh(row)
-        if job.state in OPEN_WORDS and row.state == JobState.QUEUED.value:
+        if job.state in OPEN_WORDS and job.model in models and row.state == JobState.QUEUED.value:
             return row, job, problem
     return None
 

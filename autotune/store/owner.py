@@ -1,4 +1,8 @@
-"""Whose trial is in flight: a process on a machine, and whether it still runs."""
+"""Whose trial is in flight: a process on a machine, and whether it still runs.
+
+A trial that a worker of a service has in hand is another matter: the process that stored it is the service, and what
+became of the trial only the worker can tell, wherever the service runs by then.
+"""
 
 import ctypes
 import enum
@@ -26,7 +30,17 @@ class Fate(enum.Enum):
     ALIVE = "alive"
     GONE = "gone"
     UNKNOWN = "unknown"
-    """On another machine, and not long ago."""
+    """On another machine, and not long ago; or in the hands of a worker that has not been heard yet."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Holder:
+    """The worker of a service that has a trial in hand."""
+
+    worker: str
+    """The name it is enrolled by."""
+    session: str
+    """A digest of its session: another process of the same worker does not have the trial any more."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,24 +53,43 @@ class Owner:
     """As the system tells it, with the boot it belongs to; empty where it cannot be told."""
     run: str
     """Random: two searches of one process differ."""
+    holder: Holder | None = None
+    """Where a worker of a service measures."""
+
+    @property
+    def is_of_this_process(self) -> bool:
+        """Whether this program made it."""
+        return (self.host, self.process_id, self.process_start) == _this_process()
 
 
-def new_owner() -> Owner:
-    """For one search in this process."""
-    start = _process_start(os.getpid())
-    return Owner(host=_host(), process_id=os.getpid(), process_start=start or _CANNOT_TELL, run=uuid.uuid4().hex)
+def new_owner(holder: Holder | None = None) -> Owner:
+    """For one search in this process, or for one that a worker of a service measures for."""
+    host, process_id, process_start = _this_process()
+    return Owner(host=host, process_id=process_id, process_start=process_start, run=uuid.uuid4().hex, holder=holder)
 
 
 def fate(owner: Owner, since: str) -> Fate:
     """Whether the owner of a trial that began at `since` (UTC, ISO 8601) still runs."""
+    if owner.holder is not None:
+        return Fate.ALIVE if owner.is_of_this_process else Fate.UNKNOWN
     if owner.host != _host():
         age = datetime.now(UTC) - datetime.fromisoformat(since)
         return Fate.GONE if age > ELSEWHERE_LIMIT else Fate.UNKNOWN
+    return Fate.GONE if is_gone(owner) else Fate.ALIVE
+
+
+def is_gone(owner: Owner) -> bool:
+    """Whether the process certainly does not run any more: never certain of one on another machine."""
+    if owner.host != _host():
+        return False
     start = _process_start(owner.process_id)
     if start is None:
-        return Fate.GONE
-    is_another = _CANNOT_TELL not in (start, owner.process_start) and start != owner.process_start
-    return Fate.GONE if is_another else Fate.ALIVE
+        return True
+    return _CANNOT_TELL not in (start, owner.process_start) and start != owner.process_start
+
+
+def _this_process() -> tuple[str, int, str]:
+    return _host(), os.getpid(), _process_start(os.getpid()) or _CANNOT_TELL
 
 
 @cache

@@ -3,6 +3,9 @@
 A trial is in flight from before it is launched until the transaction that stores it. What is still in
 flight when its owner is gone took the process or the machine along, for all that is known: it is quarantined, as is
 what crashed or hung a worker. A trial that ends otherwise takes its configuration out again.
+
+What a worker of a service had in hand when that service went stays in flight until the worker is heard: it brings the
+trial, or says that it has none, or turns out to be another process by now, and only then the trial was lost.
 """
 
 import json
@@ -28,7 +31,7 @@ from sqlalchemy.orm import Mapped, Session, mapped_column
 
 from autotune.problem import Configuration, Problem
 from autotune.store.models import Base, DeviceRow, ProblemRow, plain_text, to_problem
-from autotune.store.owner import Fate, Owner, fate
+from autotune.store.owner import Fate, Holder, Owner, fate
 from autotune.trial import QUARANTINED_STATES, Trial
 
 LOST = "lost"
@@ -45,6 +48,8 @@ class _SubjectColumns:
     algorithm: Mapped[str] = mapped_column(Text)
     since: Mapped[str] = mapped_column(Text)
     """UTC, ISO 8601, seconds."""
+    worker: Mapped[str] = mapped_column(Text, server_default="")
+    """Name of the worker of a service that has, or had, the trial in hand; empty where there was none."""
 
 
 class InFlightRow(_SubjectColumns, Base):
@@ -56,6 +61,8 @@ class InFlightRow(_SubjectColumns, Base):
     process_id: Mapped[int] = mapped_column(BigInteger)
     process_start: Mapped[str] = mapped_column(Text)
     run: Mapped[str] = mapped_column(String(32))
+    session: Mapped[str] = mapped_column(String(32), server_default="")
+    """Digest of the session of that worker."""
 
 
 class QuarantineRow(_SubjectColumns, Base):
@@ -140,6 +147,8 @@ def begin(connection: Connection, device_id: int, problem_id: int, configuration
             "process_id": owner.process_id,
             "process_start": owner.process_start,
             "run": owner.run,
+            "worker": plain_text(owner.holder.worker) if owner.holder else "",
+            "session": owner.holder.session if owner.holder else "",
         },
     )
 
@@ -190,12 +199,36 @@ def lose(session: Session, owner: Owner, message: str) -> None:
         session.delete(row)
 
 
-def vindicate(session: Session, device_id: int, problem_id: int, configuration: Configuration) -> bool:
-    """What was lost was not to blame."""
-    is_here = QuarantineRow.device_id.in_(_alike(session, device_id))
-    subject = {"problem_id": problem_id, "configuration": configuration.key, "reason": LOST}
-    result: Any = session.execute(delete(QuarantineRow).where(is_here).filter_by(**subject))
-    return bool(result.rowcount)
+def take_back(session: Session, device_id: int, problem_id: int, configuration: Configuration, worker: str) -> bool:
+    """A worker brings a trial after all: whether it was the one that had it, which is in flight or lost no more."""
+    device = session.get_one(DeviceRow, device_id)
+    alike = select(DeviceRow.id).where(DeviceRow.slug == device.slug, DeviceRow.driver == device.driver)
+    subject = {"problem_id": problem_id, "configuration": configuration.key, "worker": plain_text(worker)}
+    were_there = [
+        session.execute(delete(table).where(table.device_id.in_(alike)).filter_by(**subject, **reason))
+        for table, reason in ((InFlightRow, {}), (QuarantineRow, {"reason": LOST}))
+    ]
+    return any(result.rowcount for result in were_there)  # type: ignore[attr-defined]
+
+
+def settle(session: Session, device_slug: str, holder: Holder) -> None:
+    """A worker has nothing in hand: what services that have ended gave it was never begun, and is not to blame.
+
+    What they gave to another process of that worker went with it, and is quarantined.
+    """
+    for row, device, _ in session.execute(_joined(InFlightRow).where(InFlightRow.worker == plain_text(holder.worker))):
+        if device.slug != device_slug or _owner(row).is_of_this_process:
+            continue
+        if row.session != holder.session:
+            session.add(_lost(row, f"in flight on {row.worker} when it was ended"))
+        session.delete(row)
+
+
+def lose_all_of(session: Session, worker: str) -> None:
+    """A worker is forgotten: nobody else can tell what became of what it had in hand."""
+    for row in session.scalars(select(InFlightRow).filter_by(worker=plain_text(worker))).all():
+        session.add(_lost(row, f"in flight on {row.worker} when it was forgotten"))
+        session.delete(row)
 
 
 def read_quarantine(session: Session, device_slug: str | None, driver: str | None) -> list[Quarantined]:
@@ -219,13 +252,13 @@ def _lost(row: InFlightRow, message: str) -> QuarantineRow:
         reason=LOST,
         message=message,
         since=row.since,
+        worker=row.worker,
     )
 
 
-def _alike(session: Session, device_id: int) -> Select[Any]:
-    """Rows of the same device under the same driver: they may differ in other strings."""
-    device = session.get_one(DeviceRow, device_id)
-    return select(DeviceRow.id).where(DeviceRow.slug == device.slug, DeviceRow.driver == device.driver)
+def _owner(row: InFlightRow) -> Owner:
+    holder = Holder(worker=row.worker, session=row.session) if row.worker else None
+    return Owner(host=row.host, process_id=row.process_id, process_start=row.process_start, run=row.run, holder=holder)
 
 
 def _joined(table: type[InFlightRow] | type[QuarantineRow]) -> Select[Any]:
@@ -268,7 +301,7 @@ def _to_in_flight(row: InFlightRow, device: DeviceRow, problem: ProblemRow) -> I
         driver=device.driver,
         problem=to_problem(problem.family, problem.spec),
         configuration=Configuration.from_dict(json.loads(row.configuration)),
-        owner=Owner(host=row.host, process_id=row.process_id, process_start=row.process_start, run=row.run),
+        owner=_owner(row),
         since=row.since,
     )
 

@@ -115,7 +115,13 @@ def _contents(device_slug: str | None) -> Iterable[tuple[Table, Any]]:
     """Tables with the rows to copy, those referred to first."""
     tables = Base.metadata.tables
     chosen = {name: select(table).order_by(table.c.id) for name, table in tables.items()}
-    for name in ("in_flight", "jobs", "job_problems"):  # of processes, which the copy knows nothing of
+    for name in (
+        "in_flight",
+        "jobs",
+        "job_problems",
+        "workers",
+        "service_claim",
+    ):  # of processes that the copy knows nothing of
         chosen[name] = chosen[name].where(false())
     if device_slug is not None:
         ids = select(DeviceRow.id).where(DeviceRow.slug == device_slug)

@@ -1,0 +1,129 @@
+"""The workers that are enrolled at a service: by which secret each is known, and which device it offers.
+
+The first greeting under a name for a device enrols the worker that sends it; from then on the name belongs to whoever
+has its secret, until an administrator forgets the worker. Of a secret only a digest is kept: it is 32 random bytes,
+so no search through likely ones finds it.
+"""
+
+import enum
+import hashlib
+import hmac
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Protocol, TypeVar
+
+from sqlalchemy import String, UniqueConstraint, delete, func, select, update
+from sqlalchemy.orm import Mapped, Session, mapped_column
+
+from autotune.problem import Device
+from autotune.store import quarantine
+from autotune.store.inserting import insert_once
+from autotune.store.job_rows import OPEN_WORDS, JobRow
+from autotune.store.models import Base, plain_text
+
+MAX_WORKERS = 10_000
+
+_Result = TypeVar("_Result")
+
+
+class WorkerRow(Base):
+    """One worker and one device of its."""
+
+    __tablename__ = "workers"
+    __table_args__ = (UniqueConstraint("name", "device"),)
+
+    id: Mapped[int] = mapped_column(primary_key=True)
+    name: Mapped[str] = mapped_column(String(100))
+    device: Mapped[str] = mapped_column(String(64))
+    """Slug."""
+    secret_digest: Mapped[str] = mapped_column(String(64))
+    model: Mapped[str] = mapped_column(String(16))
+    """Digest of driver and limits of the device as it was offered last."""
+
+
+class Standing(enum.Enum):
+    """What a greeting shows of a worker."""
+
+    KNOWN = "known"
+    STRANGER = "stranger"
+    """The name belongs to a worker with another secret."""
+    TOO_MANY = "too many"
+    """No more workers are enrolled."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Enrolment:
+    """The answer to a greeting."""
+
+    standing: Standing
+    rank: int = 0
+    """Lower for a worker that was enrolled earlier."""
+
+
+class _Transact(Protocol):
+    def __call__(self, work: Callable[[Session], _Result]) -> _Result: ...
+
+
+class WorkerLedger:
+    """The workers of an open database. Every method is one transaction, and raises StoreError when that fails."""
+
+    def __init__(self, write: _Transact) -> None:
+        """For `Store.workers` only."""
+        self._write = write
+
+    def enrol(self, name: str, secret: str, device: Device) -> Enrolment:
+        """Check the secret of a worker, or enrol it where the name is new for that device.
+
+        Where the driver or the limits of its device have changed, jobs that were begun before go on with them as they
+        are now, unless another worker still offers the device as it was.
+        """
+
+        def work(session: Session) -> Enrolment:
+            row = _row_of(session, name, device.slug)
+            if row is None:
+                if (session.scalar(select(func.count()).select_from(WorkerRow)) or 0) >= MAX_WORKERS:
+                    return Enrolment(standing=Standing.TOO_MANY)
+                new = WorkerRow(name=name, device=device.slug, secret_digest=digest_of(secret), model=model_of(device))
+                insert_once(session.connection(), new, "name", "device")
+                row = _row_of(session, name, device.slug)
+            if row is None or not hmac.compare_digest(row.secret_digest, digest_of(secret)):
+                return Enrolment(standing=Standing.STRANGER)
+            if row.model != model_of(device):
+                _succeed(session, row, model_of(device))
+            return Enrolment(standing=Standing.KNOWN, rank=row.id)
+
+        return self._write(work)
+
+    def forget(self, name: str) -> bool:
+        """Let the name be enrolled anew, with any secret; whether it was known."""
+
+        def work(session: Session) -> bool:
+            result = session.execute(delete(WorkerRow).where(WorkerRow.name == plain_text(name)))
+            quarantine.lose_all_of(session, name)
+            return bool(result.rowcount)  # type: ignore[attr-defined]
+
+        return self._write(work)
+
+
+def digest_of(secret: str) -> str:
+    """What is kept of a secret."""
+    return hashlib.sha256(secret.encode()).hexdigest()
+
+
+def model_of(device: Device) -> str:
+    """A digest of what makes two devices of one slug measure the same: driver and limits."""
+    told = json.dumps([device.slug, device.driver, device.limits.to_dict()], sort_keys=True)
+    return hashlib.sha256(told.encode()).hexdigest()[:16]
+
+
+def _row_of(session: Session, name: str, device: str) -> WorkerRow | None:
+    return session.scalars(select(WorkerRow).filter_by(name=name, device=device)).one_or_none()
+
+
+def _succeed(session: Session, row: WorkerRow, model: str) -> None:
+    before, row.model = row.model, model
+    session.flush()
+    if session.scalars(select(WorkerRow.id).filter_by(device=row.device, model=before).limit(1)).first() is None:
+        is_open = (JobRow.device == row.device, JobRow.model == before, JobRow.state.in_(OPEN_WORDS))
+        session.execute(update(JobRow).where(*is_open).values(model=model))
