@@ -1,6 +1,7 @@
 """A service on a free port, and a worker with an invented device: real HTTP, in threads of this process."""
 
 import hashlib
+import secrets
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -8,7 +9,11 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from autotune.lookup.document import Node
+from autotune.problem import Device
 from autotune.remote import Client
+from autotune.remote.connection import Connection
+from autotune.remote.wire import code_version, plain_device, plain_trial, read_job
 from autotune.remote.working import Offer, Service
 from autotune.service import events
 from autotune.service.serving import Place, Server
@@ -25,6 +30,40 @@ def invented_time(job: Job) -> float:
     values = dict(job.configuration.values)
     area = int(values.get("micro_tile_m", 1)) * int(values.get("micro_tile_n", 1))
     return 1e6 / area + 100.0 * (job.configuration.algorithm == "naive")
+
+
+class HandMade:
+    """A worker spoken by hand, so that it can misbehave."""
+
+    def __init__(
+        self, url: str, name: str = "w1", session: str = "", device: Device = INVENTED_PROCESSOR, **others: Any
+    ) -> None:
+        self._connection = Connection(url)
+        self.session = session or secrets.token_hex(16)
+        form = {
+            "name": name, "secret": secret_of(name), "session": self.session, "code": code_version(),
+            "selector": "0:0", "device": plain_device(device),
+        }  # fmt: skip
+        self.id = self._connection.call("POST", "/api/workers", form | others)["id"]
+
+    def turn(self, running: str = "", results: tuple[dict[str, Any], ...] = (), wait_s: float = 5.0) -> Any:
+        return self.answer(running, results, wait_s)["trial"]
+
+    def answer(self, running: str = "", results: tuple[dict[str, Any], ...] = (), wait_s: float = 0.0) -> Any:
+        form = {"session": self.session, "running": running, "results": list(results), "wait_s": wait_s}
+        return self._connection.call("POST", f"/api/workers/{self.id}/turn", form)
+
+    def result(self, trial: dict[str, Any], time_ns: float | None = None) -> dict[str, Any]:
+        job = read_job(Node(trial["job"], "job"), "0:0", ())
+        measured = FakeWorker(lambda job: time_ns or invented_time(job)).run(job)
+        return {"id": trial["id"], "job": trial["job"], "trial": plain_trial(measured)}
+
+
+def ended(client: Client, job_id: int) -> dict[str, Any]:
+    """The job, once it has ended."""
+    for _ in client.follow(job_id):
+        pass
+    return client.job(job_id)
 
 
 @contextmanager

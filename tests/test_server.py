@@ -269,19 +269,15 @@ def test_decisions_are_seen_in_whatever_order_they_are_committed(store: Store) -
 def test_one_service_claims_a_database_and_claims_it_again_after_an_outage(
     postgresql_server: Server, store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(claiming, "PATIENCE_S", 0.0)
+    monkeypatch.setattr(claiming, "LEASE_S", 1.0)
     with Store.open(postgresql_server.url("here")) as other:
         claim = store.claim_service()
-        with pytest.raises(StoreError, match="another service works on"):
-            other.claim_service()
         postgresql_server.stop(signal.SIGQUIT)
-        with pytest.raises(DatabaseAwayError):
-            claim.is_held()
         postgresql_server.start()
         assert claim.is_held()
         postgresql_server.stop(signal.SIGQUIT)
         postgresql_server.start()
-        theirs = other.claim_service()  # it was faster
+        theirs = other.claim_service()  # ours is silent for longer than the lease
         assert not claim.is_held()
         theirs.close()
         assert claim.is_held()

@@ -1,7 +1,6 @@
 """The service with invented devices: real HTTP, real database, the real worker's side, times by a formula."""
 
 import json
-import secrets
 import shutil
 import socket
 import sqlite3
@@ -24,10 +23,9 @@ from autotune.export.contents import read_contents
 from autotune.export.json_table import write_json
 from autotune.kernels.gemm import FAMILY, GemmProblem
 from autotune.lookup.document import Node
-from autotune.problem import Configuration, Device
+from autotune.problem import Configuration
 from autotune.remote import Client, working
-from autotune.remote.connection import Connection
-from autotune.remote.wire import code_version, plain_device, plain_job, plain_trial, read_job, read_trial
+from autotune.remote.wire import plain_job, plain_trial, read_job, read_trial
 from autotune.remote.working import Offer
 from autotune.search import Budget, tune
 from autotune.service import fleet
@@ -37,43 +35,11 @@ from autotune.store import Holder, Store, new_owner
 from autotune.store.jobs import JobKind, JobLedger, JobState, NewJob
 from autotune.testing import INVENTED_PROCESSOR, FakeWorker, Silence
 from autotune.trial import Job, Request, Trial, TrialState
-from invented_service import invented_time, invented_worker, offering, secret_of, serving, wait_for
+from invented_service import HandMade, ended, invented_time, invented_worker, offering, serving, wait_for
 
 DEVICE = INVENTED_PROCESSOR
 SHAPE = "96,96,96"
 PROBLEM = GemmProblem(m=96, n=96, k=96)
-
-
-def ended(client: Client, job_id: int) -> dict[str, Any]:
-    """The job, once it has ended."""
-    for _ in client.follow(job_id):
-        pass
-    return client.job(job_id)
-
-
-class HandMade:
-    """A worker spoken by hand, so that it can misbehave."""
-
-    def __init__(self, url: str, name: str = "w1", session: str = "", device: Device = DEVICE, **others: Any) -> None:
-        self._connection = Connection(url)
-        self.session = session or secrets.token_hex(16)
-        form = {
-            "name": name, "secret": secret_of(name), "session": self.session, "code": code_version(),
-            "selector": "0:0", "device": plain_device(device),
-        }  # fmt: skip
-        self.id = self._connection.call("POST", "/api/workers", form | others)["id"]
-
-    def turn(self, running: str = "", results: tuple[dict[str, Any], ...] = (), wait_s: float = 5.0) -> Any:
-        return self.answer(running, results, wait_s)["trial"]
-
-    def answer(self, running: str = "", results: tuple[dict[str, Any], ...] = (), wait_s: float = 0.0) -> Any:
-        form = {"session": self.session, "running": running, "results": list(results), "wait_s": wait_s}
-        return self._connection.call("POST", f"/api/workers/{self.id}/turn", form)
-
-    def result(self, trial: dict[str, Any], time_ns: float | None = None) -> dict[str, Any]:
-        job = read_job(Node(trial["job"], "job"), "0:0", ())
-        measured = FakeWorker(lambda job: time_ns or invented_time(job)).run(job)
-        return {"id": trial["id"], "job": trial["job"], "trial": plain_trial(measured)}
 
 
 @pytest.fixture

@@ -168,7 +168,7 @@ def test_hostile_names_are_refused_everywhere(api: TestClient, name: str) -> Non
     for question in ({"device": name, "shape": "64,64,64"}, {"device": SLUG, "shape": name}):
         if "\ud800" not in name:
             assert api.get("/api/lookup", params=question).status_code in (400, 404, 422)
-    worker = {"name": name, "session": "0" * 32, "code": "1", "selector": "0:0", "device": {}}
+    worker = {"name": name, "secret": "0" * 64, "session": "0" * 32, "code": "1", "selector": "0:0", "device": {}}
     answer = api.post("/api/workers", content=json.dumps(worker), headers={"Content-Type": "application/json"})
     assert answer.status_code in (409, 422)
     assert api.get("/api/jobs").json() == {"jobs": []}

@@ -22,7 +22,9 @@ from autotune.store import Store
 from autotune.testing import INVENTED_PROCESSOR
 
 JSON = {"Content-Type": "application/json"}
-TURN = {"running": "", "results": [], "wait_s": 0}
+SESSION = "0" * 32
+TURN = {"session": SESSION, "running": "", "results": [], "wait_s": 0}
+NOTHING = {"trial": None, "refused": ""}
 ID = "0123456789abcdef"
 WRITING, READING = "writing-token-of-a-test", "reading-token-of-a-test"
 
@@ -61,7 +63,7 @@ def both(guard: Admission, api: TestClient) -> Both:
 def here(api: TestClient) -> str:
     """The path of the turns of a worker."""
     worker = {
-        "name": "w1", "session": "0" * 32, "code": code_version(), "selector": "0:0",
+        "name": "w1", "secret": "0" * 64, "session": SESSION, "code": code_version(), "selector": "0:0",
         "device": plain_device(INVENTED_PROCESSOR),
     }  # fmt: skip
     return f"/api/workers/{api.post('/api/workers', json=worker).json()['id']}/turn"
@@ -69,7 +71,7 @@ def here(api: TestClient) -> str:
 
 def test_a_plain_turn_goes_past_the_routes(guard: Admission, api: TestClient, both: Both, here: str) -> None:
     quick, slow = both.post(here, json=TURN)
-    assert (quick.status_code, quick.json()) == (slow.status_code, slow.json()) == (200, {"trial": None})
+    assert (quick.status_code, quick.json()) == (slow.status_code, slow.json()) == (200, NOTHING)
     assert quick.headers["content-type"] == slow.headers["content-type"]
 
     def not_asked(*_: object) -> None:
@@ -77,19 +79,22 @@ def test_a_plain_turn_goes_past_the_routes(guard: Admission, api: TestClient, bo
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(guard._app._app, "_app", not_asked)  # type: ignore[attr-defined]
-        assert api.post(here, json=TURN).json() == {"trial": None}
+        assert api.post(here, json=TURN).json() == NOTHING
 
 
 BAD = [
     b"", b"{", b"[]", b"null", b"[" * 100_000, b"\xff\xfe", b'{"wait_s": NaN}', b'{"wait_s": -1}', b'{"wait_s": 31}',
     b'{"wait_s": "x"}', b'{"running": "../x"}', b'{"running": 5}', b'{"more": 1}', b'{"results": 5}',
     b'{"results": [5]}', b'{"results": [{}, {}, {}, {}, {}]}', b'{"results": [{}]}', b'{"results": [{"id": "1"}]}',
-    b'{"results": [{"id": "1", "job": {}, "kernel": "x"}]}',
+    b'{"results": [{"id": "1", "job": {}, "kernel": "x"}]}', b'{"session": 5}', b'{"session": "x"}', b"{}",
+    b'{"session": "11111111111111111111111111111111"}',
 ]  # fmt: skip
 
 
 @pytest.mark.parametrize("body", BAD, ids=range(len(BAD)))
 def test_a_turn_is_refused_as_by_the_routes(both: Both, here: str, body: bytes) -> None:
+    if b"session" not in body and body != b"{}":
+        body = body.replace(b'{"', f'{{"session": "{SESSION}", "'.encode(), 1)
     quick, slow = both.post(here, content=body, headers=JSON)
     assert quick.status_code == slow.status_code >= 400
     assert quick.json() == slow.json()
@@ -110,7 +115,7 @@ def test_what_is_not_said_to_be_json_is_refused_as_by_the_routes(both: Both, her
 
 def test_a_turn_is_bounded_and_may_come_in_pieces(api: TestClient, here: str) -> None:
     body = json.dumps(TURN).encode()
-    assert api.post(here, content=iter([body[:9], body[9:]]), headers=JSON).json() == {"trial": None}
+    assert api.post(here, content=iter([body[:9], body[9:]]), headers=JSON).json() == NOTHING
     large = body[:-1] + b" " * MAX_BODY_BYTES + b"}"
     for content in (large, iter([large[:100], large[100:]])):
         answer = api.post(here, content=content, headers=JSON)

@@ -213,7 +213,7 @@ class Fleet:
             self._on_change()
         if self._is_stopped:
             raise Stopping
-        if station.assignment is None and not running:
+        if station.assignment is None and not running and not refusals:
             station.turn.clear()
             try:
                 async with asyncio.timeout(min(wait_s, MAX_WAIT_S)):

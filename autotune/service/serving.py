@@ -72,7 +72,7 @@ def read_access(place: Place) -> Access:
     writing, reading, submitting, working = (read_token(file) if file else "" for file in files)
     given = [token for token in (writing, reading, submitting, working) if token]
     if given and not writing:
-        raise UsageError("a token for some needs one for administrators", hint="--token-file FILE")
+        raise UsageError("tokens for some need one for writing, of the administrators", hint="--token-file FILE")
     if len(set(given)) < len(given):
         raise UsageError("two of the token files hold the same token", hint="give each scope a token of its own")
     if place.host not in LOOPBACK and not writing:

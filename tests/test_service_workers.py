@@ -1,0 +1,559 @@
+"""What a stranger, a liar, a copy and a worker that hangs can do to a service, and what they cannot."""
+
+import stat
+import threading
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("fastapi")
+
+from starlette.testclient import TestClient
+
+from autotune.cli import main
+from autotune.errors import RefusedError, StoreError, TableError, UsageError
+from autotune.kernels.gemm import FAMILY, GemmProblem
+from autotune.lookup.document import Node
+from autotune.problem import Configuration
+from autotune.remote import Client, wire, working
+from autotune.remote.wire import code_version, plain_trial, read_trial
+from autotune.remote.working import Offer, own_name, own_secret
+from autotune.service import fleet, workers_api
+from autotune.service.access import Access, Role, role_needed
+from autotune.service.app import make_app
+from autotune.service.core import Service
+from autotune.service.serving import Place, Server, read_access
+from autotune.store import Holder, Owner, Store, claiming, new_owner, owner
+from autotune.store.jobs import JobKind, NewJob
+from autotune.store.workers import Standing, digest_of, model_of
+from autotune.testing import INVENTED_PROCESSOR, FakeWorker
+from autotune.trial import Job, Provenance, Request, Timer, Trial, TrialState
+from invented_service import HandMade, ended, invented_time, invented_worker, offering, serving, wait_for
+
+DEVICE = INVENTED_PROCESSOR
+OTHER_DRIVER = replace(DEVICE, driver="another")
+SHAPE = "96,96,96"
+PROBLEM = GemmProblem(m=96, n=96, k=96)
+PROVENANCE = Provenance(
+    driver=DEVICE.driver, template_hash="0" * 12, space_version=1, tool_version="0", measured_at="2026-01-01T00:00:00Z"
+)
+JOB = Job(selector="0:0", problem=PROBLEM, configuration=FAMILY.baseline)
+STRANGERS_SECRET = "f" * 64
+NEW = NewJob(kind=JobKind.TUNE, device=DEVICE.slug, requests=(Request(problem=PROBLEM),), trials=3)
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> Iterator[Server]:
+    with serving(tmp_path / "db.sqlite") as started:
+        yield started
+
+
+@pytest.fixture
+def client(server: Server) -> Iterator[Client]:
+    with Client(server.url) as opened:
+        yield opened
+
+
+@pytest.fixture
+def any_store(place: str) -> Iterator[Store]:
+    """On either kind of database."""
+    with Store.open(place) as opened:
+        opened.add_device(DEVICE)
+        yield opened
+
+
+def submitted(server: Server, client: Client, trials: int = 3) -> dict[str, Any]:
+    server.service.store.add_device(DEVICE)
+    return client.submit(DEVICE.slug, shapes=[SHAPE], trials=trials, algorithms=["microtile"])
+
+
+def elsewhere(holder: Holder | None) -> Owner:
+    """A service in a container that is gone."""
+    return replace(new_owner(holder), host="another host", process_start="another boot 1")
+
+
+def configuration_of(given: dict[str, Any]) -> Configuration:
+    return Configuration.from_dict(given["job"]["configuration"])
+
+
+# Who is who
+
+
+def test_a_stranger_with_the_name_of_a_worker_is_refused_and_the_worker_keeps_its_trial(
+    server: Server, client: Client
+) -> None:
+    job = submitted(server, client)
+    victim = HandMade(server.url)
+    given = victim.turn()
+    for _ in range(2):
+        with pytest.raises(RefusedError, match=r"enrolled as w1.*--name") as refused:
+            HandMade(server.url, secret=STRANGERS_SECRET)
+        assert refused.value.status == 403
+    assert victim.turn(results=(victim.result(given),)) is not None
+    assert server.service.store.quarantined() == []
+    assert client.job(job["id"])["state"] == "running"
+    client.cancel(job["id"])
+
+
+@pytest.mark.parametrize("secret", ["", "x" * 64, "f" * 63, "F" * 64, "f" * 100_000, 5, None, ["f" * 64], {}, "\ud800"])
+def test_junk_for_a_secret_is_refused_in_words_and_not_told_again(server: Server, secret: Any) -> None:
+    with pytest.raises(RefusedError, match="secret") as refused:
+        HandMade(server.url, secret=secret)
+    assert refused.value.status == 422
+    assert len(refused.value.message) < 300
+
+
+@pytest.mark.parametrize("path", ["turn", "leave"])
+def test_whoever_has_the_id_of_a_station_but_not_its_session_is_refused(
+    server: Server, client: Client, path: str
+) -> None:
+    job = submitted(server, client)
+    victim = HandMade(server.url)
+    given = victim.turn()
+    for session in ("0" * 32, None, 5, "x" * 10_000):
+        with pytest.raises(RefusedError) as refused:
+            victim._connection.call("POST", f"/api/workers/{victim.id}/{path}", {"session": session})
+        assert refused.value.status in (404, 422)
+    assert victim.turn() == given
+    client.cancel(job["id"])
+
+
+def test_neither_ids_nor_sessions_nor_secrets_of_workers_are_shown_or_logged(
+    server: Server, client: Client, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(0)
+    worker = HandMade(server.url)
+    worker.turn(wait_s=0)
+    with pytest.raises(RefusedError):
+        HandMade(server.url, secret=STRANGERS_SECRET)
+    [station] = server.service.fleet.stations()
+    shown = repr(client.devices()) + repr(station) + repr(invented_worker(server.url)) + caplog.text
+    hidden = (worker.session, STRANGERS_SECRET, invented_worker("").secret)
+    assert not any(secret in shown for secret in hidden)
+    assert worker.id not in repr(client.devices())
+
+
+def test_copies_do_not_hold_the_digests_of_secrets(any_store: Store, tmp_path: Path) -> None:
+    any_store.workers.enrol("w1", STRANGERS_SECRET, DEVICE)
+    any_store.snapshot(tmp_path / "copy.sqlite")
+    with Store.open(tmp_path / "copy.sqlite") as copy:
+        assert copy.workers.enrol("w1", "0" * 64, DEVICE).standing is Standing.KNOWN
+
+
+def test_a_name_belongs_to_a_secret_until_it_is_forgotten(any_store: Store) -> None:
+    workers = any_store.workers
+    assert workers.enrol("w1", "0" * 64, DEVICE).standing is Standing.KNOWN
+    assert workers.enrol("w1", "1" * 64, DEVICE).standing is Standing.STRANGER
+    assert workers.enrol("w1", "0" * 64, DEVICE).standing is Standing.KNOWN
+    any_store.begin_trial(DEVICE, PROBLEM, FAMILY.baseline, elsewhere(Holder(worker="w1", session="")))
+    assert workers.forget("w1")
+    assert not workers.forget("w1")
+    assert any_store.in_flight() == []
+    assert [entry.reason for entry in any_store.quarantined()] == ["lost"]
+    assert workers.enrol("w1", "1" * 64, DEVICE).standing is Standing.KNOWN
+
+
+def test_an_administrator_forgets_a_worker(server: Server, capsys: pytest.CaptureFixture[str]) -> None:
+    HandMade(server.url)
+    assert main(["workers", "forget", "w1", "--server", server.url]) == 0
+    HandMade(server.url, secret=STRANGERS_SECRET)
+    assert main(["workers", "forget", "nobody/here", "--server", server.url]) == 1
+    assert "no worker of that name" in capsys.readouterr().err
+
+
+def test_no_more_workers_are_enrolled_than_there_is_room_for(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("autotune.store.workers.MAX_WORKERS", 1)
+    HandMade(server.url, "one")
+    with pytest.raises(RefusedError) as refused:
+        HandMade(server.url, "two")
+    assert refused.value.status == 429
+
+
+def test_a_worker_keeps_its_name_and_secret_where_only_its_user_reads_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place = tmp_path / "autotune.sqlite"
+    monkeypatch.setattr(working, "default_database", lambda: place)
+    secret = own_secret()
+    assert own_secret() == secret
+    assert own_name() == own_name()
+    assert len(secret) == 64
+    kept = tmp_path / "worker-secret"
+    assert stat.S_IMODE(kept.stat().st_mode) == 0o600
+    kept.write_text("junk")
+    with pytest.raises(UsageError, match="worker-secret"):
+        own_secret()
+
+
+# What a token allows
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "role"),
+    [
+        ("GET", "/api/jobs", Role.READER),
+        ("POST", "/api/jobs", Role.SUBMITTER),
+        ("POST", "/api/jobs/1/cancel", Role.SUBMITTER),
+        ("POST", "/api/tables", Role.SUBMITTER),
+        ("POST", "/api/workers", Role.WORKER),
+        ("POST", "/api/workers/0123456789abcdef/turn", Role.WORKER),
+        ("POST", "/api/workersx", Role.SUBMITTER),
+        ("DELETE", "/api/workers/w1", Role.ADMIN),
+    ],
+)
+def test_each_token_allows_what_its_scope_says(store: Store, method: str, path: str, role: Role) -> None:
+    tokens = {role: f"token-of-a-{role.value}" for role in Role}
+    access = Access(
+        writing=tokens[Role.ADMIN], reading=tokens[Role.READER], submitting=tokens[Role.SUBMITTER],
+        working=tokens[Role.WORKER],
+    )  # fmt: skip
+    allowed = {Role.READER: "READER SUBMITTER ADMIN", Role.SUBMITTER: "SUBMITTER ADMIN", Role.WORKER: "WORKER ADMIN"}
+    with TestClient(make_app(Service(store), access), base_url="http://10.0.0.5:8765") as api:
+        for bearer, token in tokens.items():
+            answer = api.request(method, path, headers={"Authorization": f"Bearer {token}"})
+            is_refused = answer.status_code == 403 and "this token is for" in answer.json()["error"]["message"]
+            assert is_refused == (bearer.name not in allowed.get(role, "ADMIN").split()), bearer
+        assert api.request(method, path).status_code == 401
+    assert role_needed(path, method) is role
+
+
+def test_tokens_of_scopes_need_one_of_administrators_and_differ(tmp_path: Path) -> None:
+    one, other = tmp_path / "one", tmp_path / "other"
+    one.write_text("a-token-of-sixteen-or-more")
+    other.write_text("another-token-of-some-length")
+    access = read_access(Place(token_file=one, worker_token_file=other))
+    assert access.role_of("another-token-of-some-length") is Role.WORKER
+    assert access.role_of("") is None
+    for place in (Place(worker_token_file=other), Place(token_file=one, submit_token_file=one)):
+        with pytest.raises(UsageError):
+            read_access(place)
+
+
+# Devices that differ
+
+
+def test_a_job_goes_on_only_where_driver_and_limits_are_equal(any_store: Store) -> None:
+    jobs, own, other = any_store.jobs, model_of(DEVICE), model_of(OTHER_DRIVER)
+    jobs.add(replace(NEW, requests=(Request(problem=PROBLEM), Request(problem=GemmProblem(m=8, n=8, k=8)))))
+    assert jobs.take(DEVICE.slug, "forged", other, begins=False) is None
+    assert jobs.take(DEVICE.slug, "w1", own) is not None
+    assert jobs.waiting() == {(DEVICE.slug, own)}
+    assert jobs.take(DEVICE.slug, "forged", other) is None
+    assert jobs.take(DEVICE.slug, "w1", own, begins=False) is not None
+
+
+def test_a_job_goes_on_with_a_device_whose_driver_its_worker_has_replaced(any_store: Store) -> None:
+    jobs, workers = any_store.jobs, any_store.workers
+    workers.enrol("w1", "0" * 64, DEVICE)
+    workers.enrol("forged", "1" * 64, OTHER_DRIVER)
+    jobs.add(NEW)
+    taken = jobs.take(DEVICE.slug, "w1", model_of(DEVICE))
+    assert taken is not None
+    jobs.requeue(taken[1], 0.0, "")
+    workers.enrol("w2", "2" * 64, DEVICE)
+    newer = replace(DEVICE, driver="2.0")
+    workers.enrol("w1", "0" * 64, newer)
+    assert jobs.waiting() == {(DEVICE.slug, model_of(DEVICE))}  # which w2 still offers
+    workers.enrol("w2", "2" * 64, newer)
+    assert jobs.waiting() == {(DEVICE.slug, model_of(newer))}
+
+
+def test_a_forged_device_takes_nothing_of_the_queue_of_a_true_one(server: Server, client: Client) -> None:
+    with offering(server.url):
+        forged = HandMade(server.url, "forged", device=OTHER_DRIVER)
+        assert forged.turn(wait_s=0) is None
+        shapes = [SHAPE, "64,64,64", "32,32,32"]
+        job = client.submit(DEVICE.slug, shapes=shapes, trials=3, algorithms=["microtile"])
+        assert forged.turn(wait_s=3.0) is None
+        found = ended(client, job["id"])
+    assert {problem["worker"] for problem in found["problems"]} == {"w1"}
+
+
+# What cannot have been measured
+
+
+@pytest.mark.parametrize(
+    ("change", "told"),
+    [
+        ({"time_ns": 1e-6, "samples_ns": [1e-6] * 7}, "faster than any device"),
+        ({"time_ns": 4000.0}, "median"),
+        ({"samples_ns": [1e-6, 5000.0, 5000.0]}, "faster than any device"),
+        ({"samples_ns": [5000.0] * 8}, "8 samples"),
+        ({"calls_per_sample": 0}, "tick"),
+        ({"prepare_ns": 6000.0}, "prepare_ns"),
+        ({"prepare_ns": -1.0}, "prepare_ns"),
+        ({"error_ratio": 2.0}, "error_ratio"),
+        ({"error_ratio": -1.0}, "error_ratio"),
+        ({"launch_overhead_ns": -1.0}, "launch_overhead_ns"),
+    ],
+)
+def test_times_that_no_device_can_have_measured_are_refused(change: dict[str, Any], told: str) -> None:
+    plain = plain_trial(FakeWorker(lambda _: 5000.0).run(JOB))
+    assert read_trial(Node(plain, "trial"), JOB).time_ns == 5000.0
+    plain["measurement"] |= change
+    with pytest.raises(TableError, match=told):
+        read_trial(Node(plain, "trial"), JOB)
+
+
+def test_times_below_a_tick_and_by_another_clock_are_refused() -> None:
+    tiny = replace(JOB, problem=GemmProblem(m=1, n=1, k=1))
+    short = plain_trial(FakeWorker(lambda _: 0.5).run(tiny))
+    with pytest.raises(TableError, match="tick"):
+        read_trial(Node(short, "trial"), tiny)
+    by_events = plain_trial(FakeWorker(lambda _: 5000.0).run(JOB))
+    with pytest.raises(TableError, match="host's clock"):
+        read_trial(Node(by_events, "trial"), replace(JOB, timer=Timer.HOST))
+
+
+def test_an_impossible_time_is_refused_in_words_and_never_stored(server: Server, client: Client) -> None:
+    job = submitted(server, client)
+    liar = HandMade(server.url)
+    given = liar.turn()
+    answer = liar.answer(results=(liar.result(given, time_ns=1e-6),))
+    assert "faster than any device" in answer["refused"]
+    [station] = client.devices()[0]["stations"]
+    assert station["state"] == "troubled"
+    assert "faster than any device" in station["trouble"]
+    store = server.service.store
+    wait_for(lambda: store.in_flight() == [])
+    assert store.trials(DEVICE.slug, "gemm") == [] == store.best() == store.quarantined()
+    client.cancel(job["id"])
+
+
+def test_a_worker_tells_what_was_refused(server: Server, client: Client) -> None:
+    told: list[str] = []
+    offer = Offer(invented_worker(server.url), DEVICE, FakeWorker(lambda _: 1e-6), told.append)
+    thread = threading.Thread(target=offer.serve, daemon=True)
+    thread.start()
+    job = submitted(server, client)
+    wait_for(lambda: any("a result was refused" in line and "faster than any device" in line for line in told))
+    client.cancel(job["id"])
+    offer.close()
+    thread.join(20)
+
+
+# What was in hand when a service went
+
+
+def test_what_a_worker_had_in_hand_counts_wherever_the_service_runs_by_then(any_store: Store) -> None:
+    held = elsewhere(Holder(worker="w1", session="s"))
+    any_store.begin_trial(DEVICE, PROBLEM, FAMILY.baseline, held)
+    assert any_store.quarantine_lost() == []
+    late = FakeWorker(lambda _: 5000.0).run(JOB)
+    assert not any_store.add_late(DEVICE, PROBLEM, late, PROVENANCE, "w2")  # another one cannot tell
+    assert len(any_store.in_flight()) == 1
+    assert any_store.add_late(DEVICE, PROBLEM, late, PROVENANCE, "w1")
+    assert not any_store.add_late(DEVICE, PROBLEM, late, PROVENANCE, "w1")
+    assert any_store.in_flight() == [] == any_store.quarantined()
+    [stored] = any_store.trials(DEVICE.slug, "gemm")
+    assert stored.trial.time_ns == 5000.0
+
+
+def test_only_the_worker_that_lost_a_trial_takes_it_out_of_quarantine(any_store: Store) -> None:
+    mine = new_owner(Holder(worker="w1", session="s"))
+    any_store.begin_trial(DEVICE, PROBLEM, FAMILY.baseline, mine)
+    any_store.lose_trials(mine, "silent")
+    late = FakeWorker(lambda _: 5000.0).run(JOB)
+    assert not any_store.add_late(DEVICE, PROBLEM, late, PROVENANCE, "w2")
+    assert not any_store.add_late(OTHER_DRIVER, PROBLEM, late, PROVENANCE, "w1")
+    assert len(any_store.quarantined()) == 1
+    assert any_store.trials(DEVICE.slug, "gemm") == []
+    assert any_store.add_late(DEVICE, PROBLEM, late, PROVENANCE, "w1")
+    assert any_store.quarantined() == []
+
+
+def test_what_crashed_by_then_is_quarantined_as_crashed(any_store: Store) -> None:
+    any_store.begin_trial(DEVICE, PROBLEM, FAMILY.baseline, elsewhere(Holder(worker="w1", session="s")))
+    crashed = Trial(configuration=FAMILY.baseline, state=TrialState.CRASHED, message="gone")
+    assert any_store.add_late(DEVICE, PROBLEM, crashed, PROVENANCE, "w1")
+    assert any_store.in_flight() == []
+    assert [entry.reason for entry in any_store.quarantined()] == ["crashed"]
+
+
+def test_what_the_same_process_never_began_is_not_to_blame_and_what_went_with_another_is(any_store: Store) -> None:
+    second = Configuration.of("microtile", micro_tile_m=1)
+    any_store.begin_trial(DEVICE, PROBLEM, FAMILY.baseline, elsewhere(Holder(worker="w1", session="now")))
+    any_store.begin_trial(DEVICE, PROBLEM, second, elsewhere(Holder(worker="w1", session="before")))
+    any_store.begin_trial(DEVICE, PROBLEM, second, elsewhere(Holder(worker="w2", session="now")))
+    any_store.begin_trial(DEVICE, PROBLEM, second, new_owner(Holder(worker="w1", session="before")))  # of this service
+    any_store.settle_trials(DEVICE.slug, Holder(worker="w1", session="now"))
+    assert [entry.configuration for entry in any_store.quarantined()] == [second]
+    left = [flight.owner.holder for flight in any_store.in_flight()]
+    assert left == [Holder(worker="w2", session="now"), Holder(worker="w1", session="before")]
+
+
+def test_a_result_told_again_to_a_service_on_another_host_is_stored(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    database = tmp_path / "db.sqlite"
+    with serving(database) as first, Client(first.url) as client:
+        job = submitted(first, client)
+        worker = HandMade(first.url)
+        given = worker.turn()
+    with Store.open(database) as store:  # as a service leaves it that was killed together with its container
+        holder = Holder(worker="w1", session=digest_of(worker.session)[:32])
+        store.begin_trial(store.devices()[-1], PROBLEM, configuration_of(given), elsewhere(holder))
+    monkeypatch.setattr(owner, "_host", lambda: "a new container")
+    with serving(database) as second, Client(second.url) as client:
+        store = second.service.store
+        back = HandMade(second.url, session=worker.session, results=[worker.result(given, time_ns=5000.0)])
+        assert store.in_flight() == [] == store.quarantined()
+        [late] = store.trials(DEVICE.slug, "gemm")
+        assert (late.trial.configuration, late.trial.time_ns) == (configuration_of(given), 5000.0)
+        results: tuple[dict[str, Any], ...] = ()
+        while client.job(job["id"])["state"] in ("queued", "running"):
+            told = back.turn(results=results, wait_s=0.3)
+            results = (back.result(told),) if told else ()
+        searched = [s.trial.configuration for s in store.trials(DEVICE.slug, "gemm") if s.purpose == "search"]
+        assert searched.count(configuration_of(given)) == 1
+
+
+# Other versions
+
+
+def test_another_version_with_the_same_templates_is_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    before = code_version()
+    code_version.cache_clear()
+    monkeypatch.setattr("autotune.__version__", "99.0")
+    assert code_version() == before
+    code_version.cache_clear()
+    monkeypatch.setattr(wire, "FORMAT", wire.FORMAT + 1)
+    assert code_version() != before
+    code_version.cache_clear()
+
+
+def test_a_worker_delivers_to_a_service_with_other_templates_then_waits_for_one_with_its_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(working, "LONGEST_MISMATCH_S", 0.1)
+    begun, measured, told = threading.Event(), threading.Event(), list[str]()
+
+    def slowly(job: Job) -> float:
+        begun.set()
+        assert measured.wait(30)
+        return invented_time(job)
+
+    with serving(tmp_path / "db.sqlite") as server, Client(server.url) as client:
+        worker = FakeWorker(slowly)
+        offer = Offer(invented_worker(server.url), DEVICE, worker, told.append)
+        thread = threading.Thread(target=offer.serve, daemon=True)
+        thread.start()
+        job = submitted(server, client)
+        assert begun.wait(20)
+        with monkeypatch.context() as other:
+            other.setattr(workers_api, "code_version", lambda: "4-other")
+            loop, stations = server.service._loop, server.service.fleet
+            assert loop is not None
+            loop.call_soon_threadsafe(lambda: stations.lose(stations.stations()[0], "upgraded"))
+            store = server.service.store
+            wait_for(lambda: len(store.quarantined()) == 1)
+            measured.set()
+            wait_for(lambda: store.quarantined() == [], 40)
+            assert store.trials(DEVICE.slug, "gemm") == []  # of other templates
+            assert thread.is_alive()
+            assert any("other templates" in line for line in told)
+        assert ended(client, job["id"])["state"] == "done"
+        offer.close()
+        thread.join(20)
+
+
+# Workers that hang
+
+
+def test_a_worker_that_says_running_for_ever_loses_its_trial_and_the_search_goes_on(
+    server: Server, client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job = submitted(server, client)
+    hangs = HandMade(server.url, "hangs")
+    given = hangs.turn()
+    monkeypatch.setattr(fleet, "LIMIT_FACTOR", 0.0)
+    monkeypatch.setattr(fleet, "EXTRA_S", 0.5)
+    server.service.fleet.assign(*_again(server))
+    store = server.service.store
+    wait_for(lambda: _is_lost(hangs, given))
+    wait_for(lambda: [entry.configuration for entry in store.quarantined()] == [configuration_of(given)])
+    assert store.in_flight() == []
+    back = HandMade(server.url, "hangs", session=hangs.session)
+    for _ in range(3):
+        assert back.answer(running=given["id"])["trial"] is None
+    monkeypatch.undo()
+    with offering(server.url, "sound"):
+        assert ended(client, job["id"])["state"] == "done"
+    assert [entry.configuration for entry in store.quarantined()] == [configuration_of(given)]
+
+
+def _is_lost(worker: HandMade, given: dict[str, Any]) -> bool:
+    """After one more turn that says that the trial is running."""
+    try:
+        worker.answer(running=given["id"])
+    except RefusedError as error:
+        return error.status == 404
+    return False
+
+
+def _again(server: Server) -> Any:
+    """The trial that a station has in hand is given once more, under the limits as they are now."""
+    [station] = server.service.fleet.stations()
+    return station, station.assignment
+
+
+def test_cancelling_detaches_from_a_worker_that_does_not_answer(
+    server: Server, client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(fleet, "CANCEL_PATIENCE_S", 0.2)
+    monkeypatch.setattr("autotune.service.core.CANCEL_PATIENCE_S", 0.3)
+    job = submitted(server, client)
+    hangs = HandMade(server.url)
+    given = hangs.turn()
+    began = time.monotonic()
+    client.cancel(job["id"])
+    wait_for(lambda: client.job(job["id"])["counts"] == {"cancelled": 1})
+    assert time.monotonic() - began < 5
+    assert server.service.searches == {}
+    back = HandMade(server.url, session=hangs.session, results=[hangs.result(given)])  # it was only slow
+    assert back.turn(wait_s=0) is None
+    assert server.service.store.quarantined() == []
+
+
+# Who has the database
+
+
+def test_a_service_that_beats_keeps_its_claim_and_one_that_was_stopped_loses_it(
+    any_store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(claiming, "LEASE_S", 1.0)
+    claim, is_over = any_store.claim_service(), threading.Event()
+
+    def beats() -> None:
+        while not is_over.wait(0.1):
+            claim.is_held()
+
+    thread = threading.Thread(target=beats)
+    thread.start()
+    with pytest.raises(StoreError, match=r"another service works on .*--db"):
+        any_store.claim_service()
+    is_over.set()
+    thread.join()
+    began = time.monotonic()
+    theirs = any_store.claim_service()  # ours is silent now, as in SIGSTOP or on a machine that is gone
+    assert time.monotonic() - began >= 1.0
+    assert not claim.is_held()
+    assert theirs.is_held()
+    theirs.close()
+
+
+def test_the_claim_of_a_process_that_ended_here_is_taken_at_once(
+    any_store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as before:
+        before.setattr(claiming, "new_owner", lambda: replace(new_owner(), process_start="another boot 1"))
+        ended_one = any_store.claim_service()
+    began = time.monotonic()
+    claim = any_store.claim_service()
+    assert time.monotonic() - began < claiming.LEASE_S / 2
+    assert not ended_one.is_held()
+    claim.close()
