@@ -144,7 +144,7 @@ def test_what_changes_something_is_logged_with_who_and_from_where(
     locked.post("/api/jobs", json=JOB, headers=bearer(READING))
     told = [record.getMessage() for record in caplog.records if record.name == "autotune.service.admission"]
     assert told == [
-        "POST /api/jobs by admin from testclient: job 1",
-        "POST /api/jobs/1/cancel by admin from testclient",
+        "POST /api/jobs by admin at testclient: job 1",
+        "POST /api/jobs/1/cancel by admin at testclient",
     ]
     assert WRITING not in caplog.text

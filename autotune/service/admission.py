@@ -144,6 +144,11 @@ def read_origin(url: str) -> str:
     return f"{parts.scheme}://{netloc}".lower()
 
 
+def submitter_of(scope: Scope) -> str:
+    """Whom a request comes from, as far as the service can tell: the scope of its token, and its address."""
+    return f"{scope.get(WHO, 'anyone')} at {_address(scope)}"
+
+
 def _isolate(message: Message) -> None:
     """Let no page of another origin embed the answer."""
     headers = message.setdefault("headers", [])
@@ -155,9 +160,9 @@ def _log(scope: Scope, status: int) -> None:
     """One line for each request that changed something, save the turns of workers, which come many times a second."""
     if scope["method"] in _SAFE or status >= HTTPStatus.BAD_REQUEST or scope["path"].endswith("/turn"):
         return
-    who, what = scope.get(WHO, "anyone"), scope.get(WHAT, "")
+    what = scope.get(WHAT, "")
     told = f": {visible(what)}" if what else ""
-    _LOG.info("%s %s by %s from %s%s", scope["method"], visible(scope["path"]), who, _address(scope), told)
+    _LOG.info("%s %s by %s%s", scope["method"], visible(scope["path"]), submitter_of(scope), told)
 
 
 def _address(scope: Scope) -> str:

@@ -6,7 +6,7 @@ from fastapi import APIRouter, HTTPException, Path, Query, Request
 from fastapi.responses import Response, StreamingResponse
 
 from autotune.service.access import Receive, Scope, Send
-from autotune.service.admission import WHAT
+from autotune.service.admission import WHAT, submitter_of
 from autotune.service.core import Service
 from autotune.service.events import Picture, Reader
 from autotune.service.forms import JobForm, JobList, JobView
@@ -76,7 +76,7 @@ def job_routes(service: Service, pools: Pools) -> APIRouter:
     async def submit_job(form: JobForm, request: Request) -> JobView:
         """Queue a job. It begins when a worker offers the device."""
         present = [station.device for station in service.fleet.stations()]
-        job_id, left_out = await run(submit, service.store, form, present)
+        job_id, left_out = await run(submit, service.store, form, present, submitter_of(request.scope))
         service.wake()
         request.scope[WHAT] = f"job {job_id}"
         return job_view(await run(found, job_id), service, left_out)

@@ -1,6 +1,7 @@
 """Routes of devices, lookups and tables."""
 
 from collections import Counter
+from collections.abc import Mapping, Sequence
 from typing import Annotated, Any
 
 from fastapi import APIRouter, HTTPException, Path, Query, Request
@@ -11,8 +12,9 @@ from autotune.export import FORMATS, export_table
 from autotune.export.contents import read_joined
 from autotune.export.json_table import plain_entry, write_json
 from autotune.kernels import family_names, find_family
+from autotune.lookup.document import visible
 from autotune.presets import PRESETS, preset
-from autotune.service.admission import WHAT
+from autotune.service.admission import WHAT, submitter_of
 from autotune.service.core import Service
 from autotune.service.forms import (
     DeviceList,
@@ -89,17 +91,11 @@ def table_routes(service: Service, pools: Pools) -> APIRouter:
     ) -> TrialList:
         """The history of the search at one size; `offset` goes on where an answer before it has ended."""
         problem = find_family(family).problem_type.parse(shape)
+        of = {"device": slug, "family": family, "shape": problem.label}
 
         def read() -> Any:
             found = store.trials(slug, family, problem, limit=limit + 1, offset=offset)
-            answer = TrialList(
-                device=slug,
-                family=family,
-                shape=problem.label,
-                trials=[_trial_view(stored) for stored in found[:limit]],
-                next=offset + limit if len(found) > limit else None,
-            )
-            return Response(answer.model_dump_json(), media_type="application/json")
+            return _trials_answer(of, found[:limit], offset + limit if len(found) > limit else None)
 
         return await heavy(read)
 
@@ -111,9 +107,8 @@ def table_routes(service: Service, pools: Pools) -> APIRouter:
         family: Family = "gemm",
     ) -> TunedAnswer:
         """The configuration to use for a size on a device, and why; from memory."""
-        answer = service.lookups.answer(device, shape, family)
-        body = service.lookups.remember(request.scope["query_string"], answer)
-        return Response(body, media_type="application/json")  # type: ignore[return-value]
+        _refuse_others(request, {"device", "shape", "family"})
+        return TunedAnswer.model_validate(service.lookups.answer(device, shape, family))
 
     @routes.get(
         "/export/{form}",
@@ -144,7 +139,7 @@ def table_routes(service: Service, pools: Pools) -> APIRouter:
         """Take an exported JSON table. Jobs measure what it claims before any of it counts."""
         body = await request.body()
         try:
-            answer = await heavy(take_table, store, body)
+            answer = await heavy(take_table, store, body, submitter_of(request.scope))
         except TableError as error:
             raise HTTPException(422, str(error)) from error
         service.wake()
@@ -157,6 +152,11 @@ def table_routes(service: Service, pools: Pools) -> APIRouter:
         return await quick(_presets)
 
     return routes
+
+
+def _refuse_others(request: Request, known: set[str]) -> None:
+    if unknown := request.query_params.keys() - known:
+        raise HTTPException(422, f"there is no parameter {visible(min(unknown))!r} here")
 
 
 def _exported(service: Service, form: str, device: str | None, family: str | None) -> str | bytes:
@@ -185,6 +185,11 @@ def _trial_view(stored: StoredTrial) -> TrialView:
         measured_at=stored.provenance.measured_at,
         driver=stored.provenance.driver,
     )
+
+
+def _trials_answer(of: Mapping[str, str], trials: Sequence[StoredTrial], after: int | None) -> Response:
+    answer = TrialList(**of, trials=[_trial_view(stored) for stored in trials], next=after)
+    return Response(answer.model_dump_json(), media_type="application/json")
 
 
 def _presets() -> PresetList:
