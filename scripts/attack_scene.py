@@ -19,16 +19,17 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from invented import invented_ns
+
 from autotune.errors import ServiceError
+from autotune.lookup.document import Node
 from autotune.problem import Device
 from autotune.remote import Client
 from autotune.remote.connection import Connection
 from autotune.remote.wire import code_version, plain_device, plain_trial, read_job
 from autotune.remote.working import Offer, Service
 from autotune.testing import INVENTED_PROCESSOR, FakeWorker
-from autotune.lookup.document import Node
 from autotune.trial import Job
-from invented import invented_ns
 
 FILES = 1024
 """Open files that the service is allowed, a common limit."""

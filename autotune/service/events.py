@@ -13,6 +13,8 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass
 from typing import Any
 
+from starlette.exceptions import HTTPException
+
 from autotune.errors import AutotuneError
 from autotune.service.submitting import FullError
 
@@ -50,7 +52,7 @@ class Picture:
 
 
 Read = Callable[[], Awaitable[Picture]]
-"""How a job stands; may raise AutotuneError."""
+"""How a job stands; may raise AutotuneError, and HTTPException for a job that there is not."""
 
 
 class Feed:
@@ -103,7 +105,12 @@ class Reader:
         """Has not been told yet how the job stands."""
         self._channel = channel
         self._messages: asyncio.Queue[bytes | None] = asyncio.Queue(MAX_BEHIND)
+        self._begun: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         channel.join(self)
+
+    async def begun(self) -> None:
+        """Return when there is a message. Raises what the reading of the job raised."""
+        await self._begun
 
     async def messages(self) -> AsyncIterator[bytes]:
         """As they are sent, until the job has ended or the reader is too far behind."""
@@ -113,8 +120,15 @@ class Reader:
     def leave(self) -> None:
         self._channel.leave(self)
 
+    def fail(self, error: Exception) -> None:
+        """Tell it that the job cannot be read."""
+        if not self._begun.done():
+            self._begun.set_exception(error)
+
     def put(self, message: bytes | None) -> None:
         """Give it a message; None ends it."""
+        if not self._begun.done():
+            self._begun.set_result(None)
         if self._messages.full():
             while not self._messages.empty():
                 self._messages.get_nowait()
@@ -187,12 +201,14 @@ class _Channel:
         new = [reader for reader in self.readers if reader.is_new]
         try:
             picture = await self._read()
-        except AutotuneError as error:
-            _LOG.warning("a job cannot be told to its readers: %s", error)
-            self._is_stale = True
-            return
-        except Exception:  # noqa: BLE001 - whatever it is, nobody waits for ever
-            _LOG.error("a job cannot be told to its readers", exc_info=True)
+        except Exception as error:  # noqa: BLE001 - whatever it is, nobody waits for ever
+            for reader in new:
+                reader.fail(error)
+            if isinstance(error, AutotuneError):  # as while the database is away
+                self._is_stale = True
+                return
+            if not isinstance(error, HTTPException):
+                _LOG.error("a job cannot be told to its readers", exc_info=True)
             self.end()
             return
         changes = picture.changes(self._shown) if self._shown else ""

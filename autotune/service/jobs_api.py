@@ -13,7 +13,7 @@ from autotune.service.forms import JobForm, JobList, JobView
 from autotune.service.pools import Pools
 from autotune.service.submitting import submit
 from autotune.service.views import job_view, picture
-from autotune.store.jobs import JobState, TuningJob
+from autotune.store.jobs import JobLedger, JobState, TuningJob
 
 LARGEST = 2**31 - 1
 
@@ -67,11 +67,6 @@ def job_routes(service: Service, pools: Pools) -> APIRouter:
         body = job_view(found(job_id), service).model_dump_json()
         return Response(body, media_type="application/json")
 
-    async def require(job_id: int) -> None:
-        newest = await run(jobs.newest, 1, job_id + 1)  # without its problems
-        if [job.id for job in newest] != [job_id]:
-            raise _no_job(job_id)
-
     @routes.post("", status_code=201)
     async def submit_job(form: JobForm, request: Request) -> JobView:
         """Queue a job. It begins when a worker offers the device."""
@@ -100,7 +95,7 @@ def job_routes(service: Service, pools: Pools) -> APIRouter:
     @routes.post("/{job_id}/cancel")
     async def cancel_job(job_id: JobId) -> JobView:
         """Stop after the running trial; what was found stays. Of a job that has ended nothing changes."""
-        await require(job_id)
+        await run(_require, jobs, job_id)
         await run(jobs.cancel, job_id)
         service.cancel(job_id)  # also where it was cancelled before, and the answer of the database was lost
         return await run(shown, job_id)
@@ -112,14 +107,24 @@ def job_routes(service: Service, pools: Pools) -> APIRouter:
         responses={200: {"content": {"text/event-stream": {"schema": {"type": "string"}}}}},
     )
     async def follow_job(job_id: JobId) -> StreamingResponse:
-        await require(job_id)
-
         async def read() -> Picture:
             return await run(lambda: picture(found(job_id), service))
 
-        return _Following(service.feed.join(job_id, read))
+        reader = service.feed.join(job_id, read)
+        try:
+            await reader.begun()
+        except BaseException:
+            reader.leave()
+            raise
+        return _Following(reader)
 
     return routes
+
+
+def _require(jobs: JobLedger, job_id: int) -> None:
+    """Reads a job without its problems."""
+    if [job.id for job in jobs.newest(1, job_id + 1)] != [job_id]:
+        raise _no_job(job_id)
 
 
 def _no_job(job_id: int) -> HTTPException:

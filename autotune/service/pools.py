@@ -48,10 +48,14 @@ class Pool:
 
 
 class Pools:
-    """Those of a service. Python runs one thread at a time, so one for heavy work leaves the searches their part."""
+    """Those of a service.
+
+    They are few because Python runs one thread at a time: each that computes takes a part from the searches, and makes
+    the event loop wait its turn after every call of the system.
+    """
 
     def __init__(self) -> None:
-        self.quick = Pool("jobs and devices", threads=4, waiting=200)
+        self.quick = Pool("jobs and devices", threads=2, waiting=200)
         self.heavy = Pool("tables and histories", threads=1, waiting=16)
         self.copies = Pool("copies of the database", threads=1, waiting=4)
 
