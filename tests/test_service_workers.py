@@ -320,7 +320,9 @@ def test_an_impossible_time_is_refused_in_words_and_never_stored(server: Server,
     assert "faster than any device" in station["trouble"]
     store = server.service.store
     wait_for(lambda: store.in_flight() == [])
-    assert store.trials(DEVICE.slug, "gemm") == [] == store.best() == store.quarantined()
+    assert store.trials(DEVICE.slug, "gemm") == []
+    assert store.best() == []
+    assert store.quarantined() == []
     client.cancel(job["id"])
 
 
@@ -380,10 +382,12 @@ def test_what_the_same_process_never_began_is_not_to_blame_and_what_went_with_an
     any_store.begin_trial(DEVICE, PROBLEM, second, elsewhere(Holder(worker="w1", session="before")))
     any_store.begin_trial(DEVICE, PROBLEM, second, elsewhere(Holder(worker="w2", session="now")))
     any_store.begin_trial(DEVICE, PROBLEM, second, new_owner(Holder(worker="w1", session="before")))  # of this service
+    equal_device = Holder(worker="w1", session="now", selector="0:1")
+    any_store.begin_trial(DEVICE, PROBLEM, second, elsewhere(equal_device))
     any_store.settle_trials(DEVICE.slug, Holder(worker="w1", session="now"))
     assert [entry.configuration for entry in any_store.quarantined()] == [second]
     left = [flight.owner.holder for flight in any_store.in_flight()]
-    assert left == [Holder(worker="w2", session="now"), Holder(worker="w1", session="before")]
+    assert left == [Holder(worker="w2", session="now"), Holder(worker="w1", session="before"), equal_device]
 
 
 def test_a_result_told_again_to_a_service_on_another_host_is_stored(
@@ -395,7 +399,7 @@ def test_a_result_told_again_to_a_service_on_another_host_is_stored(
         worker = HandMade(first.url)
         given = worker.turn()
     with Store.open(database) as store:  # as a service leaves it that was killed together with its container
-        holder = Holder(worker="w1", session=digest_of(worker.session)[:32])
+        holder = Holder(worker="w1", session=digest_of(worker.session)[:32], selector="0:0")
         store.begin_trial(store.devices()[-1], PROBLEM, configuration_of(given), elsewhere(holder))
     monkeypatch.setattr(owner, "_host", lambda: "a new container")
     with serving(database) as second, Client(second.url) as client:
@@ -544,6 +548,19 @@ def test_a_service_that_beats_keeps_its_claim_and_one_that_was_stopped_loses_it(
     assert not claim.is_held()
     assert theirs.is_held()
     theirs.close()
+
+
+def test_a_service_that_may_have_lost_its_claim_gives_nobody_a_trial(
+    server: Server, client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job = submitted(server, client)
+    worker = HandMade(server.url)
+    with monkeypatch.context() as stopped:
+        stopped.setattr(claiming, "LEASE_S", 0.0)
+        assert worker.turn(wait_s=2.0) is None
+        assert server.service.store.in_flight() != []
+    wait_for(lambda: worker.turn(wait_s=0) is not None)
+    client.cancel(job["id"])
 
 
 def test_the_claim_of_a_process_that_ended_here_is_taken_at_once(

@@ -9,7 +9,7 @@ import time
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 
-from autotune.errors import AutotuneError, StoreError, TableError
+from autotune.errors import AutotuneError, TableError
 from autotune.kernels import find_family
 from autotune.lookup.document import Node
 from autotune.predict import refresh_predictors
@@ -21,7 +21,7 @@ from autotune.service.fleet import CANCEL_PATIENCE_S, Fleet, Helper, RemoteWorke
 from autotune.service.lookups import Lookups
 from autotune.service.searching import Errand, Search
 from autotune.store import Holder, Store
-from autotune.store.claiming import BEAT_S, Claim
+from autotune.store.claiming import Claim
 from autotune.store.jobs import JobState
 from autotune.turns import Turns, held
 
@@ -54,7 +54,7 @@ class Service:
         self._on_superseded = on_superseded
         self._claim: Claim | None = None
         self.feed = Feed()
-        self.fleet = Fleet(self.wake, self.take_late, self._settle)
+        self.fleet = Fleet(self.wake, self.take_late, self._settle, self._may_launch)
         self.lookups = Lookups(store)
         self.searches: dict[int, Search] = {}
         """By the id of the problem of the job."""
@@ -74,11 +74,8 @@ class Service:
     def claimed(self) -> Iterator[None]:
         """No other service works on the database. Raises StoreError where one does."""
         self._claim = self.store.claim_service()
-        try:
+        with self._claim.kept(self._tell_superseded, HURRY_S):
             yield
-        finally:
-            with contextlib.suppress(StoreError):  # then the next service waits until it has been silent for a while
-                self._claim.close()
 
     async def start(self) -> None:
         """Go on where the service before was ended."""
@@ -90,7 +87,7 @@ class Service:
             _LOG.info("%s trials were lost, %s problems go on", len(lost), queued)
         await asyncio.to_thread(code_version)  # takes a while once, which the first worker would hold all others up for
         await self._refresh_lookups()
-        keeping = (self._keep_dispatching(), self._keep_refreshing(), self._keep_claim())
+        keeping = (self._keep_dispatching(), self._keep_refreshing())
         self._tasks = [asyncio.create_task(work) for work in keeping]
 
     def begin_stop(self) -> None:
@@ -188,17 +185,19 @@ class Service:
             await self._guarded(self._refresh_lookups)
             took_s = time.monotonic() - began
 
-    async def _keep_claim(self) -> None:
-        while not self.is_stopping:
-            await asyncio.sleep(BEAT_S)
-            await self._guarded(self._check_claim)
+    def _may_launch(self) -> bool:
+        return self._claim is None or self._claim.is_fresh
 
-    async def _check_claim(self) -> None:
-        if self._claim is not None and not await asyncio.to_thread(self._claim.is_held):
-            _LOG.error("another service has taken over %s: this one ends", self.store.location)
-            for search in self.searches.values():
-                search.is_superseded = True
-            self._on_superseded()
+    def _tell_superseded(self) -> None:
+        if self._loop is not None:
+            with contextlib.suppress(RuntimeError):  # the loop has ended
+                self._loop.call_soon_threadsafe(self._give_way)
+
+    def _give_way(self) -> None:
+        _LOG.error("another service has taken over %s: this one ends", self.store.location)
+        for search in self.searches.values():
+            search.is_superseded = True
+        self._on_superseded()
 
     async def _guarded(self, work: Callable[[], Awaitable[None]]) -> None:
         """The service outlives whatever fails, such as a database that is away for a while."""

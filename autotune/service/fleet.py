@@ -37,6 +37,8 @@ DOUBT_S = 15.0
 """How long another worker of the same name waits to see whether the one before lives, which is heard more often."""
 LIMIT_FACTOR, EXTRA_S = 2.0, 60.0
 """A worker has so many times the limits of a trial, and so long besides, before the trial is given up."""
+HOLD_S = 1.0
+"""Before a worker asks again for a trial that cannot be given yet."""
 CANCEL_PATIENCE_S = 5.0
 """How long the running trial of a job that was cancelled is waited for."""
 MAX_STATIONS = 2000
@@ -60,6 +62,11 @@ class Assignment:
     result: "Future[Trial]" = field(default_factory=Future)
     deadline: float = float("inf")
     """By the monotonic clock, once it is given."""
+
+    def set_deadline(self) -> None:
+        """From now on its worker has it."""
+        limits_s = self.job.build_limit_s + self.job.run_limit_s
+        self.deadline = time.monotonic() + LIMIT_FACTOR * limits_s + EXTRA_S
 
     def finish(self, trial: Trial) -> None:
         if not self.result.done():
@@ -105,7 +112,7 @@ class Station:
     @property
     def holder(self) -> Holder:
         """As whom it has trials in hand."""
-        return Holder(worker=self.name, session=digest_of(self.session)[:32])
+        return Holder(worker=self.name, session=digest_of(self.session)[:32], selector=self.device.selector)
 
     @property
     def state(self) -> str:
@@ -125,17 +132,20 @@ class Fleet:
         on_change: Callable[[], None],
         on_late: Callable[[str, Device, Node], Awaitable[str]],
         on_ready: Callable[[str, Holder], Awaitable[None]],
+        may_launch: Callable[[], bool] = lambda: True,
     ) -> None:
         """What calls for the rest of the service.
 
         `on_change` is called when a station has come, gone or become free; `on_late` with the name of a worker and a
         result that nobody waits for, and tells why that does not count; `on_ready` with the slug of a device whose
-        worker has nothing in hand of an earlier service.
+        worker has nothing in hand of an earlier service; `may_launch` tells whether the database is surely still this
+        service's, without which no trial is given to anybody.
         """
         self._stations: dict[str, Station] = {}
         self._on_change = on_change
         self._on_late = on_late
         self._on_ready = on_ready
+        self._may_launch = may_launch
         self._is_stopped = False
 
     def stations(self) -> list[Station]:
@@ -223,6 +233,10 @@ class Fleet:
             finally:
                 station.heard = time.monotonic()
         given = station.assignment
+        if given is not None and given.id != running and not self._may_launch():
+            given.set_deadline()  # it is not with the worker yet
+            await asyncio.sleep(min(wait_s, HOLD_S))
+            given = None
         return given if given is not None and given.id != running else None, "; ".join(refusals)
 
     async def _take_result(self, station: Station, node: Node) -> str:
@@ -259,8 +273,7 @@ class Fleet:
         if station.is_lost:
             assignment.fail(WorkerError(f"{station.name} is gone"))  # the trial was never given
             return
-        limits_s = assignment.job.build_limit_s + assignment.job.run_limit_s
-        assignment.deadline = time.monotonic() + LIMIT_FACTOR * limits_s + EXTRA_S
+        assignment.set_deadline()
         station.assignment = assignment
         station.turn.set()
 

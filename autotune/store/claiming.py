@@ -6,8 +6,10 @@ of another machine looked for. Only of a process on the same machine that has ce
 once. A service that was stopped and goes on finds that its claim is another's, and ends.
 """
 
+import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from typing import Any, Protocol, TypeVar
 
 from sqlalchemy import BigInteger, String, Text, delete, select, update
@@ -55,14 +57,46 @@ class Claim:
         """Not held yet."""
         self._write = write
         self._me = new_owner()
+        self._beaten = float("-inf")
+
+    @property
+    def is_fresh(self) -> bool:
+        """Whether it cannot be another's yet: nothing may be launched by a service that was stopped, and goes on."""
+        return time.monotonic() - self._beaten < LEASE_S
 
     def is_held(self) -> bool:
         """Tell the others that this service lives; whether the claim is its own, still or again."""
-        return self._write(self._beat)
+        now = time.monotonic()
+        is_held = self._write(self._beat)
+        self._beaten = now if is_held else float("-inf")
+        return is_held
 
     def close(self) -> None:
         """Give it back."""
         self._write(lambda session: session.execute(delete(ClaimRow).filter_by(run=self._me.run)))
+
+    @contextmanager
+    def kept(self, on_lost: Callable[[], None], patience_s: float) -> Iterator[None]:
+        """Beat in a thread until the context ends, and give the claim back then, for which so long is waited.
+
+        `on_lost` is called in that thread, again and again, once the claim is another's.
+        """
+        is_over = threading.Event()
+        beating = threading.Thread(target=self._keep, args=(is_over, on_lost), daemon=True, name="claim")
+        beating.start()
+        try:
+            yield
+        finally:
+            is_over.set()
+            beating.join(patience_s)  # a database that is stuck may keep the thread
+
+    def _keep(self, is_over: threading.Event, on_lost: Callable[[], None]) -> None:
+        while not is_over.wait(BEAT_S):
+            with suppress(StoreError):  # it is tried again; until then another may take the claim
+                if not self.is_held():
+                    on_lost()
+        with suppress(StoreError):
+            self.close()
 
     def take(self, seen: ClaimRow | None) -> bool:
         """Take the claim from a holder that is gone, as it was seen; False where it has moved since."""

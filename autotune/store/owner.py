@@ -41,6 +41,8 @@ class Holder:
     """The name it is enrolled by."""
     session: str
     """A digest of its session: another process of the same worker does not have the trial any more."""
+    selector: str = ""
+    """Of the device there: a worker may have several that are equal."""
 
 
 @dataclass(frozen=True, kw_only=True)

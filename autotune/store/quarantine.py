@@ -63,6 +63,8 @@ class InFlightRow(_SubjectColumns, Base):
     run: Mapped[str] = mapped_column(String(32))
     session: Mapped[str] = mapped_column(String(32), server_default="")
     """Digest of the session of that worker."""
+    selector: Mapped[str] = mapped_column(String(20), server_default="")
+    """Of its device."""
 
 
 class QuarantineRow(_SubjectColumns, Base):
@@ -149,6 +151,7 @@ def begin(connection: Connection, device_id: int, problem_id: int, configuration
             "run": owner.run,
             "worker": plain_text(owner.holder.worker) if owner.holder else "",
             "session": owner.holder.session if owner.holder else "",
+            "selector": owner.holder.selector if owner.holder else "",
         },
     )
 
@@ -212,12 +215,13 @@ def take_back(session: Session, device_id: int, problem_id: int, configuration: 
 
 
 def settle(session: Session, device_slug: str, holder: Holder) -> None:
-    """A worker has nothing in hand: what services that have ended gave it was never begun, and is not to blame.
+    """A device of a worker has nothing in hand: what former services gave it was never begun, and is not to blame.
 
     What they gave to another process of that worker went with it, and is quarantined.
     """
     for row, device, _ in session.execute(_joined(InFlightRow).where(InFlightRow.worker == plain_text(holder.worker))):
-        if device.slug != device_slug or _owner(row).is_of_this_process:
+        is_of_equal_device = row.session == holder.session and row.selector != holder.selector
+        if device.slug != device_slug or _owner(row).is_of_this_process or is_of_equal_device:
             continue
         if row.session != holder.session:
             session.add(_lost(row, f"in flight on {row.worker} when it was ended"))
@@ -257,7 +261,7 @@ def _lost(row: InFlightRow, message: str) -> QuarantineRow:
 
 
 def _owner(row: InFlightRow) -> Owner:
-    holder = Holder(worker=row.worker, session=row.session) if row.worker else None
+    holder = Holder(worker=row.worker, session=row.session, selector=row.selector) if row.worker else None
     return Owner(host=row.host, process_id=row.process_id, process_start=row.process_start, run=row.run, holder=holder)
 
 

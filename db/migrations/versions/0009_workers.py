@@ -33,4 +33,5 @@ def upgrade() -> None:
     for table in ("in_flight", "quarantine"):
         op.add_column(table, sa.Column("worker", sa.Text(), nullable=False, server_default=""))
     op.add_column("in_flight", sa.Column("session", sa.String(32), nullable=False, server_default=""))
+    op.add_column("in_flight", sa.Column("selector", sa.String(20), nullable=False, server_default=""))
     op.add_column("jobs", sa.Column("model", sa.String(16), nullable=False, server_default=""))
