@@ -14,6 +14,7 @@ from sqlalchemy import Connection, Table, false, insert, select, union
 
 from autotune.errors import StoreError
 from autotune.resources import schema_revisions
+from autotune.store.checkups import CheckupRow
 from autotune.store.failures import attempt, file_failures
 from autotune.store.models import APPLICATION_ID, Base, BuildRow, DeviceRow, ProblemRow, TrialRow, WinnerRow
 from autotune.store.opening import check_file, file_engine, prepare_writing
@@ -136,6 +137,7 @@ def _contents(device_slug: str | None) -> Iterable[tuple[Table, Any]]:
         chosen["builds"] = chosen["builds"].where(BuildRow.device_id.in_(ids))
         chosen["quarantine"] = chosen["quarantine"].where(QuarantineRow.device_id.in_(ids))
         chosen["winners"] = chosen["winners"].where(WinnerRow.device == device_slug)
+        chosen["checkups"] = chosen["checkups"].where(CheckupRow.device == device_slug)
         chosen["predictors"] = chosen["predictors"].where(PredictorsRow.device == device_slug)
         chosen["problems"] = chosen["problems"].where(ProblemRow.id.in_(used))
     return [(table, chosen[table.name]) for table in Base.metadata.sorted_tables]
