@@ -4,6 +4,7 @@ import copy
 import json
 import shutil
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,10 +18,11 @@ from autotune.cli import main
 from autotune.errors import UsageError
 from autotune.kernels.gemm import FAMILY, GemmProblem
 from autotune.problem import Device
-from autotune.service import submitting
+from autotune.service import admission, submitting
 from autotune.service.access import MAX_BODY_BYTES, Access, read_token
 from autotune.service.app import make_app
 from autotune.service.core import Service
+from autotune.service.forms import JobForm
 from autotune.service.serving import Place, read_access
 from autotune.store import Store
 from autotune.testing import INVENTED_PROCESSOR
@@ -75,7 +77,8 @@ def api(store: Store) -> Iterator[TestClient]:
 
 
 @pytest.fixture
-def locked(store: Store) -> Iterator[TestClient]:
+def locked(store: Store, monkeypatch: pytest.MonkeyPatch) -> Iterator[TestClient]:
+    monkeypatch.setattr(admission, "GUESS_PAUSE_S", 0.0)
     access = Access(writing=WRITING, reading=READING)
     with TestClient(make_app(Service(store), access), base_url="http://10.0.0.5:8765") as client:
         yield client
@@ -201,11 +204,62 @@ def test_bodies_that_are_no_json_are_refused(api: TestClient, body: bytes) -> No
 
 def test_too_many_jobs_are_refused(api: TestClient, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(submitting, "MAX_OPEN_JOBS", 2)
+    monkeypatch.setattr(submitting, "SUBMITTER_SHARE", 1.0)
+    monkeypatch.setattr(submitting, "DEVICE_SHARE", 1.0)
     for _ in range(2):
         assert api.post("/api/jobs", json=JOB).status_code == 201
     assert "open" in refusal(api.post("/api/jobs", json=JOB), 429)
     assert api.post("/api/jobs/1/cancel").json()["state"] == "cancelled"
     assert api.post("/api/jobs", json=JOB).status_code == 201
+
+
+def test_jobs_for_one_silent_device_leave_room_for_others(
+    locked: TestClient, store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(submitting, "MAX_OPEN_JOBS", 20)
+    for name in ("silent", "other"):
+        store.add_device(replace(INVENTED_PROCESSOR, slug=f"pocl-{name}"))
+    headers = bearer(WRITING)
+    silent, other = JOB | {"device": "pocl-silent"}, JOB | {"device": "pocl-other"}
+    for _ in range(2):
+        assert locked.post("/api/jobs", json=silent, headers=headers).status_code == 201
+    assert "for pocl-silent are open" in refusal(locked.post("/api/jobs", json=silent, headers=headers), 429)
+    assert locked.post("/api/jobs", json=other, headers=headers).status_code == 201
+    table = locked.get("/api/export/json", headers=headers).json()
+    [tuned] = [device for device in table["devices"] if device["slug"] == SLUG]
+    table["devices"] = [tuned | {"slug": "pocl-silent"}]
+    assert "for pocl-silent are open" in refusal(locked.post("/api/tables", json=table, headers=headers), 429)
+
+
+def test_one_submitter_leaves_room_for_others(
+    locked: TestClient, store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(submitting, "MAX_OPEN_JOBS", 8)
+    for number in range(5):
+        slug = f"pocl-{number}"
+        store.add_device(replace(INVENTED_PROCESSOR, slug=slug))
+        answer = locked.post("/api/jobs", json=JOB | {"device": slug}, headers=bearer(WRITING))
+        if number < 4:
+            assert answer.status_code == 201
+        else:
+            assert "of admin at testclient are open" in refusal(answer, 429)
+    submitting.submit(store, JobForm.model_validate(JOB | {"device": "pocl-4"}), [], "submitter at 10.0.0.7")
+
+
+def test_lookups_remember_no_junk(api: TestClient, monkeypatch: pytest.MonkeyPatch) -> None:
+    lookups = api.app._app._app._app.state.service.lookups  # type: ignore[attr-defined]
+    question = f"/api/lookup?device={SLUG}&shape=64,64,64"
+    for junk in ("&x=1", "&shape2=", "&" + "y" * 5000 + "=1"):
+        assert "there is no parameter" in refusal(api.get(question + junk), 422)
+    assert lookups._remembered == {}
+    assert api.get(question + "%20" * 400).status_code in (200, 400)
+    assert lookups._remembered == {}
+    assert api.get(question).json() == api.get(question).json()
+    assert len(lookups._remembered) == 1
+    monkeypatch.setattr("autotune.service.lookups.MAX_REMEMBERED_BYTES", 3000)
+    for number in range(1, 40):
+        assert api.get(f"/api/lookup?device={SLUG}&shape={number},64,64").status_code == 200
+        assert sum(len(key) + len(value) for key, value in lookups._remembered.items()) <= 4000
 
 
 def test_presets_lose_what_the_device_cannot_hold(api: TestClient, store: Store) -> None:
@@ -242,7 +296,7 @@ def test_lookups_follow_the_winners(api: TestClient, store: Store) -> None:
     service_lookup = f"/api/lookup?device={SLUG}&shape=64,64,90"
     assert api.get(service_lookup).json()["match"] == "nearest"
     store.record_winner(a_winner(INVENTED_PROCESSOR, GemmProblem(m=64, n=64, k=90)))
-    lookups = api.app._app._app.state.service.lookups  # type: ignore[attr-defined]
+    lookups = api.app._app._app._app.state.service.lookups  # type: ignore[attr-defined]
     table = lookups.read_again()
     lookups.use(table)
     assert api.get(service_lookup).json()["match"] == "exact"
@@ -274,6 +328,7 @@ def test_a_table_of_more_devices_than_there_is_room_for_jobs_is_refused_whole(
     for number, device in enumerate(table["devices"] + [other]):
         device["slug"] = f"{SLUG}-{number}"
     table["devices"].append(other)
+    monkeypatch.setattr(submitting, "SUBMITTER_SHARE", 1.0)
     monkeypatch.setattr(submitting, "MAX_OPEN_JOBS", 1)
     assert "open" in refusal(api.post("/api/tables", json=table), 429)
     assert api.get("/api/jobs").json() == {"jobs": []}

@@ -12,7 +12,8 @@ pytest.importorskip("fastapi")
 from starlette.testclient import TestClient
 
 from autotune.remote.wire import code_version, plain_device
-from autotune.service.access import MAX_BODY_BYTES, Access, Guard, Message
+from autotune.service.access import MAX_BODY_BYTES, Access, Message
+from autotune.service.admission import Admission
 from autotune.service.app import make_app
 from autotune.service.core import Service
 from autotune.service.forms import TurnForm
@@ -29,12 +30,12 @@ WRITING, READING = "writing-token-of-a-test", "reading-token-of-a-test"
 
 
 @pytest.fixture
-def guard(store: Store) -> Guard:
+def guard(store: Store) -> Admission:
     return make_app(Service(store), Access())
 
 
 @pytest.fixture
-def api(guard: Guard) -> Iterator[TestClient]:
+def api(guard: Admission) -> Iterator[TestClient]:
     with TestClient(guard, base_url="http://localhost") as client:
         yield client
 
@@ -42,19 +43,19 @@ def api(guard: Guard) -> Iterator[TestClient]:
 class Both:
     """A request as it is answered with the shortcuts, and by the routes alone."""
 
-    def __init__(self, guard: Guard, api: TestClient) -> None:
+    def __init__(self, guard: Admission, api: TestClient) -> None:
         self._guard = guard
         self._api = api
 
     def post(self, path: str, **sent: Any) -> list[Any]:
         quick = self._api.post(path, **sent)
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(self._guard, "_app", self._guard._app._app)  # type: ignore[attr-defined]
+            patch.setattr(self._guard._app, "_app", self._guard._app._app._app)  # type: ignore[attr-defined]
             return [quick, self._api.post(path, **sent)]
 
 
 @pytest.fixture
-def both(guard: Guard, api: TestClient) -> Both:
+def both(guard: Admission, api: TestClient) -> Both:
     return Both(guard, api)
 
 
@@ -68,7 +69,7 @@ def here(api: TestClient) -> str:
     return f"/api/workers/{api.post('/api/workers', json=worker).json()['id']}/turn"
 
 
-def test_a_plain_turn_goes_past_the_routes(guard: Guard, api: TestClient, both: Both, here: str) -> None:
+def test_a_plain_turn_goes_past_the_routes(guard: Admission, api: TestClient, both: Both, here: str) -> None:
     quick, slow = both.post(here, json=TURN)
     assert (quick.status_code, quick.json()) == (slow.status_code, slow.json()) == (200, NOTHING)
     assert quick.headers["content-type"] == slow.headers["content-type"]
@@ -77,7 +78,7 @@ def test_a_plain_turn_goes_past_the_routes(guard: Guard, api: TestClient, both: 
         raise AssertionError
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(guard._app, "_app", not_asked)
+        patch.setattr(guard._app._app, "_app", not_asked)  # type: ignore[attr-defined]
         assert api.post(here, json=TURN).json() == NOTHING
 
 

@@ -3,6 +3,7 @@
 import dataclasses
 import math
 import os
+import re
 import shutil
 import signal
 import sqlite3
@@ -980,6 +981,61 @@ def test_a_snapshot_does_not_replace_a_database_in_use(path: Path) -> None:
         with pytest.raises(NotADatabaseError):
             store.snapshot(text)
         assert text.read_text() == "keep me"
+
+
+def _schema(path: Path) -> dict[str, Any]:
+    """Everything that an SQLite file declares, however its statements are written."""
+    found: dict[str, Any] = {"application": rows(path, "PRAGMA application_id")}
+    for kind, name, sql in rows(path, "SELECT type, name, sql FROM sqlite_master"):
+        if kind == "view":
+            found[name] = sql.split()
+        elif kind == "table":
+            columns = [c[1:] for c in rows(path, f"PRAGMA table_info({name})")]
+            checks = sorted(re.findall(r"CONSTRAINT (\w+) CHECK", sql))
+            keys = sorted(key[2:] for key in rows(path, f"PRAGMA foreign_key_list({name})"))
+            found[name] = sorted(columns, key=str), keys, checks
+        else:
+            found[name] = [column for _, _, column in rows(path, f"PRAGMA index_info({name})")]
+    return found
+
+
+def test_a_snapshot_has_the_schema_that_the_migrations_make(path: Path) -> None:
+    copy = path.with_name("copy.sqlite")
+    with filled(path) as store:
+        store.snapshot(copy)
+    assert _schema(copy) == _schema(path)
+    assert rows(copy, "SELECT version_num FROM alembic_version") == [(NEWEST,)]
+
+
+IN_THREADS = """
+import sys, threading
+from pathlib import Path
+from autotune.store import Store
+folder = Path(sys.argv[1])
+failures = []
+def work(number):
+    try:
+        for turn in range(4):
+            store.snapshot(folder / f"copy-{number}.sqlite")
+            Store.open(folder / f"new-{number}-{turn}.sqlite").close()
+    except Exception as error:
+        failures.append(repr(error))
+with Store.open(folder / "store.sqlite") as store:
+    threads = [threading.Thread(target=work, args=(number,)) for number in range(4)]
+    for thread in threads: thread.start()
+    for thread in threads: thread.join()
+print(failures)
+"""
+
+
+def test_snapshots_and_new_databases_are_made_in_several_threads(path: Path) -> None:
+    """In a process of its own, since Alembic in two threads may end it."""
+    filled(path).close()
+    program = start(IN_THREADS, str(path.parent))
+    out, err = program.communicate(timeout=120)
+    assert (program.returncode, out) == (0, "[]\n"), err
+    assert len(list(path.parent.glob("new-*.sqlite"))) == 16
+    assert all(is_whole(copy) for copy in path.parent.glob("*.sqlite"))
 
 
 def test_a_snapshot_that_fails_leaves_the_older_one(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -357,6 +357,7 @@ def _add_serve(subparsers: Any) -> None:
         ("worker", "workers only"),
     ):
         parser.add_argument(f"--{scope}-token-file", metavar="FILE", type=Path, help=f"token for {meaning}")
+    parser.add_argument("--public-url", metavar="URL", default="", help="where a proxy in front of it is reached")
     add_database(parser)
 
 

@@ -26,6 +26,7 @@ def serve_command(options: argparse.Namespace) -> int:
         read_token_file=options.read_token_file,
         submit_token_file=options.submit_token_file,
         worker_token_file=options.worker_token_file,
+        public_url=options.public_url,
     )
     read_access(place)
     _log_warnings()

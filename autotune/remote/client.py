@@ -82,13 +82,21 @@ class Client:
         return dict(self._connection.call("POST", f"/api/jobs/{job_id}/cancel", {}))
 
     def follow(self, job_id: int) -> Iterator[Event]:
-        """What happens to a job until it has ended; goes on after the service was away."""
+        """What happens to a job until it has ended; goes on after the service was away.
+
+        The data of each event `job` is the whole job, of which the service tells only what has changed.
+        """
+        job: dict[str, Any] = {}
         while True:
             try:
                 for event in self._events(job_id):
                     if event.name == "end":
                         return
-                    yield event
+                    if event.name in ("job", "job_changed"):
+                        job = _with_changes(job, event)
+                        yield Event(name="job", data=job)
+                    else:
+                        yield event
             except UnreachableError:
                 time.sleep(RETRY_S)
 
@@ -131,3 +139,10 @@ class Client:
                 found: Mapping[str, Any] = json.loads(data or "{}")
                 yield Event(name=name, data=dict(found))
                 name, data = "", ""
+
+
+def _with_changes(job: dict[str, Any], event: Event) -> dict[str, Any]:
+    if event.name == "job":
+        return event.data
+    changed = {problem["number"]: problem for problem in event.data["problems"]}
+    return {**event.data, "problems": [changed.get(problem["number"], problem) for problem in job["problems"]]}

@@ -1,4 +1,4 @@
-"""Who may do what: tokens, hosts, origins, sizes of bodies. Every request passes here first.
+"""Who may do what: tokens, and sizes of bodies. `admission.py` has turned away by then what no token can allow.
 
 The security model. Whoever may submit jobs, offer devices or read tables is told by a *token*, a shared secret that
 comes with every request; each token has one scope:
@@ -37,7 +37,6 @@ from collections.abc import Awaitable, Callable, MutableMapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
 
 from autotune.errors import UsageError
 from autotune.lookup.document import MAX_BYTES
@@ -45,9 +44,10 @@ from autotune.lookup.document import MAX_BYTES
 MAX_BODY_BYTES = 2**20
 LEAST_TOKEN = 16
 MAX_TOKEN = 512
-LOOPBACK = frozenset({"localhost", "127.0.0.1", "::1"})
 _SAFE = frozenset({"GET", "HEAD", "OPTIONS"})
 _OPEN_PATHS = frozenset({"/api/health"})
+WHO = "autotune.who"
+"""Key of an ASGI scope: the name of the token that a request carries, for the log."""
 
 Scope = MutableMapping[str, Any]
 Message = MutableMapping[str, Any]
@@ -157,31 +157,18 @@ class Guard:
     def _refusal(self, scope: Scope, headers: dict[bytes, bytes]) -> tuple[int, str, str] | None:
         """Status, message and hint of a request that may not pass."""
         path, method = scope["path"], scope["method"]
-        host = _text(headers.get(b"host"))
-        if self._access.is_open and _name(host) not in LOOPBACK:
-            return 403, "without a token only requests to this machine itself are answered", "see --token-file"
-        origin = _text(headers.get(b"origin"))
-        if origin and method not in _SAFE and _netloc(origin) != host.lower():
-            return 403, "requests from another site are not answered", ""
         if path.startswith("/api/") and path not in _OPEN_PATHS:
             kind, _, token = _text(headers.get(b"authorization")).partition(" ")
             told = token.strip() if kind.lower() == "bearer" else ""
-            if not self._access.is_open and (refusal := self._refusal_of_token(told, role_needed(path, method))):
-                return refusal
+            if not self._access.is_open:
+                role, needed = self._access.role_of(told), role_needed(path, method)
+                if role is None or needed not in _ALLOWED[role]:
+                    return _refusal_of_token(told, role, needed)
+                scope[WHO] = role.value
         length = _text(headers.get(b"content-length"))
         if length and (not length.isdecimal() or len(length) > 18 or int(length) > _limit(path)):
             return _too_large(path)
         return None
-
-    def _refusal_of_token(self, told: str, needed: Role) -> tuple[int, str, str] | None:
-        role = self._access.role_of(told)
-        if role is not None and needed in _ALLOWED[role]:
-            return None
-        if role is not None:
-            return 403, f"this token is for {_MEANING[role]} only", f"use the token for {_MEANING[needed]}"
-        if told:
-            return 401, "this token is not known here", "it must be the first line of a token file of the service"
-        return 401, "a token is needed", "name its file with --token-file, or send Authorization: Bearer TOKEN"
 
     async def _with_limit(self, scope: Scope, receive: Receive, send: Send) -> None:
         left = _limit(scope["path"])
@@ -211,6 +198,14 @@ class Guard:
                 await _refuse(send, *_too_large(scope["path"]))
 
 
+def _refusal_of_token(told: str, role: Role | None, needed: Role) -> tuple[int, str, str]:
+    if role is not None:
+        return 403, f"this token is for {_MEANING[role]} only", f"use the token for {_MEANING[needed]}"
+    if told:
+        return 401, "this token is not known here", "it must be the first line of a token file of the service"
+    return 401, "a token is needed", "name its file with --token-file, or send Authorization: Bearer TOKEN"
+
+
 def _limit(path: str) -> int:
     return MAX_BYTES if path == "/api/tables" else MAX_BODY_BYTES
 
@@ -226,20 +221,6 @@ def _same(told: str, token: str) -> bool:
 
 def _text(value: bytes | None) -> str:
     return (value or b"").decode("latin-1").strip()
-
-
-def _name(host: str) -> str:
-    try:
-        return urlsplit(f"//{host}").hostname or ""
-    except ValueError:
-        return ""
-
-
-def _netloc(origin: str) -> str:
-    try:
-        return urlsplit(origin).netloc.lower()
-    except ValueError:
-        return ""
 
 
 async def _refuse(send: Send, status: int, message: str, hint: str) -> None:

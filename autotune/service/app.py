@@ -15,10 +15,12 @@ from autotune import __version__
 from autotune.errors import AutotuneError, DeviceSelectionError, StoreError
 from autotune.remote.wire import code_version
 from autotune.service.access import Access, Guard
+from autotune.service.admission import Admission
 from autotune.service.core import Service
 from autotune.service.forms import Health, RefusalAnswer
 from autotune.service.jobs_api import job_routes
 from autotune.service.page_files import page_routes
+from autotune.service.pools import RETRY_AFTER_S, BusyError, Pools
 from autotune.service.shortcuts import Shortcuts
 from autotune.service.sizes_api import size_routes
 from autotune.service.submitting import FullError
@@ -45,13 +47,18 @@ REFUSALS: dict[int | str, dict[str, Any]] = {
         (413, "the body is too large"),
         (422, "the request has not the right form"),
         (429, "there is too much to do already"),
-        (503, "the database is away"),
+        (503, "the database is away, or too many ask for the same"),
     )
 }
 
 
-def make_app(service: Service, access: Access) -> Guard:
-    """The ASGI application of a service; its lifespan starts and stops the service."""
+def make_app(service: Service, access: Access, public_url: str = "") -> Admission:
+    """The ASGI application of a service; its lifespan starts and stops the service.
+
+    `public_url` is where a proxy in front of it is reached. Raises UsageError when that is no URL.
+    """
+
+    pools = Pools()
 
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
@@ -60,6 +67,7 @@ def make_app(service: Service, access: Access) -> Guard:
             yield
         finally:
             await service.stop()
+            pools.close()
 
     app = FastAPI(
         title="autotune",
@@ -81,12 +89,13 @@ def make_app(service: Service, access: Access) -> Guard:
         """Whether the service is up, and which version; needs no token."""
         return Health(status="ok", tool_version=__version__, code=code_version())
 
-    app.include_router(job_routes(service))
+    app.include_router(job_routes(service, pools))
     app.include_router(worker_routes(service))
-    app.include_router(table_routes(service))
-    app.include_router(size_routes(service.store))
+    app.include_router(table_routes(service, pools))
+    app.include_router(size_routes(service.store, pools))
     app.include_router(page_routes())
-    return Guard(Shortcuts(app, service.lookups.direct, turns_of(service)), access)
+    guard = Guard(Shortcuts(app, service.lookups.direct, turns_of(service)), access)
+    return Admission(guard, is_open=access.is_open, public_url=public_url)
 
 
 def _refusal(status: int, message: str, hint: str = "") -> JSONResponse:
@@ -96,6 +105,10 @@ def _refusal(status: int, message: str, hint: str = "") -> JSONResponse:
 async def _refuse_own(_: Request, error: Exception) -> JSONResponse:
     assert isinstance(error, AutotuneError)
     status = 400
+    if isinstance(error, BusyError):
+        busy = _refusal(503, error.message, error.hint)
+        busy.headers["Retry-After"] = str(RETRY_AFTER_S)
+        return busy
     if isinstance(error, DeviceSelectionError):
         status = 404
     elif isinstance(error, FullError):

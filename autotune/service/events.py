@@ -1,63 +1,235 @@
-"""What happens to jobs, told to whoever follows them: searches tell from their threads, readers wait in the loop."""
+"""What happens to jobs, told to whoever follows them: searches tell from their threads, readers wait in the loop.
+
+All readers of a job share one `_Channel`. It reads the job once for all of them, at most once a second, and tells only
+what has changed since; what it tells is written once and sent to each.
+"""
 
 import asyncio
 import contextlib
-from collections import defaultdict
-from collections.abc import Iterator
+import json
+import logging
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable
+from dataclasses import dataclass
 from typing import Any
 
-from autotune.errors import UsageError
+from starlette.exceptions import HTTPException
 
-MAX_BEHIND = 2000
-"""Events that a reader may be behind before it is cut off; it comes back and begins with how things stand."""
+from autotune.errors import AutotuneError
+from autotune.service.submitting import FullError
+
+MAX_BEHIND = 200
+"""Messages that a reader may be behind before it is cut off; it comes back and begins with how things stand."""
 MAX_READERS = 500
+READ_EVERY_S = 1.0
+ALIVE_S = 15.0
+"""A reader hears something at least so often."""
+PAUSE_PER_READER_S = 0.005
+"""After each message, which so many readers are to be sent."""
+LONGEST_PAUSE_S = 1.0
+
+_LOG = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Picture:
+    """A job as it is told, in JSON: all of it but its problems, and each of these."""
+
+    job: str
+    problems: dict[int, str]
+    goes_on: bool
+
+    def whole(self) -> str:
+        return self._with(self.problems.values())
+
+    def changes(self, before: "Picture") -> str:
+        """The problems that are not as they were, with all else of the job; empty when nothing has changed."""
+        changed = [text for number, text in self.problems.items() if before.problems.get(number) != text]
+        return self._with(changed) if changed or self.job != before.job else ""
+
+    def _with(self, problems: Any) -> str:
+        return f'{self.job[:-1]},"problems":[{",".join(problems)}]}}'
+
+
+Read = Callable[[], Awaitable[Picture]]
+"""How a job stands; may raise AutotuneError, and HTTPException for a job that there is not."""
 
 
 class Feed:
-    """Events by the number of their job."""
+    """The channels, by the number of their job."""
 
     def __init__(self) -> None:
-        self._readers: defaultdict[int, set[asyncio.Queue[tuple[str, Any] | None]]] = defaultdict(set)
+        self._channels: dict[int, _Channel] = {}
         self._loop: asyncio.AbstractEventLoop | None = None
+        self._is_closed = False
 
     def bind(self, loop: asyncio.AbstractEventLoop) -> None:
         """Where readers wait."""
         self._loop = loop
 
     def tell(self, job_id: int, name: str, data: Any) -> None:
-        """From any thread."""
-        if self._loop is not None and self._readers.get(job_id):
+        """Pass on an event, from any thread; `job` says that a state has changed, and has no data."""
+        if self._loop is not None and job_id in self._channels:
+            text = "" if name == "job" else _event(name, json.dumps(data, allow_nan=False, separators=(",", ":")))
             with contextlib.suppress(RuntimeError):  # the loop has ended
-                self._loop.call_soon_threadsafe(self._hand_out, job_id, (name, data))
+                self._loop.call_soon_threadsafe(self._note, job_id, text)
 
     def close(self) -> None:
-        """End all readers."""
-        for readers in self._readers.values():
-            for queue in readers:
-                _put(queue, None)
+        """End all readers, and take no more."""
+        self._is_closed = True
+        for channel in list(self._channels.values()):
+            channel.end()
 
-    @contextlib.contextmanager
-    def reading(self, job_id: int) -> "Iterator[asyncio.Queue[tuple[str, Any] | None]]":
-        """A queue of a job's events; None ends it. Raises UsageError when there are too many readers."""
-        if sum(map(len, self._readers.values())) >= MAX_READERS:
-            raise UsageError(f"{MAX_READERS} readers follow jobs already", hint="try again later")
-        queue: asyncio.Queue[tuple[str, Any] | None] = asyncio.Queue(MAX_BEHIND)
-        self._readers[job_id].add(queue)
+    def join(self, job_id: int, read: Read) -> "Reader":
+        """Follow a job; whoever joins leaves the reader again. Raises FullError when there are too many readers."""
+        if sum(len(channel.readers) for channel in self._channels.values()) >= MAX_READERS:
+            raise FullError(f"{MAX_READERS} readers follow jobs already", hint="try again later")
+        if self._is_closed:
+            raise FullError("the service ends", hint="try again later")
+        channel = self._channels.get(job_id)
+        if channel is None:
+            channel = self._channels[job_id] = _Channel(read, lambda: self._channels.pop(job_id, None))
+        return Reader(channel)
+
+    def _note(self, job_id: int, text: str) -> None:
+        channel = self._channels.get(job_id)
+        if channel is not None:
+            channel.note(text)
+
+
+class Reader:
+    """One who follows a job."""
+
+    def __init__(self, channel: "_Channel") -> None:
+        self.is_new = True
+        """Has not been told yet how the job stands."""
+        self._channel = channel
+        self._messages: asyncio.Queue[bytes | None] = asyncio.Queue(MAX_BEHIND)
+        self._begun: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        channel.join(self)
+
+    async def begun(self) -> None:
+        """Return when there is a message. Raises what the reading of the job raised."""
+        await self._begun
+
+    async def messages(self) -> AsyncIterator[bytes]:
+        """As they are sent, until the job has ended or the reader is too far behind."""
+        while (message := await self._messages.get()) is not None:
+            yield message
+
+    def leave(self) -> None:
+        self._channel.leave(self)
+
+    def fail(self, error: Exception) -> None:
+        """Tell it that the job cannot be read."""
+        if not self._begun.done():
+            self._begun.set_exception(error)
+
+    def put(self, message: bytes | None) -> None:
+        """Give it a message; None ends it."""
+        if not self._begun.done():
+            self._begun.set_result(None)
+        if self._messages.full():
+            while not self._messages.empty():
+                self._messages.get_nowait()
+            message = None
+        self._messages.put_nowait(message)
+
+
+class _Channel:
+    """All who follow one job, and the task that tells them."""
+
+    def __init__(self, read: Read, on_end: Callable[[], object]) -> None:
+        self.readers: set[Reader] = set()
+        self._read = read
+        self._on_end = on_end
+        self._shown: Picture | None = None
+        self._read_at = -READ_EVERY_S
+        self._texts: list[str] = []
+        self._is_stale = True
+        self._has_ended = False
+        self._changed = asyncio.Event()
+        self._task = asyncio.get_running_loop().create_task(self._keep_telling())
+
+    def join(self, reader: Reader) -> None:
+        self.readers.add(reader)
+        self.note("")
+
+    def leave(self, reader: Reader) -> None:
+        self.readers.discard(reader)
+        if not self.readers:
+            self.end()
+
+    def note(self, text: str) -> None:
+        """An event as it is sent; empty when the job is to be read again."""
+        if text:
+            self._texts.append(text)
+        else:
+            self._is_stale = True
+        self._changed.set()
+
+    def end(self) -> None:
+        """Let all readers go; nothing where that is done."""
+        if self._has_ended:
+            return
+        self._has_ended = True
+        for reader in self.readers:
+            reader.put(None)
+        self._task.cancel()
+        self._on_end()
+
+    async def _keep_telling(self) -> None:
+        while True:
+            wait_s = max(0.0, self._read_at + READ_EVERY_S - time.monotonic()) if self._is_stale else ALIVE_S
+            if not (self._is_stale and wait_s == 0):
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout(wait_s):
+                        await self._changed.wait()
+            self._changed.clear()
+            if self._texts:
+                self._send("".join(self._texts))
+                self._texts.clear()
+            elif not self._is_stale:
+                self._send(": alive\n\n")
+            if self._is_stale and time.monotonic() >= self._read_at + READ_EVERY_S:
+                await self._tell_job()
+            await asyncio.sleep(min(LONGEST_PAUSE_S, PAUSE_PER_READER_S * len(self.readers)))
+
+    async def _tell_job(self) -> None:
+        """Read the job: those who are new are told all of it, the others what has changed."""
+        self._is_stale, self._read_at = False, time.monotonic()
+        new = [reader for reader in self.readers if reader.is_new]
         try:
-            yield queue
-        finally:
-            self._readers[job_id].discard(queue)
-            if not self._readers[job_id]:
-                del self._readers[job_id]
+            picture = await self._read()
+        except Exception as error:  # noqa: BLE001 - whatever it is, nobody waits for ever
+            for reader in new:
+                reader.fail(error)
+            if isinstance(error, AutotuneError):  # as while the database is away
+                self._is_stale = True
+                return
+            if not isinstance(error, HTTPException):
+                _LOG.error("a job cannot be told to its readers", exc_info=True)
+            self.end()
+            return
+        changes = picture.changes(self._shown) if self._shown else ""
+        if changes:
+            self._send(_event("job_changed", changes))
+        self._shown = picture
+        whole = _event("job", picture.whole()).encode() if new else b""
+        for reader in new:
+            reader.is_new = False
+            reader.put(whole)
+        if not picture.goes_on:
+            self._send(_event("end", "{}"))
+            self.end()
 
-    def _hand_out(self, job_id: int, event: tuple[str, Any]) -> None:
-        for queue in self._readers.get(job_id, ()):
-            _put(queue, event)
+    def _send(self, text: str) -> None:
+        """To all who know how the job stands."""
+        message = text.encode()
+        for reader in self.readers:
+            if not reader.is_new:
+                reader.put(message)
 
 
-def _put(queue: "asyncio.Queue[tuple[str, Any] | None]", event: tuple[str, Any] | None) -> None:
-    if queue.full():
-        while not queue.empty():
-            queue.get_nowait()
-        event = None
-    queue.put_nowait(event)
+def _event(name: str, data: str) -> str:
+    return f"event: {name}\ndata: {data}\n\n"

@@ -210,6 +210,7 @@ class TrialList(BaseModel):
     family: str
     shape: str
     trials: list[TrialView]
+    next: int | None = Field(None, description="the `offset` of the trials after these; null after the last")
 
 
 class UploadAnswer(BaseModel):

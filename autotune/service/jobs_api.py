@@ -1,21 +1,20 @@
 """Routes of jobs: submit, list, look at, follow, cancel."""
 
-import asyncio
-import json
-from collections.abc import AsyncIterator
 from typing import Annotated, Any
 
-from fastapi import APIRouter, HTTPException, Path, Query
-from fastapi.responses import StreamingResponse
+from fastapi import APIRouter, HTTPException, Path, Query, Request
+from fastapi.responses import Response, StreamingResponse
 
+from autotune.service.access import Receive, Scope, Send
+from autotune.service.admission import WHAT, submitter_of
 from autotune.service.core import Service
+from autotune.service.events import Picture, Reader
 from autotune.service.forms import JobForm, JobList, JobView
+from autotune.service.pools import Pools
 from autotune.service.submitting import submit
-from autotune.service.views import job_view
-from autotune.store.jobs import OPEN, JobState, TuningJob
+from autotune.service.views import job_view, picture
+from autotune.store.jobs import JobLedger, JobState, TuningJob
 
-ALIVE_S = 15.0
-"""A reader hears something at least so often."""
 LARGEST = 2**31 - 1
 
 JobId = Annotated[int, Path(ge=1, le=LARGEST)]
@@ -23,7 +22,9 @@ JobId = Annotated[int, Path(ge=1, le=LARGEST)]
 EVENTS = """\
 What happens to a job as server-sent events, until it has ended. The data of each is JSON:
 
-- `job`: the whole job, as `GET /api/jobs/{job_id}` has it; first of all, and whenever a state has changed
+- `job`: the whole job, as `GET /api/jobs/{job_id}` has it; first of all
+- `job_changed`: the job again where a state has changed, at most once a second; its `problems` are only those that
+  are not as they were
 - `problem_started`: problem (its number), configurations, resumed
 - `trial_finished`: problem, trial (configuration, state, time_ns, message), new_trials, best_ns, failures
 - `device_drifted`: problem, slowdown, rest_s
@@ -36,17 +37,44 @@ Events that a reader missed are not repeated: the first `job` of a new reading t
 """
 
 
-def job_routes(service: Service) -> APIRouter:
+class _Following(StreamingResponse):
+    """The events of a job; however the connection ends, the reader leaves."""
+
+    def __init__(self, reader: Reader) -> None:
+        super().__init__(reader.messages(), media_type="text/event-stream", headers={"Cache-Control": "no-store"})
+        self._reader = reader
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        try:
+            await super().__call__(scope, receive, send)
+        finally:
+            self._reader.leave()
+
+
+def job_routes(service: Service, pools: Pools) -> APIRouter:
     """All of /api/jobs."""
     routes = APIRouter(prefix="/api/jobs", tags=["jobs"])
+    jobs, run = service.store.jobs, pools.quick.run
+
+    def found(job_id: int) -> TuningJob:
+        job = jobs.get(job_id)
+        if job is None:
+            raise _no_job(job_id)
+        return job
+
+    def shown(job_id: int) -> Any:
+        """A JobView as it is sent, made in a thread: a job may have thousands of sizes."""
+        body = job_view(found(job_id), service).model_dump_json()
+        return Response(body, media_type="application/json")
 
     @routes.post("", status_code=201)
-    async def submit_job(form: JobForm) -> JobView:
+    async def submit_job(form: JobForm, request: Request) -> JobView:
         """Queue a job. It begins when a worker offers the device."""
         present = [station.device for station in service.fleet.stations()]
-        job_id, left_out = await asyncio.to_thread(submit, service.store, form, present)
+        job_id, left_out = await run(submit, service.store, form, present, submitter_of(request.scope))
         service.wake()
-        return job_view(await _read(service, job_id), service, left_out)
+        request.scope[WHAT] = f"job {job_id}"
+        return job_view(await run(found, job_id), service, left_out)
 
     @routes.get("")
     async def list_jobs(
@@ -56,21 +84,21 @@ def job_routes(service: Service) -> APIRouter:
     ) -> JobList:
         """The newest first; `before` a number goes on from there."""
         states = [] if state is None else [state]
-        jobs = await asyncio.to_thread(service.store.jobs.newest, limit, before, states)
-        return JobList(jobs=[job_view(job, service) for job in jobs])
+        listed = await run(jobs.newest, limit, before, states)
+        return JobList(jobs=[job_view(job, service) for job in listed])
 
     @routes.get("/{job_id}")
     async def get_job(job_id: JobId) -> JobView:
         """A job with its problems."""
-        return job_view(await _read(service, job_id), service)
+        return await run(shown, job_id)
 
     @routes.post("/{job_id}/cancel")
     async def cancel_job(job_id: JobId) -> JobView:
         """Stop after the running trial; what was found stays. Of a job that has ended nothing changes."""
-        await _read(service, job_id)
-        await asyncio.to_thread(service.store.jobs.cancel, job_id)
+        await run(_require, jobs, job_id)
+        await run(jobs.cancel, job_id)
         service.cancel(job_id)  # also where it was cancelled before, and the answer of the database was lost
-        return job_view(await _read(service, job_id), service)
+        return await run(shown, job_id)
 
     @routes.get(
         "/{job_id}/events",
@@ -79,53 +107,25 @@ def job_routes(service: Service) -> APIRouter:
         responses={200: {"content": {"text/event-stream": {"schema": {"type": "string"}}}}},
     )
     async def follow_job(job_id: JobId) -> StreamingResponse:
-        await _read(service, job_id)
-        found = _events(service, job_id)
-        return StreamingResponse(found, media_type="text/event-stream", headers={"Cache-Control": "no-store"})
+        async def read() -> Picture:
+            return await run(lambda: picture(found(job_id), service))
+
+        reader = service.feed.join(job_id, read)
+        try:
+            await reader.begun()
+        except BaseException:
+            reader.leave()
+            raise
+        return _Following(reader)
 
     return routes
 
 
-async def _read(service: Service, job_id: int) -> TuningJob:
-    job = await asyncio.to_thread(service.store.jobs.get, job_id)
-    if job is None:
-        raise HTTPException(404, f"there is no job {job_id}")
-    return job
+def _require(jobs: JobLedger, job_id: int) -> None:
+    """Reads a job without its problems."""
+    if [job.id for job in jobs.newest(1, job_id + 1)] != [job_id]:
+        raise _no_job(job_id)
 
 
-async def _events(service: Service, job_id: int) -> AsyncIterator[str]:
-    """As they are sent; begins with how things stand."""
-    with service.feed.reading(job_id) as queue:
-        event: tuple[str, Any] | None = ("job", None)
-        while event is not None and not service.is_stopping:
-            name, data = event
-            if event == _ALIVE:
-                yield ": alive\n\n"
-            elif name != "job":
-                yield _event(name, data)
-            else:
-                job = await _read(service, job_id)
-                yield _event("job", job_view(job, service).model_dump())
-                if not _goes_on(job):
-                    yield _event("end", {})
-                    return
-            event = await _next(queue)
-
-
-_ALIVE = ("alive", None)
-
-
-async def _next(queue: "asyncio.Queue[tuple[str, Any] | None]") -> tuple[str, Any] | None:
-    try:
-        return await asyncio.wait_for(queue.get(), ALIVE_S)
-    except TimeoutError:
-        return _ALIVE
-
-
-def _goes_on(job: TuningJob) -> bool:
-    """A job that was cancelled goes on until its running trials have ended."""
-    return job.state in OPEN or bool(job.counts.get(JobState.RUNNING.value))
-
-
-def _event(name: str, data: Any) -> str:
-    return f"event: {name}\ndata: {json.dumps(data, allow_nan=False, separators=(',', ':'))}\n\n"
+def _no_job(job_id: int) -> HTTPException:
+    return HTTPException(404, f"there is no job {job_id}")

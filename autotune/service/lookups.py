@@ -17,7 +17,10 @@ from autotune.predict import all_predictors
 from autotune.resources import data_folder
 from autotune.store import Store
 
-MAX_REMEMBERED = 65536
+MAX_REMEMBERED_BYTES = 32 * 2**20
+"""Of questions and answers."""
+MAX_QUESTION_BYTES = 1000
+"""A longer one is answered, and not remembered."""
 MAX_SHAPE = 500
 
 
@@ -31,6 +34,7 @@ class Lookups:
         self._read = (-1, -1)
         self._predictors: dict[str, list[Predictor]] = {}
         self._remembered: dict[bytes, bytes] = {}
+        self._remembered_bytes = 0
         self._shipped = Shipped(data_folder("db") / "tables")
         self.use(TuningTable([], []).over(self._shipped))
 
@@ -67,7 +71,7 @@ class Lookups:
         self._table = table
         self._devices = table.devices
         self._slugs = {device.slug for device in self._devices}
-        self._remembered = {}
+        self._forget()
 
     def direct(self, query: bytes) -> bytes | None:
         """The answer to a question as it stands in an address; None where it is for the route to say what is wrong."""
@@ -75,11 +79,13 @@ class Lookups:
         if known is not None:
             return known
         try:
-            asked = dict(parse_qsl(query.decode("ascii"), strict_parsing=True, max_num_fields=3))
+            asked = dict(
+                parse_qsl(query.decode("ascii"), keep_blank_values=True, strict_parsing=True, max_num_fields=3)
+            )
             device, shape, family = asked.pop("device"), asked.pop("shape"), asked.pop("family", "gemm")
             if asked or len(shape) > MAX_SHAPE or len(device) > MAX_SLUG:
                 return None
-            return self.remember(query, self.answer(device, shape, family))
+            return self._remember(query, self.answer(device, shape, family))
         except (KeyError, ValueError, AutotuneError):
             return None
 
@@ -92,13 +98,18 @@ class Lookups:
             tuned
         )
 
-    def remember(self, query: bytes, answer: dict[str, Any]) -> bytes:
+    def _remember(self, query: bytes, answer: dict[str, Any]) -> bytes:
         """The answer as it is sent, now and the next time."""
-        if len(self._remembered) >= MAX_REMEMBERED:
-            self._remembered.clear()
         body = json.dumps(answer, allow_nan=False, separators=(",", ":")).encode()
-        self._remembered[query] = body
+        if len(query) <= MAX_QUESTION_BYTES:
+            self._remembered_bytes += len(query) + len(body)
+            if self._remembered_bytes > MAX_REMEMBERED_BYTES:
+                self._forget()
+            self._remembered[query] = body
         return body
+
+    def _forget(self) -> None:
+        self._remembered, self._remembered_bytes = {}, 0
 
     def _slug(self, device: str) -> str:
         """Of a device of the table, by any name; else a slug, as a table also answers for devices it does not have."""

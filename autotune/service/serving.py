@@ -7,14 +7,17 @@ import socket
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from types import FrameType
 
 import uvicorn
 
 from autotune.errors import ServiceError, UsageError
-from autotune.service.access import LOOPBACK, Access, read_token
+from autotune.service.access import Access, read_token
+from autotune.service.admission import LOOPBACK, read_origin
 from autotune.service.app import make_app
+from autotune.service.connections import BACKLOG, Connections, LimitedProtocol, most_connections
 from autotune.service.core import Service
 from autotune.store import Store
 
@@ -24,7 +27,6 @@ SWITCH_S = 0.0005
 own 5 ms would make tens of them."""
 YOUNG_OBJECTS = 20_000
 """New ones after which the collector looks through them; Python's own 700 are a few requests."""
-MAX_CONNECTIONS = 5000
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,6 +39,8 @@ class Place:
     read_token_file: Path | None = None
     submit_token_file: Path | None = None
     worker_token_file: Path | None = None
+    public_url: str = ""
+    """Where a proxy in front of the service is reached; empty without one."""
 
 
 def serve(place: Place, store: Store, tell: Callable[[str], None]) -> None:
@@ -73,6 +77,10 @@ def read_access(place: Place) -> Access:
         raise UsageError("two of the token files hold the same token", hint="give each scope a token of its own")
     if place.host not in LOOPBACK and not writing:
         raise UsageError(f"without a token only this machine is served, not {place.host}", hint="--token-file FILE")
+    if place.public_url:
+        read_origin(place.public_url)
+        if not writing:
+            raise UsageError("a service behind a proxy needs a token", hint="--token-file FILE")
     return Access(writing=writing, reading=reading, submitting=submitting, working=working)
 
 
@@ -84,9 +92,10 @@ class Server(uvicorn.Server):
         self.service = Service(store, lambda: self.handle_exit(signal.SIGTERM, None))
         self.url = ""
         self._tell = tell
+        connections = Connections(most_connections())
         super().__init__(
             uvicorn.Config(
-                make_app(self.service, read_access(place)),
+                make_app(self.service, read_access(place), place.public_url),
                 host=place.host,
                 port=place.port,
                 access_log=False,
@@ -95,7 +104,8 @@ class Server(uvicorn.Server):
                 lifespan="on",
                 ws="none",
                 timeout_graceful_shutdown=END_S,
-                limit_concurrency=MAX_CONNECTIONS,
+                backlog=BACKLOG,
+                http=partial(LimitedProtocol, connections),  # type: ignore[arg-type]  # it is only called
             )
         )
         logging.getLogger("uvicorn").setLevel(logging.WARNING)

@@ -1,6 +1,5 @@
 """Route of one size on a device: the winner beside its rivals, and which parameters mattered."""
 
-import asyncio
 import dataclasses
 from typing import Annotated, Any
 
@@ -11,6 +10,7 @@ from autotune.errors import TableError
 from autotune.export.json_table import plain_entry
 from autotune.kernels import find_family
 from autotune.service import comparing, importance
+from autotune.service.pools import Pools
 from autotune.store import Store
 
 Slug = Annotated[str, Path(max_length=64, pattern=r"^[a-z0-9]+(-[a-z0-9]+)*$")]
@@ -62,14 +62,14 @@ class SizeAnswer(BaseModel):
     searched: str = Field(description="the algorithm whose parameters these are")
 
 
-def size_routes(store: Store) -> APIRouter:
+def size_routes(store: Store, pools: Pools) -> APIRouter:
     """What the page shows of one size."""
     routes = APIRouter(prefix="/api", tags=["tables"])
 
     @routes.get("/devices/{slug}/size")
     async def get_size(slug: Slug, shape: Shape, family: Family = "gemm") -> SizeAnswer:
         """The winner beside the default, the plainest kernel and the host's BLAS; and which parameters mattered."""
-        return await asyncio.to_thread(_size, store, slug, shape, family)
+        return await pools.heavy.run(_size, store, slug, shape, family)
 
     return routes
 

@@ -2,7 +2,8 @@
 
 import dataclasses
 import json
-from collections.abc import Iterable, Sequence
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 
 from autotune.device.discovery import select
 from autotune.errors import DeviceSelectionError, ProblemError, ServiceError, UsageError
@@ -17,15 +18,19 @@ from autotune.store.jobs import JobKind, NewJob
 from autotune.trial import Request, Winner
 
 DEFAULT_TRIALS = 100
-MAX_OPEN_JOBS = 500
+MAX_OPEN_JOBS = 2000
 MAX_OPEN_PROBLEMS = 50_000
+SUBMITTER_SHARE = 0.5
+"""Of all open jobs and sizes, the most that one submitter may have."""
+DEVICE_SHARE = 0.1
+"""And one device, which may never answer."""
 
 
 class FullError(ServiceError):
     """There is too much to do already."""
 
 
-def submit(store: Store, form: JobForm, present: Sequence[Device]) -> tuple[int, list[str]]:
+def submit(store: Store, form: JobForm, present: Sequence[Device], submitter: str = "") -> tuple[int, list[str]]:
     """Queue a job: its number, and the shapes of presets that the device cannot hold.
 
     `present` are devices that workers offer. Raises DeviceSelectionError, UsageError, ConfigurationError, FullError.
@@ -41,7 +46,7 @@ def submit(store: Store, form: JobForm, present: Sequence[Device]) -> tuple[int,
             find_family(family).algorithm(name)
     if len(kept) > MAX_SHAPES:
         raise UsageError(f"a job has at most {MAX_SHAPES} shapes", hint="make several of it")
-    _check_room(store, 1, len(kept))
+    _check_room(store, {device.slug: len(kept)}, submitter)
     has_limit = form.trials is not None or form.seconds is not None
     job = NewJob(
         kind=JobKind.TUNE,
@@ -51,6 +56,7 @@ def submit(store: Store, form: JobForm, present: Sequence[Device]) -> tuple[int,
         seconds=form.seconds,
         algorithms=tuple(dict.fromkeys(form.algorithms)),
         seed=form.seed,
+        submitter=submitter,
     )
     return store.jobs.add(job), left_out
 
@@ -85,7 +91,7 @@ def _fitting(own: Sequence[Request], presets: Sequence[Request], device: Device)
     return merge(kept), left_out
 
 
-def take_table(store: Store, table: bytes) -> UploadAnswer:
+def take_table(store: Store, table: bytes, submitter: str = "") -> UploadAnswer:
     """Queue the verification of every winner of an exported table that does not hold here already.
 
     Nothing of the table counts before a device of that name has measured it; what then holds is stored as measured.
@@ -95,8 +101,8 @@ def take_table(store: Store, table: bytes) -> UploadAnswer:
     holding = {(w.device, w.problem): w.configuration for w in store.best() if w.source == "measured"}
     wanted = [w for w in contents.winners if holding.get((w.device, w.problem)) != w.configuration]
     slugs = sorted({w.device for w in wanted})
-    _check_room(store, len(slugs), len(wanted))
-    jobs = [store.jobs.add(_verification(slug, [w for w in wanted if w.device == slug])) for slug in slugs]
+    _check_room(store, Counter(w.device for w in wanted), submitter)
+    jobs = [store.jobs.add(_verification(slug, [w for w in wanted if w.device == slug], submitter)) for slug in slugs]
     return UploadAnswer(
         jobs=jobs,
         accepted=len(wanted),
@@ -105,16 +111,28 @@ def take_table(store: Store, table: bytes) -> UploadAnswer:
     )
 
 
-def _verification(slug: str, winners: Sequence[Winner]) -> NewJob:
+def _verification(slug: str, winners: Sequence[Winner], submitter: str) -> NewJob:
     return NewJob(
         kind=JobKind.VERIFY,
         device=slug,
         requests=tuple(Request(problem=winner.problem, label="uploaded") for winner in winners),
         candidates=tuple(json.dumps(plain_entry(winner), allow_nan=False) for winner in winners),
+        submitter=submitter,
     )
 
 
-def _check_room(store: Store, jobs: int, problems: int) -> None:
-    open_jobs, open_problems = store.jobs.open_counts()
-    if open_jobs + jobs > MAX_OPEN_JOBS or open_problems + problems > MAX_OPEN_PROBLEMS:
-        raise FullError(f"{open_jobs} jobs with {open_problems} shapes are open already", hint="wait, or cancel some")
+def _check_room(store: Store, problems: Mapping[str, int], submitter: str) -> None:
+    """Raises FullError where a job for each device, with so many problems, would be too much for anyone."""
+    open_jobs = store.jobs.open_counts
+    for slug, count in problems.items():
+        _check_share(f"for {slug}", open_jobs(device=slug), (1, count), DEVICE_SHARE)
+    wanted = (len(problems), sum(problems.values()))
+    _check_share(f"of {submitter}", open_jobs(submitter=submitter), wanted, SUBMITTER_SHARE)
+    _check_share("", open_jobs(), wanted, 1.0)
+
+
+def _check_share(whose: str, there: tuple[int, int], wanted: tuple[int, int], share: float) -> None:
+    most_jobs, most_problems = max(1, round(share * MAX_OPEN_JOBS)), round(share * MAX_OPEN_PROBLEMS)
+    if there[0] + wanted[0] > most_jobs or there[1] + wanted[1] > most_problems:
+        told = " ".join(filter(None, (f"{there[0]} jobs with {there[1]} shapes", whose, "are open already")))
+        raise FullError(told, hint=f"at most {most_jobs} with {most_problems}; wait, or cancel some")

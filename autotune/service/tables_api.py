@@ -1,7 +1,7 @@
 """Routes of devices, lookups and tables."""
 
-import asyncio
 from collections import Counter
+from collections.abc import Mapping, Sequence
 from typing import Annotated, Any
 
 from fastapi import APIRouter, HTTPException, Path, Query, Request
@@ -12,7 +12,9 @@ from autotune.export import FORMATS, export_table
 from autotune.export.contents import read_joined
 from autotune.export.json_table import plain_entry, write_json
 from autotune.kernels import family_names, find_family
+from autotune.lookup.document import visible
 from autotune.presets import PRESETS, preset
+from autotune.service.admission import WHAT, submitter_of
 from autotune.service.core import Service
 from autotune.service.forms import (
     DeviceList,
@@ -25,12 +27,14 @@ from autotune.service.forms import (
     UploadAnswer,
     WinnerList,
 )
+from autotune.service.pools import Pools
 from autotune.service.submitting import take_table
 from autotune.service.views import device_views
 from autotune.store import StoredTrial
 from autotune.trial import Winner
 
-MAX_TRIALS_TOLD = 20_000
+MAX_TRIALS = 1000
+"""In one answer."""
 
 _MEDIA = {
     "json": ("application/json", "json"),
@@ -48,23 +52,23 @@ Shape = Annotated[str, Query(min_length=1, max_length=500, description="M,N,K an
 _LOOKUP_EXAMPLES = {"tuned": {"value": "64,3136,576"}, "with words": {"value": "64,64,64 nt float16 batch=12"}}
 
 
-def table_routes(service: Service) -> APIRouter:
+def table_routes(service: Service, pools: Pools) -> APIRouter:
     """All of /api/devices, /api/lookup, /api/export, /api/tables and /api/presets."""
     routes = APIRouter(prefix="/api", tags=["tables"])
-    store = service.store
+    store, heavy, quick = service.store, pools.heavy.run, pools.quick.run
 
     @routes.get("/devices")
     async def list_devices() -> DeviceList:
         """Every device that is stored or that a worker offers."""
-        stored = await asyncio.to_thread(store.devices)
-        best = await asyncio.to_thread(store.best)
+        stored = await quick(store.devices)
+        best = await heavy(store.best)
         return DeviceList(devices=device_views(stored, Counter(w.device for w in best), service))
 
     @routes.get("/devices/{slug}")
     async def get_device(slug: Slug) -> DeviceView:
         """One device."""
-        stored = await asyncio.to_thread(store.devices)
-        best = await asyncio.to_thread(store.best, slug)
+        stored = await quick(store.devices)
+        best = await heavy(store.best, slug)
         found = [view for view in device_views(stored, Counter(w.device for w in best), service) if view.slug == slug]
         if not found:
             raise HTTPException(404, f"there is no device {slug}")
@@ -74,16 +78,26 @@ def table_routes(service: Service) -> APIRouter:
     async def list_winners(slug: Slug, family: Family = "gemm") -> WinnerList:
         """What is tuned on a device."""
         find_family(family)
-        winners = await asyncio.to_thread(store.best, slug, family)
+        winners = await heavy(store.best, slug, family)
         return WinnerList(device=slug, entries=[_entry_view(winner) for winner in winners])
 
     @routes.get("/devices/{slug}/trials")
-    async def list_trials(slug: Slug, shape: Shape, family: Family = "gemm") -> TrialList:
-        """The history of the search at one size."""
+    async def list_trials(
+        slug: Slug,
+        shape: Shape,
+        family: Family = "gemm",
+        limit: Annotated[int, Query(ge=1, le=MAX_TRIALS)] = MAX_TRIALS,
+        offset: Annotated[int, Query(ge=0, le=2**31 - 1)] = 0,
+    ) -> TrialList:
+        """The history of the search at one size; `offset` goes on where an answer before it has ended."""
         problem = find_family(family).problem_type.parse(shape)
-        found = await asyncio.to_thread(store.trials, slug, family, problem)
-        trials = [_trial_view(stored) for stored in found[-MAX_TRIALS_TOLD:]]
-        return TrialList(device=slug, family=family, shape=problem.label, trials=trials)
+        of = {"device": slug, "family": family, "shape": problem.label}
+
+        def read() -> Any:
+            found = store.trials(slug, family, problem, limit=limit + 1, offset=offset)
+            return _trials_answer(of, found[:limit], offset + limit if len(found) > limit else None)
+
+        return await heavy(read)
 
     @routes.get("/lookup")
     async def lookup(
@@ -93,9 +107,8 @@ def table_routes(service: Service) -> APIRouter:
         family: Family = "gemm",
     ) -> TunedAnswer:
         """The configuration to use for a size on a device, and why; from memory."""
-        answer = service.lookups.answer(device, shape, family)
-        body = service.lookups.remember(request.scope["query_string"], answer)
-        return Response(body, media_type="application/json")  # type: ignore[return-value]
+        _refuse_others(request, {"device", "shape", "family"})
+        return TunedAnswer.model_validate(service.lookups.answer(device, shape, family))
 
     @routes.get(
         "/export/{form}",
@@ -108,7 +121,8 @@ def table_routes(service: Service) -> APIRouter:
         family: Family | None = None,
     ) -> Response:
         """A table to download: of one device or of all; JSON and SQLite hold every family when none is named."""
-        data = await asyncio.to_thread(_exported, service, form, device, family)
+        pool = pools.copies if form == "sqlite" else pools.heavy
+        data = await pool.run(_exported, service, form, device, family)
         media, ending = _MEDIA[form]
         name = "-".join(["autotune", device or "all", *([family] if family else [])])
         headers = {"Content-Disposition": f'attachment; filename="{name}.{ending}"'}
@@ -125,18 +139,24 @@ def table_routes(service: Service) -> APIRouter:
         """Take an exported JSON table. Jobs measure what it claims before any of it counts."""
         body = await request.body()
         try:
-            answer = await asyncio.to_thread(take_table, store, body)
+            answer = await heavy(take_table, store, body, submitter_of(request.scope))
         except TableError as error:
             raise HTTPException(422, str(error)) from error
         service.wake()
+        request.scope[WHAT] = f"jobs {', '.join(map(str, answer.jobs)) or 'none'}"
         return answer
 
     @routes.get("/presets")
     async def list_presets() -> PresetList:
         """The products of networks."""
-        return await asyncio.to_thread(_presets)
+        return await quick(_presets)
 
     return routes
+
+
+def _refuse_others(request: Request, known: set[str]) -> None:
+    if unknown := request.query_params.keys() - known:
+        raise HTTPException(422, f"there is no parameter {visible(min(unknown))!r} here")
 
 
 def _exported(service: Service, form: str, device: str | None, family: str | None) -> str | bytes:
@@ -165,6 +185,11 @@ def _trial_view(stored: StoredTrial) -> TrialView:
         measured_at=stored.provenance.measured_at,
         driver=stored.provenance.driver,
     )
+
+
+def _trials_answer(of: Mapping[str, str], trials: Sequence[StoredTrial], after: int | None) -> Response:
+    answer = TrialList(**of, trials=[_trial_view(stored) for stored in trials], next=after)
+    return Response(answer.model_dump_json(), media_type="application/json")
 
 
 def _presets() -> PresetList:

@@ -4,13 +4,15 @@ import json
 import time
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 from autotune.problem import Device
 from autotune.service.core import Service
+from autotune.service.events import Picture
 from autotune.service.fleet import Station
 from autotune.service.forms import DeviceView, JobView, ProblemView, StationView
-from autotune.store.jobs import JobProblem, JobState, TuningJob
+from autotune.store.jobs import OPEN, JobProblem, JobState, TuningJob
 
 
 def job_view(job: TuningJob, service: Service, left_out: Sequence[str] = ()) -> JobView:
@@ -30,6 +32,15 @@ def job_view(job: TuningJob, service: Service, left_out: Sequence[str] = ()) -> 
         counts=job.counts,
         problems=[_problem_view(problem, service) for problem in job.problems],
         left_out=list(left_out),
+    )
+
+
+def picture(job: TuningJob, service: Service) -> Picture:
+    """A job for those who follow it. One that was cancelled goes on until its running trials have ended."""
+    return Picture(
+        job=job_view(replace(job, problems=()), service).model_dump_json(exclude={"problems"}),
+        problems={problem.number: _problem_view(problem, service).model_dump_json() for problem in job.problems},
+        goes_on=job.state in OPEN or bool(job.counts.get(JobState.RUNNING.value)),
     )
 
 

@@ -286,14 +286,27 @@ class Store:
         """Trials that began and have not ended: on a device under a driver, or on all; oldest first."""
         return self._read(lambda session: quarantine.read_in_flight(session, device_slug, driver))
 
-    def trials(self, device_slug: str, family: str, problem: Problem | None = None) -> list[StoredTrial]:
-        """Trials of a device, under every driver, of all problems or of one; oldest first."""
+    def trials(
+        self,
+        device_slug: str,
+        family: str,
+        problem: Problem | None = None,
+        *,
+        limit: int | None = None,
+        offset: int = 0,
+    ) -> list[StoredTrial]:
+        """Trials of a device, under every driver, of all problems or of one; oldest first.
+
+        `offset` leaves out the oldest; `limit` is the most to return.
+        """
         query = (
             select(TrialRow, ProblemRow)
             .join(ProblemRow, ProblemRow.id == TrialRow.problem_id)
             .join(DeviceRow, DeviceRow.id == TrialRow.device_id)
             .where(DeviceRow.slug == device_slug, ProblemRow.family == family)
             .order_by(TrialRow.id)
+            .limit(limit)
+            .offset(offset or None)
         )
         if problem is not None:
             query = query.where(ProblemRow.spec == problem.key)

@@ -60,6 +60,8 @@ class JobRow(Base):
     """Digest of driver and limits of the device that began it: only workers with an equal one go on with it."""
     state: Mapped[str] = mapped_column(String(16), index=True)
     message: Mapped[str] = mapped_column(Text)
+    submitter: Mapped[str] = mapped_column(String(100), server_default="", index=True)
+    """Scope of the token and address that it came with."""
     created_at: Mapped[str] = mapped_column(Text)
     ended_at: Mapped[str] = mapped_column(Text)
 
@@ -103,6 +105,8 @@ class NewJob:
     """Of device time, for all problems together."""
     algorithms: tuple[str, ...] = ()
     seed: int = 0
+    submitter: str = ""
+    """Who asks, as far as the service can tell; each has a limit."""
 
 
 @dataclass(frozen=True, kw_only=True)

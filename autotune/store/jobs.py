@@ -12,7 +12,7 @@ import json
 from collections.abc import Callable, Collection, Sequence
 from typing import Protocol, TypeVar
 
-from sqlalchemy import Connection, bindparam, func, select, update
+from sqlalchemy import ColumnElement, Connection, bindparam, func, select, update
 from sqlalchemy.orm import Session
 
 from autotune.problem import Problem
@@ -90,6 +90,7 @@ class JobLedger:
                 seed=new.seed,
                 state=JobState.QUEUED.value,
                 message="",
+                submitter=plain_text(new.submitter)[:100],
                 created_at=now(),
                 ended_at="",
             )
@@ -137,15 +138,17 @@ class JobLedger:
 
         return self._read(work)
 
-    def open_counts(self) -> tuple[int, int]:
-        """Jobs that have not ended, and their problems that have not."""
+    def open_counts(self, *, device: str | None = None, submitter: str | None = None) -> tuple[int, int]:
+        """Jobs that have not ended, and their problems that have not: of all, of one device, or of one submitter."""
+        chosen: list[ColumnElement[bool]] = [JobRow.state.in_(OPEN_WORDS)]
+        chosen += [JobRow.device == device] if device is not None else []
+        chosen += [JobRow.submitter == submitter[:100]] if submitter is not None else []
+        left = JobProblemRow.state.in_(OPEN_WORDS)
+        jobs_query = select(func.count()).select_from(JobRow).where(*chosen)
+        problems_query = select(func.count()).select_from(JobProblemRow).join(JobRow).where(*chosen, left)
 
         def work(session: Session) -> tuple[int, int]:
-            jobs, problems = (
-                session.scalar(select(func.count()).select_from(table).where(table.state.in_(OPEN_WORDS))) or 0
-                for table in (JobRow, JobProblemRow)
-            )
-            return jobs, problems
+            return session.scalar(jobs_query) or 0, session.scalar(problems_query) or 0
 
         return self._read(work)
 

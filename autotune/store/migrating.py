@@ -4,6 +4,7 @@ Alembic is imported only where a migration really runs: it is slow to import.
 """
 
 import enum
+import threading
 
 from sqlalchemy import Connection, Engine, inspect, text
 
@@ -15,6 +16,9 @@ from autotune.store.opening import BEGIN
 
 _VERSION_TABLE = "alembic_version"
 _ADVISORY_LOCK = APPLICATION_ID
+_ALEMBIC = threading.Lock()
+"""Alembic's `op` and `context` are process-wide: a second migration at the same time would run on the connection of
+the first."""
 
 
 class Schema(enum.Enum):
@@ -92,7 +96,8 @@ def _upgrade(connection: Connection, place: str) -> None:
     config.set_main_option("script_location", str(data_folder("db") / "migrations").replace("%", "%%"))
     config.set_main_option("path_separator", "os")
     config.attributes["connection"] = connection
-    command.upgrade(config, "head")
+    with _ALEMBIC:
+        command.upgrade(config, "head")
     if connection.dialect.name != "sqlite":
         return
     connection.exec_driver_sql(f"PRAGMA application_id = {APPLICATION_ID}")

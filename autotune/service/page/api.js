@@ -65,6 +65,18 @@ export function at(path, query = {}) {
 
 export const get = async (path, signal) => (await request(path, { signal })).json();
 
+// All trials of a size, which come in parts.
+export async function trialsOf(device, shape, family, signal) {
+  const path = `api/devices/${encodeURIComponent(device)}/trials`;
+  const found = [];
+  for (let offset = 0; offset !== null; ) {
+    const part = await get(at(path, { shape, family, offset }), signal);
+    found.push(...part.trials);
+    offset = part.next;
+  }
+  return found;
+}
+
 export async function post(path, body, signal) {
   const headers = { "Content-Type": "application/json" };
   return (await request(path, { method: "POST", headers, body: JSON.stringify(body), signal })).json();

@@ -1,6 +1,6 @@
 // One job, followed as it happens.
 
-import { follow, get, post } from "./api.js";
+import { follow, get, post, trialsOf } from "./api.js";
 import { cell, facts, fill, h, keep, numeric, rowHead, state, table } from "./dom.js";
 import { count, duration, failures, gain, moment, rate, time } from "./format.js";
 import { History } from "./history.js";
@@ -44,6 +44,7 @@ class JobPage {
 
   take(name, data) {
     if (name === "job") this.job = data;
+    if (name === "job_changed") this.job = withChanges(this.job, data);
     const problem = this.job.problems[data.problem];
     if (problem) this.happen(name, data, problem);
     this.later();
@@ -108,9 +109,8 @@ class JobPage {
     this.history = new History(this.signal);
     fill(this.live, h("h2", {}, `Search at ${running.shape}`), this.history.element);
     this.live.hidden = false;
-    const query = new URLSearchParams({ shape: running.shape, family: running.family });
-    const known = await get(`api/devices/${this.job.device}/trials?${query}`, this.signal).catch(() => ({ trials: [] }));
-    this.history.begin(known.trials.filter((trial) => trial.purpose !== "final"));
+    const known = await trialsOf(this.job.device, running.shape, running.family, this.signal).catch(() => []);
+    this.history.begin(known.filter((trial) => trial.purpose !== "final"));
   }
 
   async cancel(button) {
@@ -126,6 +126,12 @@ class JobPage {
   }
 
   tell = (text) => (this.note.textContent = text);
+}
+
+function withChanges(job, changed) {
+  const problems = [...job.problems];
+  for (const problem of changed.problems) problems[problem.number] = problem;
+  return { ...changed, problems };
 }
 
 function row(job, problem) {

@@ -1,6 +1,6 @@
 // One size on one device: what to use, against what, how it was found, and what mattered.
 
-import { at, get } from "./api.js";
+import { at, get, trialsOf } from "./api.js";
 import { comparison } from "./comparison.js";
 import { cell, facts, fill, h, hint, numeric, state, table } from "./dom.js";
 import { configuration, count, gain, moment, rate, time } from "./format.js";
@@ -12,9 +12,9 @@ const SHOWN_TRIALS = 500;
 export async function sizeView(place, slug, query, signal) {
   const shape = query.get("shape") ?? "";
   const family = query.get("family") ?? "gemm";
-  const [size, { trials }, tuned] = await Promise.all([
+  const [size, trials, tuned] = await Promise.all([
     get(at(`api/devices/${encodeURIComponent(slug)}/size`, { shape, family }), signal),
-    get(at(`api/devices/${encodeURIComponent(slug)}/trials`, { shape, family }), signal),
+    trialsOf(slug, shape, family, signal),
     get(at("api/lookup", { device: slug, shape, family }), signal).catch(() => null),
   ]);
   const again = at("#/new", { device: slug, family, shape: size.shape });

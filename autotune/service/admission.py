@@ -1,0 +1,191 @@
+"""The outermost layer of the API: it turns away what no token can allow, slows guessing, and keeps the request log.
+
+Pages of other sites are refused because a browser sends their requests with the user's reach, not the page's. Requests
+that a proxy forwarded are refused where no token is asked for, because the proxy lets strangers reach the loopback
+address.
+"""
+
+import asyncio
+import json
+import logging
+import time
+from collections import OrderedDict
+from dataclasses import dataclass
+from http import HTTPStatus
+from urllib.parse import urlsplit
+
+from autotune.errors import UsageError
+from autotune.lookup.document import visible
+from autotune.service.access import WHO, App, Message, Receive, Scope, Send, answer
+
+WHAT = "autotune.what"
+"""Key of an ASGI scope: what a route says it has done, for the log."""
+LOOPBACK = frozenset({"localhost", "127.0.0.1", "::1"})
+
+FREE_GUESSES = 5
+"""Wrong tokens that an address may send each minute before its refusals are delayed."""
+GUESS_PAUSE_S = 0.2
+LONGEST_PAUSE_S = 5.0
+LOG_EVERY_S = 60.0
+MAX_ADDRESSES = 1000
+
+_SAFE = frozenset({"GET", "HEAD", "OPTIONS"})
+_OWN = frozenset({"", "none", "same-origin"})
+_FORWARDED = frozenset({b"forwarded", b"via", b"x-real-ip"})
+_LOG = logging.getLogger(__name__)
+
+_Refusal = tuple[int, str, str]
+
+
+class Admission:
+    """ASGI around everything else."""
+
+    def __init__(self, app: App, *, is_open: bool, public_url: str = "") -> None:
+        """`is_open` means that no token is asked for. Raises UsageError for a public URL that is none."""
+        self._app = app
+        self._is_open = is_open
+        self._public_origin = read_origin(public_url) if public_url else ""
+        self._guesses = Guesses()
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        headers: dict[bytes, bytes] = dict(scope["headers"])
+
+        async def noting(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                _isolate(message)
+                if message["status"] == HTTPStatus.UNAUTHORIZED and headers.get(b"authorization"):
+                    await self._guesses.hold_up(_address(scope))
+                _log(scope, message["status"])
+            await send(message)
+
+        refusal = self._refusal(scope, headers)
+        if refusal is None:
+            await self._app(scope, receive, noting)
+        else:
+            status, text, hint = refusal
+            await answer(noting, status, json.dumps({"error": {"message": text, "hint": hint}}).encode())
+
+    def _refusal(self, scope: Scope, headers: dict[bytes, bytes]) -> _Refusal | None:
+        host = _text(headers.get(b"host"))
+        if self._is_open and _name(host) not in LOOPBACK:
+            return 403, "without a token only requests to this machine itself are answered", "see --token-file"
+        if self._is_open and (_is_forwarded(headers) or scope.get("http_version") == "1.0"):
+            return 403, "without a token no request from a proxy is answered", "start the service with --token-file"
+        is_api = scope["path"].startswith("/api/")
+        origin = _text(headers.get(b"origin"))
+        is_foreign = bool(origin) and _netloc(origin) != host.lower() and origin.lower() != self._public_origin
+        if is_foreign and (is_api or scope["method"] not in _SAFE):
+            return 403, "requests from another site are not answered", "behind a proxy, start it with --public-url"
+        if is_api and _text(headers.get(b"sec-fetch-site")) not in _OWN:
+            return 403, "requests from another site are not answered", ""
+        return None
+
+
+@dataclass
+class _Guesser:
+    """An address that sends wrong tokens."""
+
+    since: float
+    count: int = 0
+    unlogged: int = 0
+    free_at: float = 0.0
+    """When its next refusal may be sent."""
+
+
+class Guesses:
+    """Wrong tokens by address. A right token is never held up, so nobody can lock out others of the same address."""
+
+    def __init__(self) -> None:
+        self._guessers: OrderedDict[str, _Guesser] = OrderedDict()
+
+    async def hold_up(self, address: str) -> None:
+        """Return when the refusal may be sent: at once for the first few, then one after the other."""
+        now = time.monotonic()
+        guesser = self._note(address, now)
+        if guesser.count <= FREE_GUESSES:
+            return
+        guesser.free_at = min(max(guesser.free_at, now) + GUESS_PAUSE_S, now + LONGEST_PAUSE_S)
+        await asyncio.sleep(guesser.free_at - now)
+
+    def _note(self, address: str, now: float) -> _Guesser:
+        guesser = self._guessers.get(address)
+        if guesser is None:
+            guesser = self._guessers[address] = _Guesser(since=now)
+            _LOG.warning("a wrong token from %s", address)
+            asyncio.get_running_loop().call_later(LOG_EVERY_S, self._close, address)
+            if len(self._guessers) > MAX_ADDRESSES:
+                self._guessers.popitem(last=False)
+        else:
+            guesser.unlogged += 1
+        guesser.count += 1
+        return guesser
+
+    def _close(self, address: str) -> None:
+        """Log what came within a minute; an address that goes on is logged anew."""
+        guesser = self._guessers.pop(address, None)
+        if guesser is not None and guesser.unlogged:
+            _LOG.warning("%d more wrong tokens from %s within %g s", guesser.unlogged, address, LOG_EVERY_S)
+
+
+def read_origin(url: str) -> str:
+    """The origin of a public URL, as browsers send it. Raises UsageError."""
+    try:
+        parts = urlsplit(url)
+        is_url = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.username is None
+        default = {"http": 80, "https": 443}.get(parts.scheme) == parts.port
+    except ValueError:
+        is_url = False
+    if not is_url:
+        raise UsageError(f"{visible(url)!r} is not a public URL", hint="such as --public-url https://tuner.example")
+    netloc = parts.netloc.rpartition(":")[0] if default else parts.netloc
+    return f"{parts.scheme}://{netloc}".lower()
+
+
+def submitter_of(scope: Scope) -> str:
+    """Whom a request comes from, as far as the service can tell: the scope of its token, and its address."""
+    return f"{scope.get(WHO, 'anyone')} at {_address(scope)}"
+
+
+def _isolate(message: Message) -> None:
+    """Let no page of another origin embed the answer."""
+    headers = message.setdefault("headers", [])
+    if not any(name.lower() == b"cross-origin-resource-policy" for name, _ in headers):
+        message["headers"] = [*headers, (b"cross-origin-resource-policy", b"same-origin")]
+
+
+def _log(scope: Scope, status: int) -> None:
+    """One line for each request that changed something, save the turns of workers, which come many times a second."""
+    if scope["method"] in _SAFE or status >= HTTPStatus.BAD_REQUEST or scope["path"].endswith("/turn"):
+        return
+    what = scope.get(WHAT, "")
+    told = f": {visible(what)}" if what else ""
+    _LOG.info("%s %s by %s%s", scope["method"], visible(scope["path"]), submitter_of(scope), told)
+
+
+def _address(scope: Scope) -> str:
+    return str(scope["client"][0]) if scope.get("client") else "unknown"
+
+
+def _is_forwarded(headers: dict[bytes, bytes]) -> bool:
+    return any(name in _FORWARDED or name.startswith(b"x-forwarded-") for name in headers)
+
+
+def _text(value: bytes | None) -> str:
+    return (value or b"").decode("latin-1").strip()
+
+
+def _name(host: str) -> str:
+    try:
+        return urlsplit(f"//{host}").hostname or ""
+    except ValueError:
+        return ""
+
+
+def _netloc(origin: str) -> str:
+    try:
+        return urlsplit(origin).netloc.lower()
+    except ValueError:
+        return ""

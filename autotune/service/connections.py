@@ -1,0 +1,194 @@
+"""Connections under limits: a request has to arrive within a time, and nobody holds so many that others get none.
+
+Uvicorn answers what has arrived, and waits for what has not for as long as it takes. Here a connection that keeps the
+service waiting for a request is closed when its time is up, or when its address or everyone together holds too many of
+them, the oldest first: a client that really sends its request is through in a few milliseconds.
+"""
+
+import asyncio
+import enum
+import logging
+import sys
+import time
+from collections import Counter
+from typing import Any
+
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
+
+HEAD_LIMIT_S = 10.0
+BODY_LIMIT_S = 120.0
+"""For a table of 32 MiB over a slow line."""
+MAX_HEAD_BYTES = 65_536
+MAX_AWAITED = 200
+"""Connections of one address that a request is awaited on."""
+MAX_CONNECTIONS = 5000
+LEAST_CONNECTIONS = 64
+ADDRESS_SHARE = 0.75
+"""Of all connections, the most that one address may hold."""
+BACKLOG = 128
+"""Connections that may be accepted at once, before any of them can be closed."""
+RESERVED_FILES = 256 + BACKLOG
+"""Left for the database, the log and what else is open."""
+SWEEP_S = 0.5
+
+_LOG = logging.getLogger(__name__)
+
+
+class Phase(enum.Enum):
+    """What a connection is doing."""
+
+    HEAD = "head"
+    """The head of a request is awaited, or has arrived in part."""
+    BODY = "body"
+    ANSWER = "answer"
+    IDLE = "idle"
+    """Kept open after an answer; uvicorn closes it after a few seconds."""
+
+
+_LIMITS_S = {Phase.HEAD: HEAD_LIMIT_S, Phase.BODY: BODY_LIMIT_S}
+
+
+class Connections:
+    """All that are open. Only the event loop touches it."""
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._open: set[LimitedProtocol] = set()
+        self._addresses: Counter[str] = Counter()
+        self._awaited: dict[str, dict[LimitedProtocol, None]] = {}
+        """Those that a request is awaited on, by address; of each the oldest first."""
+        self._is_sweeping = False
+
+    def open(self, connection: "LimitedProtocol") -> bool:
+        """Count a connection, in the place of one that a request is awaited on where there are too many.
+
+        Returns whether it may stay.
+        """
+        address = connection.address
+        if self._addresses[address] >= ADDRESS_SHARE * self._most:
+            _drop_oldest(self._awaited.get(address))
+        elif len(self._open) >= self._most:
+            _drop_oldest(max(self._awaited.values(), key=len, default=None))
+        if len(self._open) >= self._most or self._addresses[address] >= ADDRESS_SHARE * self._most:
+            return False
+        self._open.add(connection)
+        self._addresses[address] += 1
+        if not self._is_sweeping:
+            self._sweep_soon()
+        return True
+
+    def close(self, connection: "LimitedProtocol") -> None:
+        """Forget a connection; nothing where it is forgotten already, or never was counted."""
+        if connection in self._open:
+            self.note(connection, Phase.IDLE)
+            self._open.remove(connection)
+            self._addresses[connection.address] -= 1
+            if not self._addresses[connection.address]:
+                del self._addresses[connection.address]
+
+    def note(self, connection: "LimitedProtocol", phase: Phase) -> None:
+        """Record what a connection is doing; the time of a phase runs from its beginning."""
+        if phase is connection.phase:
+            return
+        connection.phase, connection.since = phase, time.monotonic()
+        mine = self._awaited.setdefault(connection.address, {})
+        mine.pop(connection, None)
+        if phase in _LIMITS_S:
+            mine[connection] = None
+        if not mine:
+            del self._awaited[connection.address]
+        elif len(mine) > MAX_AWAITED:
+            next(iter(mine)).drop()
+
+    def _sweep_soon(self) -> None:
+        self._is_sweeping = True
+        asyncio.get_running_loop().call_later(SWEEP_S, self._sweep)
+
+    def _sweep(self) -> None:
+        self._is_sweeping = False
+        now = time.monotonic()
+        awaited = [connection for mine in self._awaited.values() for connection in mine]
+        late = [connection for connection in awaited if now - connection.since > _LIMITS_S[connection.phase]]
+        for connection in late:
+            connection.drop()
+        if late:
+            _LOG.info("%d connections were closed on which no request arrived in time", len(late))
+        if self._open:
+            self._sweep_soon()
+
+
+def _drop_oldest(awaited: "dict[LimitedProtocol, None] | None") -> None:
+    if awaited:
+        next(iter(awaited)).drop()
+
+
+class LimitedProtocol(HttpToolsProtocol):
+    """One connection."""
+
+    phase = Phase.IDLE
+    since = 0.0
+
+    def __init__(self, connections: Connections, **given: Any) -> None:
+        super().__init__(**given)
+        self.address = ""
+        self._connections = connections
+        self._head_bytes = 0
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        self.address = self.client[0] if self.client else ""
+        if self._connections.open(self):
+            self._connections.note(self, Phase.HEAD)
+        else:
+            transport.abort()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._connections.close(self)
+        super().connection_lost(exc)
+
+    def data_received(self, data: bytes) -> None:
+        super().data_received(data)
+        if self.transport.is_closing():
+            return
+        self._note(self._phase_of_request())
+        self._head_bytes += len(data)
+        if self.phase is not Phase.HEAD:
+            self._head_bytes = 0
+        elif self._head_bytes > MAX_HEAD_BYTES:
+            self.drop()
+
+    def on_response_complete(self) -> None:
+        super().on_response_complete()
+        if not self.transport.is_closing():
+            phase = self._phase_of_request()
+            self._note(Phase.IDLE if phase is Phase.HEAD else phase)
+
+    def drop(self) -> None:
+        """Close the connection at once."""
+        self._connections.close(self)
+        self.transport.abort()
+
+    def _phase_of_request(self) -> Phase:
+        cycle: RequestResponseCycle | None = self.cycle  # None before the first request
+        if cycle is None or cycle.response_complete:
+            return Phase.HEAD
+        return Phase.BODY if cycle.more_body else Phase.ANSWER
+
+    def _note(self, phase: Phase) -> None:
+        self._connections.note(self, phase)
+
+
+def most_connections() -> int:
+    """How many the system's limit on open files allows, once it is raised as far as this process may."""
+    if sys.platform == "win32":
+        return MAX_CONNECTIONS
+    import resource
+
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = MAX_CONNECTIONS + RESERVED_FILES
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        soft = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    if soft == resource.RLIM_INFINITY:
+        return MAX_CONNECTIONS
+    return max(LEAST_CONNECTIONS, min(MAX_CONNECTIONS, soft - RESERVED_FILES))

@@ -1,0 +1,141 @@
+"""Half-sent requests: they are closed in time, and others are served meanwhile."""
+
+import contextlib
+import resource
+import select
+import shutil
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("fastapi")
+
+from autotune.remote import Client
+from autotune.service import connections
+from autotune.service.connections import Phase
+from autotune.service.serving import Server
+from invented_service import serving, wait_for
+
+HALF = b"GET /api/health HTTP/1.1\r\nHost: 127.0.0.1\r\n"
+WHOLE = HALF + b"\r\n"
+HALF_BODY = (
+    b"POST /api/jobs HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: application/json\r\nContent-Length: 50\r\n\r\n{"
+)
+
+
+@pytest.fixture
+def server(tmp_path: Path, empty_database: Path) -> Iterator[Server]:
+    with serving(Path(shutil.copy(empty_database, tmp_path / "db.sqlite"))) as started:
+        yield started
+
+
+@contextlib.contextmanager
+def sending(server: Server, data: bytes, count: int = 1) -> Iterator[list[socket.socket]]:
+    """Connections that have sent so much, and send no more by themselves."""
+    port = int(server.url.rpartition(":")[2])
+    with contextlib.ExitStack() as stack:
+        opened = []
+        for _ in range(count):
+            opened.append(stack.enter_context(socket.create_connection(("127.0.0.1", port), 10)))
+            with contextlib.suppress(ConnectionError):
+                opened[-1].sendall(data)
+        yield opened
+
+
+def is_closed(connection: socket.socket) -> bool:
+    if not select.select([connection], [], [], 0)[0]:
+        return False
+    with contextlib.suppress(ConnectionError):
+        return connection.recv(65536) == b""
+    return True
+
+
+@pytest.mark.parametrize("data", [b"", b"G", HALF, HALF_BODY, WHOLE + HALF, WHOLE + HALF_BODY])
+def test_a_request_that_does_not_arrive_is_given_up(
+    server: Server, monkeypatch: pytest.MonkeyPatch, data: bytes
+) -> None:
+    monkeypatch.setattr(connections, "_LIMITS_S", {Phase.HEAD: 0.5, Phase.BODY: 1.0})
+    with sending(server, data) as [connection]:
+        time.sleep(0.2)
+        if data.startswith(WHOLE):
+            assert b'"ok"' in connection.recv(65536)
+        assert not is_closed(connection)
+        wait_for(lambda: is_closed(connection), 8)
+
+
+def test_bytes_that_drip_in_do_not_make_the_time_longer(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(connections, "_LIMITS_S", {Phase.HEAD: 0.5, Phase.BODY: 0.5})
+    for data in (HALF + b"X-Slow: ", HALF_BODY):
+        with sending(server, data) as [connection]:
+            began = time.monotonic()
+            with contextlib.suppress(ConnectionError):
+                while not is_closed(connection):
+                    connection.sendall(b"x")
+                    time.sleep(0.05)
+            assert time.monotonic() - began < 2
+
+
+def test_a_head_without_end_is_cut_off(server: Server) -> None:
+    with sending(server, HALF) as [connection]:
+        with contextlib.suppress(ConnectionError):
+            for _ in range(50):
+                connection.sendall(b"X-Long: " + b"x" * 8000 + b"\r\n")
+                time.sleep(0.01)
+        wait_for(lambda: is_closed(connection), 2)
+
+
+def test_of_one_address_those_that_have_waited_longest_go_first(
+    server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(connections, "MAX_AWAITED", 10)
+    with sending(server, HALF, 30) as opened, Client(server.url) as client:
+        assert client.jobs() == []
+        wait_for(lambda: sum(map(is_closed, opened)) >= 20)
+        assert [is_closed(connection) for connection in opened[-10:]].count(False) >= 9
+
+
+def test_answers_that_are_waited_for_are_not_cut_off(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(connections, "_LIMITS_S", {Phase.HEAD: 0.2, Phase.BODY: 0.2})
+    with Client(server.url) as client:
+        for _ in range(4):
+            assert client.jobs() == []  # over one connection
+            time.sleep(0.4)
+
+
+FEW_FILES = """
+import resource, sys
+resource.setrlimit(resource.RLIMIT_NOFILE, (512, 512))
+from autotune.cli import main
+sys.exit(main(sys.argv[1:]))
+"""
+
+
+def test_more_half_requests_than_files_stop_nobody(tmp_path: Path) -> None:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (min(4096, hard), hard))
+    log = tmp_path / "log"
+    where = ["serve", "--port", str(port), "--db", str(tmp_path / "db.sqlite")]
+    with log.open("w") as out:
+        process = subprocess.Popen([sys.executable, "-c", FEW_FILES, *where], stdout=out, stderr=out)
+    try:
+        wait_for(lambda: "serving at" in log.read_text(), 30)
+        with contextlib.ExitStack() as stack:
+            for _ in range(700):
+                connection = stack.enter_context(socket.create_connection(("127.0.0.1", port), 10))
+                with contextlib.suppress(ConnectionError):
+                    connection.sendall(HALF)
+            with Client(f"http://127.0.0.1:{port}") as client:
+                assert client.jobs() == []
+    finally:
+        process.terminate()
+        process.wait(20)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    assert "Traceback" not in log.read_text()

@@ -1,0 +1,215 @@
+"""Many readers at once: followers of one job, heavy answers, and workers that go on meanwhile."""
+
+import asyncio
+import http.client
+import json
+import shutil
+import threading
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("fastapi")
+
+from autotune.errors import RefusedError
+from autotune.remote import Client
+from autotune.remote.connection import Connection
+from autotune.service import events, pools, tables_api
+from autotune.service.serving import Server
+from autotune.store.jobs import JobLedger
+from autotune.testing import INVENTED_PROCESSOR
+from invented_service import offering, serving, wait_for
+
+SLUG = INVENTED_PROCESSOR.slug
+SHAPES = [f"{size},64,64" for size in range(16, 80)]
+
+
+@pytest.fixture
+def server(tmp_path: Path, empty_database: Path) -> Iterator[Server]:
+    with serving(Path(shutil.copy(empty_database, tmp_path / "db.sqlite"))) as started:
+        started.service.store.add_device(INVENTED_PROCESSOR)
+        yield started
+
+
+@pytest.fixture
+def client(server: Server) -> Iterator[Client]:
+    with Client(server.url) as opened:
+        yield opened
+
+
+class Follower:
+    """Reads the events of a job as they are sent."""
+
+    def __init__(self, url: str, job_id: int) -> None:
+        self.told: list[tuple[str, Any]] = []
+        self._lines = (url, f"/api/jobs/{job_id}/events")
+        self._thread = threading.Thread(target=self._read, daemon=True)
+        self._thread.start()
+
+    def _read(self) -> None:
+        name = ""
+        for line in Connection(self._lines[0]).lines(self._lines[1], timeout_s=30):
+            field, _, value = line.partition(": ")
+            if field == "event":
+                name = value
+            elif field == "data":
+                self.told.append((name, json.loads(value)))
+
+    def names(self) -> list[str]:
+        return [name for name, _ in self.told]
+
+    def join(self) -> None:
+        self._thread.join(30)
+        assert not self._thread.is_alive()
+
+
+def test_all_followers_share_one_reading_of_the_job(
+    server: Server, client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(events, "READ_EVERY_S", 0.5)
+    job_id = client.submit(SLUG, shapes=SHAPES, trials=3)["id"]
+    readings: list[int] = []
+    get = JobLedger.get
+
+    def counted(self: JobLedger, number: int) -> Any:
+        readings.append(number)
+        return get(self, number)
+
+    monkeypatch.setattr(JobLedger, "get", counted)
+    followers = [Follower(server.url, job_id) for _ in range(20)]
+    wait_for(lambda: all(follower.told for follower in followers))
+    assert len(readings) <= 10
+    before = len(readings)
+    for _ in range(50):
+        server.service.feed.tell(job_id, "job", None)
+    client.cancel(job_id)  # which reads it itself, once
+    for follower in followers:
+        follower.join()
+    assert len(readings) - before <= 4
+    for follower in followers:
+        assert [follower.names()[0], follower.names()[-1]] == ["job", "end"]
+        assert follower.told[-2][1]["state"] == "cancelled"
+
+
+def test_followers_are_told_what_has_changed_only(server: Server, client: Client) -> None:
+    job_id = client.submit(SLUG, shapes=SHAPES[:6], trials=2, algorithms=["microtile"])["id"]
+    follower = Follower(server.url, job_id)
+    wait_for(lambda: bool(follower.told))
+    with offering(server.url):
+        follower.join()
+    assert follower.names().count("job") == 1
+    job = follower.told[0][1]
+    assert len(job["problems"]) == 6
+    changes = [data for name, data in follower.told if name == "job_changed"]
+    assert max(len(change["problems"]) for change in changes[:-1]) < 6
+    for change in changes:
+        changed = {problem["number"]: problem for problem in change["problems"]}
+        job = {**change, "problems": [changed.get(problem["number"], problem) for problem in job["problems"]]}
+    assert job == client.job(job_id)
+
+
+def test_a_client_sees_the_whole_job_in_every_event(server: Server, client: Client) -> None:
+    job_id = client.submit(SLUG, shapes=SHAPES[:4], trials=2, algorithms=["microtile"])["id"]
+    with offering(server.url):
+        jobs = [event.data for event in client.follow(job_id) if event.name == "job"]
+    assert {len(job["problems"]) for job in jobs} == {4}
+    assert jobs[-1] == client.job(job_id)
+
+
+def test_one_follower_too_many_is_refused_in_order(
+    server: Server, client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(events, "MAX_READERS", 2)
+    job_id = client.submit(SLUG, shapes=SHAPES[:1], trials=2)["id"]
+    with ExitStack() as stack:
+        for _ in range(2):
+            lines = Connection(server.url).lines(f"/api/jobs/{job_id}/events", timeout_s=10)
+            stack.enter_context(closing(lines))  # type: ignore[type-var]  # a generator
+            assert next(lines) == "event: job"
+        with pytest.raises(RefusedError, match="2 readers follow jobs already") as refused:
+            next(Connection(server.url).lines(f"/api/jobs/{job_id}/events", timeout_s=10))
+        assert refused.value.status == 429
+    wait_for(lambda: not server.service.feed._channels)  # and those that have gone make room
+    assert next(Connection(server.url).lines(f"/api/jobs/{job_id}/events", timeout_s=10)) == "event: job"
+
+
+def test_a_reader_that_falls_behind_is_cut_off() -> None:
+    async def read() -> events.Picture:
+        return events.Picture(job="{}", problems={}, goes_on=True)
+
+    async def follow() -> list[list[bytes]]:
+        feed = events.Feed()
+        feed.bind(asyncio.get_running_loop())
+        slow, quick = feed.join(1, read), feed.join(1, read)
+        for _ in range(events.MAX_BEHIND):
+            slow.put(b"x")
+        slow.put(b"y")
+        quick.put(b"x")
+        feed.close()
+        return [[message async for message in reader.messages()] for reader in (slow, quick)]
+
+    assert asyncio.run(follow()) == [[], [b"x"]]
+
+
+def test_heavy_answers_keep_no_worker_waiting(server: Server, client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    goes_on, begun = threading.Event(), threading.Semaphore(0)
+
+    def stuck(*_: Any) -> bytes:
+        begun.release()
+        assert goes_on.wait(60)
+        return b""
+
+    monkeypatch.setattr(tables_api, "_exported", stuck)
+    with ThreadPoolExecutor(40) as threads, offering(server.url):
+        try:
+            asked = [threads.submit(Client(server.url).export, form) for form in ("json", "sqlite") * 20]
+            for _ in range(2):
+                assert begun.acquire(timeout=20)
+            job = client.submit(SLUG, shapes=["96,96,96"], trials=3, algorithms=["microtile"])
+            wait_for(lambda: client.job(job["id"])["state"] == "done")
+            wait_for(lambda: any(one.done() for one in asked))
+        finally:
+            goes_on.set()
+        errors = [error for one in asked if isinstance(error := one.exception(30), RefusedError)]
+    assert {error.status for error in errors} == {503}
+    assert 5 < len(errors) < 20
+
+
+def test_whoever_is_one_too_many_is_told_when_to_come_back(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: Any, **__: Any) -> bool:
+        return False
+
+    monkeypatch.setattr(threading.Semaphore, "acquire", full)
+    connection = http.client.HTTPConnection(server.url.removeprefix("http://"), timeout=10)
+    connection.request("GET", "/api/jobs")
+    answer = connection.getresponse()
+    assert (answer.status, answer.headers["Retry-After"]) == (503, str(pools.RETRY_AFTER_S))
+    monkeypatch.undo()
+    connection.close()
+
+
+def test_a_history_comes_in_parts(server: Server, client: Client) -> None:
+    with offering(server.url):
+        job = client.submit(SLUG, shapes=["96,96,96"], trials=12, algorithms=["microtile"])
+        wait_for(lambda: client.job(job["id"])["state"] == "done")
+    connection = Connection(server.url)
+    path = f"/api/devices/{SLUG}/trials?shape=96,96,96"
+    whole = connection.call("GET", path)
+    assert whole["next"] is None
+    parts: list[Any] = []
+    offset: int | None = 0
+    while offset is not None:
+        part = connection.call("GET", f"{path}&limit=5&offset={offset}")
+        assert len(part["trials"]) <= 5
+        parts += part["trials"]
+        offset = part["next"]
+    assert parts == whole["trials"]
+    assert len(parts) > 12
+    with pytest.raises(RefusedError) as refused:
+        connection.call("GET", f"{path}&limit={tables_api.MAX_TRIALS + 1}")
+    assert refused.value.status == 422
+    connection.close()
