@@ -1,9 +1,9 @@
 """Runs tests in a child process: a driver that aborts or hangs fails one test and ends no worker of pytest-xdist.
 
-The parent collects as ever and hands over one test at a time by its node id. The child runs it, with all its fixtures,
-and answers with pytest's reports, one line of JSON each way. It lives until the last test, or until one ends it: then
-that test fails with the signal and the last words of the child, and the next test gets a new one. With `-s` or `--pdb`
-tests run in pytest's own process, for a debugger.
+Both collect as ever. The parent hands over one test at a time by its node id, the child runs it with all its fixtures
+and answers with pytest's reports, one line of JSON each way. The child lives until the last test, or until one ends it:
+then that test fails with the signal and the last words of the child, and the next test gets a new one. With `-s` or
+`--pdb` tests run in pytest's own process, for a debugger.
 """
 
 import contextlib
@@ -56,7 +56,7 @@ class Parent:
         limit_s = float(marker.args[0]) if marker else LIMIT_S
         child = self._child = self._child or _Child(self._config, next(self._numbers))
         try:
-            answers = child.ask([_name(item), _name(nextitem)], limit_s)
+            answers = child.ask([item.nodeid, nextitem.nodeid if nextitem else ""], limit_s)
         except ChildDied as death:
             self._child = None
             return [_failed(item, str(death), time.monotonic() - began)]
@@ -81,34 +81,20 @@ class Child:
     def __init__(self, questions: IO[str], answers: IO[str]) -> None:
         self._questions = questions
         self._answers = answers
-        self._items: dict[str, dict[str, pytest.Item]] = {}
-
-    def pytest_collection(self) -> bool:
-        """Says that all is collected: modules are when they are asked for."""
-        return True
 
     def pytest_runtestloop(self, session: pytest.Session) -> bool:
+        items = {item.nodeid: item for item in session.items}
         self._answer("ready")
         for line in self._questions:
-            item, following = (self._find(session, name) for name in json.loads(line))
-            assert item is not None
+            name, following = json.loads(line)
             convert = session.config.hook.pytest_report_to_serializable
-            reports = runtestprotocol(item, log=False, nextitem=following)
+            reports = runtestprotocol(items[name], log=False, nextitem=items.get(following))
             self._answer([convert(config=session.config, report=report) for report in reports])
         return True
 
     def _answer(self, answer: Any) -> None:
         self._answers.write(json.dumps(answer, default=str) + "\n")
         self._answers.flush()
-
-    def _find(self, session: pytest.Session, name: list[str] | None) -> pytest.Item | None:
-        if name is None:
-            return None
-        path, node = name
-        if path not in self._items:
-            collected = session.perform_collect([path])
-            self._items[path] = {item.nodeid: item for item in collected}
-        return self._items[path][node]
 
 
 class ChildDied(Exception):
@@ -131,7 +117,7 @@ class _Child:
                 *(["-v"] * option.verbose or ["-q"]),
             ),
             *(["--showlocals"] if option.showlocals else []),
-            str(config.rootpath),
+            *config.args,
         ]
         self._words = tempfile.TemporaryFile()  # noqa: SIM115 - closed with the child
         """What is written past Python's streams, which is all that drivers write."""
@@ -232,10 +218,6 @@ def fail_missing_tools(report: _Report) -> _Report:
 def _is_child(config: pytest.Config) -> bool:
     """The plugin's class is another there, of the module `__main__`."""
     return any(type(plugin).__name__ == Child.__name__ for plugin in config.pluginmanager.get_plugins())
-
-
-def _name(item: pytest.Item | None) -> list[str] | None:
-    return [str(item.path), item.nodeid] if item else None
 
 
 def _failed(item: pytest.Item, told: str, duration_s: float) -> pytest.TestReport:
