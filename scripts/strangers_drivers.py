@@ -24,7 +24,7 @@ _DEBIAN_KEYS = Path("/usr/share/keyrings/debian-archive-keyring.gpg")
 _SYSTEM_VENDORS = Path("/etc/OpenCL/vendors")
 _WHEELS = {"amd64": "x86_64", "arm64": "aarch64"}
 _UNSTABLE = ("base-files", "libc6", "dash", "coreutils", "python3", "ocl-icd-libopencl1", "pocl-opencl-icd")
-_V3 = "+ssse3,+sse4.1,+sse4.2,+popcnt,+cx16,+aes,+avx,+avx2,+bmi1,+bmi2,+f16c,+fma,+abm,+movbe,+xsave"
+_V3 = "+lahf_lm,+ssse3,+sse4.1,+sse4.2,+popcnt,+cx16,+aes,+avx,+avx2,+bmi1,+bmi2,+f16c,+fma,+abm,+movbe,+xsave"
 PROXMOX_V3 = f"kvm64,{_V3}"
 """The type x86-64-v3 of a popular hypervisor: a Pentium 4 by its model, with the features of a Haswell."""
 
@@ -48,7 +48,7 @@ class Stranger:
     name: str
     about: str
     place: "Callable[[Work], Place]"
-    slowness: int = 1
+    slowness: float = 1
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -220,8 +220,9 @@ def find_qemu(work: Work, machine: str) -> Path:
 def emulate(folder: Path, qemu: Path, cpu: str, python: Path) -> Path:
     """Makes a virtual environment like that of `python` whose interpreter, and its children, see another processor.
 
-    QEMU's prefix (-L) takes the place of / where it has a file: all there is linked to the real one, but for
-    /proc/cpuinfo, which drivers and autotune read beside what the processor says itself.
+    QEMU looks into its prefix (-L) before it looks below /. There is /proc/cpuinfo, which drivers and autotune read
+    beside what the processor says itself; /sys and the rest of /proc are linked, for those who open / and go on from
+    there.
     """
     if platform.machine() != "x86_64":
         raise UnavailableError("processors of x86-64 are emulated on such a processor only")
@@ -232,9 +233,9 @@ def emulate(folder: Path, qemu: Path, cpu: str, python: Path) -> Path:
     prefix, root = python.parents[1], folder / "root"
     for made in (folder / "bin", root / "proc"):
         made.mkdir(parents=True, exist_ok=True)
-    for real in (*Path("/").iterdir(), *Path("/proc").iterdir()):
+    for real in (Path("/sys"), *Path("/proc").iterdir()):
         link = root / real.relative_to("/")
-        if real.name not in {"proc", "cpuinfo"} and not real.name.isdigit() and not link.is_symlink():
+        if real.name != "cpuinfo" and not real.name.isdigit() and not link.is_symlink():
             link.symlink_to(real)
     if not (folder / "lib").exists():
         (folder / "lib").symlink_to(prefix / "lib")
