@@ -132,13 +132,12 @@ def installed_driver(work: Work, *, vendor: str, package: str, **environment: st
 
 def intel(work: Work) -> Place:
     """Intel's runtime for processors. The wheel registers a path of the machine it was built on."""
-    python = environment_with(work, "intel", "intel-opencl-rt")
-    libraries = python.parents[1] / "lib"
-    driver = next(libraries.glob("libintelocl.so*"), None) or next(libraries.rglob("libintelocl.so*"), None)
-    if driver is None:
-        raise UnavailableError("the wheel intel-opencl-rt has no libintelocl.so")
+    python = environment_with(work, "intel", "intel-opencl-rt", "intel-cmplr-lib-rt")
+    driver = python.parents[1] / "lib/libintelocl.so"
+    if not driver.exists():
+        raise UnavailableError("the wheel intel-opencl-rt has no lib/libintelocl.so")
     vendors = work.vendors("intel", str(driver))
-    return Place(python=(str(python),), environment={**vendors, "LD_LIBRARY_PATH": f"{driver.parent}:{libraries}"})
+    return Place(python=(str(python),), environment={**vendors, "LD_LIBRARY_PATH": str(driver.parent)})
 
 
 def oclgrind(work: Work) -> Place:
