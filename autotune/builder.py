@@ -11,14 +11,21 @@ from typing import TYPE_CHECKING, Any, Self
 
 from autotune import child, tracing
 from autotune.errors import BuildError, KernelError
-from autotune.family import Plan
+from autotune.family import Plan, Role
 from autotune.trial import Build, BuildJob, BuildState
 
 if TYPE_CHECKING:
-    from autotune.device.session import Session
+    from autotune.device.session import Memory, Session
 
 BUILDER = (sys.executable, "-m", "autotune.builder")
 """Starts a child process that builds."""
+
+
+_STATES = {
+    child.Cause.LATE: BuildState.TIMED_OUT,
+    child.Cause.DIED: BuildState.CRASHED,
+    child.Cause.FAULT: BuildState.TOOL_FAILED,
+}
 
 
 class Builder:
@@ -31,8 +38,7 @@ class Builder:
         """Raises WorkerError when no child can be started, or the child cannot use the device at all."""
         answer = self._child.ask(job, {"build": job.limit_s})
         if isinstance(answer, child.Loss):
-            state = BuildState.TIMED_OUT if answer.was_late else BuildState.CRASHED
-            return Build(source_hash=job.source_hash, state=state, message=answer.message)
+            return Build(source_hash=job.source_hash, state=_STATES[answer.cause], message=answer.message)
         assert isinstance(answer, Build)
         return answer
 
@@ -103,9 +109,7 @@ def build_once(session: "Session", job: BuildJob) -> Build:
     except BuildError as error:
         return Build(source_hash=job.source_hash, state=BuildState.FAILED, message=error.message)
     # Some drivers generate code only when they are asked about a kernel, so that asking is part of building.
-    facts = [
-        session.facts(kernel) for kernel, launch in zip(kernels, job.plan.launches, strict=True) if not launch.prepares
-    ]
+    facts = session.facts(kernels, job.plan)
     if job.launches:
         with tracing.span("launch"):
             _launch_once(session, kernels, job.plan)
@@ -114,8 +118,8 @@ def build_once(session: "Session", job: BuildJob) -> Build:
         source_hash=job.source_hash,
         state=BuildState.BUILT,
         build_ns=build_ns,
-        private_memory_bytes=max(f.private_memory_bytes for f in facts),
-        work_group_limit=min(f.work_group_limit for f in facts),
+        private_memory_bytes=facts.private_memory_bytes,
+        work_group_limit=facts.work_group_limit,
         binary_bytes=0 if job.launches else session.binary_bytes(program),
         binary=session.binary(program) if job.wants_binary and not session.keeps_programs else b"",
     )
@@ -128,7 +132,9 @@ def _launch_once(session: "Session", kernels: Sequence[Any], plan: Plan) -> None
     operands are merely copied. What cannot be launched is left to the trial, which tells why.
     """
     with contextlib.suppress(KernelError):
-        memory = {buffer.name: session.allocate(buffer) for buffer in plan.buffers}
+        memory: dict[str, Memory] = {}
+        for buffer in sorted(plan.buffers, key=lambda buffer: buffer.role is Role.VIEW):  # after what they show
+            memory[buffer.name] = session.allocate(buffer, memory)
         for kernel, launch in zip(kernels, plan.launches, strict=True):
             if launch.local_size or launch.prepares:
                 size = launch.local_size or launch.global_size

@@ -4,7 +4,7 @@ import sys
 from collections.abc import Callable, Sequence
 
 from autotune import child
-from autotune.errors import AutotuneError, WorkerError
+from autotune.errors import WorkerError
 from autotune.trial import Calibration
 
 LIMIT_S = 20.0
@@ -24,18 +24,12 @@ def try_calibration(selector: str, limit_s: float = LIMIT_S, command: Sequence[s
 
 def serve() -> None:
     """The child: calibrate until the input ends."""
+    from autotune.device.clocks import calibrate
+    from autotune.device.session import Session
 
     def calibrate_one(selector: str, entering: Callable[[str], None]) -> Calibration:
         entering("calibration")
-        from autotune.device.clocks import calibrate
-        from autotune.device.session import Session
-
-        try:
-            return calibrate(Session(selector))
-        except AutotuneError:
-            raise
-        except Exception as error:  # drivers raise what they like, and the parent wants to know
-            raise WorkerError(f"{type(error).__name__}: {error}") from error
+        return calibrate(Session(selector))
 
     child.serve(calibrate_one)
 

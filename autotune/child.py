@@ -2,20 +2,21 @@
 
 Parent and child exchange length-prefixed pickles over the child's standard input and output. The child moves
 its real standard output away first, so a driver that prints cannot disturb the exchange, and ends when its
-input does, so that it never outlives the parent.
+input does, so that it never outlives the parent. It tells when its libraries are loaded, and that it has received a
+message, so that the parent need not guess how long either may take.
 """
 
 import contextlib
+import enum
 import os
-import pickle
 import queue
 import signal
-import struct
 import subprocess
 import sys
 import tempfile
 import threading
 import time
+import traceback
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import CancelledError, Future
 from dataclasses import dataclass
@@ -24,8 +25,16 @@ from typing import IO, Any, NoReturn, Self
 
 from autotune import tracing
 from autotune.errors import AutotuneError, WorkerError
+from autotune.messages import pump, read, write
 
+LOAD_LIMIT_S = 600.0
+"""Until a child has loaded Python's libraries: half a second, but more than a minute on an emulated processor."""
 START_LIMIT_S = 120.0
+"""From then on, until it has opened its device and begins with the work, and at least SLOWNESS times what loading took.
+"""
+RESPONSE_LIMIT_S = 10.0
+"""Until a child that was loaded before tells that it has received a message, and at least what loading took."""
+SLOWNESS = 20.0
 _ENVIRONMENT = {
     "PYOPENCL_NO_CACHE": "1",  # thousands of kernels that nobody runs again
     "OPENBLAS_NUM_THREADS": "1",  # several children work at once, and threads of one would wait for those of others
@@ -59,11 +68,21 @@ class _Closed(_NoStart):
     """Somebody closed it, and would not end another one."""
 
 
+class Cause(enum.Enum):
+    """Why no answer came."""
+
+    LATE = "late"
+    """The child took longer than the limit of its phase, and was killed."""
+    DIED = "died"
+    FAULT = "fault"
+    """An exception that this program did not expect, in the child; no fault of what it was working on."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Loss:
-    """No answer came: the child died, or took too long and was killed."""
+    """No answer came, and the child is gone."""
 
-    was_late: bool
+    cause: Cause
     phase: str
     message: str
 
@@ -71,12 +90,17 @@ class Loss:
 class Child:
     """Asks a child process, which is started when first needed. A context manager; closing ends the child."""
 
-    def __init__(self, command: Sequence[str]) -> None:
+    def __init__(self, command: Sequence[str], environment: Mapping[str, str] | None = None) -> None:
+        """`environment` is that of this process by default."""
         self._command = command
+        self._environment = environment
         self._process: subprocess.Popen[bytes] | None = None
         self._messages: queue.Queue[tuple[str, Any]] = queue.Queue()
         self._errors: IO[bytes] | None = None
         self._has_answered = False
+        self._started_s = 0.0
+        self._load_s: float | None = None
+        """What the process that runs now took to load its libraries; None until it has."""
         self._asked = 0
         self.answers = 0
         """Of the process that runs now."""
@@ -166,10 +190,13 @@ class Child:
             errors.close()
 
     def _await_answer(self, limits_s: Mapping[str, float], awaited: str, leave: Leave) -> Any:
-        phase, limit = "start", START_LIMIT_S
+        phase, limit = "start", self._first_limit_s
         while True:
             kind, content = self._receive(limit)
-            if kind == "phase":
+            if kind == "alive":  # comes before any phase
+                self._load_s = content - self._started_s if self._load_s is None else self._load_s
+                limit = max(START_LIMIT_S, SLOWNESS * self._load_s)
+            elif kind == "phase":
                 phase, limit = content, limits_s[content]
                 if phase == awaited:
                     with contextlib.suppress(CancelledError):  # the child is going to say so
@@ -186,13 +213,23 @@ class Child:
                     raise _NoStart(content)
                 raise WorkerError(content)
             elif phase == "start":
-                raise _NoStart(self._last_words() if kind == "ended" else f"no child process within {limit:g} s")
+                words = {"fault": content, "late": f"no response from the child process within {limit:g} s"}
+                raise _NoStart(words.get(kind) or self._last_words())
+            elif kind == "fault":
+                self.close()
+                return Loss(cause=Cause.FAULT, phase=phase, message=f"{phase}: {content}")
             elif kind == "late":
                 self.close()
-                return Loss(was_late=True, phase=phase, message=f"{phase} took more than {limit:g} s")
+                return Loss(cause=Cause.LATE, phase=phase, message=f"{phase} took more than {limit:g} s")
             else:
                 status, last_words = self._bury()
-                return Loss(was_late=False, phase=phase, message=f"{phase}: {status}. {last_words}".strip())
+                message = f"{phase}: {status}. {last_words}".strip()
+                return Loss(cause=Cause.DIED, phase=phase, message=message)
+
+    @property
+    def _first_limit_s(self) -> float:
+        """Until a child tells anything at all; one that was stopped, or hangs between two messages, never does."""
+        return LOAD_LIMIT_S if self._load_s is None else max(RESPONSE_LIMIT_S, self._load_s)
 
     def _pass_on(self, leave: Leave) -> None:
         """Tell the child of its leave at once, by whoever gives it, so that it need not ask and wait."""
@@ -201,7 +238,7 @@ class Child:
 
         def tell(decided: Leave) -> None:
             with contextlib.suppress(OSError, ValueError):  # whoever waits for its answer sees that it has died
-                _write(stream, (number, not decided.cancelled()))
+                write(stream, (number, not decided.cancelled()))
 
         leave.add_done_callback(tell)
 
@@ -224,6 +261,7 @@ class Child:
             return
         self.close()
         self._messages = queue.Queue()
+        self._started_s, self._load_s = time.monotonic(), None
         try:
             self._errors = tempfile.TemporaryFile()  # noqa: SIM115 - lives as long as the child
             self._process = subprocess.Popen(  # noqa: S603 - our own command
@@ -231,16 +269,16 @@ class Child:
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=self._errors,
-                env=_ENVIRONMENT | os.environ,
+                env=_ENVIRONMENT | dict(os.environ if self._environment is None else self._environment),
                 start_new_session=True,  # Ctrl-C is the parent's to handle
             )
         except OSError as error:
             raise WorkerError(f"cannot start the child process: {error}") from error
-        threading.Thread(target=_pump, args=(self._process.stdout, self._messages), daemon=True).start()
+        threading.Thread(target=pump, args=(self._process.stdout, self._messages), daemon=True).start()
 
     def _send(self, message: object) -> None:
         assert self._process and self._process.stdin
-        _write(self._process.stdin, message)
+        write(self._process.stdin, message)
 
     def _bury(self) -> tuple[str, str]:
         """How the child ended, and the last lines it left on standard error."""
@@ -268,12 +306,12 @@ def serve(answer: Callable[[Any, Entering], Any], prepare: Callable[[], None] = 
 
     `prepare` comes before the first message is read; where it fails, the messages find out.
     """
-    replies = os.fdopen(os.dup(1), "wb")
-    os.dup2(2, 1)
+    replies = _Replies()
     messages: queue.Queue[Any] = queue.Queue()
-    threading.Thread(target=_collect, args=(messages,), daemon=True).start()
+    threading.Thread(target=_collect, args=(messages, replies), daemon=True).start()
     tracing.collect(tracing.MOST_SPANS)
-    with contextlib.suppress(AutotuneError), tracing.span("prepare"):
+    replies.send("alive", None)
+    with contextlib.suppress(Exception), tracing.span("prepare"):
         prepare()
     while True:
         number, *asked = messages.get()
@@ -282,7 +320,7 @@ def serve(answer: Callable[[Any, Entering], Any], prepare: Callable[[], None] = 
         awaited, message = asked
 
         def enter(phase: str, number: int = number, awaited: str = awaited) -> None:
-            _write(replies, ("phase", phase))
+            replies.send("phase", phase)
             if phase == awaited:
                 _await_leave(messages, number)
 
@@ -290,11 +328,34 @@ def serve(answer: Callable[[Any, Entering], Any], prepare: Callable[[], None] = 
             with tracing.span("job"):
                 content = answer(message, enter)
         except _Withdrawn:
-            _write(replies, ("withdrawn", None))
+            replies.send("withdrawn", None)
         except AutotuneError as error:
-            _write(replies, ("unusable", str(error)))
+            replies.send("unusable", str(error))
+        except Exception as error:  # noqa: BLE001 - told at once, since drivers abort when a process ends
+            replies.send("fault", _in_one_line(error))
         else:
-            _write(replies, ("answer", (content, tracing.take())))
+            replies.send("answer", (content, tracing.take()))
+
+
+class _Replies:
+    """What a child says to its parent, from any of its threads."""
+
+    def __init__(self) -> None:
+        self._stream = os.fdopen(os.dup(1), "wb")
+        self._turn = threading.Lock()
+        os.dup2(2, 1)
+
+    def send(self, kind: str, content: object) -> None:
+        with self._turn:
+            write(self._stream, (kind, content))
+
+
+def _in_one_line(error: Exception) -> str:
+    """An exception, and where in this program it arose."""
+    frames = traceback.extract_tb(error.__traceback__)
+    ours = [frame for frame in frames if "autotune" in Path(frame.filename).parts] or frames
+    where = f" ({Path(ours[-1].filename).name}:{ours[-1].lineno})" if ours else ""
+    return f"unexpected {' '.join(f'{type(error).__name__}: {error}'.split())[:400]}{where}"
 
 
 def _await_leave(messages: "queue.Queue[Any]", number: int) -> None:
@@ -319,35 +380,12 @@ def _signal_name(number: int) -> str:
     return f"signal {number}"
 
 
-def _write(stream: IO[bytes], message: object) -> None:
-    data = pickle.dumps(message)
-    stream.write(struct.pack("<Q", len(data)) + data)
-    stream.flush()
-
-
-def _read(stream: IO[bytes]) -> Any:
-    """The next message. Raises EOFError at the end of the stream."""
-    header = stream.read(8)
-    if len(header) < 8:
-        raise EOFError
-    (size,) = struct.unpack("<Q", header)
-    data = stream.read(size)
-    if len(data) < size:
-        raise EOFError
-    return pickle.loads(data)  # noqa: S301 - from our own child
-
-
-def _pump(stream: IO[bytes], messages: "queue.Queue[tuple[str, Any]]") -> None:
-    """Move the child's messages into a queue, which can be waited on with a limit on every system."""
-    with contextlib.suppress(EOFError, OSError, ValueError), stream:
-        while True:
-            messages.put(_read(stream))
-    messages.put(("ended", None))
-
-
-def _collect(messages: "queue.Queue[Any]") -> None:
+def _collect(messages: "queue.Queue[Any]", replies: _Replies) -> None:
     """Queue messages as they come; when the parent is gone, end at once, whatever a kernel is doing."""
     with contextlib.suppress(EOFError, OSError):
         while True:
-            messages.put(_read(sys.stdin.buffer))
+            message = read(sys.stdin.buffer)
+            if len(message) > 2:  # a question, and no leave
+                replies.send("alive", None)
+            messages.put(message)
     os._exit(0)

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from autotune.errors import ConfigurationError
 from autotune.expression import Expression
-from autotune.problem import DTYPE_BYTES, Configuration, DeviceLimits, Problem, Value
+from autotune.problem import DTYPE_BYTES, Configuration, DeviceLimits, Fault, Problem, Value
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -203,7 +203,12 @@ class KernelFamily(ABC):
             return found
         values = {**limits.constraint_values(), **problem.constraint_values(), **dict(configuration.values)}
         constraints = self.algorithm(configuration.algorithm).constraints
-        return [f"{c.name}: {c.because}" for c in constraints if not c.condition(values)]
+        broken = [f"{c.name}: {c.because}" for c in constraints if not c.condition(values)]
+        return [*broken, *(told(fault) for fault in self.faults(limits) if fault.matches(configuration))]
+
+    def faults(self, limits: DeviceLimits) -> tuple[Fault, ...]:
+        """What the driver gets wrong of this family. The baseline stays legal whatever they say."""
+        return tuple(f for f in limits.faults if f.family == self.name and not f.matches(self.baseline))
 
     def misfits(self, configuration: Configuration) -> list[str]:
         """How a configuration differs from what its algorithm declares, whatever the problem and the device.
@@ -219,6 +224,11 @@ class KernelFamily(ABC):
             elif not any(type(given[name]) is type(v) and given[name] == v for v in parameter.values):
                 found.append(f"{name}={str(given[name])[:80]} is not among its values")
         return found
+
+
+def told(fault: Fault) -> str:
+    """Why a configuration that falls under a fault is not valid."""
+    return f"known_fault: this driver gets {fault} wrong"
 
 
 class Case(ABC):

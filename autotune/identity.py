@@ -8,7 +8,9 @@ strings are read together. A slug names a device in databases, tables and on the
     adreno-unknown-opencl-1-2-cu4                the driver tells no model
     mali-g610-mc6                                cores from the name, else from the compute units
     nvidia-h200, amd-gfx1100, intel-arc-a770-graphics, apple-m2, powervr-rogue-ge8320
-    pocl-amd-epyc, intel-cpu-core-i7-8700        a processor, after the OpenCL runtime that drives it
+    pocl-amd-epyc-avx2, intel-cpu-core-i7-8700-avx512, llvmpipe-cortex-a76-neon
+                                                 a processor, after the OpenCL runtime that drives it; at the end the
+                                                 widest vectors of the runtime's compiler, where they can be told
     gpu-samsung-xclipse-920                      any other
     adreno-x1-85-on12                            behind a layer that translates OpenCL to another interface
 
@@ -21,6 +23,8 @@ import enum
 import re
 import unicodedata
 from dataclasses import dataclass
+
+from autotune.processors import VECTOR_CLASSES, class_of_bits, processor_name, short_name, vector_class, vendor_of
 
 MAX_SLUG = 64
 FAMILIES = ("adreno", "mali", "nvidia", "amd", "intel", "apple", "powervr", "cpu", "gpu")
@@ -51,6 +55,10 @@ class Strings:
     device_type: DeviceType = DeviceType.GPU
     compute_units: int = 0
     """0 where it is not known."""
+    compiler_target: str = ""
+    """LLVM's name for what a processor's compiler generates code for, where it is not that of the version."""
+    cpuinfo: str = ""
+    """The text of /proc/cpuinfo, which tells what drivers of processors leave out."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -183,14 +191,16 @@ _LAYERS = (
 
 
 _SOFTWARE = (
+    (r"(?i)\b(oclgrind)\b", "Oclgrind"),
     (r"(?i)\b(llvmpipe|softpipe|lavapipe)\b", "Mesa"),
     (r"(?i)\b(swiftshader)\b", "Google"),
     (r"(?i)\b(microsoft basic render driver)\b", "Microsoft"),
 )
 
+_IMITATIONS = ("oclgrind", "llvmpipe", "softpipe", "lavapipe", "swiftshader", "microsoft-basic-render-driver")
+
 _RUNTIMES = (
     (r"(?i)portable computing language|\bpocl\b", "pocl"),
-    (r"(?i)\boclgrind\b", "oclgrind"),
     (r"(?i)^apple\b", "apple-cpu"),
     (r"(?i)amd accelerated", "amd-cpu"),
     (r"(?i)\bintel\b", "intel-cpu"),
@@ -201,11 +211,14 @@ _BRANDS = r"\b(?:AMD|Intel|Apple|Ampere|Qualcomm|Snapdragon|Hygon|VIA|Loongson|A
 
 
 def _software(told: Strings) -> Identity | None:
-    """A GPU's interface drawn by the processor."""
+    """A simulator, or a GPU's interface drawn by the processor."""
     for pattern, vendor in _SOFTWARE:
         match = re.search(pattern, told.name)
         if match:
-            return _identity(vendor, match[1], "cpu", match[1])
+            _, processor = processor_name(told.cpuinfo)
+            bits = re.search(r"(\d+) bits", told.name)
+            vectors = class_of_bits(told.cpuinfo, int(bits[1])) if bits else ""
+            return _identity(vendor, match[1], "cpu", f"{match[1]}-{short_name(_plain(processor))}-{vectors}")
     return None
 
 
@@ -216,11 +229,34 @@ def _processor(told: Strings) -> Identity | None:
     if told.device_type is not DeviceType.CPU and not is_pocl_cpu:
         return None
     name = _without_compiler_target(told.name) if runtime == "pocl" else told.name
-    processor = _processor_name(name)
-    vendor = _processor_vendor(processor, told.vendor)
+    processor, maker = short_name(name), told.vendor
+    if processor in ("", "cpu") or re.fullmatch(r"0x[0-9a-f]+", processor):
+        known_maker, known = processor_name(told.cpuinfo)
+        processor, maker = short_name(_plain(known)) or processor, known_maker or maker
+    vendor = vendor_of(processor, maker)
     model = re.sub(rf"(?i)^{re.escape(vendor)}\b\s*", "", processor) or processor or "unknown"
     named = model if runtime.split("-")[0] == vendor.lower() else processor or "unknown"
-    return _identity(vendor, model, "cpu", f"{runtime}-{named}")
+    target = told.compiler_target or (_compiler_target(told.version) if runtime == "pocl" else "")
+    return _identity(vendor, model, "cpu", f"{runtime}-{named}-{vector_class(told.cpuinfo, target)}")
+
+
+def _compiler_target(version: str) -> str:
+    """What PoCL writes behind its target triple, such as ``pthread-x86_64-pc-linux-gnu-haswell``."""
+    found = re.search(r"-linux-\w+-([\w.-]+)$", version)
+    return found[1] if found else ""
+
+
+def processor_of(slug: str) -> str:
+    """The processor without the runtime that drives it, its vendor and vectors; empty where the slug tells none."""
+    runtimes = "|".join([*_IMITATIONS, *(name for _, name in _RUNTIMES), "cpu"])
+    vectors = "|".join(VECTOR_CLASSES)
+    found = re.fullmatch(rf"(?:{runtimes})-(?:(?:intel|amd|apple)-)?(.+?)(?:-(?:{vectors}))?", slug)
+    return found[1] if found else ""
+
+
+def is_imitation(slug: str) -> bool:
+    """Whether that is a simulator, or a GPU's interface drawn by the processor: right, but far from fast."""
+    return slug.startswith(_IMITATIONS)
 
 
 def _without_compiler_target(name: str) -> str:
@@ -228,27 +264,6 @@ def _without_compiler_target(name: str) -> str:
     rest = re.sub(r"^(pthread|basic|cpu-minimal|cpu-tbb|cpu)-", "", name)
     branded = re.search(rf"{_BRANDS}.*", rest) or re.search(r"(?<![^-])[A-Z].*", rest)
     return branded[0] if branded else re.sub(r"(?<=.)-(0x[0-9a-f]+)?$", "", rest)
-
-
-def _processor_name(name: str) -> str:
-    """The name without clock, core count and filler words."""
-    name = re.sub(r"(?i)@.*$|\b(with|w/)\s.*$|\([^()]*\)", " ", name)
-    name = re.sub(r"(?i)\b(\w+-core|processor|cpu|\d+(st|nd|rd|th) gen)\b", " ", name)
-    return " ".join(name.split())
-
-
-def _processor_vendor(processor: str, vendor: str) -> str:
-    text = f"{processor} {vendor}"
-    known = (
-        (r"(?i)\bamd\b|AuthenticAMD", "AMD"),
-        (r"(?i)\bintel\b|GenuineIntel", "Intel"),
-        (r"(?i)\bapple\b", "Apple"),
-        (r"(?i)\bqualcomm\b|\bsnapdragon\b", "Qualcomm"),
-        (r"(?i)\bampere\b", "Ampere"),
-        (r"(?i)\barm\b|\bcortex|\bneoverse", "Arm"),
-    )
-    found = (name for source in (processor, text) for pattern, name in known if re.search(pattern, source))
-    return next(found, vendor[:64] or "unknown")
 
 
 # Adreno

@@ -36,6 +36,38 @@ _FACTS_BY_EXTENSION = {
 """What constraints may ask for beside the limits, as 0 and 1."""
 
 
+VECTOR_WIDTHS = (2, 4, 8, 16)
+"""Those of OpenCL that kernels use."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Fault:
+    """What a driver gets wrong: an algorithm, or a value of a parameter, of one algorithm or wherever it occurs."""
+
+    family: str
+    algorithm: str = ""
+    """Any where empty."""
+    parameter: str = ""
+    """All configurations of the algorithm where empty."""
+    value: Value = ""
+    is_imported: bool = field(default=False, compare=False)
+    """Came with a table from another machine; it holds as long as nothing measured here contradicts it."""
+
+    def matches(self, configuration: "Configuration") -> bool:
+        """Whether a configuration of the fault's family falls under it."""
+        if self.algorithm not in ("", configuration.algorithm):
+            return False
+        return not self.parameter or (self.parameter, self.value) in configuration.values
+
+    def __str__(self) -> str:
+        place = f"{self.family} {self.algorithm}".strip()
+        return f"{place} with {self.parameter}={self.value}" if self.parameter else place
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data; what is at its default is left out."""
+        return {f.name: getattr(self, f.name) for f in dataclasses.fields(self) if getattr(self, f.name) != f.default}
+
+
 @dataclass(frozen=True, kw_only=True)
 class DeviceLimits:
     """What a device can do, as its driver tells. Constraints see every field under its own name."""
@@ -63,6 +95,14 @@ class DeviceLimits:
     is_cpu: bool = False
     shares_host_memory: bool = False
     extensions: tuple[str, ...] = ()
+    max_vector_float32: int = 16
+    """Widest vector that was not found broken, as for the other types; 16 where nothing is known against any."""
+    max_vector_float16: int = 16
+    """Loaded and stored as half precision; 0 where not even single elements work."""
+    max_vector_int8: int = 16
+    max_vector_int32: int = 16
+    faults: tuple[Fault, ...] = ()
+    """What the driver was found to get wrong."""
 
     def constraint_values(self) -> dict[str, int]:
         """The integer limits by name, truths as 0 and 1."""
@@ -91,15 +131,36 @@ class DeviceLimits:
             return "ptx"
         return {200: "cl2", 300: "cl3"}.get(self.ordering_standard, "")
 
+    def narrowed(self, other: "DeviceLimits") -> Self:
+        """These limits without what the same driver was found to get wrong, as `other` holds it."""
+        widest = {name: min(getattr(self, name), getattr(other, name)) for name in _WIDEST}
+        truths = ("has_images", "has_sub_groups", "has_float16")
+        return dataclasses.replace(
+            self,
+            **widest,
+            **{name: getattr(self, name) and getattr(other, name) for name in truths},
+            local_memory_bytes=min(self.local_memory_bytes, other.local_memory_bytes),
+            ordering_standard=min(self.ordering_standard, other.ordering_standard),
+            extensions=tuple(name for name in self.extensions if name in other.extensions),
+            faults=tuple(dict.fromkeys([*self.faults, *other.faults])),
+        )
+
     def to_dict(self) -> dict[str, Any]:
-        return dataclasses.asdict(self)
+        """Plain data; what was found broken is left out where nothing was, as earlier versions know nothing of it."""
+        plain = {name: value for name, value in vars(self).items() if name not in _WIDEST or value != 16}
+        faults = plain.pop("faults")
+        return {**plain, "faults": [fault.to_dict() for fault in faults]} if faults else plain
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Self:
         """The inverse of `to_dict`; fields this version does not know are left out."""
         known = {item.name for item in dataclasses.fields(cls)}
         kept: dict[str, Any] = {n: tuple(v) if isinstance(v, list) else v for n, v in data.items() if n in known}
+        kept["faults"] = tuple(Fault(**plain) for plain in kept.get("faults", ()))
         return cls(**kept)
+
+
+_WIDEST = tuple(item.name for item in dataclasses.fields(DeviceLimits) if item.name.startswith("max_vector_"))
 
 
 @dataclass(frozen=True, kw_only=True)

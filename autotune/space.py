@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from autotune.diagram import Diagram, Numbers, Paths
 from autotune.family import Constraint, KernelFamily, Parameter
-from autotune.problem import Configuration, DeviceLimits, Problem, Value
+from autotune.problem import Configuration, DeviceLimits, Fault, Problem, Value
 
 _ROWS_AT_ONCE = 4096
 
@@ -53,6 +53,7 @@ class SearchSpace:
                 dataclasses.replace(p, values=(overrides or {}).get(p.name, p.values)) for p in algorithm.parameters
             )
             tables = [_table(constraint, named, environment) for constraint in algorithm.constraints]
+            tables += [_fault_table(fault, algorithm.name, named) for fault in family.faults(limits)]
             parameters[algorithm.name] = named
             diagrams[algorithm.name] = Diagram.of_tables([len(p.values) for p in named], tables)
         self.family = family
@@ -133,6 +134,19 @@ class SearchSpace:
         """The row of one path of an algorithm; None where it is not valid."""
         [row] = self.rows(algorithm, np.array([path], dtype=np.uint16))
         return int(row) if row >= 0 else None
+
+
+def _fault_table(fault: Fault, algorithm: str, parameters: Sequence[Parameter]) -> tuple[list[int], NDArray[np.bool_]]:
+    """The same of a fault, which leaves out what it matches."""
+    if fault.parameter:
+        found = next(((layer, p) for layer, p in enumerate(parameters) if p.name == fault.parameter), None)
+    else:
+        found = 0, parameters[0]
+    if found is None or fault.algorithm not in ("", algorithm):
+        return [0], np.ones(len(parameters[0].values), dtype=bool)
+    layer, parameter = found
+    allowed = [bool(fault.parameter) and value != fault.value for value in parameter.values]
+    return [layer], np.array(allowed, dtype=bool)
 
 
 def _table(

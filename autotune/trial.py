@@ -37,6 +37,8 @@ class TrialState(enum.Enum):
     CRASHED = "crashed"
     TOO_SLOW = "too slow"
     """Run on a small part of its range only, which tells that the whole would take far too long."""
+    TOOL_FAILED = "tool failed"
+    """An exception in this program ended the trial, which says nothing about the kernel."""
 
 
 QUARANTINED_STATES = frozenset({TrialState.CRASHED, TrialState.TIMED_OUT})
@@ -164,6 +166,8 @@ class BuildState(enum.Enum):
     """The compiler refused the source."""
     TIMED_OUT = "timed out"
     CRASHED = "crashed"
+    TOOL_FAILED = "tool failed"
+    """An exception in this program ended the build, which says nothing about the source."""
 
 
 @dataclass(frozen=True, kw_only=True)

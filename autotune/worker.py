@@ -90,9 +90,13 @@ class Worker:
 
 
 def _state_of(loss: child.Loss, job: Job) -> TrialState:
-    if not loss.was_late:
-        return TrialState.CRASHED
-    return TrialState.TOO_SLOW if job.is_cut_off and loss.phase == "run" else TrialState.TIMED_OUT
+    match loss.cause:
+        case child.Cause.DIED:
+            return TrialState.CRASHED
+        case child.Cause.FAULT:
+            return TrialState.TOOL_FAILED
+        case child.Cause.LATE:
+            return TrialState.TOO_SLOW if job.is_cut_off and loss.phase == "run" else TrialState.TIMED_OUT
 
 
 def serve() -> None:

@@ -1,5 +1,6 @@
 """A measuring process that misbehaves as the seed of the job says; started by test_worker.py and test_robust.py."""
 
+import atexit
 import dataclasses
 import os
 import sys
@@ -17,7 +18,8 @@ from autotune.render import render
 
 (
     FINE, NEVER_ENDING, STRAY_WRITE, SLOW_BUILD, ABORT, NO_BUILD, POISON, NO_DEVICE_MEMORY, NO_HOST_MEMORY, ZERO_TIMERS,
-) = range(10)  # fmt: skip
+    OWN_FAULT,
+) = range(11)  # fmt: skip
 
 SOURCES = {
     NEVER_ENDING: "__kernel void gemm() { volatile int x = 1; while (x) { } }",
@@ -72,6 +74,9 @@ def measure(self: autotune.measure.Measurer, job: Any, entering: Callable[[str],
     if job.seed == ABORT:
         print("last words", file=sys.stderr, flush=True)
         os.abort()
+    if job.seed == OWN_FAULT:
+        atexit.register(os.abort)  # as some drivers do where a process ends in a hurry
+        raise KeyError("a")
     trial = _measure(self, job, entering)
     if job.seed == POISON:
         Session.enqueue = refuse  # type: ignore[method-assign,assignment]

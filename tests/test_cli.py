@@ -21,6 +21,7 @@ from rich.live import Live
 
 import autotune
 from autotune import __main__ as loading
+from autotune.checkup import Checkup
 from autotune.cli import main
 from autotune.cli.arguments import make_parser
 from autotune.cli.output import write
@@ -54,7 +55,7 @@ from autotune.trial import Calibration, Measurement, Provenance, Request, Timer,
 from untraced import untraced
 
 COMMANDS = (
-    "devices", "presets", "run", "verify", "status", "compile", "evaluate", "lookup", "export", "import",
+    "devices", "doctor", "presets", "run", "verify", "status", "compile", "evaluate", "lookup", "export", "import",
 )  # fmt: skip
 
 DEVICE = Device(
@@ -147,6 +148,7 @@ def tune(monkeypatch: pytest.MonkeyPatch) -> FakeTune:
     monkeypatch.setattr("autotune.search.tune", fake)
     monkeypatch.setattr("autotune.calibrating.try_calibration", lambda selector: CLOCKS[selector])
     monkeypatch.setattr("autotune.comparing.compare_with_host", lambda *_, **__: [])
+    monkeypatch.setattr("autotune.doctor.examine", lambda *_, **__: Checkup(findings=(), is_full=False))
     return fake
 
 
@@ -157,6 +159,7 @@ def database(tmp_path: Path) -> str:
 
 SHORT_FINALS = """
 import sys
+from autotune.checkup import Checkup
 from autotune.cli import main
 from autotune.search import finals
 finals.MOST_SECONDS = 3.0

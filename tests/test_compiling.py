@@ -151,7 +151,8 @@ def test_counts_say_what_each_configuration_became(store: Store, log: Path) -> N
     assert report.is_finished
     assert algorithm.space > algorithm.configurations == 60
     assert algorithm.states == {
-        BuildState.BUILT: 60, BuildState.FAILED: 0, BuildState.TIMED_OUT: 0, BuildState.CRASHED: 0
+        BuildState.BUILT: 60, BuildState.FAILED: 0, BuildState.TIMED_OUT: 0, BuildState.CRASHED: 0,
+        BuildState.TOOL_FAILED: 0,
     }  # fmt: skip
     space = SearchSpace(FAMILY, PROBLEM, DEVICE.limits, algorithms=["microtile"])
     drawn = drawn_configurations(space)

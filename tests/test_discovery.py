@@ -5,6 +5,9 @@ import ctypes
 import json
 import logging
 import os
+import shutil
+import subprocess
+import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import SimpleNamespace
@@ -12,13 +15,19 @@ from typing import Any
 
 import pytest
 
-from autotune.device import discovery
-from autotune.device.discovery import discover, select, to_plain
-from autotune.device.pocl import keep_threads_apart
+from autotune.device import answers as driver_answers
+from autotune.device import description, discovery
+from autotune.device.discovery import discover, discover_here, select, to_plain
+from autotune.device.pocl import pin_threads
 from autotune.errors import DeviceSelectionError
+from autotune.kernels.gemm import FAMILY as GEMM
+from autotune.kernels.gemm import GemmProblem
 from autotune.problem import Device, DeviceLimits
+from autotune.profile import find_profile
+from autotune.trial import Job, TrialState
+from autotune.worker import Worker
 
-REAL_GET_DEVICE_INFO = discovery._get_device_info
+REAL_GET_DEVICE_INFO = description._get_device_info
 
 ADRENO = {
     "name": "QUALCOMM Adreno(TM) 740",
@@ -101,17 +110,19 @@ def raw_answers(monkeypatch: pytest.MonkeyPatch) -> dict[tuple[int, int], list[i
         assert size._obj.value <= room.value
         return 0
 
-    monkeypatch.setattr(discovery, "_get_device_info", lambda: get_device_info)
+    monkeypatch.setattr(description, "_get_device_info", lambda: get_device_info)
+    monkeypatch.setattr(driver_answers, "CPUINFO", Path("/no/such/file"))
     return answers
 
 
 @pytest.fixture
 def real_loader(monkeypatch: pytest.MonkeyPatch, raw_answers: object) -> None:
-    monkeypatch.setattr(discovery, "_get_device_info", REAL_GET_DEVICE_INFO)
+    monkeypatch.setattr(description, "_get_device_info", REAL_GET_DEVICE_INFO)
+    monkeypatch.setattr(driver_answers, "CPUINFO", Path("/proc/cpuinfo"))
 
 
 def devices_of(*answers: Mapping[str, Any], platform: str = "Some platform") -> list[Device]:
-    return discover([FakePlatform(platform, answers)])
+    return discover_here([FakePlatform(platform, answers)])
 
 
 def test_a_device_is_described_from_its_answers(raw_answers: dict[tuple[int, int], list[int]]) -> None:
@@ -233,7 +244,7 @@ def test_a_broken_platform_or_device_hides_no_other(caplog: pytest.LogCaptureFix
         FakePlatform("Good", [CPU]),
     ]
     with caplog.at_level(logging.WARNING):
-        found = discover(platforms)
+        found = discover_here(platforms)
     assert [(d.selector, d.slug) for d in found] == [("1:1", "nvidia-h200"), ("3:0", "pocl-amd-epyc")]
     messages = [record.getMessage() for record in caplog.records]
     assert len(messages) == 2
@@ -244,12 +255,12 @@ def test_a_broken_platform_or_device_hides_no_other(caplog: pytest.LogCaptureFix
 
 def test_nothing_found_says_why_and_what_to_do() -> None:
     with pytest.raises(DeviceSelectionError) as caught:
-        discover([FakePlatform("Broken", RuntimeError("DEVICE_NOT_FOUND"))])
+        discover_here([FakePlatform("Broken", RuntimeError("DEVICE_NOT_FOUND"))])
     assert "Broken" in caught.value.message
     assert "DEVICE_NOT_FOUND" in caught.value.message
     assert "autotune[pocl]" in caught.value.hint
     with pytest.raises(DeviceSelectionError, match="no OpenCL device"):
-        discover([])
+        discover_here([])
 
 
 def test_no_loader_is_a_clear_error(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -262,7 +273,7 @@ def test_no_loader_is_a_clear_error(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(builtins, "__import__", refuse)
     with pytest.raises(DeviceSelectionError, match=r"libOpenCL\.so\.1: cannot open") as caught:
-        discover()
+        discover_here()
     assert ".icd files" in caught.value.hint
     assert "autotune[pocl]" in caught.value.hint
     assert "LD_LIBRARY_PATH" in caught.value.hint
@@ -276,13 +287,13 @@ def test_no_platform_is_a_clear_error(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(pyopencl, "get_platforms", none)
     with pytest.raises(DeviceSelectionError, match="no OpenCL platform") as caught:
-        discover()
+        discover_here()
     assert "autotune[pocl]" in caught.value.hint
 
 
 @pytest.fixture
 def several() -> list[Device]:
-    return discover(
+    return discover_here(
         [
             FakePlatform("QUALCOMM Snapdragon(TM)", [ADRENO]),
             FakePlatform("OpenCLOn12", [ADRENO]),
@@ -326,13 +337,112 @@ def test_selecting(several: list[Device], selector: str, expected: str) -> None:
 
 
 def test_one_device_seen_through_two_platforms_is_told_apart_by_its_numbers() -> None:
-    twice = discover([FakePlatform("NVIDIA CUDA", [H200]), FakePlatform("Another maker's", [H200])])
+    twice = discover_here([FakePlatform("NVIDIA CUDA", [H200]), FakePlatform("Another maker's", [H200])])
     assert twice[0].slug == twice[1].slug
     with pytest.raises(DeviceSelectionError) as caught:
         select("nvidia-h200", twice)
     assert "0:0  nvidia-h200  NVIDIA H200 on NVIDIA CUDA" in caught.value.message
     assert "1:0  nvidia-h200  NVIDIA H200 on Another maker's" in caught.value.message
     assert [select(number, twice).selector for number in ("0:0", "1:0")] == ["0:0", "1:0"]
+
+
+def runtime(slug: str, driver: str, selector: str) -> Device:
+    return Device(slug=slug, vendor="AMD", model="EPYC", family="cpu", driver=driver, selector=selector)
+
+
+def test_of_several_runtimes_of_one_processor_the_newest_pocl_is_taken(caplog: pytest.LogCaptureFixture) -> None:
+    here = [
+        runtime("llvmpipe-amd-epyc-avx2", "26.2.6", "0:0"),
+        runtime("intel-cpu-amd-epyc-avx512", "2026.2", "1:0"),
+        runtime("pocl-amd-epyc-avx2", "3.0-rc2", "2:0"),
+        runtime("pocl-amd-epyc-avx2", "3.1+debian", "3:0"),
+        runtime("oclgrind-amd-epyc", "Oclgrind 21.10", "4:0"),
+    ]
+    with caplog.at_level(logging.WARNING):
+        assert select("cpu", here).selector == "3:0"
+    assert "pocl-amd-epyc-avx2@3.1+debian (3:0) drives the processor" in caplog.text
+    assert "pocl-amd-epyc-avx2@3.0-rc2 (2:0)" in caplog.text
+    assert select("cpu", here[::-1]).selector == "3:0", "whatever the order"
+    assert select("pocl-amd-epyc-avx2", here).selector == "3:0"
+    assert select("cpu", here[:2]).selector == "1:0", "an imitated GPU comes last"
+    assert select("pocl-amd-epyc-avx2@3.0", here).selector == "2:0"
+    assert select("cpu@2026", here).selector == "1:0"
+    assert select("2:0", here).selector == "2:0"
+    with pytest.raises(DeviceSelectionError, match="no device fits 'pocl-amd-epyc-avx2@9'"):
+        select("pocl-amd-epyc-avx2@9", here)
+    other = runtime("pocl-amd-ryzen-7-7840u-avx512", "3.1", "5:0")
+    with pytest.raises(DeviceSelectionError, match="6 devices fit 'cpu'"):
+        select("cpu", [*here, other])
+
+
+# Drivers that answer badly, hang or crash
+
+
+def test_what_cannot_be_zero_is_not_known() -> None:
+    (found,) = devices_of(
+        {
+            **ADRENO,
+            "max_compute_units": 0,
+            "global_mem_size": 0,
+            "max_mem_alloc_size": 0,
+            "max_work_group_size": 0,
+            "max_work_item_sizes": [0, 0, 0],
+        }
+    )
+    least = DeviceLimits()
+    assert found.limits.compute_units == 1
+    assert found.limits.global_memory_bytes == least.global_memory_bytes
+    assert found.limits.max_allocation_bytes == least.max_allocation_bytes
+    assert found.limits.max_work_group_size == least.max_work_group_size
+    assert found.limits.max_work_item_sizes == (least.max_work_group_size,) * 3
+    GemmProblem(m=512, n=512, k=512).check_device(found.limits)
+    problem = GemmProblem(m=512, n=512, k=512)
+    default = GEMM.default(problem, found.limits, find_profile(found).starting("gemm"))
+    assert GEMM.violations(problem, default, found.limits) == []
+    (found,) = devices_of({**ADRENO, "max_mem_alloc_size": 0})
+    assert found.limits.max_allocation_bytes == 6 << 28, "OpenCL promises a quarter of the memory"
+
+
+BAD_DRIVER = """
+#include <stdlib.h>
+#include <unistd.h>
+__attribute__((constructor)) static void load(void) { %s; }
+"""
+
+
+@pytest.mark.usefixtures("pocl")
+@pytest.mark.skipif(sys.platform != "linux" or not shutil.which("gcc"), reason="needs Linux and gcc")
+@pytest.mark.parametrize(
+    ("deed", "told"), [("for (;;) sleep(100)", "took more than 12 s"), ("abort()", "killed by SIGABRT")]
+)
+def test_a_driver_that_hangs_or_crashes_when_loaded_hides_no_other(
+    pocl: Device,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    deed: str,
+    told: str,
+) -> None:
+    for name in ("OCL_ICD_VENDORS", "OPENCL_VENDOR_PATH", "OCL_ICD_FILENAMES"):
+        monkeypatch.setenv(name, "")  # so that what discovery sets is taken back
+        monkeypatch.delenv(name)
+    (tmp_path / "bad.c").write_text(BAD_DRIVER % deed)
+    subprocess.run(["gcc", "-shared", "-fPIC", "-o", "bad.so", "bad.c"], cwd=tmp_path, check=True)
+    (tmp_path / "bad.icd").write_text(f"{tmp_path / 'bad.so'}\n")
+    (tmp_path / "absent.icd").write_text("libNoSuchDriver.so\n")
+    monkeypatch.setenv("OCL_ICD_VENDORS", str(tmp_path))
+    monkeypatch.setattr(discovery, "LIMIT_S", 12.0)
+    monkeypatch.setattr(discovery, "PATIENT_LIMIT_S", 12.0)
+    with caplog.at_level(logging.WARNING):
+        found = discover()
+    assert [device.platform for device in found] == ["Portable Computing Language"]
+    warning = caplog.records[-1].getMessage()
+    assert f"{tmp_path / 'bad.icd'} names: asking the drivers" in warning
+    assert told in warning
+    assert "absent.icd" not in caplog.text
+    with Worker() as worker:  # children go on without the driver as well
+        job = Job(selector=found[0].selector, problem=GemmProblem(m=8, n=8, k=8), configuration=GEMM.baseline)
+        assert worker.run(job).state is TrialState.COMPLETE
 
 
 @pytest.mark.parametrize(
@@ -397,7 +507,7 @@ def test_the_mend_tells_of_a_cache_that_cannot_be_written(
     if not is_writable:
         (tmp_path / "cache").write_text("a file, no folder")
     with pytest.raises(DeviceSelectionError) as caught:
-        discover([])
+        discover_here([])
     assert ("set POCL_CACHE_DIR" in caught.value.hint) is not is_writable
 
 
@@ -436,7 +546,7 @@ def test_threads_of_pocl_are_tied_to_cores_only_where_all_are_ours(
     monkeypatch.setenv("POCL_AFFINITY", said or "")
     if said is None:
         monkeypatch.delenv("POCL_AFFINITY")
-    keep_threads_apart()
+    pin_threads()
     assert os.environ.get("POCL_AFFINITY") == expected
 
 
@@ -445,10 +555,10 @@ def test_the_loader_is_asked_directly_for_what_pyopencl_does_not_know() -> None:
     import pyopencl
 
     raw = next(device for platform in pyopencl.get_platforms() for device in platform.get_devices())
-    assert discovery._query_numbers(raw, 0x1002, ctypes.c_uint) == (raw.max_compute_units,)
-    assert discovery._query_numbers(raw, 0x1005, ctypes.c_size_t) == tuple(raw.max_work_item_sizes)
-    assert discovery._query_numbers(raw, 0x7FFFFFFF, ctypes.c_uint) == ()
-    assert discovery._query_numbers(SimpleNamespace(), 0x1002, ctypes.c_uint) == ()
+    assert description._query_numbers(raw, 0x1002, ctypes.c_uint) == (raw.max_compute_units,)
+    assert description._query_numbers(raw, 0x1005, ctypes.c_size_t) == tuple(raw.max_work_item_sizes)
+    assert description._query_numbers(raw, 0x7FFFFFFF, ctypes.c_uint) == ()
+    assert description._query_numbers(SimpleNamespace(), 0x1002, ctypes.c_uint) == ()
 
 
 @pytest.mark.parametrize(

@@ -2,10 +2,21 @@
 
 import re
 import time
+from dataclasses import replace
 
 import pytest
 
-from autotune.identity import FAMILIES, MAX_SLUG, DeviceType, Identity, Strings, architecture_of, identify
+from autotune.identity import (
+    FAMILIES,
+    MAX_SLUG,
+    DeviceType,
+    Identity,
+    Strings,
+    architecture_of,
+    identify,
+    is_imitation,
+    processor_of,
+)
 
 
 def qualcomm(name: str, version: str, driver: str = "", units: int = 0) -> Identity:
@@ -254,10 +265,125 @@ def test_processors_through_pocl(name: str, slug: str, vendor: str) -> None:
     assert (identity.slug, identity.vendor, identity.family) == (slug, vendor, "cpu")
 
 
+def cpuinfo(flags: str, model: str = "AMD EPYC") -> str:
+    return f"processor\t: 0\nmodel name\t: {model}\nflags\t\t: fpu {flags}\n\n" * 2
+
+
+def arm_cores(features: str, *parts: tuple[int, int]) -> str:
+    return "\n".join(
+        f"processor\t: {n}\nFeatures\t: {features}\nCPU implementer\t: {maker:#x}\nCPU part\t: {part:#x}\n"
+        for n, (maker, part) in enumerate(parts)
+    )
+
+
+SSE, AVX2, AVX512 = "sse2", "sse2 avx avx2", "sse2 avx avx2 avx512f avx512vl"
+
+
+@pytest.mark.parametrize(
+    ("target", "flags", "slug"),
+    [
+        ("haswell", AVX512, "pocl-amd-epyc-avx2"),  # what is compiled for decides, not what there is
+        ("skylake-avx512", AVX512, "pocl-amd-epyc-avx512"),
+        ("skylake", AVX512, "pocl-amd-epyc-avx2"),
+        ("icelake-server", AVX512, "pocl-amd-epyc-avx512"),
+        ("znver3", AVX2, "pocl-amd-epyc-avx2"),
+        ("znver4", AVX512, "pocl-amd-epyc-avx512"),
+        ("sandybridge", AVX2, "pocl-amd-epyc-avx"),
+        ("x86-64", AVX2, "pocl-amd-epyc-sse"),
+        ("x86-64-v3", AVX2, "pocl-amd-epyc-avx2"),
+        ("penryn", SSE, "pocl-amd-epyc-sse"),
+        ("generic", AVX512, "pocl-amd-epyc-avx512"),
+        ("a-processor-of-2030", AVX2, "pocl-amd-epyc-avx2"),
+        ("(null)", SSE, "pocl-amd-epyc-sse"),
+    ],
+)
+def test_the_vectors_that_pocl_compiles_for_are_part_of_the_slug(target: str, flags: str, slug: str) -> None:
+    strings = Strings(
+        name="pthread-AMD EPYC",
+        version=f"OpenCL 3.0 PoCL HSTR: cpu-x86_64-pc-linux-gnu-{target}",
+        platform="Portable Computing Language",
+        device_type=DeviceType.CPU,
+        cpuinfo=cpuinfo(flags),
+    )
+    assert identify(strings).slug == slug
+    repaired = replace(strings, compiler_target="penryn")
+    assert identify(repaired).slug == "pocl-amd-epyc-sse", "what replaced the name of the version"
+
+
+@pytest.mark.parametrize(
+    ("name", "target", "features", "parts", "slug", "vendor"),
+    [
+        ("cpu", "(null)", "fp asimd sve", [(0x41, 0xD40)], "pocl-neoverse-v1-neon", "Arm"),
+        ("cpu", "neoverse-v1", "fp asimd sve", [(0x41, 0xD40)], "pocl-neoverse-v1-sve", "Arm"),
+        (
+            "cpu",
+            "",
+            "fp asimd",
+            [(0x41, 0xD05), (0x41, 0xD05), (0x41, 0xD41)],
+            "pocl-cortex-a55-cortex-a78-neon",
+            "Arm",
+        ),
+        ("pthread-0x0a1", "generic", "fp asimd", [(0xC0, 0xAC3)], "pocl-ampere1-neon", "Ampere"),
+        ("cpu", "generic", "fp asimd", [(0x61, 0x22)], "pocl-0x61-0x22-neon", "Apple"),
+        ("cpu-cortex-a76-0xd0b", "cortex-a76", "fp asimd", [(0x41, 0xD0B)], "pocl-cortex-a76-neon", "Arm"),
+    ],
+)
+def test_processors_of_arm_are_named_by_what_linux_tells(
+    name: str, target: str, features: str, parts: list[tuple[int, int]], slug: str, vendor: str
+) -> None:
+    identity = identify(
+        Strings(
+            name=name,
+            vendor="ARM",
+            version=f"OpenCL 3.0 PoCL HSTR: cpu-aarch64-unknown-linux-gnu-{target}",
+            platform="Portable Computing Language",
+            device_type=DeviceType.CPU,
+            cpuinfo=arm_cores(features, *parts),
+        )
+    )
+    assert (identity.slug, identity.vendor) == (slug, vendor)
+
+
+@pytest.mark.parametrize(
+    ("name", "flags", "slug"),
+    [
+        ("llvmpipe (LLVM 15.0.6, 256 bits)", AVX512, "llvmpipe-amd-epyc-avx2"),
+        ("llvmpipe (LLVM 15.0.6, 512 bits)", AVX512, "llvmpipe-amd-epyc-avx512"),
+        ("llvmpipe (LLVM 15.0.6, 128 bits)", AVX2, "llvmpipe-amd-epyc-sse"),
+        ("llvmpipe", AVX2, "llvmpipe-amd-epyc"),
+        ("Oclgrind Simulator", AVX2, "oclgrind-amd-epyc"),
+    ],
+)
+def test_what_imitates_a_gpu_is_named_after_the_processor(name: str, flags: str, slug: str) -> None:
+    identity = identify(Strings(name=name, device_type=DeviceType.OTHER, cpuinfo=cpuinfo(flags)))
+    assert (identity.slug, identity.family) == (slug, "cpu")
+    assert is_imitation(slug)
+
+
+@pytest.mark.parametrize(
+    ("slug", "processor"),
+    [
+        ("pocl-amd-epyc-avx2", "epyc"),
+        ("intel-cpu-amd-epyc-avx512", "epyc"),
+        ("llvmpipe-amd-epyc", "epyc"),
+        ("oclgrind-amd-epyc", "epyc"),
+        ("pocl-intel-core-i7-8700-avx2", "core-i7-8700"),
+        ("intel-cpu-core-i7-8700", "core-i7-8700"),
+        ("llvmpipe", ""),
+        ("nvidia-h200", ""),
+    ],
+)
+def test_the_processor_of_a_slug_is_the_same_for_every_runtime(slug: str, processor: str) -> None:
+    assert processor_of(slug) == processor
+
+
 def test_processors_through_other_runtimes() -> None:
     intel = {"platform": "Intel(R) OpenCL", "vendor": "Intel(R) Corporation", "version": "OpenCL 3.0 (Build 0)"}
     assert processor("Intel(R) Core(TM) i7-8700 CPU @ 3.20GHz", **intel).slug == "intel-cpu-core-i7-8700"
     assert processor("AMD EPYC 7763 64-Core Processor                ", **intel).slug == "intel-cpu-amd-epyc-7763"
+    name, flags = "AMD EPYC 7763 64-Core Processor", cpuinfo(AVX512)
+    told = Strings(name=name, device_type=DeviceType.CPU, cpuinfo=flags, platform=intel["platform"])
+    assert identify(told).slug == "intel-cpu-amd-epyc-7763-avx512"
     strange = processor("Some CPU", platform="Strange", vendor="Nobody", version="OpenCL 3.0")
     assert (strange.slug, strange.vendor, strange.family) == ("cpu-some", "Nobody", "cpu")
 

@@ -5,15 +5,18 @@ import random
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any, cast
 
 import numpy as np
+import pyopencl as cl
 import pytest
 from numpy.typing import NDArray
 
 import autotune.measure
 from autotune.builder import build_once
 from autotune.compiling import Sources
+from autotune.device.sensors import Whereabouts
 from autotune.device.session import Session
 from autotune.errors import BuildError, DeviceSelectionError, KernelError
 from autotune.family import Buffer, KernelFamily, Launch, Plan, Role
@@ -27,7 +30,7 @@ from autotune.measure.timing import Sample, Stopwatch
 from autotune.problem import Configuration, Device, Problem
 from autotune.render import render, template_hash
 from autotune.space import SearchSpace
-from autotune.trial import Calibration, Job, Timer, Trial, TrialState
+from autotune.trial import BuildState, Calibration, Job, Timer, Trial, TrialState
 from untraced import untraced
 
 SHAPES = (
@@ -287,6 +290,88 @@ def test_a_builder_hands_binaries_over_unless_the_driver_keeps_programs(
     if binary:
         monkeypatch.setattr(Session, "build", None)
         assert Measurer(session, TRUSTED).measure(replace(job, binary=binary)).state is TrialState.COMPLETE
+
+
+class Mute:
+    """A device that refuses every question, or whose texts are none."""
+
+    def __init__(self, error: Exception) -> None:
+        self._error = error
+
+    def __getattr__(self, name: str) -> Any:
+        raise self._error
+
+
+@pytest.mark.parametrize(
+    "error", [cl.LogicError("clGetDeviceInfo", -30), UnicodeDecodeError("utf-8", b"\xc3", 0, 1, "bad"), TypeError("x")]
+)
+def test_a_session_needs_no_answer_of_its_device(error: Exception) -> None:
+    session = Session.on(cast(cl.CommandQueue, SimpleNamespace(device=Mute(error), context=None)))
+    assert not session.keeps_programs
+    assert not session.builds_by_work_group_size
+    assert session.compute_units == 1
+    assert session.timer_resolution_ns == 0
+    assert session.whereabouts == Whereabouts()
+
+
+def test_a_program_that_was_built_counts_although_pyopencl_cannot_read_the_name_of_its_device(
+    pocl: Device, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    session, build = Session(pocl.selector), cl.Program.build
+
+    def fail(program: cl.Program, *, options: list[str]) -> None:
+        if "-DBUILT" in options:
+            build(program, options=options)
+        raise UnicodeDecodeError("utf-8", b"\xc3", 0, 1, "invalid continuation byte")
+
+    monkeypatch.setattr(cl.Program, "build", fail)
+    source = "__kernel void nothing(__global int *x) { }"
+    assert cl.Kernel(session.build(source, ["-DBUILT"]), "nothing").num_args == 1
+    with pytest.raises(BuildError, match="invalid continuation byte"):
+        session.build(source, [])
+
+
+def with_images(b_storage: str) -> Configuration:
+    return FAMILY.complete(
+        Configuration.of("microtile", **dict(TILE.values) | {"vector_width": 4, "b_storage": b_storage})
+    )
+
+
+def test_a_builder_launches_kernels_that_see_a_view_of_memory(pocl: Device, monkeypatch: pytest.MonkeyPatch) -> None:
+    configuration = with_images("image_view")
+    plan = FAMILY.plan(GemmProblem(m=64, n=64, k=64), configuration)
+    viewed: dict[str, Any] = {}
+    allocate = Session.allocate
+
+    def without_views(session: Session, buffer: Buffer, allocated: Any = {}) -> Any:  # noqa: B006
+        if buffer.view_of:
+            viewed[buffer.name] = allocated[buffer.view_of]
+        return allocate(session, replace(buffer, view_of=""))
+
+    monkeypatch.setattr(Session, "allocate", without_views)  # PoCL 3.0 makes no image of a buffer
+    job = replace(Sources(FAMILY, ()).job(pocl.selector, configuration, plan), launches=True)
+    assert build_once(Session(pocl.selector), job).state is BuildState.BUILT
+    assert list(viewed) == [buffer.name for buffer in plan.buffers if buffer.role is Role.VIEW] != []
+
+
+def test_builders_and_measurers_tell_the_same_of_a_kernel(pocl: Device, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Kernels that only prepare operands do not count for either."""
+
+    def ask(_: Session, kernel: cl.Kernel, what: int) -> int:
+        told = 100 if what == cl.kernel_work_group_info.WORK_GROUP_SIZE else 7
+        return told * (3 if kernel.function_name == "gemm" else 1)
+
+    monkeypatch.setattr(Session, "_ask", ask)
+    problem = GemmProblem(m=64, n=64, k=64)
+    configuration = with_images("image")
+    plan = FAMILY.plan(problem, configuration)
+    assert [bool(launch.prepares) for launch in plan.launches] == [True, False]
+    session = Session(pocl.selector)
+    build = build_once(session, Sources(FAMILY, ()).job(pocl.selector, configuration, plan))
+    measured = Measurer(session, TRUSTED).measure(quick(pocl, problem, configuration)).measurement
+    assert measured
+    assert build.work_group_limit == measured.kernel_work_group_limit == 300
+    assert build.private_memory_bytes == measured.private_memory_bytes == 21
 
 
 def test_a_binary_spares_the_build_and_a_wrong_one_is_built_anew(pocl: Device, monkeypatch: pytest.MonkeyPatch) -> None:

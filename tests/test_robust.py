@@ -196,7 +196,7 @@ def test_a_worker_that_never_starts_again_ends_the_run_with_its_trials_safe(
 
 
 def test_a_worker_that_hangs_at_its_start_is_no_fault_of_the_configuration(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(child, "START_LIMIT_S", 0.1)
+    monkeypatch.setattr(child, "LOAD_LIMIT_S", 0.1)
     monkeypatch.setattr(child, "FIRST_PAUSE_S", 0.01)
     job = Job(selector="0:0", problem=PROBLEM, configuration=FAMILY.baseline)
     with pytest.raises(WorkerError, match=r"within 0\.1 s"), Worker(("sleep", "60")) as worker:

@@ -481,12 +481,12 @@ def test_more_that_does_not_fit(gemm: Gemm, make: Callable[..., Gemm]) -> None:
 
 def test_which_device(pocl: Device, monkeypatch: pytest.MonkeyPatch, gemm: Gemm) -> None:
     gpu = replace(pocl, family="adreno", slug="adreno-1", selector="9:0")
-    monkeypatch.setattr(running, "discover", lambda: [pocl])
+    monkeypatch.setattr(running, "discover_here", lambda: [pocl])
     assert running.default_device("") is pocl
-    monkeypatch.setattr(running, "discover", lambda: [pocl, gpu])
+    monkeypatch.setattr(running, "discover_here", lambda: [pocl, gpu])
     assert running.default_device("") is gpu
     assert running.default_device("cpu") is pocl
-    monkeypatch.setattr(running, "discover", lambda: [pocl, gpu, gpu])
+    monkeypatch.setattr(running, "discover_here", lambda: [pocl, gpu, gpu])
     with pytest.raises(DeviceSelectionError, match="2 devices fit 'gpu'"):
         running.default_device("")
     with pytest.raises(DeviceSelectionError, match="one is enough"):

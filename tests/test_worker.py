@@ -3,6 +3,7 @@
 import dataclasses
 import errno
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -13,15 +14,16 @@ from pathlib import Path
 
 import pytest
 
+from autotune import child
 from autotune.child import Child, Leave
 from autotune.errors import WorkerError
 from autotune.kernels.gemm import FAMILY, GemmProblem
 from autotune.problem import Device
-from autotune.trial import Job, TrialState
+from autotune.trial import QUARANTINED_STATES, Job, TrialState
 from autotune.worker import Worker
 
 EVIL = (sys.executable, str(Path(__file__).parent / "evil_worker.py"))
-FINE, NEVER_ENDING, STRAY_WRITE, SLOW_BUILD, ABORT, NO_BUILD = 0, 1, 2, 3, 4, 5
+FINE, NEVER_ENDING, STRAY_WRITE, SLOW_BUILD, ABORT, NO_BUILD, OWN_FAULT = 0, 1, 2, 3, 4, 5, 10
 
 
 def job(device: Device, behaviour: int, limit_s: float = 60.0) -> Job:
@@ -68,6 +70,60 @@ def test_every_way_to_fail_ends_the_trial_and_not_the_search(pocl: Device) -> No
         assert "SIGABRT" in aborted.message
         assert "last words" in aborted.message
         assert worker.run(job(pocl, FINE)).state is TrialState.COMPLETE
+
+
+def test_an_exception_of_our_own_wins_over_a_driver_that_aborts_at_exit(pocl: Device) -> None:
+    with Worker(EVIL) as worker:
+        trial = worker.run(job(pocl, OWN_FAULT))
+        assert trial.state is TrialState.TOOL_FAILED
+        assert re.fullmatch(r"build: unexpected KeyError: 'a' \(\w+\.py:\d+\)", trial.message)
+        assert worker.run(job(pocl, FINE)).state is TrialState.COMPLETE
+    assert TrialState.TOOL_FAILED not in QUARANTINED_STATES
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="Linux's /proc")
+def test_a_child_that_was_stopped_between_trials_is_replaced_soon(
+    pocl: Device, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(child, "RESPONSE_LIMIT_S", 1.0)
+    with Worker() as worker:
+        assert worker.run(job(pocl, FINE)).state is TrialState.COMPLETE
+        stopped = worker.pid
+        assert stopped is not None
+        os.kill(stopped, signal.SIGSTOP)
+        while Path(f"/proc/{stopped}/stat").read_text().rsplit(")")[-1].split()[0] != "T":
+            time.sleep(0.01)
+        began = time.monotonic()
+        assert worker.run(job(pocl, FINE)).state is TrialState.COMPLETE
+        assert time.monotonic() - began < 60
+        assert worker.pid != stopped
+
+
+def test_a_child_may_take_long_to_load_and_longer_to_open_a_device_the_longer_that_took(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(child, "START_LIMIT_S", 0.2)
+    monkeypatch.setattr(child, "FIRST_PAUSE_S", 0.01)
+    code = (
+        "import sys, time; time.sleep(float(sys.argv[1])); from autotune import child\n"
+        "def answer(seconds, entering):\n"
+        "    time.sleep(seconds); entering('run'); return 'done'\n"
+        "child.serve(answer)\n"
+    )
+    with Child((sys.executable, "-c", code, "1.0")) as slow:
+        assert slow.ask(2.0, {"run": 5.0}) == "done", "since loading took a second"
+    monkeypatch.setattr(child, "SLOWNESS", 0.0)
+    with (
+        Child((sys.executable, "-c", code, "0")) as hanging,
+        pytest.raises(WorkerError, match=r"no response from the child process within 0\.2 s"),
+    ):
+        hanging.ask(2.0, {"run": 5.0})
+    monkeypatch.setattr(child, "LOAD_LIMIT_S", 0.3)
+    with (
+        Child((sys.executable, "-c", code, "9")) as loading,
+        pytest.raises(WorkerError, match=r"no response from the child process within 0\.3 s"),
+    ):
+        loading.ask(0.0, {"run": 5.0})
 
 
 def test_nothing_is_launched_without_leave_and_the_child_serves_on(pocl: Device) -> None:
@@ -128,15 +184,15 @@ def test_no_child_outlives_a_killed_parent_even_in_a_kernel_that_never_ends(pocl
         [sys.executable, "-c", script, str(Path(__file__).parent), pocl.selector], stdout=subprocess.PIPE, text=True
     )
     assert parent.stdout
-    child = int(parent.stdout.readline())
+    orphan = int(parent.stdout.readline())
     time.sleep(1.5)
     parent.kill()
     parent.wait()
     for _ in range(50):
-        if not Path(f"/proc/{child}").exists() or "Z" in Path(f"/proc/{child}/stat").read_text().split(")")[1][:3]:
+        if not Path(f"/proc/{orphan}").exists() or "Z" in Path(f"/proc/{orphan}/stat").read_text().split(")")[1][:3]:
             return
         time.sleep(0.1)
-    os.kill(child, signal.SIGKILL)
+    os.kill(orphan, signal.SIGKILL)
     pytest.fail("the child went on without its parent")
 
 

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import autotune
-from autotune.cli import building, checking, commands, evaluating, exporting, run, service
+from autotune.cli import building, checking, commands, doctor, evaluating, exporting, run, service
 from autotune.cli.parsing import (
     Parser,
     add_command,
@@ -40,8 +40,8 @@ def make_parser() -> argparse.ArgumentParser:
     parser.add_argument("--version", action="version", version=f"autotune {autotune.__version__}")
     subparsers = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
     for add in (
-        _add_devices, _add_presets, _add_run, _add_verify, _add_status, _add_compile, _add_evaluate, _add_lookup,
-        _add_export, _add_import, _add_serve, _add_worker, _add_submit, _add_jobs, _add_cancel,
+        _add_devices, _add_doctor, _add_presets, _add_run, _add_verify, _add_status, _add_compile, _add_evaluate,
+        _add_lookup, _add_export, _add_import, _add_serve, _add_worker, _add_submit, _add_jobs, _add_cancel,
     ):  # fmt: skip
         add(subparsers)
     return parser
@@ -57,6 +57,20 @@ def _add_devices(subparsers: Any) -> None:
         "devices --no-clocks --json",
     )
     parser.add_argument("--no-clocks", action="store_true", help="ask the drivers only, run nothing on the devices")
+    add_json(parser)
+
+
+def _add_doctor(subparsers: Any) -> None:
+    parser = add_command(
+        subparsers,
+        "doctor",
+        doctor.doctor_command,
+        "Check what works on a device, each in a child process, and keep a search from what does not.",
+        "doctor",
+        "doctor --device cpu --json",
+    )
+    add_device(parser, required=False)
+    add_database(parser)
     add_json(parser)
 
 

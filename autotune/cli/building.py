@@ -22,6 +22,7 @@ def compile_command(options: argparse.Namespace) -> int:
     from autotune.compiling import Extent, compile_space
     from autotune.device.discovery import discover, select
     from autotune.display import building
+    from autotune.search.faults import with_checkup
     from autotune.store import Store
 
     device = select(options.device, discover())
@@ -32,6 +33,7 @@ def compile_command(options: argparse.Namespace) -> int:
         Interrupts("the running builds") as interrupts,
         building(standard_error(), is_quiet=options.quiet) as listener,
     ):
+        device = with_checkup(device, store)
         for problem in problems:
             if interrupts.are_requested:
                 break

@@ -23,6 +23,7 @@ FAILED = 1
 def verify_command(options: argparse.Namespace) -> int:
     from autotune.device.discovery import discover, select
     from autotune.display import rechecking
+    from autotune.search.faults import with_checkup
     from autotune.search.rechecking import recheck
     from autotune.store import Store
 
@@ -32,6 +33,7 @@ def verify_command(options: argparse.Namespace) -> int:
         Interrupts("the running trial") as interrupts,
         rechecking(standard_error(), is_quiet=options.quiet) as listener,
     ):
+        device = with_checkup(device, store)
         winners = _wanted(options, store, device.slug)
         found = recheck(device, winners, store, listener, should_stop=lambda: interrupts.are_requested)
     return _report(options, found, was_stopped=interrupts.are_requested)

@@ -27,6 +27,7 @@ def evaluate_command(options: argparse.Namespace) -> int:
     from autotune.device.discovery import discover, select
     from autotune.predict import note_measured, refresh_predictors
     from autotune.predict.regret import measure_regret, summarise
+    from autotune.search.faults import with_checkup
     from autotune.store import Store
     from autotune.worker import Worker
 
@@ -36,6 +37,7 @@ def evaluate_command(options: argparse.Namespace) -> int:
         Worker() as worker,
         Interrupts("the running size") as interrupts,
     ):
+        device = with_checkup(device, store)
         if options.budget is None:
             held_out = _held_out(options, store, device)
         else:

@@ -59,6 +59,7 @@ def _tune(
     sampler: "SamplerChoice | None",
     worker: "Worker",
 ) -> int:
+    from autotune.cli.doctor import examined
     from autotune.display import progress
     from autotune.search import builders_for, tune
     from autotune.store import Store
@@ -68,6 +69,7 @@ def _tune(
         Interrupts("the running trial") as interrupts,
         progress(budget, standard_error(), is_quiet=options.quiet) as listener,
     ):
+        device = examined(device, store)
         _tell_lost(store.quarantine_lost())
         outcomes = tune(
             device,

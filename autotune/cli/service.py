@@ -53,6 +53,7 @@ def open_patiently(database: str | Path | None) -> "Store":
 
 
 def worker_command(options: argparse.Namespace) -> int:
+    from autotune.cli.doctor import checked
     from autotune.cli.run import Interrupts
     from autotune.device.discovery import discover, select
     from autotune.remote.working import Offer, Service, offer_all, own_name
@@ -61,7 +62,8 @@ def worker_command(options: argparse.Namespace) -> int:
     service = Service(url=options.server, token=token_of(options), name=options.name or own_name())
     devices = discover()
     chosen = [select(name, devices) for name in options.device] or devices
-    offers = [Offer(service, device, Worker(), tell) for device in dict.fromkeys(chosen)]
+    sound = [checked(device) for device in dict.fromkeys(chosen)]
+    offers = [Offer(service, device, Worker(), tell) for device in sound]
     with Interrupts("the running trial") as interrupts:
         offer_all(offers, lambda: interrupts.are_requested)
     return 0

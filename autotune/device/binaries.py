@@ -17,6 +17,10 @@ from pathlib import Path
 
 import pyopencl as cl
 
+from autotune.device.answers import ask, cpuinfo, number, text
+from autotune.device.pocl import compiler_target
+from autotune.processors import cpu_flags
+
 MAX_BYTES = 256 * 2**20
 """By default; the files used longest ago are removed first."""
 
@@ -147,18 +151,16 @@ def _binary(program: cl.Program, device: cl.Device) -> bytes:
 
 def _identity(device: cl.Device) -> tuple[str, ...]:
     """What a binary depends on besides its source: device, driver, and for a processor its instructions."""
-    texts = (device.platform.name, device.platform.version, device.vendor, device.name, device.version)
-    is_processor = bool(device.type & cl.device_type.CPU)
-    return (*texts, device.driver_version, _processor() if is_processor else "")
+    maker = ask(lambda: device.platform, None)
+    told = [text(maker, "name"), text(maker, "version")]
+    told += [text(device, attribute) for attribute in ("vendor", "name", "version", "driver_version")]
+    is_processor = bool(number(device, "type") & cl.device_type.CPU)
+    return (*told, compiler_target(device), _processor() if is_processor else "")
 
 
 def _processor() -> str:
     """Names of processors are not exact enough: a home folder may be shared by machines of different age."""
-    with contextlib.suppress(OSError), Path("/proc/cpuinfo").open(encoding="ascii", errors="replace") as file:
-        for line in file:
-            if line.startswith(("flags", "Features")):
-                return line.strip()
-    return platform.processor() or platform.machine()
+    return " ".join(sorted(cpu_flags(cpuinfo()))) or platform.processor() or platform.machine()
 
 
 def _remove(path: Path) -> None:

@@ -1,76 +1,128 @@
-"""Which OpenCL devices there are, what each can do, and which one a person means.
+"""Which OpenCL devices there are, and which one a person means.
 
-A driver may refuse any query, so each is asked on its own, and one broken platform or device hides no other.
+A driver may hang or abort as soon as it is loaded, so drivers are asked in a child process; where that is lost, each
+driver is tried in a child process of its own, and the others still count.
 """
 
-import ctypes
 import dataclasses
 import logging
 import os
 import re
 import sys
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
-from autotune.errors import DeviceSelectionError, NoSuchDeviceError
-from autotune.identity import FAMILIES, DeviceType, Strings, identify
-from autotune.problem import Device, DeviceLimits
+from autotune import child
+from autotune.device.description import Survey, survey
+from autotune.device.drivers import as_if_only, installed_drivers, keep_only, vendors_folder
+from autotune.errors import DeviceSelectionError, NoSuchDeviceError, WorkerError
+from autotune.identity import FAMILIES, is_imitation, processor_of
+from autotune.problem import Device
 
 _LOG = logging.getLogger(__name__)
 
-_T = TypeVar("_T")
-
-_LONGEST_TEXT = 1000
-
-_TYPE_CPU, _TYPE_GPU = 1 << 1, 1 << 2
-_LOCAL_MEMORY_OF_ITS_OWN = 1
-_IMAGE_PITCH_ALIGNMENT = 0x104A
-_ATOMIC_MEMORY_CAPABILITIES = 0x1063
-_ORDER_ACQUIRE_RELEASE, _SCOPE_DEVICE = 1 << 1, 1 << 5
-_REGISTER_ALLOCATIONS_ARM = 0x41EB
-_SUB_GROUP_SIZES_INTEL = 0x4108
-_WARP_SIZE_NV = 0x4003
-_WAVEFRONT_WIDTH_AMD = 0x4043
+DISCOVERER = (sys.executable, "-m", "autotune.device.discovery")
+"""Starts a child process that asks the drivers."""
+LOAD_LIMIT_S = 300.0
+"""For Python's libraries, which take a minute on an emulated processor."""
+LIMIT_S = 20.0
+"""For all drivers together. Where it is passed, patience is up to PATIENT_LIMIT_S, when each is tried alone."""
+PATIENT_LIMIT_S = 60.0
+"""The drivers of eight GPUs that nobody else uses may need half of it."""
+_LOADING, _ASKING = "loading Python's libraries", "asking the drivers"
 
 
-def discover(platforms: Iterable[Any] | None = None) -> list[Device]:
-    """Every OpenCL device that answers, in the order of platforms and devices.
+def discover() -> list[Device]:
+    """Every OpenCL device that answers, in the order of platforms and devices, asked in a child process.
 
-    `platforms` are pyopencl's, all by default. Raises DeviceSelectionError when OpenCL cannot be loaded or
-    shows no device at all.
+    Where a driver hangs or crashes, this process and its children go on without it, and a warning names it. Raises
+    DeviceSelectionError when OpenCL cannot be loaded or shows no device at all.
     """
-    found: list[Device] = []
-    troubles: list[str] = []
-    for platform_number, platform in enumerate(_all_platforms() if platforms is None else platforms):
+    answer = _ask_child(os.environ, LIMIT_S)
+    return _devices_of(answer if isinstance(answer, Survey) else _without_the_culprit(answer))
+
+
+def discover_here(platforms: Iterable[Any] | None = None) -> list[Device]:
+    """The same, asked in this process, for one that is going to use a device itself.
+
+    `platforms` are pyopencl's, all by default. Raises DeviceSelectionError.
+    """
+    return _devices_of(survey(platforms))
+
+
+def serve() -> None:
+    """The child: ask the drivers, until the input ends."""
+
+    def ask(_: None, entering: Callable[[str], None]) -> Survey:
+        entering(_LOADING)
+        import numpy  # noqa: F401 - pyopencl loads it, and no driver has a part in that
+
+        entering(_ASKING)
+        return survey()
+
+    child.serve(ask)
+
+
+def _ask_child(environment: Mapping[str, str], limit_s: float) -> Survey | str:
+    """What the drivers answer, or how the child was lost."""
+    with child.Child(DISCOVERER, environment) as discoverer:
         try:
-            members = list(platform.get_devices())
-        except Exception as error:  # noqa: BLE001 - drivers raise what they like; the others still count
-            troubles.append(f"platform {platform_number} ({_text(platform, 'name')}): {_line(error)}")
-            continue
-        for device_number, raw in enumerate(members):
-            selector = f"{platform_number}:{device_number}"
-            try:
-                found.append(_describe(raw, platform, selector))
-            except Exception as error:  # noqa: BLE001 - as above
-                troubles.append(f"device {selector}: {_line(error)}")
-    if not found:
-        reasons = f": {'; '.join(troubles)}" if troubles else ""
+            answer = discoverer.ask(None, {_LOADING: LOAD_LIMIT_S, _ASKING: limit_s})
+        except WorkerError as error:
+            return error.message
+    return answer if isinstance(answer, Survey) else answer.message
+
+
+def _devices_of(found: Survey) -> list[Device]:
+    if not found.devices:
+        reasons = f": {'; '.join(found.troubles)}" if found.troubles else ""
         raise DeviceSelectionError(f"there is no OpenCL device{reasons}", hint=_nothing_mend())
-    for trouble in troubles:
+    for trouble in found.troubles:
         _LOG.warning("left out %s", trouble)
-    return found
+    return list(found.devices)
+
+
+def _without_the_culprit(loss: str) -> Survey:
+    """What the other drivers answer, after each was tried alone. Raises DeviceSelectionError where that is no help."""
+    _LOG.warning("OpenCL failed (%s); each driver is tried alone", loss)
+    drivers = installed_drivers()
+    attempts = [as_if_only(few) for few in ([], *([driver] for driver in drivers))]
+    with ThreadPoolExecutor(4) as pool:
+        without_any, *alone = pool.map(lambda environment: _ask_child(environment, PATIENT_LIMIT_S), attempts)
+    if isinstance(without_any, str):
+        raise DeviceSelectionError(f"OpenCL fails without any .icd file: {without_any}", hint=_BROKEN)
+    for driver, answer in zip(drivers, alone, strict=True):
+        if isinstance(answer, str):
+            _LOG.warning("left out the driver that %s names: %s (repair or remove it)", driver.source, answer)
+    keep_only([driver for driver, answer in zip(drivers, alone, strict=True) if isinstance(answer, Survey)])
+    answer = _ask_child(os.environ, PATIENT_LIMIT_S)
+    if isinstance(answer, str):
+        raise DeviceSelectionError(f"OpenCL fails with the drivers that work alone: {answer}", hint=_TOGETHER)
+    return answer
+
+
+_BROKEN = "the fault is in the PoCL that comes with pyopencl, or in the OpenCL library: reinstall pyopencl"
+_TOGETHER = "name a folder with the .icd file of one driver in OCL_ICD_VENDORS"
 
 
 def select(selector: str, devices: Sequence[Device]) -> Device:
     """The one device that a person means.
 
     In this order, the first that fits any decides: `platform:device` numbers, a slug, a family (`gpu`: all but
-    processors), a whole name, a part of a slug or of a raw string; case does not matter.
-    Raises NoSuchDeviceError when none fits, DeviceSelectionError when several do.
+    processors), a whole name, a part of a slug or of a raw string; case does not matter. ``@3.1`` behind any of them
+    asks for a driver of that version. Where all that fit are OpenCL runtimes of one processor, the runtime is taken
+    that `_preference` puts first. Raises NoSuchDeviceError when none fits, DeviceSelectionError when several do.
     """
-    wanted = selector.strip().lower()
+    wanted, _, version = selector.strip().lower().partition("@")
     matches = _matches(wanted, devices) if wanted else []
+    matches = [device for device in matches if device.driver.lower().startswith(version)]
+    if len(matches) > 1 and _drive_one_processor(matches):
+        chosen = max(matches, key=_preference)
+        others = ", ".join(f"{_exact(device)} ({device.selector})" for device in matches if device is not chosen)
+        _LOG.warning("%s (%s) drives the processor; so could %s", _exact(chosen), chosen.selector, others)
+        return chosen
     if len(matches) == 1:
         return matches[0]
     shown = repr(_shortened(selector))
@@ -82,19 +134,6 @@ def select(selector: str, devices: Sequence[Device]) -> Device:
     raise NoSuchDeviceError(f"no device fits {shown}; {there_is}", hint=_mend(wanted))
 
 
-def describe(raw: Any) -> Device:
-    """One device of pyopencl's, as `discover` tells of it. Raises DeviceSelectionError when it does not answer."""
-    selector = ""
-    for number, platform in enumerate(_all_platforms()):
-        members = _members(platform)
-        if raw in members:
-            selector = f"{number}:{members.index(raw)}"
-    try:
-        return _describe(raw, raw.platform, selector)
-    except Exception as error:  # drivers raise what they like
-        raise DeviceSelectionError(f"the device does not answer: {_line(error)}") from error
-
-
 def to_plain(device: Device) -> dict[str, Any]:
     """A device as JSON holds it: texts, numbers, truths, lists and tables."""
     plain = dataclasses.asdict(device)
@@ -102,194 +141,6 @@ def to_plain(device: Device) -> dict[str, Any]:
         name: list(value) if isinstance(value, tuple) else value for name, value in plain["limits"].items()
     }
     return plain
-
-
-# Asking drivers
-
-
-def _all_platforms() -> list[Any]:
-    try:
-        import pyopencl
-
-        from autotune.device.pocl import keep_threads_apart
-    except ImportError as error:
-        raise DeviceSelectionError(f"OpenCL cannot be loaded: {_line(error)}", hint=_nothing_mend()) from error
-    keep_threads_apart()
-    try:
-        return list(pyopencl.get_platforms())
-    except pyopencl.Error as error:  # the loader's way to say that there is none
-        raise DeviceSelectionError(f"there is no OpenCL platform: {_line(error)}", hint=_nothing_mend()) from error
-
-
-def _members(platform: Any) -> list[Any]:
-    none: list[Any] = []
-    return _ask(lambda: list(platform.get_devices()), none)
-
-
-def _ask(query: Callable[[], _T], otherwise: _T) -> _T:
-    """What a driver answers, or `otherwise` where it refuses: it may raise anything, bad text included."""
-    try:
-        return query()
-    except Exception:  # noqa: BLE001
-        return otherwise
-
-
-def _text(source: Any, attribute: str) -> str:
-    """A raw string on one line, printable and bounded; trailing spaces and NULs of the driver are dropped."""
-    text = str(_ask(lambda: getattr(source, attribute), ""))[:_LONGEST_TEXT]
-    return "".join(c if c.isprintable() else " " for c in text).strip()
-
-
-def _number(source: Any, attribute: str, otherwise: int) -> int:
-    return _ask(lambda: int(getattr(source, attribute)), otherwise)
-
-
-def _line(error: BaseException) -> str:
-    return (str(error).strip().splitlines() or [type(error).__name__])[0][:200]
-
-
-def _shortened(text: str) -> str:
-    return text if len(text) <= 80 else f"{text[:77]}..."
-
-
-def _describe(raw: Any, platform: Any, selector: str) -> Device:
-    kind = int(raw.type)  # what does not even tell its type is broken
-    strings = Strings(
-        name=_text(raw, "name"),
-        vendor=_text(raw, "vendor"),
-        vendor_id=_number(raw, "vendor_id", 0),
-        version=_text(raw, "version"),
-        opencl_c_version=_text(raw, "opencl_c_version"),
-        driver=_text(raw, "driver_version"),
-        platform=_text(platform, "name"),
-        device_type=_device_type(kind),
-        compute_units=_number(raw, "max_compute_units", 0),
-    )
-    identity = identify(strings)
-    return Device(
-        slug=identity.slug,
-        vendor=identity.vendor,
-        model=identity.model,
-        family=identity.family,
-        selector=selector,
-        platform=strings.platform,
-        name=strings.name,
-        version=strings.version,
-        opencl_c_version=strings.opencl_c_version,
-        driver=strings.driver,
-        limits=_limits(raw, is_cpu=identity.family == "cpu"),
-    )
-
-
-def _device_type(kind: int) -> DeviceType:
-    if kind & _TYPE_GPU:
-        return DeviceType.GPU
-    return DeviceType.CPU if kind & _TYPE_CPU else DeviceType.OTHER
-
-
-def _limits(raw: Any, *, is_cpu: bool) -> DeviceLimits:
-    least = DeviceLimits()
-    extensions = tuple(sorted(set(_ask(lambda: str(raw.extensions), "").split())))
-    has_images = bool(_number(raw, "image_support", 0))
-    group = _number(raw, "max_work_group_size", least.max_work_group_size)
-    return DeviceLimits(
-        compute_units=_number(raw, "max_compute_units", least.compute_units),
-        max_work_group_size=group,
-        max_work_item_sizes=_item_sizes(raw, group),
-        local_memory_bytes=_number(raw, "local_mem_size", 0),
-        local_memory_is_dedicated=_number(raw, "local_mem_type", 0) == _LOCAL_MEMORY_OF_ITS_OWN,
-        global_memory_bytes=_number(raw, "global_mem_size", least.global_memory_bytes),
-        max_allocation_bytes=_number(raw, "max_mem_alloc_size", least.max_allocation_bytes),
-        has_images=has_images,
-        max_image_width=_number(raw, "image2d_max_width", 0) if has_images else 0,
-        max_image_height=_number(raw, "image2d_max_height", 0) if has_images else 0,
-        image_pitch_alignment=_first(_query_numbers(raw, _IMAGE_PITCH_ALIGNMENT, ctypes.c_uint)) if has_images else 0,
-        register_allocations=_register_allocations(raw, extensions),
-        sub_group_sizes=_sub_group_sizes(raw, extensions),
-        has_sub_groups=_has_sub_groups(raw, extensions),
-        has_float16="cl_khr_fp16" in extensions,
-        has_float64="cl_khr_fp64" in extensions or _number(raw, "double_fp_config", 0) != 0,
-        ordering_standard=_ordering_standard(raw),
-        is_cpu=is_cpu,
-        shares_host_memory=bool(_number(raw, "host_unified_memory", 0)),
-        extensions=extensions,
-    )
-
-
-def _item_sizes(raw: Any, group: int) -> tuple[int, ...]:
-    none: tuple[int, ...] = ()
-    sizes = _ask(lambda: tuple(int(size) for size in raw.max_work_item_sizes), none)
-    return sizes if len(sizes) >= 3 else (*sizes, group, group, 1)[:3]
-
-
-def _has_sub_groups(raw: Any, extensions: Sequence[str]) -> bool:
-    """By extension, or as part of OpenCL: from 2.1 on, where a work-group may hold any."""
-    if "cl_khr_subgroups" in extensions or "cl_intel_subgroups" in extensions:
-        return True
-    return _version(raw) >= (2, 1) and _number(raw, "max_num_sub_groups", 0) > 0
-
-
-def _version(raw: Any) -> tuple[int, int]:
-    """Of OpenCL; zeros where the driver does not tell."""
-    found = re.match(r"OpenCL (\d+)\.(\d+)", _text(raw, "version"))
-    return (int(found[1]), int(found[2])) if found else (0, 0)
-
-
-def _ordering_standard(raw: Any) -> int:
-    """See `DeviceLimits`. OpenCL 2 has to offer what OpenCL 3 made a matter of choice, and tells of."""
-    major, _ = _version(raw)
-    if major < 3:
-        return 200 if major == 2 else 0
-    wanted = _ORDER_ACQUIRE_RELEASE | _SCOPE_DEVICE
-    told = _first(_query_numbers(raw, _ATOMIC_MEMORY_CAPABILITIES, ctypes.c_size_t))
-    return 300 if told & wanted == wanted else 0
-
-
-def _register_allocations(raw: Any, extensions: Sequence[str]) -> tuple[int, ...]:
-    if "cl_arm_scheduling_controls" not in extensions:
-        return ()
-    return tuple(sorted(_query_numbers(raw, _REGISTER_ALLOCATIONS_ARM, ctypes.c_uint)))
-
-
-def _sub_group_sizes(raw: Any, extensions: Sequence[str]) -> tuple[int, ...]:
-    """Sizes the driver tells, ascending; none where it has no query for them."""
-    if "cl_intel_required_subgroup_size" in extensions:
-        return tuple(sorted(_query_numbers(raw, _SUB_GROUP_SIZES_INTEL, ctypes.c_size_t)))
-    if "cl_nv_device_attribute_query" in extensions:
-        return _query_numbers(raw, _WARP_SIZE_NV, ctypes.c_uint)
-    if "cl_amd_device_attribute_query" in extensions:
-        return _query_numbers(raw, _WAVEFRONT_WIDTH_AMD, ctypes.c_uint)
-    return ()
-
-
-def _first(numbers: Sequence[int]) -> int:
-    return numbers[0] if numbers else 0
-
-
-def _query_numbers(raw: Any, code: int, kind: type[ctypes.c_uint] | type[ctypes.c_size_t]) -> tuple[int, ...]:
-    """The positive numbers of one clGetDeviceInfo query; empty where the driver has no answer.
-
-    pyopencl knows none of these codes in every build, so the loader it has loaded is asked directly.
-    """
-
-    def ask() -> tuple[int, ...]:
-        numbers, size = (kind * 16)(), ctypes.c_size_t(0)
-        status = _get_device_info()(
-            ctypes.c_void_p(raw.int_ptr), code, ctypes.c_size_t(ctypes.sizeof(numbers)), numbers, ctypes.byref(size)
-        )
-        count = size.value // ctypes.sizeof(kind) if status == 0 else 0
-        return tuple(number for number in numbers[:count] if number > 0)
-
-    return _ask(ask, ())
-
-
-def _get_device_info() -> Any:
-    """clGetDeviceInfo of the very loader that pyopencl uses."""
-    if sys.platform == "win32":
-        return ctypes.WinDLL("OpenCL").clGetDeviceInfo
-    import pyopencl
-
-    return ctypes.CDLL(pyopencl._cl.__file__).clGetDeviceInfo
 
 
 # Choosing
@@ -311,6 +162,28 @@ def _matches(wanted: str, devices: Sequence[Device]) -> list[Device]:
     return []
 
 
+def _drive_one_processor(devices: Sequence[Device]) -> bool:
+    processors = {processor_of(device.slug) for device in devices}
+    return all(device.family == "cpu" for device in devices) and len(processors) == 1 and "" not in processors
+
+
+def _preference(device: Device) -> tuple[bool, bool, tuple[int, ...]]:
+    """Made for processors rather than an imitated GPU; then PoCL, which most tables are of; then the newest version."""
+    return (
+        not is_imitation(device.slug),
+        device.slug.startswith("pocl-"),
+        tuple(map(int, re.findall(r"\d+", device.driver))),
+    )
+
+
+def _exact(device: Device) -> str:
+    return f"{device.slug}@{device.driver.split(' ')[0]}" if device.driver else device.slug
+
+
+def _shortened(text: str) -> str:
+    return text if len(text) <= 80 else f"{text[:77]}..."
+
+
 def _in_family(wanted: str, device: Device) -> bool:
     return device.family != "cpu" if wanted == "gpu" else wanted in FAMILIES and device.family == wanted
 
@@ -330,7 +203,10 @@ def _listing(devices: Sequence[Device]) -> str:
     )
 
 
-_CHOOSE = "choose by slug, family, platform:device numbers or part of a name, as `autotune devices` lists them"
+_CHOOSE = (
+    "choose by slug, family, platform:device numbers or part of a name, as `autotune devices` lists them; "
+    "add @ and a driver's version to tell two of one slug apart"
+)
 
 _DRIVER_FILES = {
     "adreno": ("/vendor/lib64/libOpenCL.so", "/system/vendor/lib64/libOpenCL.so"),
@@ -364,12 +240,12 @@ def _mend(wanted: str) -> str:
     if _INSTALL[family] == _POCL:
         return _POCL
     places = [f"{path} ({'there' if Path(path).exists() else 'not there'})" for path in _DRIVER_FILES.get(family, ())]
-    return f"its driver is looked for in {', '.join([*places, _icd_folder()])}; {_INSTALL[family]}"
+    return f"its driver is looked for in {', '.join([*places, vendors_folder()])}; {_INSTALL[family]}"
 
 
 def _nothing_mend() -> str:
     return (
-        f"drivers are looked for in {_icd_folder()}; {_POCL}{_cache_mend()}; "
+        f"drivers are looked for in {vendors_folder()}; {_POCL}{_cache_mend()}; "
         "on Android set LD_LIBRARY_PATH=/vendor/lib64:$PREFIX/lib in Termux"
     )
 
@@ -383,10 +259,5 @@ def _cache_mend() -> str:
     return "" if is_writable else f", where it can write to {folder}: set POCL_CACHE_DIR to another folder"
 
 
-def _icd_folder() -> str:
-    """Where the loader reads which drivers there are, and what it finds there."""
-    named = next((name for name in ("OCL_ICD_VENDORS", "OPENCL_VENDOR_PATH") if os.environ.get(name)), "")
-    path = Path(os.environ[named] if named else "/etc/OpenCL/vendors")
-    files = sorted(entry.name for entry in path.glob("*.icd")) if path.is_dir() else []
-    source = f"which {named} names" if named else "or the folder that OCL_ICD_VENDORS names"
-    return f"the .icd files of {path} (now {', '.join(files) or 'none'}), {source}"
+if __name__ == "__main__":
+    serve()

@@ -17,7 +17,7 @@ import pyopencl as cl
 from numpy.typing import NDArray
 
 from autotune.device.binaries import BinaryCache, digest
-from autotune.device.discovery import describe
+from autotune.device.description import describe
 from autotune.device.memory import part_of, shared_memory
 from autotune.device.session import NUMPY_TYPES, Memory, Session, raw_device
 from autotune.errors import DeviceSelectionError, LaunchError, ProblemError

@@ -1,30 +1,58 @@
-"""What PoCL needs that other drivers do not: threads kept apart, and a mend where its LLVM is older than the processor.
+"""What PoCL needs that other drivers do not: threads pinned to cores, and a processor name that fits its library.
 
-Where PoCL's LLVM does not know the processor it names it "generic", a name its own compiler then refuses
-(pocl issue 1049: "unknown target CPU 'generic'"), so that no kernel builds. That is so for PoCL 3.0, the
-one on PyPI, on AMD processors from Zen 5 on. The name is a heap string that the device structure points to;
-before the first build it is overwritten with a name that LLVM knows and that fits the built-in library PoCL
-chose by the processor's features.
+The PoCL of PyPI's wheel (3.0, LLVM 14) makes two choices that can disagree. It links kernels with the built-in library
+chosen by the processor's *features*, but generates code for the *name* that LLVM gives the processor. Where LLVM does
+not know the processor, or a virtual machine masks some of its features, name and library differ in the width of their
+vectors: the compiler then aborts, loops for ever, emits instructions that the processor lacks, or computes wrong
+numbers. LLVM's "generic" is refused outright (PoCL issue 1049). PoCL 5.0 takes the name from the library;
+`repair_processor_name` does the same for the wheel's.
 """
 
 import ctypes
 import os
 import platform
+import re
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-import pyopencl as cl
+from autotune.device.answers import ask, cpuinfo, text
+from autotune.processors import cpu_flags
 
-_UNKNOWN = b"generic\0"
+if TYPE_CHECKING:
+    import pyopencl as cl
+
+_MAPS = Path("/proc/self/maps")
+
+_REPAIRED_BEFORE = 5
+_WHEELS = ("pyopencl", "pocl_binary_distribution")
 _STRUCTURE_BYTES = 4096
 """More than PoCL's device structure holds."""
 
+_AVX = ("avx", "cx16", "popcnt")
+_LIBRARIES = (
+    ("ssse3", "core2", ("ssse3", "cx16")),
+    ("sse41", "penryn", ("sse4_1", "cx16")),
+    ("avx", "sandybridge", _AVX),
+    ("avx_f16c", "ivybridge", (*_AVX, "f16c")),
+    ("avx_fma4", "bdver1", (*_AVX, "xop", "fma4")),
+    ("avx2", "haswell", (*_AVX, "avx2", "abm", "f16c", "fma", "bmi1", "bmi2")),
+    ("avx512", "skylake-avx512", ("avx512f",)),
+)
+"""PoCL's built-in libraries in its own order, of which it takes the last that fits (getX86KernelLibName); the LLVM
+name that PoCL 5.0 compiles each for; and the features each asks for, in the words of /proc/cpuinfo."""
+_SKYLAKE_SERVER = ("avx512bw", "avx512cd", "avx512dq", "avx512vl")
 
-def is_pocl(device: cl.Device) -> bool:
-    return "PoCL" in device.version
+_kept: dict[int, ctypes.Array[ctypes.c_char]] = {}
+"""What PoCL's device structures point to, by the address of the device; PoCL reads it as long as it is loaded."""
 
 
-def keep_threads_apart() -> None:
-    """Have PoCL tie each of its threads to a core of its own; to be called before it is loaded.
+def is_pocl_version(version: str) -> bool:
+    """Whether that is what a PoCL device tells as its version."""
+    return "pocl" in version.lower()
+
+
+def pin_threads() -> None:
+    """Have PoCL pin each of its threads to a core; to be called before it is loaded.
 
     Left to Linux, threads that wake after a pause often share a core for some milliseconds, so that a kernel takes
     twice its time. Not where the environment says otherwise, nor where this process is kept to some of the cores, since
@@ -34,42 +62,98 @@ def keep_threads_apart() -> None:
         os.environ.setdefault("POCL_AFFINITY", "1")
 
 
-def mend_unknown_processor(device: cl.Device) -> bool:
-    """Let PoCL compile on a processor its LLVM does not know. True when something had to be done."""
+def library_and_name(of: str) -> tuple[str, str] | None:
+    """The built-in library that PoCL 3.0 takes on an x86-64 processor, and the LLVM name to compile for.
+
+    `of` is the text of /proc/cpuinfo, whose flags are those a virtual machine shows. None where it lists none.
+    """
+    flags = cpu_flags(of)
+    if not flags:
+        return None
+    library, name = "sse2", "x86-64"
+    for candidate, its_name, features in _LIBRARIES:
+        if flags.issuperset(features):
+            library, name = candidate, its_name
+    if library == "avx512" and not flags.issuperset(_SKYLAKE_SERVER):
+        name = "knl"
+    return library, name
+
+
+def repair_processor_name(device: "cl.Device") -> bool:
+    """Let the PoCL of PyPI's wheel compile for a name that fits its built-in library; whether that changed anything.
+
+    The name is replaced even where LLVM's own would do, such as znver3 on Zen 3: only the library's name is known to
+    promise no feature that a virtual machine masks, and names of one vector width differ in little but scheduling.
+    What the device structure points to is replaced, not the text in place, so that a name may be of any length. Where
+    the structure holds no pointer to the name that the device tells, nothing is changed.
+    """
+    version = text(device, "version")
+    if not is_pocl_version(version) or not _is_old(text(device, "driver_version")):
+        return False
     if platform.system() != "Linux" or platform.machine() != "x86_64":
         return False
-    if not is_pocl(device) or not device.version.rstrip().endswith("-generic"):
+    found = re.search(r"linux-gnu-([\w.-]+)$", version)
+    chosen = library_and_name(cpuinfo())
+    if not found or not chosen or found[1] == chosen[1]:
         return False
-    readable = _writable_ranges()
-    name = _known_name(Path("/proc/cpuinfo").read_text(encoding="ascii", errors="replace"))
-    mended = False
-    for offset in range(0, _STRUCTURE_BYTES, ctypes.sizeof(ctypes.c_void_p)):
-        if not _within(readable, device.int_ptr + offset):
+    spans = _mapped()
+    structure = device.int_ptr
+    if not _is_of_a_wheel(structure, spans):
+        return False
+    name = ctypes.create_string_buffer(chosen[1].encode("ascii"))
+    slots = _pointers_to(found[1].encode("ascii") + b"\0", structure, [s for s in spans if s.is_writable])
+    for slot in slots:
+        slot.value = ctypes.addressof(name)
+    if slots:
+        _kept[structure] = name
+    return bool(slots)
+
+
+class _Span:
+    """A line of /proc/self/maps."""
+
+    def __init__(self, line: str) -> None:
+        span, permissions, _, _, _, *path = line.split(maxsplit=5)
+        self.start, self.end = (int(part, 16) for part in span.split("-"))
+        self.is_writable = permissions.startswith("rw")
+        self.path = Path(path[0]) if path else Path()
+
+    def holds(self, address: int, size: int) -> bool:
+        return self.start <= address and address + size <= self.end
+
+
+def compiler_target(device: "cl.Device") -> str:
+    """The name that the device compiles for in place of the one at the end of its version; empty if it is that one."""
+    name = _kept.get(ask(lambda: int(device.int_ptr), 0))
+    return name.value.decode("ascii") if name else ""
+
+
+def _mapped() -> list[_Span]:
+    return [_Span(line) for line in _MAPS.read_text(encoding="utf-8", errors="replace").splitlines()]
+
+
+def _is_of_a_wheel(structure: int, spans: list[_Span]) -> bool:
+    """By the library whose table of functions stands first in every OpenCL object."""
+    if not any(span.holds(structure, ctypes.sizeof(ctypes.c_uint64)) for span in spans):
+        return False
+    table = ctypes.c_uint64.from_address(structure).value
+    owner = next((span.path for span in spans if span.holds(table, 1)), Path())
+    return any(part.startswith(_WHEELS) for part in owner.parts)
+
+
+def _pointers_to(text: bytes, structure: int, spans: list[_Span]) -> list[ctypes.c_uint64]:
+    """The words of a device structure that point to the text."""
+    found = []
+    for address in range(structure, structure + _STRUCTURE_BYTES, ctypes.sizeof(ctypes.c_uint64)):
+        if not any(span.holds(address, ctypes.sizeof(ctypes.c_uint64)) for span in spans):
             break
-        target = ctypes.c_uint64.from_address(device.int_ptr + offset).value
-        if _within(readable, target) and ctypes.string_at(target, len(_UNKNOWN)) == _UNKNOWN:
-            ctypes.memmove(target, name, len(name))
-            mended = True
-    return mended
+        slot = ctypes.c_uint64.from_address(address)
+        is_readable = any(span.holds(slot.value, len(text)) for span in spans)
+        if is_readable and ctypes.string_at(slot.value, len(text)) == text:
+            found.append(slot)
+    return found
 
 
-def _known_name(cpuinfo: str) -> bytes:
-    """An LLVM 14 processor no longer than "generic" with the features of PoCL's library for this one."""
-    flags = next((line.split() for line in cpuinfo.splitlines() if line.startswith("flags")), [])
-    if "avx512f" in flags and "avx512vl" in flags:
-        return b"skx\0"
-    return b"haswell\0" if "avx2" in flags and "fma" in flags else b"x86-64\0"
-
-
-def _writable_ranges() -> list[tuple[int, int]]:
-    ranges = []
-    for line in Path("/proc/self/maps").read_text(encoding="utf-8", errors="replace").splitlines():
-        span, permissions = line.split()[:2]
-        if permissions.startswith("rw"):
-            start, end = (int(part, 16) for part in span.split("-"))
-            ranges.append((start, end))
-    return ranges
-
-
-def _within(ranges: list[tuple[int, int]], address: int) -> bool:
-    return any(start <= address and address + len(_UNKNOWN) <= end for start, end in ranges)
+def _is_old(driver: str) -> bool:
+    major = re.match(r"\d+", driver)
+    return major is not None and int(major[0]) < _REPAIRED_BEFORE

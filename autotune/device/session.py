@@ -1,7 +1,7 @@
 """Running kernels on one device: context and queue, building, memory, launching."""
 
 import contextlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, Self
@@ -10,7 +10,8 @@ import numpy as np
 import pyopencl as cl
 from numpy.typing import NDArray
 
-from autotune.device.pocl import is_pocl, keep_threads_apart, mend_unknown_processor
+from autotune.device.answers import ask, first_line, number, positive, text
+from autotune.device.pocl import is_pocl_version, pin_threads, repair_processor_name
 from autotune.device.sensors import Whereabouts
 from autotune.errors import BuildError, DeviceSelectionError, LaunchError, WorkGroupError
 from autotune.family import Buffer, Launch, Plan
@@ -28,6 +29,8 @@ CHANNELS = {
     "float16": cl.channel_type.HALF_FLOAT,
     "int8": cl.channel_type.SIGNED_INT8,
 }
+
+_BUILD_SUCCESS = 0
 
 Memory = cl.Buffer | cl.Image
 _NOTHING: Mapping[str, Memory] = MappingProxyType({})
@@ -47,19 +50,26 @@ class Session:
     def __init__(self, selector: str) -> None:
         """`selector` is ``platform:device`` in numbers."""
         device = raw_device(selector)
-        context = cl.Context([device])  # Intel's queues do not keep their context alive
-        self._use(cl.CommandQueue(context, device, properties=cl.command_queue_properties.PROFILING_ENABLE))
+        try:
+            context = cl.Context([device])  # Intel's queues do not keep their context alive
+            queue = cl.CommandQueue(context, device, properties=cl.command_queue_properties.PROFILING_ENABLE)
+        except Exception as error:  # pyopencl asks the driver what it may refuse
+            raise DeviceSelectionError(f"device {selector} cannot be opened: {first_line(error)}") from error
+        self._use(queue)
 
     @classmethod
     def on(cls, queue: cl.CommandQueue) -> Self:
         """A session on a queue that is there already; it need not profile."""
-        mend_unknown_processor(queue.device)
+        repair_processor_name(queue.device)
         session = cls.__new__(cls)
         session._use(queue)
         return session
 
     def _use(self, queue: cl.CommandQueue) -> None:
         self._queue, self._device, self._context = queue, queue.device, queue.context
+        self._vendor, self._name = text(self._device, "vendor"), text(self._device, "name")
+        self._is_pocl = is_pocl_version(text(self._device, "version"))
+        self._is_nvidia = "NVIDIA" in self._vendor
 
     @property
     def queue(self) -> cl.CommandQueue:
@@ -72,63 +82,70 @@ class Session:
         PoCL does: a tenth to a third of a second, where its cache gives a program in 40 ms. NVIDIA's binaries are PTX,
         assembled at each start but for a cache on disk, which serves sources as well.
         """
-        return is_pocl(self._device) or "NVIDIA" in self._device.vendor
+        return self._is_pocl or self._is_nvidia
 
     @property
     def compute_units(self) -> int:
         """At least 1."""
-        return max(1, int(_told(self._device, "max_compute_units") or 1))
+        return positive(self._device, "max_compute_units", 1)
 
     @property
     def timer_resolution_ns(self) -> float:
         """What the driver calls the resolution of its event times; 0 where it does not tell."""
-        return float(_told(self._device, "profiling_timer_resolution") or 0)
+        return float(number(self._device, "profiling_timer_resolution"))
 
     @property
     def builds_by_work_group_size(self) -> bool:
         """Whether the driver builds a kernel anew for each size of work-group it meets, as PoCL does at a launch."""
-        return "PoCL" in str(_told(self._device, "version") or "")
+        return self._is_pocl
 
     @property
     def whereabouts(self) -> Whereabouts:
         """What tells the device's sensors from those of others."""
-        bus, slot = _told(self._device, "pci_bus_id_nv"), _told(self._device, "pci_slot_id_nv")
-        domain = int(_told(self._device, "pci_domain_id_nv") or 0)
-        is_known = isinstance(bus, int) and isinstance(slot, int)
+        bus, slot = number(self._device, "pci_bus_id_nv", -1), number(self._device, "pci_slot_id_nv", -1)
+        domain = number(self._device, "pci_domain_id_nv")
         return Whereabouts(
-            vendor=str(_told(self._device, "vendor") or ""),
-            name=str(_told(self._device, "name") or ""),
-            is_cpu=bool(int(_told(self._device, "type") or 0) & cl.device_type.CPU),
-            pci_address=f"{domain:08x}:{bus:02x}:{slot:02x}.0" if is_known else "",
+            vendor=self._vendor,
+            name=self._name,
+            is_cpu=bool(number(self._device, "type") & cl.device_type.CPU),
+            pci_address=f"{domain:08x}:{bus:02x}:{slot:02x}.0" if bus >= 0 and slot >= 0 else "",
         )
 
     def build(self, source: str, options: Sequence[str]) -> cl.Program:
         """Compile OpenCL C for the device. Raises BuildError with the first lines of the driver's log."""
-        try:
-            program = cl.Program(self._context, source)
-            program.build(options=list(options))
-        except (cl.Error, UnicodeDecodeError) as error:
-            raise BuildError(_shorten(str(error))) from error
-        return program
+        return self._built(lambda: cl.Program(self._context, source), options)
 
     def load(self, binary: bytes, options: Sequence[str]) -> cl.Program:
         """A program that was built before, for the same device and driver. Raises BuildError."""
+        return self._built(lambda: cl.Program(self._context, [self._device], [binary]), options)
+
+    def _built(self, create: Callable[[], cl.Program], options: Sequence[str]) -> cl.Program:
+        program = None
         try:
-            program = cl.Program(self._context, [self._device], [binary])
+            program = create()
             program.build(options=list(options))
-        except (cl.Error, UnicodeDecodeError) as error:
-            raise BuildError(_shorten(str(error))) from error
+        except Exception as error:
+            # pyopencl fails where it cannot read the name of a device or of its platform, even after all was built.
+            if program is None or isinstance(error, cl.Error) or not self._is_built(program):
+                raise BuildError(_shorten(str(error))) from error
         return program
 
-    def facts(self, kernel: cl.Kernel) -> KernelFacts:
-        """Limits of a built kernel; 0 where the driver does not answer, or not the truth.
+    def _is_built(self, program: Any) -> bool:
+        asked = cl.program_build_info.STATUS
+        return ask(lambda: int(program.get_build_info(self._device, asked)), -1) == _BUILD_SUCCESS
 
-        NVIDIA tells a work-group limit of 256 for every kernel that requires its work-group size, and runs 1024.
+    def facts(self, kernels: Sequence[cl.Kernel], plan: Plan) -> KernelFacts:
+        """The most private memory and the lowest work-group limit of a plan's built kernels; 0 where none is told.
+
+        Kernels that only prepare operands do not count. NVIDIA tells a work-group limit of 256 for every kernel that
+        requires its work-group size, and runs 1024, so that its answer counts for nothing.
         """
         info = cl.kernel_work_group_info
+        working = [k for k, launch in zip(kernels, plan.launches, strict=True) if not launch.prepares]
+        limits = [0 if self._is_nvidia else self._ask(kernel, info.WORK_GROUP_SIZE) for kernel in working]
         return KernelFacts(
-            work_group_limit=0 if "NVIDIA" in self._device.vendor else self._ask(kernel, info.WORK_GROUP_SIZE),
-            private_memory_bytes=self._ask(kernel, info.PRIVATE_MEM_SIZE),
+            work_group_limit=min(limits),
+            private_memory_bytes=max(self._ask(kernel, info.PRIVATE_MEM_SIZE) for kernel in working),
         )
 
     def binary_bytes(self, program: cl.Program) -> int:
@@ -265,13 +282,13 @@ class Session:
 
 def raw_device(selector: str) -> cl.Device:
     """The driver's device by ``platform:device`` in numbers, able to compile. Raises DeviceSelectionError."""
-    keep_threads_apart()
+    pin_threads()
     try:
         platform, number = (int(part) for part in selector.split(":"))
         device = cl.get_platforms()[platform].get_devices()[number]
     except (ValueError, IndexError, cl.Error) as error:
         raise DeviceSelectionError(f"no device {selector!r}: {error}", hint="see `autotune devices`") from error
-    mend_unknown_processor(device)
+    repair_processor_name(device)
     return device
 
 
@@ -287,14 +304,6 @@ def event_ns(event: cl.Event) -> int:
     """Device time from start to end of a finished command; 0 where the driver cannot tell."""
     start, end = event_span_ns(event)
     return end - start
-
-
-def _told(device: cl.Device, attribute: str) -> Any:
-    """What a driver answers; None where it refuses, or pyopencl does not know the question."""
-    try:
-        return getattr(device, attribute)
-    except (cl.Error, AttributeError):
-        return None
 
 
 @contextlib.contextmanager

@@ -35,7 +35,7 @@ from autotune.export.text_tables import parameter_names
 from autotune.family import Algorithm, KernelFamily
 from autotune.kernels import find_family
 from autotune.lookup.chain import relatives
-from autotune.problem import Configuration, Device, DeviceLimits, Problem, Value
+from autotune.problem import Configuration, Device, DeviceLimits, Fault, Problem, Value
 from autotune.profile import find_profile
 
 
@@ -142,7 +142,9 @@ class Writer:
         valid = VALID.substitute(
             names,
             title=_comment(f"{device.slug}: {device.vendor} {device.model}, driver {device.driver}"),
-            cases="".join(self._case(algorithm, limits) for algorithm in self.family.algorithms),
+            cases="".join(
+                self._case(algorithm, limits, self.family.faults(device.limits)) for algorithm in self.family.algorithms
+            ),
         )
         return f"{valid}\n{self._search(table, names)}" if _is_measured(table) else valid
 
@@ -213,7 +215,12 @@ class Writer:
         """What the default of a device is chosen from, as far as it is declared."""
         starts = find_profile(device).starting(self.family.name)
         known = self.rules.candidates(tuple(starts), device.limits)
-        return {configuration: numbers for configuration, numbers in known.items() if self._is_declared(configuration)}
+        faults = self.family.faults(device.limits)
+        return {
+            configuration: numbers
+            for configuration, numbers in known.items()
+            if self._is_declared(configuration) and not any(fault.matches(configuration) for fault in faults)
+        }
 
     def _is_declared(self, configuration: Configuration) -> bool:
         there = {algorithm.name for algorithm in self.family.algorithms}
@@ -249,12 +256,21 @@ class Writer:
         variables = ["declined"] * _is_measured(table) + ["theirs"] * bool(found)
         return OWN_SEARCH.substitute(variables=", ".join(f"{name} = 0" for name in variables), steps=steps)
 
-    def _case(self, algorithm: Algorithm, limits: Mapping[str, int]) -> str:
+    def _case(self, algorithm: Algorithm, limits: Mapping[str, int], faults: Sequence[Fault]) -> str:
         names = sorted({name for constraint in algorithm.constraints for name in constraint.condition.names})
         lines = [f"        const long long {name} = {self._meaning(name, algorithm, limits)};\n" for name in names]
         conditions = [c.condition.to_c(lambda name: name, self._word) for c in algorithm.constraints]
+        conditions += [self._without(fault) for fault in faults if self._concerns(fault, algorithm)]
         joint = "\n            && ".join(conditions) or "1"
         return f"    case {self._algorithm(algorithm.name)}: {{\n{''.join(lines)}        return {joint};\n    }}\n"
+
+    def _concerns(self, fault: Fault, algorithm: Algorithm) -> bool:
+        known = algorithm.by_name.get(fault.parameter)
+        has_value = known is not None and fault.value in known.values
+        return fault.algorithm in ("", algorithm.name) and (has_value or not fault.parameter)
+
+    def _without(self, fault: Fault) -> str:
+        return f"c->{fault.parameter} != {self.literal(fault.value)}" if fault.parameter else "0"
 
     def _multiples(self, configuration: Configuration) -> str:
         """What the constraints ask of multiples, as far as it hangs on the problem alone."""

@@ -10,6 +10,7 @@ from autotune.lookup.json_table import DEVICE_TEXTS, PROVENANCE_TEXTS, undeclare
 from autotune.lookup.predictor import Predictor
 from autotune.predict import known_predictors, make_predictors
 from autotune.problem import Device
+from autotune.search.faults import with_faults
 from autotune.store import Store
 from autotune.trial import Provenance, Winner
 
@@ -26,7 +27,8 @@ class DeviceTable:
 def read_contents(store: Store, device_slug: str | None, family: str) -> list[DeviceTable]:
     """By slug; the winners in the order of a lookup table."""
     # The last of one slug is the one that measured last; a lookup goes by it too.
-    devices = {device.slug: device for device in store.devices() if device_slug in (None, device.slug)}
+    known_here = {device.slug: device for device in store.devices() if device_slug in (None, device.slug)}
+    devices = {slug: with_faults(device, store) for slug, device in known_here.items()}
     found: dict[str, list[Winner]] = {slug: [] for slug in sorted(devices)}
     known = find_family(family)
     for stored in store.best(device_slug, family):

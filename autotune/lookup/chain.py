@@ -137,9 +137,12 @@ class Chain:
         self._named_places: dict[tuple[str, str], Place] = {}
         self._guessed: dict[str, Device] = {}
         self._places: dict[tuple[object, ...], Place] = {}
+        self._narrowed: dict[Device, Device] = {}
 
     def answer(self, device: str | Device, problem: Problem) -> Tuned:
         """Raises ProblemError, and what reading raises."""
+        if isinstance(device, Device):
+            device = self._without_faults(device)
         family = self._families.get(problem.family)
         if family is None:
             family = self._families[problem.family] = find_family(problem.family)
@@ -161,6 +164,19 @@ class Chain:
                 return relative
         default = self._default(running, question, "; ".join(reasons))
         return replace(default, expected_loss=predictor.loss("default")) if predictor else default
+
+    def _without_faults(self, device: Device) -> Device:
+        """The device without what the table knows its driver to get wrong."""
+        known = self._device(device.slug)
+        if known is None or (known.driver, known.version) != (device.driver, device.version):
+            return device
+        if device not in self._narrowed:
+            if len(self._narrowed) >= _MOST_PLACES:
+                self._narrowed.clear()
+            limits = device.limits.narrowed(known.limits)
+            # The same object where nothing is left out, since rules keep what they know by its identity.
+            self._narrowed[device] = device if limits == device.limits else replace(device, limits=limits)
+        return self._narrowed[device]
 
     def _own_place(self, device: str | Device, family: KernelFamily) -> Place | None:
         """Of the device asked for; None for one that the table does not know."""

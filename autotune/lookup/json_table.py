@@ -17,7 +17,7 @@ from autotune.kernels import family_names, find_family
 from autotune.lookup.document import Node, parse, read_file, visible
 from autotune.lookup.predictor import Predictor
 from autotune.lookup.predictor_text import read_predictors
-from autotune.problem import Configuration, Device, DeviceLimits, Problem
+from autotune.problem import Configuration, Device, DeviceLimits, Fault, Problem
 from autotune.trial import Provenance, Verdict, Winner
 
 FORMAT = "autotune-table"
@@ -138,7 +138,27 @@ def _read_limit(node: Node, wanted: Any) -> Any:
         return tuple(_read_limit(item, get_args(wanted)[0]) for item in node.items(MAX_ITEMS))
     if wanted is bool:
         return node.truth()
+    if wanted is Fault:
+        return _read_fault(node)
     return node.text() if wanted is str else node.whole()
+
+
+def _read_fault(node: Node) -> Fault:
+    """What it names may be of another version, and then matches nothing."""
+    members = node.record(("family",), ("algorithm", "parameter", "value", "is_imported"))
+    texts = {name: members[name].text() for name in members if name not in ("value", "is_imported")}
+    if "algorithm" not in members and "parameter" not in members:
+        raise node.wrong("needs an algorithm or a parameter")
+    if ("value" in members) != ("parameter" in members):
+        raise node.wrong("a parameter comes with its value")
+    value = members.get("value", Node("", ""))
+    return Fault(
+        family=texts["family"],
+        algorithm=texts.get("algorithm", ""),
+        parameter=texts.get("parameter", ""),
+        value=value.text() if isinstance(value.value, str) else value.whole(),
+        is_imported="is_imported" in members and members["is_imported"].truth(),
+    )
 
 
 def _read_entries(slug: str, node: Node) -> list[Winner]:

@@ -1,12 +1,12 @@
 """Whether a configuration is valid for a problem, asked quickly: what does not hang on the problem is judged once."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import lru_cache
 
 from autotune.errors import ConfigurationError
 from autotune.expression import Expression
-from autotune.family import Constraint, KernelFamily
-from autotune.problem import Configuration, DeviceLimits, Value
+from autotune.family import Constraint, KernelFamily, told
+from autotune.problem import Configuration, DeviceLimits, Fault, Value
 
 _MOST_KEPT = 4096
 _OFTEN = 16
@@ -19,6 +19,7 @@ class Legality:
     def __init__(self, family: KernelFamily, limits: DeviceLimits) -> None:
         self._family = family
         self._limits = limits.constraint_values()
+        self._faults = family.faults(limits)
         self._checks: dict[Configuration, Check] = {}
 
     def check(self, configuration: Configuration, problem_values: Mapping[str, Value]) -> "Check":
@@ -27,7 +28,9 @@ class Legality:
         if check is None:
             if len(self._checks) >= _MOST_KEPT:
                 self._checks.clear()
-            check = self._checks[configuration] = Check(self._family, configuration, self._limits, problem_values)
+            check = self._checks[configuration] = Check(
+                self._family, configuration, self._limits, problem_values, self._faults
+            )
         return check
 
     def is_valid(self, configuration: Configuration, problem_values: Mapping[str, Value]) -> bool:
@@ -47,6 +50,7 @@ class Check:
         configuration: Configuration,
         limits: Mapping[str, int],
         problem_names: Mapping[str, Value],
+        faults: Sequence[Fault] = (),
     ) -> None:
         self._always = ""
         self._open: list[Constraint] = []
@@ -59,6 +63,8 @@ class Check:
         except ConfigurationError as error:
             # An algorithm of another version.
             self._always = error.message
+        if not self._always:
+            self._always = next((told(fault) for fault in faults if fault.matches(configuration)), "")
         if self._always:
             return
         algorithm, given = family.algorithm(configuration.algorithm), dict(configuration.values)

@@ -126,7 +126,7 @@ class Measurer:
         built = _Built(
             plan=plan,
             kernels=kernels,
-            facts=self._worst_facts(kernels),
+            facts=self._session.facts(kernels, plan),
             build_ns=time.perf_counter_ns() - start,
         )
         self._built[key] = built
@@ -140,14 +140,6 @@ class Measurer:
             with suppress(BuildError):
                 return self._session.kernels(self._session.load(job.binary, options), plan)
         return self._session.kernels(self._session.build(source, options), plan)
-
-    def _worst_facts(self, kernels: Sequence[Any]) -> KernelFacts:
-        """The most private memory and the lowest work-group limit among the kernels of a plan."""
-        facts = [self._session.facts(kernel) for kernel in kernels]
-        return KernelFacts(
-            work_group_limit=min(f.work_group_limit for f in facts),
-            private_memory_bytes=max(f.private_memory_bytes for f in facts),
-        )
 
 
 class _Tools:

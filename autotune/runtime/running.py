@@ -10,7 +10,7 @@ from numpy.typing import DTypeLike, NDArray
 
 from autotune import __version__
 from autotune.device.binaries import BinaryCache, digest
-from autotune.device.discovery import discover, select
+from autotune.device.discovery import discover_here, select
 from autotune.device.execution import BoundCall, Context, Executor, Kind, Origin, Queue, kind_of, queue_of
 from autotune.device.execution import shared_executor as executor_of
 from autotune.device.memory import allocate_shared, share_elements
@@ -241,11 +241,9 @@ def _cache(folder: Path | str | None) -> BinaryCache | None:
 
 
 def default_device(selector: str) -> Device:
-    """The device a person names; without a name the only one, or the only one that is no processor."""
-    devices = discover()
-    if selector:
-        return select(selector, devices)
-    return devices[0] if len(devices) == 1 else select("gpu", devices)
+    """The device a person names; without a name the only one that is no processor, or else the processor."""
+    devices = discover_here()
+    return select(selector or ("cpu" if all(d.family == "cpu" for d in devices) else "gpu"), devices)
 
 
 def allocate(

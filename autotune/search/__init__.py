@@ -11,6 +11,7 @@ from autotune.sampler.choice import SamplerChoice
 from autotune.search import gain
 from autotune.search.ahead import Builds, builders_for
 from autotune.search.contract import Budget, Limits, Listener, Outcome, Total
+from autotune.search.faults import with_faults
 from autotune.search.helping import Helpers
 from autotune.search.one_problem import ProblemSearch
 from autotune.search.sharing import Sharing
@@ -74,9 +75,10 @@ def tune(
     def searches() -> Iterator[ProblemSearch]:
         for number, request in enumerate(requests, start=1):
             store.quarantine_lost()
-            space = space_of(request.problem, device, profile, algorithms)
+            sound = device if retries_quarantined else with_faults(device, store)
+            space = space_of(request.problem, sound, profile, algorithms)
             search = ProblemSearch(
-                device, profile, request, space, store, place, listener, limits, seed, builds,
+                sound, profile, request, space, store, place, listener, limits, seed, builds,
                 choice=sampler, helpers=helpers,
             )  # fmt: skip
             listener.problem_started(request, number, len(requests), len(space), search.resumed_trials)

@@ -57,6 +57,7 @@ FAILURES = {
     BuildState.FAILED: TrialState.COMPILE_FAILED,
     BuildState.TIMED_OUT: TrialState.TIMED_OUT,
     BuildState.CRASHED: TrialState.CRASHED,
+    BuildState.TOOL_FAILED: TrialState.TOOL_FAILED,
 }
 """The state of a trial whose build ended so."""
 

@@ -8,7 +8,7 @@ calls; how it is done lies beside it.
 
 import threading
 import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import TracebackType
@@ -17,9 +17,10 @@ from typing import Self, TypeVar
 from sqlalchemy import Connection, Engine, func, select
 from sqlalchemy.orm import Session
 
+from autotune.checkup import Checkup
 from autotune.errors import StoreError
-from autotune.problem import Configuration, Device, Problem
-from autotune.store import claiming, inserting, predictions, quarantine
+from autotune.problem import Configuration, Device, Fault, Problem
+from autotune.store import checkups, claiming, inserting, predictions, quarantine
 from autotune.store.connecting import open_for_reading, open_for_writing, open_server
 from autotune.store.failures import AWAY_PATIENCE_S, Outage, Patience, attempt
 from autotune.store.jobs import JobLedger
@@ -46,7 +47,7 @@ from autotune.store.owner import Fate, Owner, new_owner
 from autotune.store.quarantine import LOST, InFlight, Quarantined
 from autotune.store.snapshot import check_snapshot_path, write_snapshot
 from autotune.store.together import Together, Work
-from autotune.trial import Build, Provenance, Trial, Winner
+from autotune.trial import Build, Provenance, Trial, TrialState, Winner
 from autotune.turns import idle
 
 __all__ = [
@@ -370,6 +371,8 @@ class Store:
         def add(session: Session) -> tuple[int, int]:
             for device in devices:
                 inserting.device_id(session, device, is_seen_here=False)
+                if device.limits.faults:
+                    checkups.import_faults(session, device)
             known = set(session.scalars(select(DeviceRow.slug)))
             best = session.execute(select(BEST))
             standing = {(row.device, row.family, row.spec): _merit(row.samples, row.time_ns) for row in best}
@@ -388,6 +391,22 @@ class Store:
             return added, len(winners) - added
 
         return self._write(add)
+
+    def checkup(self, device: Device) -> Checkup | None:
+        """What was found about a device under its driver, by the probes of today; None where nothing was."""
+        return self._read(lambda session: checkups.read_checkup(session, device))
+
+    def keep_checkup(self, device: Device, checkup: Checkup) -> None:
+        """In the place of an earlier one of the same device and driver."""
+        self._write(lambda session: checkups.keep_checkup(session, device, checkup))
+
+    def endings(self, device: Device, states: Collection[TrialState]) -> list[checkups.Ending]:
+        """Which trials of a device ended in some states under its driver, each configuration and state once."""
+        return self._read(lambda session: checkups.read_endings(session, device, states))
+
+    def imported_faults(self, device: Device) -> list[Fault]:
+        """What tables from elsewhere say that the driver of a device gets wrong."""
+        return self._read(lambda session: checkups.read_imported_faults(session, device))
 
     def predictors(self) -> dict[str, str]:
         """What predicts on each device, by slug: documents for `autotune.lookup.predictor_text`."""

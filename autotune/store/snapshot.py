@@ -9,6 +9,7 @@ from typing import Any
 from sqlalchemy import Connection, Table, false, insert, select, union
 
 from autotune.errors import StoreError
+from autotune.store.checkups import CheckupRow
 from autotune.store.failures import attempt, file_failures
 from autotune.store.migrating import migrate
 from autotune.store.models import Base, BuildRow, DeviceRow, ProblemRow, TrialRow, WinnerRow
@@ -58,6 +59,7 @@ def _contents(device_slug: str | None) -> Iterable[tuple[Table, Any]]:
         chosen["builds"] = chosen["builds"].where(BuildRow.device_id.in_(ids))
         chosen["quarantine"] = chosen["quarantine"].where(QuarantineRow.device_id.in_(ids))
         chosen["winners"] = chosen["winners"].where(WinnerRow.device == device_slug)
+        chosen["checkups"] = chosen["checkups"].where(CheckupRow.device == device_slug)
         chosen["predictors"] = chosen["predictors"].where(PredictorsRow.device == device_slug)
         chosen["problems"] = chosen["problems"].where(ProblemRow.id.in_(used))
     return [(table, chosen[table.name]) for table in Base.metadata.sorted_tables]

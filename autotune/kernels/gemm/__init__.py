@@ -41,7 +41,9 @@ class Gemm(KernelFamily):
     ) -> Iterator[Configuration]:
         """The starts and their variants, as `rule.py` ranks them."""
         assert isinstance(problem, GemmProblem)
-        return by_rule(problem, limits, starts)
+        faults = self.faults(limits)
+        found = by_rule(problem, limits, starts)
+        return (c for c in found if not any(f.matches(c) for f in faults)) if faults else found
 
     def examples(self) -> tuple[Problem, ...]:
         return tuple(GemmProblem.parse(text) for text in EXAMPLES)

@@ -119,5 +119,16 @@ PARTS_TO_COMBINE = constraint(
 )
 
 
+def vectors_work(width: str) -> Constraint:
+    """Vectors as wide as this parameter were not found broken in the types of the problem."""
+    return constraint(
+        f"{width}_works",
+        f"(mode == 'int8' or {width} <= max_vector_float32) "
+        f"and (mode in ('float32', 'int8') or {width} <= max_vector_float16) "
+        f"and (mode != 'int8' or {width} <= min(max_vector_int8, max_vector_int32))",
+        "the driver gets vectors of this width wrong",
+    )
+
+
 def aligned(rows: str) -> Constraint:
     return constraint("aligned_rows", f"loads == 'vload' or {rows}", "rows do not start at aligned addresses")

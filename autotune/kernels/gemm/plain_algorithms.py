@@ -13,6 +13,7 @@ from autotune.kernels.gemm.parameters import (
     aligned,
     constraint,
     parameter,
+    vectors_work,
 )
 
 NAIVE = Algorithm(
@@ -41,6 +42,7 @@ DOT = Algorithm(
     ),
     constraints=(
         *WORK_GROUP_LIMITS,
+        vectors_work("vector_width"),
         constraint("rows_to_do", "work_group_m - 1 < m", "part of every work-group would have no row to do"),
         constraint("columns_to_do", "work_group_n - 1 < n", "part of every work-group would have no column to do"),
         constraint("step_within_k", "vector_width * unroll < 2 * k", "one step is more than all of k"),

@@ -238,6 +238,8 @@ class GemmProblem(Problem):
     def check_device(self, limits: DeviceLimits) -> None:
         if self.accumulator == "float16" and not limits.has_float16:
             raise ProblemError(f"{self.label}: the device does not compute in float16", hint="float16 does without")
+        if self.mode.startswith("float16") and limits.max_vector_float16 == 0:
+            raise ProblemError(f"{self.label}: the driver gets half precision wrong", hint="float32 works")
         sizes = {
             operand.upper(): self.batch * self.stride(operand) * DTYPE_BYTES[self.dtype(operand)] for operand in "abc"
         }

@@ -11,6 +11,7 @@ from autotune.kernels.gemm.parameters import (
     aligned,
     constraint,
     parameter,
+    vectors_work,
 )
 
 ROW = Algorithm(
@@ -31,6 +32,7 @@ ROW = Algorithm(
     constraints=(
         HAS_ORDERING,
         PARTS_TO_COMBINE,
+        vectors_work("vector_width"),
         constraint("few_rows", "m <= 16 and micro_tile_m < 2 * m", "an algorithm for few rows"),
         constraint("rows_of_b", "trans_b == 0", "the kernel reads rows of B"),
         constraint(
@@ -90,6 +92,7 @@ COLUMN = Algorithm(
         WAVE_SIZE,
     ),
     constraints=(
+        vectors_work("vector_width"),
         constraint("few_columns", "n <= 16 and micro_tile_n < 2 * n", "an algorithm for few columns"),
         constraint("rows_of_a", "trans_a == 0", "the kernel reads rows of A"),
         constraint(

@@ -23,6 +23,7 @@ from autotune.kernels.gemm.parameters import (
     constraint,
     newer_parameter,
     parameter,
+    vectors_work,
 )
 
 
@@ -71,6 +72,8 @@ MICROTILE = Algorithm(
     constraints=(
         *FEATURES_OF_DEVICE,
         *WORK_GROUP_LIMITS,
+        vectors_work("vector_width"),
+        vectors_work("a_vector_width"),
         constraint(
             "vectors_fill_tile",
             "micro_tile_n % vector_width == 0 and micro_tile_n <= 4 * vector_width",
@@ -196,6 +199,7 @@ LOCAL_TILE = Algorithm(
     constraints=(
         HAS_ORDERING,
         PARTS_TO_COMBINE,
+        *(vectors_work(width) for width in ("vector_width", "a_load_width", "b_load_width")),
         WORK_GROUP_LIMITS[1],
         constraint(
             "vectors_fill_tile",
@@ -313,6 +317,7 @@ PANEL = Algorithm(
         MULTIPLY_ADD,
     ),
     constraints=(
+        vectors_work("vector_width"),
         constraint("is_processor", "is_cpu == 1", "a GPU runs more work-items at once, with less memory for each"),
         constraint(
             "vectors_fill_tile",

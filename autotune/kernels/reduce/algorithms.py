@@ -35,6 +35,11 @@ _COMMON = (
         "work_group_size <= max_work_group_size and work_group_size <= max_work_group_0",
         "the work-group exceeds what the device allows",
     ),
+    _constraint(
+        "vector_width_works",
+        "vector_width <= max_vector_float32 and (dtype == 'float32' or vector_width <= max_vector_float16)",
+        "the driver gets vectors of this width wrong",
+    ),
     _constraint("vector_within_row", "vector_width <= channels", "a vector is longer than a row"),
     _constraint(
         "accumulators_fit",

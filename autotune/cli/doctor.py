@@ -1,0 +1,162 @@
+"""The command `autotune doctor`, and the short check that `run` and `worker` make of a device not seen before."""
+
+import argparse
+import platform
+from importlib.metadata import PackageNotFoundError, version
+from typing import TYPE_CHECKING, Any
+
+import autotune
+from autotune.checkup import EMPTY_KERNEL, Checkup, Finding, Health, consequence, summary
+from autotune.cli.output import print_json, tell
+from autotune.errors import AutotuneError
+
+if TYPE_CHECKING:
+    from autotune.problem import Device
+    from autotune.search.faults import KnownFault
+    from autotune.store import Store
+
+UNUSABLE = 1
+"""Exit status when a search cannot work on one of the devices."""
+
+
+def doctor_command(options: argparse.Namespace) -> int:
+    from autotune.device.discovery import discover, select
+    from autotune.doctor import examine
+    from autotune.search.faults import known_faults
+    from autotune.store import Store
+
+    devices = [select(options.device, discover())] if options.device else discover()
+    found: list[tuple[Device, Checkup, list[KnownFault]]] = []
+    with Store.open(options.db) as store:
+        for device in devices:
+            tell(f"checking {device.slug} ...")
+            checkup = examine(device)
+            store.keep_checkup(device, checkup)
+            found.append((device, checkup, known_faults(device, store)))
+    if options.json:
+        print_json({**_versions(), "devices": [_plain(*one) for one in found]})
+    else:
+        print(", ".join(f"{name} {text}" for name, text in _versions().items()))
+        for device, checkup, faults in found:
+            _print_device(device, checkup, faults)
+    return 0 if all(checkup.can_search for _, checkup, _ in found) else UNUSABLE
+
+
+def examined(device: "Device", store: "Store") -> "Device":
+    """The device without what is broken, by its saved checkup or a short one made now, and by its trials.
+
+    Raises AutotuneError where nothing can be built and run.
+    """
+    from autotune.doctor import examine
+    from autotune.search.faults import with_faults
+
+    checkup = store.checkup(device)
+    if checkup is None:
+        checkup = examine(device, is_full=False)
+        if checkup.can_search:  # what is broken altogether may be mended without a new driver
+            store.keep_checkup(device, checkup)
+    return with_faults(_applied(checkup, device), store)
+
+
+def checked(device: "Device") -> "Device":
+    """The device without what a short check made now found broken. Raises AutotuneError as `examined` does."""
+    from autotune.doctor import examine
+
+    return _applied(examine(device, is_full=False), device)
+
+
+def _applied(checkup: Checkup, device: "Device") -> "Device":
+    if not checkup.can_search:
+        raise AutotuneError(f"{device.slug} cannot be tuned: {_reason(checkup)}", hint=_mend(device))
+    if checkup.broken:
+        tell(f"{device.slug}: broken and left out: {summary(checkup.broken)}; `autotune doctor` tells more")
+    return checkup.applied_to(device)
+
+
+def _reason(checkup: Checkup) -> str:
+    """What the compiler or driver says of the simplest kernel."""
+    from autotune.compiling import first_complaint
+
+    empty = checkup.findings[0]
+    if empty.probe == EMPTY_KERNEL and empty.health is Health.BROKEN:
+        return f"it does not run an empty kernel ({first_complaint(empty.message)})"
+    return "no algorithm runs right"
+
+
+def _mend(device: "Device") -> str:
+    if "PoCL" in device.version:
+        return (
+            "this PoCL cannot compile for this processor: install Debian's pocl-opencl-icd, or on x86 PyPI's "
+            "intel-opencl-rt, and choose that device"
+        )
+    return "install another OpenCL driver for it, or choose another device; `autotune doctor` tells more"
+
+
+# What is told
+
+
+def _versions() -> dict[str, str]:
+    try:
+        pyopencl = version("pyopencl")
+    except PackageNotFoundError:
+        pyopencl = "not installed"
+    return {
+        "autotune": autotune.__version__,
+        "Python": platform.python_version(),
+        "pyopencl": pyopencl,
+        "on": f"{platform.system()} {platform.machine()}",
+    }
+
+
+def _print_device(device: "Device", checkup: Checkup, faults: "list[KnownFault]") -> None:
+    print(f"\n{device.slug}: {device.name}, {device.platform}, {device.version}, driver {device.driver}")
+    for health in (Health.WORKS, Health.MISSING):
+        names = [finding.probe for finding in checkup.findings if finding.health is health]
+        if names:
+            print(f"  {health.value:8} {_listed(names)}")
+    for finding in checkup.findings:
+        if finding.message:
+            print(f"  {_word(finding):8} {finding.probe}: {finding.message}")
+            if finding.health is Health.BROKEN:
+                print(f"           {consequence(finding)}")
+    for known in faults:
+        told = f"{known.configurations} configurations tried" if known.configurations else "as a table tells"
+        print(f"  {'broken':8} {known.fault}: {told}, none right; not proposed by the search")
+    print(f"verdict: {_verdict(checkup, len(faults))} ({checkup.seconds:.1f} s)")
+
+
+def _listed(names: list[str]) -> str:
+    """With the widths of vectors of one type together."""
+    parts: dict[str, list[str]] = {}
+    for name in names:
+        head, _, width = name.partition(" vectors of ")
+        parts.setdefault(f"{head} vectors of" if width else name, []).extend([width] if width else [])
+    return ", ".join(f"{head} {'/'.join(widths)}" if widths else head for head, widths in parts.items())
+
+
+def _word(finding: Finding) -> str:
+    return Health.BROKEN.value if finding.health is Health.BROKEN else "partly"
+
+
+def _verdict(checkup: Checkup, faults: int) -> str:
+    if not checkup.can_search:
+        return f"no search can work here: {_reason(checkup)}"
+    broken = len(checkup.broken) + faults
+    if not broken:
+        return "a search can work, nothing offered is broken"
+    return f"a search can work, without {summary(checkup.broken) or 'what trials found broken'}"
+
+
+def _plain(device: "Device", checkup: Checkup, faults: "list[KnownFault]") -> dict[str, Any]:
+    strings = ("slug", "name", "platform", "version", "driver")
+    return {
+        **{name: getattr(device, name) for name in strings},
+        "can_search": checkup.can_search,
+        "verdict": _verdict(checkup, len(faults)),
+        "seconds": checkup.seconds,
+        "findings": [
+            {**finding.to_dict(), "consequence": consequence(finding) if finding.health is Health.BROKEN else ""}
+            for finding in checkup.findings
+        ],
+        "known_faults": [{**k.fault.to_dict(), "configurations": k.configurations} for k in faults],
+    }

@@ -1,0 +1,230 @@
+"""What each OpenCL device of this machine can do, asked in this process.
+
+Each query is asked on its own, and one broken platform or device hides no other. But a driver may hang or abort as soon
+as it is loaded: `discovery.discover` runs this module as a child process.
+"""
+
+import ctypes
+import re
+import sys
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from autotune.device.answers import ask, cpuinfo, first_line, number, positive, text
+from autotune.device.pocl import compiler_target, pin_threads, repair_processor_name
+from autotune.errors import DeviceSelectionError
+from autotune.identity import DeviceType, Strings, identify
+from autotune.problem import Device, DeviceLimits
+
+_TYPE_CPU, _TYPE_GPU = 1 << 1, 1 << 2
+_LOCAL_MEMORY_OF_ITS_OWN = 1
+_IMAGE_PITCH_ALIGNMENT = 0x104A
+_ATOMIC_MEMORY_CAPABILITIES = 0x1063
+_ORDER_ACQUIRE_RELEASE, _SCOPE_DEVICE = 1 << 1, 1 << 5
+_REGISTER_ALLOCATIONS_ARM = 0x41EB
+_SUB_GROUP_SIZES_INTEL = 0x4108
+_WARP_SIZE_NV = 0x4003
+_WAVEFRONT_WIDTH_AMD = 0x4043
+
+
+@dataclass(frozen=True, kw_only=True)
+class Survey:
+    """The devices that answer, in the order of platforms and devices, and what kept others from it."""
+
+    devices: tuple[Device, ...] = ()
+    troubles: tuple[str, ...] = ()
+
+
+def survey(platforms: Iterable[Any] | None = None) -> Survey:
+    """Ask every device of `platforms`, which are pyopencl's, all by default. Never raises."""
+    found: list[Device] = []
+    troubles: list[str] = []
+    try:
+        asked = list(platforms_here() if platforms is None else platforms)
+    except DeviceSelectionError as error:
+        return Survey(troubles=(error.message,))
+    for platform_number, platform in enumerate(asked):
+        try:
+            members = list(platform.get_devices())
+        except Exception as error:  # noqa: BLE001 - drivers raise what they like; the others still count
+            troubles.append(f"platform {platform_number} ({text(platform, 'name')}): {first_line(error)}")
+            continue
+        for device_number, raw in enumerate(members):
+            selector = f"{platform_number}:{device_number}"
+            try:
+                found.append(_describe(raw, platform, selector))
+            except Exception as error:  # noqa: BLE001 - as above
+                troubles.append(f"device {selector}: {first_line(error)}")
+    return Survey(devices=tuple(found), troubles=tuple(troubles))
+
+
+def describe(raw: Any) -> Device:
+    """One device of pyopencl's, as `survey` tells of it. Raises DeviceSelectionError when it does not answer."""
+    none: list[Any] = []
+    selector = ""
+    for index, platform in enumerate(platforms_here()):
+        members = ask(platform.get_devices, none)
+        if raw in members:
+            selector = f"{index}:{members.index(raw)}"
+    try:
+        return _describe(raw, raw.platform, selector)
+    except Exception as error:  # drivers raise what they like
+        raise DeviceSelectionError(f"the device does not answer: {first_line(error)}") from error
+
+
+def platforms_here() -> list[Any]:
+    """pyopencl's platforms. Raises DeviceSelectionError where OpenCL cannot be loaded, or shows none."""
+    try:
+        import pyopencl
+    except ImportError as error:
+        raise DeviceSelectionError(f"OpenCL cannot be loaded: {first_line(error)}") from error
+    pin_threads()
+    try:
+        return list(pyopencl.get_platforms())
+    except pyopencl.Error as error:  # the loader's way to say that there is none
+        raise DeviceSelectionError(f"there is no OpenCL platform: {first_line(error)}") from error
+
+
+def _describe(raw: Any, platform: Any, selector: str) -> Device:
+    kind = int(raw.type)  # what does not even tell its type is broken
+    repair_processor_name(raw)
+    strings = Strings(
+        name=text(raw, "name"),
+        vendor=text(raw, "vendor"),
+        vendor_id=number(raw, "vendor_id"),
+        version=text(raw, "version"),
+        opencl_c_version=text(raw, "opencl_c_version"),
+        driver=text(raw, "driver_version"),
+        platform=text(platform, "name"),
+        device_type=_device_type(kind),
+        compute_units=number(raw, "max_compute_units"),
+        compiler_target=compiler_target(raw),
+        cpuinfo=cpuinfo(),
+    )
+    identity = identify(strings)
+    return Device(
+        slug=identity.slug,
+        vendor=identity.vendor,
+        model=identity.model,
+        family=identity.family,
+        selector=selector,
+        platform=strings.platform,
+        name=strings.name,
+        version=strings.version,
+        opencl_c_version=strings.opencl_c_version,
+        driver=strings.driver,
+        limits=_limits(raw, is_cpu=identity.family == "cpu"),
+    )
+
+
+def _device_type(kind: int) -> DeviceType:
+    if kind & _TYPE_GPU:
+        return DeviceType.GPU
+    return DeviceType.CPU if kind & _TYPE_CPU else DeviceType.OTHER
+
+
+def _limits(raw: Any, *, is_cpu: bool) -> DeviceLimits:
+    least = DeviceLimits()
+    extensions = tuple(sorted(set(ask(lambda: str(raw.extensions), "").split())))
+    has_images = bool(number(raw, "image_support"))
+    group = positive(raw, "max_work_group_size", least.max_work_group_size)
+    memory = positive(raw, "global_mem_size", least.global_memory_bytes)
+    return DeviceLimits(
+        compute_units=positive(raw, "max_compute_units", least.compute_units),
+        max_work_group_size=group,
+        max_work_item_sizes=_item_sizes(raw, group),
+        local_memory_bytes=number(raw, "local_mem_size"),
+        local_memory_is_dedicated=number(raw, "local_mem_type") == _LOCAL_MEMORY_OF_ITS_OWN,
+        global_memory_bytes=memory,
+        max_allocation_bytes=positive(raw, "max_mem_alloc_size", max(least.max_allocation_bytes, memory // 4)),
+        has_images=has_images,
+        max_image_width=number(raw, "image2d_max_width") if has_images else 0,
+        max_image_height=number(raw, "image2d_max_height") if has_images else 0,
+        image_pitch_alignment=_first(_query_numbers(raw, _IMAGE_PITCH_ALIGNMENT, ctypes.c_uint)) if has_images else 0,
+        register_allocations=_register_allocations(raw, extensions),
+        sub_group_sizes=_sub_group_sizes(raw, extensions),
+        has_sub_groups=_has_sub_groups(raw, extensions),
+        has_float16="cl_khr_fp16" in extensions,
+        has_float64="cl_khr_fp64" in extensions or number(raw, "double_fp_config") != 0,
+        ordering_standard=_ordering_standard(raw),
+        is_cpu=is_cpu,
+        shares_host_memory=bool(number(raw, "host_unified_memory")),
+        extensions=extensions,
+    )
+
+
+def _item_sizes(raw: Any, group: int) -> tuple[int, ...]:
+    none: tuple[int, ...] = ()
+    sizes = ask(lambda: tuple(int(size) or group for size in raw.max_work_item_sizes), none)
+    return sizes if len(sizes) >= 3 else (*sizes, group, group, 1)[:3]
+
+
+def _has_sub_groups(raw: Any, extensions: Sequence[str]) -> bool:
+    """By extension, or as part of OpenCL: from 2.1 on, where a work-group may hold any."""
+    if "cl_khr_subgroups" in extensions or "cl_intel_subgroups" in extensions:
+        return True
+    return _version(raw) >= (2, 1) and number(raw, "max_num_sub_groups") > 0
+
+
+def _version(raw: Any) -> tuple[int, int]:
+    """Of OpenCL; zeros where the driver does not tell."""
+    found = re.match(r"OpenCL (\d+)\.(\d+)", text(raw, "version"))
+    return (int(found[1]), int(found[2])) if found else (0, 0)
+
+
+def _ordering_standard(raw: Any) -> int:
+    """See `DeviceLimits`. OpenCL 2 has to offer what OpenCL 3 made a matter of choice, and tells of."""
+    major, _ = _version(raw)
+    if major < 3:
+        return 200 if major == 2 else 0
+    wanted = _ORDER_ACQUIRE_RELEASE | _SCOPE_DEVICE
+    told = _first(_query_numbers(raw, _ATOMIC_MEMORY_CAPABILITIES, ctypes.c_size_t))
+    return 300 if told & wanted == wanted else 0
+
+
+def _register_allocations(raw: Any, extensions: Sequence[str]) -> tuple[int, ...]:
+    if "cl_arm_scheduling_controls" not in extensions:
+        return ()
+    return tuple(sorted(_query_numbers(raw, _REGISTER_ALLOCATIONS_ARM, ctypes.c_uint)))
+
+
+def _sub_group_sizes(raw: Any, extensions: Sequence[str]) -> tuple[int, ...]:
+    """Sizes the driver tells, ascending; none where it has no query for them."""
+    if "cl_intel_required_subgroup_size" in extensions:
+        return tuple(sorted(_query_numbers(raw, _SUB_GROUP_SIZES_INTEL, ctypes.c_size_t)))
+    if "cl_nv_device_attribute_query" in extensions:
+        return _query_numbers(raw, _WARP_SIZE_NV, ctypes.c_uint)
+    if "cl_amd_device_attribute_query" in extensions:
+        return _query_numbers(raw, _WAVEFRONT_WIDTH_AMD, ctypes.c_uint)
+    return ()
+
+
+def _first(numbers: Sequence[int]) -> int:
+    return numbers[0] if numbers else 0
+
+
+def _query_numbers(raw: Any, code: int, kind: type[ctypes.c_uint] | type[ctypes.c_size_t]) -> tuple[int, ...]:
+    """The positive numbers of one clGetDeviceInfo query; empty where the driver has no answer.
+
+    pyopencl knows none of these codes in every build, so the loader it has loaded is asked directly.
+    """
+
+    def answer() -> tuple[int, ...]:
+        numbers, size = (kind * 16)(), ctypes.c_size_t(0)
+        status = _get_device_info()(
+            ctypes.c_void_p(raw.int_ptr), code, ctypes.c_size_t(ctypes.sizeof(numbers)), numbers, ctypes.byref(size)
+        )
+        count = size.value // ctypes.sizeof(kind) if status == 0 else 0
+        return tuple(number for number in numbers[:count] if number > 0)
+
+    return ask(answer, ())
+
+
+def _get_device_info() -> Any:
+    """clGetDeviceInfo of the very loader that pyopencl uses."""
+    if sys.platform == "win32":
+        return ctypes.WinDLL("OpenCL").clGetDeviceInfo
+    import pyopencl
+
+    return ctypes.CDLL(pyopencl._cl.__file__).clGetDeviceInfo

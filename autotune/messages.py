@@ -1,0 +1,39 @@
+"""Messages between a process and its child: length-prefixed pickles through a pipe."""
+
+import contextlib
+import pickle
+import queue
+import struct
+import time
+from typing import IO, Any
+
+
+def write(stream: IO[bytes], message: object) -> None:
+    """Raises OSError where the other side is gone."""
+    data = pickle.dumps(message)
+    stream.write(struct.pack("<Q", len(data)) + data)
+    stream.flush()
+
+
+def read(stream: IO[bytes]) -> Any:
+    """The next message. Raises EOFError at the end of the stream."""
+    header = stream.read(8)
+    if len(header) < 8:
+        raise EOFError
+    (size,) = struct.unpack("<Q", header)
+    data = stream.read(size)
+    if len(data) < size:
+        raise EOFError
+    return pickle.loads(data)  # noqa: S301 - from our own child
+
+
+def pump(stream: IO[bytes], messages: "queue.Queue[tuple[str, Any]]") -> None:
+    """Move a child's messages into a queue, which can be waited on with a limit on every system.
+
+    A message of kind "alive" has the time of its arrival as its content; the last one is of kind "ended".
+    """
+    with contextlib.suppress(EOFError, OSError, ValueError), stream:
+        while True:
+            kind, content = read(stream)
+            messages.put((kind, time.monotonic() if kind == "alive" else content))
+    messages.put(("ended", None))

@@ -1,0 +1,311 @@
+"""`autotune doctor`: injected faults, what follows from them for a search, and real probes on a real driver."""
+
+import dataclasses
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import autotune.doctor
+from autotune.checkup import (
+    ATOMICS,
+    EMPTY_KERNEL,
+    HALF_ARITHMETIC,
+    IMAGE_VIEWS,
+    IMAGES,
+    INTEGER_DOT_KHR,
+    LOCAL_MEMORY,
+    SUB_GROUPS,
+    VSTORE_HALF,
+    Checkup,
+    Finding,
+    Health,
+    summary,
+    vector_probe,
+)
+from autotune.cli import main
+from autotune.cli.doctor import examined
+from autotune.doctor import Commands, examine
+from autotune.errors import AutotuneError, ProblemError
+from autotune.kernels import find_family
+from autotune.kernels.gemm import GemmProblem
+from autotune.kernels.reduce import ReduceProblem
+from autotune.lookup.document import Node
+from autotune.problem import Device, DeviceLimits, Fault, Problem
+from autotune.profile import find_profile
+from autotune.remote.wire import plain_device, read_own_device
+from autotune.space import SearchSpace
+from autotune.store import Store
+from autotune.store.models import device_row, to_device
+from autotune.testing import INVENTED_PROCESSOR
+
+PROBER = (sys.executable, str(Path(__file__).with_name("evil_prober.py")))
+EVIL = Commands(prober=PROBER)
+CAPABLE = dataclasses.replace(
+    INVENTED_PROCESSOR,
+    limits=dataclasses.replace(
+        INVENTED_PROCESSOR.limits,
+        has_images=True, max_image_width=8192, max_image_height=8192, image_pitch_alignment=1, has_sub_groups=True,
+        has_float16=True, ordering_standard=300, local_memory_bytes=2**19,
+        extensions=("cl_khr_fp16", "cl_khr_image2d_from_buffer", "cl_khr_integer_dot_product"),
+    ),
+)  # fmt: skip
+"""Offers nearly everything."""
+
+
+@pytest.fixture
+def log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """What the evil prober was asked, a line each time: how many probes, and the first."""
+    path = tmp_path / "log"
+    monkeypatch.setenv("EVIL_LOG", str(path))
+    return path
+
+
+def check(monkeypatch: pytest.MonkeyPatch, device: Device = CAPABLE, **behaviour: str) -> Checkup:
+    named = {name.replace("_", " "): how for name, how in behaviour.items()}
+    monkeypatch.setenv("EVIL_PROBES", json.dumps(named))
+    return examine(device, is_full=False, commands=EVIL)
+
+
+def broken(*probes: str, fault: Fault | None = None) -> Checkup:
+    findings = [Finding(probe=EMPTY_KERNEL, health=Health.WORKS)]
+    findings += [Finding(probe=probe, health=Health.BROKEN, message="wrong", fault=fault) for probe in probes]
+    return Checkup(findings=tuple(findings), is_full=True)
+
+
+def space(device: Device, problem: Problem) -> SearchSpace:
+    return SearchSpace(find_family(problem.family), problem, device.limits)
+
+
+def values(device: Device, problem: Problem, name: str) -> set[Any]:
+    found = space(device, problem)
+    return {
+        v for a, named in found.parameters.items() if name in {p.name for p in named} for v in found.occurring(a, name)
+    }
+
+
+# Probes
+
+
+def test_where_all_is_well_one_kernel_tells_most(monkeypatch: pytest.MonkeyPatch, log: Path) -> None:
+    checkup = check(monkeypatch, INVENTED_PROCESSOR)
+    assert checkup.can_search and not checkup.broken
+    assert [line.split(" ", 1)[0] for line in log.read_text().splitlines()] == ["12"]
+    missing = {finding.probe for finding in checkup.findings if finding.health is Health.MISSING}
+    assert {IMAGES, IMAGE_VIEWS, SUB_GROUPS, HALF_ARITHMETIC, INTEGER_DOT_KHR} < missing
+    assert checkup.applied_to(INVENTED_PROCESSOR) == INVENTED_PROCESSOR
+
+
+@pytest.mark.parametrize("how", ["abort", "hang", "refuse", "wrong"])
+def test_only_what_fails_alone_is_broken(monkeypatch: pytest.MonkeyPatch, log: Path, how: str) -> None:
+    for limit in ("FIRST_LIMIT_S", "LEAST_LIMIT_S"):
+        monkeypatch.setattr(autotune.doctor, limit, 1.0)
+    monkeypatch.setattr(autotune.doctor, "SLOWNESS", 0.0)
+    checkup = check(monkeypatch, float32_vectors_of_16=how)
+    [finding] = checkup.broken
+    assert finding.probe == vector_probe("float32", 16)
+    said = {"abort": "SIGABRT", "hang": "took more than 1 s", "refuse": "unknown target CPU", "wrong": "5 of 9"}[how]
+    assert said in finding.message
+    assert checkup.can_search
+    assert checkup.applied_to(CAPABLE).limits.max_vector_float32 == 8
+    assert log.read_text().count("1 float32 vectors of 16") == 1
+
+
+def test_a_driver_on_which_nothing_runs_is_told_from_one_with_faults(
+    monkeypatch: pytest.MonkeyPatch, log: Path
+) -> None:
+    checkup = check(monkeypatch, empty_kernel="refuse")
+    assert not checkup.can_search
+    assert [finding.probe for finding in checkup.findings] == [EMPTY_KERNEL]
+    assert log.exists()
+
+
+# What follows
+
+
+GEMM, INT8 = GemmProblem(m=256, n=256, k=256), GemmProblem(m=256, n=256, k=256, mode="int8")
+HALF = GemmProblem(m=256, n=256, k=256, mode="float16")
+ROWS = ReduceProblem(batch=64, channels=4096)
+
+
+@pytest.mark.parametrize("problem", [GEMM, HALF, INT8, ROWS], ids=lambda problem: problem.label)
+def test_broken_widths_are_neither_proposed_nor_the_default(problem: Problem) -> None:
+    types = {"int8": ("int8",), "float16": ("float16",)}.get(str(problem.to_dict().get("mode")), ("float32",))
+    sick = broken(*(vector_probe(dtype, 8) for dtype in types)).applied_to(CAPABLE)
+    family, starts = find_family(problem.family), find_profile(CAPABLE).starting(problem.family)
+    assert 16 in values(CAPABLE, problem, "vector_width"), "there is something to leave out"
+    assert max(values(sick, problem, "vector_width")) == 4, "and what is wider than the least broken one"
+    assert max(values(sick, problem, "a_vector_width") or {0}) <= 4
+    default = dict(family.default(problem, sick.limits, starts).values)
+    assert default.get("vector_width", 1) in (1, 2, 4)
+    assert max(values(sick, problem, "micro_tile_n") or {1}) <= 16
+
+
+def test_types_are_told_apart() -> None:
+    sick = broken(vector_probe("float32", 16)).applied_to(CAPABLE)
+    assert max(values(sick, INT8, "vector_width")) == 16
+    sums = broken(vector_probe("int32", 8)).applied_to(CAPABLE)
+    assert max(values(sums, INT8, "vector_width")) == 4, "products of int8 are added up in int32"
+    assert max(values(sums, GEMM, "vector_width")) == 16
+
+
+@pytest.mark.parametrize(
+    ("probe", "problem", "name", "value"),
+    [
+        (IMAGES, GEMM, "b_storage", "image"), (IMAGES, GEMM, "a_storage", "image_view"),
+        (IMAGE_VIEWS, GEMM, "b_storage", "image_view"), (INTEGER_DOT_KHR, INT8, "integer_dot", "khr"),
+        (ATOMICS, ReduceProblem(batch=1, channels=10**6), "combine", "last_group_cl3"),
+        (SUB_GROUPS, ROWS, "row_of", "sub_group"), (LOCAL_MEMORY, ROWS, "fan_in", 4),
+    ],
+)  # fmt: skip
+def test_what_is_broken_leaves_the_space(probe: str, problem: Problem, name: str, value: Any) -> None:
+    assert value in values(CAPABLE, problem, name)
+    assert value not in values(broken(probe).applied_to(CAPABLE), problem, name)
+
+
+def test_image_views_may_break_alone() -> None:
+    assert "image" in values(broken(IMAGE_VIEWS).applied_to(CAPABLE), GEMM, "b_storage")
+
+
+@pytest.mark.parametrize(
+    ("probe", "problem"),
+    [
+        (VSTORE_HALF, HALF), (VSTORE_HALF, ReduceProblem(batch=1, channels=8, dtype="float16")),
+        (HALF_ARITHMETIC, GemmProblem(m=8, n=8, k=8, mode="float16-acc16")),
+    ],
+)  # fmt: skip
+def test_problems_of_a_broken_type_are_refused(probe: str, problem: Problem) -> None:
+    problem.check_device(CAPABLE.limits)
+    with pytest.raises(ProblemError, match=r"half precision wrong|does not compute"):
+        problem.check_device(broken(probe).applied_to(CAPABLE).limits)
+
+
+def test_a_broken_algorithm_is_left_out_and_the_baseline_never() -> None:
+    starts = find_profile(CAPABLE).starting("gemm")
+    favourite = find_family("gemm").default(GEMM, CAPABLE.limits, starts).algorithm
+    sick = broken("gemm", fault=Fault(family="gemm", algorithm=favourite)).applied_to(CAPABLE)
+    assert len(space(CAPABLE, GEMM).diagrams[favourite]) > 0
+    assert len(space(sick, GEMM).diagrams[favourite]) == 0
+    assert find_family("gemm").default(GEMM, sick.limits, starts).algorithm != favourite
+    plainest = broken("gemm naive", fault=Fault(family="gemm", algorithm="naive")).applied_to(CAPABLE)
+    assert len(space(plainest, GEMM).diagrams["naive"]) > 0
+
+
+def test_limits_are_stored_as_before_where_nothing_is_broken() -> None:
+    plain = DeviceLimits().to_dict()
+    assert not any(name.startswith("max_vector_") or name == "faults" for name in plain)
+    assert DeviceLimits.from_dict(plain) == DeviceLimits(), "what is not told is not held against a device"
+
+
+def test_what_is_broken_is_stored_and_announced_with_the_limits() -> None:
+    fault = Fault(family="gemm", algorithm="panel", parameter="unroll", value=8)
+    sick = broken(vector_probe("float32", 8), "gemm panel", fault=fault).applied_to(CAPABLE)
+    assert (sick.limits.max_vector_float32, sick.limits.faults) == (4, (fault,))
+    assert to_device(device_row(sick)).limits == sick.limits
+    sent = json.loads(json.dumps(plain_device(sick)))
+    assert read_own_device(Node(sent, "device")).limits == sick.limits
+
+
+def test_a_summary_tells_the_least_width() -> None:
+    findings = broken(vector_probe("float32", 8), vector_probe("float32", 16), IMAGES).broken
+    assert summary(findings) == "float32 vectors from 8 elements on, images"
+
+
+# Kept with the device
+
+
+def test_a_checkup_is_kept_for_device_driver_and_probes(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    checkup = broken(IMAGES, "gemm panel", fault=Fault(family="gemm", algorithm="panel"))
+    assert store.checkup(CAPABLE) is None
+    store.keep_checkup(CAPABLE, checkup)
+    assert store.checkup(CAPABLE) == checkup
+    store.keep_checkup(CAPABLE, broken(IMAGE_VIEWS))
+    assert store.checkup(CAPABLE) == broken(IMAGE_VIEWS)
+    newer = dataclasses.replace(CAPABLE, driver="2.0")
+    for other in (newer, dataclasses.replace(CAPABLE, version="znver4"), dataclasses.replace(CAPABLE, slug="pocl-b")):
+        assert store.checkup(other) is None
+    monkeypatch.setattr("autotune.store.checkups.PROBES_VERSION", 99)
+    assert store.checkup(CAPABLE) is None
+
+
+def test_a_device_is_checked_once(
+    store: Store, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    calls: list[bool] = []
+
+    def fake(device: Device, *, is_full: bool = True) -> Checkup:
+        assert device.slug == CAPABLE.slug
+        calls.append(is_full)
+        return broken(vector_probe("float32", 16))
+
+    monkeypatch.setattr(autotune.doctor, "examine", fake)
+    for _ in range(2):
+        assert examined(CAPABLE, store).limits.max_vector_float32 == 8
+        assert capsys.readouterr().err == (
+            "pocl-invented: broken and left out: float32 vectors from 16 elements on; `autotune doctor` tells more\n"
+        )
+    assert calls == [False]
+    examined(dataclasses.replace(CAPABLE, driver="2.0"), store)
+    assert len(calls) == 2, "another driver is another device"
+
+
+def test_a_driver_that_cannot_compile_is_refused_with_what_to_do(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    pocl = dataclasses.replace(CAPABLE, version="OpenCL 3.0 PoCL HSTR: pthread-x86_64-generic")
+    said = "clBuildProgram failed\n\nerror: unknown target CPU 'generic'"
+    sick = Checkup(findings=(Finding(probe=EMPTY_KERNEL, health=Health.BROKEN, message=said),), is_full=False)
+    monkeypatch.setattr(autotune.doctor, "examine", lambda *_, **__: sick)
+    with pytest.raises(AutotuneError, match=r"error: unknown target CPU 'generic'.*pocl-opencl-icd.*intel-opencl-rt"):
+        examined(pocl, store)
+    assert store.checkup(pocl) is None, "the next run looks again"
+
+
+# For real
+
+
+def real(monkeypatch: pytest.MonkeyPatch, device: Device, **behaviour: str) -> Checkup:
+    monkeypatch.setenv("EVIL_DRIVER", "1")
+    monkeypatch.setenv("EVIL_PROBES", json.dumps(behaviour))
+    return examine(device, is_full=False, commands=EVIL)
+
+
+def test_real_probes_tell_wrong_numbers(monkeypatch: pytest.MonkeyPatch, pocl: Device) -> None:
+    """A maximum that is none, and group sums that lose a half, each where it is and nowhere else."""
+    wrong = {"max(total, vload16(item, a_float))": "total", "shared[lane + half_way]": "0"}
+    checkup = real(monkeypatch, pocl, **wrong)
+    assert {finding.probe for finding in checkup.broken} == {vector_probe("float32", 16), LOCAL_MEMORY}
+    assert all("results are wrong" in finding.message for finding in checkup.broken)
+
+
+def test_real_probes_go_on_after_a_crash(monkeypatch: pytest.MonkeyPatch, pocl: Device) -> None:
+    checkup = real(monkeypatch, pocl, float16="abort")
+    assert {finding.probe for finding in checkup.broken} == {vector_probe("float32", 16), vector_probe("float16", 16)}
+    assert all("SIGABRT" in finding.message for finding in checkup.broken)
+
+
+def test_the_command_tells_of_a_sound_device(pocl: Device, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    database = str(tmp_path / "tuning.sqlite")
+    assert main(["doctor", "--device", pocl.selector, "--json", "--db", database]) == 0
+    told = json.loads(capsys.readouterr().out)
+    [device] = told["devices"]
+    health = {finding["probe"]: finding["health"] for finding in device["findings"]}
+    assert device["can_search"] and {"autotune", "Python", "pyopencl"} < told.keys()
+    assert health["float32 vectors of 16"] == health["gemm microtile"] == health["reduce serial"] == "works"
+    assert health["reduce shuffle"] == "missing"
+    with Store.open(database) as store:
+        kept = store.checkup(pocl)
+        assert kept is not None and kept.is_full
+
+
+def test_the_command_fails_where_no_search_can_work(
+    pocl: Device, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    sick = Checkup(
+        findings=(Finding(probe=EMPTY_KERNEL, health=Health.BROKEN, message="killed by SIGSEGV"),), is_full=True
+    )
+    monkeypatch.setattr(autotune.doctor, "examine", lambda *_, **__: sick)
+    assert main(["doctor", "--device", pocl.selector, "--db", str(tmp_path / "tuning.sqlite")]) == 1
+    out = capsys.readouterr().out
+    assert "broken   empty kernel: killed by SIGSEGV" in out
+    assert out.splitlines()[-1].startswith("verdict: no search can work here")
