@@ -515,7 +515,7 @@ def test_reductions_are_right(on_pocl: Library, session: Session, text: str) -> 
 
 def test_counters_are_zero_again_after_a_call_that_failed(pocl: Device, on_pocl: Library, session: Session) -> None:
     if not pocl.limits.ordering:
-        pytest.skip("this PoCL promises no order among work-groups")
+        pytest.skip("not covered: this PoCL promises no order among work-groups")
     text, elsewhere = "2,5000,sum", cl.CommandQueue(cl.Context([session.queue.device]))
     queue = ctypes.c_void_p(session.queue.int_ptr)
     assert reduce_on(on_pocl, session, text, session.queue) == (0, True)

@@ -55,7 +55,7 @@ CASES: list[tuple[Problem, Configuration]] = [
 @pytest.fixture(scope="module")
 def measurer(pocl: Device) -> Measurer:
     if not pocl.limits.ordering:
-        pytest.skip("this PoCL promises no order among work-groups")
+        pytest.skip("not covered: this PoCL promises no order among work-groups")
     return Measurer(Session(pocl.selector))
 
 

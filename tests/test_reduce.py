@@ -287,7 +287,7 @@ def test_sub_groups_are_right_where_a_device_has_them() -> None:
 
     devices = [d for d in discover() if d.limits.has_sub_groups]
     if not devices:
-        pytest.skip("no OpenCL device with sub-groups here")
+        pytest.skip("not covered: no OpenCL device with sub-groups here")
     device = devices[0]
     measurer = Measurer(Session(device.selector))
     draw = random.Random(1)

@@ -29,7 +29,7 @@ def load(name: str) -> Any:
     module = importlib.util.module_from_spec(spec)
     with pytest.MonkeyPatch.context() as patch:
         patch.setitem(sys.modules, loader.name, module)
-        patch.setattr(sys, "path", sys.path[:])
+        patch.setattr(sys, "path", [str(SCRIPTS), *sys.path])
         loader.exec_module(module)
     return module
 

@@ -289,11 +289,13 @@ def _numbers(configuration: Configuration, limits: DeviceLimits) -> dict[str, in
 
     `rows`, `columns`: outputs of a work-group, or of a work-item where the driver chooses the work-group; `chunk`
     of those share a compute unit's time. `parts`: into how many k is divided, `split` of them by work-groups.
-    `work` is that of a step of k for a chunk, `convert` what types narrower than the sums add, `gather` what each column that is not `spared` adds where the k of B is
-    far apart, `crowd` what rows of B add that a cache does not hold; `depth` is how much of k a step takes.
+    `work` is that of a step of k for a chunk, `convert` what types narrower than the sums add, `gather` what each
+    column that is not `spared` adds where the k of B is far apart, `crowd` what rows of B add that a cache does not
+    hold; `depth` is how much of k a step takes.
     `wait` is what a compute unit waits in a step, whatever the `resident` work-groups do that it runs at once, and
     `begin` until these are at work; `join` is for each macro-tile whose parts the last work-group adds up.
     `besides` is for further launches, `copies` for each element of A, B or C that they read and write.
+    `tall` is added to the doubt about a tile where there are columns for several.
     """
     weights = _CPU if limits.is_cpu else _GPU
     shape = _Shape(configuration, limits)
