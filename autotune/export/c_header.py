@@ -97,7 +97,7 @@ class Writer:
         self.needed = [name for name in self.fields if name not in self.defaults]
         self.parameters = parameter_names(family)
         known = {*self.fields, *DeviceLimits().constraint_values()}
-        self.numbers = sorted(rules.estimate.names - known)
+        self.numbers = sorted(name for name in rules.estimate.names - known if not self._derived(name))
         declared = [p for algorithm in family.algorithms for p in algorithm.parameters]
         self.texts = {p.name for p in declared if not p.is_numeric} | rules.words.keys()
         words = {word for values in rules.words.values() for word in values}
@@ -301,7 +301,9 @@ class Writer:
     def _meaning_in_estimate(self, name: str, limits: Mapping[str, int]) -> str:
         if name in self.numbers:
             return f"c->{name}"
-        return f"p->{name}" if name in self.fields else f"{limits[name]}LL"
+        if name in self.fields:
+            return f"p->{name}"
+        return self._derived(name) or f"{limits[name]}LL"
 
     def _candidate(self, configuration: Configuration, numbers: Mapping[str, int]) -> str:
         return f"{{{self.configuration(configuration)}, {', '.join(str(numbers[name]) for name in self.numbers)}}}"
