@@ -66,6 +66,8 @@ class Parent:
         read = self._config.hook.pytest_report_from_serializable
         reports = [read(config=self._config, data=answer) for answer in answers]
         for report in reports:
+            if isinstance(report.longrepr, list):  # where and why a test was skipped, which JSON made a list of
+                report.longrepr = tuple(report.longrepr)
             if report.failed and (words := child.words()):
                 report.sections.append(("Written by drivers and children", words))
         return reports
