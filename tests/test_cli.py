@@ -803,7 +803,7 @@ def test_lookup_of_an_untuned_device_of_this_machine_is_its_default(
     assert (answer["device"], answer["match"]) == ("adreno-740", "default")
     assert answer["configuration"] == default.to_dict()
     assert "no measurements for adreno-740 in tables.json" in answer["because"]
-    assert main(["lookup", "--device", "740", "512,512,512", "--table", str(tables), "--json"]) == 0
+    assert main(["lookup", "--device", "740", "8,8,9", "--table", str(tables), "--json"]) == 0
     sibling = json.loads(capsys.readouterr().out)
     assert (sibling["match"], sibling["source_device"], sibling["expected_loss"]) == ("sibling", "adreno-730", None)
 

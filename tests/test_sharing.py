@@ -79,7 +79,7 @@ def searched(worker: FakeWorker) -> Counter[tuple[object, object]]:
 
 def test_none_is_left_without_a_start_where_trials_take_far_longer_than_thought(store: Store, clock: Clock) -> None:
     worker = worker_of(clock, lambda _: 20.0)
-    outcomes = share(store, worker, 60, calls=(1, 1, 1, 1, 1, 1))
+    outcomes = share(store, worker, 61, calls=(1, 1, 1, 1, 1, 1))
     assert len(outcomes) == 6
     trials = [outcome.new_trials for outcome in outcomes]
     assert trials == [sharing.FIRST_TRIALS] * 2 + [1] * 4, "once the budget has ended, the default alone"
