@@ -563,6 +563,18 @@ def test_threads_of_pocl_are_tied_to_cores_only_where_all_are_ours(
     assert os.environ.get("POCL_AFFINITY") == expected
 
 
+def test_threads_are_not_tied_to_cores_where_the_environment_says_how_many_there_are(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """PoCL aborts when it has to tie more threads than there are cores."""
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 1}, raising=False)
+    monkeypatch.setattr(os, "cpu_count", lambda: 2)
+    monkeypatch.setenv("POCL_MAX_PTHREAD_COUNT", "4")
+    monkeypatch.delenv("POCL_AFFINITY", raising=False)
+    pin_threads()
+    assert "POCL_AFFINITY" not in os.environ
+
+
 @pytest.mark.usefixtures("real_loader")
 def test_the_loader_is_asked_directly_for_what_pyopencl_does_not_know() -> None:
     import pyopencl

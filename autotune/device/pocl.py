@@ -56,9 +56,12 @@ def pin_threads() -> None:
 
     Left to Linux, threads that wake after a pause often share a core for some milliseconds, so that a kernel takes
     twice its time. Not where the environment says otherwise, nor where this process is kept to some of the cores, since
-    PoCL counts from the first.
+    PoCL counts from the first; nor where the environment chooses the number of threads, since PoCL aborts where there
+    are more of them than cores.
     """
-    if hasattr(os, "sched_getaffinity") and os.sched_getaffinity(0) == set(range(os.cpu_count() or 1)):
+    if "POCL_MAX_PTHREAD_COUNT" in os.environ or not hasattr(os, "sched_getaffinity"):
+        return
+    if os.sched_getaffinity(0) == set(range(os.cpu_count() or 1)):
         os.environ.setdefault("POCL_AFFINITY", "1")
 
 
