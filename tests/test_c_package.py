@@ -535,6 +535,7 @@ def test_the_example_runs(on_pocl: Library, capfd: pytest.CaptureFixture[str]) -
     """In this process, where PoCL is mended where it must be."""
     words = (ctypes.c_char_p * 4)(b"example", b"72", b"40", b"49")
     assert on_pocl.c.example(4, words) == 0
+    ctypes.CDLL(None).fflush(None)  # C buffers what does not go to a terminal
     assert "72 x 40 x 49: nearest, largest error 0" in capfd.readouterr().out
 
 
