@@ -14,6 +14,9 @@ from autotune.problem import VECTOR_WIDTHS, Device, Fault
 PROBES_VERSION = 1
 """Raised when probes change so that earlier checkups no longer count."""
 
+PROGRAMS = 10
+"""How many times as long as the short form the full one takes, about."""
+
 EMPTY_KERNEL = "empty kernel"
 VSTORE_HALF = "vstore_half"
 HALF_ARITHMETIC = "half arithmetic"
@@ -75,6 +78,14 @@ class Finding:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Examination:
+    """Asks a child process to run probes on one device, all of them built as one program."""
+
+    selector: str
+    probes: tuple[str, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
 class Checkup:
     """All findings about one device under one driver."""
 
@@ -90,6 +101,14 @@ class Checkup:
         algorithms = [finding for finding in self.findings if finding.fault and finding.health is not Health.MISSING]
         is_all_wrong = bool(algorithms) and all(finding.health is Health.BROKEN for finding in algorithms)
         return EMPTY_KERNEL not in self._broken and not is_all_wrong
+
+    @property
+    def program_s(self) -> float:
+        """How long a program with a few plain kernels takes to build and run; 0 where that is not known.
+
+        Broken probes may have run into their time limits.
+        """
+        return 0.0 if self.broken else self.seconds / (PROGRAMS if self.is_full else 1)
 
     @property
     def broken(self) -> tuple[Finding, ...]:

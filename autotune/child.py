@@ -8,6 +8,7 @@ message, so that the parent need not guess how long either may take.
 
 import contextlib
 import enum
+import logging
 import os
 import queue
 import signal
@@ -26,6 +27,8 @@ from typing import IO, Any, NoReturn, Self
 from autotune import tracing
 from autotune.errors import AutotuneError, WorkerError
 from autotune.messages import pump, read, write
+
+_LOG = logging.getLogger(__name__)
 
 LOAD_LIMIT_S = 600.0
 """Until a child has loaded Python's libraries: half a second, but more than a minute on an emulated processor."""
@@ -122,6 +125,8 @@ class Child:
     def ask(self, message: object, limits_s: Mapping[str, float], awaited: str = "", leave: Leave | None = None) -> Any:
         """The child's answer, or a Loss; `limits_s` has the seconds allowed for each phase.
 
+        With a limit for the phase "start", a child that exceeds it is a Loss too, and is not replaced.
+
         The phase `awaited` begins when there is leave; where that is cancelled, CancelledError is raised.
         A child that dies, hangs or gives up before its first phase is replaced a few times, unless another thread
         has closed it. Raises WorkerError when none can be started or stays, or the first child ever says that it
@@ -136,6 +141,7 @@ class Child:
                     raise CancelledError from reason
                 if not tries_left or isinstance(reason, _Closed):
                     raise WorkerError(str(reason)) from reason
+                _LOG.warning("a child process is replaced: %s", reason)
                 time.sleep(FIRST_PAUSE_S * 2 ** (START_TRIES - 1 - tries_left))
 
     def _ask_once(self, message: object, limits_s: Mapping[str, float], awaited: str, leave: Leave) -> Any:
@@ -199,7 +205,7 @@ class Child:
             self.phase = ""
             if kind == "alive":  # comes before any phase
                 self._load_s = content - self._started_s if self._load_s is None else self._load_s
-                limit = max(START_LIMIT_S, SLOWNESS * self._load_s)
+                limit = max(limits_s.get("start", START_LIMIT_S), SLOWNESS * self._load_s)
             elif kind == "phase":
                 phase, limit = content, limits_s[content]
                 if phase == awaited:
@@ -216,7 +222,7 @@ class Child:
                 if self._has_answered:  # a driver that recovers may hide its device for a moment
                     raise _NoStart(content)
                 raise WorkerError(content)
-            elif phase == "start":
+            elif phase == "start" and not (kind == "late" and "start" in limits_s):
                 words = {"fault": content, "late": f"no response from the child process within {limit:g} s"}
                 raise _NoStart(words.get(kind) or self._last_words())
             elif kind == "fault":

@@ -6,7 +6,6 @@ their problem; a source that the ledger knows under the same driver is not built
 
 import hashlib
 import math
-import os
 import random
 import re
 import statistics
@@ -15,20 +14,19 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, wait
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from typing import Self
 
-from autotune import __version__
 from autotune.builder import BUILDER, BuilderPool
 from autotune.errors import BuildError
 from autotune.family import KernelFamily, Plan
 from autotune.kernels import find_family
 from autotune.problem import Configuration, Device, DeviceLimits, Problem
+from autotune.processors import usable_cores
 from autotune.profile import find_profile
-from autotune.render import names_read, render, template_hash
+from autotune.render import names_read, provenance_now, render
 from autotune.space import SearchSpace
 from autotune.store import ExampleBuild, Store
-from autotune.trial import Build, BuildJob, BuildState, Provenance
+from autotune.trial import Build, BuildJob, BuildState
 
 STORE_EVERY_S = 2.0
 STORE_AT_ONCE = 256
@@ -217,7 +215,7 @@ def compile_space(
     family = find_family(problem.family)
     names = [family.algorithm(name).name for name in extent.algorithms] or [a.name for a in family.algorithms]
     reports = []
-    with BuilderPool(extent.jobs or os.cpu_count() or 1, command) as pool, _Ledger(store, device) as ledger:
+    with BuilderPool(extent.jobs or usable_cores(), command) as pool, _Ledger(store, device) as ledger:
         for name in dict.fromkeys(names):
             if should_stop():
                 break
@@ -386,13 +384,7 @@ class _Ledger:
         self._flush()
 
     def add(self, build: Build, problem: Problem, configuration: Configuration) -> None:
-        provenance = Provenance(
-            driver=self._device.driver,
-            template_hash=template_hash(find_family(problem.family), configuration.algorithm),
-            space_version=find_family(problem.family).space_version,
-            tool_version=__version__,
-            measured_at=datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
-        )
+        provenance = provenance_now(self._device, find_family(problem.family), configuration)
         self.builds[build.source_hash] = build
         self._waiting.append(
             ExampleBuild(build=build, problem=problem, configuration=configuration, provenance=provenance)

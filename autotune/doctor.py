@@ -1,19 +1,15 @@
 """What works on a device: probes in child processes with time limits, and what is done about what does not.
 
-Probes that go together are tried in one kernel first, which is quick where all is well. What fails there, in whatever
+Probes that go together are tried as one program first, which is quick where all is well. What fails there, in whatever
 way, is tried again one by one. A child that crashes or hangs is replaced, and the next probe goes on in a fresh one.
 """
 
 import contextlib
-import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from collections.abc import Iterator, Sequence
 
 from autotune import child
-from autotune.calibrating import CALIBRATOR, try_calibration
+from autotune.calibrating import try_calibration
 from autotune.checkup import (
     ATOMICS,
     CLOCKS,
@@ -29,6 +25,7 @@ from autotune.checkup import (
     VECTOR_TYPES,
     VSTORE_HALF,
     Checkup,
+    Examination,
     Finding,
     Health,
     vector_probe,
@@ -40,24 +37,16 @@ from autotune.problem import VECTOR_WIDTHS, Configuration, Device, DeviceLimits,
 from autotune.profile import find_profile
 from autotune.space import SearchSpace
 from autotune.trial import Calibration, Job, Timer, Trial, TrialState
-from autotune.worker import WORKER, Worker
-
-if TYPE_CHECKING:
-    from autotune.device.session import Session
-
-PROBER = (sys.executable, "-m", "autotune.doctor")
-"""Starts a child process that runs probes."""
+from autotune.worker import Worker
 
 OPENING_LIMIT_S = 60.0
 FIRST_LIMIT_S = 20.0
-"""For the first try of all that goes into one kernel."""
+"""For the first try of all that goes into one program."""
 LEAST_LIMIT_S = 10.0
 """For a group of probes, or one."""
 SLOWNESS = 20.0
 """On slow devices the limit is this many times what an empty kernel takes."""
 MOST_LIMIT_S = 120.0
-CHILDREN = 2
-"""That probe at the same time."""
 CONFIGURATIONS = 3
 """Of an algorithm, tried until one runs right."""
 
@@ -77,8 +66,8 @@ _GROUPS = (
 """Probes tried together."""
 _LEFT_OUT = frozenset(vector_probe(dtype, width) for dtype in VECTOR_TYPES for width in (2, 8))
 """Not in the short form, unless something else goes wrong: building them takes half a second."""
-_JOINED = frozenset(_GROUPS[:4])
-"""Groups whose probes go into one kernel at first."""
+_JOINED = frozenset(_GROUPS[:5])
+"""Groups whose probes go into one program at first."""
 
 
 def is_offered(probe: str, limits: DeviceLimits) -> bool:
@@ -95,43 +84,27 @@ def is_offered(probe: str, limits: DeviceLimits) -> bool:
     }.get(probe, True)
 
 
-@dataclass(frozen=True, kw_only=True)
-class Examination:
-    """Probes to run on one device, in one kernel where that goes."""
+def examine(device: Device, *, is_full: bool = True, worker: Worker | None = None) -> Checkup:
+    """Run the probes of the short form, or all; never raises for what a driver does.
 
-    selector: str
-    probes: tuple[str, ...]
-
-
-@dataclass(frozen=True, kw_only=True)
-class Commands:
-    """What starts the child processes."""
-
-    prober: Sequence[str] = PROBER
-    worker: Sequence[str] = WORKER
-    calibrator: Sequence[str] = CALIBRATOR
-
-
-_COMMANDS = Commands()
-
-
-def examine(device: Device, *, is_full: bool = True, commands: Commands = _COMMANDS) -> Checkup:
-    """Run the probes of the short form, or all; never raises for what a driver does."""
+    A `worker` that has built something on the device already saves the short form a second or more.
+    """
     started = time.monotonic()
-    findings = _Examiner(device, commands.prober, is_full=is_full).findings()
-    if is_full and findings[0].health is Health.WORKS:
-        sound = Checkup(findings=findings, is_full=False).applied_to(device)
-        findings += (_clocks(device, commands), *_algorithms(sound, commands.worker))
+    with contextlib.nullcontext(worker) if worker else Worker() as prober:
+        findings = _Examiner(device, prober, is_full=is_full).findings()
+        if is_full and findings[0].health is Health.WORKS:
+            sound = Checkup(findings=findings, is_full=False).applied_to(device)
+            findings += (_clocks(device), *_algorithms(sound, prober))
     return Checkup(findings=findings, is_full=is_full, seconds=round(time.monotonic() - started, 3))
 
 
 class _Examiner:
-    """The probes of one device, shared out among children."""
+    """The probes of one device, run by a worker."""
 
-    def __init__(self, device: Device, command: Sequence[str], *, is_full: bool) -> None:
+    def __init__(self, device: Device, worker: Worker, *, is_full: bool) -> None:
         self._device = device
         self._is_full = is_full
-        self._command = command
+        self._worker = worker
         self._limit_s = MOST_LIMIT_S
 
     def findings(self) -> tuple[Finding, ...]:
@@ -140,52 +113,44 @@ class _Examiner:
         shown = [tuple(probe for probe in group if is_offered(probe, limits)) for group in _GROUPS]
         offered = [group for group in shown if group]
         missing = [probe for group in _GROUPS for probe in group if not is_offered(probe, limits)]
-        joined = [group for group in offered if group in _JOINED]
-        tasks = iter([joined, *([group] for group in offered if group not in _JOINED)])
-        with contextlib.ExitStack() as stack:
-            children = [stack.enter_context(child.Child(self._command)) for _ in range(CHILDREN)]
-            with ThreadPoolExecutor(CHILDREN) as threads:
-                found = [f for part in threads.map(lambda prober: self._serve(prober, tasks), children) for f in part]
+        found = self._joined([group for group in offered if group in _JOINED])
         by_probe = {finding.probe: finding for finding in found}
         if by_probe[EMPTY_KERNEL].health is Health.BROKEN:
             return (by_probe[EMPTY_KERNEL],)
+        for group in offered:
+            if group not in _JOINED:
+                by_probe |= {finding.probe: finding for finding in self._group(group)}
         order = (EMPTY_KERNEL, *(probe for group in offered for probe in group))
         ordered = [by_probe[probe] for probe in order if probe in by_probe]
         return (*ordered, *(Finding(probe=probe, health=Health.MISSING) for probe in missing))
 
-    def _serve(self, prober: child.Child, tasks: Iterator[list[tuple[str, ...]]]) -> list[Finding]:
-        """What one child finds of the tasks that the other leaves it."""
-        found: list[Finding] = []
-        for groups in tasks:
-            found += self._joined(prober, groups) if groups[0] in _JOINED else self._group(prober, groups[0])
-        return found
-
-    def _joined(self, prober: child.Child, groups: Sequence[tuple[str, ...]]) -> list[Finding]:
+    def _joined(self, groups: Sequence[tuple[str, ...]]) -> list[Finding]:
         """All at once; where that fails, group by group, unless not even an empty kernel works."""
         probes = [probe for group in groups for probe in group if self._is_full or probe not in _LEFT_OUT]
-        found = self._ask(prober, (EMPTY_KERNEL, *probes), FIRST_LIMIT_S)
+        found = self._ask((EMPTY_KERNEL, *probes), FIRST_LIMIT_S)
         if all(finding.health is Health.WORKS for finding in found):
             return found
         started = time.monotonic()
-        [empty] = self._ask(prober, (EMPTY_KERNEL,), OPENING_LIMIT_S)
+        [empty] = self._ask((EMPTY_KERNEL,), OPENING_LIMIT_S)
         if empty.health is Health.BROKEN:
             return [empty]
         self._limit_s = min(MOST_LIMIT_S, max(LEAST_LIMIT_S, SLOWNESS * (time.monotonic() - started)))
-        return [empty, *(finding for group in groups for finding in self._group(prober, group))]
+        return [empty, *(finding for group in groups for finding in self._group(group))]
 
-    def _group(self, prober: child.Child, group: tuple[str, ...]) -> list[Finding]:
+    def _group(self, group: tuple[str, ...]) -> list[Finding]:
         """Those of a group; what fails together is tried one by one."""
-        findings = self._ask(prober, group, self._limit_s)
+        findings = self._ask(group, self._limit_s)
         if len(group) == 1:
             return findings
         sound = [finding for finding in findings if finding.health is Health.WORKS]
         suspects = [finding.probe for finding in findings if finding.health is Health.BROKEN]
-        return [*sound, *(self._ask(prober, (probe,), self._limit_s)[0] for probe in suspects)]
+        return [*sound, *(self._ask((probe,), self._limit_s)[0] for probe in suspects)]
 
-    def _ask(self, prober: child.Child, probes: tuple[str, ...], limit_s: float) -> list[Finding]:
+    def _ask(self, probes: tuple[str, ...], limit_s: float) -> list[Finding]:
         message = Examination(selector=self._device.selector, probes=probes)
         try:
-            answer = prober.ask(message, {"opening": OPENING_LIMIT_S, "probe": limit_s})
+            limits_s = {"start": OPENING_LIMIT_S, "opening": OPENING_LIMIT_S, "probe": limit_s}
+            answer = self._worker.examine(message, limits_s)
         except WorkerError as error:
             answer = dict.fromkeys(probes, error.message)
         if isinstance(answer, child.Loss):
@@ -198,8 +163,8 @@ def _finding(probe: str, complaint: str) -> Finding:
     return Finding(probe=probe, health=health, message=" ".join(complaint.split())[:500])
 
 
-def _clocks(device: Device, commands: Commands) -> Finding:
-    found = try_calibration(device.selector, command=commands.calibrator)
+def _clocks(device: Device) -> Finding:
+    found = try_calibration(device.selector)
     if isinstance(found, Calibration):
         return _finding(CLOCKS, "" if found.timer is Timer.EVENT else found.reason)
     return _finding(CLOCKS, found)
@@ -208,13 +173,12 @@ def _clocks(device: Device, commands: Commands) -> Finding:
 # Algorithms
 
 
-def _algorithms(device: Device, command: Sequence[str]) -> Iterator[Finding]:
+def _algorithms(device: Device, worker: Worker) -> Iterator[Finding]:
     """Each algorithm on a small problem, judged by its family; `device` is without what is broken already."""
-    with Worker(command) as worker:
-        for name in family_names():
-            family = find_family(name)
-            for algorithm in family.algorithms:
-                yield _try_algorithm(device, family, algorithm.name, worker)
+    for name in family_names():
+        family = find_family(name)
+        for algorithm in family.algorithms:
+            yield _try_algorithm(device, family, algorithm.name, worker)
 
 
 def _try_algorithm(device: Device, family: KernelFamily, algorithm: str, worker: Worker) -> Finding:
@@ -261,30 +225,3 @@ def _job(device: Device, problem: Problem, configuration: Configuration) -> Job:
         min_sample_ns=1,
         min_sample_ticks=1,
     )
-
-
-# The child
-
-
-def serve() -> None:
-    """The child: run probes until the input ends."""
-    sessions: dict[str, Session] = {}
-
-    def probe(message: Examination, entering: Callable[[str], None]) -> dict[str, str]:
-        entering("opening")
-        from autotune.device.probes import run_probes
-        from autotune.device.session import Session
-
-        if message.selector not in sessions:
-            sessions[message.selector] = Session(message.selector)
-        entering("probe")
-        return run_probes(sessions[message.selector], message.probes)
-
-    child.serve(probe)
-
-
-if __name__ == "__main__":
-    # By its name, as what is sent to this process was pickled under that.
-    from autotune.doctor import serve as serve_by_name
-
-    serve_by_name()

@@ -124,8 +124,6 @@ class Algorithm:
     constraints: tuple[Constraint, ...] = ()
     features: tuple[Expression, ...] = ()
     """Derived numbers that help a model of the run time, such as work-items in a group."""
-    former: tuple[tuple[str, Value], ...] = ()
-    """Parameters of before, each with the value at which a configuration is the same without it."""
 
     @cached_property
     def by_name(self) -> dict[str, Parameter]:
@@ -178,24 +176,17 @@ class KernelFamily(ABC):
         raise ConfigurationError(f"{self.name} has no algorithm {name[:80]!r}", hint=hint)
 
     def complete(self, configuration: Configuration) -> Configuration:
-        """The same with neutral values for parameters that are newer than it, and without those of before that say
-        nothing; unchanged where there are none.
-        """
+        """The same with neutral values for parameters that are newer than it; unchanged where there are none."""
         algorithm = next((a for a in self.algorithms if a.name == configuration.algorithm), None)
         if algorithm is None:
             return configuration
         given = dict(configuration.values)
-        for name, neutral in algorithm.former:
-            if given.get(name) == neutral:
-                del given[name]
         missing = {
             name: parameter.neutral
             for name, parameter in algorithm.by_name.items()
             if name not in given and parameter.neutral is not None
         }
-        if not missing and len(given) == len(configuration.values):
-            return configuration
-        return Configuration.of(configuration.algorithm, **given, **missing)
+        return Configuration.of(configuration.algorithm, **given, **missing) if missing else configuration
 
     def violations(self, problem: Problem, configuration: Configuration, limits: DeviceLimits) -> list[str]:
         """Why a configuration is not valid here, one text a reason; empty when it is."""
@@ -212,18 +203,19 @@ class KernelFamily(ABC):
         return tuple(f for f in limits.faults if f.family == self.name and not f.matches(self.baseline))
 
     def misfits(self, configuration: Configuration) -> list[str]:
-        """How a configuration differs from what its algorithm declares, whatever the problem and the device.
-
-        Raises ConfigurationError for an unknown algorithm.
-        """
-        algorithm = self.algorithm(configuration.algorithm)
+        """How a configuration differs from what the family declares, whatever the problem and the device."""
+        try:
+            algorithm = self.algorithm(configuration.algorithm)
+        except ConfigurationError as error:
+            return [error.message]
         given = dict(configuration.values)
-        found = [f"unknown parameter {name[:80]!r}" for name in given if name not in algorithm.by_name]
+        found = [f"{algorithm.name} has no parameter {name[:80]!r}" for name in given if name not in algorithm.by_name]
         for name, parameter in algorithm.by_name.items():
             if name not in given:
                 found.append(f"parameter {name!r} is missing")
             elif not any(type(given[name]) is type(v) and given[name] == v for v in parameter.values):
-                found.append(f"{name}={str(given[name])[:80]} is not among its values")
+                known = ", ".join(map(str, parameter.values))
+                found.append(f"{name}={repr(given[name])[:40]} is not among {known}")
         return found
 
 

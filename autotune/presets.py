@@ -254,10 +254,11 @@ def size_names(problem_type: type[Problem]) -> tuple[str, ...]:
 
 _FORM = "SHAPE [words of the shape] [xCOUNT] [label]"
 _WORD_OF_SHAPE = re.compile(
-    r"(?:[a-z_]+=\S*|[nt][nt]|half|double|(?:(?:b?float|fp|bf|u?int)\d+|[fiu](?:8|16|32|64))(?:-\S*)?)(?=\s|$)",
+    r"(?:[a-z_]+=\S*|[nt][nt]|half|double|const(?:ant)?-[abc]+"
+    r"|(?:(?:b?float|fp|bf|u?int)\d+|[fiu](?:8|16|32|64))(?:-\S*)?)(?=\s|$)",
     re.IGNORECASE,
 )
-"""A layout, a value, or what a numeric mode may be called."""
+"""A layout, a value, or what a numeric mode or a constant operand may be called."""
 
 
 def read_shapes(path: Path, problem_type: type[Problem] = GemmProblem) -> list[Request]:

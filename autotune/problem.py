@@ -148,10 +148,8 @@ class DeviceLimits:
         )
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain data; what was found broken is left out where nothing was, as earlier versions know nothing of it."""
-        plain = {name: value for name, value in vars(self).items() if name not in _WIDEST or value != 16}
-        faults = plain.pop("faults")
-        return {**plain, "faults": [fault.to_dict() for fault in faults]} if faults else plain
+        """Plain data."""
+        return {**vars(self), "faults": [fault.to_dict() for fault in self.faults]}
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Self:
@@ -186,7 +184,11 @@ class Device:
 
 @dataclass(frozen=True, kw_only=True)
 class Problem(ABC):
-    """Sizes and types asked for. Each family has a subclass whose fields are integers and strings."""
+    """Sizes and types asked for. Each family has a subclass whose fields are integers and strings.
+
+    A string that is empty by default is an addition: where it is empty, keys and plain data leave it out, so that
+    problems stored before there was the field keep their keys.
+    """
 
     family: ClassVar[str]
     size_axes: ClassVar[tuple[str, ...]]
@@ -228,8 +230,24 @@ class Problem(ABC):
     def to_dict(self) -> dict[str, Value]:
         # Asked at every lookup of a new size: far quicker than asdict. vars() would be quicker still, and would make
         # every later access to a field, and so every hash, twice as slow.
-        names, read = _fields_of(type(self))
-        return dict(zip(names, read(self), strict=True))
+        names, read, _ = _fields_of(type(self))
+        values = dict(zip(names, read(self), strict=True))
+        values.update(self._additions)
+        return values
+
+    @property
+    def plain(self) -> Self:
+        """The same problem without additions; itself where it has none. Exported C knows these only."""
+        return dataclasses.replace(self, **{name: "" for name, _ in self._additions}) if self._additions else self
+
+    @property
+    def _additions(self) -> list[tuple[str, str]]:
+        """Those that are not empty."""
+        return [(name, value) for name in _fields_of(type(self)).additions if (value := getattr(self, name))]
+
+    def is_constant(self, operand: str) -> bool:  # noqa: ARG002 - families without constant operands
+        """Whether an operand keeps its values from call to call, so that the time of a call leaves out preparing it."""
+        return False
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Self:
@@ -248,7 +266,9 @@ class Problem(ABC):
 
     @property
     def key(self) -> str:
-        """Canonical JSON of all fields: equal problems have equal keys."""
+        """Canonical JSON of `to_dict`: equal problems have equal keys."""
+        if self._additions:
+            return json.dumps(self.to_dict(), sort_keys=True, separators=(",", ":"))
         template, _, places, read = _key_template(type(self))
         values = list(read(self))
         for place in places:
@@ -269,14 +289,30 @@ class Problem(ABC):
         return self._kind()
 
     def _kind(self) -> tuple[tuple[str, str], ...]:
-        return tuple([(name, getattr(self, name)) for name in _key_template(type(self)).texts])
+        return tuple([(name, getattr(self, name)) for name in _key_template(type(self)).texts] + self._additions)
+
+
+class _Fields(NamedTuple):
+    """The fields of a problem type."""
+
+    names: tuple[str, ...]
+    """Of those that every problem has."""
+    read: Callable[[Problem], tuple[Any, ...]]
+    """Returns their values."""
+    additions: tuple[str, ...]
+    """Names of the others; see `Problem`."""
+
+
+def mebibytes(size_bytes: int) -> str:
+    """For people."""
+    return f"{size_bytes / 2**20:.0f} MiB"
 
 
 @cache
-def _fields_of(problem_type: type[Problem]) -> tuple[tuple[str, ...], Callable[[Problem], tuple[Any, ...]]]:
-    """The names of all fields, and what reads their values."""
-    names = tuple(field.name for field in dataclasses.fields(problem_type))
-    return names, attrgetter(*names)
+def _fields_of(problem_type: type[Problem]) -> _Fields:
+    fields = dataclasses.fields(problem_type)
+    names = tuple(field.name for field in fields if field.default != "")
+    return _Fields(names, attrgetter(*names), tuple(field.name for field in fields if field.default == ""))
 
 
 class _KeyTemplate(NamedTuple):
@@ -294,7 +330,7 @@ class _KeyTemplate(NamedTuple):
 
 @cache
 def _key_template(problem_type: type[Problem]) -> _KeyTemplate:
-    fields = dataclasses.fields(problem_type)
+    fields = [field for field in dataclasses.fields(problem_type) if field.default != ""]
     names = sorted(field.name for field in fields)
     texts = tuple(field.name for field in fields if field.type is str)
     return _KeyTemplate(

@@ -1,9 +1,13 @@
-"""A processor's name, its vendor, and the widest vectors that a compiler uses on it.
+"""A processor's name, its vendor, the widest vectors that a compiler uses on it, and how many cores are ours.
 
-They are told from the strings of drivers, the text of /proc/cpuinfo, and LLVM's names of processors.
+Names and vectors come from the strings of drivers, the text of /proc/cpuinfo, and LLVM's names of processors.
 """
 
+import contextlib
+import math
+import os
 import re
+from pathlib import Path
 
 VECTOR_CLASSES = ("sse", "avx", "avx2", "avx512", "neon", "sve")
 
@@ -109,3 +113,23 @@ def vendor_of(processor: str, vendor: str) -> str:
     )
     found = (name for source in (processor, text) for pattern, name in known if re.search(pattern, source))
     return next(found, vendor[:64] or "unknown")
+
+
+def usable_cores(control_groups: Path = Path("/sys/fs/cgroup")) -> int:
+    """Return how many cores this process may use at once: those it is kept to, less where a container has a quota."""
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return max(1, math.ceil(min(cores, _quota(control_groups))))
+
+
+def _quota(control_groups: Path) -> float:
+    """Return the cores that Linux's control group may use, infinite without a limit.
+
+    Version 2 of control groups has one file for it, version 1 two.
+    """
+    with contextlib.suppress(OSError, ValueError, ZeroDivisionError):
+        quota, period = (control_groups / "cpu.max").read_text().split()
+        return math.inf if quota == "max" else int(quota) / int(period)
+    with contextlib.suppress(OSError, ValueError, ZeroDivisionError):
+        quota, period = ((control_groups / f"cpu/cpu.cfs_{name}_us").read_text() for name in ("quota", "period"))
+        return int(quota) / int(period) if int(quota) > 0 else math.inf
+    return math.inf

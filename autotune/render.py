@@ -1,4 +1,4 @@
-"""Family, problem and configuration in; OpenCL C out. The one owner of Jinja2."""
+"""Family, problem and configuration in; OpenCL C out, and which template made it. The one owner of Jinja2."""
 
 import hashlib
 from functools import cache
@@ -6,10 +6,12 @@ from functools import cache
 from jinja2 import Environment, FileSystemLoader, StrictUndefined, TemplateError
 from jinja2.meta import find_referenced_templates, find_undeclared_variables
 
-from autotune.errors import BuildError
+from autotune import __version__
+from autotune.errors import BuildError, ConfigurationError
 from autotune.family import KernelFamily, Plan
-from autotune.problem import Configuration
+from autotune.problem import Configuration, Device
 from autotune.resources import data_folder
+from autotune.trial import Provenance, now_utc
 
 
 def render(family: KernelFamily, configuration: Configuration, plan: Plan) -> str:
@@ -72,4 +74,30 @@ def _environment() -> Environment:
         lstrip_blocks=True,
         autoescape=False,  # noqa: S701 - the output is OpenCL C
         keep_trailing_newline=True,
+    )
+
+
+def changes(made: Provenance, family: KernelFamily, configuration: Configuration, driver: str) -> list[str]:
+    """Return what differs today from when something was measured: `driver`, `template`, `space`; empty if nothing.
+
+    An algorithm that the family no longer has counts as another space.
+    """
+    found = ["driver"] if made.driver != driver else []
+    try:
+        family.algorithm(configuration.algorithm)
+    except ConfigurationError:
+        return [*found, "space"]
+    if made.template_hash != template_hash(family, configuration.algorithm):
+        found.append("template")
+    return [*found, "space"] if made.space_version != family.space_version else found
+
+
+def provenance_now(device: Device, family: KernelFamily, configuration: Configuration) -> Provenance:
+    """Of what a device has just measured."""
+    return Provenance(
+        driver=device.driver,
+        template_hash=template_hash(family, configuration.algorithm),
+        space_version=family.space_version,
+        tool_version=__version__,
+        measured_at=now_utc(),
     )

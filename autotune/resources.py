@@ -8,9 +8,12 @@ import os
 import sys
 from pathlib import Path
 
-from autotune.errors import AutotuneError
+from autotune.errors import AutotuneError, NewerSchemaError, StoreError
 
 _PACKAGE = Path(__file__).parent
+
+APPLICATION_ID = 0x4154554E
+"""Marks an SQLite file as a database of this project ("ATUN" in its header)."""
 
 UPGRADE_HINT = "upgrade autotune: in its checkout, git pull and pip install ."
 
@@ -33,9 +36,27 @@ def data_folder(name: str) -> Path:
 
 
 def schema_revisions() -> tuple[str, ...]:
-    """Revisions of the database schema that this version knows, oldest first, such as ``0001``."""
+    """Revisions of the database schema that this version knows, oldest first, such as ``0100``."""
     versions = data_folder("db") / "migrations" / "versions"
     return tuple(sorted(path.name[:4] for path in versions.glob("[0-9][0-9][0-9][0-9]_*.py")))
+
+
+def is_newest_revision(place: object, revision: str) -> bool:
+    """Whether a database, with `place` its name for people, has the newest schema that this version of autotune knows.
+
+    Raises StoreError for a schema that it does not know.
+    """
+    known = schema_revisions()
+    if revision in known:
+        return revision == known[-1]
+    if revision < known[0]:
+        raise StoreError(
+            f"{place} was made by a development version of autotune (schema {revision[:20]}), which cannot be read",
+            hint="name another database with --db, or move this one away and tune again",
+        )
+    raise NewerSchemaError(
+        f"{place} has schema {revision[:20]}, this version of autotune knows {known[-1]} at most", hint=UPGRADE_HINT
+    )
 
 
 def user_data_folder() -> Path:

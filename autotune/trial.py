@@ -5,6 +5,7 @@ Building without running has its own pair: a `BuildJob` goes, a `Build` comes ba
 
 import enum
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from typing import ClassVar
 
 from autotune.family import Plan
@@ -119,7 +120,7 @@ class Job:
 
 @dataclass(frozen=True, kw_only=True)
 class Measurement:
-    """Times of one call (all launches of the plan), nanoseconds."""
+    """Times of one call, nanoseconds: all launches of the plan but those that only prepare a constant operand."""
 
     time_ns: float
     """Median of the samples."""
@@ -205,6 +206,11 @@ class Build:
     """Where it was launched: what spares whoever measures it a build. Not stored."""
 
 
+def now_utc() -> str:
+    """Return the time as it is stored: UTC, ISO 8601, seconds."""
+    return datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
 @dataclass(frozen=True, kw_only=True)
 class Provenance:
     """What a measurement depends on besides its problem and configuration."""
@@ -231,13 +237,6 @@ class Verdict(enum.Enum):
     """There is no default to compare with: it did not run, or not right."""
     PROVISIONAL = "provisional"
     """The best of a search so far; no final has confirmed it."""
-
-    @classmethod
-    def presumed(cls, *, samples: int, is_default: bool) -> "Verdict":
-        """Of a winner from before verdicts were stored."""
-        if not samples:
-            return cls.PROVISIONAL
-        return cls.DEFAULT if is_default else cls.FASTER
 
 
 @dataclass(frozen=True, kw_only=True)

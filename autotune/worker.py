@@ -2,13 +2,18 @@
 
 import sys
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import CancelledError
-from typing import Protocol, Self
+from typing import TYPE_CHECKING, Protocol, Self
 
 from autotune import child
+from autotune.checkup import Examination
 from autotune.child import Leave
 from autotune.trial import Job, Trial, TrialState
+
+if TYPE_CHECKING:
+    from autotune.device.session import Session
+    from autotune.measure import Measurer
 
 SPOILING = frozenset({TrialState.LAUNCH_FAILED, TrialState.WRONG_RESULT})
 """After these the child is replaced: its context may be poisoned, its memory overwritten."""
@@ -28,6 +33,15 @@ class Measures(Protocol):
         ...
 
     def close(self) -> None: ...
+
+
+def waited_s(place: object) -> float:
+    """Seconds that trials have waited at a place that measures while another program measured on its device.
+
+    Only places that share a device with others count them.
+    """
+    waited: float = getattr(place, "waited_s", 0.0)
+    return waited
 
 
 class Worker:
@@ -88,6 +102,17 @@ class Worker:
             self.close()
         return answer
 
+    def examine(self, examination: Examination, limits_s: Mapping[str, float]) -> "dict[str, str] | child.Loss":
+        """What is wrong with each probe, empty where nothing is; what broke may have spoilt the child, which ends.
+
+        The phases are ``start``, ``opening`` and ``probe``. Raises WorkerError when no child can be started.
+        """
+        with self._turn:
+            found: dict[str, str] | child.Loss = self._child.ask(examination, limits_s)
+            if isinstance(found, dict) and any(found.values()):
+                self.close()
+            return found
+
     def close(self) -> None:
         """End the child at once."""
         self._child.close()
@@ -105,25 +130,39 @@ def _state_of(loss: child.Loss, job: Job) -> TrialState:
 
 
 def serve() -> None:
-    """The child: answer jobs until the input ends."""
-    from autotune.device.session import Session
-    from autotune.measure import Measurer
-
+    """The child: answer jobs and examinations until the input ends."""
+    sessions: dict[str, Session] = {}
     measurers: dict[str, Measurer] = {}
 
-    def measurer_on(selector: str) -> Measurer:
+    def session_on(selector: str) -> "Session":
+        from autotune.device.session import Session
+
+        if selector not in sessions:
+            sessions[selector] = Session(selector)
+        return sessions[selector]
+
+    def measurer_on(selector: str) -> "Measurer":
+        from autotune.measure import Measurer
+
         if selector not in measurers:
-            measurers[selector] = Measurer(Session(selector))
+            measurers[selector] = Measurer(session_on(selector))
         return measurers[selector]
 
-    def measure(job: Job, entering: Callable[[str], None]) -> Trial:
-        return measurer_on(job.selector).measure(job, entering)
+    def answer(message: Job | Examination, entering: Callable[[str], None]) -> Trial | dict[str, str]:
+        if isinstance(message, Job):
+            return measurer_on(message.selector).measure(message, entering)
+        entering("opening")
+        from autotune.device.probes import run_probes
+
+        session = session_on(message.selector)
+        entering("probe")
+        return run_probes(session, message.probes)
 
     def prepare() -> None:
         for selector in sys.argv[1:]:
             measurer_on(selector)
 
-    child.serve(measure, prepare)
+    child.serve(answer, prepare)
 
 
 if __name__ == "__main__":

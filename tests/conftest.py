@@ -4,7 +4,6 @@ import shutil
 import signal
 from collections.abc import Generator, Iterator
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 
@@ -23,6 +22,11 @@ def pytest_configure(config: pytest.Config) -> None:
         if signal.getsignal(number) is signal.SIG_IGN:
             signal.signal(number, handler)
     install(config)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Puts the longest first, which no worker is then left with at the end while the others idle."""
+    items.sort(key=lambda item: item.get_closest_marker("limit") is None)
 
 
 @pytest.hookimpl(wrapper=True)
@@ -76,14 +80,9 @@ def store(tmp_path: Path, empty_database: Path) -> Iterator[Store]:
 
 
 @pytest.fixture
-def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
-    """The clock of searches, which goes on only as tests say."""
-    found = Clock()
-    for module in ("one_problem", "finals", "flight"):
-        monkeypatch.setattr(f"autotune.search.{module}.time", SimpleNamespace(monotonic=found))
-    for module in ("sharing", "sentinel"):
-        monkeypatch.setattr(f"autotune.search.{module}.monotonic", found)
-    return found
+def clock() -> Clock:
+    """A clock for searches, which goes on only as tests say."""
+    return Clock()
 
 
 @pytest.fixture(params=["sqlite", "postgresql"])

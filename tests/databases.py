@@ -21,10 +21,6 @@ from subprocess import PIPE
 from types import TracebackType
 from typing import Any, Self
 
-import pytest
-
-from autotune.store import Store
-
 ROLE = "autotune"
 _ENCODED_EQUALS = "%3D"
 _STARTING_S = 60.0
@@ -56,16 +52,6 @@ def change(place: str | Path, statement: str) -> None:
     with contextlib.closing(connect(place)) as connection:
         connection.execute(statement)
         connection.commit()
-
-
-def make_older(place: str, revision: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A database as an older version made it."""
-    from alembic import command
-
-    upgrade = command.upgrade
-    with monkeypatch.context() as older:
-        older.setattr(command, "upgrade", lambda config, _: upgrade(config, revision))
-        Store.open(place).close()
 
 
 def missing() -> str:

@@ -1,7 +1,8 @@
 """A probing process that misbehaves as EVIL_PROBES says, started by test_doctor.py.
 
 EVIL_PROBES is JSON: the names of probes, or parts of kernels' sources with the variable EVIL_DRIVER set, and whether
-to `abort`, to `hang`, to `refuse` to build or to be `wrong`. Without EVIL_DRIVER no OpenCL is needed.
+to `abort`, to `hang`, to `refuse` to build or to be `wrong`; `prepare` stands for what a worker does first. Without
+EVIL_DRIVER no OpenCL is needed.
 """
 
 import json
@@ -12,7 +13,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from autotune import child, doctor
+from autotune import child, worker
+from autotune.checkup import Examination
 from autotune.errors import BuildError
 
 BEHAVIOUR: dict[str, str] = json.loads(os.environ.get("EVIL_PROBES", "{}"))
@@ -27,7 +29,7 @@ def misbehave(how: str) -> str:
     return {"refuse": "clBuildProgram failed\n\nerror: unknown target CPU 'generic'", "wrong": "5 of 9 are wrong"}[how]
 
 
-def probe(message: doctor.Examination, entering: Callable[[str], None]) -> dict[str, str]:
+def probe(message: Examination, entering: Callable[[str], None]) -> dict[str, str]:
     entering("opening")
     with Path(os.environ["EVIL_LOG"]).open("a") as log:
         log.write(f"{len(message.probes)} {message.probes[0]}\n")
@@ -39,6 +41,11 @@ def probe(message: doctor.Examination, entering: Callable[[str], None]) -> dict[
             # A compiler that refuses one kernel refuses all that is in it.
             complaints |= dict.fromkeys(message.probes, said) if BEHAVIOUR[name] == "refuse" else {name: said}
     return complaints
+
+
+def prepare() -> None:
+    if "prepare" in BEHAVIOUR:
+        misbehave(BEHAVIOUR["prepare"])
 
 
 def spoil_driver() -> None:
@@ -61,6 +68,6 @@ def spoil_driver() -> None:
 if __name__ == "__main__":
     if "EVIL_DRIVER" in os.environ:
         spoil_driver()
-        doctor.serve()
+        worker.serve()
     else:
-        child.serve(probe)
+        child.serve(probe, prepare)

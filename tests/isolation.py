@@ -4,9 +4,13 @@ Both collect as ever. The parent hands over one test at a time by its node id, t
 and answers with pytest's reports, one line of JSON each way. The child lives until the last test, or until one ends it:
 then that test fails with the signal and the last words of the child, and the next test gets a new one. With `-s` or
 `--pdb` tests run in pytest's own process, for a debugger.
+
+Coverage traces a parametrized test with its first arguments only: tracing makes Python two to three times slower, and
+further arguments reach few lines that the first ones do not.
 """
 
 import contextlib
+import gc
 import itertools
 import json
 import os
@@ -17,11 +21,15 @@ import sys
 import tempfile
 import threading
 import time
+from collections.abc import Hashable
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import IO, Any, Literal, TypeVar
 
 import pytest
 from _pytest.runner import runtestprotocol
+
+from untraced import untraced
 
 LIMIT_S = 300.0
 """How long a test may take that is not marked otherwise, with `pytest.mark.limit(seconds)`; on a machine that others
@@ -83,20 +91,45 @@ class Child:
     def __init__(self, questions: IO[str], answers: IO[str]) -> None:
         self._questions = questions
         self._answers = answers
+        self._traced: set[Hashable] = set()
 
     def pytest_runtestloop(self, session: pytest.Session) -> bool:
         items = {item.nodeid: item for item in session.items}
+        gc.collect()
+        gc.freeze()  # what was collected stays until the end: no need to look through it again and again
         self._answer("ready")
         for line in self._questions:
             name, following = json.loads(line)
             convert = session.config.hook.pytest_report_to_serializable
-            reports = runtestprotocol(items[name], log=False, nextitem=items.get(following))
+            with self._tracing(items[name]):
+                reports = runtestprotocol(items[name], log=False, nextitem=items.get(following))
             self._answer([convert(config=session.config, report=report) for report in reports])
         return True
+
+    def _tracing(self, item: pytest.Item) -> AbstractContextManager[None]:
+        """Turns tracing off for a test that ran before with other arguments."""
+        test = _without_arguments(item)
+        if test in self._traced:
+            return untraced()
+        self._traced.add(test)
+        return contextlib.nullcontext()
 
     def _answer(self, answer: Any) -> None:
         self._answers.write(json.dumps(answer, default=str) + "\n")
         self._answers.flush()
+
+
+def _without_arguments(item: pytest.Item) -> Hashable:
+    """Identifies a test whatever `pytest.mark.parametrize` gives it. Parameters of fixtures, such as the kind of
+    database, do tell tests apart."""
+    given: set[str] = set()
+    for marker in item.iter_markers("parametrize"):
+        names = marker.args[0]
+        given.update(map(str.strip, names.split(",")) if isinstance(names, str) else names)
+    callspec = getattr(item, "callspec", None)
+    parameters = callspec.params.items() if callspec else ()
+    kept = tuple(sorted((name, str(value)) for name, value in parameters if name not in given))
+    return item.nodeid.partition("[")[0], kept
 
 
 class ChildDied(Exception):

@@ -7,18 +7,19 @@ import threading
 import time
 from concurrent.futures import CancelledError
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from autotune import compiling
+from autotune import search as search_module
 from autotune.builder import BuilderPool
 from autotune.child import Leave
 from autotune.errors import UsageError, WorkerError
 from autotune.kernels.gemm import FAMILY, GemmProblem
-from autotune.problem import Configuration, Device, DeviceLimits
+from autotune.problem import Configuration, Device
 from autotune.profile import find_profile
-from autotune.search import Budget, Outcome, tune
+from autotune.search import Budget, Clock, Outcome, finals, tune
 from autotune.search.ahead import BATCH, Ahead, builders_for
 from autotune.search.bench import Bench
 from autotune.search.contract import Limits
@@ -30,23 +31,11 @@ from autotune.space import SearchSpace
 from autotune.store import Store
 from autotune.testing import FakeBuilds, FakeWorker, Silence
 from autotune.trial import Build, BuildJob, BuildState, Job, Request, Trial, TrialState
+from factories import INVENTED_GPU as GPU
+from factories import Recorder
 
 PROBLEM = GemmProblem(m=96, n=96, k=96)
-LIMITS = DeviceLimits(max_work_group_size=64, max_work_item_sizes=(64, 64, 64), max_allocation_bytes=2**28)
-GPU = Device(
-    slug="invented-1", vendor="none", model="invented", family="gpu", selector="0:0", driver="1.0", limits=LIMITS
-)
-CPU = dataclasses.replace(GPU, slug="pocl-invented", family="cpu", limits=dataclasses.replace(LIMITS, is_cpu=True))
-
-
-class Recorder(Silence):
-    """A listener that keeps the trials."""
-
-    def __init__(self) -> None:
-        self.trials: list[Trial] = []
-
-    def trial_finished(self, request: Request, trial: Trial, new_trials: int, best_ns: float) -> None:
-        self.trials.append(trial)
+CPU = dataclasses.replace(GPU, slug="pocl-invented", family="cpu", limits=dataclasses.replace(GPU.limits, is_cpu=True))
 
 
 def run(
@@ -347,9 +336,9 @@ def test_a_twin_gets_the_times_of_what_was_measured(
         "work_group_n": (8, 16, 32),
     }
     space = SearchSpace(FAMILY, PROBLEM, GPU.limits, algorithms=["dot"], overrides=overrides)
-    monkeypatch.setattr("autotune.search.SearchSpace", lambda *_, **__: space)
+    monkeypatch.setattr(search_module, "SearchSpace", lambda *_, **__: space)
     if not builders:
-        monkeypatch.setattr("autotune.compiling.render", None)  # nothing is rendered where nothing is built
+        monkeypatch.setattr(compiling, "render", None)  # nothing is rendered where nothing is built
     _, recorder, worker = run(store, FakeBuilds(builders) if builders else None, trials=len(space) + 5)
     twins = [trial for trial in recorder.trials if trial.message.startswith("same as dot(")]
     assert len(twins) == len(space) // 2
@@ -403,7 +392,7 @@ def test_builders_fit_the_machine(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_on_a_device_all_is_as_without(store: Store, pocl: Device, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("autotune.search.finals.MOST_SECONDS", 3.0)
+    monkeypatch.setattr(finals, "MOST_SECONDS", 3.0)
     recorder = Recorder()
     problem = GemmProblem(m=40, n=33, k=17)
     requests, built_soon = [Request(problem=problem)], ["naive", "dot"]
@@ -434,9 +423,9 @@ def test_of_trials_that_have_ended_little_is_remembered_and_none_is_proposed_aga
 def test_flights_keep_their_order_whichever_thread_is_first() -> None:
     worker = FakeWorker(lambda _: 1000.0)
     jobs = [Job(selector="0:0", problem=PROBLEM, configuration=FAMILY.baseline, seed=seed) for seed in range(3)]
-    first = Flight(jobs[0], worker, None)
-    second = Flight(jobs[1], worker, first)
-    third = Flight(jobs[2], worker, second)
+    first = Flight(jobs[0], worker, None, Clock())
+    second = Flight(jobs[1], worker, first, Clock())
+    third = Flight(jobs[2], worker, second, Clock())
     for flight in (third, second, first):
         flight.start()
     second.withdraw()
@@ -447,15 +436,16 @@ def test_flights_keep_their_order_whichever_thread_is_first() -> None:
     assert worker.jobs == [jobs[0], jobs[2]], "what was withdrawn is never launched"
 
 
-def test_what_is_withdrawn_as_it_begins_is_not_launched(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_withdrawn_as_it_begins_is_not_launched() -> None:
     worker = FakeWorker(lambda _: 1000.0)
-    flight = Flight(Job(selector="0:0", problem=PROBLEM, configuration=FAMILY.baseline), worker, None)
 
-    def withdraw_between() -> float:
-        flight.withdraw()
-        return 0.0
+    class WithdrawingClock(Clock):
+        def __call__(self) -> float:
+            flight.withdraw()
+            return 0.0
 
-    monkeypatch.setattr("autotune.search.flight.time", SimpleNamespace(monotonic=withdraw_between))
+    job = Job(selector="0:0", problem=PROBLEM, configuration=FAMILY.baseline)
+    flight = Flight(job, worker, None, WithdrawingClock())
     with pytest.raises(CancelledError):
         flight.result()
     assert worker.jobs == []
@@ -463,7 +453,7 @@ def test_what_is_withdrawn_as_it_begins_is_not_launched(monkeypatch: pytest.Monk
 
 def test_what_gets_no_thread_is_measured_by_who_asks_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
     worker = FakeWorker(lambda _: 1000.0)
-    flight = Flight(Job(selector="0:0", problem=PROBLEM, configuration=FAMILY.baseline), worker, None)
+    flight = Flight(Job(selector="0:0", problem=PROBLEM, configuration=FAMILY.baseline), worker, None, Clock())
     flight.allow()
 
     def none(_: threading.Thread) -> None:

@@ -13,11 +13,12 @@ import numpy as np
 import pyopencl as cl
 import pytest
 
+import factories
 from autotune.cli import main
 from autotune.combining import COMBINE, SECOND_LAUNCH
 from autotune.device.session import Session
 from autotune.errors import DeviceSelectionError, TableError
-from autotune.export import export_package, export_table
+from autotune.export import c_package, export_package, export_table
 from autotune.export.c_problem import problem_rules
 from autotune.export.c_variants import VARIANTS
 from autotune.export.text_tables import parameter_names
@@ -30,7 +31,7 @@ from autotune.problem import Configuration, Device, DeviceLimits, Problem
 from autotune.render import render
 from autotune.space import SearchSpace
 from autotune.store import Store
-from autotune.trial import Provenance, Verdict, Winner
+from factories import winner
 from untraced import untraced
 
 WARNINGS = ("-std=c99", "-Wall", "-Wextra", "-Werror", "-pedantic")
@@ -57,9 +58,6 @@ MALI = Device(
         has_sub_groups=True, sub_group_sizes=(16,), has_float16=True,
     ),
 )  # fmt: skip
-PROVENANCE = Provenance(
-    driver="1", template_hash="abc", space_version=1, tool_version="0.1.0", measured_at="2026-01-31T12:00:00Z"
-)
 SIZES = (1, 2, 7, 16, 48, 64, 100, 128, 512, 768, 1000, 1024, 4096)
 SEEN = """
 #include "autotune.c"
@@ -264,14 +262,6 @@ def check_choice(library: Library, problem: Problem, match: Match, configuration
     return int(choice.source)
 
 
-def make_winner(device: Device, problem: Problem, configuration: Configuration) -> Winner:
-    return Winner(
-        device=device.slug, problem=problem, configuration=configuration, time_ns=1e6, default_ns=2e6, baseline_ns=None,
-        gain_low=1.9, gain_high=2.1, samples=30, is_default=False, verdict=Verdict.FASTER, verifications=60,
-        provenance=PROVENANCE,
-    )  # fmt: skip
-
-
 def random_configuration(device: Device, problem: Problem, numbers: random.Random) -> Configuration:
     """A valid one; all algorithms have equal chances."""
     family = find_family(problem.family)
@@ -287,13 +277,13 @@ def fill(store: Store, device: Device, count: int, numbers: random.Random) -> No
     for number in range(count):
         m, n, k = (numbers.choice(SIZES) for _ in "mnk")
         problem = GemmProblem(m=m, n=n, k=k, **kinds[number % len(kinds)])
-        store.record_winner(make_winner(device, problem, random_configuration(device, problem, numbers)))
+        store.record_winner(winner(device, problem, random_configuration(device, problem, numbers)))
     for number in range(count // 2):
         rows = ReduceProblem(
             batch=numbers.choice((1, 5, 64, 1000)), channels=numbers.choice((7, 64, 1000, 4096, 100_000)),
             operation=("mean", "max")[number % 2],
         )  # fmt: skip
-        store.record_winner(make_winner(device, rows, random_configuration(device, rows, numbers)))
+        store.record_winner(winner(device, rows, random_configuration(device, rows, numbers)))
 
 
 @pytest.fixture(scope="module")
@@ -305,7 +295,7 @@ def tuned(tmp_path_factory: pytest.TempPathFactory) -> Store:
 
 
 FAMILIES = ("gemm", "reduce")
-RELATIVE = Device(slug="adreno-740", vendor="", model="", family="adreno")
+RELATIVE = factories.device("adreno-740")
 
 
 @pytest.fixture(scope="module")
@@ -458,7 +448,7 @@ def on_pocl(
     with Store.open(folder / "tuned.sqlite") as store:
         store.add_device(pocl)
         for problem, configuration in made.items():
-            store.record_winner(make_winner(pocl, problem, configuration))
+            store.record_winner(winner(pocl, problem, configuration))
         with untraced():
             export_package(store, pocl.slug, FAMILIES, folder / "c")
     library = Library(folder / "c", pocl, FAMILIES, session)
@@ -550,10 +540,10 @@ def test_what_the_driver_refuses_gives_way_to_the_default(
     pocl: Device, session: Session, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     problem = GemmProblem(m=32, n=32, k=32)
-    monkeypatch.setattr("autotune.export.c_package.render", spoilt)
+    monkeypatch.setattr(c_package, "render", spoilt)
     with Store.open(tmp_path / "tuned.sqlite") as store:
         store.add_device(pocl)
-        store.record_winner(make_winner(pocl, problem, SPOILT))
+        store.record_winner(winner(pocl, problem, SPOILT))
         export_package(store, pocl.slug, ("gemm",), tmp_path / "c")
     library = Library(tmp_path / "c", pocl, ("gemm",), session)
     exact, default = 1, 6

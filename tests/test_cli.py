@@ -20,12 +20,15 @@ from rich.console import Console
 
 import autotune
 from autotune import __main__ as loading
+from autotune import calibrating, cli, comparing, compiling, doctor, search, worker
 from autotune.checkup import Checkup
+from autotune.cli import commands as commands_module
 from autotune.cli import main
 from autotune.cli.arguments import make_parser
 from autotune.cli.output import write
 from autotune.cli.parsing import parse_budget
 from autotune.cli.run import _tell_duration
+from autotune.device import discovery
 from autotune.display import (
     LiveProgress,
     PlainProgress,
@@ -53,7 +56,8 @@ from autotune.problem import Configuration, Device, DeviceLimits, Problem
 from autotune.profile import find_profile
 from autotune.search import Budget, Listener, Outcome, SamplerChoice, Total
 from autotune.store import Store, new_owner
-from autotune.trial import Calibration, Measurement, Provenance, Request, Timer, Trial, TrialState, Verdict, Winner
+from autotune.trial import Calibration, Request, Timer, Trial, TrialState, Verdict, Winner
+from factories import trial, winner
 from untraced import untraced
 
 COMMANDS = (
@@ -74,15 +78,8 @@ START = Configuration.of("dot", vector_width=4)
 
 
 def _winner(problem: Problem, time_ns: float = 1e6, **changes: Any) -> Winner:
-    provenance = Provenance(
-        driver="1", template_hash="0" * 12, space_version=1, tool_version="0.1.0", measured_at="2026-01-01T00:00:00Z"
-    )
-    winner = Winner(
-        device=DEVICE.slug, problem=problem, configuration=START, time_ns=time_ns, default_ns=2 * time_ns,
-        baseline_ns=10 * time_ns, gain_low=1.9, gain_high=2.1, samples=11, is_default=False, verdict=Verdict.FASTER,
-        verifications=60, provenance=provenance,
-    )  # fmt: skip
-    return replace(winner, **changes)
+    known = {"configuration": START, "baseline_ns": 10 * time_ns, "samples": 11}
+    return winner(DEVICE, problem, time_ns=time_ns, **{**known, **changes})
 
 
 def _outcome(request: Request, winner: Winner | None, *, is_finished: bool = True) -> Outcome:
@@ -93,10 +90,7 @@ def _outcome(request: Request, winner: Winner | None, *, is_finished: bool = Tru
 
 
 def _trial(time_ns: float | None) -> Trial:
-    if time_ns is None:
-        return Trial(configuration=START, state=TrialState.TIMED_OUT)
-    measurement = Measurement(time_ns=time_ns, samples_ns=(time_ns,), calls_per_sample=1, timer=Timer.EVENT)
-    return Trial(configuration=START, state=TrialState.COMPLETE, measurement=measurement)
+    return trial(START, TrialState.TIMED_OUT if time_ns is None else time_ns)
 
 
 class FakeTune:
@@ -146,11 +140,11 @@ CLOCKS = {
 @pytest.fixture
 def tune(monkeypatch: pytest.MonkeyPatch) -> FakeTune:
     fake = FakeTune()
-    monkeypatch.setattr("autotune.device.discovery.discover", lambda: [DEVICE])
-    monkeypatch.setattr("autotune.search.tune", fake)
-    monkeypatch.setattr("autotune.calibrating.try_calibration", lambda selector: CLOCKS[selector])
-    monkeypatch.setattr("autotune.comparing.compare_with_host", lambda *_, **__: [])
-    monkeypatch.setattr("autotune.doctor.examine", lambda *_, **__: Checkup(findings=(), is_full=False))
+    monkeypatch.setattr(discovery, "discover", lambda: [DEVICE])
+    monkeypatch.setattr(search, "tune", fake)
+    monkeypatch.setattr(calibrating, "try_calibration", lambda selector: CLOCKS[selector])
+    monkeypatch.setattr(comparing, "compare_with_host", lambda *_, **__: [])
+    monkeypatch.setattr(doctor, "examine", lambda *_, **__: Checkup(findings=(), is_full=False))
     return fake
 
 
@@ -198,8 +192,8 @@ def test_a_run_has_a_worker_of_its_device_and_builders(
             started.append(self.selector)
 
     pool = object()
-    monkeypatch.setattr("autotune.worker.Worker", Starts)
-    monkeypatch.setattr("autotune.search.builders_for", lambda device: pool if device is DEVICE else None)
+    monkeypatch.setattr(worker, "Worker", Starts)
+    monkeypatch.setattr(search, "builders_for", lambda device: pool if device is DEVICE else None)
     assert main(["run", "--device", "adreno", "--shape", "64,64,64", "--db", database]) == 0
     assert tune.options["builds"] is pool
     assert tune.options["worker"].selector == DEVICE.selector
@@ -338,8 +332,8 @@ def _explode() -> list[Device]:
 def test_an_unexpected_error_is_one_line_with_the_way_to_the_traceback(
     monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr("autotune.device.discovery.discover", _explode)
-    monkeypatch.setattr("autotune.cli._forget_output", lambda: None)
+    monkeypatch.setattr(discovery, "discover", _explode)
+    monkeypatch.setattr(cli, "_forget_output", lambda: None)
     assert main(["devices"]) == 1
     line = "autotune: error: unexpected RuntimeError: the driver said no (set AUTOTUNE_TRACEBACK=1 to see where)\n"
     assert capfd.readouterr().err == line
@@ -356,7 +350,7 @@ def test_ctrl_c_before_a_search_ends_quietly(
     def interrupt() -> list[Device]:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("autotune.device.discovery.discover", interrupt)
+    monkeypatch.setattr(discovery, "discover", interrupt)
     assert main(["devices"]) == 130
     assert capsys.readouterr().err == ""
 
@@ -404,7 +398,7 @@ def test_an_error_of_the_system_is_blamed_on_the_output_only_where_that_fails(
     def fail(_: object) -> int:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("autotune.cli.commands.presets_command", fail)
+    monkeypatch.setattr(commands_module, "presets_command", fail)
     assert main(["presets"]) == 1
     error = capsys.readouterr().err
     assert "standard output" not in error and "unexpected OSError: [Errno 28] No space left on device" in error
@@ -417,7 +411,7 @@ def test_a_missing_package_is_one_line_that_says_what_to_install(
     def fail(_: object) -> int:
         raise ModuleNotFoundError(f"No module named {module!r}", name=module)
 
-    monkeypatch.setattr("autotune.cli.commands.presets_command", fail)
+    monkeypatch.setattr(commands_module, "presets_command", fail)
     assert main(["presets"]) == 1
     install = f'in the checkout of autotune: pip install ".[{extra}]"'
     assert capsys.readouterr().err == f"autotune: error: {module} is not installed ({install})\n"
@@ -506,7 +500,7 @@ def test_devices_as_json(capsys: pytest.CaptureFixture[str], monkeypatch: pytest
     assert main(["devices", "--json"]) == 0
     (device,) = json.loads(capsys.readouterr().out)
     assert device["clocks"] == {**vars(CLOCKS["0:0"]), "timer": "event"}
-    monkeypatch.setattr("autotune.calibrating.try_calibration", lambda _: "killed by SIGSEGV")
+    monkeypatch.setattr(calibrating, "try_calibration", lambda _: "killed by SIGSEGV")
     assert main(["devices", "--json"]) == 0
     assert json.loads(capsys.readouterr().out)[0]["clocks"] == {"trouble": "killed by SIGSEGV"}
     assert main(["devices", "--json", "--no-clocks"]) == 0
@@ -587,7 +581,7 @@ def test_compile_takes_512_for_every_size_when_no_shape_is_given(
     def refuse(device: Device, problem: Problem, *_: Any, **__: Any) -> None:
         raise AutotuneError(f"{device.slug} is asked to build {problem.label}")
 
-    monkeypatch.setattr("autotune.compiling.compile_space", refuse)
+    monkeypatch.setattr(compiling, "compile_space", refuse)
     assert main(["compile", "--device", "adreno", "--family", family, "--quiet", "--db", database]) == 1
     assert capsys.readouterr().err == f"autotune: error: adreno-730 is asked to build {label}\n"
 
@@ -598,8 +592,8 @@ def test_compile_says_beforehand_how_much_it_will_build(
     def refuse(*_: Any, **__: Any) -> None:
         raise AutotuneError("not built")
 
-    monkeypatch.setattr("autotune.compiling.compile_space", refuse)
-    monkeypatch.setattr("autotune.device.discovery.discover", lambda: [DEVICE])
+    monkeypatch.setattr(compiling, "compile_space", refuse)
+    monkeypatch.setattr(discovery, "discover", lambda: [DEVICE])
     build = ["compile", "--device", "adreno", "--algorithm", "naive", "--db", database, "--jobs", "2"]
     assert main(build) == 1
     told, *_ = capsys.readouterr().err.splitlines()
@@ -793,9 +787,11 @@ def test_lookup_of_an_untuned_device_of_this_machine_is_its_default(
 ) -> None:
     """With its own limits: of its slug alone nobody could tell that it has images."""
     here = replace(DEVICE, slug="adreno-740", model="Adreno 740")
-    monkeypatch.setattr("autotune.device.discovery.discover", lambda: [here])
+    monkeypatch.setattr(discovery, "discover", lambda: [here])
     assert main(["lookup", "--device", "740", "512,512,512 tn", "--table", str(tables), "--json"]) == 0
-    answer = json.loads(capsys.readouterr().out)
+    told = capsys.readouterr()
+    assert "note: nothing was measured on adreno-740; there are measurements of adreno-730" in told.err
+    answer = json.loads(told.out)
     profile = find_profile(here)
     default = find_family("gemm").default(
         GemmProblem(m=512, n=512, k=512, trans_a=1), here.limits, profile.starting("gemm")
@@ -812,7 +808,7 @@ def test_lookup_of_an_untuned_device_of_this_machine_is_its_default(
 def test_lookup_of_a_device_that_nobody_knows_is_what_python_answers(
     device: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr("autotune.device.discovery.discover", lambda: [DEVICE])
+    monkeypatch.setattr(discovery, "discover", lambda: [DEVICE])
     empty, slug = tmp_path / "empty.sqlite", device.strip().lower()
     Store.open(empty).close()
     lookup = ["lookup", "--device", device, "512,512,512", "--db", str(empty)]
@@ -853,7 +849,7 @@ class TestSuggestions:
     def test_what_was_likely_meant_is_said(
         self, arguments: list[str], message: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
     ) -> None:
-        monkeypatch.setattr("autotune.device.discovery.discover", lambda: [DEVICE])
+        monkeypatch.setattr(discovery, "discover", lambda: [DEVICE])
         assert main(arguments) == 2
         assert message in capsys.readouterr().err
 
@@ -870,12 +866,12 @@ class TestSuggestions:
 def test_lookup_of_what_names_no_device_or_several_fails(
     tables: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr("autotune.device.discovery.discover", list)
+    monkeypatch.setattr(discovery, "discover", list)
     for name in ("7:0", "Adreno (TM) 999", "a" * 65, ""):
         assert main(["lookup", "--device", name, "512,512,512", "--table", str(tables)]) == 2
         assert "no device fits" in capsys.readouterr().err
     both = [replace(DEVICE, slug=f"adreno-{number}") for number in (740, 750)]
-    monkeypatch.setattr("autotune.lookup.TuningTable.devices", both)
+    monkeypatch.setattr(TuningTable, "devices", both)
     assert main(["lookup", "--device", "adreno", "512,512,512", "--table", str(tables)]) == 2
     assert "2 devices fit 'adreno'" in capsys.readouterr().err
 
@@ -960,7 +956,7 @@ def test_export_of_a_device_without_a_table_names_those_there_are(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    monkeypatch.setattr("autotune.device.discovery.discover", lambda: [replace(DEVICE, slug="adreno-740")])
+    monkeypatch.setattr(discovery, "discover", lambda: [replace(DEVICE, slug="adreno-740")])
     output = tmp_path / "table"
     assert main(["export", "--device", "adreno", "--format", form, "--output", str(output), "--db", stored]) == 2
     assert "nothing is stored for adreno-740 (there are adreno-730, " in capsys.readouterr().err
@@ -1009,6 +1005,7 @@ def test_plain_progress_tells_better_trials_and_then_every_ten_seconds() -> None
         "[1/2] 100x100x50 (fc)",
         "  searching 5000 configurations",
         "  trial 1/4, best 1 GFLOP/s, about 0:07 of trials to go",
+        "  a trial timed out, and its process was replaced",
         "  trial 3/4, best 1 GFLOP/s, 1 failed (1 timed out), about 0:20 of trials to go",
         "  the device runs 1.4 times slower than at the start: times are corrected; it rests for 0:10",
         "  the device runs as fast as at the start again",
@@ -1017,9 +1014,24 @@ def test_plain_progress_tells_better_trials_and_then_every_ten_seconds() -> None
     ]
 
 
+def test_progress_tells_the_first_loss_of_the_measuring_process_of_each_kind() -> None:
+    stream = io.StringIO()
+    listener = PlainProgress(Budget(), stream, Clock())
+    listener.problem_started(REQUEST, 1, 1, 5000, 0)
+    ends = (TrialState.CRASHED, TrialState.CRASHED, TrialState.WRONG_RESULT, TrialState.TIMED_OUT)
+    for number, state in enumerate(ends, start=1):
+        trial = Trial(configuration=START, state=state, message=f"run: number {number}")
+        listener.trial_finished(REQUEST, trial, number, float("inf"))
+    assert stream.getvalue().splitlines()[2:] == [
+        "  a trial crashed, and its process was replaced (run: number 1)",
+        "  a trial timed out, and its process was replaced (run: number 4)",
+    ]
+
+
 def test_plain_progress_by_time_alone_counts_down_and_says_what_exceeds_it() -> None:
     stream, clock = io.StringIO(), Clock()
     listener = PlainProgress(Budget(seconds=30), stream, clock)
+    clock.now += 20  # checking the device
     listener.problem_started(REQUEST, 1, 1, 5000, 3)
     clock.now += 10
     listener.trial_finished(REQUEST, _trial(None), 1, float("inf"))
@@ -1028,7 +1040,7 @@ def test_plain_progress_by_time_alone_counts_down_and_says_what_exceeds_it() -> 
     assert stream.getvalue().splitlines() == [
         "[1/1] 100x100x50 (fc)",
         "  searching 5000 configurations; continuing: 3 trials stored",
-        "  trial 1, 1 failed (1 timed out), 0:20 left",
+        "  a trial timed out, and its process was replaced",
         "  trial 2, best 1 GFLOP/s, 1 failed (1 timed out), 1:10 past the budget",
     ]
 
@@ -1260,6 +1272,10 @@ class TestShow:
         shown = capsys.readouterr().out
         assert "build options" in shown and "global size" in shown and "local size" in shown
         assert re.search(r"^gemm\w*\(.*float32 alpha, float32 beta\)$", shown, re.MULTILINE)
+
+    def test_numbers_are_told_to_the_last_digit(self, capsys: pytest.CaptureFixture[str]) -> None:
+        assert main(["show", "--device", "adreno-730", "64,3136,576"]) == 0
+        assert "int32 1806336" in capsys.readouterr().out
 
 
 def test_misses_are_listed_and_forgotten(

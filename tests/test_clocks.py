@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from autotune.calibrating import try_calibration
+from autotune.device import clocks
 from autotune.device.clocks import Launched, Observations, calibrate, judge
 from autotune.device.sensors import Reading, Sensors, Whereabouts, find_sensors
 from autotune.device.session import Session
@@ -91,7 +92,7 @@ def test_a_real_device_is_calibrated(pocl: Device) -> None:
 
 
 def test_event_times_of_zero_are_found_on_a_real_device(pocl: Device, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("autotune.device.clocks.event_span_ns", lambda _: (0, 0))
+    monkeypatch.setattr(clocks, "event_span_ns", lambda _: (0, 0))
     calibration = calibrate(Session(pocl.selector))
     assert (calibration.timer, calibration.reason) == (Timer.HOST, "event times are zero")
 

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+import factories
 from autotune.cli import main
 from autotune.comparing import MOST_PRODUCTS, choose_products, compare_with_host
 from autotune.kernels.gemm import GemmProblem
@@ -12,18 +13,14 @@ from autotune.kernels.reduce import ReduceProblem
 from autotune.problem import Configuration, Device
 from autotune.runtime import Crossover, CrossoverPoint, Gemm
 from autotune.runtime.crossover import default_file, file_beside
-from autotune.trial import Provenance, Verdict, Winner
+from autotune.search import finals
+from autotune.trial import Winner
 
 NAIVE = Configuration.of("naive", work_group_m=0, work_group_n=0)
-PROVENANCE = Provenance(driver="1", template_hash="a", space_version=1, tool_version="1", measured_at="2026-01-31")
 
 
 def winner(problem: GemmProblem | ReduceProblem, time_ns: float = 1e5) -> Winner:
-    return Winner(
-        device="pocl-test", problem=problem, configuration=NAIVE, time_ns=time_ns, default_ns=time_ns, baseline_ns=None,
-        gain_low=1.0, gain_high=1.0, samples=9, is_default=True, verdict=Verdict.TIE, verifications=9,
-        provenance=PROVENANCE,
-    )  # fmt: skip
+    return factories.winner("pocl-test", problem, NAIVE, time_ns)
 
 
 def test_a_few_that_are_quick_to_measure_are_chosen_from_small_to_large() -> None:
@@ -43,7 +40,7 @@ def test_a_few_that_are_quick_to_measure_are_chosen_from_small_to_large() -> Non
 
 
 def test_a_child_that_dies_costs_nothing(tmp_path: Path) -> None:
-    device = Device(slug="pocl-test", vendor="", model="", family="cpu", selector="0:0")
+    device = factories.device("pocl-test", family="cpu", selector="0:0")
     problem = winner(GemmProblem(m=4, n=4, k=4))
     command = (sys.executable, "-c", "import os; os._exit(3)")
     assert compare_with_host(device, [problem], tmp_path / "x.sqlite", command=command) == []
@@ -60,7 +57,7 @@ def test_a_run_notes_where_the_host_is_faster_and_gemm_asks(
     pocl: Device, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "home"))
-    monkeypatch.setattr("autotune.search.finals.MOST_SECONDS", 3.0)
+    monkeypatch.setattr(finals, "MOST_SECONDS", 3.0)
     database = tmp_path / "tuned.sqlite"
     small = ["--shape", "16,16,16", "--trials", "1", "--algorithm", "naive"]
     run = ["run", "--device", pocl.slug, *small, "--db", str(database), "--quiet"]

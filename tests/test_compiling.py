@@ -15,8 +15,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from alembic import command
-from alembic.config import Config
 
 from autotune import compiling
 from autotune.builder import Builder
@@ -33,6 +31,7 @@ from autotune.compiling import (
     spills,
     work_items_of_group,
 )
+from autotune.device import discovery
 from autotune.display import building
 from autotune.display.progress import _PlainBuilding
 from autotune.errors import ConfigurationError, StoreError, WorkerError
@@ -41,24 +40,16 @@ from autotune.kernels.gemm import FAMILY, GemmProblem
 from autotune.problem import Configuration, Device, DeviceLimits
 from autotune.profile import find_profile
 from autotune.render import names_read, render
-from autotune.resources import data_folder
 from autotune.search import Budget, tune
 from autotune.space import SearchSpace
 from autotune.store import ExampleBuild, Store
 from autotune.testing import FakeWorker, Silence
-from autotune.trial import Build, BuildState, Provenance, Request, Trial, TrialState
+from autotune.trial import Build, BuildState, Request
+from factories import INVENTED_GPU as DEVICE
+from factories import provenance
 
 EVIL = (sys.executable, str(Path(__file__).parent / "evil_builder.py"))
 PROBLEM = GemmProblem(m=64, n=64, k=64)
-DEVICE = Device(
-    slug="invented-1",
-    vendor="none",
-    model="invented",
-    family="gpu",
-    selector="0:0",
-    driver="1.0",
-    limits=DeviceLimits(max_work_group_size=64, max_work_item_sizes=(64, 64, 64), max_allocation_bytes=2**28),
-)
 SAMPLE = Extent(algorithms=("microtile",), sample=60, jobs=2)
 
 
@@ -330,9 +321,7 @@ def test_every_reason_to_leave_a_configuration_out(build: Build) -> None:
 # The ledger
 
 
-PROVENANCE = Provenance(
-    driver=DEVICE.driver, template_hash="0" * 12, space_version=1, tool_version="0", measured_at="2025-01-01T00:00:00Z"
-)
+PROVENANCE = provenance()
 
 
 def example(build: Build, configuration: Configuration = FAMILY.baseline) -> ExampleBuild:
@@ -392,31 +381,6 @@ def test_a_snapshot_of_one_device_holds_its_builds_only(store: Store, tmp_path: 
     assert rows(copy, "SELECT count(*) FROM builds") == [(2,)]
 
 
-def test_a_database_of_the_first_schema_gets_the_ledger_and_keeps_its_rows(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    path = tmp_path / "old.sqlite"
-    upgrade: Callable[[Config, str], None] = command.upgrade
-    trial = Trial(configuration=FAMILY.baseline, state=TrialState.CRASHED, message="old")
-    with Store.open(tmp_path / "new.sqlite") as new:
-        new.add_trial(DEVICE, PROBLEM, trial, PROVENANCE)
-    with monkeypatch.context() as patch:
-        patch.setattr(command, "upgrade", lambda config, _: upgrade(config, "0001"))
-        Store.open(path).close()
-    with closing(sqlite3.connect(path)) as old, old:
-        old.execute("ATTACH ? AS new", (str(tmp_path / "new.sqlite"),))
-        for table in ("devices", "problems", "trials"):
-            columns = ", ".join(name for _, name, *_ in old.execute(f"PRAGMA table_info({table})"))
-            old.execute(f"INSERT INTO {table} ({columns}) SELECT {columns} FROM new.{table}")
-    assert rows(path, "SELECT version_num FROM alembic_version") == [("0001",)]
-    assert rows(path, "SELECT name FROM sqlite_master WHERE name = 'builds'") == []
-    with Store.open(path) as store:
-        assert [s.trial for s in store.trials(DEVICE.slug, "gemm")] == [trial]
-        store.add_builds(DEVICE, [example(BUILD)])
-        assert len(store.builds(DEVICE.slug, DEVICE.driver)) == 1
-    assert len(list(data_folder("db").glob("migrations/versions/0002_*.py"))) == 1
-
-
 # The command
 
 
@@ -425,7 +389,7 @@ def command_line(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], log: Path
 ) -> Callable[..., tuple[int, str, str]]:
     """Runs `autotune compile` for the invented device with the invented compiler: status, output, errors."""
-    monkeypatch.setattr("autotune.device.discovery.discover", lambda: [DEVICE])
+    monkeypatch.setattr(discovery, "discover", lambda: [DEVICE])
     monkeypatch.setattr(compiling, "compile_space", functools.partial(compile_space, command=EVIL))
 
     def run(*arguments: str) -> tuple[int, str, str]:

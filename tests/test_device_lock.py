@@ -94,7 +94,9 @@ def test_a_worker_holds_it_during_a_trial_only(folder: Path) -> None:
         thread.start()
         time.sleep(0.05)
         assert not is_running.is_set()
+        assert worker.waited_s > 0.0
     assert is_running.wait(10)
+    assert worker.waited_s >= 0.05
     with pytest.raises(WorkerError):
         DeviceLock(DEVICE, lambda: True).__enter__()
     may_end.set()

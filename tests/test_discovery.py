@@ -17,12 +17,14 @@ import pytest
 
 from autotune.device import answers as driver_answers
 from autotune.device import description, discovery
+from autotune.device import pocl as pocl_repair
 from autotune.device.discovery import discover, discover_here, select, to_plain
-from autotune.device.pocl import pin_threads
+from autotune.device.pocl import set_threads
 from autotune.errors import DeviceSelectionError
 from autotune.kernels.gemm import FAMILY as GEMM
 from autotune.kernels.gemm import GemmProblem
 from autotune.problem import Device, DeviceLimits
+from autotune.processors import usable_cores
 from autotune.profile import find_profile
 from autotune.trial import Job, TrialState
 from autotune.worker import Worker
@@ -458,6 +460,17 @@ def test_a_driver_that_hangs_or_crashes_when_loaded_hides_no_other(
         assert worker.run(job).state is TrialState.COMPLETE
 
 
+def test_an_incomplete_installation_is_not_blamed_on_a_driver(tmp_path: Path) -> None:
+    (tmp_path / "numpy.py").write_text("raise ImportError('no numpy here')\n")
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")])}
+    command = [sys.executable, "-c", "from autotune.device.discovery import discover; discover()"]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    last = done.stderr.splitlines()[-1]
+    assert "OpenCL cannot be used: loading Python's libraries" in last
+    assert "no numpy here" in last
+    assert "PoCL" not in done.stderr
+
+
 @pytest.mark.parametrize(
     "selector", ["", "  ", "9:9", "0:", "radeon", "x" * 1_000_000, "adreno-73", "adreno\n740", "%s{0}"]
 )
@@ -548,31 +561,62 @@ def test_the_real_processor_device() -> None:
     assert found.limits.local_memory_bytes == raw.local_mem_size > 0
 
 
+NO_THREADS = {"POCL_MAX_PTHREAD_COUNT": None, "POCL_CPU_MAX_CU_COUNT": None, "POCL_AFFINITY": None}
+
+
 @pytest.mark.parametrize(
-    ("allowed", "said", "expected"), [((0, 1), None, "1"), ((0, 1), "0", "0"), ((1,), None, None), ((2, 3), None, None)]
+    ("allowed", "quota", "said", "expected"),
+    [
+        ((0, 1), "max", {}, {"POCL_AFFINITY": "1"}),
+        ((0, 1), "max", {"POCL_AFFINITY": "0"}, {"POCL_AFFINITY": "0"}),
+        ((1,), "max", {}, {"POCL_MAX_PTHREAD_COUNT": "1", "POCL_CPU_MAX_CU_COUNT": "1"}),
+        ((0, 1), "50000", {}, {"POCL_MAX_PTHREAD_COUNT": "1", "POCL_CPU_MAX_CU_COUNT": "1"}),
+        ((0, 1), "max", {"POCL_MAX_PTHREAD_COUNT": "4"}, {"POCL_MAX_PTHREAD_COUNT": "4"}),
+    ],
+    ids=["all cores", "not wanted", "some cores", "quota", "chosen"],
 )
-def test_threads_of_pocl_are_tied_to_cores_only_where_all_are_ours(
-    monkeypatch: pytest.MonkeyPatch, allowed: tuple[int, ...], said: str | None, expected: str | None
+def test_pocl_has_a_thread_for_each_core_that_is_ours(
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    allowed: tuple[int, ...],
+    quota: str,
+    said: dict[str, str],
+    expected: dict[str, str],
 ) -> None:
+    """Threads are not tied to cores where the environment chose their number: PoCL aborts where there are more."""
+    (tmp_path / "cpu.max").write_text(f"{quota} 100000\n")
+    cores = usable_cores
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(allowed), raising=False)
     monkeypatch.setattr(os, "cpu_count", lambda: 2)
-    monkeypatch.setenv("POCL_AFFINITY", said or "")
-    if said is None:
-        monkeypatch.delenv("POCL_AFFINITY")
-    pin_threads()
-    assert os.environ.get("POCL_AFFINITY") == expected
+    monkeypatch.setattr(pocl_repair, "usable_cores", lambda: cores(tmp_path))
+    for name in NO_THREADS:
+        monkeypatch.setenv(name, said.get(name, ""))  # so that what is set is taken back
+        if name not in said:
+            monkeypatch.delenv(name)
+    set_threads()
+    assert {name: os.environ.get(name) for name in NO_THREADS} == {**NO_THREADS, **expected}
 
 
-def test_threads_are_not_tied_to_cores_where_the_environment_says_how_many_there_are(
-    monkeypatch: pytest.MonkeyPatch,
+@pytest.mark.parametrize(
+    ("files", "expected"),
+    [
+        ({}, 8),
+        ({"cpu.max": "max 100000"}, 8),
+        ({"cpu.max": "250000 100000"}, 3),
+        ({"cpu.max": "5000 100000"}, 1),
+        ({"cpu.max": "junk"}, 8),
+        ({"cpu/cpu.cfs_quota_us": "-1", "cpu/cpu.cfs_period_us": "100000"}, 8),
+        ({"cpu/cpu.cfs_quota_us": "200000", "cpu/cpu.cfs_period_us": "100000"}, 2),
+    ],
+)
+def test_a_quota_of_processor_time_bounds_the_cores(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, files: dict[str, str], expected: int
 ) -> None:
-    """PoCL aborts when it has to tie more threads than there are cores."""
-    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 1}, raising=False)
-    monkeypatch.setattr(os, "cpu_count", lambda: 2)
-    monkeypatch.setenv("POCL_MAX_PTHREAD_COUNT", "4")
-    monkeypatch.delenv("POCL_AFFINITY", raising=False)
-    pin_threads()
-    assert "POCL_AFFINITY" not in os.environ
+    (tmp_path / "cpu").mkdir()
+    for name, content in files.items():
+        (tmp_path / name).write_text(content)
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(8)), raising=False)
+    assert usable_cores(tmp_path) == expected
 
 
 @pytest.mark.usefixtures("real_loader")

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+import autotune.child
 import autotune.doctor
 from autotune.checkup import (
     ATOMICS,
@@ -27,22 +28,22 @@ from autotune.checkup import (
 )
 from autotune.cli import main
 from autotune.cli.doctor import examined
-from autotune.doctor import Commands, examine
+from autotune.doctor import examine
 from autotune.errors import AutotuneError, ProblemError
 from autotune.kernels import find_family
 from autotune.kernels.gemm import GemmProblem
 from autotune.kernels.reduce import ReduceProblem
 from autotune.lookup.document import Node
-from autotune.problem import Device, DeviceLimits, Fault, Problem
+from autotune.problem import Device, Fault, Problem
 from autotune.profile import find_profile
 from autotune.remote.wire import plain_device, read_own_device
 from autotune.space import SearchSpace
-from autotune.store import Store
+from autotune.store import Store, checkups
 from autotune.store.models import device_row, to_device
 from autotune.testing import INVENTED_PROCESSOR
+from autotune.worker import Worker
 
 PROBER = (sys.executable, str(Path(__file__).with_name("evil_prober.py")))
-EVIL = Commands(prober=PROBER)
 CAPABLE = dataclasses.replace(
     INVENTED_PROCESSOR,
     limits=dataclasses.replace(
@@ -53,6 +54,7 @@ CAPABLE = dataclasses.replace(
     ),
 )  # fmt: skip
 """Offers nearly everything."""
+SOME_WORKER = Worker()
 
 
 @pytest.fixture
@@ -66,7 +68,8 @@ def log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def check(monkeypatch: pytest.MonkeyPatch, device: Device = CAPABLE, **behaviour: str) -> Checkup:
     named = {name.replace("_", " "): how for name, how in behaviour.items()}
     monkeypatch.setenv("EVIL_PROBES", json.dumps(named))
-    return examine(device, is_full=False, commands=EVIL)
+    with Worker(PROBER) as worker:
+        return examine(device, is_full=False, worker=worker)
 
 
 def broken(*probes: str, fault: Fault | None = None) -> Checkup:
@@ -89,10 +92,13 @@ def values(device: Device, problem: Problem, name: str) -> set[Any]:
 # Probes
 
 
-def test_where_all_is_well_one_kernel_tells_most(monkeypatch: pytest.MonkeyPatch, log: Path) -> None:
+def test_where_all_is_well_one_program_tells_most(monkeypatch: pytest.MonkeyPatch, log: Path) -> None:
     checkup = check(monkeypatch, INVENTED_PROCESSOR)
     assert checkup.can_search and not checkup.broken
     assert [line.split(" ", 1)[0] for line in log.read_text().splitlines()] == ["12"]
+    with_images = dataclasses.replace(INVENTED_PROCESSOR.limits, has_images=True)
+    assert not check(monkeypatch, dataclasses.replace(INVENTED_PROCESSOR, limits=with_images)).broken
+    assert log.read_text().splitlines()[1:] == ["13 empty kernel"], "images are built with all the rest"
     missing = {finding.probe for finding in checkup.findings if finding.health is Health.MISSING}
     assert {IMAGES, IMAGE_VIEWS, SUB_GROUPS, HALF_ARITHMETIC, INTEGER_DOT_KHR} < missing
     assert checkup.applied_to(INVENTED_PROCESSOR) == INVENTED_PROCESSOR
@@ -111,6 +117,16 @@ def test_only_what_fails_alone_is_broken(monkeypatch: pytest.MonkeyPatch, log: P
     assert checkup.can_search
     assert checkup.applied_to(CAPABLE).limits.max_vector_float32 == 8
     assert log.read_text().count("1 float32 vectors of 16") == 1
+
+
+def test_a_driver_that_hangs_at_the_first_build_is_told_in_time(monkeypatch: pytest.MonkeyPatch, log: Path) -> None:
+    """The worker of a run builds something as soon as it starts, and waits there for minutes."""
+    monkeypatch.setattr(autotune.doctor, "OPENING_LIMIT_S", 0.2)
+    monkeypatch.setattr(autotune.child, "SLOWNESS", 0.0)
+    checkup = check(monkeypatch, prepare="hang")
+    assert not checkup.can_search
+    assert checkup.findings[0].message == "start took more than 0.2 s"
+    assert not log.exists()
 
 
 def test_a_driver_on_which_nothing_runs_is_told_from_one_with_faults(
@@ -193,12 +209,6 @@ def test_a_broken_algorithm_is_left_out_and_the_baseline_never() -> None:
     assert len(space(plainest, GEMM).diagrams["naive"]) > 0
 
 
-def test_limits_are_stored_as_before_where_nothing_is_broken() -> None:
-    plain = DeviceLimits().to_dict()
-    assert not any(name.startswith("max_vector_") or name == "faults" for name in plain)
-    assert DeviceLimits.from_dict(plain) == DeviceLimits(), "what is not told is not held against a device"
-
-
 def test_what_is_broken_is_stored_and_announced_with_the_limits() -> None:
     fault = Fault(family="gemm", algorithm="panel", parameter="unroll", value=8)
     sick = broken(vector_probe("float32", 8), "gemm panel", fault=fault).applied_to(CAPABLE)
@@ -226,7 +236,7 @@ def test_a_checkup_is_kept_for_device_driver_and_probes(store: Store, monkeypatc
     newer = dataclasses.replace(CAPABLE, driver="2.0")
     for other in (newer, dataclasses.replace(CAPABLE, version="znver4"), dataclasses.replace(CAPABLE, slug="pocl-b")):
         assert store.checkup(other) is None
-    monkeypatch.setattr("autotune.store.checkups.PROBES_VERSION", 99)
+    monkeypatch.setattr(checkups, "PROBES_VERSION", 99)
     assert store.checkup(CAPABLE) is None
 
 
@@ -235,19 +245,19 @@ def test_a_device_is_checked_once(
 ) -> None:
     calls: list[bool] = []
 
-    def fake(device: Device, *, is_full: bool = True) -> Checkup:
-        assert device.slug == CAPABLE.slug
+    def fake(device: Device, *, is_full: bool = True, worker: Worker) -> Checkup:
+        assert device.slug == CAPABLE.slug and worker is SOME_WORKER
         calls.append(is_full)
         return broken(vector_probe("float32", 16))
 
     monkeypatch.setattr(autotune.doctor, "examine", fake)
     for _ in range(2):
-        assert examined(CAPABLE, store).limits.max_vector_float32 == 8
+        assert examined(CAPABLE, store, SOME_WORKER).limits.max_vector_float32 == 8
         assert capsys.readouterr().err == (
             "pocl-invented: broken and left out: float32 vectors from 16 elements on; `autotune doctor` tells more\n"
         )
     assert calls == [False]
-    examined(dataclasses.replace(CAPABLE, driver="2.0"), store)
+    examined(dataclasses.replace(CAPABLE, driver="2.0"), store, SOME_WORKER)
     assert len(calls) == 2, "another driver is another device"
 
 
@@ -257,7 +267,7 @@ def test_a_driver_that_cannot_compile_is_refused_with_what_to_do(store: Store, m
     sick = Checkup(findings=(Finding(probe=EMPTY_KERNEL, health=Health.BROKEN, message=said),), is_full=False)
     monkeypatch.setattr(autotune.doctor, "examine", lambda *_, **__: sick)
     with pytest.raises(AutotuneError, match=r"error: unknown target CPU 'generic'.*pocl-opencl-icd.*intel-opencl-rt"):
-        examined(pocl, store)
+        examined(pocl, store, SOME_WORKER)
     assert store.checkup(pocl) is None, "the next run looks again"
 
 
@@ -267,7 +277,8 @@ def test_a_driver_that_cannot_compile_is_refused_with_what_to_do(store: Store, m
 def real(monkeypatch: pytest.MonkeyPatch, device: Device, **behaviour: str) -> Checkup:
     monkeypatch.setenv("EVIL_DRIVER", "1")
     monkeypatch.setenv("EVIL_PROBES", json.dumps(behaviour))
-    return examine(device, is_full=False, commands=EVIL)
+    with Worker(PROBER) as worker:
+        return examine(device, is_full=False, worker=worker)
 
 
 def test_real_probes_tell_wrong_numbers(monkeypatch: pytest.MonkeyPatch, pocl: Device) -> None:
@@ -276,6 +287,23 @@ def test_real_probes_tell_wrong_numbers(monkeypatch: pytest.MonkeyPatch, pocl: D
     checkup = real(monkeypatch, pocl, **wrong)
     assert {finding.probe for finding in checkup.broken} == {vector_probe("float32", 16), LOCAL_MEMORY}
     assert all("results are wrong" in finding.message for finding in checkup.broken)
+
+
+def test_real_probes_go_on_in_a_worker_that_is_ready(pocl: Device) -> None:
+    """The short check of `run`: no process of its own, and one program, built where the library is loaded already."""
+    with Worker(selector=pocl.selector) as worker:
+        worker.start()
+        before = worker.pid
+        checkup = examine(pocl, is_full=False, worker=worker)
+        assert worker.pid == before
+    assert not checkup.broken
+    assert {finding.probe for finding in checkup.findings if finding.health is Health.WORKS} >= {IMAGES, LOCAL_MEMORY}
+
+
+def test_real_probes_tell_wrong_pixels(monkeypatch: pytest.MonkeyPatch, pocl: Device) -> None:
+    checkup = real(monkeypatch, pocl, **{"read_imagei(from, (int2)(x, y))": "read_imagei(from, (int2)(y, x))"})
+    [finding] = checkup.broken
+    assert finding.probe == IMAGES and finding.message.startswith("int8: ")
 
 
 def test_real_probes_go_on_after_a_crash(monkeypatch: pytest.MonkeyPatch, pocl: Device) -> None:

@@ -6,7 +6,9 @@ from pathlib import Path
 
 import pytest
 
+import factories
 from autotune.cli import main
+from autotune.device import discovery
 from autotune.errors import TableError, UsageError
 from autotune.export import check_replaceable
 from autotune.export.contents import DeviceTable
@@ -18,7 +20,8 @@ from autotune.lookup.json_table import read_contents
 from autotune.problem import Device
 from autotune.resources import data_folder
 from autotune.store import Store
-from autotune.trial import Provenance, Verdict, Winner
+from autotune.trial import Verdict
+from factories import provenance
 
 FILES = {"autotune.c": "int a;\n", "autotune.h": "/* a */\n", "main.c": "int main(void) { return 0; }\n"}
 
@@ -133,15 +136,10 @@ def test_the_command_replaces_its_own_files_and_others_only_by_force(
 
 
 def test_markdown_says_what_was_measured_by_which_driver(store: Store) -> None:
-    made = Provenance(
-        driver="3.0", template_hash="0" * 12, space_version=1, tool_version="0.1.0", measured_at="2026-01-01T00:00:00Z"
-    )
     device = Device(slug="mali-g610", vendor="Arm", model="Mali-G610", family="mali", driver="3.1")
-    winner = Winner(
-        device=device.slug, problem=ReduceProblem(batch=1000, channels=249),
-        configuration=find_family("reduce").baseline, time_ns=1e6, default_ns=1e6, baseline_ns=None, gain_low=1,
-        gain_high=1, samples=11, is_default=False, verdict=Verdict.DEFAULT_FAILED, verifications=60, provenance=made,
-    )  # fmt: skip
+    problem, baseline = ReduceProblem(batch=1000, channels=249), find_family("reduce").baseline
+    made = provenance(driver="3.0")
+    winner = factories.winner(device, problem, baseline, verdict=Verdict.DEFAULT_FAILED, provenance=made)
     *_, row = write_markdown([DeviceTable(device=device, winners=(winner,))], "reduce").splitlines()
     cells = [cell.strip() for cell in row.split("|")][1:-1]
     assert cells[0] == "1000x249 sum" and cells[3:] == ["1 ms", "1 GB/s", "default fails", "", "3.0"]
@@ -151,7 +149,7 @@ def test_markdown_says_what_was_measured_by_which_driver(store: Store) -> None:
 def test_tables_that_ship_are_exported_like_own_ones(
     tmp_path: Path, empty_database: Path, has_database: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("autotune.device.discovery.discover", list)
+    monkeypatch.setattr(discovery, "discover", list)
     database, output = empty_database if has_database else tmp_path / "none.sqlite", tmp_path / "table.json"
     export = ["export", "--db", str(database), "--device", "nvidia-h200", "--format", "json", "--output", str(output)]
     assert main(export) == 0
@@ -166,7 +164,7 @@ def test_tables_that_ship_are_exported_like_own_ones(
 def test_a_device_that_is_stored_nowhere_is_told_with_those_that_are(
     empty_database: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr("autotune.device.discovery.discover", list)
+    monkeypatch.setattr(discovery, "discover", list)
     export = ["export", "--db", str(empty_database), "--format", "json", "--device"]
     assert main([*export, "nvidia-h202"]) == 2
     assert "(did you mean nvidia-h200?)" in capsys.readouterr().err

@@ -80,8 +80,11 @@ class SlowCompiler(FakeWorker):
         return replace(trial, measurement=replace(trial.measurement, build_ns=self._build_s * 1e9))
 
 
-def search(store: Store, worker: FakeWorker, problem: Problem = PROBLEM, seconds: float = BUDGET_S) -> Outcome:
-    [outcome] = tune(DEVICE, [Request(problem=problem)], store, Budget(seconds=seconds), Silence(), worker=worker)
+def search(
+    store: Store, clock: Clock, worker: FakeWorker, problem: Problem = PROBLEM, seconds: float = BUDGET_S
+) -> Outcome:
+    requests = [Request(problem=problem)]
+    [outcome] = tune(DEVICE, requests, store, Budget(seconds=seconds), Silence(), worker=worker, clock=clock)
     return outcome
 
 
@@ -109,7 +112,7 @@ def test_a_failing_default_costs_little_of_what_is_found(
 ) -> None:
     began = clock.now
     worker = failing(clock, state, fails)
-    outcome = search(store, worker)
+    outcome = search(store, clock, worker)
     assert outcome.winner is not None
     assert outcome.winner.time_ns <= 1.5e5, "the fastest there is takes 100 us, the baseline 4 ms"
     assert outcome.winner.verdict is Verdict.DEFAULT_FAILED
@@ -127,7 +130,7 @@ def test_a_device_that_hangs_at_everything_but_the_baseline_gets_other_tries_tha
 ) -> None:
     began = clock.now
     worker = failing(clock, TrialState.TIMED_OUT, lambda c: c != GEMM.baseline)
-    outcome = search(store, worker)
+    outcome = search(store, clock, worker)
     assert outcome.winner is not None and outcome.winner.configuration == GEMM.baseline
     assert outcome.failures["timed out"] >= 5
     assert len({c.algorithm for c in worker.measured}) >= 4
@@ -138,7 +141,7 @@ def test_a_compiler_that_is_slow_is_waited_for_when_nothing_else_works(store: St
     """40 s a kernel, where the first limits are 30 s and less."""
     began = clock.now
     worker = SlowCompiler(clock, 40.0)
-    outcome = search(store, worker, seconds=180.0)
+    outcome = search(store, clock, worker, seconds=180.0)
     assert worker.jobs[0].build_limit_s == pytest.approx(30.0, abs=0.1)
     assert outcome.winner is not None and outcome.winner.verifications > 0
     assert clock.now - began <= 180.0 + 2 * 40.0
@@ -152,7 +155,7 @@ def test_a_slow_device_gets_fewer_rounds_and_checks_and_keeps_the_budget(store: 
         return 1e9 if job.configuration == GEMM.baseline else 5e8
 
     began = clock.now
-    outcome = search(store, FakeWorker(measure))
+    outcome = search(store, clock, FakeWorker(measure))
     assert clock.now - began <= 1.1 * BUDGET_S + 5.0
     assert outcome.winner is not None
     assert outcome.winner.verifications >= 1
@@ -192,12 +195,12 @@ def test_it_is_told_how_many_trials_fit_and_when_a_budget_is_too_short_for_all(s
         return landscape(job)
 
     one, many = Judged(), Judged()
-    tune(DEVICE, [Request(problem=PROBLEM)], store, Budget(seconds=20), one, worker=FakeWorker(measure))
+    tune(DEVICE, [Request(problem=PROBLEM)], store, Budget(seconds=20), one, worker=FakeWorker(measure), clock=clock)
     [(trials, _, _)] = one.judged
     assert 8 <= trials <= 20, "a second each, and the finals"
     requests = [Request(problem=GEMM.problem_type.parse(f"64,64,{k}")) for k in range(64, 64 + 12 * 8, 8)]
     began = clock.now
-    outcomes = tune(DEVICE, requests, store, Budget(seconds=20), many, worker=FakeWorker(measure))
+    outcomes = tune(DEVICE, requests, store, Budget(seconds=20), many, worker=FakeWorker(measure), clock=clock)
     [(_, least_s, seconds)] = many.judged
     assert least_s > seconds == 20, "12 shapes, two trials each"
     assert all(outcome.winner for outcome in outcomes)
@@ -232,6 +235,6 @@ def test_a_default_that_needs_longer_than_the_first_limit_gets_another_chance_on
             return super().run(job, leave)
 
     worker = Slow(clock, 6.0)
-    outcome = search(store, worker, seconds=90.0)
+    outcome = search(store, clock, worker, seconds=90.0)
     assert worker.measured[:1] == [DEFAULT] and DEFAULT in worker.measured[2:4]
     assert outcome.winner is not None and outcome.winner.verdict is not Verdict.DEFAULT_FAILED

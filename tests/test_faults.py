@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+import factories
 from autotune import __version__
 from autotune.errors import TableError
 from autotune.export import export_table
@@ -20,16 +21,16 @@ from autotune.lookup import Entry, Match, TuningTable
 from autotune.lookup.json_table import read_contents
 from autotune.problem import Configuration, Device, Fault, Value
 from autotune.profile import find_profile
-from autotune.render import template_hash
+from autotune.render import provenance_now, template_hash
 from autotune.resources import data_folder
 from autotune.search import Budget, tune
 from autotune.search.faults import find_faults, known_faults, with_faults
-from autotune.search.knowledge import provenance_now
 from autotune.space import SearchSpace
 from autotune.store import Store
 from autotune.store.checkups import Ending
 from autotune.testing import INVENTED_PROCESSOR, FakeWorker, Silence
-from autotune.trial import Job, Provenance, Request, TrialState, Verdict, Winner
+from autotune.trial import Job, Request, TrialState, Winner
+from untraced import untraced
 
 DEVICE = dataclasses.replace(INVENTED_PROCESSOR, version="OpenCL 3.0 invented")
 PROBLEM, OTHER = GemmProblem(m=96, n=96, k=96), GemmProblem(m=200, n=120, k=64)
@@ -130,6 +131,7 @@ def test_a_value_that_several_algorithms_fail_with_is_to_blame_wherever_it_occur
 # Searching
 
 
+@untraced()
 def test_a_search_finds_a_fault_and_the_next_one_leaves_it_alone(store: Store) -> None:
     fill(store)
     assert [known.fault for known in known_faults(DEVICE, store)] == [WIDE]
@@ -188,18 +190,7 @@ def some(width: int) -> Configuration:
 
 
 def winner(problem: GemmProblem, configuration: Configuration) -> Winner:
-    provenance = Provenance(
-        driver=DEVICE.driver,
-        template_hash="a",
-        space_version=2,
-        tool_version="0.1.0",
-        measured_at="2026-01-31T12:00:00Z",
-    )
-    return Winner(
-        device=DEVICE.slug, problem=problem, configuration=configuration, time_ns=1e5, default_ns=2e5, baseline_ns=None,
-        gain_low=1.9, gain_high=2.1, samples=30, is_default=False, verdict=Verdict.FASTER, verifications=9,
-        provenance=provenance,
-    )  # fmt: skip
+    return factories.winner(DEVICE, problem, configuration, 1e5)
 
 
 def test_an_export_tells_what_the_ledger_says_now(store: Store) -> None:

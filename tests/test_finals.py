@@ -159,9 +159,9 @@ def test_the_interval_of_the_winner_holds_the_true_gain() -> None:
 class Arena:
     """Finals among a few configurations of known times."""
 
-    def __init__(self, store: Store, worker: FakeWorker, device: Device = DEVICE) -> None:
+    def __init__(self, store: Store, worker: FakeWorker, device: Device = DEVICE, clock: Clock | None = None) -> None:
         self.knowledge = Knowledge(device, PROFILE, PROBLEM, store)
-        self.bench = Bench(self.knowledge, PROFILE, store, worker)
+        self.bench = Bench(self.knowledge, PROFILE, store, worker, clock=clock)
         self.finals = Finals(self.knowledge, self.bench, store, lambda: False)
         self.worker = worker
 
@@ -334,7 +334,7 @@ def test_finals_end_with_the_time_they_have(store: Store, clock: Clock) -> None:
         clock.now += 10.0
         return as_told(job)
 
-    arena = Arena(store, FakeWorker(measure))
+    arena = Arena(store, FakeWorker(measure), clock=clock)
     arena.learn(*TIMES)
     deadline = clock.now + 130.0
     winner = arena.decide(deadline)

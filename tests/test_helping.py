@@ -10,7 +10,7 @@ from autotune.child import Leave
 from autotune.errors import WorkerError, WorkerLostError
 from autotune.kernels.gemm import GemmProblem
 from autotune.profile import find_profile
-from autotune.search import Budget, Outcome, tune
+from autotune.search import Budget, Outcome, ahead, tune
 from autotune.search.ahead import Prepared
 from autotune.search.bench import Bench
 from autotune.search.helping import MOST_HELPERS, Crew, Helpers
@@ -230,7 +230,7 @@ def test_one_of_a_crew_that_is_stuck_does_not_keep_the_program(store: Store) -> 
 
 
 def test_a_twin_of_what_the_own_device_measured_is_not_run(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("autotune.search.ahead._program", lambda *_: b"all are the same")
+    monkeypatch.setattr(ahead, "_program", lambda *_: b"all are the same")
     other = FakeWorker(lambda _: TrialState.WRONG_RESULT)  # knows of no time
     own = FakeWorker(invented_time)
     outcome = _tuned(store, own, other)

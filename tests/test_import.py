@@ -16,6 +16,7 @@ import pytest
 from autotune.errors import TableError
 from autotune.export import export_table, read_table
 from autotune.kernels.gemm import GemmProblem
+from autotune.lookup import document as document_module
 from autotune.problem import Configuration
 from autotune.resources import data_folder
 from autotune.store import Store
@@ -51,6 +52,8 @@ DOCUMENT: dict[str, Any] = {
                     "baseline_ns": None,
                     "samples": 30,
                     "is_default": False,
+                    "verdict": "faster",
+                    "verifications": 60,
                     "provenance": {"driver": "Compiler E031.38.11.14", "template_hash": "abc", "space_version": 1,
                                    "tool_version": "0.1.0", "measured_at": "2026-01-31T12:00:00Z"},
                 },
@@ -65,6 +68,8 @@ DOCUMENT: dict[str, Any] = {
                     "baseline_ns": 1000.5,
                     "samples": 0,
                     "is_default": True,
+                    "verdict": "provisional",
+                    "verifications": 0,
                     "provenance": {"driver": "", "template_hash": "", "space_version": 0,
                                    "tool_version": "", "measured_at": "2026-01-31T12:00:00+00:00"},
                 },
@@ -113,7 +118,7 @@ def test_a_table_is_read_whole() -> None:
     assert first.configuration == Configuration.of("naive", work_group_m=4, work_group_n=16)
     assert (first.time_ns, first.default_ns, first.baseline_ns) == (1e6, 2e6, None)
     assert (first.samples, first.is_default, first.source) == (30, False, "imported")
-    assert (first.verdict, first.verifications) == (Verdict.FASTER, 0), "of a table from before verdicts were told"
+    assert (first.verdict, first.verifications) == (Verdict.FASTER, 60)
     assert second.verdict is Verdict.PROVISIONAL
     assert first.provenance.measured_at == "2026-01-31T12:00:00Z"
     assert second.gain_low != second.gain_low  # not a number: not known
@@ -173,7 +178,7 @@ def test_a_better_measurement_stays(tmp_path: Path) -> None:
 REFUSED: list[tuple[str, Any, str]] = [
     ("format", "another", "is not a tuning table"),
     ("format", ..., "is not a tuning table"),
-    ("schema_version", 2, "schema version 2, this version of autotune knows 1"),
+    ("schema_version", 3, "schema version 3, this version of autotune knows 2"),
     ("schema_version", 0, "schema_version: must be at least 1"),
     ("schema_version", "1", "schema_version: must be a whole number, not a text"),
     ("schema_version", True, "schema_version: must be a whole number, not a truth value"),
@@ -220,13 +225,13 @@ REFUSED: list[tuple[str, Any, str]] = [
     (ENTRY + "problem.mode", "float\n32", "devices[0].entries[0].problem.mode: has a control character"),
     (ENTRY + "configuration", None, "devices[0].entries[0].configuration: must be an object"),
     (ENTRY + "configuration.algorithm", ..., "devices[0].entries[0].configuration: algorithm is missing"),
-    (ENTRY + "configuration.algorithm", "magic", "entries[0].configuration.algorithm: gemm has no 'magic', only naive"),
+    (ENTRY + "configuration.algorithm", "magic", "entries[0].configuration: gemm has no algorithm 'magic'"),
     (ENTRY + "configuration.algorithm", 7, "devices[0].entries[0].configuration.algorithm: must be a text"),
-    (ENTRY + "configuration.tile_k", 8, "entries[0].configuration.tile_k: naive has no such parameter"),
-    (ENTRY + "configuration.work_group_m", ..., "entries[0].configuration.work_group_m: is missing"),
-    (ENTRY + "configuration.work_group_m", 3, "entries[0].configuration.work_group_m: '3' is not among 0, 1, 2, 4"),
+    (ENTRY + "configuration.tile_k", 8, "entries[0].configuration: naive has no parameter 'tile_k'"),
+    (ENTRY + "configuration.work_group_m", ..., "entries[0].configuration: parameter 'work_group_m' is missing"),
+    (ENTRY + "configuration.work_group_m", 3, "entries[0].configuration: work_group_m=3 is not among 0, 1, 2, 4"),
     (ENTRY + "configuration.work_group_m", True, "configuration.work_group_m: must be a whole number or a text"),
-    (ENTRY + "configuration.work_group_m", "4", "entries[0].configuration.work_group_m: '4' is not among"),
+    (ENTRY + "configuration.work_group_m", "4", "entries[0].configuration: work_group_m='4' is not among"),
     (ENTRY + "configuration.work_group_m", 4.0, "configuration.work_group_m: must be a whole number or a text"),
     (ENTRY + "configuration.a\nb", [], "devices[0].entries[0].configuration.a?b: must be a whole number or a text"),
     (ENTRY + "time_ns", 0, "devices[0].entries[0].time_ns: must be above 0"),
@@ -305,7 +310,7 @@ def test_a_large_file_is_refused_before_it_is_read(tmp_path: Path) -> None:
 
 
 def test_a_file_without_end_is_read_to_the_limit_only(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("autotune.lookup.document.MAX_BYTES", 10_000)
+    monkeypatch.setattr(document_module, "MAX_BYTES", 10_000)
     assert "/dev/zero: a table has at most" in refusal(Path("/dev/zero"))
 
 
@@ -419,7 +424,8 @@ def test_the_schema_takes_nothing_that_is_refused_for_its_form(schema_accepts: C
 
     To JSON Schema 1.0 is a whole number, and a pattern's end in Python lets a line end through.
     """
-    beyond = ("already", "kernel family", "problem: ", "configuration.", "is above gain_high", "does not follow",
+    beyond = ("already", "kernel family", "problem: ", "configuration.", "has no algorithm",
+              "has no parameter", "' is missing", "is not among", "is above gain_high", "does not follow",
               "faster than any device", "space_version: must be a whole", "measured_at: has a control")  # fmt: skip
     wrong = []
     for path, value, line in REFUSED:

@@ -121,3 +121,41 @@ def test_so_is_one_that_a_whole_module_needs(tmp_path: Path) -> None:
     module = 'import pytest\npytest.importorskip("no_such_package")\n'
     assert "1 skipped" in run(tmp_path, evil=module)
     assert "1 error" in run(tmp_path, evil=module, CI="true")
+
+
+TRACED = """
+import os, sys, threading
+import pytest
+
+def nothing(*_):
+    return None
+
+os.environ["COVERAGE_PROCESS_CONFIG"] = "of a test"
+sys.settrace(nothing)
+threading.settrace(nothing)
+
+@pytest.fixture(params=["sqlite", "postgresql"])
+def place(request):
+    return request.param
+
+def is_traced():
+    here = [sys.gettrace(), threading.gettrace(), os.environ.get("COVERAGE_PROCESS_CONFIG")]
+    assert all(here) or not any(here)
+    return all(here)
+
+@pytest.mark.parametrize(("number", "other"), [(1, 1), (2, 2), (3, 3)])
+@pytest.mark.parametrize("third", [1, 2])
+def test_arguments(place, number, other, third):
+    assert is_traced() == (number == third == 1), place
+
+@pytest.mark.parametrize("number", [1, 2])
+def test_other_arguments(number):
+    assert is_traced() == (number == 1)
+
+def test_without_arguments():
+    assert is_traced()
+"""
+
+
+def test_only_the_first_arguments_of_a_test_are_traced_and_every_parameter_of_a_fixture(tmp_path: Path) -> None:
+    assert "15 passed" in run(tmp_path, evil=TRACED)

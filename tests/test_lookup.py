@@ -12,6 +12,8 @@ from typing import Any
 
 import pytest
 
+import factories
+from autotune import lookup, resources
 from autotune.errors import (
     AutotuneError,
     NewerSchemaError,
@@ -30,7 +32,8 @@ from autotune.problem import Configuration, Device, DeviceLimits
 from autotune.profile import find_profile
 from autotune.resources import data_folder
 from autotune.store import Store
-from autotune.trial import Provenance, Verdict, Winner
+from autotune.trial import Winner
+from factories import device, naive, product, provenance
 
 GPU = Device(
     slug="adreno-730",
@@ -41,18 +44,6 @@ GPU = Device(
     driver="one",
     limits=DeviceLimits(max_work_group_size=1024, max_work_item_sizes=(1024, 1024, 64), local_memory_bytes=32768),
 )
-PROVENANCE = Provenance(
-    driver="one", template_hash="abc", space_version=1, tool_version="0.1.0", measured_at="2026-01-31T12:00:00Z"
-)
-
-
-def naive(work_group_m: int, work_group_n: int) -> Configuration:
-    """Valid for problems of at least so many rows and columns, so that a test can tell where."""
-    return Configuration.of("naive", work_group_m=work_group_m, work_group_n=work_group_n)
-
-
-def product(m: int, n: int, k: int, **values: Any) -> GemmProblem:
-    return GemmProblem(m=m, n=n, k=k, **values)
 
 
 def table(*measured: tuple[GemmProblem, Configuration], device: Device = GPU) -> TuningTable:
@@ -61,11 +52,7 @@ def table(*measured: tuple[GemmProblem, Configuration], device: Device = GPU) ->
 
 
 def winner(problem: GemmProblem, configuration: Configuration, time_ns: float = 1e6, slug: str = GPU.slug) -> Winner:
-    return Winner(
-        device=slug, problem=problem, configuration=configuration, time_ns=time_ns, default_ns=2 * time_ns,
-        baseline_ns=None, gain_low=1.9, gain_high=2.1, samples=9, is_default=False,
-        verdict=Verdict.FASTER, verifications=60, provenance=PROVENANCE,
-    )  # fmt: skip
+    return factories.winner(slug, problem, configuration, time_ns, provenance=provenance(driver="one"))
 
 
 @pytest.fixture
@@ -210,9 +197,9 @@ def test_an_unknown_slug_gets_its_familys_profile_and_is_told() -> None:
 
 def test_an_unknown_device_gets_what_its_own_limits_allow() -> None:
     large = DeviceLimits(max_work_group_size=1024, has_images=True, max_image_width=8192, max_image_height=8192)
-    device = Device(slug="adreno-999", vendor="", model="", family="adreno", limits=large)
-    found = table().find(device, m=1024, n=1024, k=1024)
-    assert found.configuration == find_profile(device).starting("gemm")[0]
+    unknown = device("adreno-999", limits=large)
+    found = table().find(unknown, m=1024, n=1024, k=1024)
+    assert found.configuration == find_profile(unknown).starting("gemm")[0]
     assert not FAMILY.violations(found.problem, found.configuration, large)
 
 
@@ -232,7 +219,7 @@ def test_a_default_says_what_it_rests_on() -> None:
     assert by_size.configuration != find_family("reduce").baseline
     for found in (variant, by_size):
         assert "the default is by rule from the sizes, the device's limits and the profile" in found.because
-    plain = table().find(Device(slug="x", vendor="", model="", family="gpu"), product(1, 1, 1))
+    plain = table().find(device("x", family="gpu"), product(1, 1, 1))
     assert plain.configuration == FAMILY.baseline
 
 
@@ -257,7 +244,7 @@ def test_a_question_asked_before_costs_one_access() -> None:
 
 
 def test_answers_kept_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("autotune.lookup._MOST_ANSWERS", 10)
+    monkeypatch.setattr(lookup, "_MOST_ANSWERS", 10)
     measured = table((product(64, 64, 64), naive(0, 0)))
     for m in range(1, 50):
         assert measured.find(GPU.slug, m=m, n=64, k=64).problem == product(m, 64, 64)
@@ -266,7 +253,7 @@ def test_answers_kept_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_a_device_lives_as_long_as_its_answer_whatever_other_threads_ask(monkeypatch: pytest.MonkeyPatch) -> None:
     """Answers go by its identity, which another one could have after it."""
-    monkeypatch.setattr("autotune.lookup._MOST_ANSWERS", 1)
+    monkeypatch.setattr(lookup, "_MOST_ANSWERS", 1)
     measured = table((product(64, 64, 64), naive(0, 0)))
     others = iter([product(9, 9, 9)])
 
@@ -305,7 +292,7 @@ def test_the_users_own_database_is_read_and_may_be_missing(
     database: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     own = tmp_path / "own.sqlite"
-    monkeypatch.setattr("autotune.resources.default_database", lambda: own)
+    monkeypatch.setattr(resources, "default_database", lambda: own)
     shipped = TuningTable.open().devices
     assert [device.slug for device in shipped] == sorted(p.stem for p in data_folder("db").glob("tables/*.json"))
     assert TuningTable.open().find("adreno-730", m=8, n=8, k=8).match is Match.DEFAULT

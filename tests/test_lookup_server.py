@@ -24,12 +24,11 @@ from autotune.predict import keep_predictors
 from autotune.problem import Configuration
 from autotune.store import Store
 from autotune.testing import INVENTED_PROCESSOR as DEVICE
-from autotune.trial import Measurement, Provenance, Timer, Trial, TrialState, Verdict, Winner
+from autotune.trial import Measurement, Timer, Trial, TrialState
 from databases import Server, change
+from factories import provenance, winner
 
-PROVENANCE = Provenance(
-    driver=DEVICE.driver, template_hash="0", space_version=1, tool_version="1", measured_at="2025-01-01T00:00:00Z"
-)
+PROVENANCE = provenance()
 PLAIN = FAMILY.baseline
 ASKED = ((64, 64, 64), (500, 500, 500), (1, 1, 1))
 
@@ -40,13 +39,7 @@ def server(postgresql: str) -> str:
         store.add_device(replace(DEVICE, driver="older"))
         store.add_device(DEVICE)
         for size in (64, 512):
-            store.record_winner(
-                Winner(
-                    device=DEVICE.slug, problem=GemmProblem(m=size, n=size, k=size), configuration=PLAIN,
-                    time_ns=1000.0 * size, default_ns=2000.0 * size, baseline_ns=None, gain_low=1.9, gain_high=2.1,
-                    samples=9, is_default=False, verdict=Verdict.FASTER, verifications=60, provenance=PROVENANCE,
-                )
-            )  # fmt: skip
+            store.record_winner(winner(DEVICE, GemmProblem(m=size, n=size, k=size), PLAIN, 1000.0 * size))
     return postgresql
 
 

@@ -9,6 +9,8 @@ from typing import Any
 
 import pytest
 
+import factories
+from autotune import resources
 from autotune.errors import StoreError, TableError
 from autotune.kernels.gemm import FAMILY, GemmProblem
 from autotune.kernels.reduce import ReduceProblem
@@ -18,40 +20,20 @@ from autotune.lookup.misses import Miss, MissLog, forget_misses, read_misses
 from autotune.problem import Configuration, Device, DeviceLimits
 from autotune.resources import data_folder
 from autotune.store import Store
-from autotune.trial import Provenance, Verdict, Winner
+from autotune.trial import Winner
 from databases import change
+from factories import naive, product, winner
 
 LIMITS = DeviceLimits(compute_units=12, max_work_group_size=1024, max_work_item_sizes=(1024, 1024, 64))
-PROVENANCE = Provenance(
-    driver="", template_hash="abc", space_version=1, tool_version="0.1.0", measured_at="2026-01-31T12:00:00Z"
-)
 
 
 def device(slug: str, compute_units: int = 12, **changes: Any) -> Device:
-    limits = replace(LIMITS, compute_units=compute_units)
-    family = slug.partition("-")[0]
-    return replace(Device(slug=slug, vendor="", model="", family=family, limits=limits), **changes)
-
-
-def naive(work_group_m: int, work_group_n: int) -> Configuration:
-    return Configuration.of("naive", work_group_m=work_group_m, work_group_n=work_group_n)
-
-
-def product(m: int, n: int, k: int, **values: Any) -> GemmProblem:
-    return GemmProblem(m=m, n=n, k=k, **values)
+    return factories.device(slug, **{"limits": replace(LIMITS, compute_units=compute_units), **changes})
 
 
 def table(*measured: tuple[Device, GemmProblem, Configuration]) -> TuningTable:
     entries = [(d.slug, Entry(problem=p, configuration=c, time_ns=1000.0)) for d, p, c in measured]
     return TuningTable([d for d, _, _ in measured], entries)
-
-
-def winner(slug: str, problem: Any, configuration: Configuration, time_ns: float = 1e6) -> Winner:
-    return Winner(
-        device=slug, problem=problem, configuration=configuration, time_ns=time_ns, default_ns=2 * time_ns,
-        baseline_ns=None, gain_low=1.9, gain_high=2.1, samples=9, is_default=False,
-        verdict=Verdict.FASTER, verifications=9, provenance=PROVENANCE,
-    )  # fmt: skip
 
 
 # Other devices
@@ -146,7 +128,7 @@ def test_no_folder_of_the_user_shows_in_an_answer(own: Path) -> None:
 @pytest.fixture
 def own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     path = tmp_path / "own.sqlite"
-    monkeypatch.setattr("autotune.resources.default_database", lambda: path)
+    monkeypatch.setattr(resources, "default_database", lambda: path)
     return path
 
 

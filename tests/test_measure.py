@@ -611,6 +611,37 @@ def test_a_job_may_ask_for_the_host_where_others_were_timed_by_it(paced: MakePac
     assert stopwatch.timer is Timer.EVENT
 
 
+def test_a_device_that_was_idle_is_warmed_up_until_its_times_are_steady(paced: MakePaced) -> None:
+    ramping: list[float] = []
+
+    def ramped(_: int) -> float:
+        """Twice as slow for 60 ms after a pause, whatever it is called for."""
+        return 98_000.0 if device.now < ramping[-1] + 60e6 else 49_000.0
+
+    device, _ = paced(100_000.0, ramped)
+    stopwatch = Stopwatch(cast("Session", device), TRUSTED, needs_warming=True)
+    for pause_ns, most_ns in ((0.0, timing.WARM_UP_NS), (2e6, 40e6), (5e9, timing.WARM_UP_NS)):
+        device.now += pause_ns
+        if pause_ns != 2e6:
+            ramping.append(device.now - 40e6)  # the last third of the ramp is still to come
+        began = device.now
+        assert set(stopwatch.time(device.call, [LAUNCH], PACED_JOB).times_ns) == {49_000.0}
+        assert device.now - began <= most_ns
+
+
+def test_a_warm_up_is_bounded_and_left_out_where_it_is_of_no_use(paced: MakePaced) -> None:
+    device, _ = paced(1e6, lambda call: 1e5 * (1 + call % 7))
+    restless = Stopwatch(cast("Session", device), TRUSTED, needs_warming=True)
+    restless._warm_up(device.call, [LAUNCH], PACED_JOB, Timer.EVENT)
+    assert timing.WARM_UP_NS <= device.now <= 1.2 * timing.WARM_UP_NS
+    device, processor = paced(5e6, lambda _: 4.9e6)
+    processor._warm_up(device.call, [LAUNCH], PACED_JOB, Timer.EVENT)
+    assert device.calls == 0
+    slow = Stopwatch(cast("Session", device), TRUSTED, needs_warming=True)
+    slow._warm_up(device.call, [LAUNCH], replace(PACED_JOB, give_up_above_ns=1e3), Timer.EVENT)
+    assert device.calls == 1, "what is hopeless need not be measured well"
+
+
 def test_one_sample_is_enough_for_what_is_given_up(paced: MakePaced) -> None:
     device, stopwatch = paced(5e6, lambda _: 4.9e6)
     found = stopwatch.time(device.call, [LAUNCH], replace(PACED_JOB, give_up_above_ns=4e6))

@@ -11,8 +11,11 @@ import pytest
 
 pytest.importorskip("fastapi")
 
+from typing import Any
+
 from starlette.testclient import TestClient
 
+import factories
 from autotune.kernels.gemm import FAMILY, GemmProblem
 from autotune.problem import Configuration
 from autotune.runtime import Crossover, CrossoverPoint
@@ -24,36 +27,31 @@ from autotune.service.importance import LEAST_TRIALS, shares
 from autotune.service.page_files import _FOLDER as FOLDER
 from autotune.store import Store, StoredTrial, new_owner
 from autotune.testing import INVENTED_PROCESSOR
-from autotune.trial import Measurement, Provenance, Timer, Trial, TrialState, Verdict, Winner
+from autotune.trial import Trial, TrialState, Verdict, Winner
+from factories import provenance, trial
 
 SLUG = INVENTED_PROCESSOR.slug
 PROBLEM = GemmProblem(m=64, n=64, k=64)
-PROVENANCE = Provenance(
-    driver="1.0", template_hash="0" * 12, space_version=1, tool_version="0", measured_at="2026-01-01T00:00:00Z"
-)
+PROVENANCE = provenance()
 FAST = Configuration.of("microtile", micro_tile_m=8, unroll=1)
 
 
 def measured(configuration: Configuration, samples_ns: Sequence[float], purpose: str = "search") -> StoredTrial:
-    ordered = sorted(samples_ns)
-    measurement = Measurement(
-        time_ns=ordered[len(ordered) // 2], samples_ns=tuple(samples_ns), calls_per_sample=1, timer=Timer.EVENT
-    )
-    trial = Trial(configuration=configuration, state=TrialState.COMPLETE, measurement=measurement)
-    return StoredTrial(trial=trial, problem=PROBLEM, provenance=PROVENANCE, purpose=purpose)
+    median = sorted(samples_ns)[len(samples_ns) // 2]
+    return stored(trial(configuration, median, samples_ns=tuple(samples_ns)), purpose)
 
 
 def failed(configuration: Configuration) -> StoredTrial:
-    trial = Trial(configuration=configuration, state=TrialState.CRASHED)
-    return StoredTrial(trial=trial, problem=PROBLEM, provenance=PROVENANCE, purpose="search")
+    return stored(trial(configuration, TrialState.CRASHED))
 
 
-def winner(*, gain_low: float = 1.9, gain_high: float = 2.2, verdict: Verdict = Verdict.FASTER) -> Winner:
-    return Winner(
-        device=SLUG, problem=PROBLEM, configuration=FAST, time_ns=1000.0, default_ns=2000.0, baseline_ns=9000.0,
-        gain_low=gain_low, gain_high=gain_high, samples=27, is_default=False, verdict=verdict, verifications=20,
-        provenance=PROVENANCE,
-    )  # fmt: skip
+def stored(trial: Trial, purpose: str = "search") -> StoredTrial:
+    return StoredTrial(trial=trial, problem=PROBLEM, provenance=PROVENANCE, purpose=purpose)
+
+
+def winner(**changes: Any) -> Winner:
+    known = {"baseline_ns": 9000.0, "gain_high": 2.2, "samples": 27, "verifications": 20}
+    return factories.winner(SLUG, PROBLEM, FAST, 1000.0, **{**known, **changes})
 
 
 @pytest.fixture
@@ -99,6 +97,22 @@ def test_files_refer_to_each_other_alone() -> None:
         for name in re.findall(r'from "\./([^"]+)"', text):
             assert (FOLDER / name).is_file(), (path.name, name)
         assert not re.search(r"innerHTML|outerHTML|insertAdjacentHTML|document\.write|\beval\b|https?://", text), path
+
+
+def test_manual_is_served_under_the_same_policy(api: TestClient) -> None:
+    for address in ("/manual/start", "/manual/figures", "/manual/gemm.svg"):
+        answer = api.get(address)
+        assert answer.status_code == 200, address
+        policy = answer.headers["content-security-policy"]
+        assert "default-src 'none'" in policy and "unsafe" not in policy
+        again = api.get(address, headers={"If-None-Match": answer.headers["etag"]})
+        assert (again.status_code, again.content) == (304, b"")
+    assert api.get("/manual/gemm.svg").headers["content-type"] == "image/svg+xml"
+    moved = api.get("/manual", follow_redirects=False)
+    assert moved.headers["location"] == "manual/start", "relative, so that a proxy may serve it anywhere"
+    for name in ("nothing", "__init__.py", "../errors.py", "..%2ferrors.py", "start.md"):
+        assert api.get(f"/manual/{name}").status_code == 404, name
+    assert 'href="manual/start"' in api.get("/").text
 
 
 def test_page_needs_no_token_and_its_data_do(store: Store) -> None:

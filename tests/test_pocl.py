@@ -13,6 +13,7 @@ from autotune.device import answers
 from autotune.device.pocl import compiler_target, library_and_name, repair_processor_name
 from autotune.problem import Device
 from autotune.processors import vector_class
+from untraced import untraced
 
 SSSE3 = "fpu sse2 pni ssse3 cx16"
 SSE4 = f"{SSSE3} sse4_1 sse4_2 popcnt"
@@ -168,6 +169,7 @@ EMULATED = {
 
 @pytest.mark.skipif(not shutil.which("qemu-x86_64-static"), reason="needs qemu-user-static")
 @pytest.mark.parametrize("model", EMULATED)
+@untraced()
 def test_kernels_run_right_on_emulated_processors_that_pocl_mistakes(pocl: Device, tmp_path: Path, model: str) -> None:
     if not pocl.driver.startswith("3.0"):
         pytest.skip("needs the PoCL of PyPI's wheel")

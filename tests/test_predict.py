@@ -12,8 +12,12 @@ from typing import Any, Self
 import numpy as np
 import pytest
 
+import factories
+from autotune import search
+from autotune import worker as worker_module
 from autotune.child import Leave
 from autotune.cli import main
+from autotune.device import discovery
 from autotune.errors import ProblemError, TableError
 from autotune.export import export_table
 from autotune.family import Algorithm, Case, KernelFamily, Parameter, Plan
@@ -29,23 +33,23 @@ from autotune.lookup.predictor import (
     Cost,
     Costs,
     Evaluation,
-    Linear,
     Neighbours,
     Node,
     Point,
     Predictor,
     Reach,
-    Term,
     Tree,
-    features,
 )
 from autotune.lookup.predictor_text import read_predictors, to_plain
 from autotune.predict import (
     add_predictors,
     all_predictors,
+    fitting,
     keep_predictors,
     make_predictors,
+    models,
     note_measured,
+    observations,
     refresh_predictors,
 )
 from autotune.predict.costs import Work, amounts, effects, fit_prices, weigh
@@ -58,8 +62,8 @@ from autotune.profile import find_profile
 from autotune.resources import data_folder
 from autotune.search import Budget, Outcome
 from autotune.store import Store, StoredTrial
-from autotune.trial import Job, Measurement, Provenance, Request, Timer, Trial, TrialState, Verdict, Winner
-from databases import make_older
+from autotune.trial import Job, Request, Trial, TrialState, Winner
+from factories import product, provenance, trial
 
 GPU = Device(
     slug="adreno-730",
@@ -68,19 +72,13 @@ GPU = Device(
     family="adreno",
     limits=DeviceLimits(compute_units=4, max_work_group_size=1024, max_work_item_sizes=(1024, 1024, 64)),
 )
-PROVENANCE = Provenance(
-    driver="", template_hash="abc", space_version=1, tool_version="0.1.0", measured_at="2026-01-31T12:00:00Z"
-)
+PROVENANCE = provenance(driver="")
 SMALL, LARGE, ROWS = (
     Configuration.of("naive", work_group_m=0, work_group_n=0),
     Configuration.of("naive", work_group_m=16, work_group_n=16),
     Configuration.of("naive", work_group_m=1, work_group_n=64),
 )
 SIZES = [(m, n, 64) for m in (1, 4, 16, 64, 256, 1024) for n in (16, 128, 1024)]
-
-
-def product(m: int, n: int, k: int, **values: Any) -> GemmProblem:
-    return GemmProblem(m=m, n=n, k=k, **values)
 
 
 def time_ns(problem: GemmProblem, configuration: Configuration) -> float:
@@ -90,21 +88,10 @@ def time_ns(problem: GemmProblem, configuration: Configuration) -> float:
     return base if configuration == wanted else 2 * base
 
 
-def trial(configuration: Configuration, time: float) -> Trial:
-    measurement = Measurement(
-        time_ns=time, samples_ns=(time,), calls_per_sample=1, timer=Timer.EVENT, prepare_ns=0.0, build_ns=1.0,
-        error_ratio=0.1, private_memory_bytes=0, kernel_work_group_limit=256,
-    )  # fmt: skip
-    return Trial(configuration=configuration, state=TrialState.COMPLETE, measurement=measurement)
-
-
 def winner(problem: GemmProblem, configuration: Configuration, time: float) -> Winner:
-    return Winner(
-        device=GPU.slug, problem=problem, configuration=configuration, time_ns=time,
-        default_ns=time_ns(problem, SMALL), baseline_ns=None, gain_low=0.9, gain_high=2.1, samples=9,
-        is_default=False, verdict=Verdict.FASTER, verifications=9,
-        provenance=PROVENANCE,
-    )  # fmt: skip
+    return factories.winner(
+        GPU, problem, configuration, time, default_ns=time_ns(problem, SMALL), gain_low=0.9, provenance=PROVENANCE
+    )
 
 
 def fill(store: Store, sizes: list[tuple[int, int, int]] = SIZES) -> None:
@@ -294,9 +281,6 @@ def test_sizes_and_tiles_are_told_from_names() -> None:
     tree = Configuration.of("local_tree", work_group_size=64, rows_per_group=4)
     rows = Work(tree, ReduceProblem.size_axes, GPU.limits)
     assert (rows.tile, rows.items, rows.along_depth) == ((4, 0), 64, 16)
-    # 5 x 2 tiles of 2 x 32 for each of 3 matrices, each shared by 16, in 120 rounds on 4 units
-    values = features((2, 32, 0, 1), 16, (9, 40, 7, 3), (1.0, 2.0), 4)
-    assert values == pytest.approx((1.0, 1.0, 2.0, math.log2(120), math.log2(480), math.log2(10 * 64 / 360)))
 
 
 def _drawn_tiles(draw: random.Random, count: int) -> list[Configuration]:
@@ -355,16 +339,6 @@ def test_models_evaluate_as_written() -> None:
         points=(Point(sizes=(8, 8, 8, 1), losses=(0.0, 0.5)), Point(sizes=(512, 512, 512, 1), losses=(0.5, 0.0))),
     )
     assert [near.ranking(product(s, s, s), 1)[0] for s in (1, 63, 65, 9999)] == [0, 0, 1, 1]
-    # Both do 16 x 16 outputs; the second shares each among 8 groups and pays for it.
-    rounds = (0.0, 0.0, 0.0, 1.0, 0.0, 0.0)
-    linear = Linear(
-        terms=(
-            Term(tile=(16, 16, 0, 1), split=1, weights=rounds),
-            Term(tile=(64, 64, 0, 1), split=1, weights=rounds),
-        )
-    )
-    assert linear.ranking(product(64, 64, 64), 16) == [0, 1]
-    assert linear.ranking(product(1024, 1024, 64), 1) == [1, 0]
     # On one unit small tiles need 16 times the rounds, of a quarter of the time each; on many the large wait.
     small, large = (
         Cost(tile=(tile, tile, 0, 1), split=1, step=8, at_once=1, weights=(0.0, 0.0, 0.0, 0.0, weight, 0.0))
@@ -376,8 +350,8 @@ def test_models_evaluate_as_written() -> None:
 
 
 def test_of_many_sizes_some_are_left_out_and_some_are_points(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("autotune.predict.fitting.MOST_LEFT_OUT", 7)
-    monkeypatch.setattr("autotune.predict.models.MOST_POINTS", 5)
+    monkeypatch.setattr(fitting, "MOST_LEFT_OUT", 7)
+    monkeypatch.setattr(models, "MOST_POINTS", 5)
     (made,) = make_predictors(store, GPU, "gemm")
     assert (made.expected.sizes, made.sizes) == (7, len(SIZES))
     (observed,) = observe(GPU, "gemm", store.trials(GPU.slug, "gemm"), store.best(GPU.slug, "gemm"))
@@ -476,7 +450,7 @@ class SixFamily(KernelFamily):
 
 def test_a_family_with_six_sizes_of_which_four_are_shared_out_gets_a_predictor(monkeypatch: pytest.MonkeyPatch) -> None:
     family = SixFamily()
-    monkeypatch.setattr("autotune.predict.observations.find_family", lambda _: family)
+    monkeypatch.setattr(observations, "find_family", lambda _: family)
     problems = [SixSizes(p=32 * n, q=32, r=64, s=32, t=32, u=32) for n in (1, 2, 4, 8, 16, 32, 64)]
     trials, winners = [], []
     for problem in problems:
@@ -539,7 +513,7 @@ def test_a_predictor_carried_away_by_estimates_is_not_made(store: Store, monkeyp
             return good
         return replace(good, nodes=tuple(replace(node, ranking=node.ranking[::-1]) for node in good.nodes))
 
-    monkeypatch.setattr("autotune.predict.fitting.FITS", {"tree": fit_wrong})
+    monkeypatch.setattr(fitting, "FITS", {"tree": fit_wrong})
     assert make_predictors(store, GPU, "gemm")[0].favours != "predicted"
 
 
@@ -645,10 +619,9 @@ def test_legality_agrees_with_the_family() -> None:
             )
         ),
         Neighbours(count=3, points=(Point(sizes=(8, 8, 8, 1), losses=(0.0, 0.5, 0.25)),)),
-        Linear(terms=(Term(tile=(16, 16, 0, 1), split=2, weights=(1.0, 2.0, -3.0, 0.0, 0.5, 0.0)),) * 3),
         Costs(terms=(Cost(tile=(16, 4, 0, 1), split=2, step=8, at_once=4, weights=(1.0, 2.0, 0, 0.5, 0.1, 9.0)),) * 3),
     ],
-    ids=["tree", "neighbours", "linear", "costs"],
+    ids=["tree", "neighbours", "costs"],
 )
 def test_a_predictor_comes_back_as_it_was_written(model: Any) -> None:
     written = predictor(model, measured=EVALUATION)
@@ -670,15 +643,15 @@ LEAF = {"ranking": [0, 1, 2]}
 COST = {"tile": [1, 1, 0, 1], "split": 1, "step": 8, "at_once": 1, "weights": [0] * 6}
 HOSTILE = {
     "no such family": ("family", "of_tomorrow", "no kernel family"),
-    "no such parameter": ("configurations.0", {"algorithm": "naive", "x": 1}, "x: naive has no such parameter"),
+    "no such parameter": ("configurations.0", {"algorithm": "naive", "x": 1}, "naive has no parameter 'x'"),
     "a value that is none": (
-        "configurations.0.work_group_m", 3, "work_group_m: '3' is not among",
+        "configurations.0.work_group_m", 3, "work_group_m=3 is not among",
     ),
     "no configuration": ("configurations", [], "needs at least one"),
     "too many configurations": ("configurations", [{}] * 33, "more than 32 items"),
     "no size": ("example.m", 0, "m must be at least 1"),
     "favours": ("favours", "luck", "must be one of"),
-    "no model": ("model", {"kind": "oracle"}, "must be tree, neighbours, linear or costs"),
+    "no model": ("model", {"kind": "oracle"}, "must be tree, neighbours or costs"),
     "no nodes": ("model.nodes", [], "needs at least one item"),
     "many nodes": ("model.nodes", [LEAF] * 256, "more than 255 items"),
     "ranking too long": ("model.nodes.0.ranking", [0, 1, 2, 0], "more than 3 items"),
@@ -701,13 +674,7 @@ HOSTILE = {
         "model", {"kind": "neighbours", "count": 1, "points": [{"sizes": [0, 1, 1, 1], "losses": [0, 0, 0]}]},
         "sizes[0]: must be at least 1",
     ),
-    "terms": ("model", {"kind": "linear", "terms": []}, "needs 3 items"),
-    "weight": (
-        "model", {"kind": "linear", "terms": [{"tile": [1, 1, 0, 1], "split": 1, "weights": [1e9] * 6}] * 3}, "weights",
-    ),
-    "split": (
-        "model", {"kind": "linear", "terms": [{"tile": [1, 1, 0, 1], "split": 0, "weights": [0] * 6}] * 3}, "split",
-    ),
+    "split": ("model", {"kind": "costs", "terms": [{**COST, "split": 0}] * 3}, "split: must be at least 1"),
     "costs": ("model", {"kind": "costs", "terms": [COST] * 2}, "needs 3 items"),
     "step of zero": ("model", {"kind": "costs", "terms": [{**COST, "step": 0}] * 3}, "step: must be at least 1"),
     "cost": ("model", {"kind": "costs", "terms": [{**COST, "weights": [1e16] * 6}] * 3}, "weights"),
@@ -766,35 +733,6 @@ def test_what_was_measured_decides_what_answers(store: Store) -> None:
     assert TuningTable.open(path).find(GPU.slug, m=2, n=700, k=64).match is Match.DEFAULT
 
 
-@pytest.mark.parametrize("is_spoilt", [False, True])
-def test_predictors_that_lay_beside_a_database_are_taken_over(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_spoilt: bool
-) -> None:
-    path = tmp_path / "older.sqlite"
-    make_older(str(path), "0007", monkeypatch)
-    devices = [{"slug": GPU.slug, "predictors": [to_plain(predictor())]}]
-    text = json.dumps({"format": "autotune-predictors", "version": 2, "devices": devices})
-    path.with_name("older.sqlite.predictors.json").write_text(text[: -40 if is_spoilt else None])
-    assert TuningTable.open(path).predictor(GPU.slug, product(5, 5, 5)) is None
-    with Store.open(path) as store:
-        assert all_predictors(store) == ({} if is_spoilt else {GPU.slug: [predictor()]})
-
-
-def test_predictors_beside_a_database_never_keep_it_from_being_opened(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    path = tmp_path / "older.sqlite"
-    beside = path.with_name("older.sqlite.predictors.json")
-    one = {"slug": GPU.slug, "predictors": [to_plain(predictor())]}
-    twice = {"version": 2, "devices": [one, {**one, "predictors": []}, one]}
-    for text, expected in (("[" * 100_000, {}), (json.dumps(twice), {GPU.slug: [predictor()]})):
-        path.unlink(missing_ok=True)
-        make_older(str(path), "0007", monkeypatch)
-        beside.write_text(text)
-        with Store.open(path) as store:
-            assert all_predictors(store) == expected
-
-
 def test_of_predictors_from_elsewhere_those_that_rest_on_more_sizes_are_taken(store: Store) -> None:
     add_predictors(store, {})
     assert all_predictors(store) == {}
@@ -808,10 +746,9 @@ def test_of_predictors_from_elsewhere_those_that_rest_on_more_sizes_are_taken(st
 @pytest.mark.parametrize(
     ("document", "message"),
     [
-        ('{"version": ', "not JSON"),
-        ("[]", "must be an object"),
-        ('{"version": 3, "predictors": []}', "knows 2 at most"),
-        ('{"version": 2, "predictors": [{}]}', r"predictors\[0\]: family is missing"),
+        ('[{"family": ', "not JSON"),
+        ("{}", "must be a list"),
+        ("[{}]", r"\[0\]: family is missing"),
     ],
 )
 def test_predictors_that_cannot_be_read_are_told(store: Store, document: str, message: str) -> None:
@@ -898,8 +835,8 @@ def commands(store: Store, monkeypatch: pytest.MonkeyPatch) -> Store:
 
         def __exit__(self, *_: object) -> None: ...
 
-    monkeypatch.setattr("autotune.device.discovery.discover", lambda: [GPU])
-    monkeypatch.setattr("autotune.worker.Worker", Context)
+    monkeypatch.setattr(discovery, "discover", lambda: [GPU])
+    monkeypatch.setattr(worker_module, "Worker", Context)
     return store
 
 
@@ -951,7 +888,7 @@ def test_evaluate_tunes_afresh_where_a_budget_is_given(
             for r in requests
         ]
 
-    monkeypatch.setattr("autotune.search.tune", tune)
+    monkeypatch.setattr(search, "tune", tune)
     evaluate = ["evaluate", "--device", "adreno", "--db", commands.location, "--quiet", "--json"]
     assert main([*evaluate, "--shape", "5,300,64", "--budget", "20s"]) == 0
     told = json.loads(capsys.readouterr().out)

@@ -8,9 +8,10 @@ import pytest
 from autotune.errors import ConfigurationError
 from autotune.identity import FAMILIES
 from autotune.kernels.gemm import FAMILY, GemmProblem
-from autotune.problem import Configuration, Device, DeviceLimits
+from autotune.problem import Configuration, DeviceLimits
 from autotune.profile import Profile, ProfileFile, _read, find_profile, parse_profile, profile_names
 from autotune.space import SearchSpace
+from factories import device
 
 TYPICAL = {
     "adreno": DeviceLimits(
@@ -57,10 +58,6 @@ ORDINARY = tuple(
 )
 """What starts are for: each of them shall be valid for one of these."""
 TINY = GemmProblem(m=1, n=1, k=1)
-
-
-def device(slug: str, family: str) -> Device:
-    return Device(slug=slug, vendor="", model="", family=family)
 
 
 def every_profile() -> list[tuple[str, Profile]]:
@@ -114,7 +111,7 @@ class TestEveryProfile:
 
 
 def test_the_search_space_takes_the_overrides() -> None:
-    profile = find_profile(device("mali-g610-mc4", "mali"))
+    profile = find_profile(device("mali-g610-mc4", family="mali"))
     space = SearchSpace(
         FAMILY,
         GemmProblem(m=64, n=64, k=64),
@@ -148,7 +145,7 @@ def test_the_search_space_takes_the_overrides() -> None:
     ],
 )
 def test_the_profile_of_a_device(slug: str, family: str, name: str) -> None:
-    assert find_profile(device(slug, family)).name == name
+    assert find_profile(device(slug, family=family)).name == name
 
 
 def test_the_most_specific_variant_wins() -> None:

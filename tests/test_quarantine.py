@@ -1,7 +1,6 @@
 """Trials in flight and the quarantine: what is held, what it becomes, who may take it, and what is then not run."""
 
 import dataclasses
-import json
 import os
 import signal
 import subprocess
@@ -13,26 +12,27 @@ from typing import Any
 
 import pytest
 
+from autotune.checkup import Checkup
 from autotune.cli import main
 from autotune.errors import StoreError, WorkerError
 from autotune.kernels.gemm import FAMILY, GemmProblem
 from autotune.problem import Configuration, Device
 from autotune.profile import find_profile
-from autotune.search import Budget, Outcome, tune
+from autotune.search import Budget, Outcome, time_limits, tune
 from autotune.search.one_problem import ProblemSearch
-from autotune.store import Fate, Owner, Store, models, new_owner
+from autotune.store import Fate, Owner, Store, failures, models, new_owner
+from autotune.store import owner as owner_module
 from autotune.store.owner import fate
 from autotune.testing import INVENTED_PROCESSOR, FakeWorker, Silence
-from autotune.trial import Job, Provenance, Request, Trial, TrialState
-from databases import change, make_older
+from autotune.trial import Job, Request, Trial, TrialState
+from databases import change
+from factories import provenance
 
 DEVICE = INVENTED_PROCESSOR
 PROBLEM = GemmProblem(m=96, n=96, k=96)
 DEFAULT = FAMILY.default(PROBLEM, DEVICE.limits, find_profile(DEVICE).starting("gemm"))
 OTHER = FAMILY.baseline
-PROVENANCE = Provenance(
-    driver=DEVICE.driver, template_hash="0", space_version=1, tool_version="1", measured_at="2025-01-01T00:00:00Z"
-)
+PROVENANCE = provenance()
 LONG_AGO, NOT_LONG_AGO = "2025-01-01T00:00:00Z", "2999-01-01T00:00:00Z"
 
 
@@ -101,7 +101,7 @@ def test_a_run_that_ends_in_order_leaves_nothing_in_flight_and_blames_nothing(
 def test_a_trial_that_cannot_be_stored_is_named_and_ends_the_run(
     any_store: Store, place: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("autotune.store.failures.PATIENCE_S", 0.2)
+    monkeypatch.setattr(failures, "PATIENCE_S", 0.2)
     measured: list[Configuration] = []
 
     def spoil(job: Job) -> float:
@@ -178,7 +178,7 @@ def test_the_fate_of_owners() -> None:
 
 
 def test_without_proc_the_start_of_a_process_is_asked_from_ps(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("autotune.store.owner._start_from_proc", lambda _: None)
+    monkeypatch.setattr(owner_module, "_start_from_proc", lambda _: None)
     from autotune.store.owner import _start_from_ps
 
     with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as process:
@@ -342,22 +342,6 @@ def test_a_run_that_retries_begins_with_the_quarantined_and_keeps_what_fails_aga
     assert search(store, FakeWorker(invented_time), trials=1).failures == {}
 
 
-def test_crashes_of_before_there_was_a_quarantine_are_in_it(place: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    make_older(place, "0002", monkeypatch)
-    limits = json.dumps(DEVICE.limits.to_dict())
-    change(place, f"INSERT INTO devices VALUES (1, 'f', 's', '', '', 'cpu', '', '', '', '', '1.0', '{limits}')")
-    change(place, f"INSERT INTO problems VALUES (1, 'gemm', '{PROBLEM.key}', '', 1, 1, 1, 1.0)")
-    for state in ("crashed", "timed out", "wrong result"):
-        change(
-            place,
-            "INSERT INTO trials (device_id, problem_id, purpose, configuration, algorithm, state, message, seed,"
-            " driver, template_hash, space_version, tool_version, measured_at)"
-            f" VALUES (1, 1, 'search', '{DEFAULT.key}', '', '{state}', 'x', 0, '1.0', '', 1, '', '')",
-        )
-    with Store.open(place) as store:
-        assert [(q.configuration, q.reason) for q in store.quarantined("s", "1.0")] == [(DEFAULT, "timed out")]
-
-
 def test_a_snapshot_takes_the_quarantine_along_and_nothing_in_flight(any_store: Store, tmp_path: Path) -> None:
     lose(any_store, DEFAULT)
     lose(any_store, DEFAULT, device=dataclasses.replace(DEVICE, slug="another"))
@@ -397,8 +381,8 @@ def test_rows_of_a_family_that_is_not_installed_are_left_out_with_one_note(
 
 
 def test_limits_follow_the_search_within_bounds(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("autotune.search.time_limits.LEAST_RUN_S", 0.0)
-    monkeypatch.setattr("autotune.search.time_limits.LEAST_S", 0.0)
+    monkeypatch.setattr(time_limits, "LEAST_RUN_S", 0.0)
+    monkeypatch.setattr(time_limits, "LEAST_S", 0.0)
     worker = FakeWorker(invented_time)
     search(store, worker, trials=8)
     first, *_, last = [job for job in worker.jobs if not job.verifications]
@@ -423,6 +407,26 @@ def test_limits_are_a_few_times_the_usual(build_s: float, run_s: float, expected
         measurement = dataclasses.replace(trial.measurement, build_ns=build_s * 1e9)
         limits.learn(dataclasses.replace(trial, measurement=measurement), run_s)
     assert (limits.build_s(job), limits.run_s(job)) == expected
+
+
+@pytest.mark.parametrize(
+    ("program_s", "expected_s"),
+    [(0.0, 10.0), (1.0, 10.0), (4.0, 20.0), (30.0, 24.0)],
+    ids=["?", "usual", "slow", "most"],
+)
+def test_the_first_trials_may_take_longer_where_the_checkup_took_long(program_s: float, expected_s: float) -> None:
+    from autotune.search.time_limits import TimeLimits
+
+    limits = TimeLimits(program_s)
+    assert limits.build_s(Job(selector="0:0", problem=PROBLEM, configuration=DEFAULT), left_s=60.0) == expected_s
+
+
+@pytest.mark.parametrize(("is_full", "expected_s"), [(False, 20.0), (True, 10.0)])
+def test_the_checkup_of_a_device_tells_a_search_how_slow_it_is(store: Store, is_full: bool, expected_s: float) -> None:
+    store.keep_checkup(DEVICE, Checkup(findings=(), is_full=is_full, seconds=4.0))
+    worker = FakeWorker(invented_time)
+    tune(DEVICE, [Request(problem=PROBLEM)], store, Budget(trials=1, seconds=60), Silence(), worker=worker)
+    assert worker.jobs[0].build_limit_s == pytest.approx(expected_s, rel=0.05)
 
 
 def test_what_a_trial_usually_takes_leaves_out_the_first_which_opened_the_device() -> None:

@@ -9,12 +9,13 @@ import pytest
 
 from autotune.child import Leave
 from autotune.cli import main
+from autotune.device import discovery
 from autotune.display import recheck_text
 from autotune.kernels.gemm import FAMILY, GemmProblem
 from autotune.problem import Configuration, Device
 from autotune.profile import find_profile
-from autotune.search import Budget, tune
-from autotune.search.knowledge import changes
+from autotune.render import changes
+from autotune.search import Budget, rechecking, tune
 from autotune.search.overview import survey
 from autotune.search.rechecking import Recheck, Standing, recheck
 from autotune.space import SearchSpace
@@ -141,13 +142,13 @@ def test_a_winner_of_another_search_space_is_not_run(store: Store, winner: Winne
     worker = FakeWorker(invented_time)
     [found] = again(store, worker)
     assert odd not in worker.measured
-    assert (found.standing, found.message) == (Standing.FAILED, "micro_tile_m=77 is not among its values")
+    assert (found.standing, found.message) == (Standing.FAILED, "micro_tile_m=77 is not among 1, 2, 3, 4, 6, 8, 12, 16")
 
 
-def test_a_winner_with_a_parameter_of_before_is_met_as_what_it_is_today(store: Store, winner: Winner) -> None:
+def test_a_winner_without_a_newer_parameter_is_met_as_what_it_is_today(store: Store, winner: Winner) -> None:
     space = SearchSpace(FAMILY, PROBLEM, DEVICE.limits, algorithms=["microtile"])
-    today = space[len(space) - 1]
-    stored = Configuration.of("microtile", **{**dict(today.values), "b_in_local": "off"})
+    today = next(c for c in space if c["a_storage"] == "buffer" and c != winner.configuration)
+    stored = Configuration.of("microtile", **{name: value for name, value in today.values if name != "a_storage"})
     store.record_winner(dataclasses.replace(winner, configuration=stored, time_ns=1e6))
     worker = FakeWorker(lambda job: 10.0 if job.configuration == today else 1e6)
     [found] = again(store, worker)
@@ -212,12 +213,12 @@ def test_an_algorithm_that_is_gone_is_a_change_of_the_space(winner: Winner) -> N
 @pytest.fixture
 def database(store: Store, winner: Winner, monkeypatch: pytest.MonkeyPatch) -> str:
     """Tuned before; the device has a new driver now."""
-    monkeypatch.setattr("autotune.device.discovery.discover", lambda: [NEWER])
+    monkeypatch.setattr(discovery, "discover", lambda: [NEWER])
     return store.location
 
 
 def _measures(monkeypatch: pytest.MonkeyPatch, worker: FakeWorker) -> None:
-    monkeypatch.setattr("autotune.search.rechecking.Worker", lambda: worker)
+    monkeypatch.setattr(rechecking, "Worker", lambda: worker)
 
 
 def test_verify_tells_each_result_and_ends_well_when_all_holds(
@@ -301,6 +302,6 @@ def test_status_tells_what_is_tuned_and_out_of_date(database: str, capsys: pytes
 def test_status_without_any_device_here_tells_what_the_database_holds(
     database: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr("autotune.device.discovery.discover", list)
+    monkeypatch.setattr(discovery, "discover", list)
     assert main(["status", "--db", database]) == 0
     assert "out of date    0" in capsys.readouterr().out

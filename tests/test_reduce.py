@@ -32,6 +32,7 @@ from autotune.space import SearchSpace
 from autotune.store import Store
 from autotune.testing import FakeWorker, Silence
 from autotune.trial import Job, Request, Trial, TrialState
+from untraced import untraced
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -425,6 +426,7 @@ def test_search_and_store_take_the_family_as_any_other(tmp_path: Path) -> None:
     assert winner.configuration.number("vector_width") >= 8
 
 
+@untraced()
 def test_the_benchmark_compares_and_writes_json(pocl: Device, tmp_path: Path) -> None:
     target = tmp_path / "bench.json"
     done = subprocess.run(

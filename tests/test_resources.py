@@ -30,7 +30,7 @@ def test_missing_data_are_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 
 
 def test_revisions_are_read_from_the_migrations(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert schema_revisions()[0] == "0001"
+    assert schema_revisions()[0] == "0100"
     versions = tmp_path / "db" / "migrations" / "versions"
     versions.mkdir(parents=True)
     for name in ("0010_c.py", "0002_b.py", "0001_a.py", "notes.py", "0003_d.txt"):

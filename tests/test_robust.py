@@ -23,10 +23,12 @@ from autotune.errors import StoreError, WorkerError
 from autotune.kernels.gemm import FAMILY, GemmProblem
 from autotune.problem import Configuration, Device
 from autotune.search import Budget, Outcome, tune
-from autotune.store import Owner, Store
+from autotune.store import Owner, Store, opening
+from autotune.store import failures as failures_module
 from autotune.testing import INVENTED_PROCESSOR, FakeWorker, Silence
 from autotune.trial import Job, Request, Timer, Trial, TrialState
 from autotune.worker import Measures, Worker
+from untraced import untraced
 
 EVIL = (sys.executable, str(Path(__file__).parent / "evil_worker.py"))
 FINE, NEVER_ENDING, STRAY_WRITE, SLOW_BUILD, ABORT, NO_BUILD, POISON, NO_DEVICE_MEMORY, NO_HOST_MEMORY, ZERO_TIMERS = (
@@ -103,6 +105,7 @@ FAULTS = [
 ]
 
 
+@untraced()
 def test_a_search_survives_every_fault_of_kernels_and_drivers(pocl: Device, store: Store) -> None:
     worker = Faulty([behaviour for behaviour, _, _ in FAULTS])
     outcome = search(store, worker, len(FAULTS), pocl, lambda: worker.is_done)
@@ -172,13 +175,15 @@ def starting_badly(path: Path, monkeypatch: pytest.MonkeyPatch, starts: str) -> 
 
 
 def test_a_worker_that_fails_to_start_is_started_again(
-    pocl: Device, path: Path, monkeypatch: pytest.MonkeyPatch
+    pocl: Device, path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     log = starting_badly(path, monkeypatch, "1,2")
     job = Job(selector=pocl.selector, problem=PROBLEM, configuration=FAMILY.baseline, samples=1, min_sample_ns=1000)
     with Worker(EVIL) as worker:
         assert worker.run(job).state is TrialState.COMPLETE
     assert log.stat().st_size == 3
+    assert [record.message.split(": ")[0] for record in caplog.records] == ["a child process is replaced"] * 2
+    assert all("no start today" in record.message for record in caplog.records)
 
 
 def test_a_worker_that_never_starts_again_ends_the_run_with_its_trials_safe(
@@ -260,8 +265,8 @@ def locked(path: Path) -> Iterator[Callable[[], None]]:
 
 @pytest.fixture
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("autotune.store.opening.BUSY_TIMEOUT_S", 0.05)
-    monkeypatch.setattr("autotune.store.failures.PATIENCE_S", 1.0)
+    monkeypatch.setattr(opening, "BUSY_TIMEOUT_S", 0.05)
+    monkeypatch.setattr(failures_module, "PATIENCE_S", 1.0)
 
 
 @pytest.mark.usefixtures("impatient")

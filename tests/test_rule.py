@@ -15,6 +15,7 @@ from autotune.kernels.gemm.rule import ESTIMATE, candidates
 from autotune.lookup.json_table import read_table
 from autotune.problem import Configuration, Device, DeviceLimits
 from autotune.profile import find_profile
+from untraced import untraced
 
 LARGE = DeviceLimits(
     compute_units=132, max_work_group_size=1024, max_work_item_sizes=(1024, 1024, 64), local_memory_bytes=48 * 1024,
@@ -193,6 +194,7 @@ def problems() -> list[GemmProblem]:
 
 
 @pytest.mark.parametrize("device", DEVICES.values(), ids=lambda device: device.slug)
+@untraced()
 def test_defaults_are_valid_and_the_least_of_the_valid(device: Device) -> None:
     starts = find_profile(device).starting("gemm")
     known = candidates(starts, device.limits)
@@ -206,6 +208,7 @@ def test_defaults_are_valid_and_the_least_of_the_valid(device: Device) -> None:
 
 
 @pytest.mark.parametrize("device", DEVICES.values(), ids=lambda device: device.slug)
+@untraced()
 def test_estimates_fit_the_integers_of_c(device: Device) -> None:
     extreme = (1, 2, 3, 46340, 65536, 2**20, 2**31 - 1)
     known = candidates(find_profile(device).starting("gemm"), device.limits)

@@ -25,9 +25,12 @@ from autotune.lookup import Match, Tuned, TuningTable
 from autotune.lookup.trials import Timed, read_trials
 from autotune.problem import Configuration, Device, Problem
 from autotune.runtime import Crossover, CrossoverPoint, Gemm, Reduce, allocate, choosing, measure_crossover, running
+from autotune.runtime import gemm as gemm_module
 from autotune.runtime.crossover import host_product
 from autotune.store import Store
-from autotune.trial import Measurement, Provenance, Timer, Trial, TrialState
+from autotune.trial import TrialState
+from factories import provenance, trial
+from untraced import untraced
 
 NAIVE = Configuration.of("naive", work_group_m=0, work_group_n=0)
 TILE: dict[str, Any] = {
@@ -48,10 +51,10 @@ def binaries(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def make(pocl: Device, binaries: Path) -> Callable[..., Gemm]:
     """A Gemm for which one configuration was measured to be the best, at every size."""
 
-    def gemm(configuration: Configuration = NAIVE, **settings: Any) -> Gemm:
+    def gemm(configuration: Configuration = NAIVE, constants: Match = Match.EXACT, **settings: Any) -> Gemm:
         return Gemm(
             "" if "queue" in settings or "context" in settings else pocl.selector,
-            table=EverySize(pocl, configuration),
+            table=EverySize(pocl, configuration, constants),
             binaries=binaries,
             **{"host_blas": False} | settings,
         )
@@ -72,14 +75,16 @@ def reduce(pocl: Device, binaries: Path) -> Reduce:
 class EverySize(TuningTable):
     """A table in which one configuration was measured at every size, with the driver that is here."""
 
-    def __init__(self, device: Device, configuration: Configuration) -> None:
+    def __init__(self, device: Device, configuration: Configuration, constants: Match = Match.EXACT) -> None:
+        """`constants` is how it answers for products with constant operands."""
         super().__init__([device], [])
-        self.device, self.configuration = device, configuration
+        self.device, self.configuration, self.constants = device, configuration, constants
 
     def find(self, device: str | Device, problem: Problem | None = None, **_: int | None) -> Tuned:
         assert problem is not None
+        match = Match.EXACT if problem == problem.plain else self.constants
         return Tuned(
-            configuration=self.configuration, match=Match.EXACT, device=self.device.slug, problem=problem,
+            configuration=self.configuration, match=match, device=self.device.slug, problem=problem,
             source_problem=problem, time_ns=1e4, because="measured", source_device=self.device.slug,
             driver=self.device.driver, version=self.device.version,
         )  # fmt: skip
@@ -351,7 +356,7 @@ def test_without_packing_another_configuration_may_win(
         Timed(configuration=PADDED, time_ns=120.0, prepare_ns=40.0),  # A is packed at each call all the same
     ]
     monkeypatch.setattr(choosing, "read_trials", lambda *_: trials)
-    gemm = make(FROM_BUFFER)
+    gemm = make(FROM_BUFFER, constants=Match.DEFAULT)
     a, b = matrix(9, 20), matrix(20, 13)
     weights = gemm.prepare(b)
     gemm(a, b)
@@ -363,23 +368,17 @@ def test_without_packing_another_configuration_may_win(
 
 def test_trials_of_a_database_tell_what_packing_cost(pocl: Device, make: Callable[..., Gemm], tmp_path: Path) -> None:
     problem = GemmProblem(m=9, n=13, k=20)
-    provenance = Provenance(
-        driver=pocl.driver, template_hash="x", space_version=1, tool_version="1", measured_at="2026-01-31T12:00:00Z"
-    )
+    made = provenance(pocl.driver)
     with Store.open(tmp_path / "trials.sqlite") as store:
         for configuration, time_ns, prepare_ns in ((FROM_BUFFER, 100.0, 0.0), (FROM_IMAGE, 120.0, 40.0)):
             for extra in (-1.0, 0.0, 50.0):
-                measured = Measurement(
-                    time_ns=time_ns + extra, samples_ns=(1.0,), calls_per_sample=1, timer=Timer.EVENT,
-                    prepare_ns=prepare_ns,
-                )  # fmt: skip
-                trial = Trial(configuration=configuration, state=TrialState.COMPLETE, measurement=measured)
-                store.add_trial(pocl, problem, trial, provenance)
-        store.add_trial(pocl, problem, Trial(configuration=NAIVE, state=TrialState.CRASHED), provenance)
+                timed = trial(configuration, time_ns + extra, samples_ns=(1.0,), prepare_ns=prepare_ns)
+                store.add_trial(pocl, problem, timed, made)
+        store.add_trial(pocl, problem, trial(NAIVE, TrialState.CRASHED), made)
     source = tmp_path / "trials.sqlite"
     assert sorted(read_trials(source, pocl, problem), key=lambda timed: timed.time_ns) == [
-        Timed(configuration=FROM_BUFFER, time_ns=100.0, prepare_ns=0.0),
-        Timed(configuration=FROM_IMAGE, time_ns=120.0, prepare_ns=40.0),
+        Timed(configuration=FROM_BUFFER, time_ns=100.0, prepare_ns=0.0, template_hash="x"),
+        Timed(configuration=FROM_IMAGE, time_ns=120.0, prepare_ns=40.0, template_hash="x"),
     ]
     assert read_trials(source, replace(pocl, slug="another"), problem) == []
     assert read_trials(source, replace(pocl, driver="another"), problem) == []
@@ -601,7 +600,7 @@ def test_what_the_host_reads_is_not_given_the_device_by_another_thread(
         host_product(*operands, **scalars)
 
     monkeypatch.setattr(Gemm, "_start", noted)
-    monkeypatch.setattr("autotune.runtime.gemm.host_product", slowly)
+    monkeypatch.setattr(gemm_module, "host_product", slowly)
     on_host = threading.Thread(target=gemm, args=(matrix(1, 20), weights))
     on_host.start()
     assert is_read.wait(20)
@@ -622,6 +621,7 @@ print(json.dumps([right, gemm.stats.programs_compiled, gemm.stats.programs_loade
 """
 
 
+@untraced()
 def test_the_next_process_loads_what_this_one_compiled(pocl: Device, tmp_path: Path) -> None:
     def start(number: int) -> Any:
         environment = {**os.environ, "XDG_DATA_HOME": str(tmp_path), "POCL_CACHE_DIR": str(tmp_path / str(number))}

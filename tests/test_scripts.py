@@ -15,7 +15,8 @@ from autotune.kernels.gemm import GemmProblem
 from autotune.problem import Configuration
 from autotune.store import Store
 from autotune.testing import INVENTED_PROCESSOR, FakeWorker
-from autotune.trial import Job, Measurement, Timer, Trial, TrialState
+from autotune.trial import Job, Trial, TrialState
+from factories import trial
 
 SCRIPTS = Path(__file__).resolve().parents[1] / "scripts"
 SIZES = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32)
@@ -107,11 +108,7 @@ class TestForetoldGain:
 
 
 def _trial(number: int, time_ns: float | None) -> Trial:
-    configuration = Configuration.of("dot", vector_width=number)
-    if time_ns is None:
-        return Trial(configuration=configuration, state=TrialState.CRASHED)
-    measurement = Measurement(time_ns=time_ns, samples_ns=(time_ns,), calls_per_sample=1, timer=Timer.EVENT)
-    return Trial(configuration=configuration, state=TrialState.COMPLETE, measurement=measurement)
+    return trial(Configuration.of("dot", vector_width=number), TrialState.CRASHED if time_ns is None else time_ns)
 
 
 class TestRealSearch:

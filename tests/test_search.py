@@ -2,21 +2,24 @@
 
 import itertools
 import math
+import time
 from dataclasses import replace
 from typing import Any
 
 import pytest
 
+from autotune import search
 from autotune.child import Leave
 from autotune.errors import ConfigurationError, ProblemError, WorkerError
 from autotune.kernels.gemm import FAMILY, GemmProblem
 from autotune.problem import Configuration
 from autotune.profile import find_profile
-from autotune.search import Budget, Outcome, Total, tune
+from autotune.search import Budget, Outcome, tune
 from autotune.space import SearchSpace
 from autotune.store import Store
 from autotune.testing import INVENTED_PROCESSOR, FakeWorker, Silence
 from autotune.trial import Job, Request, Trial, TrialState, Verdict
+from factories import Recorder
 
 DEVICE = INVENTED_PROCESSOR
 PROBLEM = GemmProblem(m=96, n=96, k=96)
@@ -28,42 +31,6 @@ def invented_time(job: Job) -> float:
     values = dict(job.configuration.values)
     area = int(values.get("micro_tile_m", 1)) * int(values.get("micro_tile_n", 1))
     return 1e6 / area + 100.0 * (job.configuration.algorithm == "naive")
-
-
-class Recorder(Silence):
-    """A listener that keeps what it is told."""
-
-    def __init__(self) -> None:
-        self.trials: list[Trial] = []
-        self.started: list[tuple[str, int, int, int]] = []
-        self.finals: list[int] = []
-        self.outcomes: list[Outcome] = []
-        self.slowdowns: list[float] = []
-        self.gains: list[float] = []
-        self.shares: list[tuple[str, Total]] = []
-
-    def problem_started(self, request: Request, number: int, total: int, space_size: int, resumed: int) -> None:
-        self.started.append((request.problem.label, number, total, resumed))
-        assert space_size > 0
-
-    def trial_finished(self, request: Request, trial: Trial, new_trials: int, best_ns: float) -> None:
-        self.trials.append(trial)
-        assert best_ns <= trial.time_ns
-
-    def device_drifted(self, request: Request, slowdown: float, rest_s: float) -> None:
-        self.slowdowns.append(slowdown)
-
-    def gain_estimated(self, request: Request, gain_left: float) -> None:
-        self.gains.append(gain_left)
-
-    def share_started(self, request: Request, total: Total) -> None:
-        self.shares.append((request.problem.label, total))
-
-    def finals_started(self, request: Request, finalists: int) -> None:
-        self.finals.append(finalists)
-
-    def problem_finished(self, outcome: Outcome) -> None:
-        self.outcomes.append(outcome)
 
 
 def run(store: Store, worker: FakeWorker, trials: int = 12, **options: Any) -> Outcome:
@@ -95,6 +62,29 @@ def test_the_winner_beats_the_default_and_carries_its_gain(store: Store) -> None
     assert winner.gain_over_baseline is not None and winner.gain_over_baseline > winner.gain_over_default
     assert store.best(DEVICE.slug) == [winner]
     assert winner.provenance.driver == "1.0"
+
+
+def test_time_that_trials_wait_for_another_program_does_not_count(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = time.monotonic
+
+    class Waiting(FakeWorker):
+        """Its third trial waits for the device far longer than the budget."""
+
+        waited_s = 0.0
+
+        def run(self, job: Job, leave: Leave | None = None) -> Trial:
+            if len(self.jobs) == 2:
+                self.waited_s = 1000.0
+            return super().run(job, leave)
+
+    worker, requests = Waiting(invented_time), [Request(problem=PROBLEM)]
+    monkeypatch.setattr(time, "monotonic", lambda: clock() + worker.waited_s)
+    [outcome] = tune(DEVICE, requests, store, Budget(seconds=100.0, trials=6), Recorder(), worker=worker)
+    assert outcome.new_trials == 6
+    limits_s = [job.run_limit_s for job in worker.jobs[3:] if job.verify and not job.is_cut_off]
+    assert max(limits_s) < 100.0, "and what is usual follows from the trials' own time"
 
 
 def test_the_baseline_is_waited_for_no_longer_than_time_allows(store: Store) -> None:
@@ -287,7 +277,7 @@ def test_the_space_of_one_problem_is_made_once(store: Store, monkeypatch: pytest
         made.append(args)
         return SearchSpace(*args, **options)
 
-    monkeypatch.setattr("autotune.search.SearchSpace", make)
+    monkeypatch.setattr(search, "SearchSpace", make)
     run(store, FakeWorker(invented_time), algorithms=["microtile"])
     assert len(made) == 1
 

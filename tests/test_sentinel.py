@@ -7,20 +7,19 @@ import pytest
 
 from autotune.child import Leave
 from autotune.kernels.gemm import FAMILY, GemmProblem
-from autotune.problem import Configuration, Device, DeviceLimits
+from autotune.problem import Configuration
 from autotune.profile import find_profile
 from autotune.search import Budget, Outcome, sentinel, tune
 from autotune.search.drift import Drift
 from autotune.search.knowledge import Knowledge
 from autotune.store import Store
-from autotune.testing import FakeWorker, Silence
-from autotune.trial import Job, Measurement, Provenance, Request, Timer, Trial, TrialState
+from autotune.testing import FakeWorker
+from autotune.trial import Job, Provenance, Request, Timer, Trial
+from factories import INVENTED_GPU as DEVICE
+from factories import Recorder, trial
+from invented_clock import Clock
 from untraced import untraced
 
-DEVICE = Device(
-    slug="invented-1", vendor="none", model="invented", family="gpu", selector="0:0", driver="1.0",
-    limits=DeviceLimits(max_work_group_size=64, max_work_item_sizes=(64, 64, 64), max_allocation_bytes=2**28),
-)  # fmt: skip
 PROBLEM = GemmProblem(m=96, n=96, k=96)
 
 
@@ -29,10 +28,7 @@ def name(text: str) -> Configuration:
 
 
 def took(configuration: str, time_ns: float, samples: tuple[float, ...] = ()) -> Trial:
-    measurement = Measurement(
-        time_ns=time_ns, samples_ns=samples or (time_ns,) * 5, calls_per_sample=1, timer=Timer.EVENT, prepare_ns=10.0
-    )
-    return Trial(configuration=name(configuration), state=TrialState.COMPLETE, measurement=measurement)
+    return trial(name(configuration), time_ns, samples_ns=samples or (time_ns,) * 5, prepare_ns=10.0)
 
 
 class TestDrift:
@@ -113,48 +109,17 @@ def hash_of(configuration: Configuration) -> int:
     return sum(ord(c) * 31**i for i, c in enumerate(configuration.key[:400]))
 
 
-class Recorder(Silence):
-    """Keeps what it is told of the device's speed."""
-
-    def __init__(self) -> None:
-        self.drifts: list[tuple[float, float]] = []
-        self.bests: list[float] = []
-
-    def trial_finished(self, request: Request, trial: Trial, new_trials: int, best_ns: float) -> None:
-        self.bests.append(best_ns)
-
-    def device_drifted(self, request: Request, slowdown: float, rest_s: float) -> None:
-        self.drifts.append((slowdown, rest_s))
-
-
-class Clock:
-    """Each look at it takes 10 ms; sleeping takes no time of the test."""
-
-    def __init__(self) -> None:
-        self.now = 0.0
-        self.slept = 0.0
-
-    def __call__(self) -> float:
-        self.now += 0.01
-        return self.now
-
-    def sleep(self, seconds: float) -> None:
-        self.now += seconds
-        self.slept += seconds
-
-
-@pytest.fixture
-def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
-    clock = Clock()
-    monkeypatch.setattr(sentinel, "monotonic", clock)
-    monkeypatch.setattr(sentinel, "sleep", clock.sleep)
-    return clock
-
-
-def search(store: Store, worker: FakeWorker, trials: int) -> tuple[Outcome, Recorder]:
+def search(store: Store, clock: Clock, worker: FakeWorker, trials: int) -> tuple[Outcome, Recorder]:
     recorder = Recorder()
     (outcome,) = tune(
-        DEVICE, [Request(problem=PROBLEM)], store, Budget(trials=trials), recorder, algorithms=["dot"], worker=worker
+        DEVICE,
+        [Request(problem=PROBLEM)],
+        store,
+        Budget(trials=trials),
+        recorder,
+        algorithms=["dot"],
+        worker=worker,
+        clock=clock,
     )
     return outcome, recorder
 
@@ -171,7 +136,7 @@ def test_a_device_that_slows_by_40_percent_half_way_still_gets_its_best(
     store: Store, clock: Clock, after_jobs: int
 ) -> None:
     worker, measured = slowing(1.4, after_jobs)
-    outcome, recorder = search(store, worker, trials=80)
+    outcome, recorder = search(store, clock, worker, trials=80)
     assert [slowdown for slowdown, _ in recorder.drifts] == pytest.approx([1.4])
     assert clock.slept == 0.0, "the search was too short for a rest"
     assert outcome.winner is not None
@@ -183,7 +148,7 @@ def test_a_device_that_slows_by_40_percent_half_way_still_gets_its_best(
 
 def test_what_is_stored_is_corrected_alike_when_it_is_read_again(store: Store, clock: Clock) -> None:
     worker, _ = slowing(1.4, 33)
-    search(store, worker, trials=70)
+    search(store, clock, worker, trials=70)
     again = Knowledge(DEVICE, find_profile(DEVICE), PROBLEM, store)
     assert again.drift.slowdown == pytest.approx(1.4)
     after = [t for t in again.ranking if t.configuration not in worker.measured[21:45]]
@@ -192,9 +157,9 @@ def test_what_is_stored_is_corrected_alike_when_it_is_read_again(store: Store, c
 
 
 def test_a_search_that_goes_on_another_day_looks_first(store: Store, clock: Clock) -> None:
-    search(store, FakeWorker(lambda job: own_time(job.configuration)), trials=25)
+    search(store, clock, FakeWorker(lambda job: own_time(job.configuration)), trials=25)
     slower = FakeWorker(lambda job: 2 * own_time(job.configuration))
-    _, recorder = search(store, slower, trials=3)
+    _, recorder = search(store, clock, slower, trials=3)
     assert [slowdown for slowdown, _ in recorder.drifts] == pytest.approx([2.0])
     assert recorder.bests == sorted(recorder.bests, reverse=True)
 
@@ -208,7 +173,7 @@ def test_a_device_that_is_throttled_is_rested_while_that_helps(store: Store, clo
         heat = 1.0 if clock.slept > 3 else heat * 1.01
         return heat * own_time(job.configuration)
 
-    _, recorder = search(store, FakeWorker(time_of), trials=60)
+    _, recorder = search(store, clock, FakeWorker(time_of), trials=60)
     rests = [drift for drift in recorder.drifts if drift[1] > 0]
     assert rests and rests[0][0] > 1.1
     assert clock.slept == pytest.approx(sum(rest_s for _, rest_s in rests), rel=0.05)
@@ -221,7 +186,7 @@ def test_rests_end_where_they_do_not_help(store: Store, clock: Clock) -> None:
         return own_time(job.configuration) * (1.4 if len(worker.jobs) > 30 else 1.0)
 
     worker = FakeWorker(time_of)
-    search(store, worker, trials=62)
+    search(store, clock, worker, trials=62)
     assert 0 < clock.slept <= sentinel.REST_S
 
 
@@ -233,7 +198,7 @@ def test_the_sentinel_takes_a_small_share_of_the_time(store: Store, clock: Clock
         clock.now += 1.0 if job.verify else 10.0
         return own_time(job.configuration)
 
-    search(store, FakeWorker(time_of), trials=85)
+    search(store, clock, FakeWorker(time_of), trials=85)
     stored = store.trials(DEVICE.slug, "gemm", PROBLEM)
     runs = sum(s.purpose == "sentinel" for s in stored)
     assert 1 <= runs <= 2
@@ -259,7 +224,7 @@ class Flipping(FakeWorker):
 
 def test_times_by_events_and_by_the_host_are_never_compared(store: Store, clock: Clock) -> None:
     worker = Flipping(after_jobs=15)
-    outcome, _ = search(store, worker, trials=40)
+    outcome, _ = search(store, clock, worker, trials=40)
     before, after = worker.jobs[:15], worker.jobs[15:]
     fastest_before = min((job.configuration for job in before), key=own_time)
     assert worker.asked[:16] == [Timer.EVENT] * 16
@@ -279,9 +244,7 @@ def test_events_found_wrong_once_are_not_believed_again_whatever_was_stored_last
     now = knowledge.provenance(FAMILY.baseline)
 
     def stored_by(timer: Timer, provenance: Provenance) -> Timer:
-        measurement = Measurement(time_ns=1.0, samples_ns=(1.0,), calls_per_sample=1, timer=timer)
-        trial = Trial(configuration=FAMILY.baseline, state=TrialState.COMPLETE, measurement=measurement)
-        store.add_trial(DEVICE, PROBLEM, trial, provenance)
+        store.add_trial(DEVICE, PROBLEM, trial(FAMILY.baseline, 1.0, timer=timer), provenance)
         return Knowledge(DEVICE, find_profile(DEVICE), PROBLEM, store).timer
 
     assert stored_by(Timer.EVENT, now) is Timer.EVENT

@@ -12,24 +12,24 @@ from typing import Any
 import pytest
 from sqlalchemy.orm import Session
 
+import factories
 from autotune.errors import DatabaseAwayError, NotADatabaseError, StoreError
 from autotune.kernels.gemm import GemmProblem
 from autotune.problem import Configuration
 from autotune.search import Budget, tune
-from autotune.store import Store, claiming, failures, jobs, new_owner
+from autotune.store import Store, claiming, failures, jobs, new_owner, opening
 from autotune.store.inserting import problem_id
 from autotune.store.jobs import JobKind, JobState, NewJob
 from autotune.store.models import winner_row
 from autotune.store.opening import parse_target
 from autotune.testing import INVENTED_PROCESSOR, FakeWorker, Silence
-from autotune.trial import Job, Provenance, Request, Trial, TrialState, Verdict, Winner
+from autotune.trial import Job, Request, Trial, TrialState, Verdict
 from databases import Server, cut, rows
+from factories import provenance
 
 DEVICE = INVENTED_PROCESSOR
 PROBLEM = GemmProblem(m=96, n=96, k=96)
-PROVENANCE = Provenance(
-    driver=DEVICE.driver, template_hash="0", space_version=1, tool_version="1", measured_at="2025-01-01T00:00:00Z"
-)
+PROVENANCE = provenance()
 TRIAL = Trial(configuration=Configuration.of("naive"), state=TrialState.INVALID)
 
 
@@ -124,7 +124,7 @@ def test_tables_of_other_programs_that_are_named_alike_are_refused(
 def test_a_short_lock_by_another_program_is_waited_for(postgresql: str, monkeypatch: pytest.MonkeyPatch) -> None:
     import psycopg
 
-    monkeypatch.setattr("autotune.store.opening.BUSY_TIMEOUT_S", 0.05)  # so that trying again is what helps
+    monkeypatch.setattr(opening, "BUSY_TIMEOUT_S", 0.05)  # so that trying again is what helps
     with Store.open(postgresql) as store, psycopg.connect(postgresql) as other:
         other.execute("LOCK TABLE trials")
         timer = threading.Timer(0.5, other.commit)
@@ -139,7 +139,7 @@ def test_a_short_lock_by_another_program_is_waited_for(postgresql: str, monkeypa
 
 def test_what_a_client_held_that_fell_silent_is_let_go(postgresql: str, monkeypatch: pytest.MonkeyPatch) -> None:
     Store.open(postgresql).close()
-    monkeypatch.setattr("autotune.store.opening.IDLE_LIMIT_S", 0.2)
+    monkeypatch.setattr(opening, "IDLE_LIMIT_S", 0.2)
     with Store.open(postgresql) as store:
         add(store)
         with store._writing.connect() as silent:
@@ -252,11 +252,7 @@ def test_jobs_are_added_and_taken_once_where_an_answer_was_lost(postgresql_serve
 
 
 def test_decisions_are_seen_in_whatever_order_they_are_committed(store: Store) -> None:
-    winner = Winner(
-        device=DEVICE.slug, problem=PROBLEM, configuration=TRIAL.configuration, time_ns=1e3, default_ns=1e3,
-        baseline_ns=None, gain_low=1.0, gain_high=1.0, samples=0, is_default=True, verdict=Verdict.PROVISIONAL,
-        verifications=0, provenance=PROVENANCE,
-    )  # fmt: skip
+    winner = factories.winner(DEVICE, PROBLEM, TRIAL.configuration, samples=0, verdict=Verdict.PROVISIONAL)
     store.record_winner(winner)
     with Session(store._writing) as session, session.begin():
         session.add(winner_row(winner, problem_id(session, PROBLEM)))

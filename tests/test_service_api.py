@@ -17,8 +17,10 @@ from starlette.testclient import TestClient
 from autotune.cli import main
 from autotune.errors import UsageError
 from autotune.kernels.gemm import FAMILY, GemmProblem
+from autotune.lookup import contents
 from autotune.problem import Device
 from autotune.service import admission, submitting
+from autotune.service import lookups as lookups_module
 from autotune.service.access import MAX_BODY_BYTES, Access, read_token
 from autotune.service.app import make_app
 from autotune.service.core import Service
@@ -26,7 +28,8 @@ from autotune.service.forms import JobForm
 from autotune.service.serving import Place, read_access
 from autotune.store import Store
 from autotune.testing import INVENTED_PROCESSOR
-from autotune.trial import Provenance, Verdict, Winner
+from autotune.trial import Verdict, Winner
+from factories import winner
 
 WRITING, READING = "writing-token-of-a-test", "reading-token-of-a-test"
 SLUG = INVENTED_PROCESSOR.slug
@@ -52,13 +55,9 @@ HOSTILE = [
 
 
 def a_winner(device: Device, problem: GemmProblem) -> Winner:
-    provenance = Provenance(
-        driver="1.0", template_hash="0" * 12, space_version=1, tool_version="0", measured_at="2026-01-01T00:00:00Z"
-    )
-    return Winner(
-        device=device.slug, problem=problem, configuration=FAMILY.baseline, time_ns=5000.0, default_ns=5000.0,
-        baseline_ns=5000.0, gain_low=1.0, gain_high=1.0, samples=9, is_default=True, verdict=Verdict.TIE,
-        verifications=20, provenance=provenance,
+    return winner(
+        device, problem, FAMILY.baseline, 5000.0, default_ns=5000.0, baseline_ns=5000.0, gain_low=1.0, gain_high=1.0,
+        is_default=True, verdict=Verdict.TIE,
     )  # fmt: skip
 
 
@@ -256,7 +255,7 @@ def test_lookups_remember_no_junk(api: TestClient, monkeypatch: pytest.MonkeyPat
     assert lookups._remembered == {}
     assert api.get(question).json() == api.get(question).json()
     assert len(lookups._remembered) == 1
-    monkeypatch.setattr("autotune.service.lookups.MAX_REMEMBERED_BYTES", 3000)
+    monkeypatch.setattr(lookups_module, "MAX_REMEMBERED_BYTES", 3000)
     for number in range(1, 40):
         assert api.get(f"/api/lookup?device={SLUG}&shape={number},64,64").status_code == 200
         assert sum(len(key) + len(value) for key, value in lookups._remembered.items()) <= 4000
@@ -306,7 +305,7 @@ def test_lookups_follow_the_winners(api: TestClient, store: Store) -> None:
     assert again is not None
     assert lookups.read_again() is None
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("autotune.lookup.contents.read_json", None)  # what ships is not read again
+        patch.setattr(contents, "read_json", None)  # what ships is not read again
         lookups.use(again)
     assert api.get("/api/lookup?device=nvidia-h200&shape=512,512,512").json()["device"] == "nvidia-h200"
     other = api.get("/api/lookup?device=adreno-999&shape=512,512,512").json()

@@ -1,6 +1,7 @@
 """The service where something fails at the worst moment: an answer that is lost, a thread that is not to be had."""
 
 import asyncio
+import dataclasses
 import socket
 import threading
 from collections import Counter
@@ -11,19 +12,22 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from sqlalchemy import update
 
 pytest.importorskip("fastapi")
 
+from autotune import store as store_module
 from autotune.cli import service
 from autotune.errors import DatabaseAwayError, RefusedError, StoreError, UnreachableError, WorkerError
-from autotune.kernels.gemm import GemmProblem
+from autotune.kernels.gemm import FAMILY, GemmProblem
 from autotune.remote import Client
 from autotune.service import core
 from autotune.service.events import Feed
-from autotune.service.fleet import Fleet, RemoteWorker, Station
+from autotune.service.fleet import Assignment, Fleet, RemoteWorker, Station
 from autotune.service.searching import Errand, Search
 from autotune.store import Store
 from autotune.store.jobs import JobKind, JobLedger, JobState, NewJob
+from autotune.store.models import ProblemRow
 from autotune.store.together import Together
 from autotune.testing import INVENTED_PROCESSOR, FakeWorker
 from autotune.trial import Job, Request
@@ -129,6 +133,19 @@ def test_what_another_has_taken_is_neither_queued_nor_ended_by_the_one_before(st
     assert found.state is JobState.DONE
 
 
+def test_a_problem_of_an_unknown_family_has_failed_and_the_others_go_on(store: Store) -> None:
+    requests = tuple(Request(problem=GemmProblem(m=size, n=96, k=96)) for size in (32, 64))
+    mixed, good = store.jobs.add(dataclasses.replace(NEW, requests=requests)), store.jobs.add(NEW)
+    store._write(lambda session: session.execute(update(ProblemRow).where(ProblemRow.m == 32).values(family="fft")))
+    taken = [store.jobs.take(DEVICE.slug, "one") for _ in range(2)]
+    assert [(found[0].id, found[1].number) for found in taken if found] == [(mixed, 1), (good, 0)]
+    assert taken[0] is not None
+    store.jobs.end(taken[0][1], JobState.DONE)
+    [job] = [job for job in store.jobs.newest(9) if job.id == mixed]
+    assert (job.state, job.counts) == (JobState.FAILED, {"failed": 1, "done": 1})
+    assert "fft" in job.message
+
+
 def test_what_was_in_flight_as_the_database_was_away_is_not_to_blame(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -156,6 +173,24 @@ def test_what_was_in_flight_as_the_database_was_away_is_not_to_blame(
     with Store.open(tmp_path / "db.sqlite") as store:
         assert next(losses, None) is None
         assert store.in_flight() == [] == store.quarantined()
+
+
+def test_a_trial_that_waits_for_its_device_is_not_late(store: Store) -> None:
+    """As while a local run measures there; but a worker that says so is believed no further than its own clock."""
+    fleet, station = a_station()
+    worker = RemoteWorker(fleet, station, asyncio.new_event_loop())
+    job = Job(selector="0:0", problem=NEW.requests[0].problem, configuration=FAMILY.baseline)
+    station.assignment = assignment = Assignment(job)
+    assignment.set_deadline()
+    deadline = assignment.deadline
+    assignment.given -= 100.0
+    fleet.note_waiting(station, 40.0)
+    fleet.note_waiting(station, 90.0)
+    assert assignment.deadline == deadline + 90.0
+    assert worker.waited_s == 90.0
+    fleet.note_waiting(station, 1e9)
+    assert worker.waited_s == pytest.approx(100.0, abs=5.0)
+    assert RemoteWorker(fleet, station, worker._loop).waited_s == 0.0
 
 
 def test_what_is_searched_is_not_queued_with_what_nobody_searches(store: Store) -> None:
@@ -221,7 +256,7 @@ def test_a_database_server_may_start_after_the_service(
     with service.open_patiently(str(tmp_path / "db.sqlite")) as store:
         assert store.in_flight() == []
     assert capsys.readouterr().err.count("cannot reach it; trying again for up to 300 s") == 2
-    monkeypatch.setattr("autotune.store.AWAY_PATIENCE_S", -1.0)
+    monkeypatch.setattr(store_module, "AWAY_PATIENCE_S", -1.0)
     answers = iter([DatabaseAwayError("cannot reach it")])
     with pytest.raises(DatabaseAwayError):
         service.open_patiently(str(tmp_path / "db.sqlite"))

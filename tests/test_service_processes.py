@@ -197,6 +197,7 @@ def _trials(processes: Processes) -> int:
         return sum(sum(store.trial_counts(d.slug).by_state.values()) for d in store.devices())
 
 
+@untraced()
 def test_a_wrong_token_ends_a_worker_at_once(processes: Processes, tmp_path: Path, pocl: Device) -> None:
     processes.start_service()
     _await(lambda: _is_up(processes.url))

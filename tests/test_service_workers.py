@@ -14,6 +14,7 @@ pytest.importorskip("fastapi")
 
 from starlette.testclient import TestClient
 
+import autotune
 from autotune.cli import main
 from autotune.errors import RefusedError, StoreError, TableError, UsageError
 from autotune.kernels.gemm import FAMILY, GemmProblem
@@ -22,25 +23,25 @@ from autotune.problem import Configuration
 from autotune.remote import Client, wire, working
 from autotune.remote.wire import code_version, plain_trial, read_trial
 from autotune.remote.working import Offer, own_name, own_secret
-from autotune.service import fleet, workers_api
+from autotune.service import core, fleet, workers_api
 from autotune.service.access import Access, Role, role_needed
 from autotune.service.app import make_app
 from autotune.service.core import Service
 from autotune.service.serving import Place, Server, read_access
 from autotune.store import Holder, Owner, Store, claiming, new_owner, owner
+from autotune.store import workers as workers_module
 from autotune.store.jobs import JobKind, NewJob
 from autotune.store.workers import Standing, digest_of, model_of
 from autotune.testing import INVENTED_PROCESSOR, FakeWorker
-from autotune.trial import Job, Provenance, Request, Timer, Trial, TrialState
+from autotune.trial import Job, Request, Timer, Trial, TrialState
+from factories import provenance
 from invented_service import HandMade, ended, invented_time, invented_worker, offering, serving, wait_for
 
 DEVICE = INVENTED_PROCESSOR
 OTHER_DRIVER = replace(DEVICE, driver="another")
 SHAPE = "96,96,96"
 PROBLEM = GemmProblem(m=96, n=96, k=96)
-PROVENANCE = Provenance(
-    driver=DEVICE.driver, template_hash="0" * 12, space_version=1, tool_version="0", measured_at="2026-01-01T00:00:00Z"
-)
+PROVENANCE = provenance()
 JOB = Job(selector="0:0", problem=PROBLEM, configuration=FAMILY.baseline)
 STRANGERS_SECRET = "f" * 64
 NEW = NewJob(kind=JobKind.TUNE, device=DEVICE.slug, requests=(Request(problem=PROBLEM),), trials=3)
@@ -166,7 +167,7 @@ def test_an_administrator_forgets_a_worker(server: Server, capsys: pytest.Captur
 
 
 def test_no_more_workers_are_enrolled_than_there_is_room_for(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("autotune.store.workers.MAX_WORKERS", 1)
+    monkeypatch.setattr(workers_module, "MAX_WORKERS", 1)
     HandMade(server.url, "one")
     with pytest.raises(RefusedError) as refused:
         HandMade(server.url, "two")
@@ -422,7 +423,7 @@ def test_a_result_told_again_to_a_service_on_another_host_is_stored(
 def test_another_version_with_the_same_templates_is_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
     before = code_version()
     code_version.cache_clear()
-    monkeypatch.setattr("autotune.__version__", "99.0")
+    monkeypatch.setattr(autotune, "__version__", "99.0")
     assert code_version() == before
     code_version.cache_clear()
     monkeypatch.setattr(wire, "FORMAT", wire.FORMAT + 1)
@@ -463,6 +464,26 @@ def test_a_worker_delivers_to_a_service_with_other_templates_then_waits_for_one_
         assert ended(client, job["id"])["state"] == "done"
         offer.close()
         thread.join(20)
+
+
+def test_a_service_begins_no_trial_on_a_database_that_another_has_claimed(store: Store) -> None:
+    """As one that was stopped, replaced, and goes on in the middle of a search."""
+    mine = new_owner(Holder(worker="w1", session="s"))
+    store.begin_trial(DEVICE, PROBLEM, FAMILY.baseline, mine)
+    claim = store.claim_service()
+    store.begin_trial(DEVICE, PROBLEM, FAMILY.baseline, mine)
+    claim.close()
+    store._write(lambda session: session.add(_claim_of(elsewhere(None))))
+    with pytest.raises(StoreError, match="another service"):
+        store.begin_trial(DEVICE, PROBLEM, FAMILY.baseline, mine)
+    store.begin_trial(DEVICE, PROBLEM, FAMILY.baseline, new_owner())  # a local run needs no claim
+
+
+def _claim_of(owner: Owner) -> claiming.ClaimRow:
+    return claiming.ClaimRow(
+        role="service", host=owner.host, process_id=owner.process_id, process_start=owner.process_start,
+        run=owner.run, beats=0,
+    )  # fmt: skip
 
 
 # Workers that hang
@@ -509,7 +530,7 @@ def test_cancelling_detaches_from_a_worker_that_does_not_answer(
     server: Server, client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(fleet, "CANCEL_PATIENCE_S", 0.2)
-    monkeypatch.setattr("autotune.service.core.CANCEL_PATIENCE_S", 0.3)
+    monkeypatch.setattr(core, "CANCEL_PATIENCE_S", 0.3)
     job = submitted(server, client)
     hangs = HandMade(server.url)
     given = hangs.turn()

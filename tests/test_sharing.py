@@ -10,11 +10,12 @@ from typing import Any
 import pytest
 
 from autotune.kernels.gemm import GemmProblem
-from autotune.search import Budget, Listener, Outcome, SamplerChoice, Total, sharing, tune
+from autotune.search import Budget, Listener, Outcome, SamplerChoice, one_problem, sharing, tune
 from autotune.search.gain import EVERY_TRIALS, GainLeft
 from autotune.store import Store
 from autotune.testing import INVENTED_PROCESSOR, FakeBuilds, FakeWorker, Silence
-from autotune.trial import Job, Request, Trial, TrialState
+from autotune.trial import Job, Request, TrialState
+from factories import Recorder
 from invented_clock import Clock
 
 DEVICE = INVENTED_PROCESSOR
@@ -23,23 +24,7 @@ DEVICE = INVENTED_PROCESSOR
 @pytest.fixture
 def without_estimates(monkeypatch: pytest.MonkeyPatch) -> None:
     """No model says that one has more to gain than another: how often searches take turns is then certain."""
-    monkeypatch.setattr("autotune.search.one_problem.FEWEST_TRIALS", 1000)
-
-
-class Recorder(Silence):
-    def __init__(self) -> None:
-        self.order: list[str] = []
-        self.totals: list[Total] = []
-        self.finished: list[str] = []
-
-    def trial_finished(self, request: Request, trial: Trial, new_trials: int, best_ns: float) -> None:
-        self.order.append(request.problem.label)
-
-    def share_started(self, request: Request, total: Total) -> None:
-        self.totals.append(total)
-
-    def problem_finished(self, outcome: Outcome) -> None:
-        self.finished.append(outcome.request.problem.label)
+    monkeypatch.setattr(one_problem, "FEWEST_TRIALS", 1000)
 
 
 def landscape(job: Job) -> float:
@@ -61,10 +46,12 @@ def worker_of(clock: Clock, seconds: Callable[[Job], float], time_ns: Callable[[
     return FakeWorker(measure)
 
 
-def share(store: Store, worker: FakeWorker, seconds: float, listener: Listener | None = None, **options: Any) -> Any:
+def share(
+    store: Store, clock: Clock, worker: FakeWorker, seconds: float, listener: Listener | None = None, **options: Any
+) -> Any:
     """For two sizes or more, of the few configurations of one algorithm."""
     requests = requests_of(*options.pop("calls"))
-    options = {"algorithms": ["dot"], **options}
+    options = {"algorithms": ["dot"], "clock": clock, **options}
     return tune(DEVICE, requests, store, Budget(seconds=seconds), listener or Silence(), worker=worker, **options)
 
 
@@ -79,7 +66,7 @@ def searched(worker: FakeWorker) -> Counter[tuple[object, object]]:
 
 def test_none_is_left_without_a_start_where_trials_take_far_longer_than_thought(store: Store, clock: Clock) -> None:
     worker = worker_of(clock, lambda _: 20.0)
-    outcomes = share(store, worker, 61, calls=(1, 1, 1, 1, 1, 1))
+    outcomes = share(store, clock, worker, 61, calls=(1, 1, 1, 1, 1, 1))
     assert len(outcomes) == 6
     trials = [outcome.new_trials for outcome in outcomes]
     assert trials == [sharing.FIRST_TRIALS] * 2 + [1] * 4, "once the budget has ended, the default alone"
@@ -88,10 +75,10 @@ def test_none_is_left_without_a_start_where_trials_take_far_longer_than_thought(
 
 def test_time_goes_where_most_calls_are(store: Store, clock: Clock) -> None:
     worker, recorder = worker_of(clock, lambda _: 0.5), Recorder()
-    few, many, none = share(store, worker, 45, recorder, calls=(1, 200, 1))
+    few, many, none = share(store, clock, worker, 45, recorder, calls=(1, 200, 1))
     assert few.new_trials >= sharing.LEAST_TRIALS and none.new_trials >= sharing.LEAST_TRIALS
     assert many.new_trials >= 8 + max(few.new_trials, none.new_trials)
-    assert recorder.finished[0] == many.request.problem.label, "the most important is decided first"
+    assert recorder.outcomes[0] == many, "the most important is decided first"
     assert many.seconds > few.seconds > 0
 
 
@@ -99,20 +86,20 @@ def test_time_goes_where_most_calls_are(store: Store, clock: Clock) -> None:
 def test_time_goes_where_a_trial_takes_least_of_it(store: Store, clock: Clock) -> None:
     slow, _ = requests_of(1, 1)
     worker = worker_of(clock, lambda job: 2.0 if job.problem == slow.problem else 0.4)
-    first, second = share(store, worker, 80, calls=(1, 1))
+    first, second = share(store, clock, worker, 80, calls=(1, 1))
     assert second.new_trials > 2 * first.new_trials
 
 
 def test_the_budget_is_kept_with_the_finals(store: Store, clock: Clock) -> None:
     began = clock.now
-    share(store, worker_of(clock, lambda _: 0.8), 60, calls=(1, 1, 1))
+    share(store, clock, worker_of(clock, lambda _: 0.8), 60, calls=(1, 1, 1))
     assert 30 < clock.now - began < 63
 
 
 @pytest.mark.usefixtures("without_estimates")
 def test_nothing_is_measured_twice_over_many_slices(store: Store, clock: Clock) -> None:
     worker, recorder = worker_of(clock, lambda _: 0.6), Recorder()
-    outcomes = share(store, worker, 60, recorder, calls=(3, 2, 2))
+    outcomes = share(store, clock, worker, 60, recorder, calls=(3, 2, 2))
     assert len([key for key, _ in itertools.groupby(recorder.order)]) > 4, "there are slices"
     finalists = max(searched(worker).values())
     assert finalists <= 2, "once in the search, once in the finals"
@@ -129,7 +116,7 @@ def test_what_is_built_and_waits_is_not_in_flight_while_others_are_measured(stor
         return landscape(job)
 
     worker, recorder, builds = FakeWorker(measure), Recorder(), FakeBuilds(3)
-    share(store, worker, 60, recorder, calls=(3, 2, 2), builds=builds)
+    share(store, clock, worker, 60, recorder, calls=(3, 2, 2), builds=builds)
     assert len([key for key, _ in itertools.groupby(recorder.order)]) > 4, "there are slices"
     assert strangers == []
     assert max(searched(worker).values()) <= 2
@@ -143,14 +130,14 @@ def test_models_that_do_not_fit_into_memory_are_made_anew(
 ) -> None:
     monkeypatch.setattr(sharing, "KEPT_MODELS", 0)
     worker, recorder = worker_of(clock, lambda _: 0.6), Recorder()
-    share(store, worker, 60, recorder, calls=(3, 2, 2))
+    share(store, clock, worker, 60, recorder, calls=(3, 2, 2))
     assert len([key for key, _ in itertools.groupby(recorder.order)]) > 4
     assert max(searched(worker).values()) <= 2
 
 
 def test_it_ends_early_where_nothing_is_left(store: Store, clock: Clock) -> None:
     began = clock.now
-    outcomes = share(store, worker_of(clock, lambda _: 0.1), 10_000, calls=(1, 5), algorithms=["naive"])
+    outcomes = share(store, clock, worker_of(clock, lambda _: 0.1), 10_000, calls=(1, 5), algorithms=["naive"])
     assert clock.now - began < 100
     assert [outcome.gain_left for outcome in outcomes] == pytest.approx([0.0, 0.0], abs=1e-3)
     assert all(outcome.is_finished for outcome in outcomes)
@@ -158,7 +145,7 @@ def test_it_ends_early_where_nothing_is_left(store: Store, clock: Clock) -> None
 
 def test_the_total_falls_from_that_of_the_defaults(store: Store, clock: Clock) -> None:
     recorder = Recorder()
-    share(store, worker_of(clock, lambda _: 0.6), 40, recorder, calls=(3, 2))
+    share(store, clock, worker_of(clock, lambda _: 0.6), 40, recorder, calls=(3, 2))
     totals = recorder.totals
     assert {total.calls for total in totals} == {5}
     assert all(total.best_ns <= total.default_ns for total in totals)
@@ -168,7 +155,7 @@ def test_the_total_falls_from_that_of_the_defaults(store: Store, clock: Clock) -
 
 def test_a_stop_leaves_every_problem_with_its_best_and_nothing_in_flight(store: Store, clock: Clock) -> None:
     worker = worker_of(clock, lambda _: 0.5)
-    outcomes = share(store, worker, 60, calls=(1, 1, 1, 1), should_stop=lambda: len(worker.jobs) >= 30)
+    outcomes = share(store, clock, worker, 60, calls=(1, 1, 1, 1), should_stop=lambda: len(worker.jobs) >= 30)
     assert 0 < len(outcomes) < 4 and len(worker.jobs) == 30
     assert all(not outcome.is_finished and outcome.winner for outcome in outcomes)
     assert store.in_flight(DEVICE.slug, DEVICE.driver) == []
@@ -177,7 +164,9 @@ def test_a_stop_leaves_every_problem_with_its_best_and_nothing_in_flight(store: 
 def test_what_was_decided_and_not_searched_since_keeps_its_winner_without_finals(store: Store, clock: Clock) -> None:
     def run(worker: FakeWorker) -> list[Outcome]:
         return list(
-            share(store, worker, 1000, calls=(1, 1), algorithms=["naive"], sampler=SamplerChoice(name="exhaustive"))
+            share(
+                store, clock, worker, 1000, calls=(1, 1), algorithms=["naive"], sampler=SamplerChoice(name="exhaustive")
+            )
         )
 
     first = run(worker_of(clock, lambda _: 0.1))
@@ -196,7 +185,7 @@ def test_one_problem_that_never_runs_does_not_take_the_time_of_the_others(store:
         return TrialState.COMPILE_FAILED if job.problem == broken.problem else landscape(job)
 
     worker = FakeWorker(measure)
-    first, second = share(store, worker, 40, calls=(1, 1))
+    first, second = share(store, clock, worker, 40, calls=(1, 1))
     assert first.winner is None
     assert second.winner is not None and second.new_trials > sharing.LEAST_TRIALS
 

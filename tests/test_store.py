@@ -20,14 +20,17 @@ import pytest
 import sqlalchemy
 from sqlalchemy import Engine, event
 
+import factories
 from autotune import resources
 from autotune.errors import AutotuneError, NewerSchemaError, NotADatabaseError, ReadOnlyDatabaseError, StoreError
 from autotune.kernels.gemm import GemmProblem
+from autotune.lookup import TuningTable
 from autotune.problem import Configuration, Device, DeviceLimits
-from autotune.store import Store, failures
+from autotune.store import Store, failures, opening, snapshot
 from autotune.store.models import BEST, Base
-from autotune.trial import Measurement, Provenance, Timer, Trial, TrialState, Verdict, Winner
-from databases import change, connect, make_older, rows
+from autotune.trial import Measurement, Timer, Trial, TrialState, Winner
+from databases import change, connect, rows
+from factories import provenance
 
 DEVICE = Device(
     slug="adreno-730",
@@ -43,13 +46,7 @@ DEVICE = Device(
 )
 OTHER = dataclasses.replace(DEVICE, slug="mali-g610-mc6", name="Mali-G610", family="mali")
 PROBLEM = GemmProblem(m=64, n=32, k=16)
-PROVENANCE = Provenance(
-    driver=DEVICE.driver,
-    template_hash="0123456789ab",
-    space_version=1,
-    tool_version="0.1.0",
-    measured_at="2025-01-02T03:04:05Z",
-)
+PROVENANCE = provenance(DEVICE.driver, template_hash="0123456789ab")
 MEASUREMENT = Measurement(
     time_ns=1234.5678901234567,
     samples_ns=(1.25, 1e9, 0.1 + 0.2),
@@ -71,22 +68,11 @@ TRIAL = Trial(
 
 
 def winner(time_ns: float = 100.0, **changes: Any) -> Winner:
-    base = Winner(
-        device=DEVICE.slug,
-        problem=PROBLEM,
-        configuration=TRIAL.configuration,
-        time_ns=time_ns,
-        default_ns=300.0,
-        baseline_ns=1000.0 / 3,
-        gain_low=1.1,
-        gain_high=1.3,
-        samples=11,
-        is_default=False,
-        verdict=Verdict.FASTER,
-        verifications=60,
-        provenance=PROVENANCE,
-    )
-    return dataclasses.replace(base, **changes)
+    known = {
+        "device": DEVICE, "problem": PROBLEM, "configuration": TRIAL.configuration, "default_ns": 300.0,
+        "baseline_ns": 1000.0 / 3, "gain_low": 1.1, "gain_high": 1.3, "samples": 11, "provenance": PROVENANCE,
+    }  # fmt: skip
+    return factories.winner(time_ns=time_ns, **{**known, **changes})
 
 
 @pytest.fixture
@@ -359,7 +345,7 @@ def test_a_person_can_query_the_view(place: str) -> None:
         "template_hash": "0123456789ab",
         "space_version": 1,
         "tool_version": "0.1.0",
-        "measured_at": "2025-01-02T03:04:05Z",
+        "measured_at": "2026-01-31T12:00:00Z",
         "spec": PROBLEM.key,
         "default_ns": 256.0,
         "baseline_ns": None,
@@ -475,8 +461,8 @@ def test_kills_lose_no_stored_trial(place: str) -> None:
 
 def test_a_kill_while_the_database_is_made_leaves_nothing_in_the_way(place: str) -> None:
     # The programs end in the middle of the migration, with the transaction open.
-    program = "import os, sys; from autotune.store import Store, migrating as m\n"
-    program += f"m.schema_revisions = lambda: {resources.schema_revisions()}\n"
+    program = "import os, sys; from autotune.store import Store\n"
+    program += f"from autotune import resources as r; r.schema_revisions = lambda: {resources.schema_revisions()}\n"
     program += "from alembic import command; real = command.upgrade\n"
     program += "command.upgrade = lambda *a: (real(*a), os.kill(os.getpid(), 9))\n"
     program += "Store.open(sys.argv[1])"
@@ -489,7 +475,7 @@ def test_a_kill_while_the_database_is_made_leaves_nothing_in_the_way(place: str)
 
 
 def test_a_short_lock_by_another_program_is_waited_for(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("autotune.store.opening.BUSY_TIMEOUT_S", 0.05)  # so that trying again is what helps
+    monkeypatch.setattr(opening, "BUSY_TIMEOUT_S", 0.05)  # so that trying again is what helps
     with (
         Store.open(path) as store,
         closing(sqlite3.connect(path, isolation_level=None, check_same_thread=False)) as other,
@@ -503,7 +489,7 @@ def test_a_short_lock_by_another_program_is_waited_for(path: Path, monkeypatch: 
 
 
 def test_a_lock_that_stays_is_an_error(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("autotune.store.opening.BUSY_TIMEOUT_S", 0.05)
+    monkeypatch.setattr(opening, "BUSY_TIMEOUT_S", 0.05)
     monkeypatch.setattr(failures, "PATIENCE_S", 0.2)
     with Store.open(path) as store, closing(sqlite3.connect(path, isolation_level=None)) as other:
         other.execute("BEGIN IMMEDIATE")
@@ -564,11 +550,9 @@ def add_revision(folder: Path, monkeypatch: pytest.MonkeyPatch, upgrade: str) ->
 
 REBUILD = """
 def upgrade():
-    op.execute("DROP VIEW best_configurations")
     recreate = "always" if op.get_bind().dialect.name == "sqlite" else "auto"
     with op.batch_alter_table("devices", recreate=recreate) as batch:
         batch.add_column(sa.Column("note", sa.Text(), nullable=False, server_default="none"))
-    op.execute("CREATE VIEW best_configurations AS SELECT device FROM winners")
 """
 
 
@@ -582,24 +566,6 @@ def test_an_older_database_is_migrated_and_keeps_its_rows(
         assert [s.trial for s in store.trials(DEVICE.slug, "gemm")] == [TRIAL]
     assert rows(place, "SELECT slug, note FROM devices") == [(DEVICE.slug, "none")]
     assert rows(place, "SELECT version_num FROM alembic_version") == [(NEXT,)]
-    assert is_whole(place)
-
-
-def test_winners_of_before_get_the_verdict_that_their_samples_tell(place: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    make_older(place, "0002", monkeypatch)
-    for number, (samples, is_default) in enumerate([(0, False), (9, False), (9, True)], start=1):
-        spec = GemmProblem(m=number, n=1, k=1).key
-        change(place, f"INSERT INTO problems VALUES ({number}, 'gemm', '{spec}', '', {number}, 1, 1, 1.0)")
-        change(
-            place,
-            "INSERT INTO winners (device, problem_id, configuration, algorithm, time_ns, default_ns, samples,"
-            " is_default, source, driver, template_hash, space_version, tool_version, measured_at) VALUES"
-            f" ('old', {number}, '{{\"algorithm\":\"dot\"}}', 'dot', 1, 1, {samples},"
-            f" {is_default}, 'measured', '1', 'h', 1, '0', 'then')",
-        )
-    with Store.open(place) as store:
-        found = [(winner.samples, winner.verdict, winner.verifications) for winner in store.best("old")]
-    assert found == [(0, Verdict.PROVISIONAL, 0), (9, Verdict.FASTER, 0), (9, Verdict.DEFAULT, 0)]
     assert is_whole(place)
 
 
@@ -636,6 +602,18 @@ def test_a_newer_schema_is_refused_and_left_alone(place: str) -> None:
         with pytest.raises(NewerSchemaError, match=r"0999.*upgrade autotune"):
             Store.open(place, read_only=read_only)
     assert rows(place, "SELECT version_num FROM alembic_version") == [("0999",)]
+
+
+def test_a_database_of_a_development_version_is_refused_and_left_alone(place: str) -> None:
+    Store.open(place).close()
+    change(place, "UPDATE alembic_version SET version_num = '0011'")
+    message = r"was made by a development version of autotune \(schema 0011\).*name another database with --db"
+    for read_only in (False, True):
+        with pytest.raises(StoreError, match=message):
+            Store.open(place, read_only=read_only)
+    with pytest.raises(StoreError, match=message):
+        TuningTable.open(place)
+    assert rows(place, "SELECT version_num FROM alembic_version") == [("0011",)]
 
 
 def test_an_empty_file_becomes_a_database(path: Path) -> None:
@@ -729,7 +707,7 @@ def make_foreign(path: Path) -> None:
 def make_foreign_with_alembic(path: Path) -> None:
     with closing(sqlite3.connect(path)) as connection:
         connection.execute("CREATE TABLE alembic_version (version_num)")
-        connection.execute("INSERT INTO alembic_version VALUES ('0001')")
+        connection.execute("INSERT INTO alembic_version VALUES ('0100')")
         connection.execute("CREATE TABLE theirs (x)")
         connection.commit()
 
@@ -797,7 +775,7 @@ def test_paths_that_cannot_be(tmp_path: Path, name: str) -> None:
 
 
 def test_a_full_disk_is_told_and_loses_nothing(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("autotune.store.failures.PATIENCE_S", 0.1)
+    monkeypatch.setattr(failures, "PATIENCE_S", 0.1)
 
     def fill(connection: sqlite3.Connection, _: object) -> None:
         connection.execute("PRAGMA max_page_count = 40")
@@ -829,11 +807,12 @@ def public() -> Iterator[Path]:
 AS_ANOTHER_USER = """
 import os, sys
 from autotune.errors import AutotuneError
-from autotune.store import Store, migrating
+from autotune import resources
+from autotune.store import Store
 # The other user may not be able to enter the folders that these come from.
 import sqlalchemy.dialects.sqlite.pysqlite
-revisions = migrating.schema_revisions()
-migrating.schema_revisions = lambda: revisions
+revisions = resources.schema_revisions()
+resources.schema_revisions = lambda: revisions
 is_root = os.geteuid() == 0
 if is_root:
     os.setresuid(65534, 65534, 0)
@@ -1043,7 +1022,7 @@ def test_a_snapshot_that_fails_leaves_the_older_one(path: Path, monkeypatch: pyt
     with filled(path) as store:
         store.snapshot(copy)
         before = copy.read_bytes()
-        monkeypatch.setattr("autotune.store.snapshot._compact", lambda *_: (_ for _ in ()).throw(OSError(28, "full")))
+        monkeypatch.setattr(snapshot, "_compact", lambda *_: (_ for _ in ()).throw(OSError(28, "full")))
         with pytest.raises(StoreError, match="full"):
             store.snapshot(copy)
     assert copy.read_bytes() == before

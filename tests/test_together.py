@@ -12,14 +12,13 @@ from autotune.kernels.gemm import GemmProblem
 from autotune.problem import Configuration
 from autotune.store import Store, new_owner, together
 from autotune.testing import INVENTED_PROCESSOR
-from autotune.trial import Provenance, Trial, TrialState
+from autotune.trial import Trial, TrialState
+from factories import provenance
 from invented_service import wait_for
 
 DEVICE = INVENTED_PROCESSOR
 PROBLEM = GemmProblem(m=96, n=96, k=96)
-PROVENANCE = Provenance(
-    driver=DEVICE.driver, template_hash="0", space_version=1, tool_version="1", measured_at="2025-01-01T00:00:00Z"
-)
+PROVENANCE = provenance()
 THREADS = 6
 
 

@@ -17,6 +17,8 @@ import pytest
 
 import autotune.render
 import evil_checker
+from autotune import child
+from autotune.device import execution
 from autotune.errors import KernelError, WorkerError
 from autotune.kernels import find_family
 from autotune.kernels.gemm import FAMILY, GemmProblem
@@ -53,16 +55,21 @@ def fates(monkeypatch: pytest.MonkeyPatch, pocl: Device) -> Iterator[Callable[[d
     monkeypatch.setattr(verification, "start_worker", start)
     monkeypatch.setattr(verification, "_checkers", {})
     monkeypatch.setattr(autotune.render, "render", evil_checker.render)
-    monkeypatch.setattr("autotune.device.execution._executors", {})
+    monkeypatch.setattr(execution, "_executors", {})
     yield decide
     for worker in workers:
         worker.close()
 
 
-def table(device: Device, driver: str = "") -> TuningTable:
-    """With one product, measured by this driver or another."""
+def table(device: Device, driver: str = "", template_hash: str = "") -> TuningTable:
+    """With one product, measured by this driver or another, with the templates of today or others."""
     measured = Entry(
-        problem=PROBLEM, configuration=TILE, time_ns=1e4, driver=driver or device.driver, version=device.version
+        problem=PROBLEM,
+        configuration=TILE,
+        time_ns=1e4,
+        driver=driver or device.driver,
+        version=device.version,
+        template_hash=template_hash or autotune.render.template_hash(FAMILY, TILE.algorithm),
     )
     return TuningTable([device], [(device.slug, measured)])
 
@@ -111,6 +118,33 @@ def test_what_this_driver_measured_needs_no_child(
         assert not tuned.was_measured_on(replace(pocl, **other))  # type: ignore[arg-type]
 
 
+def test_what_other_templates_measured_is_checked_and_gives_way_with_a_warning(
+    pocl: Device, tmp_path: Path, fates: Callable[[dict[str, str]], None], caplog: pytest.LogCaptureFixture
+) -> None:
+    """Measured by this driver, but the template was changed since, and is wrong now."""
+    fates({TILE.key: "wrong"})
+    changed = table(pocl, pocl.driver, template_hash="0123456789ab")
+    gemm = Gemm(pocl.selector, table=changed, binaries=tmp_path, host_blas=False)
+    assert np.array_equal(gemm(A, B), A @ B)
+    chosen = gemm.choice(A, B)
+    assert chosen and chosen.configuration != TILE
+    assert any("failed a check" in record.getMessage() for record in caplog.records)
+
+
+def test_templates_are_compared_once_for_all_processes(
+    pocl: Device, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """To compare them loads Jinja2, which a process whose programs are cached does without."""
+    monkeypatch.setattr(verification, "_checkers", {})
+    monkeypatch.setattr("autotune.device.execution._executors", {})
+    gemm_of(pocl, tmp_path, driver=pocl.driver)(A, B)
+    ready = table(pocl, pocl.driver)
+    monkeypatch.setattr(autotune.render, "template_hash", lambda *_: pytest.fail("it was compared again"))
+    monkeypatch.setattr("autotune.device.execution._executors", {})
+    gemm = Gemm(pocl.selector, table=ready, binaries=tmp_path, host_blas=False)
+    assert np.array_equal(gemm(A, B), A @ B)
+
+
 def test_a_verdict_is_kept_for_the_next_process(
     pocl: Device, tmp_path: Path, fates: Callable[[dict[str, str]], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -146,7 +180,7 @@ def test_a_default_is_checked_too(
 def test_without_a_child_nothing_unverified_runs(pocl: Device, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(verification, "start_worker", lambda _: Worker(("/no/such/program",)))
     monkeypatch.setattr(verification, "_checkers", {})
-    monkeypatch.setattr("autotune.child.FIRST_PAUSE_S", 0.0)
+    monkeypatch.setattr(child, "FIRST_PAUSE_S", 0.0)
     with pytest.raises(WorkerError, match="cannot be checked before its first use") as raised:
         gemm_of(pocl, tmp_path)(A, B)
     assert "verify=False" in str(raised.value)

@@ -2,6 +2,7 @@
 
 import os
 import sys
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -12,11 +13,13 @@ CHILDREN = "COVERAGE_PROCESS_CONFIG"
 @contextmanager
 def untraced() -> Iterator[None]:
     """For what runs long and is covered by shorter tests."""
-    trace, config = sys.gettrace(), os.environ.pop(CHILDREN, None)
+    trace, trace_of_threads, config = sys.gettrace(), threading.gettrace(), os.environ.pop(CHILDREN, None)
     sys.settrace(None)
+    threading.settrace(None)
     try:
         yield
     finally:
         sys.settrace(trace)
+        threading.settrace(trace_of_threads)
         if config is not None:
             os.environ[CHILDREN] = config

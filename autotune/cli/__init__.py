@@ -21,7 +21,7 @@ BROKEN_PIPE = 141
 
 EXTRAS = {
     **dict.fromkeys(("alembic", "optuna", "rich", "sqlalchemy"), "tune"),
-    **dict.fromkeys(("fastapi", "httptools", "pydantic", "starlette", "uvicorn"), "service"),
+    **dict.fromkeys(("fastapi", "httptools", "markdown_it", "pydantic", "starlette", "uvicorn"), "service"),
 }
 """Packages that only some commands need, and the extra of pyproject.toml that installs each."""
 
@@ -72,8 +72,6 @@ def _output_fails() -> bool:
 
 
 def _dispatch(arguments: list[str]) -> int:
-    if arguments[:1] == ["help"]:
-        arguments = [*arguments[1:2], "--help"]
     # A space before it keeps argparse from taking a negative size for an option.
     guarded = [f" {word}" if re.match(r"-[0-9]", word) else word for word in arguments]
     options = make_parser().parse_args(guarded)

@@ -6,6 +6,7 @@ from typing import Any
 
 import autotune
 from autotune.cli import building, checking, commands, doctor, evaluating, exporting, run, service, show
+from autotune.cli.help import help_command
 from autotune.cli.parsing import (
     Parser,
     add_command,
@@ -31,11 +32,11 @@ from autotune.cli.parsing import (
 FORMATS = ("json", "csv", "markdown", "c", "sqlite")
 
 
-def make_parser() -> argparse.ArgumentParser:
+def make_parser() -> Parser:
     parser = Parser(
         prog="autotune",
         description=autotune.__doc__,
-        epilog="example: autotune run --device cpu --shape 512,512,512 --budget 2m",
+        epilog="example: autotune run --device cpu --shape 512,512,512 --budget 2m\nmanual:  autotune help",
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("-V", "--version", action="version", version=f"autotune {autotune.__version__}")
@@ -250,7 +251,10 @@ def _add_asked(parser: argparse.ArgumentParser) -> None:
     add_device(parser)
     add_family(parser, "of the shape")
     parser.add_argument(
-        "shape", metavar="SHAPE", nargs="+", help="sizes and words: M N K [nt] [float16] [batch=4], or M,N,K"
+        "shape",
+        metavar="SHAPE",
+        nargs="+",
+        help="sizes and words: M N K [nt] [float16] [batch=4] [constant=b], or M,N,K",
     )
     source = parser.add_mutually_exclusive_group()
     source.add_argument("--table", metavar="FILE", type=Path, help="an exported table (JSON or SQLite)")
@@ -288,9 +292,15 @@ def _add_misses(subparsers: Any) -> None:
 
 def _add_help(subparsers: Any) -> None:
     parser = add_command(
-        subparsers, "help", lambda _: make_parser().parse_args(["--help"]), "Show the help of a command.", "help run"
+        subparsers,
+        "help",
+        lambda options: help_command(make_parser(), options),
+        "Show a topic of the manual, or how a command is used; lists the topics when neither is named.",
+        "help start",
+        "help run",
+        "help tuning | less",
     )
-    parser.add_argument("topic", metavar="COMMAND", nargs="?")
+    parser.add_argument("topic", metavar="TOPIC", nargs="*", help="a topic of the manual, or a command")
 
 
 def _add_export(subparsers: Any) -> None:

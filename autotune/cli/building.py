@@ -1,7 +1,6 @@
 """The command `autotune compile`: what the driver's compiler makes of a search space, without running it."""
 
 import argparse
-import os
 import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
@@ -9,6 +8,7 @@ from typing import TYPE_CHECKING
 from autotune.cli.output import plain_compilation, print_json, standard_error, tell, tell_stopped
 from autotune.cli.run import Interrupts, check_algorithms, days_text
 from autotune.kernels import find_family
+from autotune.processors import usable_cores
 
 if TYPE_CHECKING:
     from autotune.compiling import Report
@@ -57,7 +57,7 @@ def _tell_size(options: argparse.Namespace, device: "Device", problems: "Sequenc
 
     profile = find_profile(device)
     count = sum(len(space_of(problem, device, profile, options.algorithm)) for problem in problems)
-    jobs = options.jobs or os.cpu_count() or 1
+    jobs = options.jobs or usable_cores()
     tell(
         f"{count} configurations, of which those with equal sources are built once: up to {days_text(count / jobs)} "
         f"at one a second for each of {jobs} processes; --sample N builds N of each algorithm"

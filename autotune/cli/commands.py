@@ -61,6 +61,10 @@ def presets_command(options: argparse.Namespace) -> int:
     return 0
 
 
+MOST_NAMED = 8
+"""Devices that a note names."""
+
+
 def find_tuned(options: argparse.Namespace) -> "tuple[TuningTable, Device, Tuned]":
     """What a lookup answers for --device and SHAPE, from --table, --db or the user's database. Raises AutotuneError."""
     from autotune.lookup import TuningTable
@@ -68,6 +72,10 @@ def find_tuned(options: argparse.Namespace) -> "tuple[TuningTable, Device, Tuned
     problem = _parse_shape(options.family, options.shape)
     table = TuningTable.open(options.table or options.db, log_misses=False)
     device = named_or_guessed_device(options.device, table.devices)
+    known = [one.slug for one in table.devices]
+    if known and device.slug not in known:
+        others = ", ".join(known[:MOST_NAMED]) + (f" and {len(known) - MOST_NAMED} more" if known[MOST_NAMED:] else "")
+        tell(f"note: nothing was measured on {device.slug}; there are measurements of {others}")
     return table, device, table.find(device, problem)
 
 

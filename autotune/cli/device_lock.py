@@ -71,9 +71,19 @@ class LockedWorker:
     def __init__(self, worker: "Worker", lock: DeviceLock) -> None:
         self._worker = worker
         self._lock = lock
+        self._waits_since: float | None = None
+        self._waited_s = 0.0
+
+    @property
+    def waited_s(self) -> float:
+        """Seconds for which the latest trial has waited for the device so far; from any thread."""
+        since = self._waits_since
+        return self._waited_s if since is None else time.monotonic() - since
 
     def run(self, job: "Job") -> "Trial":
+        self._waits_since = time.monotonic()
         with self._lock:
+            self._waited_s, self._waits_since = time.monotonic() - self._waits_since, None
             return self._worker.run(job)
 
     def close(self) -> None:

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from autotune.problem import Device
     from autotune.search.faults import KnownFault
     from autotune.store import Store
+    from autotune.worker import Worker
 
 UNUSABLE = 1
 """Exit status when a search cannot work on one of the devices."""
@@ -42,8 +43,8 @@ def doctor_command(options: argparse.Namespace) -> int:
     return 0 if all(checkup.can_search for _, checkup, _ in found) else UNUSABLE
 
 
-def examined(device: "Device", store: "Store") -> "Device":
-    """The device without what is broken, by its saved checkup or a short one made now, and by its trials.
+def examined(device: "Device", store: "Store", worker: "Worker") -> "Device":
+    """The device without what is broken, by its saved checkup or a short one that the worker makes, and by its trials.
 
     Raises AutotuneError where nothing can be built and run.
     """
@@ -52,7 +53,7 @@ def examined(device: "Device", store: "Store") -> "Device":
 
     checkup = store.checkup(device)
     if checkup is None:
-        checkup = examine(device, is_full=False)
+        checkup = examine(device, is_full=False, worker=worker)
         if checkup.can_search:  # what is broken altogether may be mended without a new driver
             store.keep_checkup(device, checkup)
     return with_faults(_applied(checkup, device), store)

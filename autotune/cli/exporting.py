@@ -34,21 +34,29 @@ def export_command(options: argparse.Namespace) -> int:
     if options.output and not options.force:
         check_replaceable(options.output)
     with _source(options) as (store, slug):
+        families = [options.family] if options.family else _stored_families(store, slug)
+        if options.format == "c":
+            _tell_left_out(store, slug, families)
         if options.kernels:
             from autotune.export import export_package
 
-            families = [options.family] if options.family else _stored_families(store, slug)
             kept = export_package(store, slug, families, options.kernels, also=options.also, force=options.force)
             for name in kept:
                 tell(f"left {options.kernels / name} as it is: it was changed")
         elif options.format == "sqlite":
             store.snapshot(options.output, slug)
         else:
-            families = [options.family] if options.family else _stored_families(store, slug)
             write(options.output, _text(store, slug, families, options.format))
     if options.kernels or options.output:
         tell(f"wrote {options.kernels or options.output}")
     return 0
+
+
+def _tell_left_out(store: "Store", slug: str | None, families: Sequence[str]) -> None:
+    found = [winner.problem for family in families for winner in store.best(slug, family)]
+    left_out = sum(problem != problem.plain for problem in found)
+    if left_out:
+        tell(f"left out of C: {left_out} tuned with constant operands, which C code cannot ask for")
 
 
 @contextlib.contextmanager

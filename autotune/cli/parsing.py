@@ -17,6 +17,12 @@ class Parser(argparse.ArgumentParser):
         super().__init__(**settings, allow_abbrev=False)
         self._given: list[str] = []
 
+    @property
+    def commands(self) -> tuple[str, ...]:
+        """The names of the commands that this parser knows."""
+        groups = [action for action in self._actions if isinstance(action, argparse._SubParsersAction)]
+        return tuple(name for group in groups for name in group.choices)
+
     def error(self, message: str) -> NoReturn:
         invalid = re.search(r"invalid choice: '(.*)' \(choose from (.*)\)", message)
         if invalid and (guess := did_you_mean(invalid[1], re.findall(r"[\w-]+", invalid[2]))):
@@ -84,7 +90,8 @@ def add_shape(parser: argparse.ArgumentParser, meaning: str) -> None:
         action="extend",
         default=[],
         help=f"{meaning}; one value each, quoted where it has words: "
-        '512,512,512 (or 512x512x512) "64,64,64 nt float16 batch=12"; for reduce BATCH,CHANNELS[,operation[,dtype]]',
+        '512,512,512 (or 512x512x512) "64,64,64 nt float16 batch=12" "1,4096,4096 constant=b"; '
+        "for reduce BATCH,CHANNELS[,operation[,dtype]]",
     )
 
 

@@ -72,7 +72,7 @@ def _tune(
         Interrupts("the running trial") as interrupts,
         progress(budget, standard_error(), is_quiet=options.quiet, phase=lambda: worker.phase) as listener,
     ):
-        device = examined(device, store)
+        device = examined(device, store, worker)
         if not options.quiet:
             _tell_duration(device, requests, budget)
         _tell_lost(store.quarantine_lost())

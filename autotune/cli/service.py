@@ -204,11 +204,13 @@ def _counted(job: dict[str, Any]) -> str:
 
 def _job_line(job: dict[str, Any]) -> str:
     states = ", ".join(f"{count} {state}" for state, count in sorted(job["counts"].items()))
-    return f"job {job['id']}: {job['kind']} on {job['device']}: {job['state']} ({states}), {job['created_at']}"
+    what = f"job {job['id']}: {job['kind']} on {job['device']}"
+    return f"{what}: {job['state']} ({states}), {job['created_at']}{_reason(job)}"
 
 
-def _reason(problem: dict[str, Any]) -> str:
-    return f", {problem['message']}" if problem["message"] else ""
+def _reason(plain: dict[str, Any]) -> str:
+    """Of a job or one of its problems."""
+    return f", {plain['message']}" if plain["message"] else ""
 
 
 def _tell_left_out(job: dict[str, Any]) -> None:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from autotune.device.answers import ask, cpuinfo, first_line, number, positive, text
-from autotune.device.pocl import compiler_target, pin_threads, repair_processor_name
+from autotune.device.pocl import compiler_target, repair_processor_name, set_threads
 from autotune.errors import DeviceSelectionError
 from autotune.identity import DeviceType, Strings, identify
 from autotune.problem import Device, DeviceLimits
@@ -79,7 +79,7 @@ def platforms_here() -> list[Any]:
         import pyopencl
     except ImportError as error:
         raise DeviceSelectionError(f"OpenCL cannot be loaded: {first_line(error)}") from error
-    pin_threads()
+    set_threads()
     try:
         return list(pyopencl.get_platforms())
     except pyopencl.Error as error:  # the loader's way to say that there is none

@@ -42,6 +42,8 @@ def discover() -> list[Device]:
     DeviceSelectionError when OpenCL cannot be loaded or shows no device at all.
     """
     answer = _ask_child(os.environ, LIMIT_S)
+    if isinstance(answer, str) and answer.startswith(_LOADING):
+        raise DeviceSelectionError(f"OpenCL cannot be used: {answer}", hint=_INCOMPLETE)
     return _devices_of(answer if isinstance(answer, Survey) else _without_the_culprit(answer))
 
 
@@ -104,6 +106,7 @@ def _without_the_culprit(loss: str) -> Survey:
     return answer
 
 
+_INCOMPLETE = "the installation of autotune is incomplete or damaged: install it again, with numpy and pyopencl"
 _BROKEN = "the fault is in the PoCL that comes with pyopencl, or in the OpenCL library: reinstall pyopencl"
 _TOGETHER = "name a folder with the .icd file of one driver in OCL_ICD_VENDORS"
 

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from autotune.device.answers import ask, cpuinfo, text
-from autotune.processors import cpu_flags
+from autotune.processors import cpu_flags, usable_cores
 
 if TYPE_CHECKING:
     import pyopencl as cl
@@ -42,6 +42,9 @@ _LIBRARIES = (
 name that PoCL 5.0 compiles each for; and the features each asks for, in the words of /proc/cpuinfo."""
 _SKYLAKE_SERVER = ("avx512bw", "avx512cd", "avx512dq", "avx512vl")
 
+_THREADS = ("POCL_MAX_PTHREAD_COUNT", "POCL_CPU_MAX_CU_COUNT")
+"""Environment variables for the number of threads, before PoCL 4.0 and since."""
+
 _kept: dict[int, ctypes.Array[ctypes.c_char]] = {}
 """What PoCL's device structures point to, by the address of the device; PoCL reads it as long as it is loaded."""
 
@@ -51,17 +54,20 @@ def is_pocl_version(version: str) -> bool:
     return "pocl" in version.lower()
 
 
-def pin_threads() -> None:
-    """Have PoCL pin each of its threads to a core; to be called before it is loaded.
+def set_threads() -> None:
+    """Have PoCL start a thread for each core that this process may use, pinned to it; to be called before it is loaded.
 
-    Left to Linux, threads that wake after a pause often share a core for some milliseconds, so that a kernel takes
-    twice its time. Not where the environment says otherwise, nor where this process is kept to some of the cores, since
-    PoCL counts from the first; nor where the environment chooses the number of threads, since PoCL aborts where there
-    are more of them than cores.
+    PoCL starts as many threads as the machine has cores, also in a process that is kept to some of them or has a quota:
+    they then wait for one another. Threads are pinned only where all cores are ours, since PoCL counts from the first:
+    left to Linux, threads that wake after a pause often share a core for some milliseconds, so that a kernel takes
+    twice its time. Nothing changes where the environment chooses the number of threads.
     """
-    if "POCL_MAX_PTHREAD_COUNT" in os.environ or not hasattr(os, "sched_getaffinity"):
+    if not hasattr(os, "sched_getaffinity") or any(name in os.environ for name in _THREADS):
         return
-    if os.sched_getaffinity(0) == set(range(os.cpu_count() or 1)):
+    cores = usable_cores()
+    if cores < (os.cpu_count() or 1):
+        os.environ.update(dict.fromkeys(_THREADS, str(cores)))
+    elif os.sched_getaffinity(0) == set(range(cores)):
         os.environ.setdefault("POCL_AFFINITY", "1")
 
 

@@ -1,13 +1,12 @@
 """Small kernels that show whether a driver does what it offers. They run where a crash may be afforded (doctor.py).
 
 A `Probe` is a block of OpenCL C that every work-item runs on small whole numbers, so that its results are exact.
-Several probes make one kernel, which builds far quicker than a kernel each. Images are probed by functions.
+Several probes make one program, which builds far quicker than a program each. Images are probed by functions.
 """
 
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -242,30 +241,43 @@ PROBES: Mapping[str, Probe] = {
 
 
 def run_probes(session: Session, names: Sequence[str]) -> dict[str, str]:
-    """What is wrong with each, empty where nothing is; those that go together share a kernel."""
-    found: dict[str, str] = {}
+    """What is wrong with each probe, empty where nothing is. They are built as one program.
+
+    What declares local memory gets a kernel of its own, since a barrier makes all that shares its kernel slow to build.
+    """
+    found = dict.fromkeys(names, "")
+    kernels: dict[str, list[Probe]] = {}
+    for probe in (PROBES[name] for name in names if name in PROBES):
+        kernels.setdefault("probe_local" if probe.locals else "probe", []).append(probe)
+    sources = [_source(kernel, probes) for kernel, probes in kernels.items()]
+    sources += [_IMAGE_KERNELS] if any(name in _FUNCTIONS for name in names) else []
+    options = PROBES[names[0]].options if names[0] in PROBES else ((),)
+    try:
+        program = _built(session, "".join(sources), options)
+    except _TROUBLES as error:
+        return dict.fromkeys(names, _complaint(error))
+    for kernel, probes in kernels.items():
+        try:
+            found |= _run_blocks(session, cl.Kernel(program, kernel), probes)
+        except _TROUBLES as error:
+            found |= dict.fromkeys((probe.name for probe in probes), _complaint(error))
     for name in names:
         if name in _FUNCTIONS:
-            found[name] = _complaint(partial(_FUNCTIONS[name], session))
-    blocks = [PROBES[name] for name in names if name not in _FUNCTIONS]
-    if blocks:
-        try:
-            found |= _run_blocks(session, blocks)
-        except (AutotuneError, cl.Error, UnicodeDecodeError) as error:
-            found |= dict.fromkeys((probe.name for probe in blocks), str(error) or type(error).__name__)
+            try:
+                _FUNCTIONS[name](session, program)
+            except _TROUBLES as error:
+                found[name] = _complaint(error)
     return found
 
 
-def _complaint(probe: Callable[[], None]) -> str:
-    try:
-        probe()
-    except (AutotuneError, cl.Error, UnicodeDecodeError) as error:
-        return str(error) or type(error).__name__
-    return ""
+_TROUBLES = (AutotuneError, cl.Error, UnicodeDecodeError)
 
 
-def _run_blocks(session: Session, blocks: Sequence[Probe]) -> dict[str, str]:
-    program = _built(session, _source(blocks), blocks[0].options)
+def _complaint(error: Exception) -> str:
+    return str(error) or type(error).__name__
+
+
+def _run_blocks(session: Session, kernel: cl.Kernel, blocks: Sequence[Probe]) -> dict[str, str]:
     queue = session.queue
     group = 2 ** (min(GROUP, max(1, queue.device.max_work_group_size)).bit_length() - 1)
     values = np.concatenate([numbers(i, dtype).view(np.uint8) for dtype in NUMPY for i in range(3)])
@@ -273,7 +285,6 @@ def _run_blocks(session: Session, blocks: Sequence[Probe]) -> dict[str, str]:
     flags = cl.mem_flags
     given = cl.Buffer(queue.context, flags.READ_ONLY | flags.COPY_HOST_PTR, hostbuf=values)
     result = cl.Buffer(queue.context, flags.READ_WRITE | flags.COPY_HOST_PTR, hostbuf=into)
-    kernel = cl.Kernel(program, "probe")
     kernel.set_args(given, result)
     cl.enqueue_nd_range_kernel(queue, kernel, (ITEMS,), (group,))
     cl.enqueue_copy(queue, into, result, is_blocking=True)
@@ -304,8 +315,8 @@ def _difference(found: Numbers, expected: Numbers) -> str:
     return f"{len(wrong)} of {len(expected)} results are wrong, the first is {told[first]} instead of {expected[first]}"
 
 
-def _source(blocks: Sequence[Probe]) -> str:
-    """One kernel that runs all blocks, each on its own part of the output."""
+def _source(kernel: str, blocks: Sequence[Probe]) -> str:
+    """One kernel of that name that runs all blocks, each on its own part of the output."""
     bodies = "".join(
         f"    {{\n    __global uchar *out = output + {place * _SLICE};\n{probe.body}\n    }}\n"
         for place, probe in enumerate(blocks)
@@ -320,8 +331,8 @@ def _source(blocks: Sequence[Probe]) -> str:
     heads = "".join(dict.fromkeys(probe.head for probe in blocks))
     declared = "".join(f"    {probe.locals}\n" for probe in blocks if probe.locals)
     return (
-        f"{heads}__kernel {blocks[0].attribute} void probe(__global const uchar *input, __global uchar *output)\n{{\n"
-        f"{declared}    const int item = get_global_id(0), lane = get_local_id(0), group = get_local_size(0);\n"
+        f"{heads}__kernel {blocks[0].attribute} void {kernel}(__global const uchar *input, __global uchar *output)\n"
+        f"{{\n{declared}    const int item = get_global_id(0), lane = get_local_id(0), group = get_local_size(0);\n"
         f"{chr(10).join(starts)}\n{bodies}}}\n"
     )
 
@@ -329,23 +340,18 @@ def _source(blocks: Sequence[Probe]) -> str:
 # Images
 
 _WIDTH, _HEIGHT = 8, 4
-_IMAGE_KERNELS = """
-__kernel void fill_{letter}(__write_only image2d_t image, __global const float *from)
+_IMAGE_KERNELS = "".join(
+    f"""
+__kernel void copy_{letter}(__read_only image2d_t from, __write_only image2d_t into, __global float *seen)
 {{
     const int x = get_global_id(0), y = get_global_id(1);
-    write_image{letter}(image, (int2)(x, y), convert_{kind}4(vload4(y * {width} + x, from)));
-}}
-__kernel void fetch_{letter}(__read_only image2d_t image, __global float *into)
-{{
-    const int x = get_global_id(0), y = get_global_id(1);
-    vstore4(convert_float4(read_image{letter}(image, (int2)(x, y))), y * {width} + x, into);
+    const {kind}4 pixel = read_image{letter}(from, (int2)(x, y));
+    write_image{letter}(into, (int2)(x, y), pixel);
+    vstore4(convert_float4(pixel), y * {_WIDTH} + x, seen);
 }}
 """
-
-
-def _image_program(session: Session, letters: str) -> cl.Program:
-    kinds = {"f": "float", "i": "int"}
-    return session.build("".join(_IMAGE_KERNELS.format(letter=i, kind=kinds[i], width=_WIDTH) for i in letters), ())
+    for letter, kind in (("f", "float"), ("i", "int"))
+)
 
 
 def _image(dtype: str) -> Buffer:
@@ -355,14 +361,16 @@ def _image(dtype: str) -> Buffer:
     )  # fmt: skip
 
 
-def _probe_images(session: Session) -> None:
-    """Images of each type that kernels use are written, and read back."""
-    program = _image_program(session, "fi")
+def _probe_images(session: Session, program: cl.Program) -> None:
+    """Images of each type that kernels use are written by the host and by a kernel, and read back by a kernel."""
     for dtype in ("float32", "float16", "int8"):
-        _through_image(session, program, dtype, session.allocate(_image(dtype)), fills=True)
+        written, copied = session.allocate(_image(dtype)), session.allocate(_image(dtype))
+        session.write_image(written, _pixels().astype(NUMPY[dtype]), _image(dtype))
+        _copy_image(session, program, dtype, written, copied)
+        _copy_image(session, program, dtype, copied, written)
 
 
-def _probe_views(session: Session) -> None:
+def _probe_views(session: Session, program: cl.Program) -> None:
     """A buffer is read as an image, without a copy."""
     row = 4 * 64  # no device is known that wants rows aligned to more than 64 pixels
     contents = np.zeros((_HEIGHT, row), np.float32)
@@ -372,22 +380,18 @@ def _probe_views(session: Session) -> None:
     session.write(memory, contents)
     view = dataclasses.replace(_image("float32"), role=Role.VIEW, view_of="plain", row_pitch=row)
     image = session.allocate(view, {"plain": memory})
-    _through_image(session, _image_program(session, "f"), "float32", image, fills=False)
+    _copy_image(session, program, "float32", image, session.allocate(_image("float32")))
 
 
-def _through_image(session: Session, program: cl.Program, dtype: str, image: Memory, *, fills: bool) -> None:
-    letter = "i" if dtype == "int8" else "f"
-    queue, flags, pixels = session.queue, cl.mem_flags, _pixels()
-    given = cl.Buffer(queue.context, flags.READ_ONLY | flags.COPY_HOST_PTR, hostbuf=pixels)
-    into = np.zeros_like(pixels)
-    result = cl.Buffer(queue.context, flags.READ_WRITE | flags.COPY_HOST_PTR, hostbuf=into)
-    for name, memory in (("fill", given), ("fetch", result)):
-        if name == "fetch" or fills:
-            kernel = cl.Kernel(program, f"{name}_{letter}")
-            kernel.set_args(image, memory)
-            cl.enqueue_nd_range_kernel(queue, kernel, (_WIDTH, _HEIGHT), None)
-    cl.enqueue_copy(queue, into, result, is_blocking=True)
-    difference = _difference(into.view(np.uint8), pixels)
+def _copy_image(session: Session, program: cl.Program, dtype: str, source: Memory, target: Memory) -> None:
+    """Raises LaunchError when the kernel reads other pixels than `source` should hold."""
+    queue, flags, seen = session.queue, cl.mem_flags, np.zeros_like(_pixels())
+    result = cl.Buffer(queue.context, flags.READ_WRITE | flags.COPY_HOST_PTR, hostbuf=seen)
+    kernel = cl.Kernel(program, "copy_i" if dtype == "int8" else "copy_f")
+    kernel.set_args(source, target, result)
+    cl.enqueue_nd_range_kernel(queue, kernel, (_WIDTH, _HEIGHT), None)
+    cl.enqueue_copy(queue, seen, result, is_blocking=True)
+    difference = _difference(seen.view(np.uint8), _pixels())
     if difference:
         raise LaunchError(f"{dtype}: {difference}")
 
@@ -396,4 +400,4 @@ def _pixels() -> Numbers:
     return numbers(0)[: 4 * _WIDTH * _HEIGHT]
 
 
-_FUNCTIONS: Mapping[str, Callable[[Session], None]] = {IMAGES: _probe_images, IMAGE_VIEWS: _probe_views}
+_FUNCTIONS: Mapping[str, Callable[[Session, cl.Program], None]] = {IMAGES: _probe_images, IMAGE_VIEWS: _probe_views}

@@ -13,7 +13,7 @@ import pyopencl as cl
 from numpy.typing import NDArray
 
 from autotune.device.answers import ask, first_line, number, positive, text
-from autotune.device.pocl import is_pocl_version, pin_threads, repair_processor_name
+from autotune.device.pocl import is_pocl_version, repair_processor_name, set_threads
 from autotune.device.sensors import Whereabouts
 from autotune.errors import AutotuneError, BuildError, DeviceSelectionError, LaunchError, WorkGroupError
 from autotune.family import Buffer, Launch, Plan
@@ -302,7 +302,7 @@ class Session:
 
 def raw_device(selector: str) -> cl.Device:
     """The driver's device by ``platform:device`` in numbers, able to compile. Raises DeviceSelectionError."""
-    pin_threads()
+    set_threads()
     try:
         platform, number = (int(part) for part in selector.split(":"))
         device = cl.get_platforms()[platform].get_devices()[number]

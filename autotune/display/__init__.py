@@ -4,6 +4,7 @@ Progress goes to standard error, results to standard output. Without a terminal 
 tables take the width they need.
 """
 
+from autotune.display.manual import print_manual
 from autotune.display.progress import LiveProgress, PlainProgress, building, building_line, progress, rechecking
 from autotune.display.results import (
     print_compilations,
@@ -46,6 +47,7 @@ __all__ = [
     "print_configuration",
     "print_devices",
     "print_failures",
+    "print_manual",
     "print_misses",
     "print_outcomes",
     "print_overviews",

@@ -33,6 +33,8 @@ PLAIN_LINE_EVERY_S = 10.0
 
 _DOING = {"start": "starting", "build": "building", "run": "measuring", "": "building"}
 """What goes on by the phase of the child process; without any, kernels are built ahead."""
+_REPLACING = {TrialState.CRASHED: "crashed", TrialState.TIMED_OUT: "timed out"}
+"""Ends of a trial that cost the process it ran in; the first of each is told for each size, the others are counted."""
 
 
 @dataclass(kw_only=True)
@@ -62,6 +64,8 @@ class _Progress(ABC):
         self._current: _State | None = None
 
     def problem_started(self, request: Request, number: int, total: int, space_size: int, resumed: int) -> None:
+        if not self._states:
+            self._started = self._clock()  # the budget does not pay for checking the device
         state = _State(request=request, number=number)
         self._states[request.problem] = self._current = state
         self._total = total
@@ -92,6 +96,10 @@ class _Progress(ABC):
         self._all_trials += 1
         if trial.state is not TrialState.COMPLETE:
             state.failures[trial.state.value] += 1
+        if trial.state in _REPLACING and state.failures[trial.state.value] == 1:
+            reason = f" ({trial.message[:200]})" if trial.message else ""
+            tell = self._say if trial.state is TrialState.CRASHED else self._mention
+            tell(state, f"a trial {_REPLACING[trial.state]}, and its process was replaced{reason}")
         self._show(is_better=is_better)
 
     def gain_estimated(self, request: Request, gain_left: float) -> None:

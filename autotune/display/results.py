@@ -304,7 +304,7 @@ def _layout(buffer: Buffer) -> str:
 def _argument(argument: str | Scalar) -> str:
     if isinstance(argument, str):
         return argument
-    return f"{argument.dtype} {argument.name or format(argument.value, 'g')}"
+    return f"{argument.dtype} {argument.name or argument.value}"
 
 
 def print_misses(misses: "Sequence[tuple[Miss, int]]", stream: IO[str]) -> None:

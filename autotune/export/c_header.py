@@ -30,7 +30,7 @@ from autotune.export.c_text import (
     TYPES,
     VALID,
 )
-from autotune.export.contents import DeviceTable
+from autotune.export.contents import DeviceTable, plain_part
 from autotune.export.text_tables import parameter_names
 from autotune.family import Algorithm, KernelFamily
 from autotune.kernels import find_family
@@ -47,10 +47,13 @@ def write_c(tables: list[DeviceTable], family: str) -> str:
     """
     writer = Writer(find_family(family), problem_rules(family))
     check_distinct(table.device.slug for table in tables)
+    left_out = sum(len(table.winners) - len(plain_part(table).winners) for table in tables)
+    tables = [plain_part(table) for table in tables]
     name = identifier(tables[0].device.slug) if len(tables) == 1 else "tables"
     guard = f"AUTOTUNE_{family}_{name}_H".upper()
     parts = [
         "/* Tuned configurations of OpenCL kernels, written by autotune. Do not edit: export again. */",
+        *([f"/* Left out: {left_out} tuned with constant operands, which C code cannot ask for. */"] * bool(left_out)),
         f"#ifndef {guard}\n#define {guard}\n",
         MATCH,
         writer.types(),
@@ -91,7 +94,7 @@ class Writer:
         self.rules = rules
         self.prefix = f"autotune_{family.name}"
         self.macro = self.prefix.upper()
-        fields = dataclasses.fields(family.problem_type)
+        fields = [field for field in dataclasses.fields(family.problem_type) if field.default != ""]  # see plain_part
         self.defaults: dict[str, Value] = {f.name: f.default for f in fields if f.default is not dataclasses.MISSING}
         self.fields = [f.name for f in fields]
         self.needed = [name for name in self.fields if name not in self.defaults]
@@ -166,9 +169,7 @@ class Writer:
                 uses.append(c_predict.decline(f"{condition} && ({ones})"))
             name = f"{self.prefix}_rank_{names['device']}_{number}"
             functions.append(
-                c_predict.ranking_function(
-                    predictor, name, self.prefix, self.rules.sizes, self.rules.operations, self.rules.bytes_moved
-                )
+                c_predict.ranking_function(predictor, name, self.prefix, self.rules.sizes, self.rules.bytes_moved)
             )
             uses.append(c_predict.use(predictor, name, self.prefix, condition, self.configuration, self._multiples))
         search = SEARCH.substitute(names, predicted="".join(uses), **self._of_winners(table, names, "".join(far)))
@@ -224,12 +225,8 @@ class Writer:
         return {
             configuration: numbers
             for configuration, numbers in known.items()
-            if self._is_declared(configuration) and not any(fault.matches(configuration) for fault in faults)
+            if not self.family.misfits(configuration) and not any(fault.matches(configuration) for fault in faults)
         }
-
-    def _is_declared(self, configuration: Configuration) -> bool:
-        there = {algorithm.name for algorithm in self.family.algorithms}
-        return configuration.algorithm in there and not self.family.misfits(configuration)
 
     def _names(self, slug: str) -> dict[str, str]:
         return {

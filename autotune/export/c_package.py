@@ -13,7 +13,7 @@ from autotune.export.c_header import Writer, check_distinct, identifier, write_c
 from autotune.export.c_problem import problem_rules
 from autotune.export.c_sources import SourcePool, numbers, quoted
 from autotune.export.c_variants import VARIANTS
-from autotune.export.contents import DeviceTable
+from autotune.export.contents import DeviceTable, plain_part
 from autotune.family import KernelFamily
 from autotune.kernels import find_family
 from autotune.problem import Configuration, Problem
@@ -76,7 +76,7 @@ def package_files(tables: Mapping[str, Sequence[DeviceTable]]) -> dict[str, str]
         files[f"autotune_{name}.h"] = write_c(list(tables[name]), name)
     files["autotune_families.h"] = _families(families)
     pool = SourcePool()
-    kernels = [_Kernels(find_family(name), tables[name], pool).to_c() for name in families]
+    kernels = [_Kernels(find_family(name), list(map(plain_part, tables[name])), pool).to_c() for name in families]
     if len(pool) >= _NO_SOURCE:
         raise TableError(f"{len(pool)} kernel sources are too many", hint="export one device or one family at a time")
     members = "\n".join(

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Sequence
 from math import log2
 from string import Template
 
-from autotune.lookup.predictor import Costs, Linear, Neighbours, Predictor, Tree
+from autotune.lookup.predictor import Costs, Neighbours, Predictor, Tree
 from autotune.problem import Configuration
 
 # What all devices share; of a family.
@@ -95,33 +95,6 @@ ${losses}
     }
 """)
 
-_LINEAR = Template("""\
-    static const struct { long long tile[${axes}], split; double weights[6]; } terms[] = {
-${terms}
-    };
-    const long long sizes[${axes}] = {${sizes}};
-    const double operations = log2(${operations}), bytes = log2(${bytes});
-    const double units = (double)(compute_units > 1 ? compute_units : 1);
-    int number, axis;
-    for (number = 0; number < ${choices}; number++) {
-        const double *const weights = terms[number].weights;
-        double groups = (double)terms[number].split, whole = 1.0, score = weights[0];
-        for (axis = 0; axis < ${axes}; axis++) {
-            const long long part = terms[number].tile[axis];
-            const long long parts = part ? (sizes[axis] + part - 1) / part : 1;
-            if (!part) continue;
-            groups *= (double)parts;
-            whole *= (double)(parts * part) / (double)sizes[axis];
-        }
-        score += weights[1] * operations;
-        score += weights[2] * bytes;
-        score += weights[3] * log2(floor((groups + units - 1.0) / units));
-        score += weights[4] * log2(groups);
-        score += weights[5] * log2(whole);
-        scores[number] = score;
-    }
-""")
-
 # What the size does not tell is worked out here, by divisors that the compiler knows. (n + 1/2) / d is never nearer
 # than 1 / 2d to a whole number, so that below 2^51 rounding cannot carry it across one: without a division, the numbers
 # of rounds and waves are exact.
@@ -196,9 +169,7 @@ def shared(prefix: str, macro: str, sizes: Sequence[str]) -> str:
     return SHARED.substitute(prefix=prefix, macro=macro, logs=logs)
 
 
-def ranking_function(
-    predictor: Predictor, name: str, prefix: str, sizes: Sequence[str], operations: str, bytes_moved: str
-) -> str:
+def ranking_function(predictor: Predictor, name: str, prefix: str, sizes: Sequence[str], bytes_moved: str) -> str:
     """A function that scores the predictor's configurations for ``*p``; the last two are C expressions of doubles."""
     known = {"prefix": prefix, "axes": len(sizes), "choices": len(predictor.configurations)}
     match predictor.model:
@@ -211,16 +182,6 @@ def ranking_function(
                 losses=_rows(_numbers(point.losses) for point in neighbours.points),
                 points=len(neighbours.points),
                 count=min(neighbours.count, len(neighbours.points)),
-            )
-        case Linear() as linear:
-            body = _LINEAR.substitute(
-                known,
-                terms=_rows(
-                    f"{{{_whole(term.tile)}, {term.split}LL, {_numbers(term.weights)}}}" for term in linear.terms
-                ),
-                sizes=", ".join(f"p->{size}" for size in sizes),
-                operations=operations,
-                bytes=bytes_moved,
             )
         case Costs() as costs:
             body = _costs(costs, sizes, bytes_moved)
@@ -303,11 +264,3 @@ def _rows(rows: Iterable[str]) -> str:
 
 def _numbers(values: Sequence[float]) -> str:
     return f"{{{', '.join(repr(float(value)) for value in values)}}}"
-
-
-def _whole(values: Sequence[int]) -> str:
-    return f"{{{_listed(values)}}}"
-
-
-def _listed(values: Sequence[int]) -> str:
-    return ", ".join(f"{value}LL" for value in values)

@@ -34,8 +34,6 @@ class ProblemRules:
 
     Below zero it says that the candidate is none for this problem.
     """
-    operations: str
-    """`Problem.flops` of ``*p`` as a C expression of type double."""
     bytes_moved: str
 
 
@@ -73,7 +71,6 @@ _RULES = {
         complete=_GEMM,
         candidates=gemm_rule.candidates,
         estimate=gemm_rule.ESTIMATE,
-        operations="2.0 * (double)(p->batch * p->m * p->n) * (double)p->k",
         bytes_moved=f"(double)p->batch * ({_INPUT_BYTES} * ((double)(p->m * p->k) + (double)(p->k * p->n))"
         f" + {_OUTPUT_BYTES} * (double)(p->m * p->n))",
     ),
@@ -84,7 +81,6 @@ _RULES = {
         complete=_REDUCE,
         candidates=reduce_rule.candidates,
         estimate=reduce_rule.ESTIMATE,
-        operations="(double)(p->batch * p->channels)",
         bytes_moved="(p->dtype == AUTOTUNE_REDUCE_FLOAT16 ? 2.0 : 4.0) * (double)(p->batch * (p->channels + 1))",
     ),
 }

@@ -7,7 +7,7 @@ from autotune.kernels import find_family
 from autotune.lookup import table_order
 from autotune.lookup.agreement import agrees
 from autotune.lookup.document import printable
-from autotune.lookup.json_table import DEVICE_TEXTS, PROVENANCE_TEXTS, undeclared
+from autotune.lookup.json_table import DEVICE_TEXTS, PROVENANCE_TEXTS
 from autotune.lookup.predictor import Predictor
 from autotune.predict import known_predictors, make_predictors
 from autotune.problem import Device
@@ -34,7 +34,7 @@ def read_contents(store: Store, device_slug: str | None, family: str) -> list[De
     known = find_family(family)
     for stored in store.best(device_slug, family):
         winner = replace(stored, configuration=known.complete(stored.configuration))
-        if not undeclared(known, winner.configuration):
+        if not known.misfits(winner.configuration):
             found[winner.device].append(_printable_winner(winner))
     return [
         DeviceTable(
@@ -43,6 +43,15 @@ def read_contents(store: Store, device_slug: str | None, family: str) -> list[De
         )
         for slug, winners in found.items()
     ]
+
+
+def plain_part(table: DeviceTable) -> DeviceTable:
+    """The table without what tells of problems that are not plain (`Problem.plain`)."""
+    return replace(
+        table,
+        winners=tuple(w for w in table.winners if w.problem == w.problem.plain),
+        predictors=tuple(p for p in table.predictors if p.example == p.example.plain),
+    )
 
 
 def with_predictors(store: Store, table: DeviceTable, family: str) -> DeviceTable:

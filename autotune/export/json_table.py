@@ -5,9 +5,9 @@ from math import isfinite
 from typing import Any
 
 from autotune.errors import TableError
-from autotune.export.contents import DeviceTable
+from autotune.export.contents import DeviceTable, plain_part
 from autotune.lookup.document import MAX_BYTES
-from autotune.lookup.json_table import DEVICE_TEXTS, FORMAT, SCHEMA_VERSION
+from autotune.lookup.json_table import DEVICE_TEXTS, FORMAT, PLAIN_SCHEMA_VERSION, SCHEMA_VERSION
 from autotune.lookup.predictor_text import to_plain
 from autotune.trial import Winner
 
@@ -19,9 +19,8 @@ def write_json(tables: list[DeviceTable]) -> str:
     read back.
     """
     devices = ",\n".join(_device(table) for table in tables)
-    text = (
-        f'{{\n"format": {_compact(FORMAT)},\n"schema_version": {SCHEMA_VERSION},\n"devices": [{_lines(devices)}]\n}}\n'
-    )
+    version = PLAIN_SCHEMA_VERSION if all(plain_part(table) == table for table in tables) else SCHEMA_VERSION
+    text = f'{{\n"format": {_compact(FORMAT)},\n"schema_version": {version},\n"devices": [{_lines(devices)}]\n}}\n'
     if len(text) > MAX_BYTES:
         raise TableError(f"the table has more than {MAX_BYTES // 2**20} MiB", hint="export one device at a time")
     return text

@@ -32,7 +32,7 @@ def write_csv(tables: list[DeviceTable], family: str) -> str:
         for winner in table.winners:
             chosen = dict(winner.configuration.values)
             cells: list[object] = [winner.device, family]
-            cells += winner.problem.to_dict().values()
+            cells += [getattr(winner.problem, name) for name in sizes]
             cells += [winner.configuration.algorithm, *(chosen.get(name) for name in parameters)]
             cells += [getattr(winner, name) for name in _MEASURED]
             cells += [int(winner.is_default), winner.verdict.value]

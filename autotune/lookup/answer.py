@@ -35,6 +35,8 @@ class Entry:
     """Driver that measured; empty where it is not known."""
     version: str = ""
     """OpenCL version string of the device with that driver; empty where it is not known."""
+    template_hash: str = ""
+    """Of the templates that were measured; empty where it is not known."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,6 +63,8 @@ class Tuned:
     """Driver that measured `source_problem`; empty without one."""
     version: str = ""
     """OpenCL version string of the device with that driver; empty where the table does not know it."""
+    template_hash: str = ""
+    """Of the templates that were measured; empty where the table does not know it."""
 
     def was_measured_on(self, device: Device) -> bool:
         """Whether this very problem was measured with the same driver, version and model of device."""

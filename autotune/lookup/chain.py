@@ -130,6 +130,7 @@ class Place:
             source_device=self._source,
             driver=entry.driver,
             version=entry.version,
+            template_hash=entry.template_hash,
         )
 
     def _other_driver(self, entry: Entry) -> str:

@@ -15,9 +15,10 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from autotune.lookup.predictor import Predictor
+    from autotune.trial import Winner
 
-Row = tuple[str, str, float, str]
-"""An entry not yet read: the key of its problem, its configuration as JSON, its time, the driver that measured."""
+Row = tuple[str, str, float, str, str]
+"""An entry not yet read: the key of its problem, its configuration as JSON, its time, driver and templates measured."""
 Reader = Callable[[Row], Entry | None]
 
 
@@ -180,8 +181,13 @@ def read_json(path: "Path") -> AtHand:
     from autotune.lookup.json_table import read_contents
 
     contents = read_contents(path)
-    versions = {(device.slug, device.driver): device.version for device in contents.devices}
-    entries = [
+    return AtHand(contents.devices, entries_of(contents.devices, contents.winners), contents.predictors)
+
+
+def entries_of(devices: Iterable[Device], winners: "Iterable[Winner]") -> list[tuple[str, Entry]]:
+    """The winners as a table has them, each with the slug of its device."""
+    versions = {(device.slug, device.driver): device.version for device in devices}
+    return [
         (
             winner.device,
             Entry(
@@ -190,8 +196,8 @@ def read_json(path: "Path") -> AtHand:
                 time_ns=winner.time_ns,
                 driver=winner.provenance.driver,
                 version=versions.get((winner.device, winner.provenance.driver), ""),
+                template_hash=winner.provenance.template_hash,
             ),
         )
-        for winner in contents.winners
+        for winner in winners
     ]
-    return AtHand(contents.devices, entries, contents.predictors)

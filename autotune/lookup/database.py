@@ -11,14 +11,13 @@ from functools import partial
 from math import isfinite
 from typing import Any, Protocol
 
-from autotune.errors import ConfigurationError, NewerSchemaError, ProblemError, TableError
+from autotune.errors import ConfigurationError, ProblemError, TableError
 from autotune.family import KernelFamily
 from autotune.kernels import family_names, find_family
 from autotune.lookup.answer import Entry
 from autotune.lookup.contents import Row, Shelf
 from autotune.lookup.predictor import Predictor
 from autotune.problem import Configuration, Device, DeviceLimits
-from autotune.resources import UPGRADE_HINT, schema_revisions
 
 _READ_AT_ONCE = 1000
 """Decisions up to which all are read when a database is opened, so that what is broken shows there."""
@@ -34,12 +33,11 @@ _DEVICES = f"""
 """  # noqa: S608 - of constants
 """Where one slug has several drivers, the one that measured last comes last."""
 
-_ENTRIES = "SELECT spec, configuration, time_ns, driver FROM best_configurations WHERE device = ? AND family = ?"
+_ENTRIES = """
+    SELECT spec, configuration, time_ns, driver, template_hash FROM best_configurations WHERE device = ? AND family = ?
+"""
 
-_REVISION = "SELECT max(version_num) FROM alembic_version"
 _PREDICTORS = "SELECT document FROM predictors WHERE device = ?"
-_PREDICTORS_SINCE = "0008"
-"""The schema that has them: databases of before may be read too."""
 
 Ask = Callable[..., list[tuple[Any, ...]]]
 """A query with ? for its parameters, then these; the rows."""
@@ -69,12 +67,10 @@ class Database:
         self._devices: dict[str, Device] = {}
         self._shelves: dict[tuple[str, str], Shelf] = {}
         self._predictors: dict[str, list[Predictor]] = {}
-        self._has_predictors = False
         self._versions: dict[tuple[str, str], str] = {}
         with source.reading() as ask:
             if not source.is_filled(ask):
                 return
-            self._has_predictors = ask(_REVISION)[0][0] >= _PREDICTORS_SINCE
             # Of two with one slug the last holds.
             found = [_device(row, source) for row in ask(_DEVICES)]
             self._devices = {device.slug: device for device in found}
@@ -99,7 +95,7 @@ class Database:
     def predictors(self, slug: str, family: str) -> list[Predictor]:
         """Raises what opening raises."""
         if slug not in self._predictors:
-            self._predictors[slug] = self._read_predictors(slug) if self._has_predictors else []
+            self._predictors[slug] = self._read_predictors(slug) if slug in self._devices else []
         return [p for p in self._predictors[slug] if p.example.family == family]
 
     def _read_predictors(self, slug: str) -> list[Predictor]:
@@ -125,16 +121,6 @@ class Database:
         versions = {driver: version for (of, driver), version in self._versions.items() if of == slug}
         reader = partial(_entry, self._source, slug, find_family(family), versions)
         return Shelf({row[0]: row for row in rows}, reader)
-
-
-def check_revision(source: Source, revision: object) -> None:
-    """Raises NewerSchemaError for a schema that this version does not know."""
-    known = schema_revisions()
-    if revision not in known:
-        raise NewerSchemaError(
-            f"{source} has schema {str(revision)[:20]}, this version of autotune knows {known[-1]} at most",
-            hint=UPGRADE_HINT,
-        )
 
 
 def _device(row: Sequence[Any], source: Source) -> Device:
@@ -164,6 +150,7 @@ def _entry(source: Source, slug: str, family: KernelFamily, versions: Mapping[st
                 time_ns=time_ns,
                 driver=str(row[3]),
                 version=versions.get(str(row[3]), ""),
+                template_hash=str(row[4]),
             )
         except (ProblemError, ConfigurationError):
             return None

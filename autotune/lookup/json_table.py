@@ -14,7 +14,7 @@ from typing import Any, get_args, get_origin
 from autotune.errors import ProblemError, TableError
 from autotune.family import KernelFamily
 from autotune.kernels import family_names, find_family
-from autotune.lookup.document import Node, parse, read_file, visible
+from autotune.lookup.document import Node, parse, read_file
 from autotune.lookup.predictor import Predictor
 from autotune.lookup.predictor_text import read_predictors
 from autotune.problem import Configuration, Device, DeviceLimits, Fault, Problem
@@ -22,8 +22,10 @@ from autotune.resources import UPGRADE_HINT
 from autotune.trial import Provenance, Verdict, Winner
 
 FORMAT = "autotune-table"
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
 """Raised when a reader of the version before would misunderstand; it then refuses the table."""
+PLAIN_SCHEMA_VERSION = 1
+"""Of a table whose problems are all plain (`Problem.plain`), as with no operand constant: every reader takes it."""
 
 MAX_ITEMS = 1024
 """In a list of a device's limits."""
@@ -35,9 +37,10 @@ MAX_FLOPS_PER_SECOND = 1e17
 DEVICE_TEXTS = ("vendor", "model", "platform", "name", "version", "opencl_c_version", "driver")
 PROVENANCE_TEXTS = ("driver", "template_hash", "tool_version", "measured_at")
 
-_MEASURED = ("time_ns", "default_ns", "baseline_ns", "gain_low", "gain_high", "samples", "is_default")
-_LATER = ("verdict", "verifications")
-"""Not in the first tables."""
+_ENTRY = (
+    "family", "problem", "configuration", "time_ns", "default_ns", "baseline_ns", "gain_low", "gain_high", "samples",
+    "is_default", "verdict", "verifications", "provenance",
+)  # fmt: skip
 _DERIVED = ("gflops", "gain_over_default", "gain_over_baseline")
 _MOMENT = re.compile(r"\d{4}-[01]\d-[0-3]\dT[0-2]\d:[0-5]\d:[0-6]\d(Z|\+00:00)", re.ASCII)
 
@@ -66,24 +69,6 @@ def read_contents(source: str | bytes | Path) -> Contents:
         return _read(parse(read_file(source)))
     except TableError as error:
         raise TableError(f"{source}: {error.message}", hint=error.hint) from error
-
-
-def undeclared(family: KernelFamily, configuration: Configuration) -> str:
-    """The first thing in a configuration that its family does not declare, for people; empty when there is none."""
-    algorithm = next((a for a in family.algorithms if a.name == configuration.algorithm), None)
-    if algorithm is None:
-        known = ", ".join(a.name for a in family.algorithms)
-        return f"algorithm: {family.name} has no {configuration.algorithm[:80]!r}, only {known}"
-    values = dict(configuration.values)
-    for name in values:
-        if name not in algorithm.by_name:
-            return f"{visible(name)}: {algorithm.name} has no such parameter"
-    for name, parameter in algorithm.by_name.items():
-        if name not in values:
-            return f"{name}: is missing"
-        if not any(type(values[name]) is type(choice) and values[name] == choice for choice in parameter.values):
-            return f"{name}: {str(values[name])[:40]!r} is not among {', '.join(map(str, parameter.values))}"
-    return ""
 
 
 def _read(document: Node) -> Contents:
@@ -177,11 +162,10 @@ def _read_entries(slug: str, node: Node) -> list[Winner]:
 
 def read_entry(slug: str, node: Node) -> Winner:
     """An imported winner of the device of that slug."""
-    members = node.record(("family", "problem", "configuration", *_MEASURED, "provenance"), (*_DERIVED, *_LATER))
+    members = node.record(_ENTRY, _DERIVED)
     family = read_family(members["family"])
     problem = read_problem(members["problem"], family)
     time_ns = members["time_ns"].number(MAX_TIME_NS)
-    samples, is_default = members["samples"].whole(2**31 - 1), members["is_default"].truth()
     if problem.flops / time_ns * 1e9 > MAX_FLOPS_PER_SECOND:
         raise members["time_ns"].wrong(f"{time_ns:g} ns for {problem.label} is faster than any device")
     winner = Winner(
@@ -193,10 +177,10 @@ def read_entry(slug: str, node: Node) -> Winner:
         baseline_ns=_optional(members["baseline_ns"], MAX_TIME_NS),
         gain_low=_gain(members["gain_low"]),
         gain_high=_gain(members["gain_high"]),
-        samples=samples,
-        is_default=is_default,
-        verdict=_read_verdict(members.get("verdict")) or Verdict.presumed(samples=samples, is_default=is_default),
-        verifications=members["verifications"].whole(2**31 - 1) if "verifications" in members else 0,
+        samples=members["samples"].whole(2**31 - 1),
+        is_default=members["is_default"].truth(),
+        verdict=_read_verdict(members["verdict"]),
+        verifications=members["verifications"].whole(2**31 - 1),
         provenance=_read_provenance(members["provenance"]),
         source="imported",
     )
@@ -237,9 +221,8 @@ def read_configuration(node: Node, family: KernelFamily) -> Configuration:
     configuration = family.complete(
         Configuration(algorithm=members["algorithm"].value, values=tuple(sorted(values.items())))
     )
-    problem = undeclared(family, configuration)
-    if problem:
-        raise TableError(f"{node.path}.{problem}")
+    if misfits := family.misfits(configuration):
+        raise node.wrong(misfits[0])
     return configuration
 
 
@@ -251,11 +234,11 @@ def _read_provenance(node: Node) -> Provenance:
     return Provenance(space_version=members["space_version"].whole(2**31 - 1), **texts)
 
 
-def _read_verdict(node: Node | None) -> Verdict | None:
+def _read_verdict(node: Node) -> Verdict:
     known = [verdict.value for verdict in Verdict]
-    if node is not None and node.value not in known:
+    if node.value not in known:
         raise node.wrong(f"must be one of {', '.join(known)}")
-    return Verdict(node.value) if node is not None else None
+    return Verdict(node.value)
 
 
 def _optional(node: Node, most: float) -> float | None:

@@ -3,7 +3,6 @@
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
 
-from autotune.errors import ConfigurationError
 from autotune.expression import Expression
 from autotune.family import Constraint, KernelFamily, told
 from autotune.problem import Configuration, DeviceLimits, Fault, Value
@@ -52,17 +51,12 @@ class Check:
         problem_names: Mapping[str, Value],
         faults: Sequence[Fault] = (),
     ) -> None:
-        self._always = ""
         self._open: list[Constraint] = []
         self._all_open: Expression | None = None
         self._known: dict[str, Value] = {}
         self._fixed: dict[str, Value] = {}
         self._times_asked = 0
-        try:
-            self._always = next(iter(family.misfits(configuration)), "")
-        except ConfigurationError as error:
-            # An algorithm of another version.
-            self._always = error.message
+        self._always = next(iter(family.misfits(configuration)), "")
         if not self._always:
             self._always = next((told(fault) for fault in faults if fault.matches(configuration)), "")
         if self._always:

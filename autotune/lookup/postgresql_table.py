@@ -9,8 +9,8 @@ from contextlib import contextmanager
 from typing import Any
 
 from autotune.errors import DatabaseAwayError, NotADatabaseError, StoreError
-from autotune.lookup.database import Ask, check_revision
-from autotune.resources import install_hint
+from autotune.lookup.database import Ask
+from autotune.resources import install_hint, is_newest_revision
 
 _CONNECT_TIMEOUT_S = 10
 _OURS = "SELECT to_regclass('alembic_version') IS NOT NULL, to_regclass('best_configurations') IS NOT NULL"
@@ -71,5 +71,5 @@ class Server:
             raise StoreError(f"{self} holds no tables of autotune", hint="autotune run makes them")
         if not has_view or not str(revision).isdecimal():
             raise NotADatabaseError(f"{self} is a database of another program", hint="name another database")
-        check_revision(self, revision)
+        is_newest_revision(self, str(revision))
         return True

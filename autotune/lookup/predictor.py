@@ -119,59 +119,6 @@ def _weighted_sums(rows: Sequence[tuple[float, Sequence[float]]]) -> list[float]
     return total
 
 
-@dataclass(frozen=True, kw_only=True)
-class Term:
-    """What a linear score knows of one configuration.
-
-    `tile` has for each size how much of it a work-group does, 0 where the size is not shared out; `split` is the
-    number of work-groups that share one tile.
-    """
-
-    tile: tuple[int, ...]
-    split: int
-    weights: tuple[float, ...]
-    """Of the features, in their order."""
-
-
-FEATURES = ("one", "operations", "bytes", "rounds", "work-groups", "part-filled")
-"""Logarithms but for the first: rounds are work-groups for each compute unit, rounded up; part-filled is the work
-of whole tiles over the work asked for."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Linear:
-    """Estimates the time of each configuration from physical features."""
-
-    terms: tuple[Term, ...]
-
-    def ranking(self, problem: Problem, compute_units: int) -> Sequence[int]:
-        """Numbers of the configurations, best first."""
-        sizes, work = problem.size_vector, (log2(problem.flops), log2(problem.bytes_moved))
-        scores = []
-        for term in self.terms:
-            values = features(term.tile, term.split, sizes, work, compute_units)
-            score = 0.0
-            # One after the other, as exported C adds them up; sum() is more exact, in some versions of Python.
-            for weight, value in zip(term.weights, values, strict=True):
-                score += weight * value
-            scores.append(score)
-        return sorted(range(len(scores)), key=scores.__getitem__)
-
-
-def features(
-    tile: Sequence[int], split: int, sizes: Sequence[int], work: tuple[float, float], compute_units: int
-) -> tuple[float, ...]:
-    """The values of FEATURES; `work` has the logarithms of operations and bytes."""
-    groups, whole = split, 1.0
-    for size, part in zip(sizes, tile, strict=True):
-        if part:
-            parts = -(-size // part)
-            groups *= parts
-            whole *= parts * part / size
-    rounds = -(-groups // max(1, compute_units))
-    return (1.0, work[0], work[1], log2(rounds), log2(groups), log2(whole))
-
-
 COSTS = ("one", "bytes", "outputs", "rounds", "depth of rounds", "depth of waves")
 """What a time is a sum of: outputs are the product of the sizes that are shared out among work-groups, depth that of
 the others, done by each. A round is a work-group for each compute unit, a wave as many as these run at once."""
@@ -181,7 +128,8 @@ the others, done by each. A round is a work-group for each compute unit, a wave 
 class Cost:
     """What a time by costs knows of one configuration.
 
-    `tile` and `split` are those of a `Term`; what a work-group does of the depth comes in whole steps.
+    `tile` has for each size how much of it a work-group does, 0 where the size is not shared out; `split` is the
+    number of work-groups that share one tile; what a work-group does of the depth comes in whole steps.
     """
 
     tile: tuple[int, ...]
@@ -279,7 +227,7 @@ class CostPlan(NamedTuple):
     """For each term its place among the groups, what runs at once, places among depths and bases, other weights."""
 
 
-Model = Tree | Neighbours | Linear | Costs
+Model = Tree | Neighbours | Costs
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -313,7 +261,7 @@ class Predictor:
     @property
     def model_name(self) -> str:
         """For people."""
-        names = {Tree: "a tree", Neighbours: "neighbours", Linear: "a linear score", Costs: "a sum of costs"}
+        names = {Tree: "a tree", Neighbours: "neighbours", Costs: "a sum of costs"}
         return names[type(self.model)]
 
     @cached_property

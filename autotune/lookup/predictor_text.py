@@ -10,26 +10,19 @@ from autotune.lookup.document import Node, parse
 from autotune.lookup.predictor import (
     COSTS,
     FAVOURS,
-    FEATURES,
     MOST_SHARED,
     Cost,
     Costs,
     Evaluation,
-    Linear,
     Model,
     Neighbours,
     Point,
     Predictor,
     Reach,
-    Term,
     Tree,
 )
 from autotune.lookup.predictor import Node as Step
 from autotune.problem import Configuration
-from autotune.resources import UPGRADE_HINT
-
-VERSION = 2
-"""With sums of costs, which the first did not know."""
 
 MAX_PREDICTORS = 64
 """Of one device."""
@@ -38,7 +31,6 @@ MAX_NODES = 255
 MAX_POINTS = 1024
 MAX_SIZE = 2**63 - 1
 MAX_EXPONENT = 4
-MAX_WEIGHT = 1e6
 MAX_COST = 1e15
 """Nanoseconds."""
 MAX_STEP = 2**20
@@ -47,15 +39,12 @@ MAX_REACH = 100.0
 
 def write_document(predictors: Iterable[Predictor]) -> str:
     """Of one device, as a database holds them."""
-    return json.dumps({"version": VERSION, "predictors": [to_plain(p) for p in predictors]}, allow_nan=False)
+    return json.dumps([to_plain(predictor) for predictor in predictors], allow_nan=False)
 
 
 def read_document(text: str) -> list[Predictor]:
     """Raises TableError that names the path in the document."""
-    members = parse(text).record(("version", "predictors"))
-    if members["version"].whole() > VERSION:
-        raise members["version"].wrong(f"this version of autotune knows {VERSION} at most", hint=UPGRADE_HINT)
-    return read_predictors(members["predictors"])
+    return read_predictors(parse(text))
 
 
 def to_plain(predictor: Predictor) -> dict[str, Any]:
@@ -106,10 +95,8 @@ def _plain_model(model: Model) -> dict[str, Any]:
             }
         case Neighbours(count=count, points=points):
             return {"kind": "neighbours", "count": count, "points": [vars(point) for point in points]}
-        case Linear(terms=terms):
-            return {"kind": "linear", "terms": [vars(term) for term in terms]}
-        case Costs(terms=costs):
-            return {"kind": "costs", "terms": [vars(term) for term in costs]}
+        case Costs(terms=terms):
+            return {"kind": "costs", "terms": [vars(term) for term in terms]}
 
 
 def _plain_evaluation(evaluation: Evaluation) -> dict[str, Any]:
@@ -168,15 +155,11 @@ def _read_model(node: Node, axes: int, choices: int) -> Model:
                 raise members["count"].wrong("must be at least 1")
             points = [_read_point(item, axes, choices) for item in _some(members["points"], MAX_POINTS)]
             return Neighbours(count=count, points=tuple(points))
-        case "linear":
-            terms = node.record(("kind", "terms"))["terms"]
-            items = _exactly(terms, choices)
-            return Linear(terms=tuple(_read_term(item, axes) for item in items))
         case "costs":
             terms = node.record(("kind", "terms"))["terms"]
             return Costs(terms=_read_costs(terms, axes, choices))
         case _:
-            raise kind.wrong("must be tree, neighbours, linear or costs")
+            raise kind.wrong("must be tree, neighbours or costs")
 
 
 def _read_step(node: Node, number: int, count: int, axes: int, choices: int) -> Step:
@@ -214,18 +197,6 @@ def _read_point(node: Node, axes: int, choices: int) -> Point:
             raise item.wrong("must be at least 1")
     losses = tuple(item.signed(1e3) for item in _exactly(members["losses"], choices))
     return Point(sizes=tuple(item.value for item in sizes), losses=losses)
-
-
-def _read_term(node: Node, axes: int) -> Term:
-    members = node.record(("tile", "split", "weights"))
-    split = members["split"].whole(2**31 - 1)
-    if not split:
-        raise members["split"].wrong("must be at least 1")
-    return Term(
-        tile=tuple(item.whole(2**31 - 1) for item in _exactly(members["tile"], axes)),
-        split=split,
-        weights=tuple(item.signed(MAX_WEIGHT) for item in _exactly(members["weights"], len(FEATURES))),
-    )
 
 
 def _read_costs(node: Node, axes: int, choices: int) -> tuple[Cost, ...]:

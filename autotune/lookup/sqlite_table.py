@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import Any
 
 from autotune.errors import NotADatabaseError, StoreError
-from autotune.lookup.database import Ask, check_revision
+from autotune.lookup.database import Ask
+from autotune.resources import APPLICATION_ID, is_newest_revision
 
-_APPLICATION_ID = 0x4154554E
 _WAIT_S = 10.0
 """For another program that has the file to itself for a moment."""
 
@@ -42,10 +42,10 @@ class File:
         names = {name for (name,) in ask("SELECT name FROM sqlite_master")}
         if not names:
             return False
-        is_ours = ask("PRAGMA application_id") == [(_APPLICATION_ID,)]
+        is_ours = ask("PRAGMA application_id") == [(APPLICATION_ID,)]
         if not is_ours or not names >= {"alembic_version", "best_configurations", "devices"}:
             raise NotADatabaseError(f"{self} is a database of another program", hint="name another database")
-        check_revision(self, ask("SELECT max(version_num) FROM alembic_version")[0][0])
+        is_newest_revision(self, str(ask("SELECT max(version_num) FROM alembic_version")[0][0]))
         return True
 
 

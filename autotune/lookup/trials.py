@@ -12,10 +12,11 @@ from autotune.lookup.database import Source, plain
 from autotune.problem import Configuration, Device, Problem
 
 _TRIALS = """
-    SELECT trials.configuration, trials.time_ns, trials.prepare_ns
+    SELECT trials.configuration, trials.time_ns, trials.prepare_ns, trials.template_hash
     FROM trials JOIN problems ON problems.id = trials.problem_id JOIN devices ON devices.id = trials.device_id
     WHERE devices.slug = ? AND devices.driver = ? AND devices.version = ?
       AND problems.family = ? AND problems.spec = ? AND trials.state = 'complete' AND trials.time_ns > 0
+    ORDER BY trials.id
 """
 
 
@@ -26,10 +27,15 @@ class Timed:
     configuration: Configuration
     time_ns: float
     prepare_ns: float
+    template_hash: str = ""
+    """Of the templates that were measured; empty where it is not known."""
 
 
 def read_trials(place: str | Path, device: Device, problem: Problem) -> list[Timed]:
-    """Complete trials by configuration, of a device with this driver; empty where `place` is no database of ours."""
+    """Complete trials by configuration, of a device with this driver; empty where `place` is no database of ours.
+
+    Of a configuration, only those with the templates that were measured last.
+    """
     try:
         source = _source(place)
         if source is None:
@@ -38,14 +44,17 @@ def read_trials(place: str | Path, device: Device, problem: Problem) -> list[Tim
             rows = ask(_TRIALS, device.slug, device.driver, device.version, problem.family, problem.key)
     except (OSError, AutotuneError):
         return []
+    latest = {configuration: template_hash for configuration, _, _, template_hash in rows}
     times: dict[str, list[tuple[float, float]]] = {}
-    for configuration, time_ns, prepare_ns in rows:
-        times.setdefault(configuration, []).append((time_ns, prepare_ns or 0.0))
+    for configuration, time_ns, prepare_ns, template_hash in rows:
+        if template_hash == latest[configuration]:
+            times.setdefault(configuration, []).append((time_ns, prepare_ns or 0.0))
     return [
         Timed(
             configuration=Configuration.from_dict(plain(text)),
             time_ns=statistics.median(t for t, _ in found),
             prepare_ns=statistics.median(p for _, p in found),
+            template_hash=str(latest[text]),
         )
         for text, found in times.items()
     ]

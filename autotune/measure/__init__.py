@@ -16,7 +16,7 @@ from autotune.device.clocks import calibrate
 from autotune.device.sensors import Sensors, find_sensors
 from autotune.device.session import NUMPY_TYPES, KernelFacts, Session
 from autotune.errors import BuildError, KernelError, WorkGroupError
-from autotune.family import Buffer, Case, KernelFamily, Plan, Role
+from autotune.family import Buffer, Case, KernelFamily, Launch, Plan, Role
 from autotune.kernels import find_family
 from autotune.measure.operands import Loaded, Operands, Workplace, canary, with_canary
 from autotune.measure.probing import Probe
@@ -146,7 +146,7 @@ class _Tools:
     """What measuring keeps from trial to trial."""
 
     def __init__(self, session: Session, calibration: Calibration, sensors: Sensors) -> None:
-        self.stopwatch = Stopwatch(session, calibration)
+        self.stopwatch = Stopwatch(session, calibration, needs_warming=not session.whereabouts.is_cpu)
         self.probe = Probe(session, calibration.launch_latency_ns)
         self.sensors = sensors
 
@@ -158,6 +158,7 @@ class _Runner:
         self._session = session
         self._built = built
         self._plan = built.plan
+        self._launches = list(zip(built.kernels, built.plan.launches, strict=True))
         self._operands = operands
         self._place = place
         self._tools = tools
@@ -170,7 +171,7 @@ class _Runner:
         error_ratio = 0.0
         is_large = job.problem.flops > LARGE_FLOPS or self._operands.fitting(self._plan) < 2
         seeds = [job.seed] if is_large else [2 * job.seed, 2 * job.seed + 1]
-        if job.probe and is_first and self._tools.probe.has_parts(self._plan.launches):
+        if job.probe and is_first and self._tools.probe.has_parts([launch for _, launch in self._counted(job)]):
             with tracing.span("probe"):
                 self._probe(job, seeds[0])
         if job.verifications:
@@ -195,7 +196,8 @@ class _Runner:
         self._place.prepare_outputs(self._load(job, seed))
         self._bind({})
         with tracing.span("run parts"):
-            least_ns = self._tools.probe.least_ns(self._built.kernels, self._plan.launches, limit_ns)
+            kernels, launches = zip(*self._counted(job), strict=True)
+            least_ns = self._tools.probe.least_ns(kernels, launches, limit_ns)
         self._place.zero()  # a part of the work-groups counts to a part only
         if least_ns > limit_ns:
             message = f"not run in full: a part of its work-groups tells that a call takes {least_ns / 1e6:.3g} ms"
@@ -258,7 +260,7 @@ class _Runner:
             self._place.poison_scratch()
             self._bind(loaded.case.scalars)
         with tracing.span("run once"):
-            self._call()
+            self._enqueue(self._launches)
             self._session.finish()
         with tracing.span("read back"):
             self._check_zeroed()
@@ -278,20 +280,26 @@ class _Runner:
         return values[: buffer.elements]
 
     def _bind(self, scalars: Mapping[str, float]) -> None:
-        for kernel, launch in zip(self._built.kernels, self._plan.launches, strict=True):
+        for kernel, launch in self._launches:
             self._session.bind(kernel, launch, self._place.memory, scalars)
 
-    def _call(self) -> list[Any]:
-        return [
-            self._session.enqueue(kernel, launch)
-            for kernel, launch in zip(self._built.kernels, self._plan.launches, strict=True)
-        ]
+    def _enqueue(self, launches: Sequence[tuple[Any, Launch]]) -> list[Any]:
+        return [self._session.enqueue(kernel, launch) for kernel, launch in launches]
+
+    def _counted(self, job: Job) -> list[tuple[Any, Launch]]:
+        """Kernels and launches that count: all but those that only prepare a constant operand."""
+        return [item for item in self._launches if not job.problem.is_constant(item[1].prepares)]
 
     def _time(self, job: Job, error_ratio: float) -> Measurement:
         self._bind({})
+        counted = self._counted(job)
+        if len(counted) < len(self._launches):  # what is constant is prepared once, and not timed
+            self._enqueue(self._launches)
+            self._session.finish()
+        launches = [launch for _, launch in counted]
         stopwatch = self._tools.stopwatch
         with tracing.span("time"):
-            timing = stopwatch.time(self._call, self._plan.launches, job)
+            timing = stopwatch.time(lambda: self._enqueue(counted), launches, job)
         self._check_zeroed()  # after many calls in a row, too
         with tracing.span("sensors"):
             reading = self._tools.sensors.read()
@@ -301,7 +309,7 @@ class _Runner:
             calls_per_sample=timing.samples[0].calls,
             timer=timing.timer,
             prepare_ns=timing.prepare_ns,
-            launch_overhead_ns=stopwatch.overhead_ns(timing, len(self._plan.launches)),
+            launch_overhead_ns=stopwatch.overhead_ns(timing, len(launches)),
             build_ns=self._built.build_ns,
             inputs_ns=self._inputs_ns,
             error_ratio=error_ratio,

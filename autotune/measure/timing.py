@@ -26,6 +26,15 @@ CONVINCING_NS = 50e6
 HEADROOM = 1.25
 """A sample is planned this much longer than the least, since its first call was the slowest."""
 
+IDLE_NS = 1e9
+"""After so long without a timing, a device with clocks of its own may have lowered them."""
+WARM_UP_NS = 0.2e9
+"""The longest time spent on raising them again."""
+WARM_UP_BATCH_NS = 10e6
+WARM_UP_BATCHES = 3
+STEADY = 0.03
+"""So many batches in a row that differ by no larger a share end a warm-up."""
+
 Call = Callable[[], Sequence[Any]]
 """Enqueues all launches of a plan, in order; their events."""
 
@@ -97,21 +106,41 @@ class Timing:
 class Stopwatch:
     """Times calls on one device."""
 
-    def __init__(self, session: Session, calibration: Calibration) -> None:
+    def __init__(self, session: Session, calibration: Calibration, *, needs_warming: bool = False) -> None:
+        """A device that `needs_warming` lowers its clocks when it is idle; a processor is busy with building."""
         self._session = session
         self._calibration = calibration
+        self._needs_warming = needs_warming
+        self._idle_since_ns = -math.inf
         self.timer = calibration.timer
 
     def time(self, call: Call, launches: Sequence[Launch], job: Job) -> Timing:
         """Samples of a call. Events that cannot be true make the device's timer the host's clock."""
         timer = Timer.HOST if job.timer is Timer.HOST else self.timer
+        self._warm_up(call, launches, job, timer)
         timing = self._time(call, launches, job, timer)
         if timing.is_impossible:
             timing = self._time(call, launches, job, timer)
         if timing.is_impossible or (timing.is_too_short and self._stays_too_short(call, launches, timing)):
             self.timer = Timer.HOST
             timing = self._time(call, launches, job, Timer.HOST)
+        self._idle_since_ns = perf_counter_ns()
         return timing
+
+    def _warm_up(self, call: Call, launches: Sequence[Launch], job: Job, timer: Timer) -> None:
+        """Run until times are steady, at most for WARM_UP_NS and a call, where the device was idle."""
+        began_ns = perf_counter_ns()
+        if not self._needs_warming or began_ns - self._idle_since_ns < IDLE_NS:
+            return
+        first = self._sample(call, launches, 1, timer)
+        if first.by(timer) > job.FAR_TOO_SLOW * job.give_up_above_ns:
+            return
+        calls = min(MAX_CALLS_PER_SAMPLE, max(1, math.ceil(WARM_UP_BATCH_NS / max(1.0, first.host_ns))))
+        times_ns: list[float] = []
+        while perf_counter_ns() - began_ns < WARM_UP_NS:
+            times_ns.append(self._sample(call, launches, calls, timer).by(timer))
+            if len(times_ns) >= WARM_UP_BATCHES and _agree(times_ns[-WARM_UP_BATCHES:], STEADY):
+                break
 
     def _stays_too_short(self, call: Call, launches: Sequence[Launch], timing: Timing) -> bool:
         """Whether events tell too little in long samples too, which other work on the host does not explain."""

@@ -161,7 +161,7 @@ def observe(device: Device, family: str, trials: Iterable[StoredTrial], winners:
     times = _times(trials)
     kinds: dict[object, list[Winner]] = {}
     for winner in winners:
-        if not _misfits(known, winner.configuration):
+        if not known.misfits(winner.configuration):
             kinds.setdefault(winner.problem.kind, []).append(winner)
     return [
         _observe_kind(device, known, sorted(found, key=lambda winner: table_order(winner.problem)), times)
@@ -235,7 +235,7 @@ def _measured_losses(
     losses = {
         configuration: min(WORST_LOSS, max(0.0, log(time / winner.time_ns)))
         for configuration, time in times.items()
-        if not _misfits(family, configuration)
+        if not family.misfits(configuration)
     }
     # What lay below the tuned time in a single trial was luck: the finals decided.
     return {**losses, winner.configuration: -1e-9}
@@ -246,11 +246,6 @@ def _resized(problem: Problem, sizes: Sequence[int]) -> Problem:
         return problem.resized(sizes)
     except ProblemError:
         return problem  # as large as can be
-
-
-def _misfits(family: KernelFamily, configuration: Configuration) -> bool:
-    """Whether it is of another version of the family."""
-    return configuration.algorithm not in {a.name for a in family.algorithms} or bool(family.misfits(configuration))
 
 
 def _validity(
@@ -270,7 +265,7 @@ def _trials(
     rows: dict[str, list[tuple[NDArray[np.float64], float, int]]] = {}
     for column, (problem, found) in enumerate(times.items()):
         for configuration, time in found.items():
-            if not _misfits(family, configuration):
+            if not family.misfits(configuration):
                 row = amounts(Work(configuration, axes, limits), [problem], limits.compute_units)[0]
                 rows.setdefault(configuration.algorithm, []).append((row, time, column))
     return {

@@ -15,6 +15,7 @@ from autotune.lookup.document import MAX_NUMBER, Node, printable
 from autotune.lookup.json_table import (
     DEVICE_TEXTS,
     MAX_FLOPS_PER_SECOND,
+    MAX_TIME_NS,
     read_configuration,
     read_device,
     read_family,
@@ -25,14 +26,12 @@ from autotune.render import template_hash
 from autotune.trial import Job, Measurement, Timer, Trial, TrialState
 
 MAX_SAMPLES = 10_000
-MAX_TIME_NS = 1e15
-"""Eleven days."""
 MAX_LIMIT_S = 86_400.0
 MAX_TICKS = 10**9
 TICK_NS = 1.0
 """Of events and of the host's clock, which both tell whole nanoseconds: no sample is shorter."""
 ROUNDING = 1e-6
-FORMAT = 4
+FORMAT = 1
 """Of what is sent; one more with every change, so that a service and a worker that differ in it part at once."""
 
 _MEASURED = {

@@ -34,6 +34,7 @@ from autotune.remote.connection import Connection
 from autotune.remote.wire import code_version, plain_device, plain_trial, read_job
 from autotune.resources import default_database
 from autotune.trial import Job, Trial
+from autotune.worker import waited_s
 
 HEARTBEAT_S = 10.0
 """How often a device that measures tells that it is there."""
@@ -152,7 +153,13 @@ class Offer:
             return
         running = trial_id if self._current is not None and not results else ""
         wait_s = 0.0 if running or self.is_stopping else WAIT_S
-        turn = {"session": self._service.session, "running": running, "results": results, "wait_s": wait_s}
+        turn = {
+            "session": self._service.session,
+            "running": running,
+            "waited_s": waited_s(self._worker) if trial_id else 0.0,
+            "results": results,
+            "wait_s": wait_s,
+        }
         answer = self._connection.call(
             "POST", f"/api/workers/{self._id}/turn", turn, timeout_s=wait_s + HEARTBEAT_S + 5
         )

@@ -1,16 +1,17 @@
 """Which configuration runs a problem: the table's, checked against the device at hand, and what to fall back on.
 
-The table's winner was measured with packing at each call. Where B is packed once and for all, that part does not
-count, so another configuration may win; where B lies in an image already, only those that read an image can serve.
+Where B is packed once and for all, the problem says so (`constant=b`), and the winner that was tuned for it serves.
+Where only the plain problem was tuned, with packing at each call, that part is taken off the times of single trials.
+Where B lies in an image already, only configurations that read an image can serve.
 """
 
 import enum
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
-from autotune.errors import AutotuneError, ProblemError
+from autotune.errors import ProblemError
 from autotune.family import KernelFamily, Plan
-from autotune.lookup import Tuned, TuningTable
+from autotune.lookup import Match, Tuned, TuningTable
 from autotune.lookup.trials import Timed, read_trials
 from autotune.problem import Configuration, Device, Problem, Value
 from autotune.profile import find_profile
@@ -38,7 +39,8 @@ class Choice:
     configuration: Configuration
     because: str
     is_verified: bool = False
-    """Whether a search found its results right on this very driver."""
+    """Whether a search found its results right on this very driver, with the templates of `template_hash`."""
+    template_hash: str = ""
 
 
 def choices(
@@ -48,11 +50,10 @@ def choices(
 
     Raises ProblemError when no configuration can serve.
     """
-    tuned = table.find(device, problem)
     found = False
     seen: set[Configuration] = set()
-    for choice in _ranked(family, table, device, tuned, weights):
-        if choice.configuration in seen or _is_invalid(family, problem, choice.configuration, device):
+    for choice in _ranked(family, table, device, problem, weights):
+        if choice.configuration in seen or family.violations(problem, choice.configuration, device.limits):
             continue
         if weights is Weights.IN_IMAGE and not _reads_image(choice.configuration):
             continue
@@ -71,18 +72,26 @@ def packed_operand(plan: Plan, operand: str) -> str:
 
 
 def _ranked(
-    family: KernelFamily, table: TuningTable, device: Device, tuned: Tuned, weights: Weights
+    family: KernelFamily, table: TuningTable, device: Device, problem: Problem, weights: Weights
 ) -> Iterator[Choice]:
-    if weights is Weights.PACKED_ONCE:
-        yield from _best_packed(family, table, device, tuned)
-    yield Choice(configuration=tuned.configuration, because=tuned.because, is_verified=tuned.was_measured_on(device))
+    tuned = table.find(device, problem)
+    if weights is Weights.PACKED_ONCE and tuned.match is not Match.EXACT:
+        plain = table.find(device, problem.plain)
+        yield from _best_packed(family, table, device, plain)
+        tuned = min(tuned, plain, key=lambda found: list(Match).index(found.match))  # the sooner step of the lookup
+    yield Choice(
+        configuration=tuned.configuration,
+        because=tuned.because,
+        is_verified=tuned.was_measured_on(device),
+        template_hash=tuned.template_hash,
+    )
     starts = find_profile(device).starting(family.name)
     if weights is Weights.IN_IMAGE:
         for start in (*starts, *map(family.complete, _image_kernels())):
             yield Choice(configuration=start, because="B lies in an image, and nothing measured reads one here")
-    default = family.default(tuned.problem, device.limits, starts)
+    default = family.default(problem, device.limits, starts)
     yield Choice(configuration=default, because="what is tuned does not work here: the default")
-    for configuration in _others(family.candidates(tuned.problem, device.limits, starts), default):
+    for configuration in _others(family.candidates(problem, device.limits, starts), default):
         yield Choice(configuration=configuration, because="the default does not work here: the next by rule")
     yield Choice(configuration=family.baseline, because="nothing else works here: the plainest kernel")
 
@@ -105,16 +114,18 @@ def _others(candidates: Iterable[Configuration], default: Configuration) -> Iter
 def _best_packed(family: KernelFamily, table: TuningTable, device: Device, tuned: Tuned) -> Iterator[Choice]:
     """What was fastest but for packing B, where that is not the winner."""
     trials = read_trials(table.place, device, tuned.problem)
-    times = {
-        family.complete(trial.configuration): _time_without_packing(family, tuned.problem, trial)
-        for trial in trials
-        if not _is_invalid(family, tuned.problem, family.complete(trial.configuration), device)
-    }
+    times: dict[Configuration, float] = {}
+    hashes: dict[Configuration, str] = {}
+    for trial in trials:
+        configuration = family.complete(trial.configuration)
+        if not family.violations(tuned.problem, configuration, device.limits):
+            times[configuration] = _time_without_packing(family, tuned.problem, trial)
+            hashes[configuration] = trial.template_hash
     best = min(times, key=lambda configuration: times[configuration], default=None)
     if best is None or not times[best] < _MARGIN * times.get(tuned.configuration, float("inf")):
         return
     because = f"fastest trial of {tuned.problem.label} where packing B does not count"
-    yield Choice(configuration=best, because=because, is_verified=True)
+    yield Choice(configuration=best, because=because, is_verified=True, template_hash=hashes[best])
 
 
 def _time_without_packing(family: KernelFamily, problem: Problem, trial: Timed) -> float:
@@ -150,11 +161,3 @@ def _image_kernels() -> Iterator[Configuration]:
 
 def _reads_image(configuration: Configuration) -> bool:
     return dict(configuration.values).get("b_storage") == "image"
-
-
-def _is_invalid(family: KernelFamily, problem: Problem, configuration: Configuration, device: Device) -> Sequence[str]:
-    """Checked here once more: the table may tell of another device of this name."""
-    try:
-        return family.violations(problem, configuration, device.limits)
-    except AutotuneError as error:
-        return [error.message]

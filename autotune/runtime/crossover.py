@@ -27,6 +27,7 @@ from numpy.typing import NDArray
 
 from autotune.errors import AutotuneError, ProblemError, TableError
 from autotune.kernels.gemm import GemmProblem
+from autotune.lookup.answer import distance
 from autotune.resources import default_database, user_data_folder
 
 _FORMAT, _VERSION = "autotune-crossover", 1
@@ -59,9 +60,9 @@ class Crossover:
         nearest, best = None, inf
         for point in self.points:
             if point.problem.is_comparable(problem):
-                distance = _distance(point.problem, problem)
-                if distance < best:
-                    nearest, best = point, distance
+                away = distance(point.problem, problem)
+                if away < best:
+                    nearest, best = point, away
         return nearest is not None and nearest.host_ns < nearest.device_ns
 
     @property
@@ -199,14 +200,6 @@ def _time_ns(side: Callable[[], object], calls: int) -> float:
 def _median_ns(side: Callable[[], object]) -> float:
     calls = _calls(side)
     return statistics.median(_time_ns(side, calls) for _ in range(_SAMPLES))
-
-
-def _distance(one: GemmProblem, other: GemmProblem) -> float:
-    """As in the lookup: the product of the ratios of sizes, 1.0 for equal ones."""
-    distance = 1.0
-    for a, b in zip(one.size_vector, other.size_vector, strict=True):
-        distance *= max(a, b) / min(a, b)
-    return distance
 
 
 def _points(data: Any, device: str) -> Iterable[CrossoverPoint]:

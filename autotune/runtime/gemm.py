@@ -104,7 +104,8 @@ class Gemm(OnDevice):
     def prepare(self, b: Any, *, trans_b: bool = False) -> PreparedMatrix:
         """Constant weights: brought to the device and packed once, so that calls choose kernels without that cost.
 
-        `b` must not change as long as this is used.
+        `autotune run --shape "M,N,K constant=b"` tunes for them; without that, the trials of the plain shape are gone
+        by. `b` must not change as long as this is used.
         """
         kind = kind_of(b)
         if kind is None or kind is Kind.BUFFER:

@@ -94,7 +94,7 @@ def gemm_problem(
         m *= a.batch  # one B for all of A: its matrices are one of more rows
     if c is not None:
         _check_result(c, m // (a.batch if batch == 1 else 1), n, a)
-    values = {"lda": a.pitch, "ldb": b.pitch, "ldc": c.pitch if c else 0}
+    values: dict[str, Any] = {"lda": a.pitch, "ldb": b.pitch, "ldc": c.pitch if c else 0}
     if batch > 1:
         values |= {"stride_a": a.stride, "stride_b": b.stride, "stride_c": c.stride if c else 0}
     problem = GemmProblem(

@@ -1,5 +1,6 @@
 """What operands of a product ask for, found once for all that have the same form."""
 
+from dataclasses import replace
 from numbers import Real
 from typing import Any, NamedTuple
 
@@ -80,10 +81,13 @@ def read_request(owner: object, operands: tuple[Any, Any, Any], how: How, crosso
     layout_b = prepared.layout if prepared else read_layout("b", b, packs=kind_b in PACKED)
     layout_c = None if kind_c is None else read_layout("out", out, packs=kind_c is Kind.HOST)
     problem = gemm_problem(layout_a, layout_b, layout_c, trans_a=how.trans_a, trans_b=how.trans_b, mode=how.mode)
+    weights = _weights(kind_b, is_prepared=prepared is not None)
+    if weights is Weights.PACKED_ONCE:
+        problem = replace(problem, constant="b")
     kinds = (kind_a, kind_b, kind_c or _kind_of_result(kind_a, kind_b))
     return GemmRequest(
         problem,
-        _weights(kind_b, is_prepared=prepared is not None),
+        weights,
         kinds,
         result_shape(problem, layout_a),
         a_by_columns=layout_a.is_transposed,

@@ -149,7 +149,9 @@ class Engine:
 
     def _check(self, problem: Problem, choice: Choice, options: Sequence[str], recipe: str) -> None:
         """Raise KernelError for a configuration that gives wrong results here, crashes or hangs."""
-        if choice.is_verified or self._verifier is None:
+        if self._verifier is None:
+            return
+        if choice.is_verified and self._verifier.vouches(options, recipe, lambda: self._has_its_templates(choice)):
             return
         failure = self._verifier.failure(self.family, problem, choice.configuration, options, recipe)
         if failure:
@@ -162,6 +164,12 @@ class Engine:
                 failure,
             )
             raise KernelError(f"{choice.configuration.algorithm} failed a check: {failure}")
+
+    def _has_its_templates(self, choice: Choice) -> bool:
+        """Whether a choice was measured with the templates of today."""
+        from autotune.render import template_hash  # see _source
+
+        return choice.template_hash == template_hash(self.family, choice.configuration.algorithm)
 
     def _forget(self) -> None:
         self._ready.clear()

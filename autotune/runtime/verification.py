@@ -11,7 +11,7 @@ import os
 import sys
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -222,13 +222,27 @@ class Verifier:
 
         `recipe` is equal for equal sources. Raises WorkerError where there is no way to check.
         """
-        device = self._device
-        key = digest(device.slug, device.name, device.driver, device.version, recipe, *build_options)[:40]
+        key = self._key(build_options, recipe)
         known = self._verdicts.get(key)
         if known is None:
             known = self._check(family, problem, configuration, build_options)
             self._verdicts.add(key, known)
         return known.failure
+
+    def vouches(self, build_options: Sequence[str], recipe: str, is_sound: Callable[[], bool]) -> bool:
+        """Whether sources are known to be right, or `is_sound` says so, which is kept for the next process."""
+        key = self._key(build_options, recipe)
+        known = self._verdicts.get(key)
+        if known is not None and not known.failure:
+            return True
+        if not is_sound():
+            return False
+        self._verdicts.add(key, Verdict(failure="", at_s=time.time()))
+        return True
+
+    def _key(self, build_options: Sequence[str], recipe: str) -> str:
+        device = self._device
+        return digest(device.slug, device.name, device.driver, device.version, recipe, *build_options)[:40]
 
     def _check(
         self, family: KernelFamily, problem: Problem, configuration: Configuration, build_options: Sequence[str]

@@ -10,7 +10,7 @@ from autotune.profile import Profile, find_profile
 from autotune.sampler.choice import SamplerChoice
 from autotune.search import gain
 from autotune.search.ahead import Builds, builders_for
-from autotune.search.contract import Budget, Failure, Limits, Listener, Outcome, Total
+from autotune.search.contract import Budget, Clock, Failure, Limits, Listener, Outcome, Total
 from autotune.search.faults import with_faults
 from autotune.search.helping import Helpers
 from autotune.search.one_problem import ProblemSearch
@@ -20,7 +20,9 @@ from autotune.store import Store
 from autotune.trial import Request
 from autotune.worker import Measures, Worker
 
-__all__ = ["Budget", "Failure", "Listener", "Outcome", "SamplerChoice", "Total", "builders_for", "space_of", "tune"]
+__all__ = [
+    "Budget", "Clock", "Failure", "Listener", "Outcome", "SamplerChoice", "Total", "builders_for", "space_of", "tune",
+]  # fmt: skip
 
 
 def tune(
@@ -39,6 +41,7 @@ def tune(
     retries_quarantined: bool = False,
     sampler: SamplerChoice | None = None,
     helpers: Helpers | None = None,
+    clock: Clock | None = None,
 ) -> list[Outcome]:
     """Tune every request; every trial is stored before the next begins.
 
@@ -63,9 +66,9 @@ def tune(
     place = worker or Worker()
     if worker is None and builds is None:
         builds = builders_for(device, jobs)
-    sharing = None
+    sharing, clock = None, clock or Clock()
     if budget.seconds is not None and len(requests) > 1:
-        sharing = Sharing(budget.seconds, listener, should_stop)
+        sharing = Sharing(budget.seconds, listener, should_stop, clock)
     limits = Limits(
         trials=budget.trials,
         seconds=math.inf if budget.seconds is None or sharing else budget.seconds,
@@ -73,6 +76,7 @@ def tune(
         left_s=lambda: sharing.left_s if sharing else math.inf,
         retries_quarantined=retries_quarantined,
         until_gain=_threshold(budget),
+        clock=clock,
     )
 
     def searches() -> Iterator[ProblemSearch]:

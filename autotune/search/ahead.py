@@ -7,7 +7,6 @@ building would disturb measuring, so the two take turns: some are built side by 
 import dataclasses
 import hashlib
 import math
-import os
 import statistics
 from collections import deque
 from collections.abc import Callable
@@ -21,6 +20,7 @@ from autotune.compiling import Sources
 from autotune.family import Plan
 from autotune.kernels import find_family
 from autotune.problem import Configuration, Device
+from autotune.processors import usable_cores
 from autotune.profile import find_profile
 from autotune.search.bench import Bench
 from autotune.search.knowledge import Knowledge
@@ -47,8 +47,7 @@ class Builds(Protocol):
 
 def builders_for(device: Device, jobs: int | None = None) -> Builds | None:
     """`jobs` processes, by default one for each core that is free; None where building ahead cannot pay."""
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    free = cores if device.limits.is_cpu else cores - 1
+    free = usable_cores() - (0 if device.limits.is_cpu else 1)
     size = free if jobs is None else jobs
     return BuilderPool(size) if size > (1 if device.limits.is_cpu else 0) else None
 

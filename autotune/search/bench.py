@@ -11,6 +11,7 @@ from autotune import tracing
 from autotune.errors import AutotuneError, StoreError, WorkerLostError
 from autotune.problem import Configuration
 from autotune.profile import Profile
+from autotune.search.contract import Clock
 from autotune.search.flight import Flight
 from autotune.search.knowledge import Knowledge
 from autotune.search.time_limits import LONGER_SHARE, TimeLimits
@@ -40,15 +41,18 @@ class Bench:
         store: Store,
         worker: Measures,
         left_s: Callable[[], float] = lambda: math.inf,
+        clock: Clock | None = None,
     ) -> None:
         """`left_s` returns the seconds left of the budget, which bound how long a trial may take."""
         self._left_s = left_s
+        self.clock = clock or Clock()
         self._knowledge = knowledge
         self._profile = profile
         self._store = store
         self._worker = worker
         self._owner = new_owner(getattr(worker, "holder", None))  # only a worker of a service has one
-        self._limits = TimeLimits()
+        checkup = store.checkup(knowledge.device)
+        self._limits = TimeLimits(checkup.program_s if checkup else 0.0)
         self._draw = np.random.default_rng()
         self._shared_seed = 0
         self._seed_uses = 0
@@ -193,7 +197,7 @@ class Bench:
         left_s = self._left_s()
         build_s, run_s = self._limits.build_s(job, left_s), self._limits.run_s(job, left_s)
         limited = dataclasses.replace(job, build_limit_s=build_s, run_limit_s=run_s)
-        return Flight(limited, self._worker, self._latest)
+        return Flight(limited, self._worker, self._latest, self.clock)
 
     def _take_off(self, job: Job) -> Flight:
         """In flight in the ledger, and allowed to launch."""

@@ -1,8 +1,9 @@
 """What a search is given, what it tells while it goes on, and what it returns."""
 
 import math
+import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import ClassVar, Protocol
 
 from autotune.trial import Request, Trial, TrialState, Winner
@@ -20,6 +21,16 @@ class Budget:
     """A problem's search ends where less than this share of its time is expected to be left to gain."""
 
 
+class Clock:
+    """The monotonic clock of a search, in seconds. Tests inject one that does not wait."""
+
+    def __call__(self) -> float:
+        return time.monotonic()
+
+    def sleep(self, seconds: float) -> None:
+        time.sleep(seconds)
+
+
 @dataclass(frozen=True, kw_only=True)
 class Limits:
     """What ends the search of one problem."""
@@ -34,6 +45,7 @@ class Limits:
     """Whether to begin with what is in quarantine."""
     until_gain: float = 0.0
     """Share of the best time; the search ends where less is expected to be left to gain."""
+    clock: Clock = field(default_factory=Clock)
 
 
 @dataclass(frozen=True, kw_only=True)

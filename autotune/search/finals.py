@@ -2,7 +2,6 @@
 
 import dataclasses
 import math
-import time
 from collections.abc import Callable, Sequence
 
 import numpy as np
@@ -93,7 +92,7 @@ class Finals:
         knowledge, baseline = self._knowledge, self._knowledge.family.baseline
         if baseline in knowledge.known or baseline in knowledge.quarantine:
             return
-        share_s = BASELINE_SHARE * (deadline - time.monotonic())
+        share_s = BASELINE_SHARE * (deadline - self._bench.clock())
         limit_s = min(BASELINE_LIMIT_S, max(LEAST_BASELINE_S, share_s))
         job = dataclasses.replace(
             self._bench.search_job(baseline),  # its inputs are there already, as a rule
@@ -117,7 +116,7 @@ class Finals:
     def _affordable(self, deadline: float) -> int:
         """How many of the best can take part in the least number of rounds, at least one."""
         best_ns, bench = self._knowledge.best_ns, self._bench
-        left_s = deadline - time.monotonic()
+        left_s = deadline - self._bench.clock()
         count = _finalists(best_ns)
         while count > 1:
             if foreseen_seconds(best_ns, bench.typical_seconds, 0.0, judging.LOOKS[0], finalists=count) <= left_s:
@@ -133,8 +132,8 @@ class Finals:
         Returns None when stopped or nobody is left.
         """
         self._is_bounded = math.isfinite(deadline)
-        self._deadline = deadline if self._is_bounded else time.monotonic() + MOST_SECONDS
-        self._seconds = self._deadline - time.monotonic()
+        self._deadline = deadline if self._is_bounded else self._bench.clock() + MOST_SECONDS
+        self._seconds = self._deadline - self._bench.clock()
         self._times = {c: {} for c in finalists}
         self._samples = dict.fromkeys(finalists, 0)
         incumbents = self._incumbents()
@@ -191,9 +190,9 @@ class Finals:
         for configuration in [*taking_part[turn:], *taking_part[:turn]]:
             if self._is_late(configuration):
                 return False
-            began = time.monotonic()
+            began = self._bench.clock()
             trial = self._bench.run(self._timing(configuration), "final")
-            self._took_s[configuration] = time.monotonic() - began
+            self._took_s[configuration] = self._bench.clock() - began
             if trial.measurement and trial.measurement.timer is not self._knowledge.timer:
                 self._start_again(trial)
                 return not self._should_stop()
@@ -215,7 +214,7 @@ class Finals:
         share_s = max(VERIFYING_SHARE * self._seconds, self._verifying_seconds(best_ns, 1))
         verifying_s = min(self._verifying_seconds(best_ns, LEAST_VERIFICATIONS), share_s)
         took_s = self._took_s.get(configuration, max(self._took_s.values(), default=0.0))
-        return time.monotonic() + took_s + verifying_s > self._deadline
+        return self._bench.clock() + took_s + verifying_s > self._deadline
 
     def _verifying_seconds(self, time_ns: float, verifications: int) -> float:
         """How long so many runs to check may take."""
@@ -234,7 +233,7 @@ class Finals:
 
     def _verify(self, configuration: Configuration) -> int:
         """Check many runs, fewer where time is short; how many there were, or 0 when one was not right."""
-        time_ns, left_s = self._median_ns(configuration), self._deadline - time.monotonic()
+        time_ns, left_s = self._median_ns(configuration), self._deadline - self._bench.clock()
         verifications = _verifications(time_ns)
         while verifications > 1 and self._verifying_seconds(time_ns, verifications) > left_s:
             verifications //= 2

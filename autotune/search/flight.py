@@ -1,22 +1,23 @@
 """A trial on its way through the worker; the one that follows it may be built there before it may be launched."""
 
 import threading
-import time
 from concurrent.futures import CancelledError, Future, wait
 from typing import Self
 
 from autotune.child import Leave
+from autotune.search.contract import Clock
 from autotune.trial import Job, Trial
-from autotune.worker import Measures
+from autotune.worker import Measures, waited_s
 
 
 class Flight:
     """One job. It begins when the one before it has ended, and awaits the leave before its first launch."""
 
-    def __init__(self, job: Job, worker: Measures, before: Self | None) -> None:
+    def __init__(self, job: Job, worker: Measures, before: Self | None, clock: Clock) -> None:
         self.job = job
         self._worker = worker
         self._before = before
+        self._clock = clock
         self._leave = Leave()
         self._allowed_at = 0.0
         self._is_withdrawn = self._is_begun = False
@@ -36,7 +37,7 @@ class Flight:
     def allow(self) -> None:
         """It may be launched."""
         if not self._leave.done():
-            self._allowed_at = time.monotonic()
+            self._allowed_at = self._clock()
             self._leave.set_result(None)
 
     def withdraw(self) -> None:
@@ -63,8 +64,8 @@ class Flight:
             self._before = None  # or none would ever be forgotten
         if self._is_withdrawn:
             raise CancelledError
-        started = time.monotonic()
+        started, waited_before_s = self._clock(), waited_s(self._worker)
         trial = self._worker.run(self.job, None if self.is_allowed else self._leave)
-        took_s = time.monotonic() - started
+        took_s = self._clock() - started - (waited_s(self._worker) - waited_before_s)
         build_s = trial.measurement.build_ns / 1e9 if trial.measurement else 0.0
         return trial, took_s - max(0.0, self._allowed_at - started - build_s)

@@ -1,15 +1,12 @@
 """What is known of one problem on one device: the ledger's trials and those of this run, judged."""
 
 import math
-from datetime import UTC, datetime
 
-from autotune import __version__
-from autotune.errors import ConfigurationError
 from autotune.family import KernelFamily
 from autotune.kernels import find_family
 from autotune.problem import Configuration, Device, Problem
 from autotune.profile import Profile
-from autotune.render import template_hash
+from autotune.render import changes, provenance_now
 from autotune.search.drift import SENTINEL, Drift
 from autotune.search.judging import Decision, Gain
 from autotune.search.quarantine import quarantine_of
@@ -189,29 +186,3 @@ class Knowledge:
     def _is_current(self, stored: StoredTrial) -> bool:
         """Whether a stored trial still says something about driver, template and space of today."""
         return not changes(stored.provenance, self.family, stored.trial.configuration, self.device.driver)
-
-
-def changes(made: Provenance, family: KernelFamily, configuration: Configuration, driver: str) -> list[str]:
-    """Return what differs today from when something was measured: `driver`, `template`, `space`; empty if nothing.
-
-    An algorithm that the family no longer has counts as another space.
-    """
-    found = ["driver"] if made.driver != driver else []
-    try:
-        family.algorithm(configuration.algorithm)
-    except ConfigurationError:
-        return [*found, "space"]
-    if made.template_hash != template_hash(family, configuration.algorithm):
-        found.append("template")
-    return [*found, "space"] if made.space_version != family.space_version else found
-
-
-def provenance_now(device: Device, family: KernelFamily, configuration: Configuration) -> Provenance:
-    """Of what a device has just measured."""
-    return Provenance(
-        driver=device.driver,
-        template_hash=template_hash(family, configuration.algorithm),
-        space_version=family.space_version,
-        tool_version=__version__,
-        measured_at=datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
-    )

@@ -3,7 +3,6 @@
 import contextlib
 import dataclasses
 import math
-import time
 from collections.abc import Callable
 from functools import partial
 
@@ -27,7 +26,7 @@ from autotune.search.sentinel import Sentinel
 from autotune.space import SearchSpace
 from autotune.store import Store
 from autotune.trial import Job, Request, Trial, TrialState, Winner
-from autotune.worker import Measures
+from autotune.worker import Measures, waited_s
 
 
 class ProblemSearch:
@@ -65,6 +64,7 @@ class ProblemSearch:
         self._store = store
         self._listener = listener
         self._limits = limits
+        self._clock = limits.clock
         self._seed = seed
         self._builds = builds
         self._choice = choice
@@ -76,13 +76,13 @@ class ProblemSearch:
         """Trials of this run by what was run."""
         self._knowledge = Knowledge(device, profile, request.problem, store)
         self._timer = self._knowledge.timer
-        self._bench = Bench(self._knowledge, profile, store, worker, self._left_s)
+        self._bench = Bench(self._knowledge, profile, store, worker, self._left_s, self._clock)
         self._helpers = Helpers() if helpers is None else helpers
         self._crew = Crew(
             worker,
             self._bench,
             self._helpers,
-            lambda place: Bench(self._knowledge, profile, store, place, self._left_s),
+            lambda place: Bench(self._knowledge, profile, store, place, self._left_s, self._clock),
         )
         drifted = partial(listener.device_drifted, request)
         self._sentinel = Sentinel(self._knowledge, self._bench, drifted, limits.should_stop)
@@ -92,7 +92,13 @@ class ProblemSearch:
         """What search and finals took so far."""
         self._begun_seconds, self._begun_trials = 0.0, 0
         """Of these, what it took to start processes, make models and measure the default."""
-        self._deadline = time.monotonic() + limits.seconds
+        self._worker = worker
+        self._ends = self._clock() + limits.seconds
+
+    @property
+    def _deadline(self) -> float:
+        """By the search's clock; time that trials wait for another program on the device does not count."""
+        return self._ends + waited_s(self._worker)
 
     @property
     def resumed_trials(self) -> int:
@@ -138,7 +144,7 @@ class ProblemSearch:
 
     def search(self, is_enough: Callable[[], bool] = lambda: False) -> None:
         """Go on until the budget ends or, asked before each trial, `is_enough`; what is in hand waits for the next."""
-        started = time.monotonic()
+        started = self._clock()
         try:
             self._search(is_enough)
             self._bench.release()  # what is built is not in flight while others are measured
@@ -151,7 +157,7 @@ class ProblemSearch:
             raise
         finally:
             self._crew.settle()
-            self.seconds += time.monotonic() - started
+            self.seconds += self._clock() - started
 
     def shelve(self) -> None:
         """Forget the model and what is built; both begin anew, from the ledger as it is then."""
@@ -165,13 +171,13 @@ class ProblemSearch:
 
         Without a deadline there is no time for finals, and the winner is provisional.
         """
-        started = time.monotonic()
+        started = self._clock()
         self.shelve()
         self._helpers.close()  # finals compare what was measured on one device
         winner = None
         if not self._limits.should_stop():
             winner = self.decided or (None if deadline is None else self._decide(deadline))
-        self.seconds += time.monotonic() - started
+        self.seconds += self._clock() - started
         return Outcome(
             request=self.request,
             winner=winner or self._knowledge.record_provisional(),
@@ -201,7 +207,7 @@ class ProblemSearch:
         """Whether the budget has ended, or nothing worth a trial is left."""
         if self._limits.should_stop() or self._is_exhausted or self._gain.is_below(self._limits.until_gain):
             return True
-        if time.monotonic() + self._bench.trial_seconds + self._finals_share() >= self._deadline:
+        if self._clock() + self._bench.trial_seconds + self._finals_share() >= self._deadline:
             return True
         return self._trials_left <= 0
 
@@ -265,7 +271,7 @@ class ProblemSearch:
 
         Where it fails, safe configurations follow until something has run right.
         """
-        started, trials = time.monotonic(), self.new_trials
+        started, trials = self._clock(), self.new_trials
         self._programs.clear()
         self._timer = self._knowledge.timer
         proposals = Proposals(self._knowledge, self._space, self._store, self._seed, self._choice)
@@ -278,7 +284,7 @@ class ProblemSearch:
             opening.try_again(filter(self._is_of_today, sorted(self._knowledge.quarantine, key=lambda c: c.key)))
         self._is_begun = True
         opening.run(lambda: ahead.start(self._trials_left - 1))
-        self._begun_seconds += time.monotonic() - started
+        self._begun_seconds += self._clock() - started
         self._begun_trials += self.new_trials - trials
         return self._working
 
@@ -320,7 +326,7 @@ class ProblemSearch:
 
     def _left_s(self) -> float:
         """Seconds left of the budget, which bound what a single trial may take."""
-        return min(self._limits.left_s(), self._deadline - time.monotonic())
+        return min(self._limits.left_s(), self._deadline - self._clock())
 
     def _finals_share(self) -> float:
         """Seconds of this problem's own budget that are kept for the finals."""

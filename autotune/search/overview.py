@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from autotune.kernels import find_family
-from autotune.search.knowledge import changes
+from autotune.render import changes
 from autotune.store import Store
 from autotune.trial import Winner
 

@@ -9,6 +9,7 @@ import optuna
 from autotune import tracing
 from autotune.compiling import Unfit
 from autotune.errors import UsageError
+from autotune.lookup.answer import distance
 from autotune.problem import Configuration, Problem, Value
 from autotune.sampler import (
     AT_LEAST,
@@ -205,11 +206,11 @@ class Proposals:
         return [c for c in distinct if c not in left_out and self._space.row_of(c) is not None]
 
     def _nearest_winners(self) -> list[Winner]:
-        """Of comparable problems on this device, nearest first."""
+        """Of problems on this device that are comparable, whatever operands are constant; nearest first."""
         knowledge = self._knowledge
         winners = self._store.best(knowledge.device.slug, knowledge.family.name)
-        comparable = [w for w in winners if w.problem.is_comparable(knowledge.problem)]
-        return sorted(comparable, key=lambda w: _distance(w.problem, knowledge.problem))
+        comparable = [w for w in winners if w.problem.plain.is_comparable(knowledge.problem.plain)]
+        return sorted(comparable, key=lambda w: distance(w.problem, knowledge.problem))
 
     def _prior(self) -> Prior:
         """Trials of the nearest other problems on this device; the sampler learns how far they hold here."""
@@ -260,8 +261,3 @@ def suggest_indices(asked: optuna.Trial, space: SearchSpace) -> tuple[str, dict[
         else:
             indices[parameter.name] = parameter.values.index(asked.suggest_categorical(name, parameter.values))
     return algorithm, indices
-
-
-def _distance(a: Problem, b: Problem) -> float:
-    """Product over the sizes of larger over smaller: 1 for equal sizes."""
-    return math.prod(max(x, y) / min(x, y) for x, y in zip(a.size_vector, b.size_vector, strict=True))

@@ -7,7 +7,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from autotune.errors import ConfigurationError
 from autotune.problem import Configuration, Device
 from autotune.profile import find_profile
 from autotune.search.bench import Bench
@@ -136,11 +135,7 @@ class _Rechecking:
         knowledge = self._knowledge
         if configuration in knowledge.quarantine:
             return "in quarantine, since it crashed, hung or was lost"
-        try:
-            reasons = knowledge.family.violations(knowledge.problem, configuration, knowledge.device.limits)
-        except ConfigurationError as error:
-            return error.message
-        return "; ".join(reasons)
+        return "; ".join(knowledge.family.violations(knowledge.problem, configuration, knowledge.device.limits))
 
     def _measure(self, configuration: Configuration) -> Trial:
         job = dataclasses.replace(self._bench.job(configuration), give_up_above_ns=3 * self._knowledge.best_ns)

@@ -6,7 +6,6 @@ throttled for its heat is given rests, for as long as they help.
 
 import dataclasses
 from collections.abc import Callable, Sequence
-from time import monotonic, sleep
 
 from autotune import tracing
 from autotune.problem import Configuration
@@ -51,11 +50,12 @@ class Sentinel:
         """`tell` is given the slowdown when it has changed, and the seconds of the rest that follows."""
         self._knowledge = knowledge
         self._bench = bench
+        self._clock = bench.clock
         self._tell = tell
         self._should_stop = should_stop
         self._trials = 0
         self._is_overdue = len(knowledge.resumed) >= EVERY_TRIALS  # the device may have another speed today
-        self._started = self._looked = monotonic()
+        self._started = self._looked = self._clock()
         self._cost_s = 0.0
         self._rested_s = 0.0
         self._told = knowledge.drift.slowdown
@@ -80,10 +80,10 @@ class Sentinel:
 
     def _look_now(self) -> None:
         self._bench.release()  # what is to be measured next does not run meanwhile
-        began, before = monotonic(), self.slowdown
+        began, before = self._clock(), self.slowdown
         revisions = self._look()
         self._is_overdue = False
-        self._trials, self._looked = 0, monotonic()
+        self._trials, self._looked = 0, self._clock()
         self._cost_s = self._looked - began
         for revision in revisions:
             self._knowledge.revise(revision.trial)
@@ -103,7 +103,7 @@ class Sentinel:
             return False
         if self._is_overdue:
             return True
-        passed_s = monotonic() - self._looked
+        passed_s = self._clock() - self._looked
         if trials < EVERY_TRIALS and (passed_s < EVERY_S or not trials):
             return False
         cost_s = self._cost_s or self._bench.typical_seconds
@@ -140,7 +140,7 @@ class Sentinel:
         if self._knowledge.device.limits.is_cpu:
             return
         while self.slowdown > THROTTLED * max(1.0, self._no_help_at) and self.slowdown >= before:
-            rest_s = min(REST_S, REST_SHARE * (monotonic() - self._started) - self._rested_s)
+            rest_s = min(REST_S, REST_SHARE * (self._clock() - self._started) - self._rested_s)
             if rest_s < LEAST_REST_S or self._should_stop():
                 return
             self._told = before = self.slowdown
@@ -153,10 +153,10 @@ class Sentinel:
 
     def _rest(self, seconds: float) -> None:
         self._rested_s += seconds
-        end = monotonic() + seconds
+        end = self._clock() + seconds
         with idle():
-            while (left := end - monotonic()) > 0 and not self._should_stop():
-                sleep(min(left, 0.5))
+            while (left := end - self._clock()) > 0 and not self._should_stop():
+                self._clock.sleep(min(left, 0.5))
 
     def _tell_changes(self) -> None:
         if self.slowdown != self._told:

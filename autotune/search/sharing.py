@@ -7,10 +7,9 @@ what a trial takes. Last come the finals of all, the most important first, in ti
 
 import math
 from collections.abc import Callable, Iterator, Sequence
-from time import monotonic
 
 from autotune.search import judging
-from autotune.search.contract import Listener, Outcome, Total
+from autotune.search.contract import Clock, Listener, Outcome, Total
 from autotune.search.gain import HORIZON_TRIALS
 from autotune.search.one_problem import ProblemSearch
 
@@ -42,11 +41,12 @@ NEWS = 2.0
 class Sharing:
     """The searches of one run, their slices and finals."""
 
-    def __init__(self, seconds: float, listener: Listener, should_stop: Callable[[], bool]) -> None:
+    def __init__(self, seconds: float, listener: Listener, should_stop: Callable[[], bool], clock: Clock) -> None:
         self._seconds = seconds
         self._listener = listener
         self._should_stop = should_stop
-        self._started = monotonic()
+        self._clock = clock
+        self._started = clock()
         self._deadline = self._started + seconds
         self._searches: list[ProblemSearch] = []
         self._latest: list[ProblemSearch] = []
@@ -68,15 +68,15 @@ class Sharing:
     @property
     def left_s(self) -> float:
         """Seconds until the budget ends, negative afterwards."""
-        return self._deadline - monotonic()
+        return self._deadline - self._clock()
 
     def _give_least(self, search: ProblemSearch, still_to_come: int) -> None:
         end = self._started + LEAST_SHARE * self._seconds
-        until = monotonic() + (end - monotonic()) / still_to_come
+        until = self._clock() + (end - self._clock()) / still_to_come
 
         def is_enough() -> bool:
             first = FIRST_TRIALS if self.left_s > 0 else 1
-            return search.tried >= LEAST_TRIALS or (search.tried >= first and monotonic() >= until)
+            return search.tried >= LEAST_TRIALS or (search.tried >= first and self._clock() >= until)
 
         self._search(search, is_enough)
         if len(self._searches) == 1 and still_to_come > 1 and search.trial_seconds:
@@ -89,16 +89,16 @@ class Sharing:
         """A slice of what promises most; False when time is up or nothing is left to gain."""
         limit = self._deadline - self._reserve()
         open_searches = [search for search in self._searches if not search.is_over]
-        if monotonic() >= limit or not open_searches:
+        if self._clock() >= limit or not open_searches:
             return False
-        end = min(limit, monotonic() + max(LEAST_SLICE_S, SLICE_SHARE * self._seconds))
+        end = min(limit, self._clock() + max(LEAST_SLICE_S, SLICE_SHARE * self._seconds))
         ranked = sorted(open_searches, key=self._promise, reverse=True)
         search, others = ranked[0], ranked[1:]
         next_best = self._promise(others[0]) if others else 0.0
         before = search.new_trials
 
         def is_enough() -> bool:
-            new, now = search.new_trials - before, monotonic()
+            new, now = search.new_trials - before, self._clock()
             is_beaten = new >= SLICE_TRIALS and self._promise(search) < next_best
             # Making a model anew may take longer than a slice: one trial comes of it all the same.
             return is_beaten or now >= limit or (now >= end and new > 0)
@@ -159,6 +159,6 @@ class Sharing:
             foreseen = [self._finals_seconds(other, judging.LOOKS[-1]) for other in ordered[number:]]
             share = foreseen[0] / sum(foreseen) if sum(foreseen) else 1.0
             left_s = self.left_s
-            found[search] = search.finish(monotonic() + share * left_s if left_s > 0 else None)
+            found[search] = search.finish(self._clock() + share * left_s if left_s > 0 else None)
             self._listener.problem_finished(found[search])
         return [found[search] for search in self._searches]

@@ -1,9 +1,9 @@
 """How long a trial may build and run: a few times what building usually takes and the best runs, in this search.
 
 Before that is known, and for what exceeds it, a trial may take a share of the budget's time that is left, so that no
-single hang ends a search. What is usual is a high quantile of recent trials, not their median: other programs on the
-machine, and drivers that finish compiling at the first launch as PoCL does, make some sound trials many times slower
-than most.
+single hang ends a search; the share is larger on a device whose checkup took long, as on an emulated processor. What
+is usual is a high quantile of recent trials, not their median: other programs on the machine, and drivers that finish
+compiling at the first launch as PoCL does, make some sound trials many times slower than most.
 """
 
 import math
@@ -26,6 +26,8 @@ FIRST_SHARE = 1 / 6
 """Of the time left, what a trial may build, and again run, before any has completed."""
 LONGER_SHARE = 0.8
 """The same, when nothing else has worked."""
+SLOW_SHARE = 0.4
+"""The same at most, on a device where the programs of its checkup take long."""
 SHARE = 1 / 10
 """The same afterwards, where that is more than a few times the usual."""
 LEAST_S = 5.0
@@ -35,7 +37,9 @@ LEAST_S = 5.0
 class TimeLimits:
     """Follows the complete trials of a search."""
 
-    def __init__(self) -> None:
+    def __init__(self, program_s: float = 0.0) -> None:
+        """`program_s` is how long the device takes to build and run plain kernels, as far as that is known."""
+        self._program_s = program_s
         self.first_share = FIRST_SHARE
         self._build_s: deque[float] = deque(maxlen=RECENT_TRIALS)
         self._run_s: deque[float] = deque(maxlen=RECENT_TRIALS)
@@ -78,7 +82,8 @@ class TimeLimits:
         left_s = max(0.0, left_s)
         if not self._is_enough:
             share = SHARE if self._run_s else self.first_share
-            return min(own_s, max(LEAST_S, share * left_s, FACTOR * longest_s))
+            slow_s = min(FACTOR * self._program_s, SLOW_SHARE * left_s)
+            return min(own_s, max(LEAST_S, share * left_s, slow_s, FACTOR * longest_s))
         # A hang near the end of the budget may not take five times as long as a slow device's usual trial.
         seen_s = min(FACTOR * usual_s, max(left_s, 2 * usual_s))
         return min(own_s, max(LEAST_S, seen_s, min(least_s, SHARE * left_s)))

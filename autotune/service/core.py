@@ -15,7 +15,7 @@ from autotune.lookup.document import Node
 from autotune.predict import refresh_predictors
 from autotune.problem import Device
 from autotune.remote.wire import code_version, read_job, read_trial
-from autotune.search.knowledge import provenance_now
+from autotune.render import provenance_now
 from autotune.service.events import Feed
 from autotune.service.fleet import CANCEL_PATIENCE_S, Fleet, Helper, RemoteWorker, Station
 from autotune.service.lookups import Lookups

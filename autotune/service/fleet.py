@@ -16,7 +16,6 @@ import time
 from collections.abc import Awaitable, Callable
 from concurrent.futures import Future
 from dataclasses import dataclass, field, replace
-from datetime import UTC, datetime
 from typing import Any
 
 from autotune.child import Leave
@@ -26,7 +25,7 @@ from autotune.problem import Device
 from autotune.remote.wire import plain_job, read_trial
 from autotune.store import Holder
 from autotune.store.workers import digest_of, model_of
-from autotune.trial import Job, Trial
+from autotune.trial import Job, Trial, now_utc
 from autotune.turns import idle
 
 SILENT_S = 60.0
@@ -37,6 +36,8 @@ DOUBT_S = 15.0
 """How long another worker of the same name waits to see whether the one before lives, which is heard more often."""
 LIMIT_FACTOR, EXTRA_S = 2.0, 60.0
 """A worker has so many times the limits of a trial, and so long besides, before the trial is given up."""
+MOST_WAITING_S = 12 * 3600.0
+"""How long a trial may wait for a device on which another program measures, as its worker says."""
 HOLD_S = 1.0
 """Before a worker asks again for a trial that cannot be given yet."""
 CANCEL_PATIENCE_S = 5.0
@@ -62,6 +63,11 @@ class Assignment:
     result: "Future[Trial]" = field(default_factory=Future)
     deadline: float = float("inf")
     """By the monotonic clock, once it is given."""
+    given: float = field(default_factory=time.monotonic)
+    """When it was made, by the monotonic clock."""
+
+    waited_s: float = 0.0
+    """For another program that measures on the device, as its worker says."""
 
     def set_deadline(self) -> None:
         """From now on its worker has it."""
@@ -106,6 +112,8 @@ class Station:
     trouble: str = ""
     troubled_until: float = 0.0
     trials: int = 0
+    waited_s: float = 0.0
+    """That all its trials waited for other programs on its machine."""
     assignment: Assignment | None = None
     turn: "asyncio.Event" = field(default_factory=asyncio.Event)
 
@@ -186,7 +194,7 @@ class Fleet:
             model=replace(device, selector=""),
             model_digest=model_of(device),
             address=address,
-            since=datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
+            since=now_utc(),
             heard=time.monotonic(),
             rank=rank,
         )
@@ -238,6 +246,19 @@ class Fleet:
             await asyncio.sleep(min(wait_s, HOLD_S))
             given = None
         return given if given is not None and given.id != running else None, "; ".join(refusals)
+
+    def note_waiting(self, station: Station, waited_s: float) -> None:
+        """The trial that a station has in hand has waited so long for its device, which is not its own time.
+
+        No longer than it has been there, nor for ever: what a worker says is not believed beyond that.
+        """
+        assignment = station.assignment
+        if assignment is not None:
+            longest_s = min(MOST_WAITING_S, time.monotonic() - assignment.given)
+            more_s = max(0.0, min(waited_s, longest_s) - assignment.waited_s)
+            assignment.waited_s += more_s
+            assignment.deadline += more_s
+            station.waited_s += more_s
 
     async def _take_result(self, station: Station, node: Node) -> str:
         """Why it does not count; empty where it does."""
@@ -333,6 +354,12 @@ class RemoteWorker:
         self.station = station
         self.holder = station.holder
         """What the search has in flight is in the hands of this worker."""
+        self._waited_before_s = station.waited_s
+
+    @property
+    def waited_s(self) -> float:
+        """Seconds that trials given through this have waited for other programs on the worker's machine."""
+        return self.station.waited_s - self._waited_before_s
 
     def run(self, job: Job, leave: Leave | None = None) -> Trial:
         """Raises WorkerError when the device cannot be used, WorkerLostError when it is gone, Stopping when the service

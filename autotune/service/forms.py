@@ -63,6 +63,13 @@ class TurnForm(_Form):
 
     session: str = Field(pattern=SESSION)
     running: str = Field("", max_length=32, pattern=r"^[0-9a-f]*$", description="the trial it measures")
+    waited_s: float = Field(
+        0.0,
+        ge=0,
+        allow_inf_nan=False,
+        strict=False,
+        description="how long the trial it has in hand waited for another program that measures on the device",
+    )
     results: list[dict[str, Any]] = Field([], max_length=MAX_RESULTS)
     wait_s: float = Field(0.0, ge=0, le=30, allow_inf_nan=False, strict=False)
 

@@ -8,9 +8,9 @@ from autotune.device.discovery import select
 from autotune.errors import AutotuneError, DeviceSelectionError, TableError
 from autotune.identity import MAX_SLUG, is_slug
 from autotune.kernels import find_family
-from autotune.lookup import Entry, TuningTable
+from autotune.lookup import TuningTable
 from autotune.lookup.answer import plain_tuned
-from autotune.lookup.contents import Shipped
+from autotune.lookup.contents import Shipped, entries_of
 from autotune.lookup.document import visible
 from autotune.lookup.predictor import Predictor
 from autotune.predict import all_predictors
@@ -50,18 +50,7 @@ class Lookups:
         if now[1] != self._read[1]:
             self._predictors = self._read_predictors()
         devices = self._store.devices()
-        entries = [
-            (
-                w.device,
-                Entry(
-                    problem=w.problem,
-                    configuration=w.configuration,
-                    time_ns=w.time_ns,
-                    driver=w.provenance.driver,
-                ),
-            )
-            for w in self._store.best()
-        ]
+        entries = entries_of(devices, self._store.best())
         table = TuningTable(devices, entries, source="the service", predictors=self._predictors)
         self._read = now
         return table.over(self._shipped)

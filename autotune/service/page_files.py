@@ -1,15 +1,18 @@
-"""The page: its files as they lie in `page/`, read once, under a policy that lets nothing else in.
+"""The page and the manual: files read once, served under a policy that lets nothing else in.
 
 They need no token: they are the same for everyone, and what they show comes from the API.
 """
 
 import hashlib
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Annotated
 
 from fastapi import APIRouter, Header, HTTPException
-from fastapi.responses import Response
+from fastapi.responses import RedirectResponse, Response
+
+from autotune.service.manual_pages import manual_pages
 
 _FOLDER = Path(__file__).parent / "page"
 _FIRST = "index.html"
@@ -43,7 +46,7 @@ class _File:
 
 
 def page_routes() -> APIRouter:
-    """The page at /, and its files beside it."""
+    """The page at /, its files beside it, and the manual at /manual/TOPIC."""
     files = _read()
     routes = APIRouter(include_in_schema=False)
 
@@ -57,6 +60,17 @@ def page_routes() -> APIRouter:
             raise HTTPException(404, "there is no such file")
         return _answer(files[name], if_none_match)
 
+    @routes.get("/manual")
+    async def manual() -> Response:
+        return RedirectResponse("manual/start", headers=HEADERS)
+
+    @routes.get("/manual/{name}")
+    def topic(name: str, if_none_match: Annotated[str, Header()] = "") -> Response:
+        pages = _manual()
+        if name not in pages:
+            raise HTTPException(404, "the manual has no such page")
+        return _answer(pages[name], if_none_match)
+
     return routes
 
 
@@ -64,10 +78,18 @@ def _read() -> dict[str, _File]:
     found = {}
     for path in sorted(_FOLDER.rglob("*")):
         if path.is_file():
-            data = path.read_bytes()
-            tag = f'"{hashlib.sha256(data).hexdigest()[:32]}"'
-            found[path.relative_to(_FOLDER).as_posix()] = _File(data=data, media=_MEDIA[path.suffix], tag=tag)
+            found[path.relative_to(_FOLDER).as_posix()] = _file(path.read_bytes(), path.suffix)
     return found
+
+
+@cache
+def _manual() -> dict[str, _File]:
+    """Rendered when it is first asked for."""
+    return {name: _file(data, Path(name).suffix or ".html") for name, data in manual_pages().items()}
+
+
+def _file(data: bytes, suffix: str) -> _File:
+    return _File(data=data, media=_MEDIA[suffix], tag=f'"{hashlib.sha256(data).hexdigest()[:32]}"')
 
 
 def _answer(file: _File, known: str) -> Response:

@@ -22,6 +22,7 @@ from autotune.store import Store
 from autotune.store.jobs import JobKind, JobProblem, JobState, TuningJob
 from autotune.trial import Request, Trial, TrialState, Winner
 from autotune.turns import idle
+from autotune.worker import waited_s
 
 _LOG = logging.getLogger(__name__)
 
@@ -60,11 +61,12 @@ class Search:
         self._is_stopping = is_stopping
         self._troubles = troubles
         self._began = self._noted = time.monotonic()
+        self._worker: RemoteWorker | None = None
         self._trials_before = 0
         """For the same job, before this search: of a service that has ended, or on a device that was lost."""
 
     def run(self, worker: RemoteWorker) -> None:
-        problem = self.errand.problem
+        problem, self._worker = self.errand.problem, worker
         self._tell_job()
         try:
             if self.errand.job.kind is JobKind.TUNE:
@@ -181,7 +183,7 @@ class Search:
 
     @property
     def _spent_s(self) -> float:
-        return self.errand.problem.spent_s + time.monotonic() - self._began
+        return self.errand.problem.spent_s + time.monotonic() - self._began - waited_s(self._worker)
 
     def _tell(self, name: str, **data: Any) -> None:
         self._feed.tell(self.errand.job.id, name, {"problem": self.errand.problem.number, **data})

@@ -3,7 +3,7 @@
 import dataclasses
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Path, Query
+from fastapi import APIRouter, Query
 from pydantic import BaseModel, Field
 
 from autotune.errors import TableError
@@ -11,9 +11,9 @@ from autotune.export.json_table import plain_entry
 from autotune.kernels import find_family
 from autotune.service import comparing, importance
 from autotune.service.pools import Pools
+from autotune.service.tables_api import Slug
 from autotune.store import Store
 
-Slug = Annotated[str, Path(max_length=64, pattern=r"^[a-z0-9]+(-[a-z0-9]+)*$")]
 Family = Annotated[str, Query(max_length=64, pattern=r"^[a-z0-9_]+$")]
 Shape = Annotated[str, Query(min_length=1, max_length=500, description="M,N,K and words, as after --shape")]
 

@@ -28,6 +28,7 @@ from autotune.service.forms import (
     WinnerList,
 )
 from autotune.service.pools import Pools
+from autotune.service.searching import plain_trial
 from autotune.service.submitting import take_table
 from autotune.service.views import device_views
 from autotune.store import StoredTrial
@@ -45,7 +46,8 @@ _MEDIA = {
 }
 assert set(_MEDIA) == set(FORMATS)
 
-Slug = Annotated[str, Path(max_length=64, pattern=r"^[a-z0-9]+(-[a-z0-9]+)*$")]
+SLUG = r"^[a-z0-9]+(-[a-z0-9]+)*$"
+Slug = Annotated[str, Path(max_length=64, pattern=SLUG)]
 Family = Annotated[str, Query(max_length=64, pattern=r"^[a-z0-9_]+$", description=" or ".join(family_names()))]
 Shape = Annotated[str, Query(min_length=1, max_length=500, description="M,N,K and words, as after --shape")]
 
@@ -117,7 +119,7 @@ def table_routes(service: Service, pools: Pools) -> APIRouter:
     )
     async def export(
         form: Annotated[str, Path(pattern=f"^({'|'.join(FORMATS)})$")],
-        device: Annotated[str | None, Query(max_length=64, pattern=r"^[a-z0-9]+(-[a-z0-9]+)*$")] = None,
+        device: Annotated[str | None, Query(max_length=64, pattern=SLUG)] = None,
         family: Family | None = None,
     ) -> Response:
         """A table to download: of one device or of all; JSON and SQLite hold every family when none is named."""
@@ -175,15 +177,9 @@ def _entry_view(winner: Winner) -> dict[str, Any]:
 
 
 def _trial_view(stored: StoredTrial) -> TrialView:
-    trial = stored.trial
+    made = stored.provenance
     return TrialView(
-        configuration=trial.configuration.to_dict(),
-        state=trial.state.value,
-        time_ns=trial.measurement.time_ns if trial.measurement else None,
-        purpose=stored.purpose,
-        message=trial.message,
-        measured_at=stored.provenance.measured_at,
-        driver=stored.provenance.driver,
+        **plain_trial(stored.trial), purpose=stored.purpose, measured_at=made.measured_at, driver=made.driver
     )
 
 

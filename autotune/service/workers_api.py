@@ -27,6 +27,7 @@ def turns_of(service: Service) -> TakeTurn:
         station = service.fleet.get(station_id, form.session)
         if station is None:
             return None
+        service.fleet.note_waiting(station, form.waited_s)
         assignment, refused = await service.fleet.take_turn(station, form.running, _nodes(form.results), form.wait_s)
         return {"trial": plain_assignment(assignment) if assignment else None, "refused": refused}
 

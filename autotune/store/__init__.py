@@ -180,6 +180,7 @@ class Store:
         device_id, problem_id = self._ids_of(device, problem)
 
         def add(connection: Connection) -> None:
+            claiming.check_claim(connection, owner)
             for one in landed:
                 quarantine.land(connection, problem_id, one, owner)
             quarantine.begin(connection, device_id, problem_id, configuration, owner)

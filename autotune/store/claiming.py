@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from typing import Any, Protocol, TypeVar
 
-from sqlalchemy import BigInteger, String, Text, delete, select, update
+from sqlalchemy import BigInteger, Connection, String, Text, delete, select, update
 from sqlalchemy.orm import Mapped, Session, mapped_column
 
 from autotune.errors import StoreError
@@ -132,6 +132,18 @@ def claimed(read: _Transact, write: _Transact, place: str) -> Claim:
         if found is None or seen is None or found.run != seen.run:
             seen, since = found, time.monotonic()
     return claim
+
+
+def check_claim(connection: Connection, owner: Owner) -> None:
+    """Raise StoreError where a service begins a trial on a database that another process has claimed.
+
+    Called in the transaction that begins it: a service that was stopped and goes on may not have looked at the claim.
+    """
+    if owner.holder is None:
+        return
+    row = connection.execute(select(ClaimRow.host, ClaimRow.process_id, ClaimRow.process_start)).first()
+    if row is not None and tuple(row) != (owner.host, owner.process_id, owner.process_start):
+        raise StoreError("another service has taken over this database")
 
 
 def _holder(session: Session) -> ClaimRow | None:

@@ -3,7 +3,6 @@
 import enum
 import json
 from dataclasses import dataclass
-from datetime import UTC, datetime
 
 from sqlalchemy import BigInteger, CheckConstraint, ForeignKey, String, Text
 from sqlalchemy.orm import Mapped, mapped_column
@@ -56,11 +55,11 @@ class JobRow(Base):
     algorithms: Mapped[str] = mapped_column(Text)
     """JSON list of names."""
     seed: Mapped[int] = mapped_column(BigInteger)
-    model: Mapped[str] = mapped_column(String(16), server_default="")
+    model: Mapped[str] = mapped_column(String(16), default="")
     """Digest of driver and limits of the device that began it: only workers with an equal one go on with it."""
     state: Mapped[str] = mapped_column(String(16), index=True)
     message: Mapped[str] = mapped_column(Text)
-    submitter: Mapped[str] = mapped_column(String(100), server_default="", index=True)
+    submitter: Mapped[str] = mapped_column(String(100), index=True)
     """Scope of the token and address that it came with."""
     created_at: Mapped[str] = mapped_column(Text)
     ended_at: Mapped[str] = mapped_column(Text)
@@ -209,8 +208,3 @@ def to_job_problem(row: JobProblemRow, problem: ProblemRow) -> JobProblem:
         outcome=row.outcome,
         message=row.message,
     )
-
-
-def now() -> str:
-    """UTC, ISO 8601, seconds."""
-    return datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")

@@ -15,6 +15,7 @@ from typing import Protocol, TypeVar
 from sqlalchemy import ColumnElement, Connection, bindparam, func, select, update
 from sqlalchemy.orm import Session
 
+from autotune.errors import ProblemError
 from autotune.problem import Problem
 from autotune.store.job_rows import (
     OPEN,
@@ -27,12 +28,12 @@ from autotune.store.job_rows import (
     NewJob,
     TuningJob,
     job_problem_row,
-    now,
     to_job,
     to_job_problem,
 )
 from autotune.store.models import DeviceRow, ProblemRow, TrialRow, known_rows, plain_text
 from autotune.store.together import Work
+from autotune.trial import now_utc
 
 __all__ = ["OPEN", "JobKind", "JobLedger", "JobProblem", "JobState", "NewJob", "TuningJob"]
 
@@ -91,7 +92,7 @@ class JobLedger:
                 state=JobState.QUEUED.value,
                 message="",
                 submitter=plain_text(new.submitter)[:100],
-                created_at=now(),
+                created_at=now_utc(),
                 ended_at="",
             )
             session.add(row)
@@ -167,7 +168,8 @@ class JobLedger:
 
         Of the jobs begun on devices with the same `model`, and of those that nobody has begun, where this one `begins`.
 
-        One, also where the answer to the commit is lost and all is done again: what was taken then is taken.
+        One, also where the answer to the commit is lost and all is done again: what was taken then is taken. A problem
+        that only another installation knows, of another family or other sizes, has failed.
         """
         taken: list[tuple[int, int]] = []
 
@@ -175,13 +177,20 @@ class JobLedger:
 
         def work(session: Session) -> _Taken | None:
             found = _as_taken(session, *taken[-1]) if taken else None
-            if found is None:
-                found = _begun(session, device, worker, models)
-            if found is None:
-                return None
-            row, job, problem = found
-            taken.append((row.id, row.attempts))
-            return to_job(job, _counts(session, [job.id])[job.id], ()), to_job_problem(row, problem)
+            while (found := found or _begun(session, device, worker, models)) is not None:
+                row, job, problem = found
+                try:
+                    known = to_job_problem(row, problem)
+                except ProblemError as error:
+                    row.state, row.message = JobState.FAILED.value, plain_text(error.message)
+                    job.message = row.message  # the job is shown without what nobody here can read
+                    session.flush()
+                    _settle(session, job)
+                    found = None
+                else:
+                    taken.append((row.id, row.attempts))
+                    return to_job(job, _counts(session, [job.id])[job.id], ()), known
+            return None
 
         return self._write(work)
 
@@ -243,7 +252,7 @@ class JobLedger:
             row = _locked(session, job_id)
             if row.state not in OPEN_WORDS:
                 return False
-            row.state, row.ended_at = JobState.CANCELLED.value, now()
+            row.state, row.ended_at = JobState.CANCELLED.value, now_utc()
             queued = (JobProblemRow.job_id == job_id, JobProblemRow.state == JobState.QUEUED.value)
             session.execute(update(JobProblemRow).where(*queued).values(state=JobState.CANCELLED.value))
             return True
@@ -351,7 +360,7 @@ def _settle(session: Session, job: JobRow) -> None:
     if job.state not in OPEN_WORDS or any(counts.get(word) for word in OPEN_WORDS):
         return
     job.state = (JobState.FAILED if counts.get(JobState.FAILED.value) else JobState.DONE).value
-    job.ended_at = now()
+    job.ended_at = now_utc()
 
 
 def _search_trials(session: Session, device: str, problem_id: int) -> int:

@@ -8,10 +8,10 @@ import threading
 
 from sqlalchemy import Connection, Engine, inspect, text
 
-from autotune.errors import NewerSchemaError, NotADatabaseError, StoreError
-from autotune.resources import UPGRADE_HINT, data_folder, schema_revisions
+from autotune.errors import NotADatabaseError, StoreError
+from autotune.resources import APPLICATION_ID, data_folder, is_newest_revision
 from autotune.store.failures import attempt
-from autotune.store.models import APPLICATION_ID, Base
+from autotune.store.models import Base
 from autotune.store.opening import BEGIN
 
 _VERSION_TABLE = "alembic_version"
@@ -19,6 +19,65 @@ _ADVISORY_LOCK = APPLICATION_ID
 _ALEMBIC = threading.Lock()
 """Alembic's `op` and `context` are process-wide: a second migration at the same time would run on the connection of
 the first."""
+
+VIEW = """\
+CREATE VIEW best_configurations AS
+WITH
+-- The newest measured winner and the fastest imported one, confirmed by finals and provisional apart.
+newest AS (
+    SELECT
+        winners.*,
+        CASE WHEN samples > 0 THEN 1 ELSE 0 END AS is_final,
+        ROW_NUMBER() OVER (
+            PARTITION BY device, problem_id, source, CASE WHEN samples > 0 THEN 1 ELSE 0 END
+            ORDER BY CASE WHEN source = 'imported' THEN time_ns ELSE 0 END, id DESC
+        ) AS place
+    FROM winners
+),
+-- Confirmed before provisional, then the faster; where they tie, the one measured here ('measured' > 'imported').
+ranked AS (
+    SELECT
+        newest.*,
+        ROW_NUMBER() OVER (
+            PARTITION BY device, problem_id
+            ORDER BY is_final DESC, time_ns, source DESC
+        ) AS rank_here
+    FROM newest
+    WHERE place = 1
+)
+SELECT
+    ranked.device AS device,
+    problems.family AS family,
+    problems.label AS problem,
+    problems.m AS m,
+    problems.n AS n,
+    problems.k AS k,
+    ranked.algorithm AS algorithm,
+    ranked.configuration AS configuration,
+    ranked.time_ns AS time_ns,
+    problems.flops / ranked.time_ns AS gflops,
+    ranked.default_ns / ranked.time_ns AS gain_over_default,
+    ranked.gain_low AS gain_low,
+    ranked.gain_high AS gain_high,
+    ranked.baseline_ns / ranked.time_ns AS gain_over_baseline,
+    ranked.samples AS samples,
+    ranked.is_default AS is_default,
+    ranked.source AS source,
+    ranked.driver AS driver,
+    ranked.template_hash AS template_hash,
+    ranked.space_version AS space_version,
+    ranked.tool_version AS tool_version,
+    ranked.measured_at AS measured_at,
+    problems.spec AS spec,
+    ranked.default_ns AS default_ns,
+    ranked.baseline_ns AS baseline_ns,
+    ranked.verdict AS verdict,
+    ranked.verifications AS verifications
+FROM ranked
+JOIN problems ON problems.id = ranked.problem_id
+WHERE ranked.rank_here = 1
+"""
+"""The winner that holds for each device, family and problem. It is made anew after every migration."""
 
 
 class Schema(enum.Enum):
@@ -70,21 +129,13 @@ def _read_schema(connection: Connection, place: str) -> Schema:
         return Schema.NOTHING
     if is_sqlite and connection.exec_driver_sql("PRAGMA application_id").scalar() != APPLICATION_ID:
         raise _another_program(place)
-    known = schema_revisions()
-    if revision not in known:
-        raise _another_program(place) if not revision.isdecimal() else _newer(place, revision, known[-1])
-    return Schema.CURRENT if revision == known[-1] else Schema.OLDER
+    if not revision.isdecimal():
+        raise _another_program(place)
+    return Schema.CURRENT if is_newest_revision(place, revision) else Schema.OLDER
 
 
 def _another_program(place: str) -> NotADatabaseError:
     return NotADatabaseError(f"{place} is a database of another program", hint="name another database")
-
-
-def _newer(place: str, revision: str, newest_known: str) -> NewerSchemaError:
-    return NewerSchemaError(
-        f"{place} has schema {revision}, this version of autotune knows {newest_known} at most",
-        hint=UPGRADE_HINT,
-    )
 
 
 def _upgrade(connection: Connection, place: str) -> None:
@@ -96,8 +147,10 @@ def _upgrade(connection: Connection, place: str) -> None:
     config.set_main_option("script_location", str(data_folder("db") / "migrations").replace("%", "%%"))
     config.set_main_option("path_separator", "os")
     config.attributes["connection"] = connection
+    connection.exec_driver_sql("DROP VIEW IF EXISTS best_configurations")
     with _ALEMBIC:
         command.upgrade(config, "head")
+    connection.exec_driver_sql(VIEW)
     if connection.dialect.name != "sqlite":
         return
     connection.exec_driver_sql(f"PRAGMA application_id = {APPLICATION_ID}")

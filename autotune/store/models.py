@@ -37,9 +37,6 @@ _LOG = logging.getLogger(__name__)
 _Row = TypeVar("_Row")
 _Made = TypeVar("_Made")
 
-APPLICATION_ID = 0x4154554E
-"""Marks an SQLite file as a database of this project ("ATUN" in its header)."""
-
 
 class Base(DeclarativeBase):
     """The schema."""
@@ -133,8 +130,8 @@ class TrialRow(_ProvenanceColumns, Base):
     launch_overhead_ns: Mapped[float | None]
     clock_mhz: Mapped[float | None]
     temperature_c: Mapped[float | None]
-    identity: Mapped[str | None] = mapped_column(String(32))
-    """Random, or given by who measured: what is stored again after a broken connection is there once. Null of old."""
+    identity: Mapped[str] = mapped_column(String(32))
+    """Random, or given by who measured: what is stored again after a broken connection is there once."""
 
 
 class BuildRow(_ProvenanceColumns, Base):

@@ -10,7 +10,6 @@ trial, or says that it has none, or turns out to be another process by now, and 
 
 import json
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from typing import Any
 
 from sqlalchemy import (
@@ -32,7 +31,7 @@ from sqlalchemy.orm import Mapped, Session, mapped_column
 from autotune.problem import Configuration, Problem
 from autotune.store.models import Base, DeviceRow, ProblemRow, known_rows, plain_text, to_problem
 from autotune.store.owner import Fate, Holder, Owner, fate
-from autotune.trial import QUARANTINED_STATES, Trial
+from autotune.trial import QUARANTINED_STATES, Trial, now_utc
 
 LOST = "lost"
 """Reason of a configuration that was in flight when its owner went; other reasons are values of TrialState."""
@@ -48,7 +47,7 @@ class _SubjectColumns:
     algorithm: Mapped[str] = mapped_column(Text)
     since: Mapped[str] = mapped_column(Text)
     """UTC, ISO 8601, seconds."""
-    worker: Mapped[str] = mapped_column(Text, server_default="")
+    worker: Mapped[str] = mapped_column(Text, default="")
     """Name of the worker of a service that has, or had, the trial in hand; empty where there was none."""
 
 
@@ -61,9 +60,9 @@ class InFlightRow(_SubjectColumns, Base):
     process_id: Mapped[int] = mapped_column(BigInteger)
     process_start: Mapped[str] = mapped_column(Text)
     run: Mapped[str] = mapped_column(String(32))
-    session: Mapped[str] = mapped_column(String(32), server_default="")
+    session: Mapped[str] = mapped_column(String(32))
     """Digest of the session of that worker."""
-    selector: Mapped[str] = mapped_column(String(20), server_default="")
+    selector: Mapped[str] = mapped_column(String(20))
     """Of its device."""
 
 
@@ -144,7 +143,7 @@ def begin(connection: Connection, device_id: int, problem_id: int, configuration
             "problem_id": problem_id,
             "configuration": configuration.key,
             "algorithm": configuration.algorithm,
-            "since": _now(),
+            "since": now_utc(),
             "host": plain_text(owner.host),
             "process_id": owner.process_id,
             "process_start": owner.process_start,
@@ -170,7 +169,7 @@ def end(connection: Connection, device_id: int, problem_id: int, trial: Trial, o
     named = {f"its_{name}": value for name, value in subject.items()}
     connection.execute(_LET_OUT, {**named, "its_device_id": device_id})
     if trial.state in QUARANTINED_STATES:
-        found = {"reason": trial.state.value, "message": plain_text(trial.message), "since": _now()}
+        found = {"reason": trial.state.value, "message": plain_text(trial.message), "since": now_utc()}
         kept = {"device_id": device_id, "algorithm": trial.configuration.algorithm}
         connection.execute(_CONFINE, {**subject, **kept, **found})
 
@@ -308,7 +307,3 @@ def _to_in_flight(row: InFlightRow, device: DeviceRow, problem: ProblemRow) -> I
         owner=_owner(row),
         since=row.since,
     )
-
-
-def _now() -> str:
-    return datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")

@@ -13,10 +13,11 @@ from typing import Any
 from sqlalchemy import Connection, Table, false, insert, select, union
 
 from autotune.errors import StoreError
-from autotune.resources import schema_revisions
+from autotune.resources import APPLICATION_ID, schema_revisions
 from autotune.store.checkups import CheckupRow
 from autotune.store.failures import attempt, file_failures
-from autotune.store.models import APPLICATION_ID, Base, BuildRow, DeviceRow, ProblemRow, TrialRow, WinnerRow
+from autotune.store.migrating import VIEW
+from autotune.store.models import Base, BuildRow, DeviceRow, ProblemRow, TrialRow, WinnerRow
 from autotune.store.opening import check_file, file_engine, prepare_writing
 from autotune.store.predictions import PredictorsRow
 from autotune.store.quarantine import QuarantineRow
@@ -24,64 +25,6 @@ from autotune.store.quarantine import QuarantineRow
 _ROWS_AT_ONCE = 1000
 
 _VERSION = "CREATE TABLE alembic_version (version_num VARCHAR(32) NOT NULL CONSTRAINT alembic_version_pkc PRIMARY KEY)"
-_VIEW = """\
-CREATE VIEW best_configurations AS
-WITH
--- The newest measured winner and the fastest imported one, confirmed by finals and provisional apart.
-newest AS (
-    SELECT
-        winners.*,
-        CASE WHEN samples > 0 THEN 1 ELSE 0 END AS is_final,
-        ROW_NUMBER() OVER (
-            PARTITION BY device, problem_id, source, CASE WHEN samples > 0 THEN 1 ELSE 0 END
-            ORDER BY CASE WHEN source = 'imported' THEN time_ns ELSE 0 END, id DESC
-        ) AS place
-    FROM winners
-),
--- Confirmed before provisional, then the faster; where they tie, the one measured here ('measured' > 'imported').
-ranked AS (
-    SELECT
-        newest.*,
-        ROW_NUMBER() OVER (
-            PARTITION BY device, problem_id
-            ORDER BY is_final DESC, time_ns, source DESC
-        ) AS rank_here
-    FROM newest
-    WHERE place = 1
-)
-SELECT
-    ranked.device AS device,
-    problems.family AS family,
-    problems.label AS problem,
-    problems.m AS m,
-    problems.n AS n,
-    problems.k AS k,
-    ranked.algorithm AS algorithm,
-    ranked.configuration AS configuration,
-    ranked.time_ns AS time_ns,
-    problems.flops / ranked.time_ns AS gflops,
-    ranked.default_ns / ranked.time_ns AS gain_over_default,
-    ranked.gain_low AS gain_low,
-    ranked.gain_high AS gain_high,
-    ranked.baseline_ns / ranked.time_ns AS gain_over_baseline,
-    ranked.samples AS samples,
-    ranked.is_default AS is_default,
-    ranked.source AS source,
-    ranked.driver AS driver,
-    ranked.template_hash AS template_hash,
-    ranked.space_version AS space_version,
-    ranked.tool_version AS tool_version,
-    ranked.measured_at AS measured_at,
-    problems.spec AS spec,
-    ranked.default_ns AS default_ns,
-    ranked.baseline_ns AS baseline_ns,
-    ranked.verdict AS verdict,
-    ranked.verifications AS verifications
-FROM ranked
-JOIN problems ON problems.id = ranked.problem_id
-WHERE ranked.rank_here = 1
-"""
-"""As the newest migration that touches the view creates it; a test compares both schemas."""
 
 
 def check_snapshot_path(path: Path) -> None:
@@ -106,7 +49,7 @@ def write_snapshot(source: Connection, path: Path, device_slug: str | None) -> N
 
 def _create_schema(copy: Connection) -> None:
     Base.metadata.create_all(copy)
-    copy.exec_driver_sql(_VIEW)
+    copy.exec_driver_sql(VIEW)
     copy.exec_driver_sql(_VERSION)
     copy.exec_driver_sql("INSERT INTO alembic_version VALUES (?)", (schema_revisions()[-1],))
     copy.exec_driver_sql(f"PRAGMA application_id = {APPLICATION_ID}")

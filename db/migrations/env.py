@@ -1,10 +1,10 @@
 """How Alembic reaches the database: over a connection, already inside a transaction, that the store hands in.
 
-A new migration is one more file in `versions`, named by the next number and a word, such as `0002_costs.py`, with
+A new migration is one more file in `versions`, named by the next number and a word, such as `0101_costs.py`, with
 that number as its `revision`; a test compares what the migrations make with the models. Tables are changed with
-`op.batch_alter_table`, which works on SQLite too. Drop the view before a table that it reads is rebuilt, and create
-it again. The store switches foreign keys off while migrations run, so that a rebuilt table loses no rows that refer
-to it, and checks them before it commits.
+`op.batch_alter_table`, which works on SQLite too. The store drops the view before migrations run and creates it
+afterwards (`autotune/store/migrating.py`). It switches foreign keys off while migrations run, so that a rebuilt table
+loses no rows that refer to it, and checks them before it commits.
 """
 
 from alembic import context

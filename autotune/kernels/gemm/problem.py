@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, Self
 
 from autotune.errors import ProblemError, did_you_mean
-from autotune.problem import DTYPE_BYTES, DeviceLimits, Problem, Value
+from autotune.problem import DTYPE_BYTES, DeviceLimits, Problem, Value, mebibytes
 
 MAX_ELEMENTS = 2**31 - 1
 """Kernels index with 32-bit integers."""
@@ -29,6 +29,10 @@ _ELEMENT_BYTES = {
 """Of an input and of the output: asked at every lookup of a new size."""
 
 _LAYOUTS = (("00", "01"), ("10", "11"))
+
+_TEXTS = ("mode", "constant")
+_CONSTANT = ("a", "b", "ab")
+_WORDS = (*MODES, *(f"constant={operands}" for operands in _CONSTANT))
 
 _PITCHES = {operand: f"ld{operand}" for operand in "abc"}
 _STRIDES = {operand: f"stride_{operand}" for operand in "abc"}
@@ -80,6 +84,8 @@ class GemmProblem(Problem):
 
     `mode` is float32, float16 (accumulated in float32), float16-acc16 (accumulated in float16), or int8 (accumulated
     in int32, C is int32). With `trans_a` of 1, A is stored as k x m; with `trans_b`, B as n x k.
+    `constant` names the operands that keep their values from call to call: "a", "b" or "ab". They are packed once,
+    and the time of a call does not include it.
     """
 
     family: ClassVar[str] = "gemm"
@@ -98,6 +104,7 @@ class GemmProblem(Problem):
     stride_b: int = 0
     stride_c: int = 0
     mode: str = "float32"
+    constant: str = ""
 
     def __post_init__(self) -> None:
         # Made at every lookup of a new size: what is wrong is looked for only where something is.
@@ -105,6 +112,8 @@ class GemmProblem(Problem):
             self._refuse()
         if self.mode not in MODES:
             raise ProblemError(f"gemm has no numeric mode {self.mode[:80]!r}", hint=f"there are {', '.join(MODES)}")
+        if self.constant:
+            self._check_constant()
         a, b, c = self._shapes
         self._fill("a", a, self.lda, self.stride_a)
         self._fill("b", b, self.ldb, self.stride_b)
@@ -119,6 +128,13 @@ class GemmProblem(Problem):
             self._refuse_operand(operand, shape, pitch, stride)
         object.__setattr__(self, _PITCHES[operand], pitch)
         object.__setattr__(self, _STRIDES[operand], stride)
+
+    def _check_constant(self) -> None:
+        operands = "".join(sorted(set(self.constant)))
+        if operands not in _CONSTANT:
+            hint = "constant=b packs B once, outside the measured time"
+            raise ProblemError(f"constant must be a, b or ab, not {self.constant[:40]!r}", hint=hint)
+        object.__setattr__(self, "constant", operands)
 
     def _refuse(self) -> None:
         for name in ("m", "n", "k", "batch"):
@@ -178,7 +194,10 @@ class GemmProblem(Problem):
                 text += f" ld{operand}={self.pitch(operand)}"
             if self.batch > 1 and self.stride(operand) not in (0, rows * self.pitch(operand)):
                 text += f" stride_{operand}={self.stride(operand)}"
-        return text
+        return f"{text} constant={self.constant}" if self.constant else text
+
+    def is_constant(self, operand: str) -> bool:
+        return operand != "" and operand in self.constant
 
     @property
     def flops(self) -> int:
@@ -195,14 +214,17 @@ class GemmProblem(Problem):
 
     def resized(self, sizes: Sequence[int]) -> Self:
         m, n, k, batch = sizes
-        return type(self)(m=m, n=n, k=k, batch=batch, trans_a=self.trans_a, trans_b=self.trans_b, mode=self.mode)
+        return type(self)(
+            m=m, n=n, k=k, batch=batch, trans_a=self.trans_a, trans_b=self.trans_b, mode=self.mode,
+            constant=self.constant,
+        )  # fmt: skip
 
     @classmethod
     def parse(cls, text: str) -> Self:
         """``M,N,K``, then in any order a layout (nn, nt, tn, tt), a numeric mode, and ``name=number``.
 
         An ``x`` separates the sizes as well; names are lda, ldb, ldc, batch, stride_a, stride_b, stride_c:
-        ``512x512x64 nt batch=12 float16``.
+        ``512x512x64 nt batch=12 float16``. ``constant=b``, ``constant=a`` or ``constant=ab`` names constant operands.
         """
         words = text.strip().lower().replace(",", " ").split()
         if words and words[0].count("x") == 2:
@@ -217,11 +239,13 @@ class GemmProblem(Problem):
                 values["trans_a"], values["trans_b"] = int(word[0] == "t"), int(word[1] == "t")
             elif word in MODES:
                 values["mode"] = word
-            elif equals and name in cls.__dataclass_fields__ and name not in ("m", "n", "k", "mode"):
+            elif name == "constant" and digits:
+                values[name] = values.get(name, "") + digits
+            elif equals and name in cls.__dataclass_fields__ and name not in ("m", "n", "k", *_TEXTS):
                 values[name] = _whole_number(digits, wrong)
             else:
                 told = f"{wrong.message}: {word[:40]!r} is no layout, numeric mode or value"
-                hint = did_you_mean(word, MODES) or f"such as 512,512,512 nt batch=12, and {', '.join(MODES)}"
+                hint = did_you_mean(word, _WORDS) or f"such as 512,512,512 nt batch=12, and {', '.join(MODES)}"
                 raise ProblemError(told, hint=hint)
         if len(values.keys() & {"m", "n", "k"}) < 3:
             raise wrong
@@ -235,7 +259,7 @@ class GemmProblem(Problem):
         return values
 
     def _kind(self) -> tuple[tuple[str, str], ...]:
-        return ("mode", self.mode), ("layout", _LAYOUTS[self.trans_a][self.trans_b])
+        return ("mode", self.mode), ("layout", _LAYOUTS[self.trans_a][self.trans_b]), *self._additions
 
     def check_device(self, limits: DeviceLimits) -> None:
         if self.accumulator == "float16" and not limits.has_float16:
@@ -248,13 +272,13 @@ class GemmProblem(Problem):
         for name, size in sizes.items():
             if size > limits.max_allocation_bytes:
                 raise ProblemError(
-                    f"{self.label}: {name} needs {_mebibytes(size)}, "
-                    f"the device allocates at most {_mebibytes(limits.max_allocation_bytes)} at once"
+                    f"{self.label}: {name} needs {mebibytes(size)}, "
+                    f"the device allocates at most {mebibytes(limits.max_allocation_bytes)} at once"
                 )
         if sum(sizes.values()) > limits.global_memory_bytes:
             raise ProblemError(
-                f"{self.label} needs {_mebibytes(sum(sizes.values()))}, "
-                f"the device has {_mebibytes(limits.global_memory_bytes)}"
+                f"{self.label} needs {mebibytes(sum(sizes.values()))}, "
+                f"the device has {mebibytes(limits.global_memory_bytes)}"
             )
 
 
@@ -262,7 +286,3 @@ def _whole_number(text: str, wrong: ProblemError) -> int:
     if not (text.lstrip("+-").isdecimal() and text.isascii() and len(text) < 20):
         raise wrong
     return int(text)
-
-
-def _mebibytes(size: int) -> str:
-    return f"{size / 2**20:.0f} MiB"

@@ -124,7 +124,7 @@ def by_rule(problem: GemmProblem, limits: DeviceLimits, starts: Sequence[Configu
     asked = [values[name] for name in _ASKED]
     rows_of_a = problem.lda % 4 == 0 and problem.stride_a % 4 == 0
     rows_of_b = problem.ldb % 4 == 0 and problem.stride_b % 4 == 0
-    known = _known(tuple(starts), limits).that_matter[rows_of_a, rows_of_b]
+    known = _known(tuple(starts), limits, problem.constant).that_matter[rows_of_a, rows_of_b]
     ranked = sorted(((_estimate(*asked, *numbers), place) for place, (_, numbers) in enumerate(known)))
     return (c for c in (known[place][0] for _, place in ranked) if _is_valid(c, values))
 
@@ -166,24 +166,24 @@ class _Known:
         return not any(known["doubt"] <= doubt for known in wider if known)
 
 
-_EXPANDED: dict[tuple[int, int], _Known] = {}
+_EXPANDED: dict[tuple[int, int, str], _Known] = {}
 _MOST_EXPANDED = 64
 
 
 def candidates(starts: tuple[Configuration, ...], limits: DeviceLimits) -> Candidates:
     """The starts, then their variants; only what is declared."""
-    return _known(starts, limits).candidates
+    return _known(starts, limits, "").candidates
 
 
-def _known(starts: tuple[Configuration, ...], limits: DeviceLimits) -> _Known:
+def _known(starts: tuple[Configuration, ...], limits: DeviceLimits, constant: str) -> _Known:
     """Kept for the next problem of the same device."""
     # By identity, since hashing the starts takes longer than the choice; what is kept cannot lose its identity.
-    place = (id(starts), id(limits))
+    place = (id(starts), id(limits), constant)
     known = _EXPANDED.get(place)
     if known is None:
         if len(_EXPANDED) >= _MOST_EXPANDED:
             _EXPANDED.clear()
-        known = _EXPANDED[place] = _Known(starts, limits, _expand(starts, limits))
+        known = _EXPANDED[place] = _Known(starts, limits, _expand(starts, limits, constant))
     return known
 
 
@@ -206,17 +206,19 @@ def _is_valid(configuration: Configuration, values: Mapping[str, Value]) -> bool
     return all(c.condition(given) for c in _ALGORITHMS[configuration.algorithm].constraints)
 
 
-def _expand(starts: tuple[Configuration, ...], limits: DeviceLimits) -> Candidates:
+def _expand(starts: tuple[Configuration, ...], limits: DeviceLimits, constant: str) -> Candidates:
     declared = dict.fromkeys(filter(_is_declared, starts))
-    known = {c: {**_numbers(c, limits), "doubt": 8, "spare": 0} for c in declared}
+    known = {c: {**_numbers(c, limits, constant), "doubt": 8, "spare": 0} for c in declared}
     for start in declared:
         for variant in filter(_is_declared, _variants(start, limits)):
             # It must promise an eighth more than what somebody found good, on a device like this.
             doubt = 8 if limits.is_cpu and limits.native_vector_float32 else 9
-            known.setdefault(variant, {**_numbers(variant, limits), "doubt": doubt, "spare": 0})
+            known.setdefault(variant, {**_numbers(variant, limits, constant), "doubt": doubt, "spare": 0})
     for origin, numbers in list(known.items()):
         for variant in _of_other_modes(origin):
-            known.setdefault(variant, {**_numbers(variant, limits), "doubt": numbers["doubt"], "spare": _SPARE})
+            known.setdefault(
+                variant, {**_numbers(variant, limits, constant), "doubt": numbers["doubt"], "spare": _SPARE}
+            )
     return known
 
 
@@ -289,7 +291,7 @@ def _joins(configuration: Configuration) -> bool:
     return isinstance(parts, int) and 1 < parts <= _MOST_JOINED
 
 
-def _numbers(configuration: Configuration, limits: DeviceLimits) -> dict[str, int]:
+def _numbers(configuration: Configuration, limits: DeviceLimits, constant: str) -> dict[str, int]:
     """What `ESTIMATE` knows of a configuration.
 
     `rows`, `columns`: outputs of a work-group, or of a work-item where the driver chooses the work-group; `chunk`
@@ -299,15 +301,16 @@ def _numbers(configuration: Configuration, limits: DeviceLimits) -> dict[str, in
     hold; `depth` is how much of k a step takes.
     `wait` is what a compute unit waits in a step, whatever the `resident` work-groups do that it runs at once, and
     `begin` until these are at work; `join` is for each macro-tile whose parts the last work-group adds up.
-    `besides` is for further launches, `copies` for each element of A, B or C that they read and write.
+    `besides` is for further launches, `copies` for each element of A, B or C that they read and write; packing a
+    constant operand costs nothing.
     `tall` is added to the doubt about a tile where there are columns for several.
     """
     weights = _CPU if limits.is_cpu else _GPU
     shape = _Shape(configuration, limits)
     work = shape.work(weights)
     pads = int(shape.text("edges") == "pad")
-    packs_a = pads or int(shape.text("a_storage") == "image")
-    packs_b = pads or int(shape.text("b_storage") in ("image", "transposed"))
+    packs_a = "a" not in constant and (pads or int(shape.text("a_storage") == "image"))
+    packs_b = "b" not in constant and (pads or int(shape.text("b_storage") in ("image", "transposed")))
     split = shape.number("split_k")
     outputs = shape.high * shape.tile_m * shape.wide * shape.tile_n
     joins = split > 1 and is_one_launch(configuration)

@@ -41,7 +41,6 @@ def _view_fits(operand: str, rows: str) -> Constraint:
 MICROTILE = Algorithm(
     name="microtile",
     meaning="a register micro-tile a work-item; A and B from images or buffers",
-    former=(("b_in_local", "off"),),
     parameters=(
         parameter("micro_tile_m", (1, 2, 3, 4, 6, 8, 12, 16), "rows of C a work-item computes"),
         parameter("micro_tile_n", (1, 2, 4, 8, 16, 32, 64), "columns of C a work-item computes"),

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import ClassVar, Self
 
 from autotune.errors import ProblemError
-from autotune.problem import DTYPE_BYTES, DeviceLimits, Problem
+from autotune.problem import DTYPE_BYTES, DeviceLimits, Problem, mebibytes
 
 OPERATIONS = ("sum", "mean", "max", "min")
 DTYPES = ("float32", "float16")
@@ -82,13 +82,13 @@ class ReduceProblem(Problem):
         needed, output = size * self.batch * self.pitch, size * self.batch
         if max(needed, output) > limits.max_allocation_bytes:
             raise ProblemError(
-                f"{self.label}: the input needs {_mebibytes(needed)}, "
-                f"the device allocates at most {_mebibytes(limits.max_allocation_bytes)} at once"
+                f"{self.label}: the input needs {mebibytes(needed)}, "
+                f"the device allocates at most {mebibytes(limits.max_allocation_bytes)} at once"
             )
         if needed + output > limits.global_memory_bytes:
             raise ProblemError(
-                f"{self.label} needs {_mebibytes(needed + output)}, "
-                f"the device has {_mebibytes(limits.global_memory_bytes)}"
+                f"{self.label} needs {mebibytes(needed + output)}, "
+                f"the device has {mebibytes(limits.global_memory_bytes)}"
             )
 
 
@@ -110,7 +110,3 @@ EXAMPLES = (
     ReduceProblem(batch=2, channels=9001, operation="min", dtype="float16", pitch=9008),
 )
 """Small problems at which every kernel is checked."""
-
-
-def _mebibytes(size: int) -> str:
-    return f"{size / 2**20:.0f} MiB"

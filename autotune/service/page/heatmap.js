@@ -9,7 +9,7 @@ const AXES = { gemm: ["m", "n", "k"], reduce: ["batch", "channels", null] };
 
 const kindOf = ({ problem: p }) =>
   p.mode
-    ? [p.mode, `${p.trans_a ? "t" : "n"}${p.trans_b ? "t" : "n"}`, p.batch > 1 ? "batched" : ""].filter(Boolean).join(" ")
+    ? [p.mode, `${p.trans_a ? "t" : "n"}${p.trans_b ? "t" : "n"}`, p.batch > 1 ? "batched" : "", p.constant ? `constant ${p.constant}` : ""].filter(Boolean).join(" ")
     : `${p.operation} ${p.dtype}`;
 
 export class HeatMap {

@@ -8,7 +8,7 @@ import { told } from "./status.js";
 
 const FAMILIES = {
   gemm: { text: "gemm: matrix product", example: "512,512,512\n64,3136,576 x3 conv2_x 3x3\n128,128,64 nt batch=12 float16",
-    meaning: "One a line: M,N,K, then layout (nn, nt, tn, tt), mode, name=number; xCOUNT and a label, if wanted." },
+    meaning: "One a line: M,N,K, then layout (nn, nt, tn, tt), mode, name=number, constant=b; xCOUNT and a label, if wanted." },
   reduce: { text: "reduce: sums, means, maxima, minima", example: "512,768,mean", meaning: "One a line: rows,columns,operation." },
 };
 

@@ -1,0 +1,33 @@
+"""The command `autotune help`: how a command is used, or a page of the manual."""
+
+import argparse
+import sys
+
+from autotune.cli.parsing import Parser
+from autotune.errors import UsageError, did_you_mean
+from autotune.manual import TOPICS, read_manual, read_topic
+
+
+def help_command(parser: Parser, options: argparse.Namespace) -> int:
+    """Raises UsageError for a word that names neither a command nor a topic."""
+    if not options.topic:
+        parser.print_help()
+        print(f"\n{_contents()}")
+        return 0
+    word = options.topic[0]
+    if word in parser.commands:
+        parser.parse_args([word, "--help"])
+    if word not in TOPICS:
+        guess = did_you_mean(word, [*TOPICS, *parser.commands])
+        hints = (guess, f"topics: {', '.join(TOPICS)}", "commands: autotune --help")
+        raise UsageError(f"there is no topic or command {word[:80]!r}", hint="; ".join(filter(None, hints)))
+    from autotune.display import print_manual
+
+    print_manual(read_topic(word), sys.stdout)
+    return 0
+
+
+def _contents() -> str:
+    width = max(map(len, TOPICS))
+    lines = (f"    {topic.name:{width}}  {topic.title}" for topic in read_manual())
+    return "\n".join(["manual (autotune help TOPIC):", *lines])

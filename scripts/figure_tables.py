@@ -1,0 +1,392 @@
+"""The manual's page of figures: each table with the command that measures what it shows."""
+
+import textwrap
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from figure_results import SLOW_START, best_rival_curve, geometric_mean, result, search_curves, size, speeds
+
+INTRODUCTION = """\
+# Figures
+
+Every table on this page is written by `scripts/figures` from files in `scripts/results`, and names the command that
+makes the file. The benchmarks run all contenders in turns within one process, so that clocks and other load disturb
+them alike, and give medians. "GPU time" is the time of the kernels by the driver's events; "in a loop" is the host's
+clock over many calls, and includes what lies between two calls, as cuBLAS's time always does.
+
+What was measured on which device: [what was tested](start.md#what-was-tested). No Adreno, Mali, AMD or Intel GPU has
+been measured. What was tried and did not work is in the [engineering log](../../scripts/LOG.md).
+"""
+
+
+def figures_page() -> str:
+    sections = (
+        _products_on_gpus, _other_products, _products_on_pocl, _reductions, _defaults, _micro_tiles, _unmeasured_sizes,
+        _search, _promises, _throughput, _overhead, _real_searches, _finals, _run_time, _service, _kills, _adreno,
+    )  # fmt: skip
+    return "\n".join([INTRODUCTION, *(section() for section in sections)])
+
+
+def _section(title: str, text: str, command: str, *tables: str) -> str:
+    shown = [f"## {title}\n", *(f"{textwrap.fill(part, 118)}\n" for part in text.split("\n\n"))]
+    shown += [f"{table.strip()}\n" for table in tables]
+    return "\n".join([*shown, f"Measured by `{command}`.\n"])
+
+
+def _table(columns: Sequence[str], rows: Iterable[Sequence[object]], *, left: int = 1) -> str:
+    """Columns after the first `left` are aligned to the right, but those whose title ends in a blank."""
+    rule = ["---" if i < left or name.endswith(" ") else "---:" for i, name in enumerate(columns)]
+    lines = [[name.strip() for name in columns], rule, *([str(cell) for cell in row] for row in rows)]
+    return "\n".join(f"| {' | '.join(line)} |".replace("|  |", "| |") for line in lines)
+
+
+def _label(row: Mapping[str, Any]) -> str:
+    return ", ".join(map(str, size(row)))
+
+
+def _ratio(value: float | None) -> str:
+    return "" if value is None else f"{value:.2f}"
+
+
+def _products_on_gpus() -> str:
+    return _section(
+        "Products on NVIDIA GPUs",
+        "Speed in float32 against cuBLAS without TF32; above 1 the tuned kernel is faster. Operands are the same in "
+        "every call, so those that fit the caches are found there; \"not cached\" rotates over operands that do not "
+        "fit, in an earlier run without the largest products. The means leave out 512 cubed: it was the first of each "
+        "run, and cuBLAS began slowly there. Other cards of the H200's kind gave means of 1.03 to 1.10. The H100 had "
+        "no part in any choice of the rule or its weights; its 18 products were tuned in one run of 190 s.",
+        "scripts/bench_gemm --device nvidia --set gpu --db tuning.sqlite --output gemm.json",
+        "![Speed of 18 products on an H200 against cuBLAS](gemm.svg)\n",
+        "### NVIDIA H200\n\n" + _gpu_table("bench_gemm_h200", "bench_gemm_h200_cold"),
+        "### NVIDIA H100\n\n" + _gpu_table("bench_gemm_h100"),
+    )  # fmt: skip
+
+
+def _gpu_table(name: str, cold_name: str = "") -> str:
+    rows = result(name)["results"]
+    cold = {size(row): speeds(row)["tuned"] for row in result(cold_name)["results"]} if cold_name else {}
+    columns = ["m, n, k", "TFLOP/s", "tuned, GPU time", "tuned, in a loop", "default, GPU time"]
+    columns += [*(["tuned, not cached"] if cold else []), "algorithm "]
+    lines, measured = [], [(size(row), speeds(row), row) for row in rows]
+    for shape, speed, row in measured:
+        line = [_label(row), f"{row['gflops'] / 1000:.2f}", *(_ratio(speed[n]) for n in ("tuned", "loop", "default"))]
+        lines.append([*line, *([_ratio(cold.get(shape))] if cold else []), f"`{row['configuration']['algorithm']}`"])
+    kept = [speed for shape, speed, _ in measured if shape != SLOW_START]
+    means = [_ratio(geometric_mean(s[n] for s in kept)) for n in ("tuned", "loop", "default")]
+    cold_mean = [_ratio(geometric_mean(v for shape, v in cold.items() if shape != SLOW_START))] if cold else []
+    return _table(columns, [*lines, ["geometric mean", "", *means, *cold_mean, ""]])
+
+
+def _other_products() -> str:
+    def table(name: str) -> str:
+        rows = result(name)["results"]
+        lines = [[_label(r), _ratio(speeds(r)["tuned"]), _ratio(speeds(r)["default"])] for r in rows]
+        means = [_ratio(geometric_mean(speeds(r)[n] for r in rows)) for n in ("tuned", "default")]
+        return _table(["m, n, k", "tuned", "default"], [*lines, ["geometric mean", *means]])
+
+    return _section(
+        "Other products on the H200",
+        "Fourteen products that are not in the list above, tuned for 6 s each, starting included; then four of the "
+        "weakest again, with 35 to 55 s each. GPU time against cuBLAS.",
+        "scripts/bench_gemm --device nvidia --shape 1000,1000,1000 --shape 1500,1500,1500 ... --output others.json",
+        table("bench_gemm_h200_others"),
+        table("bench_gemm_h200_longer"),
+    )
+
+
+def _products_on_pocl() -> str:
+    rows = result("bench_gemm_pocl")["results"]
+    lines = []
+    for row in rows:
+        speed = speeds(row, "blas")
+        lines.append([_label(row), f"{row['gflops']:.0f}", _ratio(speed["tuned"]), _ratio(speed["default"]),
+                      f"`{row['configuration']['algorithm']}`"])  # fmt: skip
+    return _section(
+        "Products on a processor",
+        "PoCL on two cores of an AMD EPYC with AVX-512, float32, against OpenBLAS on the same cores; one run of seven.",
+        "scripts/bench_gemm --device cpu --set cpu --db tuning.sqlite --output gemm.json",
+        _table(["m, n, k", "GFLOP/s", "tuned", "default", "algorithm "], lines),
+    )
+
+
+def _reductions() -> str:
+    tables = []
+    for name, card in (("bench_reduce_h200", "H200"), ("bench_reduce_h100", "H100")):
+        content = result(name)
+        lines = [
+            [r["shape"], f"{r['call_us']:.1f} us", f"{r['gb_per_s']:.0f}", f"{r['of_copy']:.0%}",
+             _ratio(r["times_rival"])]
+            for r in content["results"]
+        ]  # fmt: skip
+        columns = [f"rows x columns, on the {card}", "time", "GB/s", "of a copy", f"against {content['rival']}"]
+        tables.append(_table(columns, lines))
+    return _section(
+        "Reductions",
+        "Time of a call by the host's clock, over sets of inputs that exceed the caches, and the bandwidth of a copy "
+        "on the same card.",
+        "scripts/bench_reduce --device nvidia --budget 60 --json reduce.json",
+        *tables,
+    )
+
+
+def _defaults() -> str:
+    kinds = result("rule_h200")["by_kind"].items()
+    lines = [[k, v["products"], _ratio(v["geometric_mean"]), _ratio(v["least"])] for k, v in kinds]
+    return _section(
+        "Defaults, with nothing tuned",
+        "The share of the tuned speed that the default reaches on the H200, at products by which no candidate and no "
+        "weight of the rule was chosen; tuned for some 7.5 s each, few columns and very long k for up to 40 s.",
+        "scripts/rule_times --device nvidia --set gpu --set thin --set batch --judge --output rule.json",
+        _table(["products", "number", "geometric mean", "least"], lines),
+    )
+
+
+def _micro_tiles() -> str:
+    lines = []
+    for product in result("rule_pocl_avx2")["products"]:
+        least: dict[str, float] = {}
+        for configuration, time_ns in product["candidates"]:
+            tile = f"{configuration['micro_tile_m']} x {configuration['micro_tile_n']}"
+            least[tile] = min(time_ns, least.get(tile, time_ns))
+        best = min(least, key=lambda tile: least[tile])
+        others = [f"{least[tile] / 1000:.0f} us" if tile in least else "" for tile in ("6 x 16", "8 x 32")]
+        lines.append([product["problem"], best, f"{least[best] / 1000:.0f} us", *others])
+    return _section(
+        "Micro-tiles on AVX2",
+        "The fastest of the kernels measured with each micro-tile, on PoCL with two cores of an AMD Zen 3. The default "
+        "takes tiles that fit the vector registers the driver reports; 8 x 32 needs those of AVX-512.",
+        "scripts/rule_times --device cpu --output rule.json",
+        _table(["product", "fastest ", "time", "6 x 16", "8 x 32"], lines),
+    )
+
+
+def _unmeasured_sizes() -> str:
+    lines = []
+    for name, device in (("h200", "NVIDIA H200"), ("h100", "NVIDIA H100"), ("pocl", "PoCL, AVX-512")):
+        content = result(f"regret_{name}")
+        for how in ("default", "nearest", "predicted"):
+            reach = content["reached"][how]
+            answers = "yes" if content["predictor"]["favours"] == how else ""
+            shares = [_ratio(reach[key]) for key in ("mean", "median", "low", "worst")]
+            lines.append([device, how, answers, *shares])
+    return _section(
+        "Sizes that were never tuned",
+        "With 40 products tuned, the share of the speed that 8 s of tuning found for each of 32 others. \"Answers\" is "
+        "what a lookup uses there, because it did best where sizes were left out. Where the prediction is no better "
+        "than the default, it answers with the default, so both rows are alike.",
+        "scripts/bench_regret --device nvidia --set gpu --folder build/regret --size-budget 8 --seconds 500",
+        "![Share of the tuned speed at 32 sizes that were never tuned](unseen.svg)\n",
+        _table(["device", "method ", "answers ", "mean", "median", "10th percentile", "least"], lines),
+    )  # fmt: skip
+
+
+def _search() -> str:
+    ours, chance, rival = *search_curves(["ours", "random"]).values(), best_rival_curve()
+    lines = [[trials, *(f"{curve[trials]:.3f}" for curve in (ours, rival, chance))] for trials in ours]
+    content = result("search")
+    low, to = (content["samplers"]["ours"]["mean"][key] for key in ("p10", "to"))
+    pairs = [
+        [name.replace("_", " "), "yes" if p["is_close"] else "no", _ratio(p["cold"]["15"]), _ratio(p["warm"]["15"]),
+         p["cold"]["to_95"], p["warm"]["to_95"]]
+        for name, p in content["siblings"]["pairs"].items()
+    ]  # fmt: skip
+    return _section(
+        "The search",
+        "The share of the optimum that the median search has found, averaged over five recorded spaces of real GPUs; "
+        f"{content['conditions']['seeds']} seeds that had no part in choosing anything. Kernel Tuner's column is its "
+        f"best strategy at each row, {content['earlier']['conditions']['seeds']} seeds. One search in ten is below "
+        f"{low['100']:.2f} after 100 trials; 95% of the optimum takes {to['0.95']:.0f} trials on average.",
+        "scripts/bench_search --spaces shared/spaces --jobs 2 --json search.json",
+        "![Share of the optimum found by the median search](search.svg)\n",
+        _table(["trials", "autotune", "Kernel Tuner", "random"], lines),
+        'A search that begins with the 150 trials of a sibling ("warm"), against one that begins with nothing.\n'
+        '"Close" says whether one of the 15 fastest of the sibling is within 5% of the best here:',
+        _table(["space and sibling", "close ", "cold, 15 trials", "warm, 15 trials", "cold, to 95%", "warm, to 95%"],
+               pairs),
+    )  # fmt: skip
+
+
+def _promises() -> str:
+    gain = result("search")["gain"]["all"]
+    foretold = [[n, f"{row['foretold']:.1%}", f"{row['next']:.1%}"] for n, row in gain["foretold"].items()]
+    until = [
+        [f"{float(share):.0%}", f"{row['trials']:.0f}", f"{row['missed']:.1%}", f"{row['missed_0.05']:.0%}"]
+        for share, row in gain["until"].items()
+    ]
+    return _section(
+        "What a search may still gain",
+        "What searches of the recorded spaces foretold, and what their next 25 trials saved; then where `--until-gain` "
+        "ended them out of 200 trials, what they missed on average, and how many missed over 5%.",
+        "scripts/bench_search --spaces shared/spaces --only ours --gain",
+        _table(["after trials", "foretold", "saved"], foretold),
+        _table(["`--until-gain`", "trials", "missed", "missed over 5%"], until),
+    )
+
+
+def _throughput() -> str:
+    lines = []
+    for name in ("throughput_h200", "throughput_h200_small", "throughput_pocl"):
+        content = result(name)
+        for turn in content["turns"]:
+            lines.append([f"{content['device']}, `{content['algorithm']}` at {content['shape']}", turn["trials"],
+                          f"{turn['ours_per_minute']:.0f}", f"{turn['theirs_per_minute']:.0f}",
+                          f"{turn['ratio']:.1f}"])  # fmt: skip
+    return _section(
+        "Trials a minute",
+        "The same kernels, in turns with Kernel Tuner; each checks and samples in its own way. Kernel "
+        "Tuner takes seven "
+        "samples of a kernel, autotune three where they agree.",
+        "scripts/bench_throughput --kernel-tuner kt/bin/python --device cpu --output throughput.json",
+        _table(["kernels", "trials", "autotune", "Kernel Tuner", "ratio"], lines),
+    )
+
+
+def _overhead() -> str:
+    lines = []
+    for name in ("throughput_h200", "throughput_h200_small", "throughput_pocl"):
+        content = result(name)
+        profile = content["profile"]
+        lines.append([f"{content['device']}, `{content['algorithm']}` at {content['shape']}",
+                      f"{profile['wall_ms']['mean']:.0f} ms", f"{profile['overhead_ms']['mean']:.1f} ms",
+                      f"{profile['overhead_share']:.1%}"])  # fmt: skip
+    growth = result("memory")["growth_mb_a_thousand_trials"]["tuner_mb"]
+    return _section(
+        "Time and memory of a trial",
+        "The mean time of a trial in these runs, and the part of it in which neither building nor running went on. "
+        f"A long search of invented trials grew by {growth} MB in a thousand trials (`scripts/bench_memory`).",
+        "scripts/bench_throughput --kernel-tuner kt/bin/python --device nvidia --output throughput.json",
+        _table(["kernels", "a trial", "neither", "share"], lines),
+    )
+
+
+def _real_searches() -> str:
+    lines = []
+    for name in ("real_search_h200", "real_search_pocl"):
+        content = result(name)
+        repeats = content["repeats"]
+        for trials, after in repeats["after"].items():
+            lines.append([f"{content['conditions']['device']}, {repeats['problem']}", trials, _ratio(after["median"]),
+                          _ratio(after["least"])])  # fmt: skip
+    totals = result("real_search_h200")["sizes"]["total"]
+    sizes = [[how.replace("_", " "), total["trials"], total["seconds"]] for how, total in totals.items()]
+    return _section(
+        "Real searches",
+        "The share of the best known speed that the fastest single trial reaches, five seeds, without "
+        "finals. The first "
+        "trial is the default. On a processor the share falls with more trials: single times err by more than is left "
+        "to gain, which is why finals decide.",
+        "scripts/bench_real_search --device nvidia --shape 1000,1000,1000 --seconds 330 --json real_search.json",
+        _table(["device and product", "trials", "median", "least"], lines),
+        "Trials of ten sizes on the H200 until each has 95% of the best known speed:",
+        _table(["how ", "trials", "seconds"], sizes),
+    )
+
+
+def _finals() -> str:
+    lines = [
+        [row["noise"].replace("_", " "), row["truth"], f"{row['false_winners']:.1%}", f"{row['covered']:.1%}",
+         f"{row['good']:.1%}"]
+        for row in result("check_finals")["results"]
+    ]  # fmt: skip
+    return _section(
+        "Finals",
+        "Invented finals with a known truth, 1000 of each kind: how often another than the default wins though all are "
+        "equally fast, how often the interval of the gain holds the true gain, and how often the winner "
+        "is within 1% of "
+        "the fastest.",
+        "scripts/check_finals --finals 1000 --json check_finals.json",
+        _table(["noise", "truth ", "false winners", "interval holds", "within 1%"], lines),
+    )
+
+
+def _run_time() -> str:
+    runtime, lookup = result("runtime"), result("lookup")
+    over, first, asked = runtime["overhead"]["wall"], runtime["first_call"], lookup["find_ns"]
+    lines = [
+        ["`Gemm` call over a bare enqueue", f"{over['gemm_over_bare']:.1f} us",
+         f"{over['gemm_over_bare_quiet']:.1f} us"],
+        ["the same with a new array for the result", f"{over['gemm_new_result_over_bare']:.1f} us",
+         f"{over['gemm_new_result_over_bare_quiet']:.1f} us"],
+        ["bound call", f"{over['bound_over_bare']:.1f} us", f"{over['bound_over_bare_quiet']:.1f} us"],
+        ["first call in a process, kernel not built before", f"{first['cold']['first_call_ms']:.0f} ms", ""],
+        ["first call in a process, kernel in the cache", f"{first['warm']['first_call_ms']:.0f} ms", ""],
+        ["importing the lookup", f"{lookup['import_ms']['wall']:.0f} ms", ""],
+        ["opening a table of 100,000 winners", f"{lookup['open_ms']['median']:.0f} ms", ""],
+        ["lookup, exact, asked before", f"{asked['exact_again_mnk']['median'] / 1000:.2f} us", ""],
+        ["lookup, exact, new", f"{asked['exact_new_mnk']['median'] / 1000:.0f} us", ""],
+        ["lookup, predicted, new", f"{asked['predicted_new_mnk']['median'] / 1000:.0f} us", ""],
+        ["lookup in C, exact", f"{lookup['c_ns']['exact']:.0f} ns", ""],
+        ["lookup in C, predicted", f"{lookup['c_ns']['predicted']:.0f} ns", ""],
+    ]  # fmt: skip
+    return _section(
+        "Run time",
+        "PoCL on two cores. The last column is the 10th percentile, where the queue's own thread did not compete for a "
+        "core.",
+        "scripts/bench_runtime --device cpu --output runtime.json; scripts/bench_lookup --output lookup.json",
+        _table(["what", "median", "undisturbed"], lines),
+    )
+
+
+def _service() -> str:
+    content, chaos = result("service_scale"), result("chaos_service")
+    runs = [*content["growth"], content["quiet"]["now_40"], content["quiet"]["now_100"], content["long_run"]]
+    notes = ["shared", "shared", "quiet", "quiet", "quiet"]
+    lines = [
+        [run["workers"], note, run["trials"], f"{run['trials_per_s']:.0f}", f"{run['service_cpu_ms_a_trial']:.1f} ms",
+         f"{run['lookup_p99_ms']:.0f} ms", f"{run['most_mib']} MiB"]
+        for run, note in zip(runs, notes, strict=True)
+    ]  # fmt: skip
+    blows = chaos["blows"]
+    return _section(
+        "The service",
+        "One service on a two-core machine, with invented workers that answer at once. \"Shared\" machines had other "
+        "work to do.\n\n"
+        f"In a run of {chaos['seconds']} s with PostgreSQL and three drivers, each in a network of its own, all jobs "
+        f"finished through {blows['worker']} kills of workers, {blows['service']} of the service, "
+        f"{blows['cut']} cuts of "
+        f"the network and {blows['database']} outages of the database; nothing was searched twice.",
+        "scripts/bench_service growth; scripts/chaos_service --postgres --networks --compare",
+        _table(["workers", "machine ", "trials", "trials a second", "processor a trial", "lookup, 99th percentile",
+                "memory"], lines),
+    )  # fmt: skip
+
+
+def _kills() -> str:
+    kills, writers = (result("chaos")[part]["figures"] for part in ("kills", "writers"))
+    lines = [[what, f"{kills[what]:,}"] for what in ("kills of a search", "kills of a worker", "stored trials")]
+    lines.append(["quarantined configurations", str(kills["quarantined"])])
+    lines.append(["faults found", str(len(result("chaos")["kills"]["faults"]))])
+    return _section(
+        "Kills",
+        "Searches on PoCL, killed at random moments and continued. After each kill the database was whole, every "
+        "stored trial was there, and the search went on. Two tuners and a reader shared a database for "
+        f"{writers['seconds']} s and {writers['trials']:,} trials, without a fault.",
+        "scripts/chaos --kills 100 --minutes 30; scripts/chaos --writers 10",
+        _table(["what", "number"], lines),
+    )
+
+
+def _adreno() -> str:
+    content = result("adreno_compile")
+    lines = []
+    for model, found in content["models"].items():
+        whole = found["shapes"]["8,8,8"].values()
+        rest = [row for shape, rows in found["shapes"].items() if shape != "8,8,8" for row in rows.values()]
+        failed = sum(row[key] for row in (*whole, *rest) for key in ("failed", "timed_out", "crashed"))
+        counts = [_total(whole, "configurations"), _total(whole, "spilling")]
+        counts += [_total(rest, key) for key in ("configurations", "spilling", "limited")]
+        lines.append([f"Adreno {model}", *counts, failed])
+    return _section(
+        "Compiling for Adreno",
+        "Built by Mesa's compiler for Adreno, and not run: there was no device. At 8 cubed the whole space is built, "
+        "of larger products `naive` and `dot` whole and a sample of each other algorithm. A kernel that "
+        "spills, or whose "
+        "work-group limit is below its own work-group, is left out of searches.",
+        f"ADRENO_SHELL=path/to/shell scripts/adreno_compile --sample {content['sample']}",
+        _table(["model", "built at 8 cubed", "spill", "built elsewhere", "spill", "limited", "failed"], lines),
+    )
+
+
+def _total(rows: Iterable[Mapping[str, Any]], key: str) -> str:
+    return f"{sum(row[key] for row in rows):,}"

@@ -1,0 +1,100 @@
+"""Values that many tests need: what a test does not care about is filled in."""
+
+from typing import Any
+
+from autotune.kernels.gemm import GemmProblem
+from autotune.problem import Configuration, Device, DeviceLimits, Problem
+from autotune.search import Outcome, Total
+from autotune.testing import Silence
+from autotune.trial import Measurement, Provenance, Request, Timer, Trial, TrialState, Verdict, Winner
+
+
+def device(slug: str = "adreno-730", *, limits: DeviceLimits | None = None, **changes: Any) -> Device:
+    """A device of the family that its slug begins with."""
+    known: dict[str, Any] = {"vendor": "", "model": "", "family": slug.partition("-")[0]}
+    return Device(slug=slug, limits=limits or DeviceLimits(), **{**known, **changes})
+
+
+INVENTED_GPU = device(
+    "invented-1", family="gpu", selector="0:0", driver="1.0",
+    limits=DeviceLimits(max_work_group_size=64, max_work_item_sizes=(64, 64, 64), max_allocation_bytes=2**28),
+)  # fmt: skip
+
+
+def product(m: int, n: int, k: int, **values: Any) -> GemmProblem:
+    return GemmProblem(m=m, n=n, k=k, **values)
+
+
+def naive(work_group_m: int, work_group_n: int) -> Configuration:
+    """Valid for problems of at least so many rows and columns, so that a test can tell where."""
+    return Configuration.of("naive", work_group_m=work_group_m, work_group_n=work_group_n)
+
+
+def provenance(driver: str = "1.0", **changes: Any) -> Provenance:
+    known: dict[str, Any] = {"template_hash": "0" * 12, "space_version": 1, "tool_version": "0.1.0"}
+    return Provenance(driver=driver, **{**known, "measured_at": "2026-01-31T12:00:00Z", **changes})
+
+
+def measurement(time_ns: float, **changes: Any) -> Measurement:
+    known: dict[str, Any] = {"samples_ns": (time_ns,), "calls_per_sample": 1, "timer": Timer.EVENT}
+    return Measurement(time_ns=time_ns, **{**known, **changes})
+
+
+def trial(configuration: Configuration, ending: float | TrialState, **changes: Any) -> Trial:
+    """A trial that took so many nanoseconds, or that ended in another state than complete."""
+    if isinstance(ending, TrialState):
+        return Trial(configuration=configuration, state=ending, **changes)
+    measured = measurement(ending, **changes)
+    return Trial(configuration=configuration, state=TrialState.COMPLETE, measurement=measured)
+
+
+def winner(
+    device: Device | str, problem: Problem, configuration: Configuration, time_ns: float = 1e6, **changes: Any
+) -> Winner:
+    """A winner of finals, surely twice as fast as the default."""
+    known: dict[str, Any] = {
+        "default_ns": 2 * time_ns, "baseline_ns": None, "gain_low": 1.9, "gain_high": 2.1, "samples": 9,
+        "is_default": False, "verdict": Verdict.FASTER, "verifications": 60, "provenance": provenance(),
+    }  # fmt: skip
+    slug = device if isinstance(device, str) else device.slug
+    return Winner(device=slug, problem=problem, configuration=configuration, time_ns=time_ns, **{**known, **changes})
+
+
+class Recorder(Silence):
+    """A listener of searches that keeps what it is told."""
+
+    def __init__(self) -> None:
+        self.started: list[tuple[str, int, int, int]] = []
+        self.trials: list[Trial] = []
+        self.order: list[str] = []
+        self.bests: list[float] = []
+        self.drifts: list[tuple[float, float]] = []
+        self.gains: list[float] = []
+        self.totals: list[Total] = []
+        self.finals: list[int] = []
+        self.outcomes: list[Outcome] = []
+
+    def problem_started(self, request: Request, number: int, total: int, space_size: int, resumed: int) -> None:
+        self.started.append((request.problem.label, number, total, resumed))
+        assert space_size > 0
+
+    def trial_finished(self, request: Request, trial: Trial, new_trials: int, best_ns: float) -> None:
+        self.trials.append(trial)
+        self.order.append(request.problem.label)
+        self.bests.append(best_ns)
+        assert best_ns <= trial.time_ns
+
+    def device_drifted(self, request: Request, slowdown: float, rest_s: float) -> None:
+        self.drifts.append((slowdown, rest_s))
+
+    def gain_estimated(self, request: Request, gain_left: float) -> None:
+        self.gains.append(gain_left)
+
+    def share_started(self, request: Request, total: Total) -> None:
+        self.totals.append(total)
+
+    def finals_started(self, request: Request, finalists: int) -> None:
+        self.finals.append(finalists)
+
+    def problem_finished(self, outcome: Outcome) -> None:
+        self.outcomes.append(outcome)
