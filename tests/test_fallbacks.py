@@ -14,7 +14,7 @@ from autotune.problem import Configuration, Problem
 from autotune.profile import find_profile
 from autotune.search import Budget, Failure, Outcome, space_of, tune
 from autotune.search.fallbacks import GRAVE_STATES, MODERATE, Suspicion, safe_configurations
-from autotune.search.time_limits import FIRST_SHARE
+from autotune.search.time_limits import FIRST_SHARE, LEAST_S
 from autotune.store import Store
 from autotune.testing import INVENTED_PROCESSOR, FakeWorker, Silence
 from autotune.trial import Job, Request, Trial, TrialState, Verdict
@@ -238,3 +238,25 @@ def test_a_default_that_needs_longer_than_the_first_limit_gets_another_chance_on
     outcome = search(store, clock, worker, seconds=90.0)
     assert worker.measured[:1] == [DEFAULT] and DEFAULT in worker.measured[2:4]
     assert outcome.winner is not None and outcome.winner.verdict is not Verdict.DEFAULT_FAILED
+
+
+def test_where_nothing_has_run_right_the_plainest_kernel_may_go_beyond_the_budget(store: Store, clock: Clock) -> None:
+    """Every build takes 12 s, and the budget is 10: a result that comes late is of use, and none is of no use."""
+    worker, began = SlowCompiler(clock, 12.0), clock.now
+    outcome = search(store, clock, worker, seconds=10.0)
+    assert outcome.winner is not None and outcome.winner.configuration == GEMM.baseline
+    assert outcome.winner.verdict is Verdict.PROVISIONAL and outcome.winner.verifications > 0
+    assert clock.now - began < 10 + 3 * 12 + LEAST_S
+
+
+def test_a_plainest_kernel_that_hangs_is_tried_once_beyond_the_budget(store: Store, clock: Clock) -> None:
+    worker, began = SlowCompiler(clock, math.inf), clock.now
+    outcome = search(store, clock, worker, seconds=10.0)
+    assert outcome.winner is None and set(outcome.failures) == {TrialState.TIMED_OUT.value}
+    assert worker.measured[-1] == GEMM.baseline and clock.now - began < 10 + 60 + LEAST_S
+
+
+def test_a_plainest_kernel_that_crashed_is_not_tried_again(store: Store, clock: Clock) -> None:
+    worker = failing(clock, TrialState.CRASHED, lambda configuration: True)
+    outcome = search(store, clock, worker, seconds=10.0)
+    assert outcome.winner is None and worker.measured.count(GEMM.baseline) == 1

@@ -377,8 +377,8 @@ def test_trials_of_a_database_tell_what_packing_cost(pocl: Device, make: Callabl
         store.add_trial(pocl, problem, trial(NAIVE, TrialState.CRASHED), made)
     source = tmp_path / "trials.sqlite"
     assert sorted(read_trials(source, pocl, problem), key=lambda timed: timed.time_ns) == [
-        Timed(configuration=FROM_BUFFER, time_ns=100.0, prepare_ns=0.0, template_hash="x"),
-        Timed(configuration=FROM_IMAGE, time_ns=120.0, prepare_ns=40.0, template_hash="x"),
+        Timed(configuration=FROM_BUFFER, time_ns=100.0, prepare_ns=0.0, template_hash="0" * 12),
+        Timed(configuration=FROM_IMAGE, time_ns=120.0, prepare_ns=40.0, template_hash="0" * 12),
     ]
     assert read_trials(source, replace(pocl, slug="another"), problem) == []
     assert read_trials(source, replace(pocl, driver="another"), problem) == []

@@ -75,14 +75,14 @@ def trip(place: Any, folder: Path, slowness: float = 1) -> Any:
     return SCRIPT.Trip(stranger=stranger, place=place, folder=folder, budget_s=10)
 
 
-@pytest.mark.limit(600)
+@pytest.mark.limit(900)
 @pytest.mark.parametrize("name", PLACES)
 def test_the_main_job(name: str, tmp_path: Path) -> None:
     home = tmp_path / "home"
     home.mkdir()
-    there = trip(PLACES[name](tmp_path), home, slowness=2)
+    there = trip(PLACES[name](tmp_path), home, slowness=4)
     database = SCRIPT.database(there)
-    shape = ("--shape", "32,32,32", "--trials", "1", "--budget", "10s", "--no-crossover", "--quiet")
+    shape = ("--shape", "32,32,32", "--trials", "1", "--budget", "30s", "--no-crossover", "--quiet")
     done = there.autotune("run", "--device", "0:0", *shape, "--db", database)
     assert (done.status, there.faults) == (0, []), done.errors
     assert SCRIPT.read_database(Path(database), SCRIPT.jobs(32)[0])["winner"]

@@ -183,6 +183,10 @@ class Bench:
         """Let the next trial take most of the time left, as long as none has completed."""
         self._limits.first_share = LONGER_SHARE
 
+    def lift_limits(self) -> None:
+        """Let trials take as long as their jobs say, whatever is left of the budget."""
+        self._limits.are_lifted = True
+
     @property
     def fresh_inputs_seconds(self) -> float:
         """What a trial takes beside that where its inputs are drawn, not kept from one before."""

@@ -87,10 +87,18 @@ class Finals:
     def measure_baseline(self, deadline: float) -> None:
         """Measure the plainest kernel once, unless its time is known, so that gains over it can be reported.
 
-        It is cut off where it would take too much of the time until `deadline`.
+        It is cut off where it would take too much of the time until `deadline`. Where nothing has run right in the
+        whole budget, it may go beyond that: a search that ends with nothing was of no use.
         """
         knowledge, baseline = self._knowledge, self._knowledge.family.baseline
-        if baseline in knowledge.known or baseline in knowledge.quarantine:
+        before = knowledge.known.get(baseline)
+        if math.isinf(knowledge.best_ns) and before and before.state is TrialState.TIMED_OUT:
+            knowledge.release(baseline)
+        if baseline in knowledge.known or baseline in knowledge.quarantine or self._should_stop():
+            return
+        if math.isinf(knowledge.best_ns):
+            self._bench.lift_limits()
+            self._learn_baseline(self._bench.search_job(baseline))
             return
         share_s = BASELINE_SHARE * (deadline - self._bench.clock())
         limit_s = min(BASELINE_LIMIT_S, max(LEAST_BASELINE_S, share_s))
@@ -100,7 +108,10 @@ class Finals:
             run_limit_s=limit_s + self._bench.fresh_inputs_seconds,
             is_cut_off=True,
         )
-        knowledge.learn(knowledge.drift.corrected(self._bench.run(job, "search")))
+        self._learn_baseline(job)
+
+    def _learn_baseline(self, job: Job) -> None:
+        self._knowledge.learn(self._knowledge.drift.corrected(self._bench.run(job, "search")))
 
     def finalists(self, deadline: float = math.inf) -> list[Configuration]:
         """The fastest, the default, the baseline where it is a rival, an earlier winner, and more of the best.
