@@ -13,14 +13,16 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from autotune.child import Leave
-from autotune.diagram import Paths
 from autotune.errors import ProblemError
-from autotune.family import Algorithm, KernelFamily
-from autotune.problem import Configuration, Device, DeviceLimits, Problem, Value
+from autotune.model.configuration import Configuration, Value
+from autotune.model.device import Device, DeviceLimits
+from autotune.model.problem import Problem
+from autotune.model.trial import Build, BuildJob, BuildState, Job, Measurement, Request, Trial, TrialState
+from autotune.process.child import Leave
 from autotune.search import Outcome, Total
-from autotune.space import SearchSpace
-from autotune.trial import Build, BuildJob, BuildState, Job, Measurement, Request, Trial, TrialState
+from autotune.space.diagram import Paths
+from autotune.space.family import Algorithm, KernelFamily
+from autotune.space.search_space import SearchSpace
 
 
 @dataclass(frozen=True, kw_only=True)

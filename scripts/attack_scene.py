@@ -23,13 +23,13 @@ from invented import invented_ns
 
 from autotune.errors import ServiceError
 from autotune.lookup.document import Node
-from autotune.problem import Device
+from autotune.model.device import Device
+from autotune.model.trial import Job
 from autotune.remote import Client
 from autotune.remote.connection import Connection
 from autotune.remote.wire import code_version, plain_device, plain_trial, read_job
-from autotune.remote.working import Offer, Service
+from autotune.remote.work_loop import Offer, Service
 from autotune.testing import INVENTED_PROCESSOR, FakeWorker
-from autotune.trial import Job
 
 FILES = 1024
 """Open files that the service is allowed, a common limit."""

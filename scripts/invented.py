@@ -4,9 +4,9 @@ import dataclasses
 import hashlib
 from typing import Any
 
-from autotune.problem import DeviceLimits
+from autotune.model.device import DeviceLimits
+from autotune.model.trial import Job
 from autotune.testing import INVENTED_PROCESSOR, FakeBuilds
-from autotune.trial import Job
 
 INVENTED_GPU = dataclasses.replace(
     INVENTED_PROCESSOR,

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from autotune.device.discovery import discover
-from autotune.problem import Device
+from autotune.model.device import Device
 from autotune.store import Store
 from databases import Server, missing
 from invented_clock import Clock

@@ -8,12 +8,12 @@ import os
 import time
 from typing import Any
 
-import autotune.measure
-import autotune.render
-import autotune.worker
-from autotune.problem import Configuration
+import autotune.kernels.render
+import autotune.measure.measurer
+import autotune.measure.worker
+from autotune.model.configuration import Configuration
 
-_render = autotune.render.render
+_render = autotune.kernels.render.render
 
 
 def fate_of(configuration: Configuration) -> str:
@@ -33,5 +33,5 @@ def render(family: Any, configuration: Configuration, plan: Any) -> str:
 
 
 if __name__ == "__main__":
-    vars(autotune.measure)["render"] = render
-    autotune.worker.serve()
+    vars(autotune.measure.measurer)["render"] = render
+    autotune.measure.worker.serve()

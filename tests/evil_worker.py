@@ -9,12 +9,12 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import autotune.measure
+import autotune.measure.measurer
 import autotune.measure.timing
-import autotune.worker
+import autotune.measure.worker
 from autotune.device.session import Session, event_ns
 from autotune.errors import LaunchError
-from autotune.render import render
+from autotune.kernels.render import render
 
 (
     FINE, NEVER_ENDING, STRAY_WRITE, SLOW_BUILD, ABORT, NO_BUILD, POISON, NO_DEVICE_MEMORY, NO_HOST_MEMORY, ZERO_TIMERS,
@@ -27,7 +27,7 @@ SOURCES = {
     NO_BUILD: "__kernel void gemm() { no such thing }",
 }
 
-_measure, _bind, _allocate = autotune.measure.Measurer.measure, Session.bind, Session.allocate
+_measure, _bind, _allocate = autotune.measure.measurer.Measurer.measure, Session.bind, Session.allocate
 
 
 def start_badly() -> None:
@@ -57,14 +57,16 @@ def no_memory(*_: Any) -> None:
 
 def prepare(behaviour: int) -> None:
     source = SOURCES.get(behaviour)
-    vars(autotune.measure)["render"] = lambda *a: source or render(*a)
+    vars(autotune.measure.measurer)["render"] = lambda *a: source or render(*a)
     vars(autotune.measure.timing)["event_ns"] = (lambda _: 0) if behaviour == ZERO_TIMERS else event_ns
     Session.bind = (lambda *_: None) if source else _bind  # type: ignore[method-assign]
     failing: dict[int, Any] = {NO_DEVICE_MEMORY: allocate, NO_HOST_MEMORY: no_memory}
     Session.allocate = failing.get(behaviour, _allocate)  # type: ignore[method-assign]
 
 
-def measure(self: autotune.measure.Measurer, job: Any, entering: Callable[[str], None] = lambda _: None) -> Any:
+def measure(
+    self: autotune.measure.measurer.Measurer, job: Any, entering: Callable[[str], None] = lambda _: None
+) -> Any:
     prepare(job.seed)
     self._built.clear()
     print("a driver that prints to standard output")
@@ -85,5 +87,5 @@ def measure(self: autotune.measure.Measurer, job: Any, entering: Callable[[str],
 
 if __name__ == "__main__":
     start_badly()
-    autotune.measure.Measurer.measure = measure  # type: ignore[method-assign]
-    autotune.worker.serve()
+    autotune.measure.measurer.Measurer.measure = measure  # type: ignore[method-assign]
+    autotune.measure.worker.serve()

@@ -3,10 +3,12 @@
 from typing import Any
 
 from autotune.kernels.gemm import GemmProblem
-from autotune.problem import Configuration, Device, DeviceLimits, Problem
+from autotune.model.configuration import Configuration
+from autotune.model.device import Device, DeviceLimits
+from autotune.model.problem import Problem
+from autotune.model.trial import Measurement, Provenance, Request, Timer, Trial, TrialState, Verdict, Winner
 from autotune.search import Outcome, Total
 from autotune.testing import Silence
-from autotune.trial import Measurement, Provenance, Request, Timer, Trial, TrialState, Verdict, Winner
 
 
 def device(slug: str = "adreno-730", *, limits: DeviceLimits | None = None, **changes: Any) -> Device:

@@ -10,16 +10,16 @@ from pathlib import Path
 from typing import Any
 
 from autotune.lookup.document import Node
-from autotune.problem import Device
+from autotune.model.device import Device
+from autotune.model.trial import Job, TrialState
 from autotune.remote import Client
 from autotune.remote.connection import Connection
 from autotune.remote.wire import code_version, plain_device, plain_trial, read_job
-from autotune.remote.working import Offer, Service
+from autotune.remote.work_loop import Offer, Service
 from autotune.service import events
-from autotune.service.serving import Place, Server
+from autotune.service.server import Place, Server
 from autotune.store import Store
 from autotune.testing import INVENTED_PROCESSOR, FakeWorker
-from autotune.trial import Job, TrialState
 
 ENDS_IN_S = 20
 events.READ_EVERY_S = 0.05  # invented devices are through with a job in a moment

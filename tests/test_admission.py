@@ -17,7 +17,7 @@ from autotune.service import admission
 from autotune.service.access import Access
 from autotune.service.app import make_app
 from autotune.service.core import Service
-from autotune.service.serving import Place, read_access
+from autotune.service.server import Place, read_access
 from autotune.store import Store
 from autotune.testing import INVENTED_PROCESSOR
 from test_service_api import JOB, READING, WRITING, bearer, refusal

@@ -11,15 +11,16 @@ from typing import Any
 
 import pytest
 
-from autotune import compiling
 from autotune import search as search_module
-from autotune.builder import BuilderPool
-from autotune.child import Leave
+from autotune.device.profile import find_profile
 from autotune.errors import UsageError, WorkerError
 from autotune.kernels.gemm import FAMILY, GemmProblem
-from autotune.problem import Configuration, Device
-from autotune.profile import find_profile
-from autotune.search import Budget, Clock, Outcome, finals, tune
+from autotune.measure.build_pool import BuilderPool
+from autotune.model.configuration import Configuration
+from autotune.model.device import Device
+from autotune.model.trial import Build, BuildJob, BuildState, Job, Request, Trial, TrialState
+from autotune.process.child import Leave
+from autotune.search import Budget, Clock, Outcome, compilation, finals, tune
 from autotune.search.ahead import BATCH, Ahead, builders_for
 from autotune.search.bench import Bench
 from autotune.search.contract import Limits
@@ -27,10 +28,9 @@ from autotune.search.flight import Flight
 from autotune.search.knowledge import Knowledge
 from autotune.search.one_problem import ProblemSearch
 from autotune.search.proposals import Proposals
-from autotune.space import SearchSpace
+from autotune.space.search_space import SearchSpace
 from autotune.store import Store
 from autotune.testing import FakeBuilds, FakeWorker, Silence
-from autotune.trial import Build, BuildJob, BuildState, Job, Request, Trial, TrialState
 from factories import INVENTED_GPU as GPU
 from factories import Recorder
 
@@ -338,7 +338,7 @@ def test_a_twin_gets_the_times_of_what_was_measured(
     space = SearchSpace(FAMILY, PROBLEM, GPU.limits, algorithms=["dot"], overrides=overrides)
     monkeypatch.setattr(search_module, "SearchSpace", lambda *_, **__: space)
     if not builders:
-        monkeypatch.setattr(compiling, "render", None)  # nothing is rendered where nothing is built
+        monkeypatch.setattr(compilation, "render", None)  # nothing is rendered where nothing is built
     _, recorder, worker = run(store, FakeBuilds(builders) if builders else None, trials=len(space) + 5)
     twins = [trial for trial in recorder.trials if trial.message.startswith("same as dot(")]
     assert len(twins) == len(space) // 2

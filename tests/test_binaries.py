@@ -13,7 +13,7 @@ import pytest
 from autotune.device import binaries
 from autotune.device.binaries import BinaryCache, digest
 from autotune.device.session import Session
-from autotune.problem import Device
+from autotune.model.device import Device
 
 SOURCE = "__kernel void put(__global int *x) { x[get_global_id(0)] = VALUE; }"
 

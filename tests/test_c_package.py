@@ -15,21 +15,24 @@ import pytest
 
 import factories
 from autotune.cli import main
-from autotune.combining import COMBINE, SECOND_LAUNCH
 from autotune.device.session import Session
 from autotune.errors import DeviceSelectionError, TableError
 from autotune.export import c_package, export_package, export_table
 from autotune.export.c_problem import problem_rules
 from autotune.export.c_variants import VARIANTS
 from autotune.export.text_tables import parameter_names
-from autotune.family import Buffer, KernelFamily, Launch, Plan, Role
 from autotune.kernels import find_family
+from autotune.kernels.combination import COMBINE, SECOND_LAUNCH
 from autotune.kernels.gemm import GemmProblem
 from autotune.kernels.reduce import ReduceProblem
+from autotune.kernels.render import render
 from autotune.lookup import Match, TuningTable
-from autotune.problem import Configuration, Device, DeviceLimits, Problem
-from autotune.render import render
-from autotune.space import SearchSpace
+from autotune.model.configuration import Configuration
+from autotune.model.device import Device, DeviceLimits
+from autotune.model.plan import Buffer, Launch, Plan, Role
+from autotune.model.problem import Problem
+from autotune.space.family import KernelFamily
+from autotune.space.search_space import SearchSpace
 from autotune.store import Store
 from factories import winner
 from untraced import untraced

@@ -7,18 +7,18 @@ from pathlib import Path
 import optuna
 import pytest
 
+from autotune.device.profile import find_profile
 from autotune.errors import UsageError
 from autotune.kernels.gemm import FAMILY, GemmProblem
-from autotune.problem import DeviceLimits
-from autotune.profile import find_profile
-from autotune.sampler import Prior
-from autotune.sampler.choice import SamplerChoice, near_row
+from autotune.model.device import DeviceLimits
+from autotune.model.trial import Job, Request
+from autotune.propose import Prior
+from autotune.propose.choice import SamplerChoice, near_row
 from autotune.search import Budget, Outcome, tune
 from autotune.search.proposals import suggest
-from autotune.space import SearchSpace
+from autotune.space.search_space import SearchSpace
 from autotune.store import Store
 from autotune.testing import INVENTED_PROCESSOR, FakeWorker, Silence
-from autotune.trial import Job, Request
 from untraced import untraced
 
 DEVICE = INVENTED_PROCESSOR

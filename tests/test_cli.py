@@ -20,15 +20,15 @@ from rich.console import Console
 
 import autotune
 from autotune import __main__ as loading
-from autotune import calibrating, cli, comparing, compiling, doctor, search, worker
-from autotune.checkup import Checkup
-from autotune.cli import commands as commands_module
+from autotune import cli, search
+from autotune.cli import lookup as commands_module
 from autotune.cli import main
 from autotune.cli.arguments import make_parser
+from autotune.cli.options import parse_budget
 from autotune.cli.output import write
-from autotune.cli.parsing import parse_budget
 from autotune.cli.run import _tell_duration
 from autotune.device import discovery
+from autotune.device.profile import find_profile
 from autotune.display import (
     LiveProgress,
     PlainProgress,
@@ -52,11 +52,15 @@ from autotune.kernels.gemm import GemmProblem
 from autotune.kernels.reduce import ReduceProblem
 from autotune.lookup import TuningTable
 from autotune.lookup.misses import Miss, MissLog, default_file, read_misses
-from autotune.problem import Configuration, Device, DeviceLimits, Problem
-from autotune.profile import find_profile
-from autotune.search import Budget, Listener, Outcome, SamplerChoice, Total
+from autotune.measure import calibration, doctor, worker
+from autotune.model.checkup import Checkup
+from autotune.model.configuration import Configuration
+from autotune.model.device import Device, DeviceLimits
+from autotune.model.problem import Problem
+from autotune.model.trial import Calibration, Request, Timer, Trial, TrialState, Verdict, Winner
+from autotune.runtime import comparison
+from autotune.search import Budget, Listener, Outcome, SamplerChoice, Total, compilation
 from autotune.store import Store, new_owner
-from autotune.trial import Calibration, Request, Timer, Trial, TrialState, Verdict, Winner
 from factories import trial, winner
 from untraced import untraced
 
@@ -142,8 +146,8 @@ def tune(monkeypatch: pytest.MonkeyPatch) -> FakeTune:
     fake = FakeTune()
     monkeypatch.setattr(discovery, "discover", lambda: [DEVICE])
     monkeypatch.setattr(search, "tune", fake)
-    monkeypatch.setattr(calibrating, "try_calibration", lambda selector: CLOCKS[selector])
-    monkeypatch.setattr(comparing, "compare_with_host", lambda *_, **__: [])
+    monkeypatch.setattr(calibration, "try_calibration", lambda selector: CLOCKS[selector])
+    monkeypatch.setattr(comparison, "compare_with_host", lambda *_, **__: [])
     monkeypatch.setattr(doctor, "examine", lambda *_, **__: Checkup(findings=(), is_full=False))
     return fake
 
@@ -155,7 +159,7 @@ def database(tmp_path: Path) -> str:
 
 SHORT_FINALS = """
 import sys
-from autotune.checkup import Checkup
+from autotune.model.checkup import Checkup
 from autotune.cli import main
 from autotune.search import finals
 finals.MOST_SECONDS = 3.0
@@ -500,7 +504,7 @@ def test_devices_as_json(capsys: pytest.CaptureFixture[str], monkeypatch: pytest
     assert main(["devices", "--json"]) == 0
     (device,) = json.loads(capsys.readouterr().out)
     assert device["clocks"] == {**vars(CLOCKS["0:0"]), "timer": "event"}
-    monkeypatch.setattr(calibrating, "try_calibration", lambda _: "killed by SIGSEGV")
+    monkeypatch.setattr(calibration, "try_calibration", lambda _: "killed by SIGSEGV")
     assert main(["devices", "--json"]) == 0
     assert json.loads(capsys.readouterr().out)[0]["clocks"] == {"trouble": "killed by SIGSEGV"}
     assert main(["devices", "--json", "--no-clocks"]) == 0
@@ -581,7 +585,7 @@ def test_compile_takes_512_for_every_size_when_no_shape_is_given(
     def refuse(device: Device, problem: Problem, *_: Any, **__: Any) -> None:
         raise AutotuneError(f"{device.slug} is asked to build {problem.label}")
 
-    monkeypatch.setattr(compiling, "compile_space", refuse)
+    monkeypatch.setattr(compilation, "compile_space", refuse)
     assert main(["compile", "--device", "adreno", "--family", family, "--quiet", "--db", database]) == 1
     assert capsys.readouterr().err == f"autotune: error: adreno-730 is asked to build {label}\n"
 
@@ -592,7 +596,7 @@ def test_compile_says_beforehand_how_much_it_will_build(
     def refuse(*_: Any, **__: Any) -> None:
         raise AutotuneError("not built")
 
-    monkeypatch.setattr(compiling, "compile_space", refuse)
+    monkeypatch.setattr(compilation, "compile_space", refuse)
     monkeypatch.setattr(discovery, "discover", lambda: [DEVICE])
     build = ["compile", "--device", "adreno", "--algorithm", "naive", "--db", database, "--jobs", "2"]
     assert main(build) == 1

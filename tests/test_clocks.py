@@ -10,14 +10,14 @@ from typing import Any
 
 import pytest
 
-from autotune.calibrating import try_calibration
 from autotune.device import clocks
 from autotune.device.clocks import Launched, Observations, calibrate, judge
 from autotune.device.sensors import Reading, Sensors, Whereabouts, find_sensors
 from autotune.device.session import Session
 from autotune.errors import LaunchError
-from autotune.problem import Device
-from autotune.trial import Calibration, Timer
+from autotune.measure.calibration import try_calibration
+from autotune.model.device import Device
+from autotune.model.trial import Calibration, Timer
 
 DeviceClock = Callable[[float], float]
 """Event time at a host time, both in nanoseconds."""

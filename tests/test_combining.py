@@ -8,22 +8,25 @@ import numpy as np
 import pyopencl as cl
 import pytest
 
-import autotune.measure
-from autotune.combining import one_launch_variants
+import autotune.measure.measurer
 from autotune.device.execution import BoundCall
 from autotune.device.session import Session
 from autotune.errors import LaunchError
-from autotune.family import KernelFamily, Plan
 from autotune.kernels import find_family
+from autotune.kernels.combination import one_launch_variants
 from autotune.kernels.gemm import GemmProblem
 from autotune.kernels.reduce import ReduceProblem
+from autotune.kernels.render import render
 from autotune.lookup import Entry, TuningTable
-from autotune.measure import Measurer
-from autotune.problem import Configuration, Device, DeviceLimits, Problem
-from autotune.render import render
+from autotune.measure.measurer import Measurer
+from autotune.model.configuration import Configuration
+from autotune.model.device import Device, DeviceLimits
+from autotune.model.plan import Plan
+from autotune.model.problem import Problem
+from autotune.model.trial import Job, Trial, TrialState
 from autotune.runtime import Reduce
-from autotune.space import SearchSpace
-from autotune.trial import Job, Trial, TrialState
+from autotune.space.family import KernelFamily
+from autotune.space.search_space import SearchSpace
 
 GPU = DeviceLimits(compute_units=8, max_work_group_size=256, max_work_item_sizes=(256, 256, 64))
 LIMITS = {
@@ -142,7 +145,7 @@ def test_a_wrong_counter_is_found(
         assert old in source
         return source.replace(old, new)
 
-    monkeypatch.setattr(autotune.measure, "render", spoiled)
+    monkeypatch.setattr(autotune.measure.measurer, "render", spoiled)
     trial = measure(Measurer(Session(pocl.selector)), problem, in_one_launch(configuration, pocl.limits))
     assert trial.state is TrialState.WRONG_RESULT
     assert message in trial.message

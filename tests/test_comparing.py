@@ -7,14 +7,15 @@ import pytest
 
 import factories
 from autotune.cli import main
-from autotune.comparing import MOST_PRODUCTS, choose_products, compare_with_host
 from autotune.kernels.gemm import GemmProblem
 from autotune.kernels.reduce import ReduceProblem
-from autotune.problem import Configuration, Device
+from autotune.model.configuration import Configuration
+from autotune.model.device import Device
+from autotune.model.trial import Winner
 from autotune.runtime import Crossover, CrossoverPoint, Gemm
+from autotune.runtime.comparison import MOST_PRODUCTS, choose_products, compare_with_host
 from autotune.runtime.crossover import default_file, file_beside
 from autotune.search import finals
-from autotune.trial import Winner
 
 NAIVE = Configuration.of("naive", work_group_m=0, work_group_n=0)
 

@@ -16,10 +16,21 @@ from typing import Any
 
 import pytest
 
-from autotune import compiling
-from autotune.builder import Builder
 from autotune.cli import main
-from autotune.compiling import (
+from autotune.device import discovery
+from autotune.device.profile import find_profile
+from autotune.display import building
+from autotune.display.progress import _PlainBuilding
+from autotune.errors import ConfigurationError, StoreError, WorkerError
+from autotune.kernels.gemm import FAMILY, GemmProblem
+from autotune.kernels.render import names_read, render
+from autotune.measure.build_pool import Builder
+from autotune.model.configuration import Configuration
+from autotune.model.device import Device, DeviceLimits
+from autotune.model.plan import Plan
+from autotune.model.trial import Build, BuildState, Request
+from autotune.search import Budget, compilation, tune
+from autotune.search.compilation import (
     Extent,
     Progress,
     Report,
@@ -31,20 +42,9 @@ from autotune.compiling import (
     spills,
     work_items_of_group,
 )
-from autotune.device import discovery
-from autotune.display import building
-from autotune.display.progress import _PlainBuilding
-from autotune.errors import ConfigurationError, StoreError, WorkerError
-from autotune.family import Plan
-from autotune.kernels.gemm import FAMILY, GemmProblem
-from autotune.problem import Configuration, Device, DeviceLimits
-from autotune.profile import find_profile
-from autotune.render import names_read, render
-from autotune.search import Budget, tune
-from autotune.space import SearchSpace
+from autotune.space.search_space import SearchSpace
 from autotune.store import ExampleBuild, Store
 from autotune.testing import FakeWorker, Silence
-from autotune.trial import Build, BuildState, Request
 from factories import INVENTED_GPU as DEVICE
 from factories import provenance
 
@@ -162,7 +162,7 @@ def test_counts_say_what_each_configuration_became(store: Store, log: Path) -> N
 
 def drawn_configurations(space: SearchSpace) -> list[Configuration]:
     """Those of SAMPLE."""
-    from autotune.compiling import _draw
+    from autotune.search.compilation import _draw
 
     return [space[row] for row in _draw(len(space), SAMPLE)]
 
@@ -390,7 +390,7 @@ def command_line(
 ) -> Callable[..., tuple[int, str, str]]:
     """Runs `autotune compile` for the invented device with the invented compiler: status, output, errors."""
     monkeypatch.setattr(discovery, "discover", lambda: [DEVICE])
-    monkeypatch.setattr(compiling, "compile_space", functools.partial(compile_space, command=EVIL))
+    monkeypatch.setattr(compilation, "compile_space", functools.partial(compile_space, command=EVIL))
 
     def run(*arguments: str) -> tuple[int, str, str]:
         status = main(["compile", "--device", "invented", "--db", str(tmp_path / "cli.sqlite"), *arguments])
@@ -451,14 +451,14 @@ def test_wrong_usage(
 def test_interrupted_once_it_stops_and_says_how_to_go_on(
     command_line: Callable[..., tuple[int, str, str]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    real = compiling._Compilation._consider
+    real = compilation._Compilation._consider
 
     def consider(self: Any, configuration: Configuration) -> None:
         real(self, configuration)
         if self._seen.total() == 5:
             os.kill(os.getpid(), signal.SIGINT)
 
-    monkeypatch.setattr(compiling._Compilation, "_consider", consider)
+    monkeypatch.setattr(compilation._Compilation, "_consider", consider)
     status, out, err = command_line("--algorithm", "microtile", "naive", "--sample", "60", "--shape", "64,64,64")
     assert status == 130
     assert "microtile" in out and "naive" not in out

@@ -18,7 +18,7 @@ pytest.importorskip("fastapi")
 from autotune.remote import Client
 from autotune.service import connections
 from autotune.service.connections import Phase
-from autotune.service.serving import Server
+from autotune.service.server import Server
 from invented_service import serving, wait_for
 
 HALF = b"GET /api/health HTTP/1.1\r\nHost: 127.0.0.1\r\n"

@@ -13,32 +13,35 @@ import numpy as np
 import pytest
 from starlette.testclient import TestClient
 
-import autotune.measure
+import autotune.measure.measurer
+from autotune.device.profile import find_profile
 from autotune.device.session import Session
 from autotune.errors import ProblemError, UsageError
 from autotune.export import export_table
 from autotune.export.c_package import package_files
 from autotune.export.contents import read_contents
-from autotune.family import KernelFamily, Launch, Plan
 from autotune.kernels.gemm import FAMILY, GemmProblem
+from autotune.kernels.presets import parse_shapes
 from autotune.kernels.reduce import ReduceProblem
+from autotune.kernels.render import render
 from autotune.lookup import Entry, Match, TuningTable
 from autotune.lookup.document import Node
 from autotune.lookup.json_table import read_table
-from autotune.measure import Measurer, timing
-from autotune.presets import parse_shapes
-from autotune.problem import Configuration, Device, DeviceLimits
-from autotune.profile import find_profile
+from autotune.measure import timing
+from autotune.measure.measurer import Measurer
+from autotune.model.configuration import Configuration
+from autotune.model.device import Device, DeviceLimits
+from autotune.model.plan import Launch, Plan
+from autotune.model.trial import Calibration, Job, Provenance, Request, Timer, TrialState, Verdict, Winner
 from autotune.remote.wire import plain_job, read_job
-from autotune.render import render
 from autotune.runtime import Gemm
 from autotune.search import Budget, tune
 from autotune.service.access import Access
 from autotune.service.app import make_app
 from autotune.service.core import Service
+from autotune.space.family import KernelFamily
 from autotune.store import Store
 from autotune.testing import INVENTED_PROCESSOR, FakeWorker, Silence
-from autotune.trial import Calibration, Job, Provenance, Request, Timer, TrialState, Verdict, Winner
 
 PLAIN = GemmProblem(m=64, n=48, k=40)
 CONSTANT = replace(PLAIN, constant="b")
@@ -195,7 +198,7 @@ def test_packing_what_is_constant_is_verified_all_the_same(pocl: Device, monkeyp
         assert "row_step" in source
         return source.replace("* row_step", "* row_step * 0")
 
-    monkeypatch.setattr(autotune.measure, "render", spoiled)
+    monkeypatch.setattr(autotune.measure.measurer, "render", spoiled)
     job = Job(selector=pocl.selector, problem=CONSTANT, configuration=PADDED)
     trial = Measurer(Session(pocl.selector), Calibration(timer=Timer.HOST)).measure(job)
     assert trial.state is TrialState.WRONG_RESULT

@@ -12,14 +12,14 @@ import pytest
 from autotune.cli import device_lock
 from autotune.cli.device_lock import DeviceLock, LockedWorker, physical_name
 from autotune.errors import WorkerError
-from autotune.problem import Device
+from autotune.model.device import Device
 
 DEVICE = Device(slug="adreno-730", vendor="Qualcomm", model="Adreno 730", family="adreno", selector="9:0")
 HOLDER = """
 import sys
 from pathlib import Path
 from autotune.cli import device_lock
-from autotune.problem import Device
+from autotune.model.problem import Device
 device_lock.SHARED_FOLDER = Path(sys.argv[1])
 with device_lock.DeviceLock(Device(slug="adreno-730", vendor="", model="", family="adreno", selector="9:0")):
     print("held", flush=True)

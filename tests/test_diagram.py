@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from autotune.diagram import Diagram
 from autotune.errors import ConfigurationError
+from autotune.space.diagram import Diagram
 
 Table = tuple[Sequence[int], NDArray[np.bool_]]
 

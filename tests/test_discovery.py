@@ -20,14 +20,14 @@ from autotune.device import description, discovery
 from autotune.device import pocl as pocl_repair
 from autotune.device.discovery import discover, discover_here, select, to_plain
 from autotune.device.pocl import set_threads
+from autotune.device.processors import usable_cores
+from autotune.device.profile import find_profile
 from autotune.errors import DeviceSelectionError
 from autotune.kernels.gemm import FAMILY as GEMM
 from autotune.kernels.gemm import GemmProblem
-from autotune.problem import Device, DeviceLimits
-from autotune.processors import usable_cores
-from autotune.profile import find_profile
-from autotune.trial import Job, TrialState
-from autotune.worker import Worker
+from autotune.measure.worker import Worker
+from autotune.model.device import Device, DeviceLimits
+from autotune.model.trial import Job, TrialState
 
 REAL_GET_DEVICE_INFO = description._get_device_info
 

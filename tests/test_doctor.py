@@ -8,9 +8,19 @@ from typing import Any
 
 import pytest
 
-import autotune.child
-import autotune.doctor
-from autotune.checkup import (
+import autotune.measure.doctor
+import autotune.process.child
+from autotune.cli import main
+from autotune.cli.doctor import examined
+from autotune.device.profile import find_profile
+from autotune.errors import AutotuneError, ProblemError
+from autotune.kernels import find_family
+from autotune.kernels.gemm import GemmProblem
+from autotune.kernels.reduce import ReduceProblem
+from autotune.lookup.document import Node
+from autotune.measure.doctor import examine
+from autotune.measure.worker import Worker
+from autotune.model.checkup import (
     ATOMICS,
     EMPTY_KERNEL,
     HALF_ARITHMETIC,
@@ -26,22 +36,13 @@ from autotune.checkup import (
     summary,
     vector_probe,
 )
-from autotune.cli import main
-from autotune.cli.doctor import examined
-from autotune.doctor import examine
-from autotune.errors import AutotuneError, ProblemError
-from autotune.kernels import find_family
-from autotune.kernels.gemm import GemmProblem
-from autotune.kernels.reduce import ReduceProblem
-from autotune.lookup.document import Node
-from autotune.problem import Device, Fault, Problem
-from autotune.profile import find_profile
+from autotune.model.device import Device, Fault
+from autotune.model.problem import Problem
 from autotune.remote.wire import plain_device, read_own_device
-from autotune.space import SearchSpace
+from autotune.space.search_space import SearchSpace
 from autotune.store import Store, checkups
 from autotune.store.models import device_row, to_device
 from autotune.testing import INVENTED_PROCESSOR
-from autotune.worker import Worker
 
 PROBER = (sys.executable, str(Path(__file__).with_name("evil_prober.py")))
 CAPABLE = dataclasses.replace(
@@ -107,8 +108,8 @@ def test_where_all_is_well_one_program_tells_most(monkeypatch: pytest.MonkeyPatc
 @pytest.mark.parametrize("how", ["abort", "hang", "refuse", "wrong"])
 def test_only_what_fails_alone_is_broken(monkeypatch: pytest.MonkeyPatch, log: Path, how: str) -> None:
     for limit in ("FIRST_LIMIT_S", "LEAST_LIMIT_S"):
-        monkeypatch.setattr(autotune.doctor, limit, 1.0)
-    monkeypatch.setattr(autotune.doctor, "SLOWNESS", 0.0)
+        monkeypatch.setattr(autotune.measure.doctor, limit, 1.0)
+    monkeypatch.setattr(autotune.measure.doctor, "SLOWNESS", 0.0)
     checkup = check(monkeypatch, float32_vectors_of_16=how)
     [finding] = checkup.broken
     assert finding.probe == vector_probe("float32", 16)
@@ -121,8 +122,8 @@ def test_only_what_fails_alone_is_broken(monkeypatch: pytest.MonkeyPatch, log: P
 
 def test_a_driver_that_hangs_at_the_first_build_is_told_in_time(monkeypatch: pytest.MonkeyPatch, log: Path) -> None:
     """The worker of a run builds something as soon as it starts, and waits there for minutes."""
-    monkeypatch.setattr(autotune.doctor, "OPENING_LIMIT_S", 0.2)
-    monkeypatch.setattr(autotune.child, "SLOWNESS", 0.0)
+    monkeypatch.setattr(autotune.measure.doctor, "OPENING_LIMIT_S", 0.2)
+    monkeypatch.setattr(autotune.process.child, "SLOWNESS", 0.0)
     checkup = check(monkeypatch, prepare="hang")
     assert not checkup.can_search
     assert checkup.findings[0].message == "start took more than 0.2 s"
@@ -250,7 +251,7 @@ def test_a_device_is_checked_once(
         calls.append(is_full)
         return broken(vector_probe("float32", 16))
 
-    monkeypatch.setattr(autotune.doctor, "examine", fake)
+    monkeypatch.setattr(autotune.measure.doctor, "examine", fake)
     for _ in range(2):
         assert examined(CAPABLE, store, SOME_WORKER).limits.max_vector_float32 == 8
         assert capsys.readouterr().err == (
@@ -265,7 +266,7 @@ def test_a_driver_that_cannot_compile_is_refused_with_what_to_do(store: Store, m
     pocl = dataclasses.replace(CAPABLE, version="OpenCL 3.0 PoCL HSTR: pthread-x86_64-generic")
     said = "clBuildProgram failed\n\nerror: unknown target CPU 'generic'"
     sick = Checkup(findings=(Finding(probe=EMPTY_KERNEL, health=Health.BROKEN, message=said),), is_full=False)
-    monkeypatch.setattr(autotune.doctor, "examine", lambda *_, **__: sick)
+    monkeypatch.setattr(autotune.measure.doctor, "examine", lambda *_, **__: sick)
     with pytest.raises(AutotuneError, match=r"error: unknown target CPU 'generic'.*pocl-opencl-icd.*intel-opencl-rt"):
         examined(pocl, store, SOME_WORKER)
     assert store.checkup(pocl) is None, "the next run looks again"
@@ -332,7 +333,7 @@ def test_the_command_fails_where_no_search_can_work(
     sick = Checkup(
         findings=(Finding(probe=EMPTY_KERNEL, health=Health.BROKEN, message="killed by SIGSEGV"),), is_full=True
     )
-    monkeypatch.setattr(autotune.doctor, "examine", lambda *_, **__: sick)
+    monkeypatch.setattr(autotune.measure.doctor, "examine", lambda *_, **__: sick)
     assert main(["doctor", "--device", pocl.selector, "--db", str(tmp_path / "tuning.sqlite")]) == 1
     out = capsys.readouterr().out
     assert "broken   empty kernel: killed by SIGSEGV" in out

@@ -26,23 +26,15 @@ from autotune.kernels.gemm import FAMILY, GemmProblem
 from autotune.kernels.reduce import ReduceProblem
 from autotune.lookup import Match, TuningTable, table_order
 from autotune.lookup.json_table import read_contents
-from autotune.lookup.predictor import (
-    Cost,
-    Costs,
-    Evaluation,
-    Neighbours,
-    Node,
-    Point,
-    Predictor,
-    Reach,
-    Tree,
-)
+from autotune.lookup.predictor import Cost, Costs, Evaluation, Neighbours, Node, Point, Predictor, Reach, Tree
+from autotune.model.configuration import Configuration, Value
+from autotune.model.device import Device, DeviceLimits
+from autotune.model.problem import Problem
+from autotune.model.trial import Winner
+from autotune.paths import data_folder
 from autotune.predict import keep_predictors
-from autotune.problem import Configuration, Device, DeviceLimits, Problem, Value
-from autotune.resources import data_folder
-from autotune.space import SearchSpace
+from autotune.space.search_space import SearchSpace
 from autotune.store import Store
-from autotune.trial import Winner
 from factories import provenance, winner
 from untraced import untraced
 

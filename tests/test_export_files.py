@@ -17,10 +17,10 @@ from autotune.export.text_tables import write_markdown
 from autotune.kernels import find_family
 from autotune.kernels.reduce import ReduceProblem
 from autotune.lookup.json_table import read_contents
-from autotune.problem import Device
-from autotune.resources import data_folder
+from autotune.model.device import Device
+from autotune.model.trial import Verdict
+from autotune.paths import data_folder
 from autotune.store import Store
-from autotune.trial import Verdict
 from factories import provenance
 
 FILES = {"autotune.c": "int a;\n", "autotune.h": "/* a */\n", "main.c": "int main(void) { return 0; }\n"}

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from autotune.errors import ConfigurationError
-from autotune.expression import Expression
 from autotune.kernels.gemm import FAMILY, GemmProblem
-from autotune.problem import DeviceLimits
+from autotune.model.device import DeviceLimits
+from autotune.space.expression import Expression
 
 TEXTS = [
     "a % b == 0 and a <= 8",

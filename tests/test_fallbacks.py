@@ -7,17 +7,18 @@ from dataclasses import replace
 
 import pytest
 
-from autotune.child import Leave
+from autotune.device.profile import find_profile
 from autotune.display import print_failures
 from autotune.kernels import find_family
-from autotune.problem import Configuration, Problem
-from autotune.profile import find_profile
+from autotune.model.configuration import Configuration
+from autotune.model.problem import Problem
+from autotune.model.trial import Job, Request, Trial, TrialState, Verdict
+from autotune.process.child import Leave
 from autotune.search import Budget, Failure, Outcome, space_of, tune
 from autotune.search.fallbacks import GRAVE_STATES, MODERATE, Suspicion, safe_configurations
 from autotune.search.time_limits import FIRST_SHARE, LEAST_S
 from autotune.store import Store
 from autotune.testing import INVENTED_PROCESSOR, FakeWorker, Silence
-from autotune.trial import Job, Request, Trial, TrialState, Verdict
 from invented_clock import Clock
 
 DEVICE = INVENTED_PROCESSOR

@@ -7,12 +7,13 @@ from typing import Any
 import pytest
 
 from autotune.errors import ConfigurationError, ProblemError
-from autotune.expression import Expression
-from autotune.family import KernelFamily
 from autotune.kernels import find_family
 from autotune.kernels.gemm import FAMILY, GemmProblem
-from autotune.problem import Configuration, DeviceLimits
-from autotune.space import SearchSpace
+from autotune.model.configuration import Configuration
+from autotune.model.device import DeviceLimits
+from autotune.space.expression import Expression
+from autotune.space.family import KernelFamily
+from autotune.space.search_space import SearchSpace
 from untraced import untraced
 
 GPU = DeviceLimits(

@@ -13,23 +13,24 @@ import pytest
 
 import factories
 from autotune import __version__
+from autotune.device.profile import find_profile
 from autotune.errors import TableError
 from autotune.export import export_table
 from autotune.kernels.gemm import FAMILY, GemmProblem
 from autotune.kernels.reduce import FAMILY as REDUCE
+from autotune.kernels.render import provenance_now, template_hash
 from autotune.lookup import Entry, Match, TuningTable
 from autotune.lookup.json_table import read_contents
-from autotune.problem import Configuration, Device, Fault, Value
-from autotune.profile import find_profile
-from autotune.render import provenance_now, template_hash
-from autotune.resources import data_folder
+from autotune.model.configuration import Configuration, Value
+from autotune.model.device import Device, Fault
+from autotune.model.trial import Job, Request, TrialState, Winner
+from autotune.paths import data_folder
 from autotune.search import Budget, tune
 from autotune.search.faults import find_faults, known_faults, with_faults
-from autotune.space import SearchSpace
+from autotune.space.search_space import SearchSpace
 from autotune.store import Store
 from autotune.store.checkups import Ending
 from autotune.testing import INVENTED_PROCESSOR, FakeWorker, Silence
-from autotune.trial import Job, Request, TrialState, Winner
 from untraced import untraced
 
 DEVICE = dataclasses.replace(INVENTED_PROCESSOR, version="OpenCL 3.0 invented")

@@ -7,17 +7,18 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
+from autotune.device.profile import find_profile
 from autotune.kernels.gemm import FAMILY, GemmProblem
-from autotune.problem import Configuration, Device
-from autotune.profile import find_profile
-from autotune.search import judging
+from autotune.model.configuration import Configuration
+from autotune.model.device import Device
+from autotune.model.trial import Job, TrialState, Verdict, Winner
+from autotune.search import significance
 from autotune.search.bench import Bench
 from autotune.search.finals import LEAST_VERIFICATIONS, MOST_VERIFICATIONS, SAMPLES, Finals, foreseen_seconds
-from autotune.search.judging import Decision, decide, gain, still_in_question
 from autotune.search.knowledge import Knowledge
+from autotune.search.significance import Decision, decide, gain, still_in_question
 from autotune.store import Store
 from autotune.testing import INVENTED_PROCESSOR, FakeWorker
-from autotune.trial import Job, TrialState, Verdict, Winner
 from invented_clock import Clock
 
 DEVICE = INVENTED_PROCESSOR
@@ -25,7 +26,7 @@ PROBLEM = GemmProblem(m=96, n=96, k=96)
 PROFILE = find_profile(DEVICE)
 DEFAULT = FAMILY.default(PROBLEM, DEVICE.limits, PROFILE.starting("gemm"))
 FIRST, SECOND, THIRD = (Configuration.of("dot", **changes) for changes in ({"x": 1}, {"x": 2}, {"x": 3}))
-FEW, MANY = judging.LOOKS[0], judging.LOOKS[-1]
+FEW, MANY = significance.LOOKS[0], significance.LOOKS[-1]
 
 
 def of_rounds(**columns: list[float]) -> dict[Configuration, dict[int, float]]:
@@ -113,7 +114,7 @@ def test_the_default_stays_in_until_the_gain_over_it_tells_something() -> None:
     ],
 )  # fmt: skip
 def test_the_default_and_then_the_incumbent_stay_unless_surely_beaten(
-    times: judging.Times, incumbents: list[Configuration], expected: tuple[Configuration, Verdict]
+    times: significance.Times, incumbents: list[Configuration], expected: tuple[Configuration, Verdict]
 ) -> None:
     found = decide(times, DEFAULT, incumbents)
     assert (found.configuration, found.verdict) == expected
@@ -124,7 +125,7 @@ def play(draw: np.random.Generator, gains: dict[Configuration, float]) -> Decisi
     """Finals by the rules, under noise of which every seventh measurement is far slower."""
     times: dict[Configuration, dict[int, float]] = {c: {} for c in gains}
     taking_part, played = list(gains), 0
-    for look in judging.LOOKS:
+    for look in significance.LOOKS:
         for number in range(played, look):
             for configuration in taking_part:
                 outlier = 0.1 * (1 + draw.pareto(1.5)) if draw.random() < 1 / 7 else 0.0
@@ -354,12 +355,12 @@ def test_a_default_that_is_slower_than_the_plainest_kernel_does_not_stay() -> No
     decision = decide(times, DEFAULT, baseline=SECOND)
     assert decision.configuration != DEFAULT and decision.verdict is Verdict.TIE
     assert decision.gain.low <= 1.0 < decision.gain.ratio
-    assert gain(times, decision.configuration, SECOND).ratio <= 1.0 + judging.NARROW
+    assert gain(times, decision.configuration, SECOND).ratio <= 1.0 + significance.NARROW
 
 
 def test_a_default_about_as_fast_as_the_plainest_kernel_stays() -> None:
     times = of_rounds(default=wavering(100.2, by=0.02), first=wavering(100, by=0.02))
-    assert 1.0 < gain(times, DEFAULT, FIRST).ratio < 1.0 + judging.NARROW
+    assert 1.0 < gain(times, DEFAULT, FIRST).ratio < 1.0 + significance.NARROW
     decision = decide(times, DEFAULT, baseline=FIRST)
     assert (decision.configuration, decision.verdict) == (DEFAULT, Verdict.TIE)
 

@@ -16,16 +16,18 @@ from pathlib import Path
 import pytest
 
 from autotune.device.session import Session
-from autotune.family import KernelFamily
 from autotune.kernels import family_names, find_family
 from autotune.kernels.gemm import FAMILY as GEMM
 from autotune.kernels.gemm import GemmProblem
-from autotune.measure import Measurer
-from autotune.problem import Configuration, Device, DeviceLimits, Problem, Value
-from autotune.space import SearchSpace
+from autotune.measure.measurer import Measurer
+from autotune.measure.worker import Worker
+from autotune.model.configuration import Configuration, Value
+from autotune.model.device import Device, DeviceLimits
+from autotune.model.problem import Problem
+from autotune.model.trial import Job, TrialState
+from autotune.space.family import KernelFamily
+from autotune.space.search_space import SearchSpace
 from autotune.testing import Sample, covering_sample, spaces_to_check
-from autotune.trial import Job, TrialState
-from autotune.worker import Worker
 from untraced import untraced
 
 PARTS = 4
@@ -206,18 +208,18 @@ Session.fill = written
 """The plug-in for uninitialized values loses track of what a command fills."""
 TIMING_NOTHING = """
 from autotune.measure.timing import Sample, Stopwatch, Timing
-from autotune.trial import Timer
+from autotune.model.trial import Timer
 timing = Timing(samples=(Sample(calls=1, host_ns=1.0, event_ns=1.0, prepare_ns=0.0),), timer=Timer.HOST)
 Stopwatch.time = lambda stopwatch, call, launches, job: timing
 """
 """Timing would run again, more than once, what is interpreted slowly and was checked already."""
 PLAIN_WORKER = """
-from autotune.worker import serve
+from autotune.measure.worker import serve
 serve()
 """
 SPOILED_WORKER = """
-import autotune.measure as measure
-from autotune.worker import serve
+import autotune.measure.measurer as measure
+from autotune.measure.worker import serve
 render = measure.render
 def spoiled(*given):
     source = render(*given)
@@ -286,9 +288,9 @@ def test_oclgrind_finds_nothing(tmp_path: Path, family: str, algorithm: str, che
 
 JOINING = [(f, a) for f, a in ALGORITHMS if "combine" in find_family(f).algorithm(a).by_name]
 ORDERING_WORKER = """
-import autotune.measure as measure
+import autotune.measure.measurer as measure
 from autotune.device.session import Session
-from autotune.worker import serve
+from autotune.measure.worker import serve
 render, build = measure.render, Session.build
 measure.render = lambda *given: {prelude!r} + render(*given)
 Session.build = lambda session, source, options: build(session, source, [o for o in options if "-cl-std" not in o])

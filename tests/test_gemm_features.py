@@ -14,15 +14,16 @@ import pyopencl as cl
 import pytest
 
 from autotune.device.session import NUMPY_TYPES, Memory, Session
-from autotune.family import Buffer, Launch, Role
 from autotune.kernels import find_family
 from autotune.kernels.gemm import FAMILY, GemmProblem
-from autotune.measure import Measurer
-from autotune.problem import Configuration, Device, DeviceLimits, Value
-from autotune.render import render
-from autotune.space import SearchSpace
+from autotune.kernels.render import render
+from autotune.measure.measurer import Measurer
+from autotune.model.configuration import Configuration, Value
+from autotune.model.device import Device, DeviceLimits
+from autotune.model.plan import Buffer, Launch, Role
+from autotune.model.trial import Job, TrialState
+from autotune.space.search_space import SearchSpace
 from autotune.testing import covering_sample
-from autotune.trial import Job, TrialState
 from untraced import untraced
 
 EVERYTHING = DeviceLimits(
@@ -224,7 +225,7 @@ def test_a_view_needs_pitch_and_height_that_fit(shape: str, changes: dict[str, i
 
 
 def test_starts_of_profiles_may_leave_out_what_has_a_neutral_value() -> None:
-    from autotune.profile import parse_profile
+    from autotune.device.profile import parse_profile
 
     text = '[[starts.gemm]]\nalgorithm = "dot"\nvector_width = 4\n'
     (start,) = parse_profile(text, "x.toml").profile.starting("gemm")

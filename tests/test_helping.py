@@ -6,18 +6,18 @@ from collections.abc import Callable
 
 import pytest
 
-from autotune.child import Leave
+from autotune.device.profile import find_profile
 from autotune.errors import WorkerError, WorkerLostError
 from autotune.kernels.gemm import GemmProblem
-from autotune.profile import find_profile
+from autotune.model.trial import Build, BuildState, Job, Request, Trial, TrialState
+from autotune.process.child import Leave
 from autotune.search import Budget, Outcome, ahead, tune
 from autotune.search.ahead import Prepared
 from autotune.search.bench import Bench
-from autotune.search.helping import MOST_HELPERS, Crew, Helpers
+from autotune.search.helpers import MOST_HELPERS, Crew, Helpers
 from autotune.search.knowledge import Knowledge
 from autotune.store import Store
 from autotune.testing import INVENTED_PROCESSOR, FakeWorker, Silence
-from autotune.trial import Build, BuildState, Job, Request, Trial, TrialState
 from invented_service import invented_time
 
 PROBLEM = GemmProblem(m=96, n=96, k=96)

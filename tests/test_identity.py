@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from autotune.identity import (
+from autotune.device.identity import (
     FAMILIES,
     MAX_SLUG,
     DeviceType,

@@ -17,10 +17,10 @@ from autotune.errors import TableError
 from autotune.export import export_table, read_table
 from autotune.kernels.gemm import GemmProblem
 from autotune.lookup import document as document_module
-from autotune.problem import Configuration
-from autotune.resources import data_folder
+from autotune.model.configuration import Configuration
+from autotune.model.trial import Verdict
+from autotune.paths import data_folder
 from autotune.store import Store
-from autotune.trial import Verdict
 from untraced import untraced
 
 DOCUMENT: dict[str, Any] = {

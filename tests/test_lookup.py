@@ -13,26 +13,20 @@ from typing import Any
 import pytest
 
 import factories
-from autotune import lookup, resources
-from autotune.errors import (
-    AutotuneError,
-    NewerSchemaError,
-    NotADatabaseError,
-    ProblemError,
-    StoreError,
-    TableError,
-)
+from autotune import lookup, paths
+from autotune.device.profile import find_profile
+from autotune.errors import AutotuneError, NewerSchemaError, NotADatabaseError, ProblemError, StoreError, TableError
 from autotune.export import export_table
 from autotune.kernels import find_family
 from autotune.kernels.gemm import FAMILY, GemmProblem
 from autotune.lookup import Entry, Match, TuningTable, sqlite_table
 from autotune.lookup.answer import plain_tuned
 from autotune.lookup.json_table import read_table
-from autotune.problem import Configuration, Device, DeviceLimits
-from autotune.profile import find_profile
-from autotune.resources import data_folder
+from autotune.model.configuration import Configuration
+from autotune.model.device import Device, DeviceLimits
+from autotune.model.trial import Winner
+from autotune.paths import data_folder
 from autotune.store import Store
-from autotune.trial import Winner
 from factories import device, naive, product, provenance
 
 GPU = Device(
@@ -292,7 +286,7 @@ def test_the_users_own_database_is_read_and_may_be_missing(
     database: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     own = tmp_path / "own.sqlite"
-    monkeypatch.setattr(resources, "default_database", lambda: own)
+    monkeypatch.setattr(paths, "default_database", lambda: own)
     shipped = TuningTable.open().devices
     assert [device.slug for device in shipped] == sorted(p.stem for p in data_folder("db").glob("tables/*.json"))
     assert TuningTable.open().find("adreno-730", m=8, n=8, k=8).match is Match.DEFAULT
@@ -464,8 +458,15 @@ def test_a_lookup_loads_the_standard_library_only(database: Path) -> None:
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, env=environment)
     first, last, *matches = json.loads(done.stdout)
     assert matches == ["nearest", "default"]
-    assert "autotune.problem" in first
-    needless = {"sqlite3", "tomllib", "subprocess", "autotune.family", "autotune.trial", "autotune.kernels.gemm"}
+    assert "autotune.model.problem" in first
+    needless = {
+        "sqlite3",
+        "tomllib",
+        "subprocess",
+        "autotune.space.family",
+        "autotune.model.trial",
+        "autotune.kernels.gemm",
+    }
     assert needless & set(first) == set()
     heavy = {"numpy", "jinja2", "pyopencl", "sqlalchemy", "alembic", "optuna", "rich"}
     assert heavy & {name.partition(".")[0] for name in last} == set()

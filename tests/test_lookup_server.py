@@ -20,11 +20,11 @@ from autotune.kernels.gemm import FAMILY, GemmProblem
 from autotune.lookup import Match, TuningTable
 from autotune.lookup.predictor import Evaluation, Node, Predictor, Reach, Tree
 from autotune.lookup.trials import read_trials
+from autotune.model.configuration import Configuration
+from autotune.model.trial import Measurement, Timer, Trial, TrialState
 from autotune.predict import keep_predictors
-from autotune.problem import Configuration
 from autotune.store import Store
 from autotune.testing import INVENTED_PROCESSOR as DEVICE
-from autotune.trial import Measurement, Timer, Trial, TrialState
 from databases import Server, change
 from factories import provenance, winner
 

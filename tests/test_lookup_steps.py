@@ -10,17 +10,18 @@ from typing import Any
 import pytest
 
 import factories
-from autotune import resources
+from autotune import paths
 from autotune.errors import StoreError, TableError
 from autotune.kernels.gemm import FAMILY, GemmProblem
 from autotune.kernels.reduce import ReduceProblem
 from autotune.lookup import Entry, Match, TuningTable, database, misses
 from autotune.lookup.json_table import read_contents
 from autotune.lookup.misses import Miss, MissLog, forget_misses, read_misses
-from autotune.problem import Configuration, Device, DeviceLimits
-from autotune.resources import data_folder
+from autotune.model.configuration import Configuration
+from autotune.model.device import Device, DeviceLimits
+from autotune.model.trial import Winner
+from autotune.paths import data_folder
 from autotune.store import Store
-from autotune.trial import Winner
 from databases import change
 from factories import naive, product, winner
 
@@ -128,7 +129,7 @@ def test_no_folder_of_the_user_shows_in_an_answer(own: Path) -> None:
 @pytest.fixture
 def own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     path = tmp_path / "own.sqlite"
-    monkeypatch.setattr(resources, "default_database", lambda: path)
+    monkeypatch.setattr(paths, "default_database", lambda: path)
     return path
 
 

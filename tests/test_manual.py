@@ -28,7 +28,7 @@ from autotune.cli import main
 from autotune.cli.arguments import make_parser
 from autotune.errors import UsageError
 from autotune.manual import FOLDER, TOPICS, for_terminal, read_manual, read_topic
-from autotune.problem import Device
+from autotune.model.device import Device
 
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", *(FOLDER / f"{topic}.md" for topic in TOPICS)]

@@ -19,7 +19,7 @@ from autotune.errors import RefusedError
 from autotune.remote import Client
 from autotune.remote.connection import Connection
 from autotune.service import events, pools, tables_api
-from autotune.service.serving import Server
+from autotune.service.server import Server
 from autotune.store.jobs import JobLedger
 from autotune.testing import INVENTED_PROCESSOR
 from invented_service import offering, serving, wait_for

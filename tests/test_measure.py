@@ -13,24 +13,28 @@ import pyopencl as cl
 import pytest
 from numpy.typing import NDArray
 
-import autotune.measure
-from autotune.builder import build_once
-from autotune.compiling import Sources
+import autotune.measure.measurer
 from autotune.device.sensors import Whereabouts
 from autotune.device.session import Session
 from autotune.errors import BuildError, DeviceSelectionError, KernelError
-from autotune.family import Buffer, KernelFamily, Launch, Plan, Role
 from autotune.kernels.gemm import FAMILY, Gemm, GemmProblem
-from autotune.kernels.gemm.planning import plan_gemm
+from autotune.kernels.gemm.plan import plan_gemm
 from autotune.kernels.gemm.reference import GemmCase
-from autotune.measure import FRESH_INPUTS, Measurer, probing, timing
+from autotune.kernels.render import render, template_hash
+from autotune.measure import probe, timing
+from autotune.measure.build_pool import build_once
+from autotune.measure.measurer import FRESH_INPUTS, Measurer
 from autotune.measure.operands import Operands
-from autotune.measure.probing import Probe, clipped, group_count
+from autotune.measure.probe import Probe, clipped, group_count
 from autotune.measure.timing import Sample, Stopwatch
-from autotune.problem import Configuration, Device, Problem
-from autotune.render import render, template_hash
-from autotune.space import SearchSpace
-from autotune.trial import BuildState, Calibration, Job, Timer, Trial, TrialState
+from autotune.model.configuration import Configuration
+from autotune.model.device import Device
+from autotune.model.plan import Buffer, Launch, Plan, Role
+from autotune.model.problem import Problem
+from autotune.model.trial import BuildState, Calibration, Job, Timer, Trial, TrialState
+from autotune.search.compilation import Sources
+from autotune.space.family import KernelFamily
+from autotune.space.search_space import SearchSpace
 from untraced import untraced
 
 SHAPES = (
@@ -142,7 +146,7 @@ def test_wrong_kernels_are_found(pocl: Device, measurer: Measurer, monkeypatch: 
         assert WRONG[fault](source) != source, "the fault does not apply to the template any more"
         return WRONG[fault](source)
 
-    monkeypatch.setattr(autotune.measure, "render", spoiled)
+    monkeypatch.setattr(autotune.measure.measurer, "render", spoiled)
     measurer._built.clear()
     trial = measurer.measure(quick(pocl, GemmProblem(m=18, n=21, k=40, ldc=24), TILE))
     measurer._built.clear()
@@ -225,7 +229,7 @@ def test_one_set_of_inputs_is_enough_for_a_trial_where_two_cannot_be_kept(
 
 
 def test_what_is_written_is_poisoned_before_each_of_many_runs(pocl: Device, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(autotune.measure, "render", lambda *_: "__kernel void gemm() { }")
+    monkeypatch.setattr(autotune.measure.measurer, "render", lambda *_: "__kernel void gemm() { }")
     monkeypatch.setattr(Session, "bind", lambda *_: None)
     lazy = replace(quick(pocl, GemmProblem(m=13, n=24, k=17), TILE), verifications=20)
     assert Measurer(Session(pocl.selector)).measure(lazy).state is TrialState.WRONG_RESULT
@@ -251,7 +255,7 @@ def test_a_kernel_that_spoils_its_own_inputs_is_wrong(pocl: Device, monkeypatch:
         assert row in source
         return source.replace(row, row + " ((__global float *)A)[0] += 1.0f;")
 
-    monkeypatch.setattr(autotune.measure, "render", spoiling)
+    monkeypatch.setattr(autotune.measure.measurer, "render", spoiling)
     measurer = Measurer(Session(pocl.selector))
     trial = measurer.measure(quick(pocl, GemmProblem(m=4, n=8, k=16), TILE))
     assert trial.state is TrialState.WRONG_RESULT
@@ -396,7 +400,7 @@ def test_a_binary_spares_the_build_and_a_wrong_one_is_built_anew(pocl: Device, m
 def test_what_does_not_compile_is_told_with_the_log(
     pocl: Device, measurer: Measurer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(autotune.measure, "render", lambda *_: "__kernel void gemm() { this is no C; }")
+    monkeypatch.setattr(autotune.measure.measurer, "render", lambda *_: "__kernel void gemm() { this is no C; }")
     measurer._built.clear()
     trial = measurer.measure(quick(pocl, GemmProblem(m=2, n=2, k=2), FAMILY.baseline))
     measurer._built.clear()
@@ -718,7 +722,7 @@ def probed(
     monkeypatch: pytest.MonkeyPatch, time_of: Callable[[int], float], limit_ns: float, launch: Launch = LARGE
 ) -> tuple[float, list[int]]:
     session = Timed(time_of)
-    monkeypatch.setattr(probing, "perf_counter_ns", lambda: session.now)
+    monkeypatch.setattr(probe, "perf_counter_ns", lambda: session.now)
     return Probe(cast("Session", session), 10_000.0).least_ns([None], [launch], limit_ns), session.ran
 
 
@@ -762,7 +766,7 @@ def test_a_far_too_slow_kernel_is_not_run_in_full(pocl: Device, monkeypatch: pyt
         return count, 1e6 * count
 
     monkeypatch.setattr(Probe, "_time", slow_motion)
-    monkeypatch.setattr(autotune.measure, "WORTH_REFUSING_NS", 1000.0)
+    monkeypatch.setattr(autotune.measure.measurer, "WORTH_REFUSING_NS", 1000.0)
     problem = GemmProblem(m=256, n=256, k=256)
     plain = Configuration.of("naive", work_group_m=8, work_group_n=8)
     job = replace(quick(pocl, problem, plain), give_up_above_ns=1.0)

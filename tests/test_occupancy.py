@@ -6,9 +6,10 @@ import pytest
 
 from autotune.kernels.gemm import FAMILY, GemmProblem
 from autotune.kernels.gemm.rule import candidates
-from autotune.occupancy import WorkGroup, tile_bytes
+from autotune.kernels.occupancy import WorkGroup, tile_bytes
+from autotune.model.configuration import Configuration
+from autotune.model.device import DeviceLimits
 from autotune.predict.costs import Work
-from autotune.problem import Configuration, DeviceLimits
 
 LIMITS = DeviceLimits(compute_units=100, local_memory_bytes=48 * 1024, max_work_group_size=1024)
 NVIDIA = replace(LIMITS, extensions=("cl_nv_device_attribute_query",))

@@ -43,9 +43,9 @@ def test_installed_wheel_finds_templates_and_migrations(wheel: Path, tmp_path: P
     zipfile.ZipFile(wheel).extractall(tmp_path / "site")
     code = (
         "import sys; sys.path.insert(0, sys.argv[1])\n"
-        "from autotune.resources import data_folder\n"
+        "from autotune.paths import data_folder\n"
         "from autotune.kernels import family_names\n"
-        "from autotune.profile import profile_names\n"
+        "from autotune.device.profile import profile_names\n"
         "print(data_folder('templates') / 'gemm', data_folder('db') / 'migrations')\n"
         "print(family_names())\n"
         "print(len(profile_names()))"

@@ -20,11 +20,11 @@ pytest.importorskip("playwright")
 
 from playwright.sync_api import Browser, Page, expect, sync_playwright
 
+from autotune.model.trial import Job, TrialState
 from autotune.remote import Client
-from autotune.service.serving import Server
+from autotune.service.server import Server
 from autotune.store import Store
 from autotune.testing import INVENTED_PROCESSOR
-from autotune.trial import Job, TrialState
 from invented_service import invented_time, offering, serving
 
 SLUG = INVENTED_PROCESSOR.slug

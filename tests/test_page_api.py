@@ -17,17 +17,17 @@ from starlette.testclient import TestClient
 
 import factories
 from autotune.kernels.gemm import FAMILY, GemmProblem
-from autotune.problem import Configuration
+from autotune.model.configuration import Configuration
+from autotune.model.trial import Trial, TrialState, Verdict, Winner
 from autotune.runtime import Crossover, CrossoverPoint
 from autotune.service.access import Access
 from autotune.service.app import make_app
-from autotune.service.comparing import host_rivals, median_bounds, rivals
 from autotune.service.core import Service
 from autotune.service.importance import LEAST_TRIALS, shares
 from autotune.service.page_files import _FOLDER as FOLDER
+from autotune.service.rivals import host_rivals, median_bounds, rivals
 from autotune.store import Store, StoredTrial, new_owner
 from autotune.testing import INVENTED_PROCESSOR
-from autotune.trial import Trial, TrialState, Verdict, Winner
 from factories import provenance, trial
 
 SLUG = INVENTED_PROCESSOR.slug

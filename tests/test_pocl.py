@@ -11,8 +11,8 @@ import pytest
 
 from autotune.device import answers
 from autotune.device.pocl import compiler_target, library_and_name, repair_processor_name
-from autotune.problem import Device
-from autotune.processors import vector_class
+from autotune.device.processors import vector_class
+from autotune.model.device import Device
 from untraced import untraced
 
 SSSE3 = "fpu sse2 pni ssse3 cx16"

@@ -14,13 +14,11 @@ import pytest
 
 import factories
 from autotune import search
-from autotune import worker as worker_module
-from autotune.child import Leave
 from autotune.cli import main
 from autotune.device import discovery
+from autotune.device.profile import find_profile
 from autotune.errors import ProblemError, TableError
 from autotune.export import export_table
-from autotune.family import Algorithm, Case, KernelFamily, Parameter, Plan
 from autotune.kernels import find_family
 from autotune.kernels.gemm import FAMILY, GemmProblem
 from autotune.kernels.reduce import ReduceProblem
@@ -29,40 +27,35 @@ from autotune.lookup.agreement import agrees
 from autotune.lookup.document import Node as Document
 from autotune.lookup.json_table import read_contents
 from autotune.lookup.legality import Legality
-from autotune.lookup.predictor import (
-    Cost,
-    Costs,
-    Evaluation,
-    Neighbours,
-    Node,
-    Point,
-    Predictor,
-    Reach,
-    Tree,
-)
+from autotune.lookup.predictor import Cost, Costs, Evaluation, Neighbours, Node, Point, Predictor, Reach, Tree
 from autotune.lookup.predictor_text import read_predictors, to_plain
+from autotune.measure import worker as worker_module
+from autotune.model.configuration import Configuration
+from autotune.model.device import Device, DeviceLimits
+from autotune.model.plan import Plan
+from autotune.model.problem import Problem
+from autotune.model.trial import Job, Request, Trial, TrialState, Winner
+from autotune.paths import data_folder
 from autotune.predict import (
     add_predictors,
     all_predictors,
-    fitting,
     keep_predictors,
     make_predictors,
     models,
     note_measured,
     observations,
     refresh_predictors,
+    selection,
 )
 from autotune.predict.costs import Work, amounts, effects, fit_prices, weigh
-from autotune.predict.fitting import _samples, cover, favoured, fit, reach
 from autotune.predict.models import FITS
 from autotune.predict.observations import observe
 from autotune.predict.regret import choose_held_out, measure_regret, summarise
-from autotune.problem import Configuration, Device, DeviceLimits, Problem
-from autotune.profile import find_profile
-from autotune.resources import data_folder
+from autotune.predict.selection import _samples, cover, favoured, fit, reach
+from autotune.process.child import Leave
 from autotune.search import Budget, Outcome
+from autotune.space.family import Algorithm, Case, KernelFamily, Parameter
 from autotune.store import Store, StoredTrial
-from autotune.trial import Job, Request, Trial, TrialState, Winner
 from factories import product, provenance, trial
 
 GPU = Device(
@@ -350,7 +343,7 @@ def test_models_evaluate_as_written() -> None:
 
 
 def test_of_many_sizes_some_are_left_out_and_some_are_points(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(fitting, "MOST_LEFT_OUT", 7)
+    monkeypatch.setattr(selection, "MOST_LEFT_OUT", 7)
     monkeypatch.setattr(models, "MOST_POINTS", 5)
     (made,) = make_predictors(store, GPU, "gemm")
     assert (made.expected.sizes, made.sizes) == (7, len(SIZES))
@@ -513,7 +506,7 @@ def test_a_predictor_carried_away_by_estimates_is_not_made(store: Store, monkeyp
             return good
         return replace(good, nodes=tuple(replace(node, ranking=node.ranking[::-1]) for node in good.nodes))
 
-    monkeypatch.setattr(fitting, "FITS", {"tree": fit_wrong})
+    monkeypatch.setattr(selection, "FITS", {"tree": fit_wrong})
     assert make_predictors(store, GPU, "gemm")[0].favours != "predicted"
 
 

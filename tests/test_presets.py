@@ -7,8 +7,7 @@ import pytest
 
 from autotune.errors import UsageError
 from autotune.kernels.gemm import GemmProblem
-from autotune.kernels.reduce import ReduceProblem
-from autotune.presets import (
+from autotune.kernels.presets import (
     MAX_FILE_BYTES,
     PRESETS,
     merge,
@@ -18,7 +17,8 @@ from autotune.presets import (
     resnet50_layers,
     size_names,
 )
-from autotune.trial import Request
+from autotune.kernels.reduce import ReduceProblem
+from autotune.model.trial import Request
 
 
 def _multiply_adds(requests: list[Request]) -> int:

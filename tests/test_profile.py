@@ -5,12 +5,13 @@ import sys
 
 import pytest
 
+from autotune.device.identity import FAMILIES
+from autotune.device.profile import Profile, ProfileFile, _read, find_profile, parse_profile, profile_names
 from autotune.errors import ConfigurationError
-from autotune.identity import FAMILIES
 from autotune.kernels.gemm import FAMILY, GemmProblem
-from autotune.problem import Configuration, DeviceLimits
-from autotune.profile import Profile, ProfileFile, _read, find_profile, parse_profile, profile_names
-from autotune.space import SearchSpace
+from autotune.model.configuration import Configuration
+from autotune.model.device import DeviceLimits
+from autotune.space.search_space import SearchSpace
 from factories import device
 
 TYPICAL = {
@@ -227,7 +228,7 @@ def test_an_empty_file_is_a_profile_that_knows_nothing() -> None:
 
 def test_importing_it_loads_nothing_heavy() -> None:
     code = (
-        "import sys; before = set(sys.modules); import autotune.profile; "
+        "import sys; before = set(sys.modules); import autotune.device.profile; "
         "heavy = {'numpy', 'pyopencl', 'optuna', 'sqlalchemy', 'tomllib', 'sqlite3'}; "
         "print(sorted(heavy & (sys.modules.keys() - before)))"
     )

@@ -12,19 +12,20 @@ from typing import Any
 
 import pytest
 
-from autotune.checkup import Checkup
 from autotune.cli import main
+from autotune.device.profile import find_profile
 from autotune.errors import StoreError, WorkerError
 from autotune.kernels.gemm import FAMILY, GemmProblem
-from autotune.problem import Configuration, Device
-from autotune.profile import find_profile
+from autotune.model.checkup import Checkup
+from autotune.model.configuration import Configuration
+from autotune.model.device import Device
+from autotune.model.trial import Job, Request, Trial, TrialState
 from autotune.search import Budget, Outcome, time_limits, tune
 from autotune.search.one_problem import ProblemSearch
 from autotune.store import Fate, Owner, Store, failures, models, new_owner
 from autotune.store import owner as owner_module
 from autotune.store.owner import fate
 from autotune.testing import INVENTED_PROCESSOR, FakeWorker, Silence
-from autotune.trial import Job, Request, Trial, TrialState
 from databases import change
 from factories import provenance
 

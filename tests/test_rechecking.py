@@ -7,21 +7,22 @@ from typing import Any
 
 import pytest
 
-from autotune.child import Leave
 from autotune.cli import main
 from autotune.device import discovery
+from autotune.device.profile import find_profile
 from autotune.display import recheck_text
 from autotune.kernels.gemm import FAMILY, GemmProblem
-from autotune.problem import Configuration, Device
-from autotune.profile import find_profile
-from autotune.render import changes
-from autotune.search import Budget, rechecking, tune
+from autotune.kernels.render import changes
+from autotune.model.configuration import Configuration
+from autotune.model.device import Device
+from autotune.model.trial import Job, Request, Trial, TrialState, Verdict, Winner
+from autotune.process.child import Leave
+from autotune.search import Budget, tune, verification
 from autotune.search.overview import survey
-from autotune.search.rechecking import Recheck, Standing, recheck
-from autotune.space import SearchSpace
+from autotune.search.verification import Recheck, Standing, recheck
+from autotune.space.search_space import SearchSpace
 from autotune.store import Store
 from autotune.testing import INVENTED_PROCESSOR, FakeWorker
-from autotune.trial import Job, Request, Trial, TrialState, Verdict, Winner
 
 DEVICE = INVENTED_PROCESSOR
 NEWER = dataclasses.replace(DEVICE, driver="2.0")
@@ -218,7 +219,7 @@ def database(store: Store, winner: Winner, monkeypatch: pytest.MonkeyPatch) -> s
 
 
 def _measures(monkeypatch: pytest.MonkeyPatch, worker: FakeWorker) -> None:
-    monkeypatch.setattr(rechecking, "Worker", lambda: worker)
+    monkeypatch.setattr(verification, "Worker", lambda: worker)
 
 
 def test_verify_tells_each_result_and_ends_well_when_all_holds(

@@ -14,24 +14,26 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-import autotune.kernels.reduce.planning
-import autotune.measure
+import autotune.kernels.reduce.plan
+import autotune.measure.measurer
+from autotune.device.profile import _read, profile_names
 from autotune.device.session import Session
 from autotune.errors import ProblemError
-from autotune.family import KernelFamily, Plan, Role
 from autotune.kernels import family_names, find_family
 from autotune.kernels.reduce import FAMILY, ReduceProblem
 from autotune.kernels.reduce.problem import DTYPES, OPERATIONS
 from autotune.kernels.reduce.reference import ReduceCase
-from autotune.measure import Measurer
-from autotune.problem import Configuration, Device, DeviceLimits
-from autotune.profile import _read, profile_names
-from autotune.render import render, template_hash
+from autotune.kernels.render import render, template_hash
+from autotune.measure.measurer import Measurer
+from autotune.model.configuration import Configuration
+from autotune.model.device import Device, DeviceLimits
+from autotune.model.plan import Plan, Role
+from autotune.model.trial import Job, Request, Trial, TrialState
 from autotune.search import Budget, tune
-from autotune.space import SearchSpace
+from autotune.space.family import KernelFamily
+from autotune.space.search_space import SearchSpace
 from autotune.store import Store
 from autotune.testing import FakeWorker, Silence
-from autotune.trial import Job, Request, Trial, TrialState
 from untraced import untraced
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -272,8 +274,8 @@ def test_what_needs_other_hardware_is_right_in_emulation(
     algorithm: str,
     emulated: Callable[[str], str],
 ) -> None:
-    monkeypatch.setattr(autotune.measure, "render", lambda *given: emulated(render(*given)))
-    monkeypatch.setattr(autotune.kernels.reduce.planning, "_build_options", lambda _: ())
+    monkeypatch.setattr(autotune.measure.measurer, "render", lambda *given: emulated(render(*given)))
+    monkeypatch.setattr(autotune.kernels.reduce.plan, "_build_options", lambda _: ())
     draw = random.Random(shape)
     problem = ReduceProblem.parse(shape)
     limits = dataclasses.replace(LARGE, has_sub_groups=True)
@@ -343,7 +345,7 @@ def test_wrong_kernels_are_found(measurer: Measurer, monkeypatch: pytest.MonkeyP
     problem = ReduceProblem(batch=14, channels=99, operation=operation, pitch=104)
     measurer._built.clear()
     assert measure(measurer, problem, right).state is TrialState.COMPLETE
-    monkeypatch.setattr(autotune.measure, "render", spoiled)
+    monkeypatch.setattr(autotune.measure.measurer, "render", spoiled)
     measurer._built.clear()
     states = [measure(measurer, problem, right, seed).state for seed in range(3)]
     measurer._built.clear()

@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from autotune import resources
+from autotune import paths
 from autotune.errors import AutotuneError
-from autotune.resources import data_folder, default_database, schema_revisions, user_cache_folder, user_data_folder
+from autotune.paths import data_folder, default_database, schema_revisions, user_cache_folder, user_data_folder
 
 
 def test_a_checkout_has_its_data_beside_the_package() -> None:
@@ -19,12 +19,12 @@ def test_an_installed_package_has_its_data_inside(tmp_path: Path, monkeypatch: p
     package = tmp_path / "site-packages" / "autotune"
     (package / "templates").mkdir(parents=True)
     (package.parent / "templates").mkdir()  # another package's
-    monkeypatch.setattr(resources, "_PACKAGE", package)
+    monkeypatch.setattr(paths, "_PACKAGE", package)
     assert data_folder("templates") == package / "templates"
 
 
 def test_missing_data_are_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(resources, "_PACKAGE", tmp_path / "autotune")
+    monkeypatch.setattr(paths, "_PACKAGE", tmp_path / "autotune")
     with pytest.raises(AutotuneError, match=r"'db'.*install autotune again"):
         data_folder("db")
 
@@ -35,7 +35,7 @@ def test_revisions_are_read_from_the_migrations(tmp_path: Path, monkeypatch: pyt
     versions.mkdir(parents=True)
     for name in ("0010_c.py", "0002_b.py", "0001_a.py", "notes.py", "0003_d.txt"):
         (versions / name).touch()
-    monkeypatch.setattr(resources, "_PACKAGE", tmp_path)
+    monkeypatch.setattr(paths, "_PACKAGE", tmp_path)
     assert schema_revisions() == ("0001", "0002", "0010")
 
 

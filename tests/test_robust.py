@@ -17,17 +17,18 @@ from typing import Any
 import pytest
 from sqlalchemy import Engine, event
 
-from autotune import child
-from autotune.child import Leave
 from autotune.errors import StoreError, WorkerError
 from autotune.kernels.gemm import FAMILY, GemmProblem
-from autotune.problem import Configuration, Device
+from autotune.measure.worker import Measures, Worker
+from autotune.model.configuration import Configuration
+from autotune.model.device import Device
+from autotune.model.trial import Job, Request, Timer, Trial, TrialState
+from autotune.process import child
+from autotune.process.child import Leave
 from autotune.search import Budget, Outcome, tune
-from autotune.store import Owner, Store, opening
+from autotune.store import Owner, Store, database
 from autotune.store import failures as failures_module
 from autotune.testing import INVENTED_PROCESSOR, FakeWorker, Silence
-from autotune.trial import Job, Request, Timer, Trial, TrialState
-from autotune.worker import Measures, Worker
 from untraced import untraced
 
 EVIL = (sys.executable, str(Path(__file__).parent / "evil_worker.py"))
@@ -265,7 +266,7 @@ def locked(path: Path) -> Iterator[Callable[[], None]]:
 
 @pytest.fixture
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(opening, "BUSY_TIMEOUT_S", 0.05)
+    monkeypatch.setattr(database, "BUSY_TIMEOUT_S", 0.05)
     monkeypatch.setattr(failures_module, "PATIENCE_S", 1.0)
 
 

@@ -9,12 +9,13 @@ from typing import Any
 
 import pytest
 
+from autotune.device.profile import find_profile
 from autotune.errors import ProblemError
 from autotune.kernels.gemm import FAMILY, GemmProblem
 from autotune.kernels.gemm.rule import ESTIMATE, candidates
 from autotune.lookup.json_table import read_table
-from autotune.problem import Configuration, Device, DeviceLimits
-from autotune.profile import find_profile
+from autotune.model.configuration import Configuration
+from autotune.model.device import Device, DeviceLimits
 from untraced import untraced
 
 LARGE = DeviceLimits(

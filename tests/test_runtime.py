@@ -23,12 +23,14 @@ from autotune.kernels.gemm import FAMILY, GemmProblem
 from autotune.kernels.reduce import ReduceProblem
 from autotune.lookup import Match, Tuned, TuningTable
 from autotune.lookup.trials import Timed, read_trials
-from autotune.problem import Configuration, Device, Problem
-from autotune.runtime import Crossover, CrossoverPoint, Gemm, Reduce, allocate, choosing, measure_crossover, running
+from autotune.model.configuration import Configuration
+from autotune.model.device import Device
+from autotune.model.problem import Problem
+from autotune.model.trial import TrialState
+from autotune.runtime import Crossover, CrossoverPoint, Gemm, Reduce, allocate, choice, engine, measure_crossover
 from autotune.runtime import gemm as gemm_module
 from autotune.runtime.crossover import host_product
 from autotune.store import Store
-from autotune.trial import TrialState
 from factories import provenance, trial
 from untraced import untraced
 
@@ -355,7 +357,7 @@ def test_without_packing_another_configuration_may_win(
         Timed(configuration=FROM_IMAGE, time_ns=130.0, prepare_ns=50.0),
         Timed(configuration=PADDED, time_ns=120.0, prepare_ns=40.0),  # A is packed at each call all the same
     ]
-    monkeypatch.setattr(choosing, "read_trials", lambda *_: trials)
+    monkeypatch.setattr(choice, "read_trials", lambda *_: trials)
     gemm = make(FROM_BUFFER, constants=Match.DEFAULT)
     a, b = matrix(9, 20), matrix(20, 13)
     weights = gemm.prepare(b)
@@ -387,7 +389,7 @@ def test_trials_of_a_database_tell_what_packing_cost(pocl: Device, make: Callabl
     assert read_trials(tmp_path / "none", pocl, problem) == read_trials(__file__, pocl, problem) == []
     gemm = Gemm(pocl.selector, table=source, host_blas=False)
     weights = gemm.prepare(matrix(20, 13))
-    best = next(choosing.choices(FAMILY, gemm._engine.table, pocl, problem, choosing.Weights.PACKED_ONCE))
+    best = next(choice.choices(FAMILY, gemm._engine.table, pocl, problem, choice.Weights.PACKED_ONCE))
     assert best.configuration == FROM_IMAGE and weights.layout.rows == 20
 
 
@@ -488,17 +490,17 @@ def test_more_that_does_not_fit(gemm: Gemm, make: Callable[..., Gemm]) -> None:
 
 def test_which_device(pocl: Device, monkeypatch: pytest.MonkeyPatch, gemm: Gemm) -> None:
     gpu = replace(pocl, family="adreno", slug="adreno-1", selector="9:0")
-    monkeypatch.setattr(running, "discover_here", lambda: [pocl])
-    assert running.default_device("") is pocl
-    monkeypatch.setattr(running, "discover_here", lambda: [pocl, gpu])
-    assert running.default_device("") is gpu
-    assert running.default_device("cpu") is pocl
-    monkeypatch.setattr(running, "discover_here", lambda: [pocl, replace(pocl, selector="9:1", slug="pocl-other")])
+    monkeypatch.setattr(engine, "discover_here", lambda: [pocl])
+    assert engine.default_device("") is pocl
+    monkeypatch.setattr(engine, "discover_here", lambda: [pocl, gpu])
+    assert engine.default_device("") is gpu
+    assert engine.default_device("cpu") is pocl
+    monkeypatch.setattr(engine, "discover_here", lambda: [pocl, replace(pocl, selector="9:1", slug="pocl-other")])
     with pytest.raises(DeviceSelectionError, match="2 devices fit 'cpu'"):
-        running.default_device("")
-    monkeypatch.setattr(running, "discover_here", lambda: [pocl, gpu, gpu])
+        engine.default_device("")
+    monkeypatch.setattr(engine, "discover_here", lambda: [pocl, gpu, gpu])
     with pytest.raises(DeviceSelectionError, match="2 devices fit 'gpu'"):
-        running.default_device("")
+        engine.default_device("")
     with pytest.raises(DeviceSelectionError, match="one is enough"):
         Gemm("cpu", queue=gemm.queue)
     unordered = cl.command_queue_properties.OUT_OF_ORDER_EXEC_MODE_ENABLE
@@ -535,7 +537,7 @@ def test_a_configuration_illegal_here_is_passed_over(make: Callable[..., Gemm]) 
 
 
 def test_old_problems_are_forgotten(make: Callable[..., Gemm], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(running, "MOST_READY", 3)
+    monkeypatch.setattr(engine, "MOST_READY", 3)
     gemm = make()
     for m in range(1, 8):
         assert np.array_equal(gemm(matrix(m, 20), matrix(20, 13)), product(matrix(m, 20), matrix(20, 13)))
@@ -544,7 +546,7 @@ def test_old_problems_are_forgotten(make: Callable[..., Gemm], monkeypatch: pyte
 
 def test_forms_of_operands_are_forgotten(make: Callable[..., Gemm], monkeypatch: pytest.MonkeyPatch) -> None:
     """Many may ask for one problem, and what the host does is no problem of the device."""
-    monkeypatch.setattr(running, "MOST_REQUESTS", 3)
+    monkeypatch.setattr(engine, "MOST_REQUESTS", 3)
     b = matrix(20, 13)
     host = Crossover(points=(CrossoverPoint(problem=GemmProblem(m=8, n=13, k=20), host_ns=1.0, device_ns=2.0),))
     for gemm in (make(), make(host_blas=host)):

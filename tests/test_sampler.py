@@ -10,8 +10,9 @@ import optuna
 import pytest
 
 from autotune.kernels.gemm import FAMILY, GemmProblem
-from autotune.problem import Configuration, DeviceLimits, Value
-from autotune.sampler import (
+from autotune.model.configuration import Configuration, Value
+from autotune.model.device import DeviceLimits
+from autotune.propose import (
     AT_LEAST,
     ROW,
     Explorer,
@@ -23,12 +24,12 @@ from autotune.sampler import (
     distributions,
     to_params,
 )
-from autotune.sampler.explorer import expected_improvement
-from autotune.sampler.features import Features
-from autotune.sampler.gaussian import GaussianProcess, Hyperparameters, HyperPrior, fit
-from autotune.sampler.neighbours import Neighbours
+from autotune.propose.explorer import expected_improvement
+from autotune.propose.features import Features
+from autotune.propose.gaussian import GaussianProcess, Hyperparameters, HyperPrior, fit
+from autotune.propose.neighbours import Neighbours
 from autotune.search.proposals import suggest
-from autotune.space import SearchSpace
+from autotune.space.search_space import SearchSpace
 from untraced import untraced
 
 ALGORITHMS = ("naive", "dot", "local_tile", "microtile")

@@ -12,10 +12,10 @@ from typing import Any
 import pytest
 
 from autotune.kernels.gemm import GemmProblem
-from autotune.problem import Configuration
+from autotune.model.configuration import Configuration
+from autotune.model.trial import Job, Trial, TrialState
 from autotune.store import Store
 from autotune.testing import INVENTED_PROCESSOR, FakeWorker
-from autotune.trial import Job, Trial, TrialState
 from factories import trial
 
 SCRIPTS = Path(__file__).resolve().parents[1] / "scripts"

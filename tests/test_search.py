@@ -9,16 +9,16 @@ from typing import Any
 import pytest
 
 from autotune import search
-from autotune.child import Leave
+from autotune.device.profile import find_profile
 from autotune.errors import ConfigurationError, ProblemError, WorkerError
 from autotune.kernels.gemm import FAMILY, GemmProblem
-from autotune.problem import Configuration
-from autotune.profile import find_profile
+from autotune.model.configuration import Configuration
+from autotune.model.trial import Job, Request, Trial, TrialState, Verdict
+from autotune.process.child import Leave
 from autotune.search import Budget, Outcome, tune
-from autotune.space import SearchSpace
+from autotune.space.search_space import SearchSpace
 from autotune.store import Store
 from autotune.testing import INVENTED_PROCESSOR, FakeWorker, Silence
-from autotune.trial import Job, Request, Trial, TrialState, Verdict
 from factories import Recorder
 
 DEVICE = INVENTED_PROCESSOR

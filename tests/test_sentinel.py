@@ -5,16 +5,16 @@ from dataclasses import replace
 
 import pytest
 
-from autotune.child import Leave
+from autotune.device.profile import find_profile
 from autotune.kernels.gemm import FAMILY, GemmProblem
-from autotune.problem import Configuration
-from autotune.profile import find_profile
+from autotune.model.configuration import Configuration
+from autotune.model.trial import Job, Provenance, Request, Timer, Trial
+from autotune.process.child import Leave
 from autotune.search import Budget, Outcome, sentinel, tune
 from autotune.search.drift import Drift
 from autotune.search.knowledge import Knowledge
 from autotune.store import Store
 from autotune.testing import FakeWorker
-from autotune.trial import Job, Provenance, Request, Timer, Trial
 from factories import INVENTED_GPU as DEVICE
 from factories import Recorder, trial
 from invented_clock import Clock

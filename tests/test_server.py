@@ -15,15 +15,15 @@ from sqlalchemy.orm import Session
 import factories
 from autotune.errors import DatabaseAwayError, NotADatabaseError, StoreError
 from autotune.kernels.gemm import GemmProblem
-from autotune.problem import Configuration
+from autotune.model.configuration import Configuration
+from autotune.model.trial import Job, Request, Trial, TrialState, Verdict
 from autotune.search import Budget, tune
-from autotune.store import Store, claiming, failures, jobs, new_owner, opening
-from autotune.store.inserting import problem_id
+from autotune.store import Store, database, failures, jobs, new_owner, service_claim
+from autotune.store.database import parse_target
+from autotune.store.insertion import problem_id
 from autotune.store.jobs import JobKind, JobState, NewJob
 from autotune.store.models import winner_row
-from autotune.store.opening import parse_target
 from autotune.testing import INVENTED_PROCESSOR, FakeWorker, Silence
-from autotune.trial import Job, Request, Trial, TrialState, Verdict
 from databases import Server, cut, rows
 from factories import provenance
 
@@ -124,7 +124,7 @@ def test_tables_of_other_programs_that_are_named_alike_are_refused(
 def test_a_short_lock_by_another_program_is_waited_for(postgresql: str, monkeypatch: pytest.MonkeyPatch) -> None:
     import psycopg
 
-    monkeypatch.setattr(opening, "BUSY_TIMEOUT_S", 0.05)  # so that trying again is what helps
+    monkeypatch.setattr(database, "BUSY_TIMEOUT_S", 0.05)  # so that trying again is what helps
     with Store.open(postgresql) as store, psycopg.connect(postgresql) as other:
         other.execute("LOCK TABLE trials")
         timer = threading.Timer(0.5, other.commit)
@@ -139,7 +139,7 @@ def test_a_short_lock_by_another_program_is_waited_for(postgresql: str, monkeypa
 
 def test_what_a_client_held_that_fell_silent_is_let_go(postgresql: str, monkeypatch: pytest.MonkeyPatch) -> None:
     Store.open(postgresql).close()
-    monkeypatch.setattr(opening, "IDLE_LIMIT_S", 0.2)
+    monkeypatch.setattr(database, "IDLE_LIMIT_S", 0.2)
     with Store.open(postgresql) as store:
         add(store)
         with store._writing.connect() as silent:
@@ -265,7 +265,7 @@ def test_decisions_are_seen_in_whatever_order_they_are_committed(store: Store) -
 def test_one_service_claims_a_database_and_claims_it_again_after_an_outage(
     postgresql_server: Server, store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(claiming, "LEASE_S", 1.0)
+    monkeypatch.setattr(service_claim, "LEASE_S", 1.0)
     with Store.open(postgresql_server.url("here")) as other:
         claim = store.claim_service()
         postgresql_server.stop(signal.SIGQUIT)

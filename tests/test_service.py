@@ -17,24 +17,24 @@ import pytest
 
 pytest.importorskip("fastapi")
 
-from autotune.cli import following, main
+from autotune.cli import main, remote_run
 from autotune.errors import RefusedError, ServiceError, StoreError, TableError
 from autotune.export.contents import read_contents
 from autotune.export.json_table import write_json
 from autotune.kernels.gemm import FAMILY, GemmProblem
 from autotune.lookup.document import Node
-from autotune.problem import Configuration
-from autotune.remote import Client, working
+from autotune.model.configuration import Configuration
+from autotune.model.trial import Job, Request, Trial, TrialState
+from autotune.remote import Client, work_loop
 from autotune.remote.wire import plain_job, plain_trial, read_job, read_trial
-from autotune.remote.working import Offer
+from autotune.remote.work_loop import Offer
 from autotune.search import Budget, tune
 from autotune.service import fleet
 from autotune.service.core import in_fair_order
-from autotune.service.serving import Place, Server, serve
+from autotune.service.server import Place, Server, serve
 from autotune.store import Holder, Store, new_owner
 from autotune.store.jobs import JobKind, JobLedger, JobState, NewJob
 from autotune.testing import INVENTED_PROCESSOR, FakeWorker, Silence
-from autotune.trial import Job, Request, Trial, TrialState
 from invented_service import HandMade, ended, invented_time, invented_worker, offering, serving, wait_for
 
 DEVICE = INVENTED_PROCESSOR
@@ -438,7 +438,7 @@ def test_a_result_that_cannot_be_read_is_the_workers_trouble(server: Server, cli
 def test_what_a_worker_breaks_off_as_it_ends_is_not_to_blame(
     server: Server, client: Client, database: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(working, "HEARTBEAT_S", 0.1)
+    monkeypatch.setattr(work_loop, "HEARTBEAT_S", 0.1)
     begun, killed = threading.Event(), threading.Event()
 
     def broken_off(_: Job) -> TrialState:
@@ -527,9 +527,9 @@ def test_commands_talk_to_the_service(server: Server, capsys: pytest.CaptureFixt
 def test_an_outcome_tells_what_it_took_and_whether_it_is_finished() -> None:
     plain: dict[str, Any] = {"winner": None, "new_trials": 3, "resumed_trials": 0, "failures": {}}
     asked = {"family": "gemm", "problem": {"m": 8, "n": 8, "k": 8}, "calls": 1, "label": ""}
-    told = following._outcome(DEVICE.slug, {**asked, "state": "cancelled", "spent_s": 12.5, "outcome": plain})
+    told = remote_run._outcome(DEVICE.slug, {**asked, "state": "cancelled", "spent_s": 12.5, "outcome": plain})
     assert (told.seconds, told.is_finished) == (12.5, False)
-    assert following._outcome(DEVICE.slug, {**asked, "state": "done", "spent_s": 1.0, "outcome": plain}).is_finished
+    assert remote_run._outcome(DEVICE.slug, {**asked, "state": "done", "spent_s": 1.0, "outcome": plain}).is_finished
 
 
 @pytest.mark.parametrize(

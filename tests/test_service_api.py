@@ -18,17 +18,17 @@ from autotune.cli import main
 from autotune.errors import UsageError
 from autotune.kernels.gemm import FAMILY, GemmProblem
 from autotune.lookup import contents
-from autotune.problem import Device
-from autotune.service import admission, submitting
+from autotune.model.device import Device
+from autotune.model.trial import Verdict, Winner
+from autotune.service import admission, submission
 from autotune.service import lookups as lookups_module
 from autotune.service.access import MAX_BODY_BYTES, Access, read_token
 from autotune.service.app import make_app
 from autotune.service.core import Service
 from autotune.service.forms import JobForm
-from autotune.service.serving import Place, read_access
+from autotune.service.server import Place, read_access
 from autotune.store import Store
 from autotune.testing import INVENTED_PROCESSOR
-from autotune.trial import Verdict, Winner
 from factories import winner
 
 WRITING, READING = "writing-token-of-a-test", "reading-token-of-a-test"
@@ -202,9 +202,9 @@ def test_bodies_that_are_no_json_are_refused(api: TestClient, body: bytes) -> No
 
 
 def test_too_many_jobs_are_refused(api: TestClient, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(submitting, "MAX_OPEN_JOBS", 2)
-    monkeypatch.setattr(submitting, "SUBMITTER_SHARE", 1.0)
-    monkeypatch.setattr(submitting, "DEVICE_SHARE", 1.0)
+    monkeypatch.setattr(submission, "MAX_OPEN_JOBS", 2)
+    monkeypatch.setattr(submission, "SUBMITTER_SHARE", 1.0)
+    monkeypatch.setattr(submission, "DEVICE_SHARE", 1.0)
     for _ in range(2):
         assert api.post("/api/jobs", json=JOB).status_code == 201
     assert "open" in refusal(api.post("/api/jobs", json=JOB), 429)
@@ -215,7 +215,7 @@ def test_too_many_jobs_are_refused(api: TestClient, monkeypatch: pytest.MonkeyPa
 def test_jobs_for_one_silent_device_leave_room_for_others(
     locked: TestClient, store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(submitting, "MAX_OPEN_JOBS", 20)
+    monkeypatch.setattr(submission, "MAX_OPEN_JOBS", 20)
     for name in ("silent", "other"):
         store.add_device(replace(INVENTED_PROCESSOR, slug=f"pocl-{name}"))
     headers = bearer(WRITING)
@@ -233,7 +233,7 @@ def test_jobs_for_one_silent_device_leave_room_for_others(
 def test_one_submitter_leaves_room_for_others(
     locked: TestClient, store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(submitting, "MAX_OPEN_JOBS", 8)
+    monkeypatch.setattr(submission, "MAX_OPEN_JOBS", 8)
     for number in range(5):
         slug = f"pocl-{number}"
         store.add_device(replace(INVENTED_PROCESSOR, slug=slug))
@@ -242,7 +242,7 @@ def test_one_submitter_leaves_room_for_others(
             assert answer.status_code == 201
         else:
             assert "of admin at testclient are open" in refusal(answer, 429)
-    submitting.submit(store, JobForm.model_validate(JOB | {"device": "pocl-4"}), [], "submitter at 10.0.0.7")
+    submission.submit(store, JobForm.model_validate(JOB | {"device": "pocl-4"}), [], "submitter at 10.0.0.7")
 
 
 def test_lookups_remember_no_junk(api: TestClient, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -263,7 +263,7 @@ def test_lookups_remember_no_junk(api: TestClient, monkeypatch: pytest.MonkeyPat
 
 def test_presets_lose_what_the_device_cannot_hold(api: TestClient, store: Store) -> None:
     answer = api.post("/api/jobs", json={"device": SLUG, "presets": ["llama-1b-decode"]}).json()
-    assert answer["trials"] == submitting.DEFAULT_TRIALS
+    assert answer["trials"] == submission.DEFAULT_TRIALS
     assert len(answer["left_out"]) == 1  # the vocabulary
     assert len(answer["problems"]) > 3
     assert answer["problems"][0]["label"] == "query, attention output"
@@ -327,11 +327,11 @@ def test_a_table_of_more_devices_than_there_is_room_for_jobs_is_refused_whole(
     for number, device in enumerate(table["devices"] + [other]):
         device["slug"] = f"{SLUG}-{number}"
     table["devices"].append(other)
-    monkeypatch.setattr(submitting, "SUBMITTER_SHARE", 1.0)
-    monkeypatch.setattr(submitting, "MAX_OPEN_JOBS", 1)
+    monkeypatch.setattr(submission, "SUBMITTER_SHARE", 1.0)
+    monkeypatch.setattr(submission, "MAX_OPEN_JOBS", 1)
     assert "open" in refusal(api.post("/api/tables", json=table), 429)
     assert api.get("/api/jobs").json() == {"jobs": []}
-    monkeypatch.setattr(submitting, "MAX_OPEN_JOBS", 2)
+    monkeypatch.setattr(submission, "MAX_OPEN_JOBS", 2)
     assert len(api.post("/api/tables", json=table).json()["jobs"]) == 2
 
 

@@ -17,20 +17,20 @@ from sqlalchemy import update
 pytest.importorskip("fastapi")
 
 from autotune import store as store_module
-from autotune.cli import service
+from autotune.cli import serve
 from autotune.errors import DatabaseAwayError, RefusedError, StoreError, UnreachableError, WorkerError
 from autotune.kernels.gemm import FAMILY, GemmProblem
+from autotune.model.trial import Job, Request
 from autotune.remote import Client
 from autotune.service import core
 from autotune.service.events import Feed
 from autotune.service.fleet import Assignment, Fleet, RemoteWorker, Station
-from autotune.service.searching import Errand, Search
+from autotune.service.job_search import Errand, Search
 from autotune.store import Store
+from autotune.store.group_commit import Together
 from autotune.store.jobs import JobKind, JobLedger, JobState, NewJob
 from autotune.store.models import ProblemRow
-from autotune.store.together import Together
 from autotune.testing import INVENTED_PROCESSOR, FakeWorker
-from autotune.trial import Job, Request
 from invented_service import invented_time, offering, serving, wait_for
 
 DEVICE = INVENTED_PROCESSOR
@@ -252,14 +252,14 @@ def test_a_database_server_may_start_after_the_service(
 
     open_store = Store.open
     monkeypatch.setattr(Store, "open", opened)
-    monkeypatch.setattr(service, "OPENING_PAUSE_S", 0.0)
-    with service.open_patiently(str(tmp_path / "db.sqlite")) as store:
+    monkeypatch.setattr(serve, "OPENING_PAUSE_S", 0.0)
+    with serve.open_patiently(str(tmp_path / "db.sqlite")) as store:
         assert store.in_flight() == []
     assert capsys.readouterr().err.count("cannot reach it; trying again for up to 300 s") == 2
     monkeypatch.setattr(store_module, "AWAY_PATIENCE_S", -1.0)
     answers = iter([DatabaseAwayError("cannot reach it")])
     with pytest.raises(DatabaseAwayError):
-        service.open_patiently(str(tmp_path / "db.sqlite"))
+        serve.open_patiently(str(tmp_path / "db.sqlite"))
 
 
 @pytest.mark.parametrize("submit", [lambda client: client.upload(b"{}"), lambda client: client.submit(DEVICE.slug)])

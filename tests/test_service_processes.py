@@ -20,12 +20,12 @@ import pytest
 pytest.importorskip("fastapi")
 
 from autotune.errors import ServiceError
-from autotune.problem import Device
+from autotune.model.device import Device
+from autotune.model.trial import Job
 from autotune.remote import Client
-from autotune.remote.working import Offer
+from autotune.remote.work_loop import Offer
 from autotune.store import Store
 from autotune.testing import INVENTED_PROCESSOR, FakeWorker
-from autotune.trial import Job
 from invented_service import invented_time, invented_worker
 from untraced import untraced
 

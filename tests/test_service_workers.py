@@ -19,21 +19,21 @@ from autotune.cli import main
 from autotune.errors import RefusedError, StoreError, TableError, UsageError
 from autotune.kernels.gemm import FAMILY, GemmProblem
 from autotune.lookup.document import Node
-from autotune.problem import Configuration
-from autotune.remote import Client, wire, working
+from autotune.model.configuration import Configuration
+from autotune.model.trial import Job, Request, Timer, Trial, TrialState
+from autotune.remote import Client, wire, work_loop
 from autotune.remote.wire import code_version, plain_trial, read_trial
-from autotune.remote.working import Offer, own_name, own_secret
+from autotune.remote.work_loop import Offer, own_name, own_secret
 from autotune.service import core, fleet, workers_api
 from autotune.service.access import Access, Role, role_needed
 from autotune.service.app import make_app
 from autotune.service.core import Service
-from autotune.service.serving import Place, Server, read_access
-from autotune.store import Holder, Owner, Store, claiming, new_owner, owner
+from autotune.service.server import Place, Server, read_access
+from autotune.store import Holder, Owner, Store, new_owner, owner, service_claim
 from autotune.store import workers as workers_module
 from autotune.store.jobs import JobKind, NewJob
 from autotune.store.workers import Standing, digest_of, model_of
 from autotune.testing import INVENTED_PROCESSOR, FakeWorker
-from autotune.trial import Job, Request, Timer, Trial, TrialState
 from factories import provenance
 from invented_service import HandMade, ended, invented_time, invented_worker, offering, serving, wait_for
 
@@ -178,7 +178,7 @@ def test_a_worker_keeps_its_name_and_secret_where_only_its_user_reads_them(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     place = tmp_path / "autotune.sqlite"
-    monkeypatch.setattr(working, "default_database", lambda: place)
+    monkeypatch.setattr(work_loop, "default_database", lambda: place)
     secret = own_secret()
     assert own_secret() == secret
     assert own_name() == own_name()
@@ -434,7 +434,7 @@ def test_another_version_with_the_same_templates_is_the_same(monkeypatch: pytest
 def test_a_worker_delivers_to_a_service_with_other_templates_then_waits_for_one_with_its_own(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(working, "LONGEST_MISMATCH_S", 0.1)
+    monkeypatch.setattr(work_loop, "LONGEST_MISMATCH_S", 0.1)
     begun, measured, told = threading.Event(), threading.Event(), list[str]()
 
     def slowly(job: Job) -> float:
@@ -479,8 +479,8 @@ def test_a_service_begins_no_trial_on_a_database_that_another_has_claimed(store:
     store.begin_trial(DEVICE, PROBLEM, FAMILY.baseline, new_owner())  # a local run needs no claim
 
 
-def _claim_of(owner: Owner) -> claiming.ClaimRow:
-    return claiming.ClaimRow(
+def _claim_of(owner: Owner) -> service_claim.ClaimRow:
+    return service_claim.ClaimRow(
         role="service", host=owner.host, process_id=owner.process_id, process_start=owner.process_start,
         run=owner.run, beats=0,
     )  # fmt: skip
@@ -550,7 +550,7 @@ def test_cancelling_detaches_from_a_worker_that_does_not_answer(
 def test_a_service_that_beats_keeps_its_claim_and_one_that_was_stopped_loses_it(
     any_store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(claiming, "LEASE_S", 1.0)
+    monkeypatch.setattr(service_claim, "LEASE_S", 1.0)
     claim, is_over = any_store.claim_service(), threading.Event()
 
     def beats() -> None:
@@ -577,7 +577,7 @@ def test_a_service_that_may_have_lost_its_claim_gives_nobody_a_trial(
     job = submitted(server, client)
     worker = HandMade(server.url)
     with monkeypatch.context() as stopped:
-        stopped.setattr(claiming, "LEASE_S", 0.0)
+        stopped.setattr(service_claim, "LEASE_S", 0.0)
         assert worker.turn(wait_s=2.0) is None
         assert server.service.store.in_flight() != []
     wait_for(lambda: worker.turn(wait_s=0) is not None)
@@ -588,10 +588,10 @@ def test_the_claim_of_a_process_that_ended_here_is_taken_at_once(
     any_store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with monkeypatch.context() as before:
-        before.setattr(claiming, "new_owner", lambda: replace(new_owner(), process_start="another boot 1"))
+        before.setattr(service_claim, "new_owner", lambda: replace(new_owner(), process_start="another boot 1"))
         ended_one = any_store.claim_service()
     began = time.monotonic()
     claim = any_store.claim_service()
-    assert time.monotonic() - began < claiming.LEASE_S / 2
+    assert time.monotonic() - began < service_claim.LEASE_S / 2
     assert not ended_one.is_held()
     claim.close()

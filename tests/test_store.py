@@ -21,14 +21,15 @@ import sqlalchemy
 from sqlalchemy import Engine, event
 
 import factories
-from autotune import resources
+from autotune import paths
 from autotune.errors import AutotuneError, NewerSchemaError, NotADatabaseError, ReadOnlyDatabaseError, StoreError
 from autotune.kernels.gemm import GemmProblem
 from autotune.lookup import TuningTable
-from autotune.problem import Configuration, Device, DeviceLimits
-from autotune.store import Store, failures, opening, snapshot
+from autotune.model.configuration import Configuration
+from autotune.model.device import Device, DeviceLimits
+from autotune.model.trial import Measurement, Timer, Trial, TrialState, Winner
+from autotune.store import Store, database, failures, snapshot
 from autotune.store.models import BEST, Base
-from autotune.trial import Measurement, Timer, Trial, TrialState, Winner
 from databases import change, connect, rows
 from factories import provenance
 
@@ -110,10 +111,10 @@ def start(program: str, *arguments: str) -> "subprocess.Popen[str]":
 
 ADD_TRIALS = """
 import sys
-from autotune.problem import Configuration, Device
+from autotune.model.problem import Configuration, Device
 from autotune.kernels.gemm import GemmProblem
 from autotune.store import Store
-from autotune.trial import Provenance, Trial, TrialState
+from autotune.model.trial import Provenance, Trial, TrialState
 path, who, count = sys.argv[1], sys.argv[2], int(sys.argv[3])
 device = Device(slug="shared", vendor="v", model="m", family="gpu", driver="1")
 provenance = Provenance(driver="1", template_hash="h", space_version=1, tool_version="0", measured_at="now")
@@ -462,7 +463,7 @@ def test_kills_lose_no_stored_trial(place: str) -> None:
 def test_a_kill_while_the_database_is_made_leaves_nothing_in_the_way(place: str) -> None:
     # The programs end in the middle of the migration, with the transaction open.
     program = "import os, sys; from autotune.store import Store\n"
-    program += f"from autotune import resources as r; r.schema_revisions = lambda: {resources.schema_revisions()}\n"
+    program += f"from autotune import paths as r; r.schema_revisions = lambda: {paths.schema_revisions()}\n"
     program += "from alembic import command; real = command.upgrade\n"
     program += "command.upgrade = lambda *a: (real(*a), os.kill(os.getpid(), 9))\n"
     program += "Store.open(sys.argv[1])"
@@ -475,7 +476,7 @@ def test_a_kill_while_the_database_is_made_leaves_nothing_in_the_way(place: str)
 
 
 def test_a_short_lock_by_another_program_is_waited_for(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(opening, "BUSY_TIMEOUT_S", 0.05)  # so that trying again is what helps
+    monkeypatch.setattr(database, "BUSY_TIMEOUT_S", 0.05)  # so that trying again is what helps
     with (
         Store.open(path) as store,
         closing(sqlite3.connect(path, isolation_level=None, check_same_thread=False)) as other,
@@ -489,7 +490,7 @@ def test_a_short_lock_by_another_program_is_waited_for(path: Path, monkeypatch: 
 
 
 def test_a_lock_that_stays_is_an_error(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(opening, "BUSY_TIMEOUT_S", 0.05)
+    monkeypatch.setattr(database, "BUSY_TIMEOUT_S", 0.05)
     monkeypatch.setattr(failures, "PATIENCE_S", 0.2)
     with Store.open(path) as store, closing(sqlite3.connect(path, isolation_level=None)) as other:
         other.execute("BEGIN IMMEDIATE")
@@ -535,17 +536,17 @@ def test_indexes_and_checks_of_the_models_are_in_the_database(place: str) -> Non
     assert {name for name in named if name not in sql} == set()
 
 
-NEWEST = resources.schema_revisions()[-1]
+NEWEST = paths.schema_revisions()[-1]
 NEXT = f"{int(NEWEST) + 1:04}"
 
 
 def add_revision(folder: Path, monkeypatch: pytest.MonkeyPatch, upgrade: str) -> None:
     """Let the package find one migration more."""
-    shutil.copytree(resources.data_folder("db"), folder / "db", ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copytree(paths.data_folder("db"), folder / "db", ignore=shutil.ignore_patterns("__pycache__"))
     text = f"from alembic import op\nimport sqlalchemy as sa\nrevision = '{NEXT}'\n"
     text += f"down_revision = '{NEWEST}'\n{upgrade}"
     (folder / "db" / "migrations" / "versions" / f"{NEXT}_test.py").write_text(text)
-    monkeypatch.setattr(resources, "_PACKAGE", folder)
+    monkeypatch.setattr(paths, "_PACKAGE", folder)
 
 
 REBUILD = """
@@ -811,8 +812,8 @@ from autotune import resources
 from autotune.store import Store
 # The other user may not be able to enter the folders that these come from.
 import sqlalchemy.dialects.sqlite.pysqlite
-revisions = resources.schema_revisions()
-resources.schema_revisions = lambda: revisions
+revisions = paths.schema_revisions()
+paths.schema_revisions = lambda: revisions
 is_root = os.geteuid() == 0
 if is_root:
     os.setresuid(65534, 65534, 0)

@@ -9,10 +9,10 @@ from sqlalchemy import Connection, event, text
 
 from autotune.errors import StoreError
 from autotune.kernels.gemm import GemmProblem
-from autotune.problem import Configuration
-from autotune.store import Store, new_owner, together
+from autotune.model.configuration import Configuration
+from autotune.model.trial import Trial, TrialState
+from autotune.store import Store, group_commit, new_owner
 from autotune.testing import INVENTED_PROCESSOR
-from autotune.trial import Trial, TrialState
 from factories import provenance
 from invented_service import wait_for
 
@@ -91,7 +91,7 @@ def test_what_is_written_is_safe_when_it_is_answered(any_store: Store, place: st
 
 
 def test_no_more_are_written_at_once_than_is_good(any_store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(together, "MOST", 2)
+    monkeypatch.setattr(group_commit, "MOST", 2)
     with commits_counted(any_store) as commits:
         write_at_once(any_store)
         assert len(commits) == THREADS // 2

@@ -5,7 +5,7 @@ import sys
 import pytest
 
 from autotune import tracing
-from autotune.child import Child
+from autotune.process.child import Child
 
 CHILD = (
     "from autotune import child, tracing\n"

@@ -15,18 +15,19 @@ from typing import Any
 import numpy as np
 import pytest
 
-import autotune.render
+import autotune.kernels.render
 import evil_checker
-from autotune import child
 from autotune.device import execution
 from autotune.errors import KernelError, WorkerError
 from autotune.kernels import find_family
 from autotune.kernels.gemm import FAMILY, GemmProblem
 from autotune.lookup import Entry, TuningTable
-from autotune.problem import Configuration, Device
+from autotune.measure.worker import Worker
+from autotune.model.configuration import Configuration
+from autotune.model.device import Device
+from autotune.process import child
 from autotune.runtime import Gemm, Reduce, verification
 from autotune.runtime.verification import Verdict, Verdicts, small_problem
-from autotune.worker import Worker
 
 TILE = FAMILY.complete(
     Configuration.of(
@@ -54,7 +55,7 @@ def fates(monkeypatch: pytest.MonkeyPatch, pocl: Device) -> Iterator[Callable[[d
     decide({})
     monkeypatch.setattr(verification, "start_worker", start)
     monkeypatch.setattr(verification, "_checkers", {})
-    monkeypatch.setattr(autotune.render, "render", evil_checker.render)
+    monkeypatch.setattr(autotune.kernels.render, "render", evil_checker.render)
     monkeypatch.setattr(execution, "_executors", {})
     yield decide
     for worker in workers:
@@ -69,7 +70,7 @@ def table(device: Device, driver: str = "", template_hash: str = "") -> TuningTa
         time_ns=1e4,
         driver=driver or device.driver,
         version=device.version,
-        template_hash=template_hash or autotune.render.template_hash(FAMILY, TILE.algorithm),
+        template_hash=template_hash or autotune.kernels.render.template_hash(FAMILY, TILE.algorithm),
     )
     return TuningTable([device], [(device.slug, measured)])
 
@@ -139,7 +140,7 @@ def test_templates_are_compared_once_for_all_processes(
     monkeypatch.setattr("autotune.device.execution._executors", {})
     gemm_of(pocl, tmp_path, driver=pocl.driver)(A, B)
     ready = table(pocl, pocl.driver)
-    monkeypatch.setattr(autotune.render, "template_hash", lambda *_: pytest.fail("it was compared again"))
+    monkeypatch.setattr(autotune.kernels.render, "template_hash", lambda *_: pytest.fail("it was compared again"))
     monkeypatch.setattr("autotune.device.execution._executors", {})
     gemm = Gemm(pocl.selector, table=ready, binaries=tmp_path, host_blas=False)
     assert np.array_equal(gemm(A, B), A @ B)

@@ -14,13 +14,13 @@ from pathlib import Path
 
 import pytest
 
-from autotune import child
-from autotune.child import Child, Leave
 from autotune.errors import WorkerError
 from autotune.kernels.gemm import FAMILY, GemmProblem
-from autotune.problem import Device
-from autotune.trial import QUARANTINED_STATES, Job, TrialState
-from autotune.worker import Worker
+from autotune.measure.worker import Worker
+from autotune.model.device import Device
+from autotune.model.trial import QUARANTINED_STATES, Job, TrialState
+from autotune.process import child
+from autotune.process.child import Child, Leave
 
 EVIL = (sys.executable, str(Path(__file__).parent / "evil_worker.py"))
 FINE, NEVER_ENDING, STRAY_WRITE, SLOW_BUILD, ABORT, NO_BUILD, OWN_FAULT = 0, 1, 2, 3, 4, 5, 10

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from autotune.cli.arguments import make_parser
 from autotune.cli.output import STOPPED, tell
 from autotune.errors import AutotuneError
-from autotune.resources import install_hint
+from autotune.paths import install_hint
 
 BROKEN_PIPE = 141
 """Exit status when nobody reads the output any more, as a shell gives it."""

@@ -5,9 +5,17 @@ from pathlib import Path
 from typing import Any
 
 import autotune
-from autotune.cli import building, checking, commands, doctor, evaluating, exporting, run, service, show
+from autotune.cli.compile import DEFAULT_SIZE, compile_command
+from autotune.cli.devices import devices_command
+from autotune.cli.doctor import doctor_command
+from autotune.cli.evaluate import HELD_OUT, evaluate_command
+from autotune.cli.export import export_command
 from autotune.cli.help import help_command
-from autotune.cli.parsing import (
+from autotune.cli.import_table import import_command
+from autotune.cli.jobs import cancel_command, jobs_command, submit_command
+from autotune.cli.lookup import lookup_command
+from autotune.cli.misses import misses_command
+from autotune.cli.options import (
     Parser,
     add_command,
     add_database,
@@ -28,6 +36,13 @@ from autotune.cli.parsing import (
     parse_seed,
     parse_share,
 )
+from autotune.cli.presets import presets_command
+from autotune.cli.run import run_command
+from autotune.cli.serve import serve_command
+from autotune.cli.show import show_command
+from autotune.cli.status import status_command
+from autotune.cli.verify import verify_command
+from autotune.cli.worker import worker_command, workers_command
 
 FORMATS = ("json", "csv", "markdown", "c", "sqlite")
 
@@ -54,7 +69,7 @@ def _add_devices(subparsers: Any) -> None:
     parser = add_command(
         subparsers,
         "devices",
-        commands.devices_command,
+        devices_command,
         "List every OpenCL device, and how far its clocks can be trusted.",
         "devices",
         "devices --no-clocks --json",
@@ -67,7 +82,7 @@ def _add_doctor(subparsers: Any) -> None:
     parser = add_command(
         subparsers,
         "doctor",
-        doctor.doctor_command,
+        doctor_command,
         "Check what works on a device, each in a child process, and keep a search from what does not.",
         "doctor",
         "doctor --device cpu --json",
@@ -81,7 +96,7 @@ def _add_presets(subparsers: Any) -> None:
     parser = add_command(
         subparsers,
         "presets",
-        commands.presets_command,
+        presets_command,
         "List the presets, or the shapes of one.",
         "presets",
         "presets resnet50",
@@ -94,7 +109,7 @@ def _add_run(subparsers: Any) -> None:
     parser = add_command(
         subparsers,
         "run",
-        run.run_command,
+        run_command,
         "Search the fastest kernel for each shape and keep it. The same command again continues.",
         "run --device cpu --shape 512,512,512 --budget 2m",
         "run --device adreno --shape 64,3136,576 1000,1,2048 --trials 200 --algorithm microtile",
@@ -146,7 +161,7 @@ def _add_verify(subparsers: Any) -> None:
     parser = add_command(
         subparsers,
         "verify",
-        checking.verify_command,
+        verify_command,
         "Verify and time what is tuned again; what fails or lost its lead gives way to the next best or the default.",
         "verify --device adreno",
         "verify --device cpu --shape 512,512,512 --json",
@@ -164,7 +179,7 @@ def _add_status(subparsers: Any) -> None:
     parser = add_command(
         subparsers,
         "status",
-        checking.status_command,
+        status_command,
         "Tell for each device what is tuned, what is out of date, and how the trials ended.",
         "status",
         "status --device adreno --json",
@@ -178,16 +193,14 @@ def _add_compile(subparsers: Any) -> None:
     parser = add_command(
         subparsers,
         "compile",
-        building.compile_command,
+        compile_command,
         "Build kernels without running them: failures, spills and limits, which a later run then skips.",
         "compile --device adreno --algorithm microtile --sample 2000",
         "compile --device mali --shape 512,512,512 --jobs 8 --db phone.sqlite --json > builds.json",
     )
     add_device(parser)
     add_family(parser, "whose configurations to build")
-    add_shape(
-        parser, f"a shape whose valid configurations to build; {building.DEFAULT_SIZE} for every size when left out"
-    )
+    add_shape(parser, f"a shape whose valid configurations to build; {DEFAULT_SIZE} for every size when left out")
     parser.add_argument(
         "--algorithm", metavar="NAME", nargs="+", action="extend", default=[], help="build these alone: naive, dot, ..."
     )
@@ -207,7 +220,7 @@ def _add_evaluate(subparsers: Any) -> None:
     parser = add_command(
         subparsers,
         "evaluate",
-        evaluating.evaluate_command,
+        evaluate_command,
         "Measure how much of the tuned speed is reached at sizes left out, predicted from the others.",
         "evaluate --device cpu --holdout 10",
         "evaluate --device adreno --shapes others.txt --budget 10m --json > regret.json",
@@ -217,7 +230,7 @@ def _add_evaluate(subparsers: Any) -> None:
     add_shape(parser, "a tuned shape to hold out")
     add_shapes(parser)
     parser.add_argument(
-        "--holdout", metavar="N", type=parse_holdout, help=f"hold out N of the tuned shapes ({evaluating.HELD_OUT})"
+        "--holdout", metavar="N", type=parse_holdout, help=f"hold out N of the tuned shapes ({HELD_OUT})"
     )
     parser.add_argument(
         "--budget",
@@ -234,7 +247,7 @@ def _add_lookup(subparsers: Any) -> None:
     parser = add_command(
         subparsers,
         "lookup",
-        commands.lookup_command,
+        lookup_command,
         "Print the configuration to use for a shape: measured, predicted, nearest measured, or the default.",
         "lookup --device cpu 512 512 512 --explain",
         "lookup --device adreno-730 64,3136,576 --table table.json --json",
@@ -266,7 +279,7 @@ def _add_show(subparsers: Any) -> None:
     parser = add_command(
         subparsers,
         "show",
-        show.show_command,
+        show_command,
         "Show the kernel to use for a shape: source, build options, buffers, sizes and arguments, for own host code.",
         "show --device adreno-730 64,3136,576",
         "show --device cpu 512 512 512 --source > gemm.cl",
@@ -280,7 +293,7 @@ def _add_misses(subparsers: Any) -> None:
     parser = add_command(
         subparsers,
         "misses",
-        commands.misses_command,
+        misses_command,
         "List the sizes that lookups on this machine asked for and never found; autotune run --misses tunes them.",
         "misses",
         "misses --clear",
@@ -307,7 +320,7 @@ def _add_export(subparsers: Any) -> None:
     parser = add_command(
         subparsers,
         "export",
-        exporting.export_command,
+        export_command,
         "Write the tuning table of a device, or of all, for use in an application.",
         "export --device adreno-730 --format c --output autotune_adreno_730.h",
         "export --device adreno-730 --format c --kernels autotune_c --also adreno-740",
@@ -341,7 +354,7 @@ def _add_import(subparsers: Any) -> None:
     parser = add_command(
         subparsers,
         "import",
-        commands.import_command,
+        import_command,
         "Take an exported JSON table into the database; better measurements stay.",
         "import tables.json",
     )
@@ -353,7 +366,7 @@ def _add_serve(subparsers: Any) -> None:
     parser = add_command(
         subparsers,
         "serve",
-        service.serve_command,
+        serve_command,
         "Serve jobs, lookups and tables over HTTP; devices come with autotune worker.",
         "serve",
         "serve --host 0.0.0.0 --token-file token --read-token-file read-token --db postgresql://...",
@@ -375,7 +388,7 @@ def _add_worker(subparsers: Any) -> None:
     parser = add_command(
         subparsers,
         "worker",
-        service.worker_command,
+        worker_command,
         "Offer the devices of this machine to a service; calls out only.",
         "worker --server http://10.0.0.5:8765 --token-file worker-token",
         "worker --server http://10.0.0.5:8765 --device adreno --name phone-3",
@@ -389,7 +402,7 @@ def _add_workers(subparsers: Any) -> None:
     parser = add_command(
         subparsers,
         "workers",
-        service.workers_command,
+        workers_command,
         "Administer the workers of a service.",
         "workers forget phone-3 --server http://10.0.0.5:8765 --token-file token",
     )
@@ -402,7 +415,7 @@ def _add_submit(subparsers: Any) -> None:
     parser = add_command(
         subparsers,
         "submit",
-        service.submit_command,
+        submit_command,
         "Give a service something to tune, and leave.",
         "submit --server http://10.0.0.5:8765 --device adreno-730 --shape 64,3136,576 --trials 200",
         "submit --server http://10.0.0.5:8765 --device mali --preset resnet50 --budget 2h",
@@ -416,7 +429,7 @@ def _add_jobs(subparsers: Any) -> None:
     parser = add_command(
         subparsers,
         "jobs",
-        service.jobs_command,
+        jobs_command,
         "List the jobs of a service, or look at one, or follow it.",
         "jobs --server http://10.0.0.5:8765",
         "jobs 3 --follow --server http://10.0.0.5:8765",
@@ -433,7 +446,7 @@ def _add_cancel(subparsers: Any) -> None:
     parser = add_command(
         subparsers,
         "cancel",
-        service.cancel_command,
+        cancel_command,
         "Stop a job of a service after the running trial; what it found stays.",
         "cancel 3 --server http://10.0.0.5:8765",
     )

@@ -12,12 +12,12 @@ from typing import IO, TYPE_CHECKING, Self
 
 from autotune.cli.output import tell
 from autotune.errors import AutotuneError, WorkerError
-from autotune.problem import Device
-from autotune.resources import user_cache_folder
+from autotune.model.device import Device
+from autotune.paths import user_cache_folder
 
 if TYPE_CHECKING:
-    from autotune.trial import Job, Trial
-    from autotune.worker import Worker
+    from autotune.measure.worker import Worker
+    from autotune.model.trial import Job, Trial
 
 POLL_S = 0.5
 

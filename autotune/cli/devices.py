@@ -1,54 +1,37 @@
-"""Which device a command that reads a table is about."""
+"""The command `autotune devices`: the OpenCL devices of this machine, and how far their clocks can be trusted."""
 
-from collections.abc import Sequence
+import argparse
+import sys
 
-from autotune.errors import DeviceSelectionError, NoSuchDeviceError, did_you_mean
-from autotune.identity import FAMILIES, is_slug
-from autotune.problem import Device
-
-
-def named_device(selector: str, known: Sequence[Device]) -> Device:
-    """A device of a table by its slug, else one of this machine, else one of the table by any other name.
-
-    Raises DeviceSelectionError, which is a NoSuchDeviceError when none fits anywhere.
-    """
-    from autotune.device.discovery import discover, select
-
-    wanted = selector.strip().lower()
-    for device in known:
-        if device.slug == wanted:
-            return device
-    devices: list[Device] = []
-    try:
-        devices = discover()
-        return select(selector, devices)
-    except DeviceSelectionError as here:
-        try:
-            return select(selector, known)
-        except NoSuchDeviceError:
-            is_ambiguous = devices and not isinstance(here, NoSuchDeviceError)
-            if is_ambiguous or not known:
-                raise here from None
-            raise _no_such_device(selector, known) from here
+from autotune.cli.output import (
+    plain_calibration,
+    print_json,
+)
 
 
-def _no_such_device(selector: str, known: Sequence[Device]) -> NoSuchDeviceError:
-    slugs = sorted({device.slug for device in known})
-    hint = did_you_mean(selector, [*slugs, *FAMILIES]) or f"stored are {', '.join(slugs)}"
-    return NoSuchDeviceError(f"no device fits {selector[:80]!r}, neither of this machine nor a stored one", hint=hint)
+def devices_command(options: argparse.Namespace) -> int:
+    from autotune.device.discovery import discover, to_plain
+    from autotune.device.profile import find_profile
+    from autotune.measure.calibration import try_calibration
 
+    devices = discover()
+    profiles = [find_profile(device) for device in devices]
+    clocks = {} if options.no_clocks else {device.selector: try_calibration(device.selector) for device in devices}
+    if options.json:
+        print_json(
+            [
+                {
+                    **to_plain(device),
+                    "profile": profile.name,
+                    "traps": list(profile.traps),
+                    "clocks": plain_calibration(clocks.get(device.selector)),
+                }
+                for device, profile in zip(devices, profiles, strict=True)
+            ]
+        )
+        return 0
+    from autotune.display import print_devices
 
-def named_or_guessed_device(selector: str, known: Sequence[Device]) -> Device:
-    """The same, or a device of a known family of which only the slug is known: a table answers for any.
-
-    Raises DeviceSelectionError.
-    """
-    from autotune.lookup.chain import guess
-
-    try:
-        return named_device(selector, known)
-    except NoSuchDeviceError:
-        slug = selector.strip().lower()
-        if is_slug(slug) and slug.partition("-")[0] in (*FAMILIES, "pocl"):
-            return guess(slug)
-        raise
+    traps = {device.slug: profile.traps for device, profile in zip(devices, profiles, strict=True)}
+    print_devices(devices, traps, sys.stdout, clocks)
+    return 0

@@ -6,15 +6,15 @@ from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING, Any
 
 import autotune
-from autotune.checkup import EMPTY_KERNEL, Checkup, Finding, Health, consequence, summary
 from autotune.cli.output import print_json, tell
 from autotune.errors import AutotuneError
+from autotune.model.checkup import EMPTY_KERNEL, Checkup, Finding, Health, consequence, summary
 
 if TYPE_CHECKING:
-    from autotune.problem import Device
+    from autotune.measure.worker import Worker
+    from autotune.model.device import Device
     from autotune.search.faults import KnownFault
     from autotune.store import Store
-    from autotune.worker import Worker
 
 UNUSABLE = 1
 """Exit status when a search cannot work on one of the devices."""
@@ -22,7 +22,7 @@ UNUSABLE = 1
 
 def doctor_command(options: argparse.Namespace) -> int:
     from autotune.device.discovery import discover, select
-    from autotune.doctor import examine
+    from autotune.measure.doctor import examine
     from autotune.search.faults import known_faults
     from autotune.store import Store
 
@@ -48,7 +48,7 @@ def examined(device: "Device", store: "Store", worker: "Worker") -> "Device":
 
     Raises AutotuneError where nothing can be built and run.
     """
-    from autotune.doctor import examine
+    from autotune.measure.doctor import examine
     from autotune.search.faults import with_faults
 
     checkup = store.checkup(device)
@@ -61,7 +61,7 @@ def examined(device: "Device", store: "Store", worker: "Worker") -> "Device":
 
 def checked(device: "Device") -> "Device":
     """The device without what a short check made now found broken. Raises AutotuneError as `examined` does."""
-    from autotune.doctor import examine
+    from autotune.measure.doctor import examine
 
     return _applied(examine(device, is_full=False), device)
 
@@ -76,7 +76,7 @@ def _applied(checkup: Checkup, device: "Device") -> "Device":
 
 def _reason(checkup: Checkup) -> str:
     """What the compiler or driver says of the simplest kernel."""
-    from autotune.compiling import first_complaint
+    from autotune.search.compilation import first_complaint
 
     empty = checkup.findings[0]
     if empty.probe == EMPTY_KERNEL and empty.health is Health.BROKEN:

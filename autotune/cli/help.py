@@ -3,7 +3,7 @@
 import argparse
 import sys
 
-from autotune.cli.parsing import Parser
+from autotune.cli.options import Parser
 from autotune.errors import UsageError, did_you_mean
 from autotune.manual import TOPICS, read_manual, read_topic
 

@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, Any, TextIO
 from autotune.errors import UsageError
 
 if TYPE_CHECKING:
-    from autotune.compiling import Report, Spread
+    from autotune.model.trial import Calibration, Request, Winner
     from autotune.search import Outcome
+    from autotune.search.compilation import Report, Spread
     from autotune.search.overview import Overview
-    from autotune.search.rechecking import Recheck
-    from autotune.trial import Calibration, Request, Winner
+    from autotune.search.verification import Recheck
 
 STOPPED = 130
 """Exit status after Ctrl-C, as a shell gives it."""

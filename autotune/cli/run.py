@@ -12,16 +12,17 @@ from typing import TYPE_CHECKING, Any, Self
 
 import autotune
 from autotune.cli.output import STOPPED, plain_outcome, print_json, standard_error, tell, tell_stopped
-from autotune.cli.service import run_elsewhere
+from autotune.cli.remote_run import run_elsewhere
 from autotune.errors import AutotuneError, ConfigurationError, ProblemError, UsageError
 from autotune.kernels import find_family
 
 if TYPE_CHECKING:
-    from autotune.problem import Device, Problem
+    from autotune.measure.worker import Worker
+    from autotune.model.device import Device
+    from autotune.model.problem import Problem
+    from autotune.model.trial import Request
     from autotune.search import Budget, Outcome, SamplerChoice
     from autotune.store import Quarantined, Store
-    from autotune.trial import Request
-    from autotune.worker import Worker
 
 DEFAULT_TRIALS = 100
 LEAST_SECONDS = 5.0
@@ -47,7 +48,7 @@ def run_command(options: argparse.Namespace) -> int:
     if options.sampler == "exhaustive":
         _tell_size(device, requests, options.algorithm)
     from autotune.cli.device_lock import DeviceLock
-    from autotune.worker import Worker
+    from autotune.measure.worker import Worker
 
     with DeviceLock(device), Worker(selector=device.selector) as worker:
         worker.start()  # while all the rest is loaded
@@ -108,7 +109,7 @@ def _tell_lost(lost: "Sequence[Quarantined]") -> None:
 
 def _requests(options: argparse.Namespace) -> "list[Request]":
     """All shapes asked for, equal ones merged, in order. Raises UsageError."""
-    from autotune.presets import merge, preset
+    from autotune.kernels.presets import merge, preset
 
     requests = read_requests(find_family(options.family).problem_type, options.shape, options.shapes)
     for name in options.preset:
@@ -118,8 +119,8 @@ def _requests(options: argparse.Namespace) -> "list[Request]":
 
 def read_requests(problem_type: "type[Problem]", shapes: Sequence[str], files: "Sequence[Path]") -> "list[Request]":
     """Those of the command line and of files, equal ones merged, in order. Raises UsageError."""
-    from autotune.presets import merge, read_shapes
-    from autotune.trial import Request
+    from autotune.kernels.presets import merge, read_shapes
+    from autotune.model.trial import Request
 
     requests = [Request(problem=problem) for problem in _parse_shapes(problem_type, shapes)]
     for path in files:
@@ -142,9 +143,9 @@ def _parse_shapes(problem_type: "type[Problem]", shapes: Sequence[str]) -> "list
 
 def _with_misses(requests: "list[Request]", device: "Device") -> "list[Request]":
     """Also what lookups missed on the device, what most processes missed first. Raises UsageError when nothing is."""
+    from autotune.kernels.presets import merge
     from autotune.lookup.misses import default_file, read_misses
-    from autotune.presets import merge
-    from autotune.trial import Request
+    from autotune.model.trial import Request
 
     path = default_file()
     missed = [
@@ -179,7 +180,7 @@ def _compare_with_host(
     winners = [outcome.winner for outcome in outcomes if outcome.winner and outcome.new_trials]
     if "://" in store.location or interrupts.are_requested or not winners:
         return
-    from autotune.comparing import compare_with_host
+    from autotune.runtime.comparison import compare_with_host
     from autotune.runtime.crossover import Crossover, file_beside
 
     points = compare_with_host(device, winners, Path(store.location), should_stop=lambda: interrupts.are_requested)
@@ -193,7 +194,7 @@ def _compare_with_host(
 
 def _use_default_preset(options: argparse.Namespace) -> None:
     """What is tuned when no shape is named. Raises UsageError for a family that has no such preset."""
-    from autotune.presets import DEFAULT_PRESET, preset
+    from autotune.kernels.presets import DEFAULT_PRESET, preset
 
     if {request.problem.family for request in preset(DEFAULT_PRESET)} != {options.family}:
         raise UsageError(f"no shapes of {options.family} given", hint="give --shape SHAPE or --shapes FILE")
@@ -245,7 +246,7 @@ def _sampler(options: argparse.Namespace) -> "SamplerChoice | None":
 
 
 def _tell_size(device: "Device", requests: "Sequence[Request]", algorithms: Sequence[str]) -> None:
-    from autotune.profile import find_profile
+    from autotune.device.profile import find_profile
     from autotune.search import space_of
 
     profile = find_profile(device)

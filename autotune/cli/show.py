@@ -4,16 +4,16 @@ import argparse
 import sys
 from typing import Any
 
-from autotune.cli.commands import find_tuned
+from autotune.cli.lookup import find_tuned
 from autotune.cli.output import print_json
-from autotune.family import Launch, Plan, Scalar
 from autotune.kernels import find_family
 from autotune.lookup.answer import plain_tuned
+from autotune.model.plan import Launch, Plan, Scalar
 
 
 def show_command(options: argparse.Namespace) -> int:
-    from autotune.profile import find_profile
-    from autotune.render import render
+    from autotune.device.profile import find_profile
+    from autotune.kernels.render import render
 
     _, device, tuned = find_tuned(options)
     family = find_family(tuned.problem.family)

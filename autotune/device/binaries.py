@@ -19,7 +19,7 @@ import pyopencl as cl
 
 from autotune.device.answers import ask, cpuinfo, number, text
 from autotune.device.pocl import compiler_target
-from autotune.processors import cpu_flags
+from autotune.device.processors import cpu_flags
 
 MAX_BYTES = 256 * 2**20
 """By default; the files used longest ago are removed first."""

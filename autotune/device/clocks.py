@@ -16,8 +16,8 @@ import pyopencl as cl
 
 from autotune.device.session import Memory, Session, event_span_ns
 from autotune.errors import KernelError
-from autotune.family import Buffer, Launch, Role, Scalar
-from autotune.trial import Calibration, Timer
+from autotune.model.plan import Buffer, Launch, Role, Scalar
+from autotune.model.trial import Calibration, Timer
 
 COARSE_NS = 20_000.0
 """Event times that tick more rarely are of no use: 1000 ticks, the least of a sample, would be 20 ms."""

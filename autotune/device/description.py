@@ -12,10 +12,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from autotune.device.answers import ask, cpuinfo, first_line, number, positive, text
+from autotune.device.identity import DeviceType, Strings, identify
 from autotune.device.pocl import compiler_target, repair_processor_name, set_threads
 from autotune.errors import DeviceSelectionError
-from autotune.identity import DeviceType, Strings, identify
-from autotune.problem import Device, DeviceLimits
+from autotune.model.device import Device, DeviceLimits
 
 _TYPE_CPU, _TYPE_GPU = 1 << 1, 1 << 2
 _LOCAL_MEMORY_OF_ITS_OWN = 1

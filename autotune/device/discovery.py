@@ -14,13 +14,13 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-from autotune import child
 from autotune.device.description import Survey, survey
 from autotune.device.drivers import as_if_only, installed_drivers, keep_only, vendors_folder
+from autotune.device.identity import FAMILIES, is_imitation, processor_of
 from autotune.errors import DeviceSelectionError, NoSuchDeviceError, WorkerError, did_you_mean
-from autotune.identity import FAMILIES, is_imitation, processor_of
-from autotune.problem import Device
-from autotune.resources import install_hint
+from autotune.model.device import Device
+from autotune.paths import install_hint
+from autotune.process import child
 
 _LOG = logging.getLogger(__name__)
 

@@ -21,7 +21,7 @@ from autotune.device.description import describe
 from autotune.device.memory import part_of, shared_memory
 from autotune.device.session import NUMPY_TYPES, Memory, Session, raw_device
 from autotune.errors import DeviceSelectionError, LaunchError, ProblemError
-from autotune.family import Buffer, Launch, Plan, Role, Scalar
+from autotune.model.plan import Buffer, Launch, Plan, Role, Scalar
 
 Queue = cl.CommandQueue
 Context = cl.Context

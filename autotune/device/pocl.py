@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from autotune.device.answers import ask, cpuinfo, text
-from autotune.processors import cpu_flags, usable_cores
+from autotune.device.processors import cpu_flags, usable_cores
 
 if TYPE_CHECKING:
     import pyopencl as cl

@@ -13,7 +13,9 @@ import numpy as np
 import pyopencl as cl
 from numpy.typing import NDArray
 
-from autotune.checkup import (
+from autotune.device.session import Memory, Session
+from autotune.errors import AutotuneError, LaunchError
+from autotune.model.checkup import (
     ATOMICS,
     EMPTY_KERNEL,
     HALF_ARITHMETIC,
@@ -27,10 +29,8 @@ from autotune.checkup import (
     VSTORE_HALF,
     vector_probe,
 )
-from autotune.device.session import Memory, Session
-from autotune.errors import AutotuneError, LaunchError
-from autotune.family import Buffer, Role
-from autotune.problem import VECTOR_WIDTHS
+from autotune.model.device import VECTOR_WIDTHS
+from autotune.model.plan import Buffer, Role
 
 ITEMS = 64
 GROUP = 16

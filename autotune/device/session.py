@@ -16,9 +16,9 @@ from autotune.device.answers import ask, first_line, number, positive, text
 from autotune.device.pocl import is_pocl_version, repair_processor_name, set_threads
 from autotune.device.sensors import Whereabouts
 from autotune.errors import AutotuneError, BuildError, DeviceSelectionError, LaunchError, WorkGroupError
-from autotune.family import Buffer, Launch, Plan
-from autotune.problem import DTYPE_BYTES
-from autotune.resources import user_cache_folder
+from autotune.model.plan import Buffer, Launch, Plan
+from autotune.model.problem import DTYPE_BYTES
+from autotune.paths import user_cache_folder
 
 NUMPY_TYPES: dict[str, type[np.generic]] = {
     "float32": np.float32,

@@ -20,14 +20,14 @@ from autotune.display.words import (
     time_text,
     verdict_text,
 )
-from autotune.problem import Problem
-from autotune.trial import Request, Trial, TrialState, Winner
+from autotune.model.problem import Problem
+from autotune.model.trial import Request, Trial, TrialState, Winner
 
 if TYPE_CHECKING:
-    from autotune.compiling import Progress
     from autotune.display.live import Picture
     from autotune.search import Budget, Listener, Outcome, Total
-    from autotune.search.rechecking import Recheck, RecheckListener
+    from autotune.search.compilation import Progress
+    from autotune.search.verification import Recheck, RecheckListener
 
 PLAIN_LINE_EVERY_S = 10.0
 

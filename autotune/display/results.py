@@ -14,18 +14,19 @@ from autotune.display.words import (
     recheck_text,
     time_text,
 )
-from autotune.family import Buffer, Plan, Scalar
 from autotune.kernels import find_family
-from autotune.problem import Configuration, Device
-from autotune.trial import BuildState, Calibration, Request, Timer, TrialState
+from autotune.model.configuration import Configuration
+from autotune.model.device import Device
+from autotune.model.plan import Buffer, Plan, Scalar
+from autotune.model.trial import BuildState, Calibration, Request, Timer, TrialState
 
 if TYPE_CHECKING:
-    from autotune.compiling import AlgorithmReport, Report
+    from autotune.kernels.presets import Preset
     from autotune.lookup.misses import Miss
-    from autotune.presets import Preset
     from autotune.search import Outcome
+    from autotune.search.compilation import AlgorithmReport, Report
     from autotune.search.overview import Overview
-    from autotune.search.rechecking import Recheck
+    from autotune.search.verification import Recheck
 
 
 def print_devices(

@@ -3,11 +3,11 @@
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from autotune.problem import Problem
-from autotune.trial import Verdict, Winner
+from autotune.model.problem import Problem
+from autotune.model.trial import Verdict, Winner
 
 if TYPE_CHECKING:
-    from autotune.search.rechecking import Recheck
+    from autotune.search.verification import Recheck
 
 
 def time_text(time_ns: float) -> str:
@@ -84,7 +84,7 @@ def baseline_gain_text(winner: Winner) -> str:
 
 def recheck_text(recheck: "Recheck") -> str:
     """``still holds``, ``slower: 1.2 times the time of before``, ``failed: microtile takes over``."""
-    from autotune.search.rechecking import Standing
+    from autotune.search.verification import Standing
 
     word, after = recheck.standing.value, recheck.after
     if recheck.standing is Standing.HOLDS:

@@ -11,6 +11,7 @@ import re
 import zlib
 from collections.abc import Iterable, Mapping, Sequence
 
+from autotune.device.profile import find_profile
 from autotune.errors import TableError
 from autotune.export import c_predict
 from autotune.export.c_index import hash_statements, slots
@@ -32,12 +33,13 @@ from autotune.export.c_text import (
 )
 from autotune.export.contents import DeviceTable, plain_part
 from autotune.export.text_tables import parameter_names
-from autotune.family import Algorithm, KernelFamily
 from autotune.kernels import find_family
 from autotune.lookup.answer import MAX_FACTOR
 from autotune.lookup.chain import relatives
-from autotune.problem import Configuration, Device, DeviceLimits, Fault, Problem, Value
-from autotune.profile import find_profile
+from autotune.model.configuration import Configuration, Value
+from autotune.model.device import Device, DeviceLimits, Fault
+from autotune.model.problem import Problem
+from autotune.space.family import Algorithm, KernelFamily
 
 
 def write_c(tables: list[DeviceTable], family: str) -> str:

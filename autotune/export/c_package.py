@@ -8,18 +8,19 @@ the texts for every variant of sizes.
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from string import Template
 
+from autotune.device.profile import find_profile
 from autotune.errors import TableError
 from autotune.export.c_header import Writer, check_distinct, identifier, write_c
 from autotune.export.c_problem import problem_rules
 from autotune.export.c_sources import SourcePool, numbers, quoted
 from autotune.export.c_variants import VARIANTS
 from autotune.export.contents import DeviceTable, plain_part
-from autotune.family import KernelFamily
 from autotune.kernels import find_family
-from autotune.problem import Configuration, Problem
-from autotune.profile import find_profile
-from autotune.render import names_read, render
-from autotune.resources import data_folder
+from autotune.kernels.render import names_read, render
+from autotune.model.configuration import Configuration
+from autotune.model.problem import Problem
+from autotune.paths import data_folder
+from autotune.space.family import KernelFamily
 
 FAMILIES = ("gemm", "reduce")
 """Those with a library in C, in the order of its files."""

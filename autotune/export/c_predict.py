@@ -8,7 +8,7 @@ from math import log2
 from string import Template
 
 from autotune.lookup.predictor import Costs, Neighbours, Predictor, Tree
-from autotune.problem import Configuration
+from autotune.model.configuration import Configuration
 
 # What all devices share; of a family.
 SHARED = Template("""\

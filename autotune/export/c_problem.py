@@ -8,11 +8,12 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from autotune.errors import UsageError
-from autotune.expression import Expression
 from autotune.kernels.gemm import rule as gemm_rule
 from autotune.kernels.reduce import rule as reduce_rule
 from autotune.kernels.reduce.problem import DTYPES, OPERATIONS
-from autotune.problem import Configuration, DeviceLimits
+from autotune.model.configuration import Configuration
+from autotune.model.device import DeviceLimits
+from autotune.space.expression import Expression
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -10,8 +10,9 @@ from itertools import product
 
 from autotune.kernels.gemm import GemmProblem
 from autotune.kernels.reduce import ReduceProblem
-from autotune.kernels.reduce.planning import items_per_row, rows_per_group
-from autotune.problem import Configuration, Problem, Value
+from autotune.kernels.reduce.plan import items_per_row, rows_per_group
+from autotune.model.configuration import Configuration, Value
+from autotune.model.problem import Problem
 
 
 @dataclass(frozen=True, kw_only=True)

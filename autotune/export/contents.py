@@ -9,11 +9,11 @@ from autotune.lookup.agreement import agrees
 from autotune.lookup.document import printable
 from autotune.lookup.json_table import DEVICE_TEXTS, PROVENANCE_TEXTS
 from autotune.lookup.predictor import Predictor
+from autotune.model.device import Device
+from autotune.model.trial import Provenance, Winner
 from autotune.predict import known_predictors, make_predictors
-from autotune.problem import Device
 from autotune.search.faults import with_faults
 from autotune.store import Store
-from autotune.trial import Provenance, Winner
 
 
 @dataclass(frozen=True, kw_only=True)

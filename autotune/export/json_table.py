@@ -9,7 +9,7 @@ from autotune.export.contents import DeviceTable, plain_part
 from autotune.lookup.document import MAX_BYTES
 from autotune.lookup.json_table import DEVICE_TEXTS, FORMAT, PLAIN_SCHEMA_VERSION, SCHEMA_VERSION
 from autotune.lookup.predictor_text import to_plain
-from autotune.trial import Winner
+from autotune.model.trial import Winner
 
 
 def write_json(tables: list[DeviceTable]) -> str:

@@ -7,10 +7,11 @@ import re
 from math import isfinite
 
 from autotune.export.contents import DeviceTable
-from autotune.family import KernelFamily
 from autotune.kernels import find_family
-from autotune.problem import Problem, Value
-from autotune.trial import Verdict, Winner
+from autotune.model.configuration import Value
+from autotune.model.problem import Problem
+from autotune.model.trial import Verdict, Winner
+from autotune.space.family import KernelFamily
 
 _MEASURED = (
     "time_ns", "gflops", "default_ns", "gain_over_default", "gain_low", "gain_high", "baseline_ns",

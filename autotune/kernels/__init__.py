@@ -6,14 +6,14 @@ from typing import TYPE_CHECKING
 from autotune.errors import ProblemError
 
 if TYPE_CHECKING:
-    from autotune.family import KernelFamily
+    from autotune.space.family import KernelFamily
 
 
 def find_family(name: str) -> "KernelFamily":
     """The family of that name, from the module of that name. Raises ProblemError."""
     from importlib import import_module
 
-    from autotune.family import KernelFamily
+    from autotune.space.family import KernelFamily
 
     if name not in family_names():
         raise ProblemError(f"there is no kernel family {name[:80]!r}", hint=f"there are {', '.join(family_names())}")
@@ -27,4 +27,4 @@ def family_names() -> list[str]:
     """Names of all kernel families."""
     from pathlib import Path
 
-    return sorted(path.stem for path in Path(__file__).parent.glob("[a-z]*"))
+    return sorted(path.parent.name for path in Path(__file__).parent.glob("*/__init__.py"))

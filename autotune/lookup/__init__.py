@@ -16,7 +16,8 @@ from typing import TYPE_CHECKING, Self
 from autotune.errors import NotADatabaseError, ProblemError, TableError
 from autotune.kernels import find_family
 from autotune.lookup.answer import Entry, Match, Tuned, table_order
-from autotune.problem import Device, Problem
+from autotune.model.device import Device
+from autotune.model.problem import Problem
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -75,7 +76,7 @@ class TuningTable:
             table._fill(_read(Path(path), may_be_missing=False), str(path), None, Path(path).name)
             return table
         from autotune.lookup.contents import Layers, Shipped
-        from autotune.resources import data_folder, default_database
+        from autotune.paths import data_folder, default_database
 
         own = default_database()
         contents = Layers(_read(own, may_be_missing=True), Shipped(data_folder("db") / "tables"))

@@ -3,10 +3,12 @@
 from collections.abc import Iterable, Sequence
 from typing import Protocol, TypeVar
 
-from autotune.family import KernelFamily
 from autotune.lookup.legality import Legality
 from autotune.lookup.predictor import Predictor
-from autotune.problem import Configuration, DeviceLimits, Problem
+from autotune.model.configuration import Configuration
+from autotune.model.device import DeviceLimits
+from autotune.model.problem import Problem
+from autotune.space.family import KernelFamily
 
 LEAST_AGREEMENT = 0.5
 """Share of a table's sizes at which a predictor must choose the winner's algorithm. The published predictors of the

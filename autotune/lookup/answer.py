@@ -4,7 +4,9 @@ import enum
 from dataclasses import dataclass, fields
 from typing import Any
 
-from autotune.problem import Configuration, Device, Problem
+from autotune.model.configuration import Configuration
+from autotune.model.device import Device
+from autotune.model.problem import Problem
 
 
 class Match(enum.Enum):

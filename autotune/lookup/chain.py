@@ -5,12 +5,14 @@ from dataclasses import replace
 from math import inf, log
 from typing import TYPE_CHECKING, NamedTuple
 
-from autotune.family import KernelFamily
 from autotune.kernels import find_family
 from autotune.lookup.answer import MAX_FACTOR, Entry, Match, Tuned, distance
 from autotune.lookup.contents import Contents, Shelf, sound_predictors
 from autotune.lookup.legality import Check, Legality
-from autotune.problem import Device, DeviceLimits, Problem, Value
+from autotune.model.configuration import Value
+from autotune.model.device import Device, DeviceLimits
+from autotune.model.problem import Problem
+from autotune.space.family import KernelFamily
 
 if TYPE_CHECKING:
     from autotune.lookup.predictor import Predictor
@@ -241,7 +243,7 @@ class Chain:
         return place
 
     def _default(self, device: Device, question: Question, reason: str) -> Tuned:
-        from autotune.profile import find_profile
+        from autotune.device.profile import find_profile
 
         profile = find_profile(device)
         starts = profile.starting(question.family.name)
@@ -271,7 +273,7 @@ def relatives(
     running: Device, slugs: Iterable[str], device_of: Callable[[str], Device | None]
 ) -> Iterator[tuple[Match, Device]]:
     """Devices to ask for another, of the same architecture first; the more alike in compute units, the sooner."""
-    from autotune.identity import architecture_of
+    from autotune.device.identity import architecture_of
 
     architecture = architecture_of(running.slug)
     siblings, others = [], []

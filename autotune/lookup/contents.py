@@ -7,15 +7,16 @@ predicts there. What is not asked for is not read.
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Protocol
 
-from autotune.family import KernelFamily
 from autotune.lookup.answer import Entry, table_order
-from autotune.problem import Device, Problem
+from autotune.model.device import Device
+from autotune.model.problem import Problem
+from autotune.space.family import KernelFamily
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from autotune.lookup.predictor import Predictor
-    from autotune.trial import Winner
+    from autotune.model.trial import Winner
 
 Row = tuple[str, str, float, str, str]
 """An entry not yet read: the key of its problem, its configuration as JSON, its time, driver and templates measured."""

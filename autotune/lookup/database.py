@@ -12,12 +12,13 @@ from math import isfinite
 from typing import Any, Protocol
 
 from autotune.errors import ConfigurationError, ProblemError, TableError
-from autotune.family import KernelFamily
 from autotune.kernels import family_names, find_family
 from autotune.lookup.answer import Entry
 from autotune.lookup.contents import Row, Shelf
 from autotune.lookup.predictor import Predictor
-from autotune.problem import Configuration, Device, DeviceLimits
+from autotune.model.configuration import Configuration
+from autotune.model.device import Device, DeviceLimits
+from autotune.space.family import KernelFamily
 
 _READ_AT_ONCE = 1000
 """Decisions up to which all are read when a database is opened, so that what is broken shows there."""

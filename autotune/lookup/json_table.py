@@ -12,14 +12,16 @@ from pathlib import Path
 from typing import Any, get_args, get_origin
 
 from autotune.errors import ProblemError, TableError
-from autotune.family import KernelFamily
 from autotune.kernels import family_names, find_family
 from autotune.lookup.document import Node, parse, read_file
 from autotune.lookup.predictor import Predictor
 from autotune.lookup.predictor_text import read_predictors
-from autotune.problem import Configuration, Device, DeviceLimits, Fault, Problem
-from autotune.resources import UPGRADE_HINT
-from autotune.trial import Provenance, Verdict, Winner
+from autotune.model.configuration import Configuration
+from autotune.model.device import Device, DeviceLimits, Fault
+from autotune.model.problem import Problem
+from autotune.model.trial import Provenance, Verdict, Winner
+from autotune.paths import UPGRADE_HINT
+from autotune.space.family import KernelFamily
 
 FORMAT = "autotune-table"
 SCHEMA_VERSION = 2

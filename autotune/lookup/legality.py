@@ -3,9 +3,10 @@
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
 
-from autotune.expression import Expression
-from autotune.family import Constraint, KernelFamily, told
-from autotune.problem import Configuration, DeviceLimits, Fault, Value
+from autotune.model.configuration import Configuration, Value
+from autotune.model.device import DeviceLimits, Fault
+from autotune.space.expression import Expression
+from autotune.space.family import Constraint, KernelFamily, told
 
 _MOST_KEPT = 4096
 _OFTEN = 16

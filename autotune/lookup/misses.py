@@ -20,8 +20,8 @@ from typing import ClassVar, NamedTuple
 
 from autotune.errors import AutotuneError
 from autotune.kernels import family_names, find_family
-from autotune.problem import Problem
-from autotune.resources import user_data_folder
+from autotune.model.problem import Problem
+from autotune.paths import user_data_folder
 
 MAX_BYTES = 2**20
 _MAX_LINE = 2000

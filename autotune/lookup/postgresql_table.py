@@ -10,7 +10,7 @@ from typing import Any
 
 from autotune.errors import DatabaseAwayError, NotADatabaseError, StoreError
 from autotune.lookup.database import Ask
-from autotune.resources import install_hint, is_newest_revision
+from autotune.paths import install_hint, is_newest_revision
 
 _CONNECT_TIMEOUT_S = 10
 _OURS = "SELECT to_regclass('alembic_version') IS NOT NULL, to_regclass('best_configurations') IS NOT NULL"

@@ -12,7 +12,8 @@ from itertools import repeat
 from math import dist, inf, log2, prod
 from typing import Any, NamedTuple
 
-from autotune.problem import Configuration, Problem
+from autotune.model.configuration import Configuration
+from autotune.model.problem import Problem
 
 FAVOURS = ("predicted", "nearest", "default")
 """What came nearest to the tuned speed at sizes left out, as a predictor's `favours` tells."""

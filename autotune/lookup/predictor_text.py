@@ -5,7 +5,6 @@ from collections.abc import Iterable
 from typing import Any
 
 from autotune.errors import ProblemError
-from autotune.family import KernelFamily
 from autotune.lookup.document import Node, parse
 from autotune.lookup.predictor import (
     COSTS,
@@ -22,7 +21,8 @@ from autotune.lookup.predictor import (
     Tree,
 )
 from autotune.lookup.predictor import Node as Step
-from autotune.problem import Configuration
+from autotune.model.configuration import Configuration
+from autotune.space.family import KernelFamily
 
 MAX_PREDICTORS = 64
 """Of one device."""

@@ -12,7 +12,7 @@ from typing import Any
 
 from autotune.errors import NotADatabaseError, StoreError
 from autotune.lookup.database import Ask
-from autotune.resources import APPLICATION_ID, is_newest_revision
+from autotune.paths import APPLICATION_ID, is_newest_revision
 
 _WAIT_S = 10.0
 """For another program that has the file to itself for a moment."""

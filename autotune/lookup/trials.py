@@ -9,7 +9,9 @@ from pathlib import Path
 
 from autotune.errors import AutotuneError
 from autotune.lookup.database import Source, plain
-from autotune.problem import Configuration, Device, Problem
+from autotune.model.configuration import Configuration
+from autotune.model.device import Device
+from autotune.model.problem import Problem
 
 _TRIALS = """
     SELECT trials.configuration, trials.time_ns, trials.prepare_ns, trials.template_hash

@@ -16,9 +16,10 @@ from numpy.typing import NDArray
 from autotune import tracing
 from autotune.device.session import NUMPY_TYPES, Memory, Session
 from autotune.errors import LaunchError
-from autotune.family import Buffer, Case, Plan, Role
 from autotune.kernels import find_family
-from autotune.problem import Problem
+from autotune.model.plan import Buffer, Plan, Role
+from autotune.model.problem import Problem
+from autotune.space.family import Case
 
 CANARY_ELEMENTS = 256
 """Elements behind every output, and behind what has to stay zero, that no kernel may touch."""

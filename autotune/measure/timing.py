@@ -13,8 +13,8 @@ from typing import Any
 
 from autotune import tracing
 from autotune.device.session import Session, event_ns
-from autotune.family import Launch
-from autotune.trial import Calibration, Job, Timer
+from autotune.model.plan import Launch
+from autotune.model.trial import Calibration, Job, Timer
 
 MAX_CALLS_PER_SAMPLE = 2000
 PATIENCE_NS = 4e9

@@ -1,8 +1,8 @@
 """Predictors made from what was measured: the few configurations that cover a device's sizes, and who picks them.
 
-`observations.py` gathers and completes what is known of each configuration at each size, `models.py` fits, `fitting.py`
-decides what to keep by leaving out each size in turn, `regret.py` measures how much a prediction loses. They are kept
-in the database; `autotune.lookup.predictor` evaluates them.
+`observations.py` gathers and completes what is known of each configuration at each size, `models.py` fits,
+`selection.py` decides what to keep by leaving out each size in turn, `regret.py` measures how much a prediction loses.
+They are kept in the database; `autotune.lookup.predictor` evaluates them.
 """
 
 import logging
@@ -14,9 +14,10 @@ from autotune.kernels import find_family
 from autotune.lookup.agreement import agrees
 from autotune.lookup.predictor import Evaluation, Predictor
 from autotune.lookup.predictor_text import read_document, write_document
-from autotune.predict.fitting import LEAST_SIZES, favoured, fit
+from autotune.model.device import Device
+from autotune.model.problem import Problem
 from autotune.predict.observations import observe
-from autotune.problem import Device, Problem
+from autotune.predict.selection import LEAST_SIZES, favoured, fit
 from autotune.store import Store
 
 __all__ = [

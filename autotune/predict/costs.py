@@ -13,9 +13,11 @@ from math import log2
 import numpy as np
 from numpy.typing import NDArray
 
+from autotune.kernels.occupancy import WorkGroup, tile_bytes
 from autotune.lookup.predictor import COSTS, Cost
-from autotune.occupancy import WorkGroup, tile_bytes
-from autotune.problem import Configuration, DeviceLimits, Problem
+from autotune.model.configuration import Configuration
+from autotune.model.device import DeviceLimits
+from autotune.model.problem import Problem
 
 _MOST_AT_ONCE = 16
 """Work-groups, however small."""

@@ -8,8 +8,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from autotune.lookup.predictor import MOST_SHARED, Costs, Model, Neighbours, Node, Point, Tree
+from autotune.model.configuration import Configuration
+from autotune.model.problem import Problem
 from autotune.predict.costs import Prices, Work, bare_cost, weigh
-from autotune.problem import Configuration, Problem
 
 _DEEPEST = 4
 _LEAST_IN_LEAF = 2

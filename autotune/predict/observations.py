@@ -11,16 +11,18 @@ from math import log
 import numpy as np
 from numpy.typing import NDArray
 
+from autotune.device.profile import find_profile
 from autotune.errors import ProblemError
-from autotune.family import KernelFamily
 from autotune.kernels import find_family
 from autotune.lookup.answer import table_order
 from autotune.lookup.legality import Legality
+from autotune.model.configuration import Configuration
+from autotune.model.device import Device
+from autotune.model.problem import Problem
+from autotune.model.trial import TrialState, Winner
 from autotune.predict.costs import Prices, Work, amounts, fit_prices
-from autotune.problem import Configuration, Device, Problem
-from autotune.profile import find_profile
+from autotune.space.family import KernelFamily
 from autotune.store import StoredTrial
-from autotune.trial import TrialState, Winner
 
 NOMINATED = 4
 """Configurations that each size proposes: its fastest. Of its slower ones more is expected than they keep."""

@@ -7,17 +7,19 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from autotune.family import KernelFamily
+from autotune.device.profile import find_profile
 from autotune.kernels import find_family
 from autotune.lookup import Entry, Match, TuningTable, table_order
 from autotune.lookup.predictor import FAVOURS, Evaluation
+from autotune.measure.worker import Measures
+from autotune.model.configuration import Configuration
+from autotune.model.device import Device
+from autotune.model.problem import Problem
+from autotune.model.trial import Job, TrialState, Winner
 from autotune.predict import make_predictors
-from autotune.predict.fitting import reach
-from autotune.problem import Configuration, Device, Problem
-from autotune.profile import find_profile
+from autotune.predict.selection import reach
+from autotune.space.family import KernelFamily
 from autotune.store import Store
-from autotune.trial import Job, TrialState, Winner
-from autotune.worker import Measures
 
 ROUNDS = 7
 SAMPLES = 3

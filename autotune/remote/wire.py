@@ -11,6 +11,7 @@ from math import inf, isfinite
 from typing import Any
 
 from autotune.kernels import family_names, find_family
+from autotune.kernels.render import template_hash
 from autotune.lookup.document import MAX_NUMBER, Node, printable
 from autotune.lookup.json_table import (
     DEVICE_TEXTS,
@@ -21,9 +22,8 @@ from autotune.lookup.json_table import (
     read_family,
     read_problem,
 )
-from autotune.problem import Device
-from autotune.render import template_hash
-from autotune.trial import Job, Measurement, Timer, Trial, TrialState
+from autotune.model.device import Device
+from autotune.model.trial import Job, Measurement, Timer, Trial, TrialState
 
 MAX_SAMPLES = 10_000
 MAX_LIMIT_S = 86_400.0

@@ -13,10 +13,10 @@
 """
 
 from autotune.runtime.crossover import Crossover, CrossoverPoint, measure_crossover, measure_host_ns
+from autotune.runtime.engine import Statistics, allocate
 from autotune.runtime.gemm import BoundGemm, Gemm
 from autotune.runtime.reduce import Reduce
 from autotune.runtime.requests import PreparedMatrix
-from autotune.runtime.running import Statistics, allocate
 
 __all__ = [
     "BoundGemm",

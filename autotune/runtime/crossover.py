@@ -28,7 +28,7 @@ from numpy.typing import NDArray
 from autotune.errors import AutotuneError, ProblemError, TableError
 from autotune.kernels.gemm import GemmProblem
 from autotune.lookup.answer import distance
-from autotune.resources import default_database, user_data_folder
+from autotune.paths import default_database, user_data_folder
 
 _FORMAT, _VERSION = "autotune-crossover", 1
 _SAMPLE_NS = 2_000_000

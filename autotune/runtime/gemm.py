@@ -10,8 +10,9 @@ from autotune.device.memory import allocate_shared
 from autotune.errors import ProblemError
 from autotune.kernels.gemm import FAMILY, GemmProblem
 from autotune.lookup import TuningTable
-from autotune.runtime.choosing import Choice
+from autotune.runtime.choice import Choice
 from autotune.runtime.crossover import Crossover, file_beside, host_product
+from autotune.runtime.engine import OnDevice, Operands, Ready, check_apart, check_writable, form, open_engine
 from autotune.runtime.layout import read_layout
 from autotune.runtime.requests import (
     NAMES,
@@ -23,7 +24,6 @@ from autotune.runtime.requests import (
     check_scalars,
     read_request,
 )
-from autotune.runtime.running import OnDevice, Operands, Ready, check_apart, check_writable, form, open_engine
 
 _SHOWN = ("a", "b", "out")
 

@@ -10,10 +10,10 @@ from autotune.device.memory import allocate_shared
 from autotune.errors import ProblemError
 from autotune.kernels.reduce import FAMILY, ReduceProblem
 from autotune.lookup import TuningTable
-from autotune.problem import DTYPE_BYTES
-from autotune.runtime.choosing import Weights
+from autotune.model.problem import DTYPE_BYTES
+from autotune.runtime.choice import Weights
+from autotune.runtime.engine import OnDevice, Operands, Ready, Request, check_apart, check_writable, form, open_engine
 from autotune.runtime.layout import reduce_problem
-from autotune.runtime.running import OnDevice, Operands, Ready, Request, check_apart, check_writable, form, open_engine
 
 _NAMES = ("input", "output")
 

@@ -8,11 +8,11 @@ from autotune.device.execution import Kind, kind_of
 from autotune.device.memory import shared_memory
 from autotune.errors import ProblemError
 from autotune.kernels.gemm import GemmProblem
-from autotune.problem import DTYPE_BYTES
-from autotune.runtime.choosing import Weights
+from autotune.model.problem import DTYPE_BYTES
+from autotune.runtime.choice import Weights
 from autotune.runtime.crossover import Crossover
+from autotune.runtime.engine import Request
 from autotune.runtime.layout import Layout, gemm_problem, read_layout, result_shape
-from autotune.runtime.running import Request
 
 NAMES = ("a", "b", "c")
 PACKED = frozenset((Kind.HOST, Kind.IMAGE))

@@ -18,10 +18,13 @@ from pathlib import Path
 
 from autotune.device.binaries import digest
 from autotune.errors import AutotuneError, ProblemError, WorkerError
-from autotune.family import KernelFamily, Plan
-from autotune.problem import Configuration, Device, DeviceLimits, Problem
-from autotune.trial import Job, Timer, TrialState
-from autotune.worker import Measures, Worker
+from autotune.measure.worker import Measures, Worker
+from autotune.model.configuration import Configuration
+from autotune.model.device import Device, DeviceLimits
+from autotune.model.plan import Plan
+from autotune.model.problem import Problem
+from autotune.model.trial import Job, Timer, TrialState
+from autotune.space.family import KernelFamily
 
 LOG = logging.getLogger("autotune.runtime")
 
@@ -183,7 +186,7 @@ class Checker:
 
 def start_worker(selector: str) -> Measures:
     """A child that finds this package, whatever this process did to its search path."""
-    code = f"import sys; sys.path[:] = {sys.path!r}; from autotune.worker import serve; serve()"
+    code = f"import sys; sys.path[:] = {sys.path!r}; from autotune.measure.worker import serve; serve()"
     return Worker((sys.executable, "-c", code), selector=selector)
 
 

@@ -3,22 +3,23 @@
 import math
 from collections.abc import Callable, Iterator, Sequence
 
+from autotune.device.profile import Profile, find_profile
 from autotune.errors import ProblemError, UsageError
 from autotune.kernels import find_family
-from autotune.problem import Device, Problem
-from autotune.profile import Profile, find_profile
-from autotune.sampler.choice import SamplerChoice
+from autotune.measure.worker import Measures, Worker
+from autotune.model.device import Device
+from autotune.model.problem import Problem
+from autotune.model.trial import Request
+from autotune.propose.choice import SamplerChoice
 from autotune.search import gain
 from autotune.search.ahead import Builds, builders_for
 from autotune.search.contract import Budget, Clock, Failure, Limits, Listener, Outcome, Total
 from autotune.search.faults import with_faults
-from autotune.search.helping import Helpers
+from autotune.search.helpers import Helpers
 from autotune.search.one_problem import ProblemSearch
-from autotune.search.sharing import Sharing
-from autotune.space import SearchSpace
+from autotune.search.shared_budget import Sharing
+from autotune.space.search_space import SearchSpace
 from autotune.store import Store
-from autotune.trial import Request
-from autotune.worker import Measures, Worker
 
 __all__ = [
     "Budget", "Clock", "Failure", "Listener", "Outcome", "SamplerChoice", "Total", "builders_for", "space_of", "tune",

@@ -15,17 +15,18 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from autotune import tracing
-from autotune.builder import BuilderPool
-from autotune.compiling import Sources
-from autotune.family import Plan
+from autotune.device.processors import usable_cores
+from autotune.device.profile import find_profile
 from autotune.kernels import find_family
-from autotune.problem import Configuration, Device
-from autotune.processors import usable_cores
-from autotune.profile import find_profile
+from autotune.measure.build_pool import BuilderPool
+from autotune.model.configuration import Configuration
+from autotune.model.device import Device
+from autotune.model.plan import Plan
+from autotune.model.trial import Build, BuildJob, BuildState, TrialState
 from autotune.search.bench import Bench
+from autotune.search.compilation import Sources
 from autotune.search.knowledge import Knowledge
 from autotune.search.proposals import Proposals
-from autotune.trial import Build, BuildJob, BuildState, TrialState
 
 BATCH = 8
 """Built in a turn where building and measuring take turns. Some builds take ten times as long as most."""

@@ -8,16 +8,16 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from autotune import tracing
+from autotune.device.profile import Profile
 from autotune.errors import AutotuneError, StoreError, WorkerLostError
-from autotune.problem import Configuration
-from autotune.profile import Profile
+from autotune.measure.worker import Measures
+from autotune.model.configuration import Configuration
+from autotune.model.trial import Job, Trial
 from autotune.search.contract import Clock
 from autotune.search.flight import Flight
 from autotune.search.knowledge import Knowledge
 from autotune.search.time_limits import LONGER_SHARE, TimeLimits
 from autotune.store import Store, new_owner
-from autotune.trial import Job, Trial
-from autotune.worker import Measures
 
 SAME_INPUTS = 32
 """Trials of a search in a row that share their inputs. Drawing them, computing what is right and bringing all that to

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import ClassVar, Protocol
 
-from autotune.trial import Request, Trial, TrialState, Winner
+from autotune.model.trial import Request, Trial, TrialState, Winner
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -10,8 +10,8 @@ import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from autotune.problem import Configuration
-from autotune.trial import Trial, TrialState
+from autotune.model.configuration import Configuration
+from autotune.model.trial import Trial, TrialState
 
 SENTINEL = "sentinel"
 """What the ledger calls the purpose of its runs."""

@@ -8,13 +8,13 @@ import math
 from collections import Counter, defaultdict
 from collections.abc import Iterable
 
-from autotune.family import Parameter
-from autotune.problem import Configuration
-from autotune.sampler.choice import near_row
+from autotune.measure.worker import SPOILING
+from autotune.model.configuration import Configuration
+from autotune.model.trial import QUARANTINED_STATES, Trial, TrialState
+from autotune.propose.choice import near_row
 from autotune.search.contract import Failure
-from autotune.space import SearchSpace
-from autotune.trial import QUARANTINED_STATES, Trial, TrialState
-from autotune.worker import SPOILING
+from autotune.space.family import Parameter
+from autotune.space.search_space import SearchSpace
 
 MODERATE = 4
 """Elements in a vector, and outputs along one side of a tile, that compilers cope with and that are not slow."""

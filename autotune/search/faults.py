@@ -6,13 +6,14 @@ from dataclasses import dataclass, replace
 
 from autotune import __version__
 from autotune.errors import ConfigurationError
-from autotune.family import KernelFamily
 from autotune.kernels import family_names, find_family
-from autotune.problem import Configuration, Device, Fault
-from autotune.render import template_hash
+from autotune.kernels.render import template_hash
+from autotune.model.configuration import Configuration
+from autotune.model.device import Device, Fault
+from autotune.model.trial import TrialState
+from autotune.space.family import KernelFamily
 from autotune.store import Store
 from autotune.store.checkups import Ending
-from autotune.trial import TrialState
 
 BAD = frozenset({TrialState.WRONG_RESULT, TrialState.CRASHED, TrialState.TIMED_OUT})
 """Ends that are the driver's fault where they follow a parameter's value."""

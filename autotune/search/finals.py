@@ -6,13 +6,13 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from autotune.problem import Configuration
-from autotune.search import judging
+from autotune.model.configuration import Configuration
+from autotune.model.trial import Job, Trial, TrialState, Verdict, Winner
+from autotune.search import significance
 from autotune.search.bench import Bench
 from autotune.search.knowledge import Knowledge
 from autotune.search.time_limits import LEAST_S
 from autotune.store import Store
-from autotune.trial import Job, Trial, TrialState, Verdict, Winner
 
 FINALISTS = 6
 """Of the fastest; fewer of what takes long. More cost little, since the slow drop out after the first rounds."""
@@ -48,7 +48,12 @@ BASELINE_CALLS = 4
 
 
 def foreseen_seconds(
-    best_ns: float, trial_s: float, inputs_s: float, rounds: int = judging.LOOKS[-1], *, finalists: int | None = None
+    best_ns: float,
+    trial_s: float,
+    inputs_s: float,
+    rounds: int = significance.LOOKS[-1],
+    *,
+    finalists: int | None = None,
 ) -> float:
     """How long finals of so many rounds may take, by default with as many of the best as there may be.
 
@@ -130,7 +135,7 @@ class Finals:
         left_s = deadline - self._bench.clock()
         count = _finalists(best_ns)
         while count > 1:
-            if foreseen_seconds(best_ns, bench.typical_seconds, 0.0, judging.LOOKS[0], finalists=count) <= left_s:
+            if foreseen_seconds(best_ns, bench.typical_seconds, 0.0, significance.LOOKS[0], finalists=count) <= left_s:
                 break
             count -= 1
         return count
@@ -161,11 +166,11 @@ class Finals:
                 return self._record(decision, verifications)
         return None
 
-    def _decision(self, incumbents: Sequence[Configuration]) -> judging.Decision:
+    def _decision(self, incumbents: Sequence[Configuration]) -> significance.Decision:
         default, baseline = self._knowledge.default, self._knowledge.family.baseline
-        if self._played < judging.LOOKS[0]:
-            return judging.decide_early(self._times, default)
-        return judging.decide(self._times, default, incumbents, baseline=baseline)
+        if self._played < significance.LOOKS[0]:
+            return significance.decide_early(self._times, default)
+        return significance.decide(self._times, default, incumbents, baseline=baseline)
 
     def _incumbents(self) -> list[Configuration]:
         """The winner of earlier finals, if there is one."""
@@ -182,12 +187,12 @@ class Finals:
 
     def _play(self) -> None:
         """Rounds until all is settled, nobody is left, time is up, or the work is to stop."""
-        for look in judging.LOOKS:
+        for look in significance.LOOKS:
             if look <= self._played:
                 continue
             taking_part = list(self._times)
             if self._played:
-                taking_part = judging.still_in_question(self._times, self._knowledge.default)
+                taking_part = significance.still_in_question(self._times, self._knowledge.default)
             while taking_part and self._played < look:
                 if not self._play_round(taking_part):
                     return
@@ -219,7 +224,7 @@ class Finals:
 
     def _is_late(self, configuration: Configuration) -> bool:
         """Whether timing it once more, and then verifying the winner, would exceed the deadline."""
-        if not any(self._times.values()) or (not self._is_bounded and self._played < judging.LOOKS[0]):
+        if not any(self._times.values()) or (not self._is_bounded and self._played < significance.LOOKS[0]):
             return False
         best_ns = self._knowledge.best_ns
         share_s = max(VERIFYING_SHARE * self._seconds, self._verifying_seconds(best_ns, 1))
@@ -273,7 +278,7 @@ class Finals:
         self.failed.append(trial)
         del self._times[trial.configuration]
 
-    def _record(self, decision: judging.Decision, verifications: int) -> Winner:
+    def _record(self, decision: significance.Decision, verifications: int) -> Winner:
         is_early = decision.verdict is Verdict.PROVISIONAL
         winner = self._knowledge.winner(
             decision,
@@ -283,7 +288,7 @@ class Finals:
         )
         baseline = self._knowledge.family.baseline
         if baseline in self._times:
-            over_baseline = judging.gain(self._times, baseline, decision.configuration)
+            over_baseline = significance.gain(self._times, baseline, decision.configuration)
             winner = dataclasses.replace(winner, baseline_ns=over_baseline.ratio * winner.time_ns)
         self._store.record_winner(winner)
         return winner

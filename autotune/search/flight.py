@@ -4,10 +4,10 @@ import threading
 from concurrent.futures import CancelledError, Future, wait
 from typing import Self
 
-from autotune.child import Leave
+from autotune.measure.worker import Measures, waited_s
+from autotune.model.trial import Job, Trial
+from autotune.process.child import Leave
 from autotune.search.contract import Clock
-from autotune.trial import Job, Trial
-from autotune.worker import Measures, waited_s
 
 
 class Flight:

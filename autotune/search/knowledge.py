@@ -2,16 +2,18 @@
 
 import math
 
-from autotune.family import KernelFamily
+from autotune.device.profile import Profile
 from autotune.kernels import find_family
-from autotune.problem import Configuration, Device, Problem
-from autotune.profile import Profile
-from autotune.render import changes, provenance_now
+from autotune.kernels.render import changes, provenance_now
+from autotune.model.configuration import Configuration
+from autotune.model.device import Device
+from autotune.model.problem import Problem
+from autotune.model.trial import QUARANTINED_STATES, Provenance, Timer, Trial, TrialState, Verdict, Winner
 from autotune.search.drift import SENTINEL, Drift
-from autotune.search.judging import Decision, Gain
 from autotune.search.quarantine import quarantine_of
+from autotune.search.significance import Decision, Gain
+from autotune.space.family import KernelFamily
 from autotune.store import Store, StoredTrial
-from autotune.trial import QUARANTINED_STATES, Provenance, Timer, Trial, TrialState, Verdict, Winner
 
 
 class Knowledge:

@@ -7,26 +7,27 @@ from collections.abc import Callable
 from functools import partial
 
 from autotune import tracing
+from autotune.device.profile import Profile
 from autotune.errors import StoreError
-from autotune.problem import Configuration, Device
-from autotune.profile import Profile
-from autotune.sampler.choice import SamplerChoice
-from autotune.search import finals, judging
+from autotune.measure.worker import Measures, waited_s
+from autotune.model.configuration import Configuration
+from autotune.model.device import Device
+from autotune.model.trial import Job, Request, Trial, TrialState, Winner
+from autotune.propose.choice import SamplerChoice
+from autotune.search import finals, significance
 from autotune.search.ahead import FAILURES, Ahead, Builds, Prepared
 from autotune.search.bench import Bench
 from autotune.search.contract import Limits, Listener, Outcome
 from autotune.search.fallbacks import FailureCounts
 from autotune.search.finals import Finals
 from autotune.search.gain import FEWEST_TRIALS, GainLeft
-from autotune.search.helping import Crew, Helpers
+from autotune.search.helpers import Crew, Helpers
 from autotune.search.knowledge import Knowledge
 from autotune.search.opening import Opening
 from autotune.search.proposals import Proposals
 from autotune.search.sentinel import Sentinel
-from autotune.space import SearchSpace
+from autotune.space.search_space import SearchSpace
 from autotune.store import Store
-from autotune.trial import Job, Request, Trial, TrialState, Winner
-from autotune.worker import Measures, waited_s
 
 
 class ProblemSearch:
@@ -195,7 +196,7 @@ class ProblemSearch:
         """The winner of earlier finals, where it is as good as new: nothing was measured since, nothing has changed."""
         return None if self.new_trials else self._knowledge.decided
 
-    def finals_seconds(self, rounds: int = judging.LOOKS[-1]) -> float:
+    def finals_seconds(self, rounds: int = significance.LOOKS[-1]) -> float:
         """How long finals of so many rounds may take, from how long trials took without building."""
         bench = self._bench
         return finals.foreseen_seconds(

@@ -3,13 +3,13 @@
 import math
 from collections.abc import Callable, Iterable
 
-from autotune.problem import Configuration
+from autotune.model.configuration import Configuration
+from autotune.model.trial import Trial, TrialState
 from autotune.search.bench import Bench
 from autotune.search.fallbacks import safe_configurations
 from autotune.search.knowledge import Knowledge
 from autotune.search.proposals import Proposals
-from autotune.space import SearchSpace
-from autotune.trial import Trial, TrialState
+from autotune.space.search_space import SearchSpace
 
 MOST_TIMED_OUT = 3
 """Configurations that exceed the first time limits, after which the plainest kernel gets most of the time left."""

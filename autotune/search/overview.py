@@ -5,9 +5,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from autotune.kernels import find_family
-from autotune.render import changes
+from autotune.kernels.render import changes
+from autotune.model.trial import Winner
 from autotune.store import Store
-from autotune.trial import Winner
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -7,26 +7,18 @@ from collections.abc import Iterator, Sequence
 import optuna
 
 from autotune import tracing
-from autotune.compiling import Unfit
 from autotune.errors import UsageError
 from autotune.lookup.answer import distance
-from autotune.problem import Configuration, Problem, Value
-from autotune.sampler import (
-    AT_LEAST,
-    ROW,
-    Prior,
-    Source,
-    SpaceExhaustedError,
-    SpaceSampler,
-    distributions,
-    to_params,
-)
-from autotune.sampler.choice import SamplerChoice, near_row, random_rows
+from autotune.model.configuration import Configuration, Value
+from autotune.model.problem import Problem
+from autotune.model.trial import Trial, TrialState, Winner
+from autotune.propose import AT_LEAST, ROW, Prior, Source, SpaceExhaustedError, SpaceSampler, distributions, to_params
+from autotune.propose.choice import SamplerChoice, near_row, random_rows
+from autotune.search.compilation import Unfit
 from autotune.search.fallbacks import Suspicion
 from autotune.search.knowledge import Knowledge
-from autotune.space import SearchSpace
+from autotune.space.search_space import SearchSpace
 from autotune.store import Store
-from autotune.trial import Trial, TrialState, Winner
 
 
 class Proposals:

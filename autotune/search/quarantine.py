@@ -3,9 +3,11 @@
 from collections import defaultdict
 from collections.abc import Set as AbstractSet
 
-from autotune.problem import Configuration, Device, Problem
+from autotune.model.configuration import Configuration
+from autotune.model.device import Device
+from autotune.model.problem import Problem
+from autotune.model.trial import TrialState
 from autotune.store import Fate, Store
-from autotune.trial import TrialState
 
 PROBLEMS = 2
 """What crashed or was lost at so many problems of a family is not run at any other either."""

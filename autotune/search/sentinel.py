@@ -8,11 +8,11 @@ import dataclasses
 from collections.abc import Callable, Sequence
 
 from autotune import tracing
-from autotune.problem import Configuration
+from autotune.model.configuration import Configuration
+from autotune.model.trial import Job, Trial, TrialState
 from autotune.search.bench import Bench
 from autotune.search.drift import SENTINEL, Revision
 from autotune.search.knowledge import Knowledge
-from autotune.trial import Job, Trial, TrialState
 from autotune.turns import idle
 
 EVERY_TRIALS = 20

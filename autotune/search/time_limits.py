@@ -11,7 +11,7 @@ import statistics
 from collections import deque
 from collections.abc import Collection
 
-from autotune.trial import Job, Trial
+from autotune.model.trial import Job, Trial
 
 LEAST_TRIALS = 3
 """Complete ones, before which only the job's own limits hold."""

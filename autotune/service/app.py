@@ -23,7 +23,7 @@ from autotune.service.page_files import page_routes
 from autotune.service.pools import RETRY_AFTER_S, BusyError, Pools
 from autotune.service.shortcuts import Shortcuts
 from autotune.service.sizes_api import size_routes
-from autotune.service.submitting import FullError
+from autotune.service.submission import FullError
 from autotune.service.tables_api import table_routes
 from autotune.service.workers_api import turns_of, worker_routes
 

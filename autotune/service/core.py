@@ -11,18 +11,18 @@ from collections.abc import Awaitable, Callable, Iterator, Sequence
 
 from autotune.errors import AutotuneError, TableError
 from autotune.kernels import find_family
+from autotune.kernels.render import provenance_now
 from autotune.lookup.document import Node
+from autotune.model.device import Device
 from autotune.predict import refresh_predictors
-from autotune.problem import Device
 from autotune.remote.wire import code_version, read_job, read_trial
-from autotune.render import provenance_now
 from autotune.service.events import Feed
 from autotune.service.fleet import CANCEL_PATIENCE_S, Fleet, Helper, RemoteWorker, Station
+from autotune.service.job_search import Errand, Search
 from autotune.service.lookups import Lookups
-from autotune.service.searching import Errand, Search
 from autotune.store import Holder, Store
-from autotune.store.claiming import Claim
 from autotune.store.jobs import JobState
+from autotune.store.service_claim import Claim
 from autotune.turns import Turns, held
 
 _LOG = logging.getLogger(__name__)

@@ -16,7 +16,7 @@ from typing import Any
 from starlette.exceptions import HTTPException
 
 from autotune.errors import AutotuneError
-from autotune.service.submitting import FullError
+from autotune.service.submission import FullError
 
 MAX_BEHIND = 200
 """Messages that a reader may be behind before it is cut off; it comes back and begins with how things stand."""

@@ -18,14 +18,14 @@ from concurrent.futures import Future
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from autotune.child import Leave
 from autotune.errors import TableError, WorkerError, WorkerLostError
 from autotune.lookup.document import Node
-from autotune.problem import Device
+from autotune.model.device import Device
+from autotune.model.trial import Job, Trial, now_utc
+from autotune.process.child import Leave
 from autotune.remote.wire import plain_job, read_trial
 from autotune.store import Holder
 from autotune.store.workers import digest_of, model_of
-from autotune.trial import Job, Trial, now_utc
 from autotune.turns import idle
 
 SILENT_S = 60.0
@@ -346,7 +346,7 @@ class Fleet:
 
 
 class RemoteWorker:
-    """A station as a search sees it: the contract of `autotune.worker.Measures`, from any thread."""
+    """A station as a search sees it: the contract of `autotune.measure.worker.Measures`, from any thread."""
 
     def __init__(self, fleet: Fleet, station: Station, loop: asyncio.AbstractEventLoop) -> None:
         self._fleet = fleet

@@ -13,7 +13,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from autotune.problem import Configuration, Value
+from autotune.model.configuration import Configuration, Value
 from autotune.store import StoredTrial
 
 LEAST_TRIALS = 12

@@ -11,7 +11,7 @@ from autotune.service.core import Service
 from autotune.service.events import Picture, Reader
 from autotune.service.forms import JobForm, JobList, JobView
 from autotune.service.pools import Pools
-from autotune.service.submitting import submit
+from autotune.service.submission import submit
 from autotune.service.views import job_view, picture
 from autotune.store.jobs import JobLedger, JobState, TuningJob
 

@@ -5,16 +5,16 @@ from typing import Any
 from urllib.parse import parse_qsl
 
 from autotune.device.discovery import select
+from autotune.device.identity import MAX_SLUG, is_slug
 from autotune.errors import AutotuneError, DeviceSelectionError, TableError
-from autotune.identity import MAX_SLUG, is_slug
 from autotune.kernels import find_family
 from autotune.lookup import TuningTable
 from autotune.lookup.answer import plain_tuned
 from autotune.lookup.contents import Shipped, entries_of
 from autotune.lookup.document import visible
 from autotune.lookup.predictor import Predictor
+from autotune.paths import data_folder
 from autotune.predict import all_predictors
-from autotune.resources import data_folder
 from autotune.store import Store
 
 MAX_REMEMBERED_BYTES = 32 * 2**20

@@ -9,7 +9,7 @@ from pydantic import BaseModel, Field
 from autotune.errors import TableError
 from autotune.export.json_table import plain_entry
 from autotune.kernels import find_family
-from autotune.service import comparing, importance
+from autotune.service import importance, rivals
 from autotune.service.pools import Pools
 from autotune.service.tables_api import Slug
 from autotune.store import Store
@@ -80,7 +80,7 @@ def _size(store: Store, slug: str, shape: str, family: str) -> SizeAnswer:
     winner = next((w for w in store.best(slug, family) if w.problem == problem), None)
     shares = importance.shares(trials, winner.configuration.algorithm if winner else None)
     try:
-        host = comparing.host_rivals(slug, problem)
+        host = rivals.host_rivals(slug, problem)
     except TableError:  # a spoilt record costs no more than itself
         host = []
     return SizeAnswer(
@@ -91,14 +91,14 @@ def _size(store: Store, slug: str, shape: str, family: str) -> SizeAnswer:
         flops=problem.flops,
         bytes_moved=problem.bytes_moved,
         winner=plain_entry(winner) if winner else None,
-        rivals=[_rival(rival) for rival in comparing.rivals(winner, trials)] if winner else [],
+        rivals=[_rival(rival) for rival in rivals.rivals(winner, trials)] if winner else [],
         host=[_rival(rival) for rival in host],
         parameters=[ShareView.model_validate(dataclasses.asdict(share)) for share in shares],
         searched=_searched(shares, winner.configuration.algorithm if winner else ""),
     )
 
 
-def _rival(rival: comparing.Rival) -> RivalView:
+def _rival(rival: rivals.Rival) -> RivalView:
     return RivalView.model_validate(dataclasses.asdict(rival))
 
 

@@ -12,8 +12,9 @@ from autotune.export import FORMATS, export_table
 from autotune.export.contents import read_joined
 from autotune.export.json_table import plain_entry, write_json
 from autotune.kernels import family_names, find_family
+from autotune.kernels.presets import PRESETS, preset
 from autotune.lookup.document import visible
-from autotune.presets import PRESETS, preset
+from autotune.model.trial import Winner
 from autotune.service.admission import WHAT, submitter_of
 from autotune.service.core import Service
 from autotune.service.forms import (
@@ -27,12 +28,11 @@ from autotune.service.forms import (
     UploadAnswer,
     WinnerList,
 )
+from autotune.service.job_search import plain_trial
 from autotune.service.pools import Pools
-from autotune.service.searching import plain_trial
-from autotune.service.submitting import take_table
+from autotune.service.submission import take_table
 from autotune.service.views import device_views
 from autotune.store import StoredTrial
-from autotune.trial import Winner
 
 MAX_TRIALS = 1000
 """In one answer."""

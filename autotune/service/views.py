@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from autotune.problem import Device
+from autotune.model.device import Device
 from autotune.service.core import Service
 from autotune.service.events import Picture
 from autotune.service.fleet import Station

@@ -17,12 +17,17 @@ from typing import Any, Self, TypeVar
 from sqlalchemy import Connection, Engine, func, select
 from sqlalchemy.orm import Session
 
-from autotune.checkup import Checkup
 from autotune.errors import StoreError
-from autotune.problem import Configuration, Device, Fault, Problem
-from autotune.store import checkups, claiming, inserting, predictions, quarantine
-from autotune.store.connecting import open_for_reading, open_for_writing, open_server
+from autotune.model.checkup import Checkup
+from autotune.model.configuration import Configuration
+from autotune.model.device import Device, Fault
+from autotune.model.problem import Problem
+from autotune.model.trial import Build, Provenance, Trial, TrialState, Winner
+from autotune.store import checkups, insertion, predictions, quarantine, service_claim
+from autotune.store.connection import open_for_reading, open_for_writing, open_server
+from autotune.store.database import BEGIN, Target, parse_target
 from autotune.store.failures import AWAY_PATIENCE_S, Outage, Patience, attempt
+from autotune.store.group_commit import Together, Work
 from autotune.store.jobs import JobLedger
 from autotune.store.models import (
     BEST,
@@ -43,13 +48,10 @@ from autotune.store.models import (
     trial_row,
     winner_row,
 )
-from autotune.store.opening import BEGIN, Target, parse_target
 from autotune.store.owner import Fate, Holder, Owner, new_owner
 from autotune.store.quarantine import LOST, InFlight, Quarantined
 from autotune.store.snapshot import check_snapshot_path, write_snapshot
-from autotune.store.together import Together, Work
 from autotune.store.workers import WorkerLedger
-from autotune.trial import Build, Provenance, Trial, TrialState, Winner
 from autotune.turns import idle
 
 __all__ = [
@@ -153,20 +155,20 @@ class Store:
     @property
     def jobs(self) -> JobLedger:
         """The service's jobs."""
-        return JobLedger(self._read, self._write, self._write_together, inserting.problem_id)
+        return JobLedger(self._read, self._write, self._write_together, insertion.problem_id)
 
     @property
     def workers(self) -> WorkerLedger:
         """The service's workers."""
         return WorkerLedger(self._write)
 
-    def claim_service(self) -> claiming.Claim:
+    def claim_service(self) -> service_claim.Claim:
         """The right to be the only service here. Raises StoreError when another one is."""
-        return claiming.claimed(self._read, self._write, self.location)
+        return service_claim.claimed(self._read, self._write, self.location)
 
     def add_device(self, device: Device) -> None:
         """Make a device known; its limits are brought up to date when it already is."""
-        self._write(lambda session: inserting.device_id(session, device, is_seen_here=True))
+        self._write(lambda session: insertion.device_id(session, device, is_seen_here=True))
 
     def begin_trial(
         self,
@@ -180,7 +182,7 @@ class Store:
         device_id, problem_id = self._ids_of(device, problem)
 
         def add(connection: Connection) -> None:
-            claiming.check_claim(connection, owner)
+            service_claim.check_claim(connection, owner)
             for one in landed:
                 quarantine.land(connection, problem_id, one, owner)
             quarantine.begin(connection, device_id, problem_id, configuration, owner)
@@ -263,7 +265,7 @@ class Store:
 
         def add(connection: Connection) -> None:
             row = trial_row(trial, provenance, purpose, device_id, problem_id, identity)
-            if not inserting.insert_once(connection, row, "identity"):
+            if not insertion.insert_once(connection, row, "identity"):
                 return
             quarantine.end(connection, device_id, problem_id, trial, owner)
             if next_in_flight and owner:
@@ -342,8 +344,8 @@ class Store:
         """Add builds to the ledger, all or none."""
 
         def add(session: Session) -> None:
-            device_id = inserting.device_id(session, device, is_seen_here=True)
-            problem_ids = {problem: inserting.problem_id(session, problem) for problem in {b.problem for b in builds}}
+            device_id = insertion.device_id(session, device, is_seen_here=True)
+            problem_ids = {problem: insertion.problem_id(session, problem) for problem in {b.problem for b in builds}}
             session.add_all(
                 build_row(b.build, b.configuration, b.provenance, device_id, problem_ids[b.problem]) for b in builds
             )
@@ -366,7 +368,7 @@ class Store:
 
         def add(session: Session) -> None:
             _require_device(session, winner.device)
-            session.add(winner_row(winner, inserting.problem_id(session, winner.problem)))
+            session.add(winner_row(winner, insertion.problem_id(session, winner.problem)))
 
         self._write(add)
 
@@ -401,7 +403,7 @@ class Store:
 
         def add(session: Session) -> tuple[int, int]:
             for device in devices:
-                inserting.device_id(session, device, is_seen_here=False)
+                insertion.device_id(session, device, is_seen_here=False)
                 if device.limits.faults:
                     checkups.import_faults(session, device)
             known = set(session.scalars(select(DeviceRow.slug)))
@@ -416,7 +418,7 @@ class Store:
                 if subject in standing and merit >= standing[subject]:
                     continue
                 standing[subject] = merit
-                problem_id = inserting.problem_id(session, winner.problem)
+                problem_id = insertion.problem_id(session, winner.problem)
                 session.add(winner_row(replace(winner, source="imported"), problem_id))
                 added += 1
             return added, len(winners) - added
@@ -479,8 +481,8 @@ class Store:
         if (device, problem) not in self._ids:
             self._ids[device, problem] = self._write(
                 lambda session: (
-                    inserting.device_id(session, device, is_seen_here=True),
-                    inserting.problem_id(session, problem),
+                    insertion.device_id(session, device, is_seen_here=True),
+                    insertion.problem_id(session, problem),
                 ),
                 waits_for_space=True,
             )

@@ -11,11 +11,12 @@ from dataclasses import dataclass, replace
 from sqlalchemy import String, Text, select, update
 from sqlalchemy.orm import Mapped, Session, mapped_column
 
-from autotune.checkup import PROBES_VERSION, Checkup
-from autotune.problem import Configuration, Device, DeviceLimits, Fault
-from autotune.store.inserting import insert_once
+from autotune.model.checkup import PROBES_VERSION, Checkup
+from autotune.model.configuration import Configuration
+from autotune.model.device import Device, DeviceLimits, Fault
+from autotune.model.trial import TrialState
+from autotune.store.insertion import insert_once
 from autotune.store.models import Base, DeviceRow, ProblemRow, TrialRow, device_row, plain_text
-from autotune.trial import TrialState
 
 
 class CheckupRow(Base):

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from sqlalchemy import BigInteger, CheckConstraint, ForeignKey, String, Text
 from sqlalchemy.orm import Mapped, mapped_column
 
+from autotune.model.trial import Request
 from autotune.store.models import Base, ProblemRow, plain_text, to_problem
-from autotune.trial import Request
 
 
 class JobState(enum.Enum):

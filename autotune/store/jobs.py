@@ -2,7 +2,7 @@
 
 A job names a device and what to tune or to verify there; each of its problems is a row that a device takes, works on
 and ends. What was running when the service went is queued again: the ledger of trials has what was measured by then,
-and the row how much of the budget is spent. One service works on a database at a time (`claiming.py`).
+and the row how much of the budget is spent. One service works on a database at a time (`service_claim.py`).
 
 What ends, cancels or begins a part of a job locks the row of the job first: two of them at once, on a server, would
 each miss what the other changes, and a job whose last two problems end together would stay open.
@@ -16,7 +16,9 @@ from sqlalchemy import ColumnElement, Connection, bindparam, func, select, updat
 from sqlalchemy.orm import Session
 
 from autotune.errors import ProblemError
-from autotune.problem import Problem
+from autotune.model.problem import Problem
+from autotune.model.trial import now_utc
+from autotune.store.group_commit import Work
 from autotune.store.job_rows import (
     OPEN,
     OPEN_WORDS,
@@ -32,8 +34,6 @@ from autotune.store.job_rows import (
     to_job_problem,
 )
 from autotune.store.models import DeviceRow, ProblemRow, TrialRow, known_rows, plain_text
-from autotune.store.together import Work
-from autotune.trial import now_utc
 
 __all__ = ["OPEN", "JobKind", "JobLedger", "JobProblem", "JobState", "NewJob", "TuningJob"]
 

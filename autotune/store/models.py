@@ -29,8 +29,10 @@ from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 
 from autotune.errors import ProblemError
 from autotune.kernels import find_family
-from autotune.problem import Configuration, Device, DeviceLimits, Problem
-from autotune.trial import Build, BuildState, Measurement, Provenance, Timer, Trial, TrialState, Verdict, Winner
+from autotune.model.configuration import Configuration
+from autotune.model.device import Device, DeviceLimits
+from autotune.model.problem import Problem
+from autotune.model.trial import Build, BuildState, Measurement, Provenance, Timer, Trial, TrialState, Verdict, Winner
 
 _LOG = logging.getLogger(__name__)
 

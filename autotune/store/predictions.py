@@ -3,7 +3,7 @@
 from sqlalchemy import Index, Text, select, update
 from sqlalchemy.orm import Mapped, Session, mapped_column
 
-from autotune.store.inserting import insert_once
+from autotune.store.insertion import insert_once
 from autotune.store.models import Base
 
 

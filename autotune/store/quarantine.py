@@ -28,10 +28,11 @@ from sqlalchemy import (
 )
 from sqlalchemy.orm import Mapped, Session, mapped_column
 
-from autotune.problem import Configuration, Problem
+from autotune.model.configuration import Configuration
+from autotune.model.problem import Problem
+from autotune.model.trial import QUARANTINED_STATES, Trial, now_utc
 from autotune.store.models import Base, DeviceRow, ProblemRow, known_rows, plain_text, to_problem
 from autotune.store.owner import Fate, Holder, Owner, fate
-from autotune.trial import QUARANTINED_STATES, Trial, now_utc
 
 LOST = "lost"
 """Reason of a configuration that was in flight when its owner went; other reasons are values of TrialState."""

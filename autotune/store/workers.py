@@ -16,9 +16,9 @@ from typing import Protocol, TypeVar
 from sqlalchemy import String, UniqueConstraint, delete, func, select, update
 from sqlalchemy.orm import Mapped, Session, mapped_column
 
-from autotune.problem import Device
+from autotune.model.device import Device
 from autotune.store import quarantine
-from autotune.store.inserting import insert_once
+from autotune.store.insertion import insert_once
 from autotune.store.job_rows import OPEN_WORDS, JobRow
 from autotune.store.models import Base, plain_text
 

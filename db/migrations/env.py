@@ -3,7 +3,7 @@
 A new migration is one more file in `versions`, named by the next number and a word, such as `0101_costs.py`, with
 that number as its `revision`; a test compares what the migrations make with the models. Tables are changed with
 `op.batch_alter_table`, which works on SQLite too. The store drops the view before migrations run and creates it
-afterwards (`autotune/store/migrating.py`). It switches foreign keys off while migrations run, so that a rebuilt table
+afterwards (`autotune/store/migration.py`). It switches foreign keys off while migrations run, so that a rebuilt table
 loses no rows that refer to it, and checks them before it commits.
 """
 

@@ -1,4 +1,4 @@
-/* How a configuration of GEMM is run: the twin of autotune/kernels/gemm/planning.py. For autotune.c alone. */
+/* How a configuration of GEMM is run: the twin of autotune/kernels/gemm/plan.py. For autotune.c alone. */
 
 enum { AUTOTUNE_GEMM_LEAST_COMBINING = 32 };
 

@@ -1,4 +1,4 @@
-/* How a configuration of a reduction is run: the twin of autotune/kernels/reduce/planning.py. For autotune.c alone. */
+/* How a configuration of a reduction is run: the twin of autotune/kernels/reduce/plan.py. For autotune.c alone. */
 
 enum { AUTOTUNE_REDUCE_LEAST_SUB_GROUP = 16 };
 

@@ -13,12 +13,15 @@ float4 dot products used on Mali-T604, `local_tile` the classic tiling through l
 
 from collections.abc import Iterator, Sequence
 
-from autotune.family import Case, KernelFamily, Plan
 from autotune.kernels.gemm.algorithms import ALGORITHMS
-from autotune.kernels.gemm.planning import plan_gemm
+from autotune.kernels.gemm.plan import plan_gemm
 from autotune.kernels.gemm.problem import EXAMPLES, GemmProblem
 from autotune.kernels.gemm.rule import by_rule
-from autotune.problem import Configuration, DeviceLimits, Problem
+from autotune.model.configuration import Configuration
+from autotune.model.device import DeviceLimits
+from autotune.model.plan import Plan
+from autotune.model.problem import Problem
+from autotune.space.family import Case, KernelFamily
 
 __all__ = ["FAMILY", "Gemm", "GemmProblem"]
 

@@ -2,9 +2,9 @@
 
 from collections.abc import Sequence
 
-from autotune.expression import Expression
-from autotune.family import Constraint, Parameter
-from autotune.problem import Value
+from autotune.model.configuration import Value
+from autotune.space.expression import Expression
+from autotune.space.family import Constraint, Parameter
 
 
 def parameter(name: str, values: Sequence[Value], meaning: str) -> Parameter:

@@ -1,6 +1,5 @@
 """One output a work-item: `naive` and `dot`."""
 
-from autotune.family import Algorithm
 from autotune.kernels.gemm.parameters import (
     EDGES,
     HAS_INTEGER_DOT,
@@ -15,6 +14,7 @@ from autotune.kernels.gemm.parameters import (
     parameter,
     vectors_work,
 )
+from autotune.space.family import Algorithm
 
 NAIVE = Algorithm(
     name="naive",

@@ -5,7 +5,9 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, Self
 
 from autotune.errors import ProblemError, did_you_mean
-from autotune.problem import DTYPE_BYTES, DeviceLimits, Problem, Value, mebibytes
+from autotune.model.configuration import Value
+from autotune.model.device import DeviceLimits, mebibytes
+from autotune.model.problem import DTYPE_BYTES, Problem
 
 MAX_ELEMENTS = 2**31 - 1
 """Kernels index with 32-bit integers."""

@@ -8,8 +8,8 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from autotune.family import Case
 from autotune.kernels.gemm.problem import GemmProblem
+from autotune.space.family import Case
 
 Matrix = NDArray[np.float64]
 

@@ -23,12 +23,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
-from autotune.combining import is_one_launch, one_launch_variants
-from autotune.expression import Expression
+from autotune.kernels.combination import is_one_launch, one_launch_variants
 from autotune.kernels.gemm.algorithms import ALGORITHMS
 from autotune.kernels.gemm.problem import GemmProblem
-from autotune.occupancy import WorkGroup, tile_bytes
-from autotune.problem import Configuration, DeviceLimits, Value
+from autotune.kernels.occupancy import WorkGroup, tile_bytes
+from autotune.model.configuration import Configuration, Value
+from autotune.model.device import DeviceLimits
+from autotune.space.expression import Expression
 
 _MACRO_TILES = "(m + rows - 1) // rows * ((n + columns - 1) // columns) * batch"
 _TILES = f"{_MACRO_TILES} * split"

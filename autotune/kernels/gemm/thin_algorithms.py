@@ -1,8 +1,6 @@
 """Few rows or few columns, as fast as the other operand can be read: `row` and `column`."""
 
-from autotune.combining import COMBINE, HAS_ORDERING
-from autotune.expression import Expression
-from autotune.family import Algorithm
+from autotune.kernels.combination import COMBINE, HAS_ORDERING
 from autotune.kernels.gemm.parameters import (
     HAS_WAVE_SIZE,
     LOADS,
@@ -13,6 +11,8 @@ from autotune.kernels.gemm.parameters import (
     parameter,
     vectors_work,
 )
+from autotune.space.expression import Expression
+from autotune.space.family import Algorithm
 
 ROW = Algorithm(
     name="row",

@@ -1,8 +1,6 @@
 """A tile of outputs a work-item: `microtile` from registers alone, `local_tile` and `panel` through local memory."""
 
-from autotune.combining import COMBINE, HAS_ORDERING
-from autotune.expression import Expression
-from autotune.family import Algorithm, Constraint
+from autotune.kernels.combination import COMBINE, HAS_ORDERING
 from autotune.kernels.gemm.parameters import (
     EDGES,
     FEATURES,
@@ -25,6 +23,8 @@ from autotune.kernels.gemm.parameters import (
     parameter,
     vectors_work,
 )
+from autotune.space.expression import Expression
+from autotune.space.family import Algorithm, Constraint
 
 
 def _view_fits(operand: str, rows: str) -> Constraint:

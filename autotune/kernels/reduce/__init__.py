@@ -13,13 +13,16 @@ within a sub-group, local memory between sub-groups. The others are the classic 
 
 from collections.abc import Iterator, Sequence
 
-from autotune.combining import one_launch_variants
-from autotune.family import Case, KernelFamily, Plan
+from autotune.kernels.combination import one_launch_variants
 from autotune.kernels.reduce.algorithms import ALGORITHMS
-from autotune.kernels.reduce.planning import plan_reduce
+from autotune.kernels.reduce.plan import plan_reduce
 from autotune.kernels.reduce.problem import EXAMPLES, ReduceProblem
 from autotune.kernels.reduce.rule import by_rule
-from autotune.problem import Configuration, DeviceLimits, Problem
+from autotune.model.configuration import Configuration
+from autotune.model.device import DeviceLimits
+from autotune.model.plan import Plan
+from autotune.model.problem import Problem
+from autotune.space.family import Case, KernelFamily
 
 __all__ = ["FAMILY", "Reduce", "ReduceProblem"]
 

@@ -2,10 +2,10 @@
 
 from collections.abc import Sequence
 
-from autotune.combining import COMBINE, HAS_ORDERING
-from autotune.expression import Expression
-from autotune.family import Algorithm, Constraint, Parameter
-from autotune.problem import Value
+from autotune.kernels.combination import COMBINE, HAS_ORDERING
+from autotune.model.configuration import Value
+from autotune.space.expression import Expression
+from autotune.space.family import Algorithm, Constraint, Parameter
 
 
 def _parameter(name: str, values: Sequence[Value], meaning: str) -> Parameter:

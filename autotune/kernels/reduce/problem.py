@@ -6,7 +6,8 @@ from dataclasses import dataclass
 from typing import ClassVar, Self
 
 from autotune.errors import ProblemError
-from autotune.problem import DTYPE_BYTES, DeviceLimits, Problem, mebibytes
+from autotune.model.device import DeviceLimits, mebibytes
+from autotune.model.problem import DTYPE_BYTES, Problem
 
 OPERATIONS = ("sum", "mean", "max", "min")
 DTYPES = ("float32", "float16")

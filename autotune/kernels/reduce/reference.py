@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from autotune.family import Case
 from autotune.kernels.reduce.problem import ReduceProblem
+from autotune.space.family import Case
 
 
 class ReduceCase(Case):

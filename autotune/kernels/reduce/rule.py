@@ -7,10 +7,11 @@ text for Python and for exported C.
 from collections.abc import Iterator, Mapping
 from functools import cache
 
-from autotune.combining import LAST_GROUP, SECOND_LAUNCH, one_launch_variants
-from autotune.expression import Expression
+from autotune.kernels.combination import LAST_GROUP, SECOND_LAUNCH, one_launch_variants
 from autotune.kernels.reduce.problem import MAX_LENGTH, ReduceProblem
-from autotune.problem import Configuration, DeviceLimits, Value
+from autotune.model.configuration import Configuration, Value
+from autotune.model.device import DeviceLimits
+from autotune.space.expression import Expression
 
 ESTIMATE = Expression(
     "(order + 1) * (least_channels <= channels and channels <= most_channels and"

@@ -1,0 +1,85 @@
+"""The command `autotune compile`: what the driver's compiler makes of a search space, without running it."""
+
+import argparse
+import sys
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from autotune.cli.output import plain_compilation, print_json, standard_error, tell, tell_stopped
+from autotune.cli.run import Interrupts, check_algorithms, days_text
+from autotune.device.processors import usable_cores
+from autotune.kernels import find_family
+
+if TYPE_CHECKING:
+    from autotune.model.device import Device
+    from autotune.model.problem import Problem
+    from autotune.search.compilation import Report
+
+DEFAULT_SIZE = 512
+"""Of every size, where no shape is given."""
+
+
+def compile_command(options: argparse.Namespace) -> int:
+    problems = _problems(options)
+    check_algorithms(options.family, options.algorithm)
+    from autotune.device.discovery import discover, select
+    from autotune.display import building
+    from autotune.search.compilation import Extent, compile_space
+    from autotune.search.faults import with_checkup
+    from autotune.store import Store
+
+    device = select(options.device, discover())
+    _tell_size(options, device, problems)
+    extent = Extent(algorithms=tuple(options.algorithm), sample=options.sample, seed=options.seed, jobs=options.jobs)
+    reports: list[Report] = []
+    with (
+        Store.open(options.db) as store,
+        Interrupts("the running builds") as interrupts,
+        building(standard_error(), is_quiet=options.quiet) as listener,
+    ):
+        device = with_checkup(device, store)
+        for problem in problems:
+            if interrupts.are_requested:
+                break
+            reports.append(
+                compile_space(
+                    device, problem, store, extent, listener=listener, should_stop=lambda: interrupts.are_requested
+                )
+            )
+    return _report(options, reports, was_stopped=interrupts.are_requested)
+
+
+def _tell_size(options: argparse.Namespace, device: "Device", problems: "Sequence[Problem]") -> None:
+    """How many configurations are to be built, where nothing bounds them."""
+    if options.sample is not None or options.quiet:
+        return
+    from autotune.device.profile import find_profile
+    from autotune.search import space_of
+
+    profile = find_profile(device)
+    count = sum(len(space_of(problem, device, profile, options.algorithm)) for problem in problems)
+    jobs = options.jobs or usable_cores()
+    tell(
+        f"{count} configurations, of which those with equal sources are built once: up to {days_text(count / jobs)} "
+        f"at one a second for each of {jobs} processes; --sample N builds N of each algorithm"
+    )
+
+
+def _problems(options: argparse.Namespace) -> "list[Problem]":
+    from autotune.kernels.presets import size_names
+
+    problem_type = find_family(options.family).problem_type
+    default = ",".join([str(DEFAULT_SIZE)] * len(size_names(problem_type)))
+    return [problem_type.parse(text) for text in options.shape or [default]]
+
+
+def _report(options: argparse.Namespace, reports: "list[Report]", *, was_stopped: bool) -> int:
+    from autotune.display import print_compilations
+
+    if options.json:
+        print_json([plain_compilation(report) for report in reports])
+    else:
+        print_compilations(reports, sys.stdout)
+    if was_stopped:
+        return tell_stopped(options, "every build is kept. To go on")
+    return 0

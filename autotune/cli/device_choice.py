@@ -1,0 +1,54 @@
+"""Which device a command that reads a table is about."""
+
+from collections.abc import Sequence
+
+from autotune.device.identity import FAMILIES, is_slug
+from autotune.errors import DeviceSelectionError, NoSuchDeviceError, did_you_mean
+from autotune.model.device import Device
+
+
+def named_device(selector: str, known: Sequence[Device]) -> Device:
+    """A device of a table by its slug, else one of this machine, else one of the table by any other name.
+
+    Raises DeviceSelectionError, which is a NoSuchDeviceError when none fits anywhere.
+    """
+    from autotune.device.discovery import discover, select
+
+    wanted = selector.strip().lower()
+    for device in known:
+        if device.slug == wanted:
+            return device
+    devices: list[Device] = []
+    try:
+        devices = discover()
+        return select(selector, devices)
+    except DeviceSelectionError as here:
+        try:
+            return select(selector, known)
+        except NoSuchDeviceError:
+            is_ambiguous = devices and not isinstance(here, NoSuchDeviceError)
+            if is_ambiguous or not known:
+                raise here from None
+            raise _no_such_device(selector, known) from here
+
+
+def _no_such_device(selector: str, known: Sequence[Device]) -> NoSuchDeviceError:
+    slugs = sorted({device.slug for device in known})
+    hint = did_you_mean(selector, [*slugs, *FAMILIES]) or f"stored are {', '.join(slugs)}"
+    return NoSuchDeviceError(f"no device fits {selector[:80]!r}, neither of this machine nor a stored one", hint=hint)
+
+
+def named_or_guessed_device(selector: str, known: Sequence[Device]) -> Device:
+    """The same, or a device of a known family of which only the slug is known: a table answers for any.
+
+    Raises DeviceSelectionError.
+    """
+    from autotune.lookup.chain import guess
+
+    try:
+        return named_device(selector, known)
+    except NoSuchDeviceError:
+        slug = selector.strip().lower()
+        if is_slug(slug) and slug.partition("-")[0] in (*FAMILIES, "pocl"):
+            return guess(slug)
+        raise

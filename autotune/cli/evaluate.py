@@ -1,0 +1,155 @@
+"""The command `autotune evaluate`: how much of the tuned speed is reached at sizes that were held out."""
+
+import argparse
+import tempfile
+from collections.abc import Callable, Collection
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from autotune.cli.output import print_json, standard_error, tell, tell_stopped
+from autotune.cli.run import Interrupts, read_requests
+from autotune.errors import UsageError
+from autotune.kernels import find_family
+from autotune.lookup.predictor import FAVOURS
+
+if TYPE_CHECKING:
+    from autotune.lookup.predictor import Evaluation
+    from autotune.model.device import Device
+    from autotune.model.problem import Problem
+    from autotune.model.trial import Winner
+    from autotune.predict.regret import Comparison
+    from autotune.store import Store
+
+HELD_OUT = 10
+"""Sizes, where neither a number nor shapes are given."""
+
+
+def evaluate_command(options: argparse.Namespace) -> int:
+    from autotune.cli.device_lock import DeviceLock
+    from autotune.device.discovery import discover, select
+    from autotune.measure.worker import Worker
+    from autotune.predict import note_measured, refresh_predictors
+    from autotune.predict.regret import measure_regret, summarise
+    from autotune.search.faults import with_checkup
+    from autotune.store import Store
+
+    device = select(options.device, discover())
+    with (
+        Store.open(options.db, makes=False) as store,
+        DeviceLock(device),
+        Worker() as worker,
+        Interrupts("the running size") as interrupts,
+    ):
+        device = with_checkup(device, store)
+        if options.budget is None:
+            held_out = _held_out(options, store, device)
+        else:
+            held_out = _tuned_afresh(options, store, device, lambda: interrupts.are_requested)
+        comparisons = measure_regret(
+            device,
+            held_out,
+            store,
+            worker,
+            should_stop=lambda: interrupts.are_requested,
+            on_progress=lambda comparison: None if options.quiet else tell(_line(comparison)),
+        )
+        if interrupts.are_requested:
+            return tell_stopped(options, "its figures are not kept. To measure all")
+        if not comparisons:
+            raise UsageError("nothing that was tuned for these sizes runs any more", hint="tune them again")
+        refresh_predictors(store, device, [options.family])
+        kinds: dict[object, list[Comparison]] = {}
+        for comparison in comparisons:
+            kinds.setdefault(comparison.problem.kind, []).append(comparison)
+        for of_kind in kinds.values():
+            if not note_measured(store, device.slug, of_kind[0].problem, summarise(of_kind)):
+                tell(f"too few sizes like {of_kind[0].problem.label} are tuned to predict from")
+    _report(options, device, comparisons, summarise(comparisons))
+    return 0
+
+
+def _held_out(options: argparse.Namespace, store: "Store", device: "Device") -> "list[Winner]":
+    """The winners of the sizes to hold out. Raises UsageError for sizes that are not tuned, or too few of them."""
+    winners = {winner.problem: winner for winner in store.best(device.slug, options.family)}
+    chosen = _sizes(options, winners, device)
+    missing = [problem.label for problem in chosen if problem not in winners]
+    if missing:
+        others = " and others" if len(missing) > 5 else ""
+        raise UsageError(
+            f"{', '.join(missing[:5])}{others}: not tuned on {device.slug}, so there is nothing to compare with",
+            hint="autotune run first, or tune them afresh with --budget",
+        )
+    return [winners[problem] for problem in chosen]
+
+
+def _tuned_afresh(
+    options: argparse.Namespace, store: "Store", device: "Device", should_stop: Callable[[], bool]
+) -> "list[Winner]":
+    """Winners of the sizes in question, from a search that knows nothing of the store and leaves nothing there."""
+    from autotune.display import progress
+    from autotune.model.trial import Request
+    from autotune.search import Budget, tune
+    from autotune.store import Store
+
+    winners = {winner.problem: winner for winner in store.best(device.slug, options.family)}
+    requests = [Request(problem=problem) for problem in _sizes(options, winners, device)]
+    budget = Budget(seconds=options.budget)
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        Store.open(Path(folder) / "afresh.sqlite") as afresh,
+        progress(budget, standard_error(), is_quiet=options.quiet) as listener,
+    ):
+        outcomes = tune(device, requests, afresh, budget, listener, should_stop=should_stop)
+    return [outcome.winner for outcome in outcomes if outcome.winner]
+
+
+def _sizes(options: argparse.Namespace, tuned: "Collection[Problem]", device: "Device") -> "list[Problem]":
+    """Those named, else some of those tuned. Raises UsageError when none would be left to predict from."""
+    from autotune.predict.regret import choose_held_out
+
+    requests = read_requests(find_family(options.family).problem_type, options.shape, options.shapes)
+    chosen = [request.problem for request in requests] or choose_held_out(tuned, options.holdout or HELD_OUT)
+    if not chosen or not set(tuned) - set(chosen):
+        raise UsageError(
+            f"{len(tuned)} sizes of {options.family} are tuned on {device.slug}: too few to hold some out",
+            hint="autotune run first, or hold out fewer",
+        )
+    return chosen
+
+
+def _line(comparison: "Comparison") -> str:
+    parts = ", ".join(f"{name} {comparison.reached[name]:.0%}" for name in FAVOURS)
+    failed = f"; failed: {', '.join(comparison.failed)}" if comparison.failed else ""
+    return f"{comparison.problem.label}: {parts} of the tuned speed{failed}"
+
+
+def _report(
+    options: argparse.Namespace, device: "Device", comparisons: "list[Comparison]", evaluation: "Evaluation"
+) -> None:
+    if options.json:
+        print_json(_plain(device, comparisons, evaluation))
+        return
+    print(f"{evaluation.sizes} sizes held out on {device.slug}; parts of the tuned speed:")
+    print(f"{'':12}{'geo. mean':>10}{'median':>10}{'10th pct.':>10}{'worst':>10}")
+    for name in FAVOURS:
+        reach = getattr(evaluation, name)
+        cells = "".join(f"{value:>10.3f}" for value in (reach.mean, reach.median, reach.low, reach.worst))
+        print(f"{name:12}{cells}")
+
+
+def _plain(device: "Device", comparisons: "list[Comparison]", evaluation: "Evaluation") -> dict[str, Any]:
+    return {
+        "device": device.slug,
+        "sizes": evaluation.sizes,
+        **{name: vars(getattr(evaluation, name)) for name in FAVOURS},
+        "comparisons": [
+            {
+                "problem": comparison.problem.to_dict(),
+                "match": comparison.match.value,
+                "tuned_ns": comparison.tuned_ns,
+                "reached": comparison.reached,
+                "failed": list(comparison.failed),
+            }
+            for comparison in comparisons
+        ],
+    }

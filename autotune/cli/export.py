@@ -1,0 +1,124 @@
+"""The command `autotune export`: the table of one kernel family, or of all that are stored."""
+
+import argparse
+import contextlib
+import tempfile
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from autotune.cli.device_choice import named_device
+from autotune.cli.output import tell, write
+from autotune.errors import DeviceSelectionError, MissingDatabaseError, UsageError
+from autotune.lookup.chain import guess
+from autotune.paths import data_folder
+
+if TYPE_CHECKING:
+    from autotune.store import Store
+
+DEFAULT_FAMILY = "gemm"
+"""Whose empty table is written where nothing is stored."""
+
+
+def export_command(options: argparse.Namespace) -> int:
+    if options.format == "sqlite" and options.output is None:
+        raise UsageError("a SQLite table is a file", hint="--output FILE")
+    if options.format == "sqlite" and options.family:
+        raise UsageError("a SQLite table holds every kernel family", hint="leave out --family")
+    if options.kernels and (options.format != "c" or options.output):
+        raise UsageError("--kernels writes a folder of C", hint="--format c --kernels DIR, without --output")
+    if options.also and not options.kernels:
+        raise UsageError("--also is for a folder of C", hint="--kernels DIR")
+    from autotune.export import check_replaceable
+
+    if options.output and not options.force:
+        check_replaceable(options.output)
+    with _source(options) as (store, slug):
+        families = [options.family] if options.family else _stored_families(store, slug)
+        if options.format == "c":
+            _tell_left_out(store, slug, families)
+        if options.kernels:
+            from autotune.export import export_package
+
+            kept = export_package(store, slug, families, options.kernels, also=options.also, force=options.force)
+            for name in kept:
+                tell(f"left {options.kernels / name} as it is: it was changed")
+        elif options.format == "sqlite":
+            store.snapshot(options.output, slug)
+        else:
+            write(options.output, _text(store, slug, families, options.format))
+    if options.kernels or options.output:
+        tell(f"wrote {options.kernels or options.output}")
+    return 0
+
+
+def _tell_left_out(store: "Store", slug: str | None, families: Sequence[str]) -> None:
+    found = [winner.problem for family in families for winner in store.best(slug, family)]
+    left_out = sum(problem != problem.plain for problem in found)
+    if left_out:
+        tell(f"left out of C: {left_out} tuned with constant operands, which C code cannot ask for")
+
+
+@contextlib.contextmanager
+def _source(options: argparse.Namespace) -> "Iterator[tuple[Store, str | None]]":
+    """Where to export from, and the slug of the device asked for: the database, else the table that ships of it."""
+    from autotune.store import Store
+
+    shipped = {path.stem: path for path in sorted((data_folder("db") / "tables").glob("*.json"))}
+    with contextlib.ExitStack() as stack:
+        try:
+            store = stack.enter_context(Store.open(options.db, read_only=True))
+        except MissingDatabaseError:
+            if not options.device:
+                raise
+            known = []
+        else:
+            if not options.device:
+                yield store, None
+                return
+            known = store.devices()
+        stored = {device.slug for device in known}
+        others = [guess(slug) for slug in shipped if slug not in stored]
+        slug = named_device(options.device, [*known, *others]).slug
+        if slug in stored:
+            yield store, slug
+        elif slug in shipped:
+            yield stack.enter_context(_opened(shipped[slug])), slug
+        else:
+            there = ", ".join(sorted(stored | shipped.keys()))
+            raise DeviceSelectionError(f"nothing is stored for {slug}", hint=f"there are {there}; or autotune run")
+
+
+@contextlib.contextmanager
+def _opened(table: Path) -> "Iterator[Store]":
+    """A database for a while, of a table in JSON."""
+    from autotune.lookup.json_table import read_contents
+    from autotune.predict import add_predictors
+    from autotune.store import Store
+
+    contents = read_contents(table)
+    with tempfile.TemporaryDirectory() as folder, Store.open(Path(folder) / "table.sqlite") as store:
+        store.import_winners(contents.winners, contents.devices)
+        add_predictors(store, contents.predictors)
+        yield store
+
+
+def _stored_families(store: "Store", slug: str | None) -> list[str]:
+    return sorted({winner.problem.family for winner in store.best(slug)}) or [DEFAULT_FAMILY]
+
+
+def _text(store: "Store", slug: str | None, families: Sequence[str], form: str) -> str | bytes:
+    from autotune.export import export_table
+    from autotune.export.contents import read_joined
+    from autotune.export.json_table import write_json
+
+    if len(families) == 1:
+        return export_table(store, slug, families[0], form)
+    if form == "json":
+        return write_json(read_joined(store, slug, families))
+    if form == "csv":
+        raise UsageError(
+            f"a CSV table has the columns of one kernel family, and {', '.join(families)} are stored",
+            hint=f"--family {families[0]}",
+        )
+    return "\n".join(str(export_table(store, slug, family, form)) for family in families)

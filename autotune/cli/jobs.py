@@ -1,0 +1,119 @@
+"""The commands `autotune submit`, `autotune jobs` and `autotune cancel`, which ask a service."""
+
+import argparse
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from autotune.cli.output import print_json, tell
+from autotune.errors import UsageError
+
+if TYPE_CHECKING:
+    from autotune.remote import Client
+
+
+def submit_command(options: argparse.Namespace) -> int:
+    with open_client(options) as client:
+        job = client.submit(options.device, **wanted(options))
+        tell_left_out(job)
+        if options.json:
+            print_json(job)
+        else:
+            print(f"job {job['id']}: {_counted(job)} for {job['device']}")
+            tell(f"follow it: autotune jobs {job['id']} --follow --server {options.server}")
+    return 0
+
+
+def jobs_command(options: argparse.Namespace) -> int:
+    if options.follow and options.job is None:
+        raise UsageError("--follow needs the number of a job", hint="autotune jobs 3 --follow --server URL")
+    with open_client(options) as client:
+        if options.job is None:
+            jobs = client.jobs()
+            if options.json:
+                print_json(jobs)
+            else:
+                for job in jobs:
+                    print(_job_line(job))
+                if not jobs:
+                    tell("there are no jobs yet")
+            return 0
+        if options.follow:
+            from autotune.cli.remote_run import follow
+
+            return follow(client, client.job(options.job), options)
+        job = client.job(options.job)
+        if options.json:
+            print_json(job)
+        else:
+            print(_job_line(job))
+            for problem in job["problems"]:
+                print(f"  {problem['shape']}: {problem['state']}{_reason(problem)}")
+    return 0
+
+
+def cancel_command(options: argparse.Namespace) -> int:
+    with open_client(options) as client:
+        print(_job_line(client.cancel(options.job)))
+    return 0
+
+
+def wanted(options: argparse.Namespace) -> dict[str, Any]:
+    """What is to be tuned, as `Client.submit` takes it. Raises UsageError."""
+    shapes = list(options.shape)
+    for path in options.shapes:
+        shapes += _lines(path)
+    return {
+        "shapes": shapes,
+        "presets": options.preset,
+        "family": options.family,
+        "trials": options.trials,
+        "seconds": options.budget,
+        "algorithms": options.algorithm,
+        "seed": options.seed,
+    }
+
+
+def open_client(options: argparse.Namespace) -> "Client":
+    """The service that --server names. Raises UsageError."""
+    from autotune.remote import Client
+
+    return Client(options.server, token_of(options))
+
+
+def token_of(options: argparse.Namespace) -> str:
+    """Of --token-file; empty without. Raises UsageError."""
+    if options.token_file is None:
+        return ""
+    try:
+        lines = Path(options.token_file).read_text(encoding="ascii").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise UsageError(f"{options.token_file}: cannot be read as a token") from error
+    return lines[0].strip() if lines else ""
+
+
+def _lines(path: Path) -> list[str]:
+    """Of a shapes file; what is on them is the service's to read. Raises UsageError."""
+    from autotune.kernels.presets import read_lines
+
+    return [line for line in read_lines(path) if line.strip()]
+
+
+def _counted(job: dict[str, Any]) -> str:
+    count = sum(job["counts"].values())
+    return f"{count} shape{'' if count == 1 else 's'}"
+
+
+def _job_line(job: dict[str, Any]) -> str:
+    states = ", ".join(f"{count} {state}" for state, count in sorted(job["counts"].items()))
+    what = f"job {job['id']}: {job['kind']} on {job['device']}"
+    return f"{what}: {job['state']} ({states}), {job['created_at']}{_reason(job)}"
+
+
+def _reason(plain: dict[str, Any]) -> str:
+    """Of a job or one of its problems."""
+    return f", {plain['message']}" if plain["message"] else ""
+
+
+def tell_left_out(job: dict[str, Any]) -> None:
+    for message in job["left_out"]:
+        tell(f"left out: {message}")

@@ -1,0 +1,105 @@
+"""The command `autotune lookup`: the configuration that a table gives for a size."""
+
+import argparse
+import re
+import sys
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from autotune.cli.device_choice import named_or_guessed_device
+from autotune.cli.output import print_json, tell
+from autotune.errors import ProblemError, TableError
+from autotune.kernels import family_names, find_family
+from autotune.lookup.predictor import FAVOURS
+
+if TYPE_CHECKING:
+    from autotune.lookup import Tuned, TuningTable
+    from autotune.model.device import Device
+    from autotune.model.problem import Problem
+
+
+MOST_NAMED = 8
+"""Devices that a note names."""
+
+
+def find_tuned(options: argparse.Namespace) -> "tuple[TuningTable, Device, Tuned]":
+    """What a lookup answers for --device and SHAPE, from --table, --db or the user's database. Raises AutotuneError."""
+    from autotune.lookup import TuningTable
+
+    problem = _parse_shape(options.family, options.shape)
+    table = TuningTable.open(options.table or options.db, log_misses=False)
+    device = named_or_guessed_device(options.device, table.devices)
+    known = [one.slug for one in table.devices]
+    if known and device.slug not in known:
+        others = ", ".join(known[:MOST_NAMED]) + (f" and {len(known) - MOST_NAMED} more" if known[MOST_NAMED:] else "")
+        tell(f"note: nothing was measured on {device.slug}; there are measurements of {others}")
+    return table, device, table.find(device, problem)
+
+
+def _parse_shape(family: str, shape: Sequence[str]) -> "Problem":
+    """Raises ProblemError, which names another family where the shape is one of its."""
+    text = ",".join(re.findall(r"[^\s,]+", " ".join(shape)))
+    try:
+        return find_family(family).problem_type.parse(text)
+    except ProblemError as error:
+        others = [name for name in family_names() if _is_shape(name, text)]
+        if not others:
+            raise
+        raise ProblemError(error.message, hint=f"{error.hint}; or add --family {others[0]}") from error
+
+
+def _is_shape(family: str, text: str) -> bool:
+    try:
+        find_family(family).problem_type.parse(text)
+    except ProblemError:
+        return False
+    return True
+
+
+def lookup_command(options: argparse.Namespace) -> int:
+    from autotune.lookup import Match
+    from autotune.lookup.answer import plain_tuned
+
+    table, device, tuned = find_tuned(options)
+    problem = tuned.problem
+    if tuned.match is Match.DEFAULT:
+        if options.tuned:
+            hint = "autotune run tunes it"
+            raise TableError(f"for {problem.label} on {device.slug} there is only the built-in default", hint=hint)
+        tell(
+            f"note: {problem.label} is not tuned on {device.slug}, this is the built-in default: autotune run tunes it"
+        )
+    if options.json:
+        print_json({"device": device.slug, "problem": problem.to_dict(), **plain_tuned(tuned)})
+        return 0
+    from autotune.display import print_configuration, time_text
+
+    facts = [("shape", problem.label), ("device", device.slug), ("match", tuned.match.value)]
+    if options.explain:
+        facts.append(("because", tuned.because))
+        if tuned.source_problem is not None:
+            facts.append(("measured for", tuned.source_problem.label))
+        facts += _expectations(table, tuned)
+    if tuned.time_ns is not None:
+        facts.append(("time", time_text(tuned.time_ns)))
+    print_configuration(tuned.configuration, facts, sys.stdout)
+    return 0
+
+
+def _expectations(table: "TuningTable", tuned: "Tuned") -> list[tuple[str, str]]:
+    """What is to be expected of an answer, and what that rests on."""
+    if tuned.source_problem == tuned.problem:
+        return []
+    facts = []
+    if tuned.expected_loss is not None:
+        facts.append(("expected loss", f"{tuned.expected_loss:.1%} of the tuned speed"))
+    predictor = table.predictor(tuned.source_device or tuned.device, tuned.problem)
+    told = predictor and (predictor.measured or predictor.expected)
+    if predictor and told:
+        how = "measured at sizes held out" if predictor.measured else "of trials, each size left out in turn"
+        facts.append(("reached", f"part of the tuned speed at {told.sizes} sizes, {how}"))
+        for name in FAVOURS:
+            reach = getattr(told, name)
+            parts = f"median {reach.median:.0%}, 10th percentile {reach.low:.0%}, worst {reach.worst:.0%}"
+            facts.append((f"  {name}", parts))
+    return facts

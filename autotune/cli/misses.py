@@ -1,0 +1,30 @@
+"""The command `autotune misses`: sizes that lookups asked for and that were never measured."""
+
+import argparse
+import sys
+
+from autotune.cli.output import (
+    print_json,
+    tell,
+)
+
+
+def misses_command(options: argparse.Namespace) -> int:
+    from autotune.display import print_misses
+    from autotune.lookup.misses import default_file, forget_misses, read_misses
+
+    path = default_file()
+    misses = read_misses(path)
+    if options.clear:
+        if misses:
+            forget_misses(path, set(misses))
+        print(f"{len(misses)} forgotten")
+        return 0
+    rows = [(miss, count) for miss, count in misses.most_common() if options.device in (None, miss.device)]
+    if options.json:
+        print_json([{"device": m.device, "problem": m.problem.to_dict(), "processes": n} for m, n in rows])
+    elif rows:
+        print_misses(rows, sys.stdout)
+    else:
+        tell(f"no lookup has missed a size ({path})")
+    return 0

@@ -1,0 +1,60 @@
+"""The command `autotune serve`: the service on this machine."""
+
+import argparse
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from autotune.cli.output import (
+    standard_error,
+    tell,
+)
+from autotune.errors import DatabaseAwayError
+
+if TYPE_CHECKING:
+    from autotune.store import Store
+
+
+OPENING_PAUSE_S = 5.0
+"""Before a database server that does not answer is asked again."""
+
+
+def serve_command(options: argparse.Namespace) -> int:
+    from autotune.service.server import Place, read_access, serve
+
+    place = Place(
+        host=options.host,
+        port=options.port,
+        token_file=options.token_file,
+        read_token_file=options.read_token_file,
+        submit_token_file=options.submit_token_file,
+        worker_token_file=options.worker_token_file,
+        public_url=options.public_url,
+    )
+    read_access(place)
+    _log_warnings()
+    with open_patiently(options.db) as store:
+        serve(place, store, tell)
+    return 0
+
+
+def open_patiently(database: str | Path | None) -> "Store":
+    """A database server may start with the machine, and later than the service does. Raises as Store.open."""
+    from autotune.store import AWAY_PATIENCE_S, Store
+
+    began = time.monotonic()
+    while True:
+        try:
+            return Store.open(database)
+        except DatabaseAwayError as error:
+            if time.monotonic() - began > AWAY_PATIENCE_S:
+                raise
+            tell(f"{error.message}; trying again for up to {AWAY_PATIENCE_S:g} s")
+        time.sleep(OPENING_PAUSE_S)
+
+
+def _log_warnings() -> None:
+    import logging
+
+    logging.basicConfig(stream=standard_error(), level=logging.INFO, format="%(message)s")
+    logging.getLogger("alembic").setLevel(logging.WARNING)

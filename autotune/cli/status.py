@@ -1,0 +1,48 @@
+"""The command `autotune status`: what a database holds for each device."""
+
+import argparse
+import sys
+from typing import TYPE_CHECKING
+
+from autotune.cli.device_choice import named_device
+from autotune.cli.output import (
+    plain_overview,
+    print_json,
+    tell,
+)
+from autotune.errors import AutotuneError
+
+if TYPE_CHECKING:
+    from autotune.search.overview import Overview
+
+
+def status_command(options: argparse.Namespace) -> int:
+    from autotune.search.overview import survey
+    from autotune.store import Store
+
+    with Store.open(options.db, read_only=True) as store:
+        slug = named_device(options.device, store.devices()).slug if options.device else None
+        found = [overview for overview in survey(store, _drivers()) if slug in (None, overview.device)]
+    if slug and not found:
+        tell(f"nothing is stored for {slug}")
+    return _print(options, found)
+
+
+def _drivers() -> dict[str, str]:
+    """Drivers of this machine's devices by slug; a machine without any may still ask what a database holds."""
+    from autotune.device.discovery import discover
+
+    try:
+        return {device.slug: device.driver for device in discover()}
+    except AutotuneError:
+        return {}
+
+
+def _print(options: argparse.Namespace, found: "list[Overview]") -> int:
+    from autotune.display import print_overviews
+
+    if options.json:
+        print_json([plain_overview(overview) for overview in found])
+    else:
+        print_overviews(found, sys.stdout)
+    return 0

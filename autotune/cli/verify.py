@@ -1,0 +1,71 @@
+"""The command `autotune verify`: whether what is tuned still holds."""
+
+import argparse
+import sys
+from typing import TYPE_CHECKING
+
+from autotune.cli.output import plain_recheck, print_json, standard_error, tell_stopped
+from autotune.cli.run import Interrupts, read_requests
+from autotune.errors import AutotuneError, UsageError
+from autotune.kernels import find_family
+
+if TYPE_CHECKING:
+    from autotune.model.trial import Winner
+    from autotune.search.verification import Recheck
+    from autotune.store import Store
+
+FAILED = 1
+"""Exit status when a winner did not run right any more, whatever has taken over."""
+
+
+def verify_command(options: argparse.Namespace) -> int:
+    from autotune.cli.device_lock import DeviceLock
+    from autotune.device.discovery import discover, select
+    from autotune.display import rechecking
+    from autotune.search.faults import with_checkup
+    from autotune.search.verification import recheck
+    from autotune.store import Store
+
+    device = select(options.device, discover())
+    with (
+        Store.open(options.db, makes=False) as store,
+        DeviceLock(device),
+        Interrupts("the running trial") as interrupts,
+        rechecking(standard_error(), is_quiet=options.quiet) as listener,
+    ):
+        device = with_checkup(device, store)
+        winners = _wanted(options, store, device.slug)
+        found = recheck(device, winners, store, listener, should_stop=lambda: interrupts.are_requested)
+    return _report(options, found, was_stopped=interrupts.are_requested)
+
+
+def _wanted(options: argparse.Namespace, store: "Store", slug: str) -> "list[Winner]":
+    """The winners to verify. Raises UsageError when there are none."""
+    if not (options.shape or options.shapes):
+        winners = store.best(slug, options.family)
+        if not winners:
+            raise UsageError(f"nothing is tuned for {slug}", hint=f"autotune run --device {slug}")
+        return winners
+    tuned = {winner.problem: winner for winner in store.best(slug)}
+    problem_type = find_family(options.family or "gemm").problem_type
+    wanted = [request.problem for request in read_requests(problem_type, options.shape, options.shapes)]
+    missing = [problem.label for problem in wanted if problem not in tuned]
+    if missing:
+        raise UsageError(f"not tuned for {slug}: {', '.join(missing[:5])}", hint="autotune status tells what is")
+    return [tuned[problem] for problem in wanted]
+
+
+def _report(options: argparse.Namespace, found: "list[Recheck]", *, was_stopped: bool) -> int:
+    from autotune.display import print_rechecks
+    from autotune.search.verification import Standing
+
+    if options.json:
+        print_json([plain_recheck(one) for one in found])
+    else:
+        print_rechecks(found, sys.stdout)
+    if was_stopped:
+        return tell_stopped(options, "what was verified is kept. To verify all")
+    lost = [one.before.problem.label for one in found if one.after is None]
+    if lost:
+        raise AutotuneError(f"no configuration runs right for {', '.join(lost[:5])}", hint="autotune run may find one")
+    return FAILED if any(one.standing is Standing.FAILED for one in found) else 0

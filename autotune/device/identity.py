@@ -1,0 +1,404 @@
+"""Who a device is, told from the strings of its driver: vendor, model, family, architecture and slug.
+
+Drivers disagree on where the model stands (name, version or OpenCL C version) and on its spelling, so all
+strings are read together. A slug names a device in databases, tables and on the command line; it is made of
+``a-z 0-9 -``, at most MAX_SLUG characters, and does not depend on driver versions:
+
+    adreno-730, adreno-642l, adreno-x1-85        Qualcomm, Mesa's FD names alike
+    adreno-unknown-opencl-1-2-cu4                the driver tells no model
+    mali-g610-mc6                                cores from the name, else from the compute units
+    nvidia-h200, amd-gfx1100, intel-arc-a770-graphics, apple-m2, powervr-rogue-ge8320
+    pocl-amd-epyc-avx2, intel-cpu-core-i7-8700-avx512, llvmpipe-cortex-a76-neon
+                                                 a processor, after the OpenCL runtime that drives it; at the end the
+                                                 widest vectors of the runtime's compiler, where they can be told
+    gpu-samsung-xclipse-920                      any other
+    adreno-x1-85-on12                            behind a layer that translates OpenCL to another interface
+
+Only rules about strings belong here; nothing here loads more than the standard library.
+"""
+
+import binascii
+import dataclasses
+import enum
+import re
+import unicodedata
+from dataclasses import dataclass
+
+from autotune.device.processors import (
+    VECTOR_CLASSES,
+    class_of_bits,
+    processor_name,
+    short_name,
+    vector_class,
+    vendor_of,
+)
+
+MAX_SLUG = 64
+FAMILIES = ("adreno", "mali", "nvidia", "amd", "intel", "apple", "powervr", "cpu", "gpu")
+
+_READ = 512
+"""Characters of a raw string that are looked at."""
+
+
+class DeviceType(enum.Enum):
+    """What OpenCL says a device is."""
+
+    CPU = "cpu"
+    GPU = "gpu"
+    OTHER = "other"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Strings:
+    """What a driver tells of a device, as it tells it."""
+
+    name: str = ""
+    vendor: str = ""
+    vendor_id: int = 0
+    version: str = ""
+    opencl_c_version: str = ""
+    driver: str = ""
+    platform: str = ""
+    device_type: DeviceType = DeviceType.GPU
+    compute_units: int = 0
+    """0 where it is not known."""
+    compiler_target: str = ""
+    """LLVM's name for what a processor's compiler generates code for, where it is not that of the version."""
+    cpuinfo: str = ""
+    """The text of /proc/cpuinfo, which tells what drivers of processors leave out."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Identity:
+    """Who a device is. `family` is one of FAMILIES; `architecture` is empty where it cannot be told."""
+
+    vendor: str
+    model: str
+    family: str
+    architecture: str
+    slug: str
+
+
+def identify(strings: Strings) -> Identity:
+    """Identity from all strings together; never fails, whatever they hold."""
+    told = _cleaned(strings)
+    for recognise in (_software, _processor, _adreno, _mali, _known_vendor):
+        identity = recognise(told)
+        if identity:
+            return _behind_layer(identity, told)
+    return _behind_layer(_any_other(told, strings), told)
+
+
+def architecture_of(slug: str) -> str:
+    """Hardware generation of the device of that slug; empty where it cannot be told."""
+    for pattern, architecture in _ARCHITECTURES:
+        match = re.match(pattern, slug)
+        if match:
+            return match.expand(architecture)
+    return ""
+
+
+_MALI_5TH = r"mali-(g[67]2[05]|g925|g1)\b"
+
+_ARCHITECTURES = (
+    (r"adreno-702\b", "adreno-6xx"),  # Mesa lists it there: numbered 7xx, built as a 6xx
+    (r"adreno-([2-9])\d\d(?!\d)", r"adreno-\1xx"),
+    (r"adreno-x(\d)-", r"adreno-x\1"),
+    (r"mali-t[678]\d\d\b", "mali-midgard"),
+    (r"mali-(g71|g72|g31|g51|g52|g76)\b", "mali-bifrost"),
+    (_MALI_5TH, "mali-5th-generation"),
+    (r"mali-(g57|g77|g68|g78|g78ae|g310|g510|g610|g710|g615|g715)\b", "mali-valhall"),
+    (r"nvidia-(b[123]00|gb[123]00|geforce-rtx-50\d\d|rtx-pro-.*blackwell)", "nvidia-blackwell"),
+    (r"nvidia-(h100|h200|h800|h20|gh200)\b", "nvidia-hopper"),
+    (r"nvidia-(geforce-rtx-40\d\d|l4|l40s?|l20|rtx-\d{4}-ada)\b", "nvidia-ada"),
+    (r"nvidia-(a100|a800|a2|a10|a10g|a16|a30|a40|geforce-rtx-30\d\d|rtx-a\d{4}|.*\borin)\b", "nvidia-ampere"),
+    (r"nvidia-((tesla-)?t4|geforce-rtx-20\d\d|geforce-gtx-16\d\d|quadro-rtx-\d{4}|titan-rtx)\b", "nvidia-turing"),
+    (r"nvidia-((tesla-)?v100|titan-v)\b", "nvidia-volta"),
+    (r"nvidia-((tesla-)?p(100|40|4)|geforce-gtx-10\d\d|titan-xp?)\b", "nvidia-pascal"),
+    (r"nvidia-((tesla-)?m(40|60)|geforce-gtx-9\d\d)\b", "nvidia-maxwell"),
+    (r"amd-(gfx12|radeon-rx-9\d{3})", "amd-rdna4"),
+    (r"amd-(gfx11|radeon-rx-7\d{3})", "amd-rdna3"),
+    (r"amd-(gfx103|radeon-rx-6\d{3})", "amd-rdna2"),
+    (r"amd-(gfx101|radeon-rx-5\d{3})", "amd-rdna1"),
+    (r"amd-(gfx950|instinct-mi35)", "amd-cdna4"),
+    (r"amd-(gfx94|instinct-mi30)", "amd-cdna3"),
+    (r"amd-(gfx90a|instinct-mi2)", "amd-cdna2"),
+    (r"amd-(gfx908|instinct-mi100)", "amd-cdna1"),
+    (r"amd-(gfx[6789]\w{2}\b|radeon-rx-vega|radeon-vii|radeon-rx-[45]\d\d\b)", "amd-gcn"),
+    (r"intel-arc-b\d", "intel-xe2"),
+    (r"intel-(arc-a\d|data-center-gpu-flex)", "intel-xe-hpg"),
+    (r"intel-data-center-gpu-max", "intel-xe-hpc"),
+    (r"intel-iris-xe", "intel-xe-lp"),
+    (r"intel-u?hd-graphics-[56]\d\d\b", "intel-gen9"),
+    (r"apple-m(\d)\b", r"apple-m\1"),
+)
+
+
+def _plain(text: str) -> str:
+    """Printable ASCII without trade marks, single spaces, bounded."""
+    text = re.sub(r"(?i)\((?:r|tm|c)\)|[®™©]", " ", text[:_READ])
+    text = unicodedata.normalize("NFKD", text).encode("ascii", "ignore").decode("ascii")
+    return " ".join("".join(c if c.isprintable() else " " for c in text).split())
+
+
+def _cleaned(strings: Strings) -> Strings:
+    return dataclasses.replace(
+        strings,
+        name=_plain(strings.name),
+        vendor=_plain(strings.vendor),
+        version=_plain(strings.version),
+        opencl_c_version=_plain(strings.opencl_c_version),
+        driver=_plain(strings.driver),
+        platform=_plain(strings.platform),
+    )
+
+
+def is_slug(text: str) -> bool:
+    """Whether a device may have the name."""
+    return len(text) <= MAX_SLUG and re.fullmatch(r"[a-z0-9]+(-[a-z0-9]+)*", text) is not None
+
+
+def _slug(text: str) -> str:
+    """Lower case with hyphens. A text too long for a slug ends in its checksum, to stay distinct."""
+    slug = re.sub(r"[^a-z0-9]+", "-", text.lower()).strip("-")
+    if len(slug) <= MAX_SLUG:
+        return slug
+    return f"{slug[: MAX_SLUG - 9].rstrip('-')}-{_checksum(slug)}"
+
+
+def _checksum(text: str) -> str:
+    return f"{binascii.crc32(text.encode('utf-8', 'replace')):08x}"
+
+
+def _identity(vendor: str, model: str, family: str, slug: str) -> Identity:
+    slug = _slug(slug)
+    return Identity(vendor=vendor, model=model, family=family, architecture=architecture_of(slug), slug=slug)
+
+
+def _behind_layer(identity: Identity, told: Strings) -> Identity:
+    """Behind a translating layer neither the vendor's compiler nor its options are reached: a `gpu` of its own."""
+    if identity.family == "cpu":
+        return identity
+    for pattern, suffix in _LAYERS:
+        if re.search(pattern, f"{told.platform} {told.version}"):
+            return dataclasses.replace(identity, family="gpu", slug=_slug(f"{identity.slug[: MAX_SLUG - 6]}-{suffix}"))
+    return identity
+
+
+_LAYERS = (
+    (r"(?i)openclon12|d3d12", "on12"),
+    (r"(?i)\bclvk\b", "clvk"),
+    (r"(?i)\bangle\b", "angle"),
+    (r"(?i)portable computing language|\bpocl\b", "pocl"),
+)
+"""Of platform or version: implementations that run on other makers' GPUs, and how a slug tells them."""
+
+
+# Processors
+
+
+_SOFTWARE = (
+    (r"(?i)\b(oclgrind)\b", "Oclgrind"),
+    (r"(?i)\b(llvmpipe|softpipe|lavapipe)\b", "Mesa"),
+    (r"(?i)\b(swiftshader)\b", "Google"),
+    (r"(?i)\b(microsoft basic render driver)\b", "Microsoft"),
+)
+
+_IMITATIONS = ("oclgrind", "llvmpipe", "softpipe", "lavapipe", "swiftshader", "microsoft-basic-render-driver")
+
+_RUNTIMES = (
+    (r"(?i)portable computing language|\bpocl\b", "pocl"),
+    (r"(?i)^apple\b", "apple-cpu"),
+    (r"(?i)amd accelerated", "amd-cpu"),
+    (r"(?i)\bintel\b", "intel-cpu"),
+)
+"""Of platform, version and vendor, and the first words of the slug."""
+
+_BRANDS = r"\b(?:AMD|Intel|Apple|Ampere|Qualcomm|Snapdragon|Hygon|VIA|Loongson|ARM)\b"
+
+
+def _software(told: Strings) -> Identity | None:
+    """A simulator, or a GPU's interface drawn by the processor."""
+    for pattern, vendor in _SOFTWARE:
+        match = re.search(pattern, told.name)
+        if match:
+            _, processor = processor_name(told.cpuinfo)
+            bits = re.search(r"(\d+) bits", told.name)
+            vectors = class_of_bits(told.cpuinfo, int(bits[1])) if bits else ""
+            return _identity(vendor, match[1], "cpu", f"{match[1]}-{short_name(_plain(processor))}-{vectors}")
+    return None
+
+
+def _processor(told: Strings) -> Identity | None:
+    where = (told.platform, told.version, told.vendor)
+    runtime = next((name for pattern, name in _RUNTIMES if any(re.search(pattern, text) for text in where)), "cpu")
+    is_pocl_cpu = runtime == "pocl" and re.match(r"(pthread|basic|cpu)\b", told.name)
+    if told.device_type is not DeviceType.CPU and not is_pocl_cpu:
+        return None
+    name = _without_compiler_target(told.name) if runtime == "pocl" else told.name
+    processor, maker = short_name(name), told.vendor
+    if processor in ("", "cpu") or re.fullmatch(r"0x[0-9a-f]+", processor):
+        known_maker, known = processor_name(told.cpuinfo)
+        processor, maker = short_name(_plain(known)) or processor, known_maker or maker
+    vendor = vendor_of(processor, maker)
+    model = re.sub(rf"(?i)^{re.escape(vendor)}\b\s*", "", processor) or processor or "unknown"
+    named = model if runtime.split("-")[0] == vendor.lower() else processor or "unknown"
+    target = told.compiler_target or (_compiler_target(told.version) if runtime == "pocl" else "")
+    return _identity(vendor, model, "cpu", f"{runtime}-{named}-{vector_class(told.cpuinfo, target)}")
+
+
+def _compiler_target(version: str) -> str:
+    """What PoCL writes behind its target triple, such as ``pthread-x86_64-pc-linux-gnu-haswell``."""
+    found = re.search(r"-linux-\w+-([\w.-]+)$", version)
+    return found[1] if found else ""
+
+
+def processor_of(slug: str) -> str:
+    """The processor without the runtime that drives it, its vendor and vectors; empty where the slug tells none."""
+    runtimes = "|".join([*_IMITATIONS, *(name for _, name in _RUNTIMES), "cpu"])
+    vectors = "|".join(VECTOR_CLASSES)
+    found = re.fullmatch(rf"(?:{runtimes})-(?:(?:intel|amd|apple)-)?(.+?)(?:-(?:{vectors}))?", slug)
+    return found[1] if found else ""
+
+
+def is_imitation(slug: str) -> bool:
+    """Whether that is a simulator, or a GPU's interface drawn by the processor: right, but far from fast."""
+    return slug.startswith(_IMITATIONS)
+
+
+def _without_compiler_target(name: str) -> str:
+    """PoCL writes ``pthread-NAME``, later ``cpu-TARGET-NAME``, where an LLVM target may hold hyphens."""
+    rest = re.sub(r"^(pthread|basic|cpu-minimal|cpu-tbb|cpu)-", "", name)
+    branded = re.search(rf"{_BRANDS}.*", rest) or re.search(r"(?<![^-])[A-Z].*", rest)
+    return branded[0] if branded else re.sub(r"(?<=.)-(0x[0-9a-f]+)?$", "", rest)
+
+
+# Adreno
+
+
+def _adreno(told: Strings) -> Identity | None:
+    texts = (told.name, told.version, told.opencl_c_version)
+    mesa = re.match(r"FD(\d{3}[a-z]?)\b", told.name, re.IGNORECASE)
+    is_qualcomm = told.vendor_id == 0x5143 or "qualcomm" in f"{told.vendor} {told.platform}".lower()
+    is_qualcomm_gpu = is_qualcomm and told.device_type is DeviceType.GPU
+    if not mesa and not is_qualcomm_gpu and not any("adreno" in text.lower() for text in texts):
+        return None
+    number = mesa[1] if mesa else next(filter(None, map(_adreno_number, texts)), "")
+    if number:
+        return _identity("Qualcomm", f"Adreno {number}", "adreno", f"adreno-{number}")
+    return _adreno_without_number(told)
+
+
+def _adreno_number(text: str) -> str:
+    """``730``, ``642L``, ``X1-85``, ``8cx Gen 3``: whatever follows the word, if it holds a digit."""
+    match = re.search(r"(?i)adreno[ -]*([ax]?\d{1,4}[a-z]{0,2}(?:-\d{2,3})?(?: gen \d)?)\b", text)
+    return match[1] if match else ""
+
+
+def _adreno_without_number(told: Strings) -> Identity:
+    """The slug tells what hardware fixes (OpenCL version, compute units), the model also the compiler branch."""
+    version = re.search(r"(?i)opencl (?:c )?(\d\.\d)", told.version or told.opencl_c_version)
+    compiler = re.search(r"(?i)compiler ([a-z]+\d*\.\d+)", told.driver)
+    slug, known = "adreno-unknown", []
+    if version:
+        slug += f"-opencl-{version[1]}"
+        known.append(f"OpenCL {version[1]}")
+    if told.compute_units > 0:
+        slug += f"-cu{told.compute_units}"
+    if compiler:
+        known.append(f"compiler {compiler[1]}")
+    return _identity("Qualcomm", f"Adreno (number not told{''.join(f', {k}' for k in known)})", "adreno", slug)
+
+
+# Mali
+
+
+_MALI_CODENAMES = {"lodx": "g610"}
+
+
+def _mali(told: Strings) -> Identity | None:
+    if not re.search(r"(?i)\b(mali|immortalis)\b", told.name):
+        return None
+    name = re.sub(r"(?i)\([^()]*\)|\br\d+(p\d+)?\b", " ", told.name)
+    counted = re.search(r"(?i)m[cp] ?(\d{1,3})\b", name)
+    cores = int(counted[1]) if counted else max(told.compute_units, 0)
+    name = name.replace(counted[0], " ") if counted else name
+    words = [_MALI_CODENAMES.get(word, word) for word in _slug(name).split("-") if word not in ("mali", "arm", "")]
+    words.sort(key=lambda word: word == "immortalis")
+    model = "-".join(["Mali", *(word.capitalize() for word in words)])
+    suffix = f" MC{cores}" if cores else ""
+    return _identity("Arm", model + suffix, "mali", f"{model if words else 'mali-unknown'}{suffix}")
+
+
+# The rest
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Vendor:
+    family: str
+    display: str
+    pattern: str
+    """Of a device's name or vendor."""
+    prefix: str
+    """What stands before the model in names."""
+    vendor_id: int
+
+
+_VENDORS = (
+    _Vendor(
+        family="nvidia",
+        display="NVIDIA",
+        pattern=r"(?i)\bnvidia\b|\bgeforce\b|\bquadro\b|^tesla\b",
+        prefix=r"nvidia( corporation)?",
+        vendor_id=0x10DE,
+    ),
+    _Vendor(
+        family="amd",
+        display="AMD",
+        pattern=r"(?i)advanced micro devices|\bamd\b|\bradeon\b|^gfx\d",
+        prefix=r"amd|ati",
+        vendor_id=0x1002,
+    ),
+    _Vendor(
+        family="powervr",
+        display="Imagination",
+        pattern=r"(?i)\bpowervr\b|\bimagination\b",
+        prefix=r"imagination( technologies)?|powervr",
+        vendor_id=0x1010,
+    ),
+    _Vendor(family="apple", display="Apple", pattern=r"(?i)^apple\b", prefix=r"apple", vendor_id=0x106B),
+    _Vendor(family="intel", display="Intel", pattern=r"(?i)\bintel\b", prefix=r"intel", vendor_id=0x8086),
+)
+
+
+def _known_vendor(told: Strings) -> Identity | None:
+    """By the name, else by the vendor's name, else by its number."""
+    if told.device_type is DeviceType.OTHER:
+        return None
+    by_name = (v for v in _VENDORS if re.search(v.pattern, told.name))
+    by_vendor = (v for v in _VENDORS if re.search(v.pattern, told.vendor))
+    by_number = (v for v in _VENDORS if v.vendor_id == told.vendor_id)
+    found = next(by_name, None) or next(by_vendor, None) or next(by_number, None)
+    if not found:
+        return None
+    model = _board(told.name, found.prefix) or "unknown"
+    return _identity(found.display, model, found.family, f"{found.family}-{model}")
+
+
+def _board(name: str, prefix: str) -> str:
+    """The model without vendor, driver details in parentheses, PCI number and target features."""
+    name = " ".join(re.sub(r"(?i)\([^()]*\)?|^mesa\b|\bcompute engine$", " ", name).split())
+    name = re.sub(r"(?i)^(gfx[0-9a-f]+):.*", r"\1", name)
+    while (shorter := re.sub(rf"(?i)^({prefix})\b\s*", "", name)) != name:
+        name = shorter
+    without_number = re.sub(r"\s*\[[^\]]*\]?", "", name)
+    return name if without_number.lower() in ("", "graphics") else without_number
+
+
+def _any_other(told: Strings, raw: Strings) -> Identity:
+    if re.search(r"[a-z0-9]", told.name.lower()):
+        slug = f"gpu-{told.name}"
+    else:
+        slug = f"gpu-{_checksum(raw.name[:_READ])}" if raw.name else "gpu-unknown"
+    vendor = "Arm" if told.vendor.lower() == "arm" else told.vendor[:64] or "unknown"
+    return _identity(vendor, told.name[:128] or "unknown", "gpu", slug)

@@ -1,0 +1,380 @@
+"""Real work to tune for: the matrix products of published networks, and lists of sizes from a file.
+
+Products are computed from each network's layer table, one image or sequence at a time. A convolution is
+counted as im2col followed by one product: m output channels, n output pixels, k input channels times the
+window. Depthwise convolutions are no matrix product and are left out. In transformers m counts tokens. Attention is
+one batched product over the heads, with the keys of each head stored as they are made, a row for each position.
+"""
+
+import contextlib
+import csv
+import dataclasses
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+
+from autotune.errors import ProblemError, UsageError, did_you_mean
+from autotune.kernels.gemm import GemmProblem
+from autotune.model.configuration import Value
+from autotune.model.problem import Problem
+from autotune.model.trial import Request
+
+MAX_CALLS = 10**12
+MAX_FILE_BYTES = 4 * 2**20
+MAX_LABEL = 200
+MAX_SHAPE_WORDS = 16
+"""Of a line, looked at as words of the shape: more than any family has."""
+
+DEFAULT_PRESET = "general"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Preset:
+    """A named list of products. `products` computes them, equal sizes not yet merged."""
+
+    name: str
+    meaning: str
+    products: Callable[[], Iterator[Request]]
+
+
+def preset(name: str) -> list[Request]:
+    """The distinct products of a network with their call counts, in order of first use.
+
+    Raises UsageError when there is no preset of that name.
+    """
+    if name not in PRESETS:
+        hint = did_you_mean(name, PRESETS) or f"there are {', '.join(PRESETS)}"
+        raise UsageError(f"there is no preset {name[:80]!r}", hint=hint)
+    return merge(PRESETS[name].products())
+
+
+def merge(requests: Iterable[Request]) -> list[Request]:
+    """Equal problems once each, calls added up, different labels joined."""
+    calls: dict[Problem, int] = {}
+    labels: dict[Problem, dict[str, None]] = {}
+    for request in requests:
+        calls[request.problem] = calls.get(request.problem, 0) + request.calls
+        labels.setdefault(request.problem, {})[request.label] = None
+    return [
+        Request(problem=problem, calls=count, label=", ".join(label for label in labels[problem] if label))
+        for problem, count in calls.items()
+    ]
+
+
+def _product(label: str, m: int, n: int, k: int, calls: int = 1) -> Request:
+    return Request(problem=GemmProblem(m=m, n=n, k=k), calls=calls, label=label)
+
+
+def _attention(tokens: int, context: int, heads: int, head: int, layers: int) -> Iterator[Request]:
+    """`tokens` queries of each head against `context` positions, each head `head` numbers long."""
+    scores = GemmProblem(m=tokens, n=context, k=head, batch=heads, trans_b=1)
+    yield Request(problem=scores, calls=layers, label="attention scores")
+    weighted = GemmProblem(m=tokens, n=head, k=context, batch=heads)
+    yield Request(problem=weighted, calls=layers, label="attention context")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Convolution:
+    """A layer of a network. Sizes are square; `groups` equal to the channels makes it depthwise."""
+
+    label: str
+    inputs: int
+    outputs: int
+    window: int
+    output_pixels: int
+    groups: int = 1
+
+    @property
+    def multiply_adds(self) -> int:
+        return self.outputs * self.output_pixels * self.inputs // self.groups * self.window**2
+
+    @property
+    def product(self) -> Request:
+        """As im2col and one product. Only for a convolution of one group."""
+        assert self.groups == 1
+        return _product(self.label, self.outputs, self.output_pixels, self.inputs * self.window**2)
+
+
+def resnet50_layers() -> Iterator[Convolution]:
+    """Convolutions of ResNet-50 at 224 x 224, strides in the 3x3 as torchvision has them (version 1.5).
+
+    Source: He et al., Deep Residual Learning for Image Recognition, 2015, table 1.
+    """
+    yield Convolution(label="conv1 7x7", inputs=3, outputs=64, window=7, output_pixels=112**2)
+    inputs, side = 64, 56
+    for stage, (width, repeats, stride) in enumerate(((64, 3, 1), (128, 4, 2), (256, 6, 2), (512, 3, 2)), start=2):
+        name = f"conv{stage}_x"
+        for repeat in range(repeats):
+            entry_pixels = side**2
+            side //= stride if repeat == 0 else 1
+            pixels = side**2
+            yield Convolution(
+                label=f"{name} 1x1 reduce", inputs=inputs, outputs=width, window=1, output_pixels=entry_pixels
+            )
+            yield Convolution(label=f"{name} 3x3", inputs=width, outputs=width, window=3, output_pixels=pixels)
+            yield Convolution(
+                label=f"{name} 1x1 expand", inputs=width, outputs=4 * width, window=1, output_pixels=pixels
+            )
+            if repeat == 0:
+                yield Convolution(
+                    label=f"{name} shortcut", inputs=inputs, outputs=4 * width, window=1, output_pixels=pixels
+                )
+            inputs = 4 * width
+
+
+def _resnet50() -> Iterator[Request]:
+    yield from (layer.product for layer in resnet50_layers())
+    yield _product("fully connected", 1000, 1, 2048)
+
+
+def mobilenetv2_layers() -> Iterator[Convolution]:
+    """Convolutions of MobileNetV2 (width 1.0) at 224 x 224, the depthwise ones among them.
+
+    Source: Sandler et al., MobileNetV2: Inverted Residuals and Linear Bottlenecks, 2018, table 2.
+    """
+    yield Convolution(label="first 3x3", inputs=3, outputs=32, window=3, output_pixels=112**2)
+    inputs, side, number = 32, 112, 0
+    table = ((1, 16, 1, 1), (6, 24, 2, 2), (6, 32, 3, 2), (6, 64, 4, 2), (6, 96, 3, 1), (6, 160, 3, 2), (6, 320, 1, 1))
+    for expansion, outputs, repeats, stride in table:
+        for repeat in range(repeats):
+            number += 1
+            name, hidden = f"bottleneck {number}", inputs * expansion
+            if expansion != 1:
+                yield Convolution(
+                    label=f"{name} expand", inputs=inputs, outputs=hidden, window=1, output_pixels=side**2
+                )
+            side //= stride if repeat == 0 else 1
+            yield Convolution(
+                label=f"{name} depthwise",
+                inputs=hidden,
+                outputs=hidden,
+                window=3,
+                output_pixels=side**2,
+                groups=hidden,
+            )
+            yield Convolution(label=f"{name} project", inputs=hidden, outputs=outputs, window=1, output_pixels=side**2)
+            inputs = outputs
+    yield Convolution(label="last 1x1", inputs=inputs, outputs=1280, window=1, output_pixels=side**2)
+
+
+def _mobilenetv2() -> Iterator[Request]:
+    yield from (layer.product for layer in mobilenetv2_layers() if layer.groups == 1)
+    yield _product("fully connected", 1000, 1, 1280)
+
+
+BERT_TOKENS = 128
+
+
+def _bert_base() -> Iterator[Request]:
+    """Source: Devlin et al., BERT, 2018: 12 layers, hidden size 768, 12 heads, 3072 in between."""
+    layers, hidden, heads, between, tokens = 12, 768, 12, 3072, BERT_TOKENS
+    yield _product("query, key, value", tokens, hidden, hidden, 3 * layers)
+    yield from _attention(tokens, tokens, heads, hidden // heads, layers)
+    yield _product("attention output", tokens, hidden, hidden, layers)
+    yield _product("feed-forward in", tokens, between, hidden, layers)
+    yield _product("feed-forward out", tokens, hidden, between, layers)
+    yield _product("pooler", 1, hidden, hidden)
+
+
+LLAMA_PROMPT_TOKENS = 128
+LLAMA_CONTEXT = 1024
+
+
+def _llama_1b(tokens: int, context: int) -> Iterator[Request]:
+    """`tokens` new ones, each seeing `context` positions; only the last token goes through the vocabulary.
+
+    Keys and values are shared by four heads each; they are counted as repeated for every head.
+    Source: the published configuration of Llama 3.2 1B.
+    """
+    layers, hidden, heads, key_heads, head, between, vocabulary = 16, 2048, 32, 8, 64, 8192, 128256
+    yield _product("query", tokens, heads * head, hidden, layers)
+    yield _product("key, value", tokens, key_heads * head, hidden, 2 * layers)
+    yield from _attention(tokens, context, heads, head, layers)
+    yield _product("attention output", tokens, hidden, heads * head, layers)
+    yield _product("gate, up", tokens, between, hidden, 2 * layers)
+    yield _product("down", tokens, hidden, between, layers)
+    yield _product("vocabulary", 1, vocabulary, hidden)
+
+
+def _general() -> Iterator[Request]:
+    """Squares, layers of networks, and products with one row or column: what any library is asked for."""
+    for size in (128, 256, 512, 1024, 2048):
+        yield _product(f"square of {size}", size, size, size)
+    yield _product("early convolution", 64, 12544, 147)
+    yield _product("middle convolution", 128, 784, 1152)
+    yield _product("late convolution", 512, 49, 4608)
+    yield _product("fully connected layer", 128, 768, 3072)
+    yield _product("one row", 1, 2048, 2048)
+    yield _product("one column", 2048, 1, 2048)
+
+
+PRESETS = {
+    entry.name: entry
+    for entry in (
+        Preset(
+            name=DEFAULT_PRESET,
+            meaning="sizes that any library is asked for; what run tunes when no shape is given",
+            products=_general,
+        ),
+        Preset(
+            name="resnet50",
+            meaning="ResNet-50, one image of 224 x 224, convolutions as im2col",
+            products=_resnet50,
+        ),
+        Preset(
+            name="mobilenetv2",
+            meaning="MobileNetV2, one image of 224 x 224, without the depthwise convolutions (no matrix products)",
+            products=_mobilenetv2,
+        ),
+        Preset(
+            name="bert-base",
+            meaning=f"BERT-base, one sequence of {BERT_TOKENS} tokens",
+            products=_bert_base,
+        ),
+        Preset(
+            name="llama-1b-prefill",
+            meaning=f"Llama 3.2 1B reading a prompt of {LLAMA_PROMPT_TOKENS} tokens",
+            products=lambda: _llama_1b(LLAMA_PROMPT_TOKENS, LLAMA_PROMPT_TOKENS),
+        ),
+        Preset(
+            name="llama-1b-decode",
+            meaning=f"Llama 3.2 1B writing one token after {LLAMA_CONTEXT - 1} others",
+            products=lambda: _llama_1b(1, LLAMA_CONTEXT),
+        ),
+    )
+}
+
+
+def size_names(problem_type: type[Problem]) -> tuple[str, ...]:
+    """The sizes that a problem cannot be without, in order: m, n, k."""
+    fields = dataclasses.fields(problem_type)
+    return tuple(f.name for f in fields if f.type is int and f.default is dataclasses.MISSING)
+
+
+_FORM = "SHAPE [words of the shape] [xCOUNT] [label]"
+_WORD_OF_SHAPE = re.compile(
+    r"(?:[a-z_]+=\S*|[nt][nt]|half|double|const(?:ant)?-[abc]+"
+    r"|(?:(?:b?float|fp|bf|u?int)\d+|[fiu](?:8|16|32|64))(?:-\S*)?)(?=\s|$)",
+    re.IGNORECASE,
+)
+"""A layout, a value, or what a numeric mode or a constant operand may be called."""
+
+
+def read_shapes(path: Path, problem_type: type[Problem] = GemmProblem) -> list[Request]:
+    """Sizes from a text file, equal ones merged, as `parse_shapes` reads them. Raises UsageError."""
+    return parse_shapes(read_lines(path), str(path), problem_type)
+
+
+def parse_shapes(text: Iterable[str], place: str, problem_type: type[Problem] = GemmProblem) -> list[Request]:
+    """Sizes from the lines of a text, equal ones merged.
+
+    One a line: ``SHAPE [words of the shape] [xCOUNT] [label]``; ``#`` begins a comment. Or CSV: a header naming the
+    fields of the problem and, if wanted, ``calls`` and ``label``; an empty cell leaves a field at its default.
+    Raises UsageError naming place and line.
+    """
+    lines = [(number, _without_comment(line)) for number, line in enumerate(text, start=1)]
+    lines = [(number, line) for number, line in lines if line]
+    if not lines:
+        raise UsageError(f"{place}: holds no shapes", hint="one a line, such as 512,512,512 x3 label")
+    header = [name.strip().lower() for name in lines[0][1].split(",")]
+    is_csv = not set(header).isdisjoint(size_names(problem_type))
+    requests = []
+    for number, line in lines[1:] if is_csv else lines:
+        try:
+            requests.append(_from_csv(header, line, problem_type) if is_csv else _from_line(line, problem_type))
+        except UsageError as error:
+            raise UsageError(f"{place}:{number}: {error.message}", hint=error.hint) from error
+    if not requests:
+        raise UsageError(f"{place}: holds a header and no shapes")
+    return merge(requests)
+
+
+def read_lines(path: Path) -> list[str]:
+    """The lines of a text file, with their numbers as an editor has them. Raises UsageError."""
+    try:
+        with path.open("rb") as file:
+            data = file.read(MAX_FILE_BYTES + 1)
+    except OSError as error:
+        raise UsageError(f"{path}: cannot be read: {error.strerror}") from error
+    if len(data) > MAX_FILE_BYTES:
+        raise UsageError(f"{path}: is larger than {MAX_FILE_BYTES // 2**20} MiB", hint="is it a list of shapes?")
+    try:
+        # Not splitlines(), which breaks at form feeds and others, so that numbers agree with an editor's.
+        return data.decode("utf-8-sig").replace("\r\n", "\n").split("\n")
+    except UnicodeDecodeError as error:
+        line = data.count(b"\n", 0, error.start) + 1
+        raise UsageError(f"{path}:{line}: is not text in UTF-8", hint="is it a list of shapes?") from error
+
+
+def _without_comment(line: str) -> str:
+    return re.split(r"(?:^|\s)#", line, maxsplit=1)[0].strip()
+
+
+def _from_line(line: str, problem_type: type[Problem]) -> Request:
+    line = re.sub(r"(?<=[0-9])\s*,\s*(?=[-+]?[0-9])", ",", line)
+    end = _shape_end(line, problem_type)
+    problem, rest = problem_type.parse(line[:end]), line[end:].strip()
+    count, label = "1", rest
+    if match := re.match(r"[xX](\S+)(?:\s+|$)", rest):
+        count, label = match[1], rest[match.end() :]
+    if match := _WORD_OF_SHAPE.match(label):
+        # What looks like a word of the shape is no label: this parse says why it does not fit.
+        problem_type.parse(f"{line[:end]} {match[0]}")
+        raise UsageError(f"{match[0]!r} comes after the number of calls", hint=_FORM)
+    return Request(problem=problem, calls=_calls(count), label=_label(label))
+
+
+def _shape_end(line: str, problem_type: type[Problem]) -> int:
+    """Where the longest beginning of a line that is a shape ends, or else its first word."""
+    ends = [word.end() for word in islice(re.finditer(r"\S+", line), MAX_SHAPE_WORDS)]
+    for end in reversed(ends):
+        with contextlib.suppress(ProblemError):
+            problem_type.parse(line[:end])
+            return end
+    return ends[0]
+
+
+def _from_csv(header: list[str], line: str, problem_type: type[Problem]) -> Request:
+    try:
+        cells = [cell.strip() for cell in next(csv.reader([line], skipinitialspace=True, strict=True))]
+    except csv.Error as error:
+        raise UsageError(f"is no line of CSV: {error}") from error
+    if len(set(header)) != len(header):
+        raise UsageError("the header names a column twice")
+    if len(cells) != len(header):
+        raise UsageError(f"{len(cells)} cells under a header of {len(header)}")
+    row = dict(zip(header, cells, strict=True))
+    calls, label = _calls(row.pop("calls", "1")), _label(row.pop("label", ""))
+    problem = problem_type.from_dict(_values(row, problem_type))
+    return Request(problem=problem, calls=calls, label=label)
+
+
+def _values(row: Mapping[str, str], problem_type: type[Problem]) -> dict[str, Value]:
+    fields = {field.name: field for field in dataclasses.fields(problem_type)}
+    values: dict[str, Value] = {}
+    for name, text in row.items():
+        field = fields.get(name)
+        if not text and field is not None and field.default is not dataclasses.MISSING:
+            continue
+        values[name] = _integer(name, text) if field is not None and field.type is int else text
+    return values
+
+
+def _integer(name: str, text: str) -> int:
+    if not re.fullmatch(r"[+-]?[0-9]{1,18}", text):
+        raise ProblemError(f"{name[:80]} is {text[:80]!r}, not an integer")
+    return int(text)
+
+
+def _calls(text: str) -> int:
+    if not re.fullmatch(r"[0-9]{1,18}", text) or not 1 <= int(text) <= MAX_CALLS:
+        raise UsageError(f"{text[:80]!r} is not a number of calls", hint=f"1 to {MAX_CALLS}, such as x3")
+    return int(text)
+
+
+def _label(text: str) -> str:
+    if len(text) > MAX_LABEL or not text.isprintable():
+        raise UsageError(f"a label is at most {MAX_LABEL} printable characters", hint=_FORM)
+    return text

@@ -1,0 +1,105 @@
+"""Family, problem and configuration in; OpenCL C out, and which template made it. The one owner of Jinja2."""
+
+import hashlib
+from functools import cache
+
+from jinja2 import Environment, FileSystemLoader, StrictUndefined, TemplateError
+from jinja2.meta import find_referenced_templates, find_undeclared_variables
+
+from autotune import __version__
+from autotune.errors import BuildError, ConfigurationError
+from autotune.model.configuration import Configuration
+from autotune.model.device import Device
+from autotune.model.plan import Plan
+from autotune.model.trial import Provenance, now_utc
+from autotune.paths import data_folder
+from autotune.space.family import KernelFamily
+
+
+def render(family: KernelFamily, configuration: Configuration, plan: Plan) -> str:
+    """OpenCL C of all kernels of a plan.
+
+    Values are those of the configuration and of `plan.template_values`: integers, and strings declared by the
+    family. Raises BuildError when the template does not fit them.
+    """
+    values = {**dict(configuration.values), **dict(plan.template_values)}
+    try:
+        return _environment().get_template(_template_name(family, configuration.algorithm)).render(values)
+    except TemplateError as error:
+        raise BuildError(f"template of {family.name} {configuration.algorithm} failed: {error}") from error
+
+
+@cache
+def template_hash(family: KernelFamily, algorithm: str) -> str:
+    """Twelve hexadecimal digits over a template and all that it imports: changes when its kernels may."""
+    digest = hashlib.sha256()
+    for name in _templates(family, algorithm):
+        digest.update(f"{name}\0{_source(name)}\0".encode())
+    return digest.hexdigest()[:12]
+
+
+@cache
+def names_read(family: KernelFamily, algorithm: str) -> frozenset[str]:
+    """Names whose values the source may depend on: configurations that agree in these have the same source."""
+    parse = _environment().parse
+    return frozenset(n for t in _templates(family, algorithm) for n in find_undeclared_variables(parse(_source(t))))
+
+
+def _templates(family: KernelFamily, algorithm: str) -> list[str]:
+    """The template of an algorithm and all that it imports, each once."""
+    found: list[str] = []
+    pending = [_template_name(family, algorithm)]
+    while pending:
+        name = pending.pop(0)
+        if name not in found:
+            found.append(name)
+            pending += sorted(n for n in find_referenced_templates(_environment().parse(_source(name))) if n)
+    return found
+
+
+def _template_name(family: KernelFamily, algorithm: str) -> str:
+    return f"{family.name}/{algorithm}.cl.j2"
+
+
+def _source(name: str) -> str:
+    environment = _environment()
+    assert environment.loader
+    return environment.loader.get_source(environment, name)[0]
+
+
+@cache
+def _environment() -> Environment:
+    return Environment(
+        loader=FileSystemLoader(data_folder("templates")),
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        autoescape=False,  # noqa: S701 - the output is OpenCL C
+        keep_trailing_newline=True,
+    )
+
+
+def changes(made: Provenance, family: KernelFamily, configuration: Configuration, driver: str) -> list[str]:
+    """Return what differs today from when something was measured: `driver`, `template`, `space`; empty if nothing.
+
+    An algorithm that the family no longer has counts as another space.
+    """
+    found = ["driver"] if made.driver != driver else []
+    try:
+        family.algorithm(configuration.algorithm)
+    except ConfigurationError:
+        return [*found, "space"]
+    if made.template_hash != template_hash(family, configuration.algorithm):
+        found.append("template")
+    return [*found, "space"] if made.space_version != family.space_version else found
+
+
+def provenance_now(device: Device, family: KernelFamily, configuration: Configuration) -> Provenance:
+    """Of what a device has just measured."""
+    return Provenance(
+        driver=device.driver,
+        template_hash=template_hash(family, configuration.algorithm),
+        space_version=family.space_version,
+        tool_version=__version__,
+        measured_at=now_utc(),
+    )

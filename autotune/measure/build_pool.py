@@ -1,0 +1,163 @@
+"""Where building without running happens: child processes that work side by side."""
+
+import contextlib
+import dataclasses
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from queue import SimpleQueue
+from typing import TYPE_CHECKING, Any, Self
+
+from autotune import tracing
+from autotune.errors import BuildError, KernelError
+from autotune.model.plan import Plan, Role
+from autotune.model.trial import Build, BuildJob, BuildState
+from autotune.process import child
+
+if TYPE_CHECKING:
+    from autotune.device.session import Memory, Session
+
+BUILDER = (sys.executable, "-m", "autotune.measure.build_pool")
+"""Starts a child process that builds."""
+
+
+_STATES = {
+    child.Cause.LATE: BuildState.TIMED_OUT,
+    child.Cause.DIED: BuildState.CRASHED,
+    child.Cause.FAULT: BuildState.TOOL_FAILED,
+}
+
+
+class Builder:
+    """Builds sources in a child process, one at a time; a child that crashes or hangs is replaced."""
+
+    def __init__(self, command: Sequence[str] = BUILDER) -> None:
+        self._child = child.Child(command)
+
+    def run(self, job: BuildJob) -> Build:
+        """Raises WorkerError when no child can be started, or the child cannot use the device at all."""
+        answer = self._child.ask(job, {"build": job.limit_s})
+        if isinstance(answer, child.Loss):
+            return Build(source_hash=job.source_hash, state=_STATES[answer.cause], message=answer.message)
+        assert isinstance(answer, Build)
+        return answer
+
+    def kill(self) -> None:
+        """End what it builds now, from any thread; the build ends as crashed."""
+        self._child.kill()
+
+    def close(self) -> None:
+        """End the child at once."""
+        self._child.close()
+
+
+class BuilderPool:
+    """Builders that work at the same time, each served by a thread. A context manager; leaving it ends them all."""
+
+    def __init__(self, size: int, command: Sequence[str] = BUILDER) -> None:
+        self.size = size
+        self._executor = ThreadPoolExecutor(size)
+        self._builders = [Builder(command) for _ in range(size)]
+        self._running: set[Future[Build]] = set()
+        self._idle: SimpleQueue[Builder] = SimpleQueue()
+        for builder in self._builders:
+            self._idle.put(builder)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """End all builds at once."""
+        self._executor.shutdown(wait=False, cancel_futures=True)
+        while not all(future.done() for future in self._running):
+            for builder in self._builders:
+                builder.kill()  # again, since some start only now
+            time.sleep(0.05)
+        for builder in self._builders:
+            builder.close()
+
+    def submit(self, job: BuildJob) -> Future[Build]:
+        """Build when a builder is free; the result may be a WorkerError."""
+        self._running = {future for future in self._running if not future.done()}
+        future = self._executor.submit(self._run, job)
+        self._running.add(future)
+        return future
+
+    def _run(self, job: BuildJob) -> Build:
+        with self._one() as builder:
+            return builder.run(job)
+
+    @contextlib.contextmanager
+    def _one(self) -> Iterator[Builder]:
+        builder = self._idle.get()
+        try:
+            yield builder
+        finally:
+            self._idle.put(builder)
+
+
+def build_once(session: "Session", job: BuildJob) -> Build:
+    """Compile, and ask the driver about the kernels that do the work."""
+    started = time.perf_counter_ns()
+    try:
+        with tracing.span("compile"):
+            program = session.build(job.source, job.options)
+            kernels = session.kernels(program, job.plan)
+    except BuildError as error:
+        return Build(source_hash=job.source_hash, state=BuildState.FAILED, message=error.message)
+    # Some drivers generate code only when they are asked about a kernel, so that asking is part of building.
+    facts = session.facts(kernels, job.plan)
+    if job.launches:
+        with tracing.span("launch"):
+            _launch_once(session, kernels, job.plan)
+    build_ns = time.perf_counter_ns() - started
+    return Build(
+        source_hash=job.source_hash,
+        state=BuildState.BUILT,
+        build_ns=build_ns,
+        private_memory_bytes=facts.private_memory_bytes,
+        work_group_limit=facts.work_group_limit,
+        binary_bytes=0 if job.launches else session.binary_bytes(program),
+        binary=session.binary(program) if job.wants_binary and not session.keeps_programs else b"",
+    )
+
+
+def _launch_once(session: "Session", kernels: Sequence[Any], plan: Plan) -> None:
+    """One work-group of each kernel, on memory of the right sizes that nobody looks at.
+
+    Where the driver chooses the work-group, only the whole range would have the same one: that is done where
+    operands are merely copied. What cannot be launched is left to the trial, which tells why.
+    """
+    with contextlib.suppress(KernelError):
+        memory: dict[str, Memory] = {}
+        for buffer in sorted(plan.buffers, key=lambda buffer: buffer.role is Role.VIEW):  # after what they show
+            memory[buffer.name] = session.allocate(buffer, memory)
+        for kernel, launch in zip(kernels, plan.launches, strict=True):
+            if launch.local_size or launch.prepares:
+                size = launch.local_size or launch.global_size
+                session.bind(kernel, launch, memory, {})
+                session.enqueue(kernel, dataclasses.replace(launch, global_size=size))
+        session.finish()
+
+
+def serve() -> None:
+    """The child: build until the input ends."""
+    from autotune.device.session import Session
+
+    sessions: dict[str, Session] = {}
+
+    def build(job: BuildJob, entering: Callable[[str], None]) -> Build:
+        if job.selector not in sessions:
+            sessions[job.selector] = Session(job.selector)
+        entering("build")
+        return build_once(sessions[job.selector], job)
+
+    child.serve(build)
+
+
+if __name__ == "__main__":
+    serve()

@@ -1,0 +1,229 @@
+"""What works on a device: probes in child processes with time limits, and what is done about what does not.
+
+Probes that go together are tried as one program first, which is quick where all is well. What fails there, in whatever
+way, is tried again one by one. A child that crashes or hangs is replaced, and the next probe goes on in a fresh one.
+"""
+
+import contextlib
+import time
+from collections.abc import Iterator, Sequence
+
+from autotune.device.profile import find_profile
+from autotune.errors import WorkerError
+from autotune.kernels import family_names, find_family
+from autotune.measure.calibration import try_calibration
+from autotune.measure.worker import Worker
+from autotune.model.checkup import (
+    ATOMICS,
+    CLOCKS,
+    EMPTY_KERNEL,
+    HALF_ARITHMETIC,
+    IMAGE_VIEWS,
+    IMAGES,
+    INTEGER_DOT_ARM,
+    INTEGER_DOT_KHR,
+    LOCAL_MEMORY,
+    SUB_GROUP_SIZES,
+    SUB_GROUPS,
+    VECTOR_TYPES,
+    VSTORE_HALF,
+    Checkup,
+    Examination,
+    Finding,
+    Health,
+    vector_probe,
+)
+from autotune.model.configuration import Configuration
+from autotune.model.device import VECTOR_WIDTHS, Device, DeviceLimits, Fault
+from autotune.model.problem import Problem
+from autotune.model.trial import Calibration, Job, Timer, Trial, TrialState
+from autotune.process import child
+from autotune.space.family import KernelFamily
+from autotune.space.search_space import SearchSpace
+
+OPENING_LIMIT_S = 60.0
+FIRST_LIMIT_S = 20.0
+"""For the first try of all that goes into one program."""
+LEAST_LIMIT_S = 10.0
+"""For a group of probes, or one."""
+SLOWNESS = 20.0
+"""On slow devices the limit is this many times what an empty kernel takes."""
+MOST_LIMIT_S = 120.0
+CONFIGURATIONS = 3
+"""Of an algorithm, tried until one runs right."""
+
+_GROUPS = (
+    tuple(vector_probe("float32", width) for width in VECTOR_WIDTHS),
+    (*(vector_probe("float16", width) for width in VECTOR_WIDTHS), VSTORE_HALF),
+    tuple(vector_probe(dtype, width) for dtype in ("int8", "int32") for width in VECTOR_WIDTHS),
+    (LOCAL_MEMORY, ATOMICS),
+    (IMAGES,),
+    (IMAGE_VIEWS,),
+    (SUB_GROUPS,),
+    (HALF_ARITHMETIC,),
+    (INTEGER_DOT_KHR,),
+    (INTEGER_DOT_ARM,),
+    (SUB_GROUP_SIZES,),
+)
+"""Probes tried together."""
+_LEFT_OUT = frozenset(vector_probe(dtype, width) for dtype in VECTOR_TYPES for width in (2, 8))
+"""Not in the short form, unless something else goes wrong: building them takes half a second."""
+_JOINED = frozenset(_GROUPS[:5])
+"""Groups whose probes go into one program at first."""
+
+
+def is_offered(probe: str, limits: DeviceLimits) -> bool:
+    """Whether the driver says that it can do what a probe tries."""
+    extensions = limits.extensions
+    return {
+        IMAGES: limits.has_images,
+        IMAGE_VIEWS: limits.has_images and "cl_khr_image2d_from_buffer" in extensions,
+        SUB_GROUPS: limits.has_sub_groups,
+        HALF_ARITHMETIC: limits.has_float16,
+        INTEGER_DOT_KHR: "cl_khr_integer_dot_product" in extensions,
+        INTEGER_DOT_ARM: "cl_arm_integer_dot_product_int8" in extensions,
+        SUB_GROUP_SIZES: "cl_qcom_reqd_sub_group_size" in extensions,
+    }.get(probe, True)
+
+
+def examine(device: Device, *, is_full: bool = True, worker: Worker | None = None) -> Checkup:
+    """Run the probes of the short form, or all; never raises for what a driver does.
+
+    A `worker` that has built something on the device already saves the short form a second or more.
+    """
+    started = time.monotonic()
+    with contextlib.nullcontext(worker) if worker else Worker() as prober:
+        findings = _Examiner(device, prober, is_full=is_full).findings()
+        if is_full and findings[0].health is Health.WORKS:
+            sound = Checkup(findings=findings, is_full=False).applied_to(device)
+            findings += (_clocks(device), *_algorithms(sound, prober))
+    return Checkup(findings=findings, is_full=is_full, seconds=round(time.monotonic() - started, 3))
+
+
+class _Examiner:
+    """The probes of one device, run by a worker."""
+
+    def __init__(self, device: Device, worker: Worker, *, is_full: bool) -> None:
+        self._device = device
+        self._is_full = is_full
+        self._worker = worker
+        self._limit_s = MOST_LIMIT_S
+
+    def findings(self) -> tuple[Finding, ...]:
+        """That of the empty kernel first, and no other where that is broken."""
+        limits = self._device.limits
+        shown = [tuple(probe for probe in group if is_offered(probe, limits)) for group in _GROUPS]
+        offered = [group for group in shown if group]
+        missing = [probe for group in _GROUPS for probe in group if not is_offered(probe, limits)]
+        found = self._joined([group for group in offered if group in _JOINED])
+        by_probe = {finding.probe: finding for finding in found}
+        if by_probe[EMPTY_KERNEL].health is Health.BROKEN:
+            return (by_probe[EMPTY_KERNEL],)
+        for group in offered:
+            if group not in _JOINED:
+                by_probe |= {finding.probe: finding for finding in self._group(group)}
+        order = (EMPTY_KERNEL, *(probe for group in offered for probe in group))
+        ordered = [by_probe[probe] for probe in order if probe in by_probe]
+        return (*ordered, *(Finding(probe=probe, health=Health.MISSING) for probe in missing))
+
+    def _joined(self, groups: Sequence[tuple[str, ...]]) -> list[Finding]:
+        """All at once; where that fails, group by group, unless not even an empty kernel works."""
+        probes = [probe for group in groups for probe in group if self._is_full or probe not in _LEFT_OUT]
+        found = self._ask((EMPTY_KERNEL, *probes), FIRST_LIMIT_S)
+        if all(finding.health is Health.WORKS for finding in found):
+            return found
+        started = time.monotonic()
+        [empty] = self._ask((EMPTY_KERNEL,), OPENING_LIMIT_S)
+        if empty.health is Health.BROKEN:
+            return [empty]
+        self._limit_s = min(MOST_LIMIT_S, max(LEAST_LIMIT_S, SLOWNESS * (time.monotonic() - started)))
+        return [empty, *(finding for group in groups for finding in self._group(group))]
+
+    def _group(self, group: tuple[str, ...]) -> list[Finding]:
+        """Those of a group; what fails together is tried one by one."""
+        findings = self._ask(group, self._limit_s)
+        if len(group) == 1:
+            return findings
+        sound = [finding for finding in findings if finding.health is Health.WORKS]
+        suspects = [finding.probe for finding in findings if finding.health is Health.BROKEN]
+        return [*sound, *(self._ask((probe,), self._limit_s)[0] for probe in suspects)]
+
+    def _ask(self, probes: tuple[str, ...], limit_s: float) -> list[Finding]:
+        message = Examination(selector=self._device.selector, probes=probes)
+        try:
+            limits_s = {"start": OPENING_LIMIT_S, "opening": OPENING_LIMIT_S, "probe": limit_s}
+            answer = self._worker.examine(message, limits_s)
+        except WorkerError as error:
+            answer = dict.fromkeys(probes, error.message)
+        if isinstance(answer, child.Loss):
+            answer = dict.fromkeys(probes, answer.message)
+        return [_finding(probe, answer[probe]) for probe in probes]
+
+
+def _finding(probe: str, complaint: str) -> Finding:
+    health = Health.BROKEN if complaint else Health.WORKS
+    return Finding(probe=probe, health=health, message=" ".join(complaint.split())[:500])
+
+
+def _clocks(device: Device) -> Finding:
+    found = try_calibration(device.selector)
+    if isinstance(found, Calibration):
+        return _finding(CLOCKS, "" if found.timer is Timer.EVENT else found.reason)
+    return _finding(CLOCKS, found)
+
+
+# Algorithms
+
+
+def _algorithms(device: Device, worker: Worker) -> Iterator[Finding]:
+    """Each algorithm on a small problem, judged by its family; `device` is without what is broken already."""
+    for name in family_names():
+        family = find_family(name)
+        for algorithm in family.algorithms:
+            yield _try_algorithm(device, family, algorithm.name, worker)
+
+
+def _try_algorithm(device: Device, family: KernelFamily, algorithm: str, worker: Worker) -> Finding:
+    probe, fault = f"{family.name} {algorithm}", Fault(family=family.name, algorithm=algorithm)
+    found = _to_try(device, family, algorithm)
+    if found is None:
+        return Finding(probe=probe, health=Health.MISSING)
+    problem, configurations = found
+    trials: list[Trial] = []
+    for configuration in configurations:
+        try:
+            trials.append(worker.run(_job(device, problem, configuration)))
+        except WorkerError as error:
+            return Finding(probe=probe, health=Health.BROKEN, message=error.message)
+        if trials[-1].state is TrialState.COMPLETE:
+            break
+    failed = [t for t in trials if t.state is not TrialState.COMPLETE]
+    message = f"{problem.label}: {failed[0].state.value}: {failed[0].message}" if failed else ""
+    health = Health.BROKEN if len(failed) == len(trials) else Health.WORKS
+    return Finding(probe=probe, health=health, message=" ".join(message.split())[:500], fault=fault)
+
+
+def _to_try(device: Device, family: KernelFamily, algorithm: str) -> tuple[Problem, list[Configuration]] | None:
+    """The first example for which the algorithm has valid configurations, and some of these; None without any."""
+    profile = find_profile(device)
+    for problem in family.examples():
+        overrides = profile.overrides_for(family.name)
+        space = SearchSpace(family, problem, device.limits, algorithms=[algorithm], overrides=overrides)
+        if len(space):
+            ranked = family.candidates(problem, device.limits, profile.starting(family.name))
+            best = [c for c in ranked if c.algorithm == algorithm][:1]
+            rows = [len(space) * part // CONFIGURATIONS for part in range(CONFIGURATIONS)]
+            return problem, list(dict.fromkeys([*best, *(space[row] for row in rows)]))[:CONFIGURATIONS]
+    return None
+
+
+def _job(device: Device, problem: Problem, configuration: Configuration) -> Job:
+    return Job(
+        selector=device.selector,
+        problem=problem,
+        configuration=configuration,
+        build_options=find_profile(device).build_options,
+        samples=1,
+        min_sample_ns=1,
+        min_sample_ticks=1,
+    )

@@ -1,0 +1,325 @@
+"""A `Job` becomes a `Trial`: render, build, verify, time. Runs where a crash may be afforded (worker.py)."""
+
+import statistics
+import time
+from collections import OrderedDict
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from autotune import tracing
+from autotune.device.clocks import calibrate
+from autotune.device.sensors import Sensors, find_sensors
+from autotune.device.session import NUMPY_TYPES, KernelFacts, Session
+from autotune.errors import BuildError, KernelError, WorkGroupError
+from autotune.kernels import find_family
+from autotune.kernels.render import render
+from autotune.measure.operands import Loaded, Operands, Workplace, canary, with_canary
+from autotune.measure.probe import Probe
+from autotune.measure.timing import Stopwatch
+from autotune.model.plan import Buffer, Launch, Plan, Role
+from autotune.model.trial import Calibration, Job, Measurement, Trial, TrialState
+from autotune.space.family import Case, KernelFamily
+
+FRESH_INPUTS = 4
+"""Over which many verifications are spread: with and without beta."""
+FRESH_INPUTS_OF_LARGE = 2
+
+LARGE_FLOPS = 2**37
+"""Above this, and where two sets of inputs cannot be kept, one is enough for a trial, with beta zero or not by chance:
+drawing them and the reference take seconds."""
+
+WORTH_REFUSING_NS = 50e6
+"""What a call takes at least before it is refused for being slow: running less in full costs little."""
+
+
+class _Refused(Exception):
+    """Ends a trial in a state other than complete."""
+
+    def __init__(self, state: TrialState, message: str) -> None:
+        super().__init__(message)
+        self.state = state
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Built:
+    plan: Plan
+    kernels: Sequence[Any]
+    facts: KernelFacts
+    build_ns: float
+
+
+class Measurer:
+    """Measures jobs on one device, one after the other; keeps the last few programs built."""
+
+    KEPT_PROGRAMS = 32
+    """More than the trials between two runs of the sentinel, so that it is built once."""
+
+    def __init__(
+        self, session: Session, calibration: Calibration | None = None, sensors: Sensors | None = None
+    ) -> None:
+        """Calibrates the device's clocks where no calibration is given."""
+        self._session = session
+        self._tools = _Tools(session, calibration or calibrate(session), sensors or find_sensors(session.whereabouts))
+        self._was_run: set[int] = set()
+        self._built: OrderedDict[object, _Built] = OrderedDict()
+        self._operands = Operands(session)
+
+    def measure(self, job: Job, entering: Callable[[str], None] = lambda _: None) -> Trial:
+        """Build, verify and time; `entering` is told "build" and "run" as each begins. Never raises KernelError."""
+        family = find_family(job.problem.family)
+        state, message, measurement = TrialState.COMPLETE, "", None
+        try:
+            entering("build")
+            built = self._build(family, job)
+            entering("run")
+            with self._workplace(built.plan) as place:
+                runner = _Runner(self._session, built, self._operands, place, self._tools)
+                measurement = runner.run(job, is_first=self._is_first(job))
+        except _Refused as refusal:
+            state, message = refusal.state, str(refusal)
+        except WorkGroupError as error:
+            state, message = TrialState.INVALID, str(error)
+        except BuildError as error:
+            state, message = TrialState.COMPILE_FAILED, str(error)
+        except KernelError as error:
+            state, message = TrialState.LAUNCH_FAILED, str(error)
+        except MemoryError:
+            state, message = TrialState.LAUNCH_FAILED, "the host ran out of memory"
+        return Trial(
+            configuration=job.configuration, state=state, measurement=measurement, message=message, seed=job.seed
+        )
+
+    def _is_first(self, job: Job) -> bool:
+        """Whether a configuration was not run before; from now on it was."""
+        key = hash((job.problem, job.configuration, job.build_options))
+        is_first = key not in self._was_run
+        self._was_run.add(key)
+        return is_first
+
+    @contextmanager
+    def _workplace(self, plan: Plan) -> Iterator[Workplace]:
+        """What a failed launch used is not used again."""
+        with tracing.span("allocate"):
+            place = Workplace(self._session, self._operands, plan)
+        is_sound = False
+        try:
+            yield place
+            is_sound = True
+        finally:
+            place.close(is_sound=is_sound)
+
+    def _build(self, family: KernelFamily, job: Job) -> _Built:
+        key = (job.problem, job.configuration, job.build_options)
+        if key in self._built:
+            self._built.move_to_end(key)
+            return self._built[key]
+        with tracing.span("render"):
+            plan = family.plan(job.problem, job.configuration)
+            source = job.source or render(family, job.configuration, plan)
+        start = time.perf_counter_ns()
+        with tracing.span("build"):
+            kernels = self._kernels(job, plan, source)
+        built = _Built(
+            plan=plan,
+            kernels=kernels,
+            facts=self._session.facts(kernels, plan),
+            build_ns=time.perf_counter_ns() - start,
+        )
+        self._built[key] = built
+        if len(self._built) > self.KEPT_PROGRAMS:
+            self._built.popitem(last=False)
+        return built
+
+    def _kernels(self, job: Job, plan: Plan, source: str) -> list[Any]:
+        options = [*job.build_options, *plan.build_options]
+        if job.binary:
+            with suppress(BuildError):
+                return self._session.kernels(self._session.load(job.binary, options), plan)
+        return self._session.kernels(self._session.build(source, options), plan)
+
+
+class _Tools:
+    """What measuring keeps from trial to trial."""
+
+    def __init__(self, session: Session, calibration: Calibration, sensors: Sensors) -> None:
+        self.stopwatch = Stopwatch(session, calibration, needs_warming=not session.whereabouts.is_cpu)
+        self.probe = Probe(session, calibration.launch_latency_ns)
+        self.sensors = sensors
+
+
+class _Runner:
+    """Runs of one built plan."""
+
+    def __init__(self, session: Session, built: _Built, operands: Operands, place: Workplace, tools: _Tools) -> None:
+        self._session = session
+        self._built = built
+        self._plan = built.plan
+        self._launches = list(zip(built.kernels, built.plan.launches, strict=True))
+        self._operands = operands
+        self._place = place
+        self._tools = tools
+        self._outputs = {b.name: b for b in built.plan.buffers if b.role is Role.OUTPUT}
+        self._zeroed = [b for b in built.plan.buffers if b.is_zeroed]
+        self._inputs_ns = 0
+        place.zero()
+
+    def run(self, job: Job, *, is_first: bool) -> Measurement:
+        error_ratio = 0.0
+        is_large = job.problem.flops > LARGE_FLOPS or self._operands.fitting(self._plan) < 2
+        seeds = [job.seed] if is_large else [2 * job.seed, 2 * job.seed + 1]
+        if job.probe and is_first and self._tools.probe.has_parts([launch for _, launch in self._counted(job)]):
+            with tracing.span("probe"):
+                self._probe(job, seeds[0])
+        if job.verifications:
+            error_ratio = self._verify_often(job, FRESH_INPUTS_OF_LARGE if is_large else FRESH_INPUTS)
+        elif job.verify:
+            error_ratio = max(self._verify(job, seed) for seed in seeds)
+        else:
+            self._place.prepare_outputs(self._load(job, seeds[-1]))
+        return self._time(job, error_ratio)
+
+    def _load(self, job: Job, seed: int) -> Loaded:
+        self._place.leave()
+        began = time.perf_counter_ns()
+        loaded = self._operands.case(job.problem, seed, self._plan)
+        self._inputs_ns += time.perf_counter_ns() - began
+        self._place.use(loaded)
+        return loaded
+
+    def _probe(self, job: Job, seed: int) -> None:
+        """Run on small parts of the range. Refuses what would take far too long in full."""
+        limit_ns = min(max(WORTH_REFUSING_NS, job.FAR_TOO_SLOW * job.give_up_above_ns), job.run_limit_s * 1e9)
+        self._place.prepare_outputs(self._load(job, seed))
+        self._bind({})
+        with tracing.span("run parts"):
+            kernels, launches = zip(*self._counted(job), strict=True)
+            least_ns = self._tools.probe.least_ns(kernels, launches, limit_ns)
+        self._place.zero()  # a part of the work-groups counts to a part only
+        if least_ns > limit_ns:
+            message = f"not run in full: a part of its work-groups tells that a call takes {least_ns / 1e6:.3g} ms"
+            raise _Refused(TrialState.TOO_SLOW, message)
+
+    def _verify(self, job: Job, seed: int) -> float:
+        """Error over tolerance on the inputs of a seed. Refuses what is wrong or writes where it may not."""
+        loaded = self._load(job, seed)
+        ratio, _ = self._judged(loaded, self._run_once(loaded), f"inputs of seed {seed}")
+        return ratio
+
+    def _verify_often(self, job: Job, fresh_inputs: int) -> float:
+        """The largest error over tolerance of many runs on so many fresh inputs. Refuses as `_verify` does.
+
+        What the kernel writes is poisoned before each run. A run whose output has the very bits of one judged before
+        on the same inputs is as right as that one, which saves the reference.
+        """
+        largest = 0.0
+        for number in range(fresh_inputs):
+            loaded = self._load(job, fresh_inputs * job.seed + number)
+            judged: dict[str, NDArray[Any]] = {}
+            for run in range(number, job.verifications, fresh_inputs):
+                outputs = self._run_once(loaded)
+                if not all(_same_bits(judged.get(name), values) for name, values in outputs.items()):
+                    on = f"run {run + 1} of {job.verifications}, inputs of seed {loaded.seed}"
+                    ratio, judged = self._judged(loaded, outputs, on)
+                    largest = max(largest, ratio)
+            del loaded  # before the next is brought
+        return largest
+
+    def _judged(
+        self, loaded: Loaded, outputs: dict[str, NDArray[Any]], on: str
+    ) -> tuple[float, dict[str, NDArray[Any]]]:
+        """Error over tolerance, and the outputs it is of. Refuses what is wrong, and what writes into its inputs.
+
+        Where the inputs are not what they were, an earlier kernel may have spoilt them: then they are brought anew.
+        """
+        ratio = self._error_ratio(loaded.case, outputs)
+        if not ratio <= 1.0 and not self._operands.are_intact(loaded):
+            self._operands.reload(loaded)
+            outputs = self._run_once(loaded)
+            ratio = self._error_ratio(loaded.case, outputs)
+            if not self._operands.are_intact(loaded):
+                raise _Refused(TrialState.WRONG_RESULT, f"the kernel writes into its inputs ({on})")
+        if not ratio <= 1.0:
+            raise _Refused(TrialState.WRONG_RESULT, f"error is {ratio:.3g} times its tolerance ({on})")
+        return ratio, outputs
+
+    def _error_ratio(self, case: Case, outputs: Mapping[str, NDArray[Any]]) -> float:
+        began = time.perf_counter_ns()
+        with tracing.span("check"):
+            ratio = case.error_ratio(outputs)
+        self._inputs_ns += time.perf_counter_ns() - began
+        return ratio
+
+    def _run_once(self, loaded: Loaded) -> dict[str, NDArray[Any]]:
+        """The outputs of one call on what is loaded. Refuses what writes behind an output."""
+        with tracing.span("prepare memory"):
+            self._place.prepare_outputs(loaded)
+            self._place.poison_scratch()
+            self._bind(loaded.case.scalars)
+        with tracing.span("run once"):
+            self._enqueue(self._launches)
+            self._session.finish()
+        with tracing.span("read back"):
+            self._check_zeroed()
+            return {name: self._read_back(buffer) for name, buffer in self._outputs.items()}
+
+    def _check_zeroed(self) -> None:
+        """Refuses what did not leave zeros where the plan says so: the next call would go wrong."""
+        for buffer in self._zeroed:
+            if self._read_back(buffer).any():
+                raise _Refused(TrialState.WRONG_RESULT, f"the kernel left other than zeros in {buffer.name}")
+
+    def _read_back(self, buffer: Buffer) -> NDArray[Any]:
+        values = np.empty(with_canary(buffer).elements, NUMPY_TYPES[buffer.dtype])
+        self._session.read(self._place.memory[buffer.name], values)
+        if values[buffer.elements :].tobytes() != canary(buffer.dtype).tobytes():
+            raise _Refused(TrialState.WRONG_RESULT, f"the kernel wrote behind the end of {buffer.name}")
+        return values[: buffer.elements]
+
+    def _bind(self, scalars: Mapping[str, float]) -> None:
+        for kernel, launch in self._launches:
+            self._session.bind(kernel, launch, self._place.memory, scalars)
+
+    def _enqueue(self, launches: Sequence[tuple[Any, Launch]]) -> list[Any]:
+        return [self._session.enqueue(kernel, launch) for kernel, launch in launches]
+
+    def _counted(self, job: Job) -> list[tuple[Any, Launch]]:
+        """Kernels and launches that count: all but those that only prepare a constant operand."""
+        return [item for item in self._launches if not job.problem.is_constant(item[1].prepares)]
+
+    def _time(self, job: Job, error_ratio: float) -> Measurement:
+        self._bind({})
+        counted = self._counted(job)
+        if len(counted) < len(self._launches):  # what is constant is prepared once, and not timed
+            self._enqueue(self._launches)
+            self._session.finish()
+        launches = [launch for _, launch in counted]
+        stopwatch = self._tools.stopwatch
+        with tracing.span("time"):
+            timing = stopwatch.time(lambda: self._enqueue(counted), launches, job)
+        self._check_zeroed()  # after many calls in a row, too
+        with tracing.span("sensors"):
+            reading = self._tools.sensors.read()
+        return Measurement(
+            time_ns=statistics.median(timing.times_ns),
+            samples_ns=timing.times_ns,
+            calls_per_sample=timing.samples[0].calls,
+            timer=timing.timer,
+            prepare_ns=timing.prepare_ns,
+            launch_overhead_ns=stopwatch.overhead_ns(timing, len(launches)),
+            build_ns=self._built.build_ns,
+            inputs_ns=self._inputs_ns,
+            error_ratio=error_ratio,
+            private_memory_bytes=self._built.facts.private_memory_bytes,
+            kernel_work_group_limit=self._built.facts.work_group_limit,
+            clock_mhz=reading.clock_mhz,
+            temperature_c=reading.temperature_c,
+        )
+
+
+def _same_bits(one: NDArray[Any] | None, other: NDArray[Any]) -> bool:
+    return one is not None and np.array_equal(one.view(np.uint8), other.view(np.uint8))

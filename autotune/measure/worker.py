@@ -1,0 +1,169 @@
+"""Where measuring happens: a child process that lives for many trials and is replaced when it dies or hangs."""
+
+import sys
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import CancelledError
+from typing import TYPE_CHECKING, Protocol, Self
+
+from autotune.model.checkup import Examination
+from autotune.model.trial import Job, Trial, TrialState
+from autotune.process import child
+from autotune.process.child import Leave
+
+if TYPE_CHECKING:
+    from autotune.device.session import Session
+    from autotune.measure.measurer import Measurer
+
+SPOILING = frozenset({TrialState.LAUNCH_FAILED, TrialState.WRONG_RESULT})
+"""After these the child is replaced: its context may be poisoned, its memory overwritten."""
+REFUSED_BUILDS = 3
+"""As after so many refused builds in a row, which a poisoned context can look like."""
+
+
+WORKER = (sys.executable, "-m", "autotune.measure.worker")
+"""Starts a child process that measures."""
+
+
+class Measures(Protocol):
+    """What a search needs of a place that measures: the child process here, or a fake."""
+
+    def run(self, job: Job, leave: Leave | None = None) -> Trial:
+        """Nothing is launched before there is leave; without any, at once. Raises CancelledError where that is."""
+        ...
+
+    def close(self) -> None: ...
+
+
+def waited_s(place: object) -> float:
+    """Seconds that trials have waited at a place that measures while another program measured on its device.
+
+    Only places that share a device with others count them.
+    """
+    waited: float = getattr(place, "waited_s", 0.0)
+    return waited
+
+
+class Worker:
+    """Runs jobs in a child process, one at a time. A context manager; closing ends the child."""
+
+    def __init__(self, command: Sequence[str] = WORKER, *, selector: str = "") -> None:
+        """Of the device `selector`, a child makes itself ready as soon as it starts, and not at the first job."""
+        self._child = child.Child((*command, selector) if selector else command)
+        self._refused_builds = 0
+        self._turn = threading.Lock()
+        """Of whoever has the child: what one search withdrew may still be in it when the next one begins."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    @property
+    def pid(self) -> int | None:
+        """Of the child, while one is running."""
+        return self._child.pid
+
+    @property
+    def phase(self) -> str:
+        """What the child is at: ``start``, ``build`` or ``run``; empty while it waits for a job."""
+        return self._child.phase
+
+    def start(self) -> None:
+        """Start the child now: a device may take seconds to open. Raises WorkerError when it cannot be started."""
+        self._child.start()
+
+    def run(self, job: Job, leave: Leave | None = None) -> Trial:
+        """Measure; a child that dies or exceeds a limit ends the trial as crashed or timed out. From any thread.
+
+        The child builds before it awaits the `leave` to launch. Raises WorkerError when no child can be started, or
+        the child cannot use the device at all, CancelledError when the leave is withdrawn.
+        """
+        with self._turn:
+            if leave and leave.cancelled():
+                raise CancelledError
+            is_fresh = self._child.answers == 0
+            trial = self._run_once(job, leave)
+            if trial.state is TrialState.LAUNCH_FAILED and not is_fresh:
+                # An earlier trial may have spoilt the context; in a fresh one the verdict is this configuration's own.
+                trial = self._run_once(job, leave)
+            return trial
+
+    def _run_once(self, job: Job, leave: Leave | None) -> Trial:
+        limits_s = {"build": job.build_limit_s, "run": job.run_limit_s}
+        answer = self._child.ask(job, limits_s, "run" if leave else "", leave)
+        if isinstance(answer, child.Loss):
+            state = _state_of(answer, job)
+            return Trial(configuration=job.configuration, state=state, message=answer.message, seed=job.seed)
+        assert isinstance(answer, Trial)
+        self._refused_builds = self._refused_builds + 1 if answer.state is TrialState.COMPILE_FAILED else 0
+        if answer.state in SPOILING or self._refused_builds >= REFUSED_BUILDS:
+            self.close()
+        return answer
+
+    def examine(self, examination: Examination, limits_s: Mapping[str, float]) -> "dict[str, str] | child.Loss":
+        """What is wrong with each probe, empty where nothing is; what broke may have spoilt the child, which ends.
+
+        The phases are ``start``, ``opening`` and ``probe``. Raises WorkerError when no child can be started.
+        """
+        with self._turn:
+            found: dict[str, str] | child.Loss = self._child.ask(examination, limits_s)
+            if isinstance(found, dict) and any(found.values()):
+                self.close()
+            return found
+
+    def close(self) -> None:
+        """End the child at once."""
+        self._child.close()
+        self._refused_builds = 0
+
+
+def _state_of(loss: child.Loss, job: Job) -> TrialState:
+    match loss.cause:
+        case child.Cause.DIED:
+            return TrialState.CRASHED
+        case child.Cause.FAULT:
+            return TrialState.TOOL_FAILED
+        case child.Cause.LATE:
+            return TrialState.TOO_SLOW if job.is_cut_off and loss.phase == "run" else TrialState.TIMED_OUT
+
+
+def serve() -> None:
+    """The child: answer jobs and examinations until the input ends."""
+    sessions: dict[str, Session] = {}
+    measurers: dict[str, Measurer] = {}
+
+    def session_on(selector: str) -> "Session":
+        from autotune.device.session import Session
+
+        if selector not in sessions:
+            sessions[selector] = Session(selector)
+        return sessions[selector]
+
+    def measurer_on(selector: str) -> "Measurer":
+        from autotune.measure.measurer import Measurer
+
+        if selector not in measurers:
+            measurers[selector] = Measurer(session_on(selector))
+        return measurers[selector]
+
+    def answer(message: Job | Examination, entering: Callable[[str], None]) -> Trial | dict[str, str]:
+        if isinstance(message, Job):
+            return measurer_on(message.selector).measure(message, entering)
+        entering("opening")
+        from autotune.device.probes import run_probes
+
+        session = session_on(message.selector)
+        entering("probe")
+        return run_probes(session, message.probes)
+
+    def prepare() -> None:
+        for selector in sys.argv[1:]:
+            measurer_on(selector)
+
+    child.serve(answer, prepare)
+
+
+if __name__ == "__main__":
+    serve()

@@ -1,0 +1,77 @@
+"""What runs one configuration on one problem: buffers and launches, in order."""
+
+import enum
+from dataclasses import dataclass
+
+from autotune.model.configuration import Value
+from autotune.model.problem import DTYPE_BYTES
+
+
+class Role(enum.Enum):
+    """What a kernel does with a buffer."""
+
+    INPUT = "input"
+    OUTPUT = "output"
+    """Read before it is written only where the problem says so (beta)."""
+    SCRATCH = "scratch"
+    VIEW = "view"
+    """An image over the memory of another buffer, which it does not copy."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Buffer:
+    """Device memory of a plan. An image holds four elements of a row in each pixel (RGBA)."""
+
+    name: str
+    role: Role
+    dtype: str
+    elements: int
+    """Elements a buffer holds; for an image, 4 * width * height."""
+    image_width: int = 0
+    """In pixels; 0 for a plain buffer."""
+    image_height: int = 0
+    view_of: str = ""
+    """The buffer that an image with the role of a view shows; it stands earlier in the plan."""
+    row_pitch: int = 0
+    """Elements from row to row of the buffer shown."""
+    is_zeroed: bool = False
+    """Holds zeros before the first call; every call leaves zeros behind. After a call that failed it may not."""
+
+    @property
+    def size_bytes(self) -> int:
+        return self.elements * DTYPE_BYTES[self.dtype]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Scalar:
+    """A number passed to a kernel. `name` is given where the caller supplies it (alpha, beta)."""
+
+    dtype: str
+    value: float = 0
+    name: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Launch:
+    """One enqueued kernel: `arguments` are names of buffers, or scalars.
+
+    `global_size` is in work-items; `local_size` of None leaves the work-group to the driver.
+    `prepares` names the operand that this launch only brings into another layout.
+    """
+
+    kernel: str
+    global_size: tuple[int, ...]
+    local_size: tuple[int, ...] | None
+    arguments: tuple[str | Scalar, ...]
+    prepares: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plan:
+    """Everything needed to run one configuration on one problem, in order."""
+
+    buffers: tuple[Buffer, ...]
+    launches: tuple[Launch, ...]
+    build_options: tuple[str, ...] = ()
+    template_values: tuple[tuple[str, Value], ...] = ()
+    """What the template sees besides the parameters."""

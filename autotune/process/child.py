@@ -1,0 +1,401 @@
+"""A child process that answers one message at a time, and is replaced when it dies or hangs.
+
+Parent and child exchange length-prefixed pickles over the child's standard input and output. The child moves
+its real standard output away first, so a driver that prints cannot disturb the exchange, and ends when its
+input does, so that it never outlives the parent. It tells when its libraries are loaded, and that it has received a
+message, so that the parent need not guess how long either may take.
+"""
+
+import contextlib
+import enum
+import logging
+import os
+import queue
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+import traceback
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import CancelledError, Future
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, Any, NoReturn, Self
+
+from autotune import tracing
+from autotune.errors import AutotuneError, WorkerError
+from autotune.process.messages import pump, read, write
+
+_LOG = logging.getLogger(__name__)
+
+LOAD_LIMIT_S = 600.0
+"""Until a child has loaded Python's libraries: half a second, but more than a minute on an emulated processor."""
+START_LIMIT_S = 120.0
+"""From then on, until it has opened its device and begins with the work, and at least SLOWNESS times what loading took.
+"""
+RESPONSE_LIMIT_S = 10.0
+"""Until a child that was loaded before tells that it has received a message, and at least what loading took."""
+SLOWNESS = 20.0
+_ENVIRONMENT = {
+    "PYOPENCL_NO_CACHE": "1",  # thousands of kernels that nobody runs again
+    "OPENBLAS_NUM_THREADS": "1",  # several children work at once, and threads of one would wait for those of others
+}
+"""Of a child, unless the caller's environment says otherwise."""
+START_TRIES = 3
+FIRST_PAUSE_S = 0.5
+"""Before a child that ended at its start is started again; doubled each time, as a driver may need to recover."""
+
+MAX_ANSWERS = 2000
+MAX_GROWTH_BYTES = 2**29
+"""A child is replaced when it has grown so much since its first answer, as drivers leak programs, or after so many,
+since not every leak shows; opening a device anew takes as long as measuring a hundred kernels."""
+
+Entering = Callable[[str], None]
+"""Tells the parent which phase of its work the child begins; every phase has its own time limit."""
+
+Leave = Future[None]
+"""Has a result as soon as something may be begun, and is cancelled when it may not."""
+
+
+class _Withdrawn(BaseException):
+    """Ends, in the child, what may not go on."""
+
+
+class _NoStart(Exception):
+    """A child ended, hung or gave up before it began with the work; the work is not to blame."""
+
+
+class _Closed(_NoStart):
+    """Somebody closed it, and would not end another one."""
+
+
+class Cause(enum.Enum):
+    """Why no answer came."""
+
+    LATE = "late"
+    """The child took longer than the limit of its phase, and was killed."""
+    DIED = "died"
+    FAULT = "fault"
+    """An exception that this program did not expect, in the child; no fault of what it was working on."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Loss:
+    """No answer came, and the child is gone."""
+
+    cause: Cause
+    phase: str
+    message: str
+
+
+class Child:
+    """Asks a child process, which is started when first needed. A context manager; closing ends the child."""
+
+    def __init__(self, command: Sequence[str], environment: Mapping[str, str] | None = None) -> None:
+        """`environment` is that of this process by default."""
+        self._command = command
+        self._environment = environment
+        self._process: subprocess.Popen[bytes] | None = None
+        self._messages: queue.Queue[tuple[str, Any]] = queue.Queue()
+        self._errors: IO[bytes] | None = None
+        self._has_answered = False
+        self._started_s = 0.0
+        self._load_s: float | None = None
+        """What the process that runs now took to load its libraries; None until it has."""
+        self._asked = 0
+        self.phase = ""
+        """Of the message being answered, for a display; empty between messages."""
+        self.answers = 0
+        """Of the process that runs now."""
+        self._first_bytes = 0
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    @property
+    def pid(self) -> int | None:
+        """Of the child, while one is running."""
+        return self._process.pid if self._process else None
+
+    def ask(self, message: object, limits_s: Mapping[str, float], awaited: str = "", leave: Leave | None = None) -> Any:
+        """The child's answer, or a Loss; `limits_s` has the seconds allowed for each phase.
+
+        With a limit for the phase "start", a child that exceeds it is a Loss too, and is not replaced.
+
+        The phase `awaited` begins when there is leave; where that is cancelled, CancelledError is raised.
+        A child that dies, hangs or gives up before its first phase is replaced a few times, unless another thread
+        has closed it. Raises WorkerError when none can be started or stays, or the first child ever says that it
+        cannot work at all.
+        """
+        for tries_left in reversed(range(START_TRIES)):
+            try:
+                return self._ask_once(message, limits_s, awaited, leave or _given())
+            except _NoStart as reason:
+                self.close()
+                if leave and leave.cancelled():  # nobody asks any more, and nobody would end another child
+                    raise CancelledError from reason
+                if not tries_left or isinstance(reason, _Closed):
+                    raise WorkerError(str(reason)) from reason
+                _LOG.warning("a child process is replaced: %s", reason)
+                time.sleep(FIRST_PAUSE_S * 2 ** (START_TRIES - 1 - tries_left))
+
+    def _ask_once(self, message: object, limits_s: Mapping[str, float], awaited: str, leave: Leave) -> Any:
+        self.start()
+        self._asked += 1
+        try:
+            self._send((self._asked, awaited, message))
+        except OSError:
+            raise _NoStart(self._last_words()) from None
+        if awaited:
+            self._pass_on(leave)
+        answer = self._await_answer(limits_s, awaited, leave)
+        if not isinstance(answer, Loss):
+            self._has_answered = True
+            self.answers += 1
+            if self.answers == 1:
+                self._first_bytes = self.memory_bytes
+        return answer
+
+    @property
+    def memory_bytes(self) -> int:
+        """Resident memory of the child; 0 without a child, and where the system does not tell."""
+        try:
+            pages = int(Path(f"/proc/{self.pid}/statm").read_text().split()[1])
+        except (OSError, ValueError, IndexError):
+            return 0
+        return pages * os.sysconf("SC_PAGE_SIZE")
+
+    @property
+    def _is_worn(self) -> bool:
+        if not self.answers:
+            return False
+        return self.answers >= MAX_ANSWERS or self.memory_bytes - self._first_bytes > MAX_GROWTH_BYTES
+
+    def kill(self) -> None:
+        """End the process only; from any thread. Who waits for its answer gets a Loss."""
+        process = self._process
+        if process is not None:
+            process.kill()
+
+    def close(self) -> None:
+        """End the child at once; from any thread, also while another one asks or closes."""
+        process, self._process = self._process, None
+        errors, self._errors = self._errors, None
+        if process is not None:
+            process.kill()
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.wait(timeout=5)
+            with contextlib.suppress(OSError):
+                if process.stdin:
+                    process.stdin.close()
+            self.answers = 0
+        if errors is not None:
+            errors.close()
+
+    def _await_answer(self, limits_s: Mapping[str, float], awaited: str, leave: Leave) -> Any:
+        phase, limit = "start", self._first_limit_s
+        while True:
+            self.phase = phase
+            kind, content = self._receive(limit)
+            self.phase = ""
+            if kind == "alive":  # comes before any phase
+                self._load_s = content - self._started_s if self._load_s is None else self._load_s
+                limit = max(limits_s.get("start", START_LIMIT_S), SLOWNESS * self._load_s)
+            elif kind == "phase":
+                phase, limit = content, limits_s[content]
+                if phase == awaited:
+                    with contextlib.suppress(CancelledError):  # the child is going to say so
+                        leave.result()
+            elif kind == "withdrawn":
+                raise CancelledError
+            elif kind == "answer":
+                answer, spans = content
+                tracing.add(spans)
+                return answer
+            elif kind == "unusable":
+                self.close()
+                if self._has_answered:  # a driver that recovers may hide its device for a moment
+                    raise _NoStart(content)
+                raise WorkerError(content)
+            elif phase == "start" and not (kind == "late" and "start" in limits_s):
+                words = {"fault": content, "late": f"no response from the child process within {limit:g} s"}
+                raise _NoStart(words.get(kind) or self._last_words())
+            elif kind == "fault":
+                self.close()
+                return Loss(cause=Cause.FAULT, phase=phase, message=f"{phase}: {content}")
+            elif kind == "late":
+                self.close()
+                return Loss(cause=Cause.LATE, phase=phase, message=f"{phase} took more than {limit:g} s")
+            else:
+                status, last_words = self._bury()
+                message = f"{phase}: {status}. {last_words}".strip()
+                return Loss(cause=Cause.DIED, phase=phase, message=message)
+
+    @property
+    def _first_limit_s(self) -> float:
+        """Until a child tells anything at all; one that was stopped, or hangs between two messages, never does."""
+        return LOAD_LIMIT_S if self._load_s is None else max(RESPONSE_LIMIT_S, self._load_s)
+
+    def _pass_on(self, leave: Leave) -> None:
+        """Tell the child of its leave at once, by whoever gives it, so that it need not ask and wait."""
+        assert self._process and self._process.stdin
+        stream, number = self._process.stdin, self._asked
+
+        def tell(decided: Leave) -> None:
+            with contextlib.suppress(OSError, ValueError):  # whoever waits for its answer sees that it has died
+                write(stream, (number, not decided.cancelled()))
+
+        leave.add_done_callback(tell)
+
+    def _last_words(self) -> str:
+        """Of a child that ended before it began. Raises _Closed where another thread has closed it."""
+        if self._process is None:
+            raise _Closed("the child process was closed")
+        status, last_words = self._bury()
+        return f"the child process ended at its start ({status}): {last_words}"
+
+    def _receive(self, limit_s: float) -> tuple[str, Any]:
+        try:
+            return self._messages.get(timeout=limit_s)
+        except queue.Empty:
+            return "late", None
+
+    def start(self) -> None:
+        """Start the child, if none is running that is fit to be asked. Raises WorkerError."""
+        if self._process is not None and self._process.poll() is None and not self._is_worn:
+            return
+        self.close()
+        self._messages = queue.Queue()
+        self._started_s, self._load_s = time.monotonic(), None
+        try:
+            self._errors = tempfile.TemporaryFile()  # noqa: SIM115 - lives as long as the child
+            self._process = subprocess.Popen(  # noqa: S603 - our own command
+                self._command,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=self._errors,
+                env=_ENVIRONMENT | dict(os.environ if self._environment is None else self._environment),
+                start_new_session=True,  # Ctrl-C is the parent's to handle
+            )
+        except OSError as error:
+            raise WorkerError(f"cannot start the child process: {error}") from error
+        threading.Thread(target=pump, args=(self._process.stdout, self._messages), daemon=True).start()
+
+    def _send(self, message: object) -> None:
+        assert self._process and self._process.stdin
+        write(self._process.stdin, message)
+
+    def _bury(self) -> tuple[str, str]:
+        """How the child ended, and the last lines it left on standard error."""
+        process, errors = self._process, self._errors
+        if process is None or errors is None:
+            return "closed", ""
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(timeout=5)
+        code = process.poll()
+        if code is not None and code < 0:
+            status = f"killed by {_signal_name(-code)}"
+        else:
+            status = f"exit status {code}"
+        last_words = ""
+        with contextlib.suppress(ValueError):  # closed meanwhile
+            size = errors.seek(0, os.SEEK_END)
+            errors.seek(max(0, size - 500))
+            last_words = " | ".join(errors.read().decode("utf-8", "replace").split("\n")[-4:]).strip(" |")
+        self.close()
+        return status, last_words
+
+
+def serve(answer: Callable[[Any, Entering], Any], prepare: Callable[[], None] = lambda: None) -> NoReturn:
+    """The child: answer messages until the input ends. An AutotuneError says that the child is of no use.
+
+    `prepare` comes before the first message is read; where it fails, the messages find out.
+    """
+    replies = _Replies()
+    messages: queue.Queue[Any] = queue.Queue()
+    threading.Thread(target=_collect, args=(messages, replies), daemon=True).start()
+    tracing.collect(tracing.MOST_SPANS)
+    replies.send("alive", None)
+    with contextlib.suppress(Exception), tracing.span("prepare"):
+        prepare()
+    while True:
+        number, *asked = messages.get()
+        if len(asked) < 2:
+            continue  # the leave for what ended before it came
+        awaited, message = asked
+
+        def enter(phase: str, number: int = number, awaited: str = awaited) -> None:
+            replies.send("phase", phase)
+            if phase == awaited:
+                _await_leave(messages, number)
+
+        try:
+            with tracing.span("job"):
+                content = answer(message, enter)
+        except _Withdrawn:
+            replies.send("withdrawn", None)
+        except AutotuneError as error:
+            replies.send("unusable", str(error))
+        except Exception as error:  # noqa: BLE001 - told at once, since drivers abort when a process ends
+            replies.send("fault", _in_one_line(error))
+        else:
+            replies.send("answer", (content, tracing.take()))
+
+
+class _Replies:
+    """What a child says to its parent, from any of its threads."""
+
+    def __init__(self) -> None:
+        self._stream = os.fdopen(os.dup(1), "wb")
+        self._turn = threading.Lock()
+        os.dup2(2, 1)
+
+    def send(self, kind: str, content: object) -> None:
+        with self._turn:
+            write(self._stream, (kind, content))
+
+
+def _in_one_line(error: Exception) -> str:
+    """An exception, and where in this program it arose."""
+    frames = traceback.extract_tb(error.__traceback__)
+    ours = [frame for frame in frames if "autotune" in Path(frame.filename).parts] or frames
+    where = f" ({Path(ours[-1].filename).name}:{ours[-1].lineno})" if ours else ""
+    return f"unexpected {' '.join(f'{type(error).__name__}: {error}'.split())[:400]}{where}"
+
+
+def _await_leave(messages: "queue.Queue[Any]", number: int) -> None:
+    """Of the message of that number. Raises _Withdrawn when there is none."""
+    while True:
+        of, is_given = messages.get()
+        if of == number:
+            break
+    if not is_given:
+        raise _Withdrawn
+
+
+def _given() -> Leave:
+    leave = Leave()
+    leave.set_result(None)
+    return leave
+
+
+def _signal_name(number: int) -> str:
+    with contextlib.suppress(ValueError):
+        return signal.Signals(number).name
+    return f"signal {number}"
+
+
+def _collect(messages: "queue.Queue[Any]", replies: _Replies) -> None:
+    """Queue messages as they come; when the parent is gone, end at once, whatever a kernel is doing."""
+    with contextlib.suppress(EOFError, OSError):
+        while True:
+            message = read(sys.stdin.buffer)
+            if len(message) > 2:  # a question, and no leave
+                replies.send("alive", None)
+            messages.put(message)
+    os._exit(0)

@@ -1,0 +1,361 @@
+"""Which rows next: proposals from what is known of a space, one or a batch, and what is left to gain.
+
+Times are modelled on a logarithmic scale that grows ever more slowly above the best, since how bad a bad configuration
+is says little about the good ones. Proposed is the row with the largest expected improvement, weighted with the
+probability that it works at all.
+"""
+
+import dataclasses
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from autotune.propose.features import Features, Rows
+from autotune.propose.gaussian import Array, GaussianProcess, Hyperparameters, HyperPrior, fit
+from autotune.propose.neighbours import Neighbours
+from autotune.propose.prior import Prior, SourceModel
+from autotune.space.search_space import SearchSpace
+
+
+class SpaceExhaustedError(Exception):
+    """Every configuration of the space has been proposed."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Observations:
+    """What is known of the rows of a space."""
+
+    log_times: dict[int, float] = field(default_factory=dict)
+    failed: frozenset[int] = frozenset()
+    """Invalid, wrong or crashed."""
+    at_least: dict[int, float] = field(default_factory=dict)
+    """Logarithms of times that the row is known to exceed, because it was cut off there."""
+    pending: frozenset[int] = frozenset()
+    """Being measured, or waiting for it."""
+
+    @property
+    def taken(self) -> set[int]:
+        return {*self.log_times, *self.failed, *self.at_least, *self.pending}
+
+    def copy(self) -> "Observations":
+        """One that does not change with the caller's dictionaries."""
+        return dataclasses.replace(self, log_times=dict(self.log_times), at_least=dict(self.at_least))
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Expert:
+    """A model of the times; with a source, of what differs from it."""
+
+    process: GaussianProcess
+    source: SourceModel | None
+    trust: float
+
+    def predict(self, rows: Rows, points: NDArray[np.float32]) -> tuple[Array, Array]:
+        mean, deviation = self.process.predict(points)
+        return (mean if self.source is None else mean + self.source.of(rows)), deviation
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Beliefs:
+    """Models fitted to one state of knowledge."""
+
+    known: Observations
+    experts: tuple[_Expert, ...]
+    works: GaussianProcess | None
+    """Of 1 where a row works and 0 where it does not; None where nothing has failed."""
+    least: float = 0.0
+    """Smallest improvement of log time that counts."""
+
+
+class Explorer:
+    """Proposes rows of one space; models and hyperparameters are kept from one call to the next."""
+
+    LEAST_TRIALS = 3
+    """Complete trials before a model is asked, and one more for each further algorithm: it beats chance so soon."""
+    FIRST_ATTEMPTS = 24
+    """Trials, failed ones too, after which these must do, however many the algorithms."""
+    SPREAD = 64
+    """Random rows of which a first trial is the one farthest from those before: more of the space is seen."""
+    CANDIDATES = 768
+    """Random rows ranked at each proposal, besides the neighbours of the best."""
+    WORTHWHILE = 0.02
+    """Smallest improvement of log time that counts: less is noise, and there are many near-equals."""
+    WORTHWHILE_EARLY, WORTHWHILE_EARLY_TRIALS = 0.1, 10
+    """So much more counts at first, and after these trials less and less: a region is looked for before its best."""
+    REMEMBERED = 512
+    """The most promising of those are ranked again at the next proposal."""
+    CLIMBS, BEAM = 4, 6
+    """Steps from the most promising of these to their most promising neighbours."""
+    MODELLED = 300
+    """Observations in a model; of more, the fastest."""
+    BELIEVED_SOURCES = 3
+    LEAST_TRUST = LEAST_CHANCE = 0.01
+    SOURCE_ODDS = 2.0
+    """How much likelier than not a source is thought to hold here before anything is measured."""
+    SOURCE_STARTS = 3
+    """The best of the sources that are measured first."""
+    EXCURSION = 3
+    EXCURSION_TRIALS = 8
+    """Of so many first trials with sources, each so many-th ignores them."""
+    STEPS, FIRST_STEPS = 8, 32
+    LEARNT, RELEARNT = 100, 4
+    """After so many observations little is learnt of the hyperparameters by one more; only every so-many-th is."""
+
+    def __init__(self, space: SearchSpace, seed: int = 0, prior: Prior | None = None) -> None:
+        self._space = space
+        self._size = len(space)
+        self._rng = np.random.default_rng(seed)
+        self._features = Features(space)
+        self._neighbours = Neighbours(space)
+        self._hyper_prior = _hyper_prior(self._features)
+        self._starts: dict[int, Hyperparameters] = {}
+        self._beliefs: _Beliefs | None = None
+        self._remembered = np.zeros(0, dtype=np.int64)
+        self._sources = self._model_sources(prior or Prior())
+
+    def _model_sources(self, prior: Prior) -> list[SourceModel]:
+        models = []
+        for source in prior.sources[: self.BELIEVED_SOURCES]:
+            if sum(map(self._features.can_describe, source.configurations)) >= self.LEAST_TRIALS:
+                model = SourceModel(source, self._space, self._features, self._hyper_prior)
+                models.append(model)
+                self._remembered = np.append(self._remembered, model.best_rows)
+        return models
+
+    def propose(self, known: Observations, count: int = 1) -> list[int]:
+        """Distinct rows not known yet, the most promising first; fewer where the space ends.
+
+        Each takes account of those before it. Raises SpaceExhaustedError when there is none.
+        """
+        found: list[int] = []
+        while len(found) < count and len(known.taken) + len(found) < self._size:
+            found.append(self._next(known, [*known.pending, *found]))
+        if not found:
+            raise SpaceExhaustedError
+        return found
+
+    def expected_gain(self, known: Observations) -> float:
+        """The share of the best time that the next proposal is expected to save; 1 before there is a model."""
+        if not self._is_modelled(known) or len(known.taken) >= self._size:
+            return 0.0 if len(known.taken) >= self._size else 1.0
+        beliefs = self._believe(known)
+        candidates = self._candidates(known, known.taken, np.random.default_rng(len(known.taken)))
+        return 1.0 - math.exp(-float(self._gains(beliefs, candidates).max()))
+
+    def foretell(self, known: Observations, rows: Rows) -> Array:
+        """How much slower than the best so far each row is expected to be, as a logarithm; needs a model."""
+        beliefs = self._believe(known)
+        points = self._features.of(rows)
+        squeezed = np.sum([e.trust * e.predict(rows, points)[0] for e in beliefs.experts], axis=0)
+        trusts = sum(e.trust for e in beliefs.experts)
+        return np.asarray(np.expm1(squeezed / trusts), dtype=np.float64)
+
+    def _next(self, known: Observations, pending: Sequence[int]) -> int:
+        taken = {*known.taken, *pending}
+        start = self._source_start(taken)
+        if start is not None:
+            return start
+        if not self._is_modelled(known) or self._is_excursion(taken):
+            return self._first(known, taken)
+        beliefs = self._believe(known)
+        experts = tuple(self._with_pending(e, pending) for e in beliefs.experts)
+        beliefs = dataclasses.replace(beliefs, experts=experts, least=self._worthwhile(len(taken)))
+        return self._climb(beliefs, self._candidates(known, taken, self._rng), taken)
+
+    def _climb(self, beliefs: _Beliefs, rows: Rows, taken: set[int]) -> int:
+        """From the most promising of many candidates to their most promising neighbours, and so on."""
+        gains = self._gains(beliefs, rows)
+        order = np.argsort(-gains)
+        rows, gains = rows[order], gains[order]
+        self._remembered = rows[: self.REMEMBERED]
+        rows, gains = self._climbed(beliefs, rows, gains, {*taken, *rows.tolist()})
+        self._remembered = np.append(self._remembered, rows[: self.BEAM])
+        return int(rows[0])
+
+    def _climbed(self, beliefs: _Beliefs, rows: Rows, gains: Array, seen: set[int]) -> tuple[Rows, Array]:
+        """The most promising met, with their gains; none of those seen is met again."""
+        climbed = rows[: self.BEAM]
+        for _ in range(self.CLIMBS):
+            near = _untaken(np.unique(self._neighbours.of(climbed)), seen)
+            if not len(near):
+                break
+            seen.update(near.tolist())
+            more = self._gains(beliefs, near)
+            better = more > gains[min(self.BEAM, len(gains)) - 1]
+            climbed = near[better][np.argsort(-more[better])][: self.BEAM]
+            if not len(climbed):
+                break
+            rows, gains = np.append(rows[: self.BEAM], near[better]), np.append(gains[: self.BEAM], more[better])
+            order = np.argsort(-gains)
+            rows, gains = rows[order], gains[order]
+        return rows, gains
+
+    def _worthwhile(self, taken: int) -> float:
+        """Smallest improvement of log time that counts after so many trials; with sources the regions are known."""
+        early = 0.0 if self._sources else self.WORTHWHILE_EARLY
+        return self.WORTHWHILE + early * min(1.0, self.WORTHWHILE_EARLY_TRIALS / max(taken, 1))
+
+    def _with_pending(self, expert: _Expert, pending: Sequence[int]) -> _Expert:
+        if not pending:
+            return expert
+        process = expert.process.believing(self._features.of(np.array(pending)))
+        return _Expert(process=process, source=expert.source, trust=expert.trust)
+
+    def _is_modelled(self, known: Observations) -> bool:
+        attempts = len(known.log_times) + len(known.failed) + len(known.at_least)
+        is_patient = not self._sources and attempts < self.FIRST_ATTEMPTS
+        further = sum(span.count > 0 for span in self._space.spans) - 1 if is_patient else 0
+        return len(known.log_times) >= self.LEAST_TRIALS + further
+
+    def _source_start(self, taken: set[int]) -> int | None:
+        """The best that a source knows or foretells, source after source, and not all of one neighbourhood."""
+        if not self._sources or len(taken) >= self.SOURCE_STARTS:
+            return None
+        source = self._sources[len(taken) % len(self._sources)]
+        near = {int(other) for row in taken for other in self._neighbours.within_two(row)}
+        rows = _untaken(np.append(self._drawn(self._rng), source.best_rows), taken | near)
+        return int(rows[np.argmin(source.of(rows))]) if len(rows) else None
+
+    def _is_excursion(self, taken: set[int]) -> bool:
+        """With sources, some of the first trials are drawn without them: only so can they be found wrong."""
+        tried = len(taken) - self.SOURCE_STARTS
+        return bool(self._sources) and tried < self.EXCURSION_TRIALS and tried % self.EXCURSION == self.EXCURSION - 1
+
+    def _first(self, known: Observations, taken: set[int]) -> int:
+        """Of the algorithm least tried for its size, of some rows the farthest from all tried that likely works."""
+        shares = []
+        for span in self._space.spans:
+            tried = sum(span.first <= row < span.first + span.count for row in taken)
+            shares.append((tried + 1) / math.log2(2 + span.count) if tried < span.count else math.inf)
+        span = self._space.spans[shares.index(min(shares))]
+        drawn = _untaken(self._rng.integers(span.first, span.first + span.count, self.SPREAD), taken)
+        if not len(drawn):
+            drawn = _untaken(np.arange(span.first, span.first + span.count), taken)
+        if not taken:
+            return int(drawn[0])
+        works = self._chances(self._fit_failures(known), self._features.of(drawn))
+        return int(drawn[np.argmax(works * self._squared_distances(drawn, taken))])
+
+    def _squared_distances(self, rows: Rows, taken: set[int]) -> Array:
+        """Of each row from the nearest of those taken, as the hyperparameters weigh features before any fit."""
+        weights = np.exp(self._hyper_prior.mean.log_weights)
+        points = self._features.of(rows) * weights
+        others = self._features.of(np.fromiter(taken, dtype=np.int64, count=len(taken))) * weights
+        nearest: Array = np.min([((points - other) ** 2).sum(axis=1) for other in others], axis=0)
+        return nearest
+
+    def _chances(self, works: GaussianProcess | None, points: NDArray[np.float32]) -> Array:
+        """Probability that a row works; never quite 0, since the model may err."""
+        return np.ones(len(points)) if works is None else np.clip(works.predict(points)[0], self.LEAST_CHANCE, 1.0)
+
+    def _drawn(self, rng: np.random.Generator) -> Rows:
+        if self._size <= self.CANDIDATES:
+            return np.arange(self._size)
+        return rng.integers(0, self._size, self.CANDIDATES)
+
+    def _candidates(self, known: Observations, taken: set[int], rng: np.random.Generator) -> Rows:
+        best = sorted(known.log_times, key=known.log_times.__getitem__)[:3]
+        near = self._neighbours.of(np.array(best))
+        found = _untaken(np.unique(np.concatenate([self._drawn(rng), self._remembered, near])), taken)
+        return found if len(found) else _untaken(np.arange(self._size), taken)
+
+    def _gains(self, beliefs: _Beliefs, rows: Rows) -> Array:
+        """Expected improvement of log time by what counts, for each row."""
+        points = self._features.of(rows)
+        gains = np.zeros(len(rows))
+        for expert in beliefs.experts:
+            mean, deviation = expert.predict(rows, points)
+            gains += expert.trust * expected_improvement(mean, deviation, -beliefs.least)
+        return gains * self._chances(beliefs.works, points)
+
+    def _believe(self, known: Observations) -> _Beliefs:
+        """Models of what is known; those of the call before where nothing was learnt since."""
+        last = self._beliefs.known if self._beliefs else None
+        if last and (last.log_times, last.failed, last.at_least) == (known.log_times, known.failed, known.at_least):
+            assert self._beliefs is not None
+            return self._beliefs
+        fastest = sorted(known.log_times, key=known.log_times.__getitem__)[: self.MODELLED]
+        rows = np.array(fastest)
+        values = _squeezed(known.log_times, fastest, known.log_times[fastest[0]])
+        sources = [None, *self._sources]
+        processes = [
+            self._fit(key, rows, values if source is None else values - source.of(rows))
+            for key, source in enumerate(sources)
+        ]
+        scores = np.array([process.log_likelihood for process in processes])
+        scores[1:] += math.log(self.SOURCE_ODDS)
+        trusts = np.exp(scores - scores.max())
+        experts = tuple(
+            self._with_bounds(_Expert(process=process, source=source, trust=float(trust)), known)
+            for process, source, trust in zip(processes, sources, trusts / trusts.sum(), strict=True)
+            if trust > self.LEAST_TRUST
+        )
+        self._beliefs = _Beliefs(known=known.copy(), experts=experts, works=self._fit_failures(known))
+        return self._beliefs
+
+    def _with_bounds(self, expert: _Expert, known: Observations) -> _Expert:
+        """Rows that were cut off are taken to be as slow as foretold, and at least as slow as was seen."""
+        if not known.at_least:
+            return expert
+        lowest = sorted(known.at_least, key=known.at_least.__getitem__)[: self.MODELLED // 2]
+        rows = np.array(lowest)
+        bounds = _squeezed(known.at_least, lowest, min(known.log_times.values()))
+        if expert.source:
+            bounds -= expert.source.of(rows)
+        process = expert.process.believing(self._features.of(rows), at_least=bounds)
+        return _Expert(process=process, source=expert.source, trust=expert.trust)
+
+    def _fit(self, key: int, rows: Rows, values: Array) -> GaussianProcess:
+        started = self._starts.get(key)
+        steps = self.FIRST_STEPS if started is None else _affordable(self.STEPS, len(rows))
+        if started is not None and len(rows) > self.LEARNT and len(rows) % self.RELEARNT:
+            steps = 0
+        points = self._features.of(rows).astype(np.float64)
+        process = fit(points, values, self._hyper_prior, started or self._hyper_prior.mean, steps)
+        self._starts[key] = process.at
+        return process
+
+    def _fit_failures(self, known: Observations) -> GaussianProcess | None:
+        if not known.failed or not known.log_times:
+            return None
+        failed = sorted(known.failed)[-self.MODELLED // 2 :]
+        worked = list(known.log_times)[-self.MODELLED // 2 :]
+        values = np.array([0.0] * len(failed) + [1.0] * len(worked))
+        return self._fit(-1, np.array(failed + worked), values)
+
+
+def expected_improvement(mean: Array, deviation: Array, best: float) -> Array:
+    """Of a normally distributed value below `best`."""
+    z = (best - mean) / deviation
+    density = np.exp(-0.5 * z * z) / math.sqrt(2.0 * math.pi)
+    below = 0.5 * np.asarray(_erfc(-z / math.sqrt(2.0)), dtype=np.float64)
+    return np.maximum(deviation * (z * below + density), 0.0)
+
+
+_erfc = np.frompyfunc(math.erfc, 1, 1)
+
+
+def _squeezed(log_times: Mapping[int, float], rows: Sequence[int], best: float) -> Array:
+    """Log times above the best on a scale of unit slope at the best that grows ever more slowly above it."""
+    return np.log1p(np.maximum(np.array([log_times[row] for row in rows]) - best, -0.5))
+
+
+def _untaken(rows: Rows, taken: set[int]) -> Rows:
+    return rows[~np.isin(rows, np.fromiter(taken, dtype=np.int64, count=len(taken)))]
+
+
+def _affordable(steps: int, points: int) -> int:
+    """Fewer steps of a fit whose cost grows with the square of the points."""
+    return max(1, min(steps, round(steps * (90 / max(points, 1)) ** 2)))
+
+
+def _hyper_prior(features: Features) -> HyperPrior:
+    """Each group of features is thought to make its weight of the squared distance of two typical rows."""
+    weights = np.zeros(features.count)
+    for group in features.groups:
+        if len(group.columns):
+            weights[group.columns] = 0.5 * math.log(0.5 * group.weight / len(group.columns))
+    return HyperPrior(mean=Hyperparameters(log_weights=weights, log_noise=math.log(0.01)))

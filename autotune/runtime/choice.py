@@ -1,0 +1,166 @@
+"""Which configuration runs a problem: the table's, checked against the device at hand, and what to fall back on.
+
+Where B is packed once and for all, the problem says so (`constant=b`), and the winner that was tuned for it serves.
+Where only the plain problem was tuned, with packing at each call, that part is taken off the times of single trials.
+Where B lies in an image already, only configurations that read an image can serve.
+"""
+
+import enum
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+from autotune.device.profile import find_profile
+from autotune.errors import ProblemError
+from autotune.lookup import Match, Tuned, TuningTable
+from autotune.lookup.trials import Timed, read_trials
+from autotune.model.configuration import Configuration, Value
+from autotune.model.device import Device
+from autotune.model.plan import Plan
+from autotune.model.problem import Problem
+from autotune.space.family import KernelFamily
+
+_MARGIN = 0.97
+"""Times of single trials scatter: what is to replace the table's winner must be faster by more than this."""
+
+_IMAGE_TILES = ((8, 8), (8, 4), (4, 8), (4, 4), (2, 4), (1, 4))
+
+
+class Weights(enum.Enum):
+    """How B reaches the kernels."""
+
+    PER_CALL = "per call"
+    """As it is; packed by each call where the configuration wants another layout."""
+    PACKED_ONCE = "packed once"
+    IN_IMAGE = "in an image"
+    """The caller's own: there is nothing to pack."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Choice:
+    """A configuration, and why."""
+
+    configuration: Configuration
+    because: str
+    is_verified: bool = False
+    """Whether a search found its results right on this very driver, with the templates of `template_hash`."""
+    template_hash: str = ""
+
+
+def choices(
+    family: KernelFamily, table: TuningTable, device: Device, problem: Problem, weights: Weights
+) -> Iterator[Choice]:
+    """Valid configurations, the one to use first; the others are for devices that refuse it.
+
+    Raises ProblemError when no configuration can serve.
+    """
+    found = False
+    seen: set[Configuration] = set()
+    for choice in _ranked(family, table, device, problem, weights):
+        if choice.configuration in seen or family.violations(problem, choice.configuration, device.limits):
+            continue
+        if weights is Weights.IN_IMAGE and not _reads_image(choice.configuration):
+            continue
+        seen.add(choice.configuration)
+        found = True
+        yield choice
+    if not found:
+        raise ProblemError(f"no kernel reads B from an image for {problem.label} on {device.slug}")
+
+
+def packed_operand(plan: Plan, operand: str) -> str:
+    """The buffer of a plan that another layout of the operand goes to; the operand itself where it stays."""
+    names = [launch.arguments for launch in plan.launches if launch.prepares == operand]
+    buffers = {buffer.name for buffer in plan.buffers} - {operand}
+    return next((a for arguments in names for a in arguments if isinstance(a, str) and a in buffers), operand)
+
+
+def _ranked(
+    family: KernelFamily, table: TuningTable, device: Device, problem: Problem, weights: Weights
+) -> Iterator[Choice]:
+    tuned = table.find(device, problem)
+    if weights is Weights.PACKED_ONCE and tuned.match is not Match.EXACT:
+        plain = table.find(device, problem.plain)
+        yield from _best_packed(family, table, device, plain)
+        tuned = min(tuned, plain, key=lambda found: list(Match).index(found.match))  # the sooner step of the lookup
+    yield Choice(
+        configuration=tuned.configuration,
+        because=tuned.because,
+        is_verified=tuned.was_measured_on(device),
+        template_hash=tuned.template_hash,
+    )
+    starts = find_profile(device).starting(family.name)
+    if weights is Weights.IN_IMAGE:
+        for start in (*starts, *map(family.complete, _image_kernels())):
+            yield Choice(configuration=start, because="B lies in an image, and nothing measured reads one here")
+    default = family.default(problem, device.limits, starts)
+    yield Choice(configuration=default, because="what is tuned does not work here: the default")
+    for configuration in _others(family.candidates(problem, device.limits, starts), default):
+        yield Choice(configuration=configuration, because="the default does not work here: the next by rule")
+    yield Choice(configuration=family.baseline, because="nothing else works here: the plainest kernel")
+
+
+def _others(candidates: Iterable[Configuration], default: Configuration) -> Iterator[Configuration]:
+    """Of what the rule proposes, the first with narrower vectors than the default, and the first of each other
+    algorithm: they are the likeliest to work where the default does not."""
+    seen = {default.algorithm}
+    widths = [width for name, width in default.values if name == "vector_width"]
+    for configuration in candidates:
+        width = dict(configuration.values).get("vector_width", 1)
+        if configuration.algorithm == default.algorithm and widths and width < widths[0]:  # type: ignore[operator]
+            widths = []
+            yield configuration
+        elif configuration.algorithm not in seen:
+            seen.add(configuration.algorithm)
+            yield configuration
+
+
+def _best_packed(family: KernelFamily, table: TuningTable, device: Device, tuned: Tuned) -> Iterator[Choice]:
+    """What was fastest but for packing B, where that is not the winner."""
+    trials = read_trials(table.place, device, tuned.problem)
+    times: dict[Configuration, float] = {}
+    hashes: dict[Configuration, str] = {}
+    for trial in trials:
+        configuration = family.complete(trial.configuration)
+        if not family.violations(tuned.problem, configuration, device.limits):
+            times[configuration] = _time_without_packing(family, tuned.problem, trial)
+            hashes[configuration] = trial.template_hash
+    best = min(times, key=lambda configuration: times[configuration], default=None)
+    if best is None or not times[best] < _MARGIN * times.get(tuned.configuration, float("inf")):
+        return
+    because = f"fastest trial of {tuned.problem.label} where packing B does not count"
+    yield Choice(configuration=best, because=because, is_verified=True, template_hash=hashes[best])
+
+
+def _time_without_packing(family: KernelFamily, problem: Problem, trial: Timed) -> float:
+    """Where A is packed as well, B's part goes by its share of the bytes."""
+    plan = family.plan(problem, family.complete(trial.configuration))
+    size = {buffer.name: buffer.size_bytes for buffer in plan.buffers}
+    packed = [launch.prepares for launch in plan.launches if launch.prepares]
+    total = sum(size[packed_operand(plan, operand)] for operand in packed)
+    of_b = size[packed_operand(plan, "b")] if "b" in packed else 0
+    return trial.time_ns - trial.prepare_ns * (of_b / total if total else 0.0)
+
+
+def _image_kernels() -> Iterator[Configuration]:
+    """Plain kernels for B in an image, for whatever problem."""
+    for tile_m, tile_n in _IMAGE_TILES:
+        for form in ("mad", "operator"):
+            values: dict[str, Value] = {
+                "micro_tile_m": tile_m,
+                "micro_tile_n": tile_n,
+                "vector_width": 4,
+                "unroll": 4 if tile_m > 1 else 1,
+                "a_vector_width": 1,
+                "b_storage": "image",
+                "work_group_m": 0,
+                "work_group_n": 0,
+                "edges": "guard",
+                "loads": "vload",
+                "multiply_add": form,
+                "relaxed_math": "off",
+            }
+            yield Configuration.of("microtile", **values)
+
+
+def _reads_image(configuration: Configuration) -> bool:
+    return dict(configuration.values).get("b_storage") == "image"

@@ -1,0 +1,415 @@
+"""What `Gemm` and `Reduce` share: the device and table they use, kernels ready to run by problem, operands."""
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+
+import numpy as np
+from numpy.typing import DTypeLike, NDArray
+
+from autotune import __version__
+from autotune.device.binaries import BinaryCache, digest
+from autotune.device.discovery import discover_here, select
+from autotune.device.execution import BoundCall, Context, Executor, Kind, Origin, Queue, kind_of, queue_of
+from autotune.device.execution import shared_executor as executor_of
+from autotune.device.memory import allocate_shared, share_elements
+from autotune.device.profile import find_profile
+from autotune.errors import AutotuneError, DeviceSelectionError, KernelError, ProblemError
+from autotune.lookup import TuningTable
+from autotune.model.configuration import Configuration
+from autotune.model.device import Device
+from autotune.model.plan import Buffer, Plan, Role
+from autotune.model.problem import Problem
+from autotune.paths import data_folder, user_cache_folder
+from autotune.runtime.choice import Choice, Weights, choices, packed_operand
+from autotune.runtime.verification import LOG, Verifier, announced
+from autotune.space.family import KernelFamily
+
+MOST_READY = 1024
+"""Problems whose kernels are kept ready; a program that asks for ever new sizes must not grow without end."""
+
+MOST_REQUESTS = 8 * MOST_READY
+"""Forms of operands that are remembered; many may ask for one problem, and what the host does has no kernels."""
+
+SCRATCH_SHARE = 8
+"""Memory for packing and for parts of results takes at most this part of the device's, over all problems."""
+
+
+@dataclass(kw_only=True)
+class Statistics:
+    """What has happened so far."""
+
+    calls: int = 0
+    bytes_copied: int = 0
+    """Between host and device, and on the host to close gaps; packing on the device is not among them."""
+    packings: int = 0
+    """Of weights, once for each layout."""
+    host_products: int = 0
+    """Done by the host's BLAS."""
+    programs_compiled: int = 0
+    programs_loaded: int = 0
+    """From the binary cache."""
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Ready:
+    """A problem whose kernels are built, with their constant arguments set."""
+
+    problem: Problem
+    choice: Choice
+    call: BoundCall
+    packing: BoundCall | None
+    """Brings B into the layout that `call` wants, where calls do not do so themselves."""
+    packed: Buffer
+    """What B is in that layout, or B itself."""
+    packing_number: int
+    """Equal where one packed B serves both."""
+
+
+@dataclass(kw_only=True)
+class Request:
+    """What is known of calls with operands of the same form."""
+
+    problem: Problem
+    weights: Weights
+    kinds: tuple[Kind, ...]
+    ready: Ready | None = None
+
+
+_Request = TypeVar("_Request", bound=Request)
+
+
+class Engine:
+    """A family's kernels on one queue, each built when first needed."""
+
+    def __init__(self, family: KernelFamily, executor: Executor, table: TuningTable, verifier: Verifier | None) -> None:
+        """Without a verifier every configuration is taken to be right."""
+        self.family = family
+        self._verifier = verifier
+        self.executor = executor
+        self.table = table
+        self.stats = Statistics()
+        self.requests: dict[Any, Any] = {}
+        """By the form of the operands; `remember` adds."""
+        self._profile = find_profile(executor.device)
+        self._ready: dict[tuple[Problem, Weights], Ready] = {}
+        self._packings: dict[object, int] = {}
+        self._scratch_bytes = 0
+
+    @property
+    def device(self) -> Device:
+        return self.executor.device
+
+    def remember(self, form: object, request: _Request) -> _Request:
+        """A request, for the next operands of its form."""
+        if len(self.requests) >= MOST_REQUESTS:
+            self.requests.clear()
+        self.requests[form] = request
+        return request
+
+    def run(self, request: Request, names: Sequence[str], launch: Callable[[Ready], object]) -> Ready:
+        """Launch the kernels of a request, which are built before the first time.
+
+        Then it is the best configuration that the device accepts and that gives right results. Raises ProblemError
+        where the device cannot do the problem at all, KernelError where no kernel works.
+        """
+        if request.ready is None:
+            request.ready = self._ready.get((request.problem, request.weights))
+        if request.ready is None:
+            request.ready = self._first(request, names, launch)
+        else:
+            launch(request.ready)
+        return request.ready
+
+    def _first(self, request: Request, names: Sequence[str], launch: Callable[[Ready], object]) -> Ready:
+        problem, weights = request.problem, request.weights
+        problem.check_device(self.device.limits)
+        if len(self._ready) >= MOST_READY:
+            self._forget()
+        refusals: list[KernelError] = []
+        for choice in choices(self.family, self.table, self.device, problem, weights):
+            try:
+                with ExitStack() as waiting:
+                    ready, origin = self._build(problem, choice, weights, names, waiting)
+                    launch(ready)
+                    if origin is not Origin.KNOWN:
+                        self.executor.finish()
+            except KernelError as error:
+                refusals.append(error)
+                continue
+            self.executor.save_programs()
+            self._ready[problem, weights] = ready
+            return ready
+        if len(refusals) == 1 or self._verifier is None:
+            raise refusals[0]
+        raise KernelError(
+            f"no kernel of {self.family.name} works for {problem.label} on {self.device.slug}, not even the plainest: "
+            f"{refusals[-1].message}",
+            hint="autotune doctor shows what the driver can do",
+        )
+
+    def _check(self, problem: Problem, choice: Choice, options: Sequence[str], recipe: str) -> None:
+        """Raise KernelError for a configuration that gives wrong results here, crashes or hangs."""
+        if self._verifier is None:
+            return
+        if choice.is_verified and self._verifier.vouches(options, recipe, lambda: self._has_its_templates(choice)):
+            return
+        failure = self._verifier.failure(self.family, problem, choice.configuration, options, recipe)
+        if failure:
+            LOG.warning(
+                "%s is not used for %s on %s, where it failed a check (%s); another kernel takes its place. "
+                "`autotune doctor` shows what else fails with this driver.",
+                choice.configuration,
+                problem.label,
+                self.device.slug,
+                failure,
+            )
+            raise KernelError(f"{choice.configuration.algorithm} failed a check: {failure}")
+
+    def _has_its_templates(self, choice: Choice) -> bool:
+        """Whether a choice was measured with the templates of today."""
+        from autotune.kernels.render import template_hash  # see _source
+
+        return choice.template_hash == template_hash(self.family, choice.configuration.algorithm)
+
+    def _forget(self) -> None:
+        self._ready.clear()
+        self.requests.clear()
+        self._scratch_bytes = 0
+
+    def _build(
+        self, problem: Problem, choice: Choice, weights: Weights, operands: Sequence[str], waiting: ExitStack
+    ) -> tuple[Ready, Origin]:
+        """`waiting` lasts until the kernels have run, for which some drivers compile once more."""
+        plan = self.family.plan(problem, choice.configuration)
+        options = [*self._profile.build_options, *plan.build_options]
+        recipe = _recipe(self.family, choice.configuration, plan)
+        if not self.executor.has_program(recipe, options):  # else a size takes no time worth a thread
+            what = f"{choice.configuration.algorithm} for {problem.label} on {self.device.slug}"
+            waiting.enter_context(announced(what))
+        self._check(problem, choice, self._profile.build_options, recipe)
+        program, origin = self.executor.program(recipe, options, lambda: self._source(choice, plan))
+        self.stats.programs_compiled += origin is Origin.COMPILED
+        self.stats.programs_loaded += origin is Origin.LOADED
+        packed = packed_operand(plan, "b") if weights is not Weights.PER_CALL else "b"
+        packs = tuple(launch for launch in plan.launches if packed != "b" and launch.prepares == "b")
+        works = tuple(launch for launch in plan.launches if launch not in packs)
+        must_pack = bool(packs) and weights is Weights.PACKED_ONCE
+        names = [packed if name == "b" else name for name in operands]
+        fixed = {
+            buffer.name: self._allocate(buffer)
+            for buffer in plan.buffers
+            if buffer.role is Role.SCRATCH and buffer.name not in names
+        }
+        buffers = {buffer.name: buffer for buffer in plan.buffers}
+        session = self.executor.session
+        ready = Ready(
+            problem=problem,
+            choice=choice,
+            call=BoundCall(session, program, _part(plan, works), names, fixed, ("alpha", "beta")),
+            packing=BoundCall(session, program, _part(plan, packs), ("b", packed), {}) if must_pack else None,
+            packed=buffers.get(packed) or plan.buffers[0],
+            packing_number=self._packings.setdefault((packs, buffers.get(packed)), len(self._packings)),
+        )
+        return ready, origin
+
+    def _source(self, choice: Choice, plan: Plan) -> str:
+        from autotune.kernels.render import (
+            render,  # loads Jinja2, which a process whose programs are cached does without
+        )
+
+        return render(self.family, choice.configuration, plan)
+
+    def _allocate(self, buffer: Buffer) -> Any:
+        most = max(256 * 2**20, self.device.limits.global_memory_bytes // SCRATCH_SHARE)
+        if self._scratch_bytes + buffer.size_bytes > most:
+            self._forget()
+        self._scratch_bytes += buffer.size_bytes
+        return self.executor.allocate(buffer)
+
+
+class OnDevice:
+    """What `Gemm` and `Reduce` have in common: an engine, and what callers may know of it."""
+
+    _engine: Engine
+
+    @property
+    def device(self) -> Device:
+        return self._engine.device
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} on {self.device.slug}>"
+
+    @property
+    def queue(self) -> Queue:
+        """Where kernels are enqueued."""
+        return self._engine.executor.queue
+
+    @property
+    def stats(self) -> Statistics:
+        return self._engine.stats
+
+    def finish(self) -> None:
+        """Wait for everything enqueued."""
+        self._engine.executor.finish()
+
+
+def open_engine(
+    family: KernelFamily,
+    device: str,
+    table: TuningTable | str | Path | None,
+    place: "Queue | Context | None",
+    binaries: Path | str | None,
+    *,
+    verify: bool,
+) -> Engine:
+    """An engine on a device a person names, or on a queue or context that is there."""
+    opened = table if isinstance(table, TuningTable) else TuningTable.open(table)
+    executor = open_executor(device, place, binaries)
+    if not verify:
+        return Engine(family, executor, opened, None)
+    verifier = Verifier(executor.device, executor.programs_folder)
+    if not opened.knows(executor.device):
+        verifier.expect_checks()
+    return Engine(family, executor, opened, verifier)
+
+
+def open_executor(device: str, place: "Queue | Context | None", binaries: Path | str | None = None) -> Executor:
+    """Raises DeviceSelectionError."""
+    cache = _cache(binaries)
+    if place is not None:
+        if device:
+            raise DeviceSelectionError("a device was named, and a queue or context passed", hint="one is enough")
+        return Executor(place if isinstance(place, Queue) else queue_of(place), cache)
+    return executor_of(default_device(device).selector, cache)
+
+
+def _cache(folder: Path | str | None) -> BinaryCache | None:
+    """None for an account without a home, such as a service may have."""
+    try:
+        return BinaryCache(Path(folder) if folder else user_cache_folder() / "programs")
+    except AutotuneError:
+        return None
+
+
+def default_device(selector: str) -> Device:
+    """The device a person names; without a name the only one that is no processor, or else the processor."""
+    devices = discover_here()
+    return select(selector or ("cpu" if all(d.family == "cpu" for d in devices) else "gpu"), devices)
+
+
+def allocate(
+    shape: int | Sequence[int],
+    dtype: DTypeLike,
+    *,
+    image: bool = False,
+    device: str = "",
+    queue: "Queue | None" = None,
+) -> NDArray[Any]:
+    """Zeros that host and device both see, as a NumPy array; an image holds a B that is read through the texture pipe.
+
+    Host and device take turns: a kernel has it from its call until that returns. Views of it may be operands, too.
+    """
+    executor = open_executor(device, queue) if queue is None else None
+    return allocate_shared(executor.queue if executor else queue, shape, dtype, image=image)  # type: ignore[arg-type]
+
+
+class Operands:
+    """Brings operands of one call to the device, and back."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        self._executor = engine.executor
+        self._shares = engine.device.limits.shares_host_memory
+        self._given: list[NDArray[Any]] = []
+        self._uploads: list[Any] = []
+
+    def enter(self, name: str, operand: Any, kind: Kind, *, is_read: bool = True, by_columns: bool = False) -> Any:
+        """Memory for the kernels. What is copied has rows without gaps, as `by_columns` says those of its transpose."""
+        if kind is Kind.ARRAY:
+            return self._executor.array_memory(operand, name)
+        if kind is Kind.BUFFER:
+            return operand
+        if kind is not Kind.HOST:
+            self._given.append(operand)
+            self._count(0 if self._shares else operand.nbytes)
+            return self._executor.give_shared(operand, name)
+        memory = self._executor.staging(name, operand.nbytes)
+        if is_read:
+            self.upload(operand, memory, by_columns=by_columns)
+        return memory
+
+    def upload(self, values: NDArray[Any], memory: Any, *, by_columns: bool) -> None:
+        """Start to copy to the device."""
+        rows = values.swapaxes(-1, -2) if by_columns else values
+        dense = np.ascontiguousarray(rows)
+        self._count(values.nbytes if dense is rows else 2 * values.nbytes)
+        self._uploads.append(self._executor.upload(dense, memory))
+
+    def download(self, memory: Any, out: NDArray[Any]) -> None:
+        """Wait, and copy the result to the host."""
+        dense = out if out.flags.c_contiguous else np.empty(out.shape, out.dtype)
+        self._executor.download(memory, dense)
+        self._uploads.clear()
+        self._count(out.nbytes)
+        if dense is not out:
+            out[...] = dense
+            self._count(out.nbytes)
+
+    def leave(self) -> None:
+        """Wait, and give the host back what is its own."""
+        self._count(0 if self._shares else sum(array.nbytes for array in self._given))
+        self._executor.take_shared(self._given)
+        for upload in self._uploads:
+            upload.wait()
+
+    def _count(self, size: int) -> None:
+        self._engine.stats.bytes_copied += size
+
+
+def check_writable(out: Any) -> None:
+    """Raise ProblemError for a NumPy array that may not be written."""
+    if isinstance(out, np.ndarray) and not out.flags.writeable:
+        raise ProblemError("out is read-only")
+
+
+def check_apart(out: Any, kind: Kind, operands: Iterable[tuple[str, Any]]) -> None:
+    """Raise ProblemError where kernels would write what they still read. What is copied may overlap."""
+    for name, operand in operands:
+        if out is operand or (kind is not Kind.HOST and share_elements(out, operand)):
+            raise ProblemError(f"out shares memory with {name}", hint="pass other memory")
+
+
+def form(operand: Any, name: str) -> tuple[Any, ...]:
+    """What decides how an operand is treated: equal forms are treated alike. Raises ProblemError."""
+    kind = kind_of(operand)
+    if kind is None:
+        raise ProblemError(
+            f"{name} is a {type(operand).__name__}", hint="pass a NumPy or pyopencl array, or a pyopencl Buffer"
+        )
+    return (kind,) if kind is Kind.BUFFER else (kind, operand.shape, operand.strides, operand.dtype)
+
+
+def _part(plan: Plan, launches: Sequence[Any]) -> Plan:
+    return Plan(buffers=plan.buffers, launches=tuple(launches))
+
+
+_hashes: dict[str, str] = {}
+
+
+def _recipe(family: KernelFamily, configuration: Configuration, plan: Plan) -> str:
+    """Equal for equal sources, and found without rendering one."""
+    if family.name not in _hashes:
+        _hashes[family.name] = digest(*_template_texts(family.name))
+    return digest(
+        "recipe", __version__, _hashes[family.name], family.name, configuration.key, repr(plan.template_values)
+    )
+
+
+def _template_texts(family: str) -> Iterator[str]:
+    folder = data_folder("templates")
+    for path in sorted([*folder.glob("*.j2"), *(folder / family).glob("*.j2")]):
+        yield path.name
+        yield path.read_text(encoding="utf-8")

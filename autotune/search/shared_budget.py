@@ -1,0 +1,164 @@
+"""One time budget for many problems: it goes where most of the time of all calls is expected to be saved.
+
+First each gets its least share, so that none is left without a start however disturbed the machine is. Then the
+search goes on, in slices, that promises most for a second of tuning: calls times time times what is left to gain, by
+what a trial takes. Last come the finals of all, the most important first, in time that was kept for them.
+"""
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+
+from autotune.search import significance
+from autotune.search.contract import Clock, Listener, Outcome, Total
+from autotune.search.gain import HORIZON_TRIALS
+from autotune.search.one_problem import ProblemSearch
+
+LEAST_TRIALS = 12
+"""Of each problem, at the start: the default, what won near by, what the rule ranks best."""
+FIRST_TRIALS = 2
+"""Of these, those that only the end of the budget takes away: the default and the best start."""
+LEAST_SHARE = 0.5
+"""Of the time, at most, for the least shares."""
+FINALS_SHARE = 0.4
+"""Of the time, at most, kept for the finals."""
+FINALS_ROUNDS = significance.LOOKS[0]
+"""Kept for each problem; one of them may take as many as there are."""
+ROUND_S = 0.25
+"""What a round of the finals takes besides the samples, on a busy machine."""
+SLICE_SHARE = 0.02
+"""Of the time, how long a search goes on before it is asked again which one is to."""
+LEAST_SLICE_S = 2.0
+SLICE_TRIALS = 5
+"""After which a slice also ends where another problem promises more."""
+UNKNOWN_GAIN = 3.0
+"""Over the number of trials: what is thought to be left to gain where no model tells."""
+KEPT_MODELS = 32
+"""Searches that keep their model between slices, a few MB each; making one anew takes as long as a few trials."""
+NEWS = 2.0
+"""A model begins anew where other problems have so many times the trials they had when it was made."""
+
+
+class Sharing:
+    """The searches of one run, their slices and finals."""
+
+    def __init__(self, seconds: float, listener: Listener, should_stop: Callable[[], bool], clock: Clock) -> None:
+        self._seconds = seconds
+        self._listener = listener
+        self._should_stop = should_stop
+        self._clock = clock
+        self._started = clock()
+        self._deadline = self._started + seconds
+        self._searches: list[ProblemSearch] = []
+        self._latest: list[ProblemSearch] = []
+        """Those with a model in memory, the latest last."""
+        self._told: dict[ProblemSearch, int] = {}
+        """Trials of the others when a search made its model."""
+
+    def run(self, searches: Iterator[ProblemSearch], count: int) -> list[Outcome]:
+        """Outcomes in order; of `count` searches, each is made when its turn comes first."""
+        for number, search in enumerate(searches):
+            self._searches.append(search)
+            self._give_least(search, count - number)
+            if self._should_stop():
+                break
+        while not self._should_stop() and self._go_on():
+            pass
+        return self._finish()
+
+    @property
+    def left_s(self) -> float:
+        """Seconds until the budget ends, negative afterwards."""
+        return self._deadline - self._clock()
+
+    def _give_least(self, search: ProblemSearch, still_to_come: int) -> None:
+        end = self._started + LEAST_SHARE * self._seconds
+        until = self._clock() + (end - self._clock()) / still_to_come
+
+        def is_enough() -> bool:
+            first = FIRST_TRIALS if self.left_s > 0 else 1
+            return search.tried >= LEAST_TRIALS or (search.tried >= first and self._clock() >= until)
+
+        self._search(search, is_enough)
+        if len(self._searches) == 1 and still_to_come > 1 and search.trial_seconds:
+            trial_s, least_s = search.trial_seconds, self._finals_seconds(search, FINALS_ROUNDS)
+            problem_s = FIRST_TRIALS * trial_s + least_s + ROUND_S * FINALS_ROUNDS
+            trials = (1 - FINALS_SHARE) * self._seconds / trial_s
+            self._listener.budget_judged(trials, still_to_come * problem_s, self._seconds)
+
+    def _go_on(self) -> bool:
+        """A slice of what promises most; False when time is up or nothing is left to gain."""
+        limit = self._deadline - self._reserve()
+        open_searches = [search for search in self._searches if not search.is_over]
+        if self._clock() >= limit or not open_searches:
+            return False
+        end = min(limit, self._clock() + max(LEAST_SLICE_S, SLICE_SHARE * self._seconds))
+        ranked = sorted(open_searches, key=self._promise, reverse=True)
+        search, others = ranked[0], ranked[1:]
+        next_best = self._promise(others[0]) if others else 0.0
+        before = search.new_trials
+
+        def is_enough() -> bool:
+            new, now = search.new_trials - before, self._clock()
+            is_beaten = new >= SLICE_TRIALS and self._promise(search) < next_best
+            # Making a model anew may take longer than a slice: one trial comes of it all the same.
+            return is_beaten or now >= limit or (now >= end and new > 0)
+
+        self._listener.share_started(search.request, self._total())
+        self._search(search, is_enough)
+        return search.new_trials > before or search.is_over
+
+    def _search(self, search: ProblemSearch, is_enough: Callable[[], bool]) -> None:
+        others = sum(other.new_trials for other in self._searches if other is not search)
+        if search in self._latest:
+            self._latest.remove(search)
+            if others >= NEWS * max(self._told[search], LEAST_TRIALS):
+                search.shelve()
+                self._told[search] = others
+        else:
+            self._told[search] = others
+        search.search(is_enough)
+        self._latest.append(search)
+        while len(self._latest) > KEPT_MODELS:
+            self._latest.pop(0).shelve()
+
+    def _promise(self, search: ProblemSearch) -> float:
+        """Nanoseconds of all calls expected to be saved by a second of tuning."""
+        gain = search.gain_left
+        if gain is None:
+            gain = min(1.0, UNKNOWN_GAIN / max(search.tried, 1))
+        return self._weight(search) * gain / (HORIZON_TRIALS * max(search.trial_seconds, 1e-3))
+
+    def _weight(self, search: ProblemSearch) -> float:
+        """Time of all calls of a problem; of one where nothing has run yet as long as the longest other."""
+        if math.isfinite(search.best_ns):
+            return search.request.calls * search.best_ns
+        return max((s.request.calls * s.best_ns for s in self._searches if math.isfinite(s.best_ns)), default=1.0)
+
+    def _reserve(self) -> float:
+        """Seconds kept for the finals of all."""
+        least = sum(self._finals_seconds(search, FINALS_ROUNDS) + ROUND_S * FINALS_ROUNDS for search in self._searches)
+        longest = max((self._finals_seconds(search, significance.LOOKS[-1]) for search in self._searches), default=0.0)
+        return min(least + longest, FINALS_SHARE * self._seconds)
+
+    def _finals_seconds(self, search: ProblemSearch, rounds: int) -> float:
+        return search.finals_seconds(rounds) if search.new_trials else 0.0
+
+    def _total(self) -> Total:
+        run = [search for search in self._searches if math.isfinite(search.best_ns)]
+        return Total(
+            calls=sum(search.request.calls for search in run),
+            default_ns=sum(search.request.calls * search.default_ns for search in run),
+            best_ns=sum(search.request.calls * search.best_ns for search in run),
+        )
+
+    def _finish(self) -> list[Outcome]:
+        """Finals in the order of their weight; each gets its part of what time is left."""
+        found: dict[ProblemSearch, Outcome] = {}
+        ordered: Sequence[ProblemSearch] = sorted(self._searches, key=self._weight, reverse=True)
+        for number, search in enumerate(ordered):
+            foreseen = [self._finals_seconds(other, significance.LOOKS[-1]) for other in ordered[number:]]
+            share = foreseen[0] / sum(foreseen) if sum(foreseen) else 1.0
+            left_s = self.left_s
+            found[search] = search.finish(self._clock() + share * left_s if left_s > 0 else None)
+            self._listener.problem_finished(found[search])
+        return [found[search] for search in self._searches]

@@ -1,0 +1,163 @@
+"""What the rounds of the finals prove: gains with their intervals, who is still in question, and who wins.
+
+A round times every finalist that takes part once, so what drifts for all alike cancels in a ratio of times within a
+round. Looking again and again, and picking the best of several, would make plain 95% intervals lie; the ones here
+are drawn so wide that 95% holds all the same (`scripts/check_finals` measures how often).
+"""
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from functools import cache
+
+import numpy as np
+from numpy.typing import NDArray
+
+from autotune.model.configuration import Configuration
+from autotune.model.trial import Verdict
+
+Times = Mapping[Configuration, Mapping[int, float]]
+"""Time in nanoseconds of each finalist by round."""
+
+LOOKS = (9, 12, 16, 21, 27, 35, 46, 60)
+"""Numbers of rounds after which it is judged whether more are needed."""
+LEVEL = 0.998
+"""Of a single interval at a single look."""
+NARROW = 0.01
+"""A tie is believed when the interval reaches at most this far, as a part of the gain, to either side."""
+TOLD = 0.05
+"""How far the interval of a gain that is sure may reach, so that it tells something."""
+_DRAWS = 20_000
+
+
+@dataclass(frozen=True, kw_only=True)
+class Gain:
+    """How many times as fast: the median ratio of times within a round, with its interval."""
+
+    ratio: float
+    low: float
+    high: float
+
+    @property
+    def is_sure(self) -> bool:
+        """Whether it is surely a gain at all."""
+        return self.low > 1.0
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether more rounds would decide nothing: a sure gain, a sure loss, or a close tie."""
+        return self.reaches_at_most(NARROW) or self.is_sure or self.high < 1.0
+
+    def reaches_at_most(self, share: float) -> bool:
+        """Whether the interval is no wider than so much of the gain to either side."""
+        return self.high - self.low <= 2 * share * self.ratio
+
+
+@dataclass(frozen=True, kw_only=True)
+class Decision:
+    """Who wins, and the gain over the default."""
+
+    configuration: Configuration
+    gain: Gain
+    verdict: Verdict
+
+
+NO_GAIN = Gain(ratio=1.0, low=1.0, high=1.0)
+
+
+def gain(times: Times, reference: Configuration, candidate: Configuration) -> Gain:
+    """Of the candidate over the reference, by bootstrap over the rounds in which both took part."""
+    common = times[reference].keys() & times[candidate].keys()
+    ratios = np.sort([times[reference][number] / times[candidate][number] for number in common])
+    below, above, shares = _middle_ranks(len(ratios))
+    medians = (ratios[below] + ratios[above]) / 2
+    order = np.argsort(medians)
+    ends = np.searchsorted(np.cumsum(shares[order]), [(1 - LEVEL) / 2, (1 + LEVEL) / 2])
+    low, high = medians[order][ends]
+    return Gain(ratio=float(np.median(ratios)), low=float(low), high=float(high))
+
+
+def still_in_question(times: Times, default: Configuration) -> list[Configuration]:
+    """Those that more rounds are needed of; empty when all is settled. Whoever is surely slower drops out.
+
+    The default stays for as long as it is not known how much slower it is than each of those that may still win.
+    """
+    leader = _leader(times)
+    found = [leader, *(c for c in times if c != leader and not gain(times, c, leader).is_settled)]
+    if default in times and default not in found:
+        over_default = [gain(times, default, candidate) for candidate in found]
+        found += [] if all(g.is_settled and g.reaches_at_most(TOLD) for g in over_default) else [default]
+    return found if len(found) > 1 else []
+
+
+def decide(
+    times: Times,
+    default: Configuration,
+    incumbents: Collection[Configuration] = (),
+    *,
+    baseline: Configuration | None = None,
+) -> Decision:
+    """The default unless it is surely beaten; then an earlier winner unless that is surely beaten; then the fastest.
+
+    What is slower than the `baseline` by more than a close tie does not stay: the fastest takes its place, and it is
+    called a tie where that is not surely faster than the default.
+    """
+    decision = _decide(times, default, incumbents)
+    chosen = decision.configuration
+    if baseline is None or baseline not in times or gain(times, chosen, baseline).ratio <= 1.0 + NARROW:
+        return decision
+    leader = _leader(times)
+    if default not in times:
+        return Decision(configuration=leader, gain=NO_GAIN, verdict=Verdict.DEFAULT_FAILED)
+    over_default = gain(times, default, leader)
+    verdict = Verdict.FASTER if over_default.is_sure else Verdict.TIE
+    return Decision(configuration=leader, gain=over_default, verdict=verdict)
+
+
+def decide_early(times: Times, default: Configuration) -> Decision:
+    """The fastest of too few rounds to be sure of anything, with the range of its gains over the default."""
+    leader = _leader(times)
+    if default not in times:
+        return Decision(configuration=leader, gain=NO_GAIN, verdict=Verdict.PROVISIONAL)
+    return Decision(configuration=leader, gain=gain(times, default, leader), verdict=Verdict.PROVISIONAL)
+
+
+def _decide(times: Times, default: Configuration, incumbents: Collection[Configuration]) -> Decision:
+    leader = _leader(times)
+    if default not in times:
+        chosen = _unbeaten_incumbent(times, leader, incumbents) or leader
+        return Decision(configuration=chosen, gain=NO_GAIN, verdict=Verdict.DEFAULT_FAILED)
+    if leader == default:
+        is_alone = all(gain(times, c, default).is_sure for c in times if c != default)
+        verdict = Verdict.DEFAULT if is_alone else Verdict.TIE
+        return Decision(configuration=default, gain=NO_GAIN, verdict=verdict)
+    for candidate in dict.fromkeys([_unbeaten_incumbent(times, leader, incumbents) or leader, leader]):
+        over_default = gain(times, default, candidate)
+        if over_default.is_sure:
+            return Decision(configuration=candidate, gain=over_default, verdict=Verdict.FASTER)
+    return Decision(configuration=default, gain=NO_GAIN, verdict=Verdict.TIE)
+
+
+def _leader(times: Times) -> Configuration:
+    """The fastest; compared in pairs, since those that dropped out met another weather than those that stayed."""
+    leader, *others = times
+    for other in others:
+        if gain(times, leader, other).ratio > 1.0:
+            leader = other
+    return leader
+
+
+def _unbeaten_incumbent(
+    times: Times, leader: Configuration, incumbents: Collection[Configuration]
+) -> Configuration | None:
+    for incumbent in incumbents:
+        if incumbent in times and not gain(times, incumbent, leader).is_sure:
+            return incumbent
+    return None
+
+
+@cache
+def _middle_ranks(size: int) -> tuple[NDArray[np.intp], NDArray[np.intp], NDArray[np.float64]]:
+    """Ranks of the two middle values in samples drawn, with replacement, from `size` sorted ones; how often each."""
+    drawn = np.sort(np.random.default_rng(0).integers(size, size=(_DRAWS, size)), axis=1)
+    pairs, counts = np.unique(drawn[:, [(size - 1) // 2, size // 2]], axis=0, return_counts=True)
+    return pairs[:, 0], pairs[:, 1], counts / _DRAWS

@@ -1,0 +1,262 @@
+"""One problem of a job on one station: the search as it is anywhere else, told to the feed and kept in the ledger."""
+
+import json
+import logging
+import time
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from autotune.errors import AutotuneError, StoreError, WorkerError
+from autotune.export.json_table import plain_entry
+from autotune.lookup.document import parse
+from autotune.lookup.json_table import read_entry
+from autotune.measure.worker import waited_s
+from autotune.model.trial import Request, Trial, TrialState, Winner
+from autotune.search import Budget, Outcome, tune
+from autotune.search.contract import Total
+from autotune.search.helpers import Helpers
+from autotune.search.verification import Recheck, recheck
+from autotune.service.events import Feed
+from autotune.service.fleet import Helper, RemoteWorker, Station, Stopping
+from autotune.store import Store
+from autotune.store.jobs import JobKind, JobProblem, JobState, TuningJob
+from autotune.turns import idle
+
+_LOG = logging.getLogger(__name__)
+
+NOTE_SPENT_S = 5.0
+"""How often the time spent goes to the database."""
+UNUSABLE_TRIES = 3
+"""So often a device may say that it cannot be used before its problem has failed."""
+INSIST_S = 2.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Errand:
+    """What a search is to do, and where."""
+
+    job: TuningJob
+    problem: JobProblem
+    station: Station
+
+
+class Search:
+    """Runs in a thread of its own; `run` returns when the ledger knows what became of the problem."""
+
+    def __init__(
+        self, errand: Errand, store: Store, feed: Feed, is_stopping: Callable[[], bool], troubles: Counter[int]
+    ) -> None:
+        """`troubles` are how often a device could not be used, by the id of the problem of the job."""
+        self.errand = errand
+        self.is_cancelled = False
+        self.is_superseded = False
+        """What becomes of the problem is another service's to tell."""
+        self.helpers = Helpers()
+        self.progress: dict[str, Any] = {"problem": errand.problem.number, "phase": "search"}
+        """How far it is, for whoever asks; replaced whole, since others read it meanwhile."""
+        self._store = store
+        self._feed = feed
+        self._is_stopping = is_stopping
+        self._troubles = troubles
+        self._began = self._noted = time.monotonic()
+        self._worker: RemoteWorker | None = None
+        self._trials_before = 0
+        """For the same job, before this search: of a service that has ended, or on a device that was lost."""
+
+    def run(self, worker: RemoteWorker) -> None:
+        problem, self._worker = self.errand.problem, worker
+        self._tell_job()
+        try:
+            if self.errand.job.kind is JobKind.TUNE:
+                self._tune(worker)
+            else:
+                self._verify(worker)
+        except Stopping:
+            self._requeue("")
+        except WorkerError as error:
+            self._troubles[problem.id] += not self.errand.station.is_lost
+            if self._troubles[problem.id] >= UNUSABLE_TRIES:
+                self._end(JobState.FAILED, message=str(error))
+            else:
+                self._requeue(str(error))
+        except StoreError as error:
+            _LOG.warning("job %s waits for the database: %s", self.errand.job.id, error)
+            self._requeue(str(error))
+        except AutotuneError as error:
+            self._end(JobState.FAILED, message=str(error))
+        except Exception as error:  # noqa: BLE001 - whatever it is, the job is to know of it
+            _LOG.error("job %s, problem %s", self.errand.job.id, problem.number, exc_info=True)
+            self._end(JobState.FAILED, message=f"unexpected {type(error).__name__}")
+        finally:
+            self.helpers.close()  # also where the search never began
+        self._tell_job()
+
+    def stop(self) -> bool:
+        """Whether the search is to end after the running trial."""
+        return self.is_cancelled or self._is_stopping() or self.errand.station.is_lost
+
+    @property
+    def wants_help(self) -> bool:
+        """Whether equal devices may measure for it."""
+        return self.helpers.is_open and self.errand.job.kind is JobKind.TUNE
+
+    def stations(self) -> list[Station]:
+        """That work on it."""
+        helping = (place.station for place in self.helpers.present() if isinstance(place, Helper))
+        return [self.errand.station, *helping]
+
+    def _tune(self, worker: RemoteWorker) -> None:
+        job, problem = self.errand.job, self.errand.problem
+        self._trials_before = self._store.jobs.new_trials(job.device, problem)
+        budget = Budget(
+            trials=None if job.trials is None else max(0, job.trials - self._trials_before),
+            seconds=None if job.seconds is None else max(1.0, problem.share_s - problem.spent_s),
+        )
+        outcomes = tune(
+            self.errand.station.device,
+            [problem.request],
+            self._store,
+            budget,
+            self,
+            algorithms=job.algorithms,
+            seed=job.seed,
+            should_stop=self.stop,
+            worker=worker,
+            helpers=self.helpers,
+        )
+        outcome = outcomes[0]
+        if not outcome.is_finished and not self.is_cancelled:
+            self._requeue("")
+            return
+        new_trials = self._store.jobs.new_trials(job.device, problem)
+        told = json.dumps(plain_outcome(outcome, new_trials))
+        failed = "" if outcome.winner else "no configuration ran right"
+        state = JobState.CANCELLED if self.is_cancelled else JobState.FAILED if failed else JobState.DONE
+        self._end(state, outcome=told, message=failed)
+
+    def _verify(self, worker: RemoteWorker) -> None:
+        """What an uploaded table claims, measured here: what then holds is stored as measured."""
+        problem, device = self.errand.problem, self.errand.station.device
+        claimed = read_entry(device.slug, parse(problem.candidate))
+        problem.request.problem.check_device(device.limits)
+        results = recheck(device, [claimed], self._store, self, should_stop=self.stop, worker=worker)
+        if not results:
+            if self.is_cancelled:
+                self._end(JobState.CANCELLED)
+            else:
+                self._requeue("")
+            return
+        result = results[0]
+        told = {"result": result.standing.value, "winner": plain_entry(result.after) if result.after else None}
+        self._end(JobState.DONE, outcome=json.dumps(told), message=result.message)
+
+    def _end(self, state: JobState, *, outcome: str = "", message: str = "") -> None:
+        problem = self.errand.problem
+        spent_s = self._spent_s
+
+        def note() -> None:
+            self._store.jobs.spend(problem.id, spent_s)
+            self._store.jobs.end(problem, state, outcome=outcome, message=message)
+
+        self._insist(note)
+
+    def _requeue(self, message: str) -> None:
+        """To be gone on with, here or on another device of the same name."""
+        problem, spent_s = self.errand.problem, self._spent_s
+        self._insist(lambda: self._store.jobs.requeue(problem, spent_s, message))
+
+    def _insist(self, note: Callable[[], None]) -> None:
+        """Again and again, as a database server may be away for a while; a service that ends leaves it to the next."""
+        while not self.is_superseded:
+            try:
+                note()
+            except StoreError as error:
+                _LOG.warning("the database cannot be written: %s", error)
+                if self._is_stopping():
+                    return
+                with idle():
+                    time.sleep(INSIST_S)
+            else:
+                return
+
+    @property
+    def _spent_s(self) -> float:
+        return self.errand.problem.spent_s + time.monotonic() - self._began - waited_s(self._worker)
+
+    def _tell(self, name: str, **data: Any) -> None:
+        self._feed.tell(self.errand.job.id, name, {"problem": self.errand.problem.number, **data})
+
+    def _tell_job(self) -> None:
+        self._feed.tell(self.errand.job.id, "job", None)
+
+    def _note_spent(self) -> None:
+        if time.monotonic() - self._noted >= NOTE_SPENT_S:
+            self._noted = time.monotonic()
+            self._store.jobs.spend(self.errand.problem.id, self._spent_s)
+
+    # What a search and a recheck tell.
+
+    def problem_started(self, request: Request, number: int, total: int, space_size: int, resumed: int) -> None:  # noqa: ARG002
+        facts = {"configurations": space_size, "resumed": resumed}
+        self.progress = {**self.progress, **facts}
+        self._tell("problem_started", **facts)
+
+    def trial_finished(self, request: Request, trial: Trial, new_trials: int, best_ns: float) -> None:  # noqa: ARG002
+        best = best_ns if best_ns < float("inf") else None
+        failures = dict(self.progress.get("failures", {}))
+        if trial.state is not TrialState.COMPLETE:
+            failures[trial.state.value] = failures.get(trial.state.value, 0) + 1
+        facts = {"new_trials": self._trials_before + new_trials, "best_ns": best, "failures": failures}
+        self.progress = {**self.progress, **facts}
+        self._tell("trial_finished", trial=plain_trial(trial), **facts)
+        self._note_spent()
+
+    def device_drifted(self, request: Request, slowdown: float, rest_s: float) -> None:  # noqa: ARG002
+        self._tell("device_drifted", slowdown=slowdown, rest_s=rest_s)
+
+    def gain_estimated(self, request: Request, gain_left: float) -> None:  # noqa: ARG002
+        self.progress = {**self.progress, "gain_left": gain_left}
+
+    def budget_judged(self, trials: float, least_s: float, seconds: float) -> None:
+        """Followers see the time left."""
+
+    def share_started(self, request: Request, total: Total) -> None:
+        """A search here has one problem, which no other interrupts."""
+
+    def finals_started(self, request: Request, finalists: int) -> None:  # noqa: ARG002
+        self.progress = {**self.progress, "phase": "finals", "finalists": finalists}
+        self._note_spent()
+        self._tell("finals_started", finalists=finalists)
+
+    def problem_finished(self, outcome: Outcome) -> None:
+        if outcome.is_finished:
+            self._tell("problem_finished", outcome=plain_outcome(outcome, outcome.new_trials))
+
+    def recheck_started(self, winner: Winner, number: int, total: int) -> None:  # noqa: ARG002
+        self.progress = {**self.progress, "phase": "verification"}
+        self._tell("recheck_started", time_ns=winner.time_ns)
+
+    def recheck_finished(self, recheck: Recheck) -> None:
+        self._tell("recheck_finished", result=recheck.standing.value, message=recheck.message)
+
+
+def plain_outcome(outcome: Outcome, new_trials: int) -> dict[str, Any]:
+    """As the API has it."""
+    return {
+        "winner": plain_entry(outcome.winner) if outcome.winner else None,
+        "new_trials": new_trials,
+        "resumed_trials": outcome.resumed_trials,
+        "failures": outcome.failures,
+    }
+
+
+def plain_trial(trial: Trial) -> dict[str, Any]:
+    """As the API has it."""
+    return {
+        "configuration": trial.configuration.to_dict(),
+        "state": trial.state.value,
+        "time_ns": trial.measurement.time_ns if trial.measurement else None,
+        "message": trial.message,
+    }

@@ -1,0 +1,115 @@
+"""The winner of a problem beside others that do the same: the default, the plainest kernel, the host's BLAS."""
+
+import math
+import statistics
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from autotune.kernels import find_family
+from autotune.kernels.gemm import GemmProblem
+from autotune.model.configuration import Configuration
+from autotune.model.trial import Verdict, Winner
+from autotune.store import StoredTrial
+
+
+@dataclass(frozen=True, kw_only=True)
+class Rival:
+    """One way to do a problem. Times of one call in nanoseconds; bounds at 95%, None where none are known."""
+
+    name: str
+    time_ns: float
+    low_ns: float | None = None
+    high_ns: float | None = None
+    note: str = ""
+    """Where time and bounds come from."""
+
+
+def rivals(winner: Winner, trials: Sequence[StoredTrial]) -> list[Rival]:
+    """The winner first. `trials` are those of its problem on its device, oldest first."""
+    found = [_winner(winner, trials)]
+    if not winner.is_default and winner.verdict is not Verdict.DEFAULT_FAILED:
+        found.append(_default(winner))
+    baseline = find_family(winner.problem.family).baseline
+    if winner.baseline_ns is not None and winner.configuration != baseline:
+        name = f"{baseline.algorithm} (plainest)"
+        found.append(_with_bounds(name, winner.baseline_ns, _samples(trials, baseline), "its samples"))
+    return found
+
+
+def host_rivals(slug: str, problem: object) -> list[Rival]:
+    """The host's BLAS and the device at the same product, whole calls from and to the host's memory, where measured.
+
+    Read from the record that `autotune.runtime` keeps on this machine. Raises TableError.
+    """
+    from autotune.runtime.crossover import Crossover
+
+    if not isinstance(problem, GemmProblem):
+        return []
+    for point in Crossover.read(slug).points:
+        if point.problem == problem:
+            note = "whole call on NumPy arrays; no interval is stored"
+            return [
+                Rival(name="host's BLAS", time_ns=point.host_ns, note=note),
+                Rival(name="device, copies included", time_ns=point.device_ns, note=note),
+            ]
+    return []
+
+
+def median_bounds(samples: Sequence[float]) -> tuple[float, float] | None:
+    """Bounds of the median at 95% whatever the distribution: two of the samples in order. None for fewer than 6."""
+    count = len(samples)
+    outside, rank = 0.0, 0
+    while rank < count // 2:
+        outside += 2 * math.comb(count, rank) / 2**count
+        if outside > 0.05:
+            break
+        rank += 1
+    if rank == 0:
+        return None
+    ordered = sorted(samples)
+    return ordered[rank - 1], ordered[count - rank]
+
+
+def _winner(winner: Winner, trials: Sequence[StoredTrial]) -> Rival:
+    name = f"{winner.configuration.algorithm}, the default" if winner.is_default else winner.configuration.algorithm
+    return _with_bounds(name, winner.time_ns, _rounds(trials, winner.configuration), "the rounds of its finals")
+
+
+def _default(winner: Winner) -> Rival:
+    known = winner.is_final and math.isfinite(winner.gain_low) and math.isfinite(winner.gain_high)
+    return Rival(
+        name="default",
+        time_ns=winner.default_ns,
+        low_ns=winner.time_ns * winner.gain_low if known else None,
+        high_ns=winner.time_ns * winner.gain_high if known else None,
+        note="its ratio to the winner, measured in turns" if known else "no final has compared it yet",
+    )
+
+
+def _samples(trials: Sequence[StoredTrial], configuration: Configuration) -> Sequence[float]:
+    """Of its newest trial."""
+    for stored in reversed(trials):
+        if stored.trial.measurement and stored.trial.configuration == configuration:
+            return stored.trial.measurement.samples_ns
+    return ()
+
+
+def _rounds(trials: Sequence[StoredTrial], configuration: Configuration) -> Sequence[float]:
+    """Times in the newest finals. The runs that only check the result, after them, take fewer samples than a round."""
+    newest: list[tuple[int, float]] = []
+    for stored in reversed(trials):
+        if stored.purpose == "search":
+            break
+        if stored.purpose == "final" and stored.trial.configuration == configuration and stored.trial.measurement:
+            newest.append((len(stored.trial.measurement.samples_ns), stored.trial.measurement.time_ns))
+    most = max((count for count, _ in newest), default=0)
+    return [time_ns for count, time_ns in newest if count == most]
+
+
+def _with_bounds(name: str, time_ns: float, samples: Sequence[float], origin: str) -> Rival:
+    """Bounds are carried over to the time that is told, which may be corrected for the device's speed."""
+    found = median_bounds(samples)
+    if found is None:
+        return Rival(name=name, time_ns=time_ns, note="too few samples are stored for an interval")
+    low_ns, high_ns = (time_ns * bound / statistics.median(samples) for bound in found)
+    return Rival(name=name, time_ns=time_ns, low_ns=low_ns, high_ns=high_ns, note=f"median of {origin}")

@@ -1,0 +1,138 @@
+"""From what a client sends to a job in the ledger: everything is checked before anything is queued."""
+
+import dataclasses
+import json
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+
+from autotune.device.discovery import select
+from autotune.errors import DeviceSelectionError, ProblemError, ServiceError, UsageError
+from autotune.export.json_table import plain_entry
+from autotune.kernels import find_family
+from autotune.kernels.presets import merge, parse_shapes, preset
+from autotune.lookup.json_table import read_contents
+from autotune.model.device import Device
+from autotune.model.trial import Request, Winner
+from autotune.service.forms import MAX_SHAPES, JobForm, UploadAnswer
+from autotune.store import Store
+from autotune.store.jobs import JobKind, NewJob
+
+DEFAULT_TRIALS = 100
+MAX_OPEN_JOBS = 2000
+MAX_OPEN_PROBLEMS = 50_000
+SUBMITTER_SHARE = 0.5
+"""Of all open jobs and sizes, the most that one submitter may have."""
+DEVICE_SHARE = 0.1
+"""And one device, which may never answer."""
+
+
+class FullError(ServiceError):
+    """There is too much to do already."""
+
+
+def submit(store: Store, form: JobForm, present: Sequence[Device], submitter: str = "") -> tuple[int, list[str]]:
+    """Queue a job: its number, and the shapes of presets that the device cannot hold.
+
+    `present` are devices that workers offer. Raises DeviceSelectionError, UsageError, ConfigurationError, FullError.
+    """
+    device = chosen_device(form.device, [*store.devices(), *present])
+    problem_type = find_family(form.family).problem_type
+    own = parse_shapes(form.shapes, "shapes", problem_type) if form.shapes else []
+    kept, left_out = _fitting(own, [request for name in form.presets for request in preset(name)], device)
+    if not kept:
+        raise UsageError("no shape to tune", hint="give shapes, or presets with shapes that fit the device")
+    for family in {request.problem.family for request in kept} if form.algorithms else ():
+        for name in form.algorithms:
+            find_family(family).algorithm(name)
+    if len(kept) > MAX_SHAPES:
+        raise UsageError(f"a job has at most {MAX_SHAPES} shapes", hint="make several of it")
+    _check_room(store, {device.slug: len(kept)}, submitter)
+    has_limit = form.trials is not None or form.seconds is not None
+    job = NewJob(
+        kind=JobKind.TUNE,
+        device=device.slug,
+        requests=tuple(kept),
+        trials=form.trials if has_limit else DEFAULT_TRIALS,
+        seconds=form.seconds,
+        algorithms=tuple(dict.fromkeys(form.algorithms)),
+        seed=form.seed,
+        submitter=submitter,
+    )
+    return store.jobs.add(job), left_out
+
+
+def chosen_device(selector: str, devices: Iterable[Device]) -> Device:
+    """The one that is meant, of many rows of the same. Raises DeviceSelectionError."""
+    # platform:device numbers hold on the machine of a worker only
+    by_slug = {device.slug: dataclasses.replace(device, selector="") for device in devices}
+    if selector in by_slug:
+        return by_slug[selector]
+    if not by_slug:
+        raise DeviceSelectionError("there is no device yet", hint="autotune worker --server URL offers one")
+    try:
+        return select(selector, list(by_slug.values()))
+    except DeviceSelectionError as error:
+        there = ", ".join(sorted(by_slug)[:20])
+        raise DeviceSelectionError(f"no single device fits {selector[:80]!r}", hint=f"there are {there}") from error
+
+
+def _fitting(own: Sequence[Request], presets: Sequence[Request], device: Device) -> tuple[list[Request], list[str]]:
+    """What the device can hold, and why not of presets. Raises ProblemError where it is one's own shape."""
+    left_out = []
+    kept = list(own)
+    for request in own:
+        request.problem.check_device(device.limits)
+    for request in presets:
+        try:
+            request.problem.check_device(device.limits)
+            kept.append(request)
+        except ProblemError as error:
+            left_out.append(error.message)
+    return merge(kept), left_out
+
+
+def take_table(store: Store, table: bytes, submitter: str = "") -> UploadAnswer:
+    """Queue the verification of every winner of an exported table that does not hold here already.
+
+    Nothing of the table counts before a device of that name has measured it; what then holds is stored as measured.
+    Raises TableError, FullError.
+    """
+    contents = read_contents(table)
+    holding = {(w.device, w.problem): w.configuration for w in store.best() if w.source == "measured"}
+    wanted = [w for w in contents.winners if holding.get((w.device, w.problem)) != w.configuration]
+    slugs = sorted({w.device for w in wanted})
+    _check_room(store, Counter(w.device for w in wanted), submitter)
+    jobs = [store.jobs.add(_verification(slug, [w for w in wanted if w.device == slug], submitter)) for slug in slugs]
+    return UploadAnswer(
+        jobs=jobs,
+        accepted=len(wanted),
+        left_out=len(contents.winners) - len(wanted),
+        predictors_ignored=sum(len(found) for found in contents.predictors.values()),
+    )
+
+
+def _verification(slug: str, winners: Sequence[Winner], submitter: str) -> NewJob:
+    return NewJob(
+        kind=JobKind.VERIFY,
+        device=slug,
+        requests=tuple(Request(problem=winner.problem, label="uploaded") for winner in winners),
+        candidates=tuple(json.dumps(plain_entry(winner), allow_nan=False) for winner in winners),
+        submitter=submitter,
+    )
+
+
+def _check_room(store: Store, problems: Mapping[str, int], submitter: str) -> None:
+    """Raises FullError where a job for each device, with so many problems, would be too much for anyone."""
+    open_jobs = store.jobs.open_counts
+    for slug, count in problems.items():
+        _check_share(f"for {slug}", open_jobs(device=slug), (1, count), DEVICE_SHARE)
+    wanted = (len(problems), sum(problems.values()))
+    _check_share(f"of {submitter}", open_jobs(submitter=submitter), wanted, SUBMITTER_SHARE)
+    _check_share("", open_jobs(), wanted, 1.0)
+
+
+def _check_share(whose: str, there: tuple[int, int], wanted: tuple[int, int], share: float) -> None:
+    most_jobs, most_problems = max(1, round(share * MAX_OPEN_JOBS)), round(share * MAX_OPEN_PROBLEMS)
+    if there[0] + wanted[0] > most_jobs or there[1] + wanted[1] > most_problems:
+        told = " ".join(filter(None, (f"{there[0]} jobs with {there[1]} shapes", whose, "are open already")))
+        raise FullError(told, hint=f"at most {most_jobs} with {most_problems}; wait, or cancel some")

@@ -1,0 +1,168 @@
+"""A kind of computation as types: what can be chosen, and what is run.
+
+A `KernelFamily` (one package in `kernels/`) declares its `Algorithm`s; each has `Parameter`s and `Constraint`s. For a
+`Problem` on a device with given `DeviceLimits` they span a search space (`search_space.py`) of valid `Configuration`s.
+A configuration is planned as buffers and launches (`Plan`).
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from autotune.errors import ConfigurationError, did_you_mean
+from autotune.model.configuration import Configuration, Value
+from autotune.model.device import DeviceLimits, Fault
+from autotune.model.plan import Plan
+from autotune.model.problem import Problem
+from autotune.space.expression import Expression
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+
+@dataclass(frozen=True, kw_only=True)
+class Parameter:
+    """One thing that can be chosen. `values` lists every choice, in order of size where there is one."""
+
+    name: str
+    values: tuple[Value, ...]
+    meaning: str
+    neutral: Value | None = None
+    """What configurations had that were made before there was this parameter; None where it may not be missing."""
+
+    @property
+    def is_numeric(self) -> bool:
+        return all(isinstance(value, int) for value in self.values)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Constraint:
+    """A named condition on parameters, problem sizes and device limits; see `expression.py`."""
+
+    name: str
+    condition: Expression
+    because: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Algorithm:
+    """One template of a family with its parameters, constraints and work sizes."""
+
+    name: str
+    meaning: str
+    parameters: tuple[Parameter, ...]
+    constraints: tuple[Constraint, ...] = ()
+    features: tuple[Expression, ...] = ()
+    """Derived numbers that help a model of the run time, such as work-items in a group."""
+
+    @cached_property
+    def by_name(self) -> dict[str, Parameter]:
+        return {parameter.name: parameter for parameter in self.parameters}
+
+
+class KernelFamily(ABC):
+    """A kind of computation. One module in `kernels/` makes one instance named FAMILY.
+
+    Inputs and results cross this interface as NumPy arrays keyed by buffer name.
+    """
+
+    name: ClassVar[str]
+    space_version: ClassVar[int]
+    """Raised when parameters or constraints change meaning, so that old trials are told apart."""
+    problem_type: ClassVar[type[Problem]]
+    algorithms: ClassVar[tuple[Algorithm, ...]]
+    baseline: ClassVar[Configuration]
+    """The plainest kernel, legal everywhere: what any gain may be told against."""
+
+    @abstractmethod
+    def plan(self, problem: Problem, configuration: Configuration) -> Plan:
+        """Buffers and launches of a valid configuration."""
+
+    @abstractmethod
+    def candidates(
+        self, problem: Problem, limits: DeviceLimits, starts: Sequence[Configuration]
+    ) -> Iterator[Configuration]:
+        """Valid configurations by a rule of the family, most promising first; `starts` are the profile's."""
+
+    def default(self, problem: Problem, limits: DeviceLimits, starts: Sequence[Configuration]) -> Configuration:
+        """What to use before anything is tuned."""
+        return next(self.candidates(problem, limits, starts), self.baseline)
+
+    @abstractmethod
+    def make_case(self, problem: Problem, seed: int) -> "Case":
+        """Fresh random inputs with what is needed to judge the outputs."""
+
+    @abstractmethod
+    def examples(self) -> tuple[Problem, ...]:
+        """Small problems at which every kernel is checked: ragged and degenerate sizes, all types and layouts."""
+
+    def algorithm(self, name: str) -> Algorithm:
+        """Raises ConfigurationError when the family has none of that name."""
+        for algorithm in self.algorithms:
+            if algorithm.name == name:
+                return algorithm
+        known = [algorithm.name for algorithm in self.algorithms]
+        hint = did_you_mean(name, known) or f"there are {', '.join(known)}"
+        raise ConfigurationError(f"{self.name} has no algorithm {name[:80]!r}", hint=hint)
+
+    def complete(self, configuration: Configuration) -> Configuration:
+        """The same with neutral values for parameters that are newer than it; unchanged where there are none."""
+        algorithm = next((a for a in self.algorithms if a.name == configuration.algorithm), None)
+        if algorithm is None:
+            return configuration
+        given = dict(configuration.values)
+        missing = {
+            name: parameter.neutral
+            for name, parameter in algorithm.by_name.items()
+            if name not in given and parameter.neutral is not None
+        }
+        return Configuration.of(configuration.algorithm, **given, **missing) if missing else configuration
+
+    def violations(self, problem: Problem, configuration: Configuration, limits: DeviceLimits) -> list[str]:
+        """Why a configuration is not valid here, one text a reason; empty when it is."""
+        found = self.misfits(configuration)
+        if found:
+            return found
+        values = {**limits.constraint_values(), **problem.constraint_values(), **dict(configuration.values)}
+        constraints = self.algorithm(configuration.algorithm).constraints
+        broken = [f"{c.name}: {c.because}" for c in constraints if not c.condition(values)]
+        return [*broken, *(told(fault) for fault in self.faults(limits) if fault.matches(configuration))]
+
+    def faults(self, limits: DeviceLimits) -> tuple[Fault, ...]:
+        """What the driver gets wrong of this family. The baseline stays legal whatever they say."""
+        return tuple(f for f in limits.faults if f.family == self.name and not f.matches(self.baseline))
+
+    def misfits(self, configuration: Configuration) -> list[str]:
+        """How a configuration differs from what the family declares, whatever the problem and the device."""
+        try:
+            algorithm = self.algorithm(configuration.algorithm)
+        except ConfigurationError as error:
+            return [error.message]
+        given = dict(configuration.values)
+        found = [f"{algorithm.name} has no parameter {name[:80]!r}" for name in given if name not in algorithm.by_name]
+        for name, parameter in algorithm.by_name.items():
+            if name not in given:
+                found.append(f"parameter {name!r} is missing")
+            elif not any(type(given[name]) is type(v) and given[name] == v for v in parameter.values):
+                known = ", ".join(map(str, parameter.values))
+                found.append(f"{name}={repr(given[name])[:40]} is not among {known}")
+        return found
+
+
+def told(fault: Fault) -> str:
+    """Why a configuration that falls under a fault is not valid."""
+    return f"known_fault: this driver gets {fault} wrong"
+
+
+class Case(ABC):
+    """Inputs for one verification, and the judge of its outputs."""
+
+    inputs: Mapping[str, "NDArray[Any]"]
+    """Initial contents by buffer name; an output that must be written whole starts poisoned."""
+    scalars: Mapping[str, float]
+
+    @abstractmethod
+    def error_ratio(self, outputs: Mapping[str, "NDArray[Any]"]) -> float:
+        """Largest error over its tolerance: right when not above 1; NaN and infinity are wrong."""

@@ -1,0 +1,164 @@
+"""The search space: every valid configuration of a family for one problem on one device."""
+
+import dataclasses
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from autotune.model.configuration import Configuration, Value
+from autotune.model.device import DeviceLimits, Fault
+from autotune.model.problem import Problem
+from autotune.space.diagram import Diagram, Numbers, Paths
+from autotune.space.family import Constraint, KernelFamily, Parameter
+
+_ROWS_AT_ONCE = 4096
+
+
+@dataclass(frozen=True, kw_only=True)
+class Span:
+    """The rows of one algorithm: `count` from `first` on."""
+
+    algorithm: str
+    first: int
+    count: int
+
+
+class SearchSpace:
+    """Every valid configuration of a family for one problem on one device, in a fixed order.
+
+    Rows of all algorithms are numbered one after the other; those of one algorithm in the order of its parameters'
+    values. `diagrams[algorithm]` holds them, with a layer for each of `parameters[algorithm]`.
+    """
+
+    def __init__(
+        self,
+        family: KernelFamily,
+        problem: Problem,
+        limits: DeviceLimits,
+        *,
+        algorithms: Sequence[str] = (),
+        overrides: Mapping[str, tuple[Value, ...]] | None = None,
+    ) -> None:
+        """`algorithms` restricts the space; `overrides` replaces the values of named parameters.
+
+        Raises ConfigurationError when an algorithm is unknown.
+        """
+        chosen = [family.algorithm(name) for name in algorithms] or list(family.algorithms)
+        environment: dict[str, Value] = {**limits.constraint_values(), **problem.constraint_values()}
+        parameters: dict[str, tuple[Parameter, ...]] = {}
+        diagrams: dict[str, Diagram] = {}
+        for algorithm in chosen:
+            named = tuple(
+                dataclasses.replace(p, values=(overrides or {}).get(p.name, p.values)) for p in algorithm.parameters
+            )
+            tables = [_table(constraint, named, environment) for constraint in algorithm.constraints]
+            tables += [_fault_table(fault, algorithm.name, named) for fault in family.faults(limits)]
+            parameters[algorithm.name] = named
+            diagrams[algorithm.name] = Diagram.of_tables([len(p.values) for p in named], tables)
+        self.family = family
+        self.problem = problem
+        self.limits = limits
+        self._number(parameters, diagrams)
+
+    def _number(self, parameters: dict[str, tuple[Parameter, ...]], diagrams: dict[str, Diagram]) -> None:
+        self.parameters = parameters
+        self.diagrams = diagrams
+        self.spans: list[Span] = []
+        first = 0
+        for algorithm, diagram in diagrams.items():
+            self.spans.append(Span(algorithm=algorithm, first=first, count=len(diagram)))
+            first += len(diagram)
+        self._length = first
+        self._pairs = {
+            algorithm: sorted((p.name, layer, [(p.name, value) for value in p.values]) for layer, p in enumerate(named))
+            for algorithm, named in parameters.items()
+        }
+        """What configurations are made of, shared by them all: by name, its layer, and the number of the value."""
+
+    def __len__(self) -> int:
+        return self._length
+
+    def __getitem__(self, row: int) -> Configuration:
+        if not 0 <= row < self._length:
+            raise IndexError(row)
+        return next(self.configurations([row]))
+
+    def __iter__(self) -> Iterator[Configuration]:
+        return self.configurations(range(self._length))
+
+    def configurations(self, rows: Sequence[int] | Numbers) -> Iterator[Configuration]:
+        """Those of many rows, in order: quicker than one by one."""
+        for start in range(0, len(rows), _ROWS_AT_ONCE):
+            some = np.asarray(rows[start : start + _ROWS_AT_ONCE])
+            found: dict[int, Configuration] = {}
+            for span, places, paths in self.paths(some):
+                pairs = self._pairs[span.algorithm]
+                for place, path in zip(places.tolist(), paths.tolist(), strict=True):
+                    values = tuple(choices[path[layer]] for _, layer, choices in pairs)
+                    found[place] = Configuration(algorithm=span.algorithm, values=values)
+            yield from (found[place] for place in range(len(some)))
+
+    def paths(self, rows: Numbers) -> Iterator[tuple[Span, NDArray[np.intp], Paths]]:
+        """For each algorithm that some of these rows have: which of them, and the numbers of their values."""
+        for span in self.spans:
+            places = np.flatnonzero((rows >= span.first) & (rows < span.first + span.count))
+            if len(places):
+                yield span, places, self.diagrams[span.algorithm].paths(rows[places] - span.first)
+
+    def rows(self, algorithm: str, paths: Paths) -> Numbers:
+        """The row of each path of an algorithm, -1 where it is not valid."""
+        found = self.diagrams[algorithm].numbers(paths)
+        return np.where(found < 0, found, found + self.span(algorithm).first)
+
+    def occurring(self, algorithm: str, name: str) -> list[Value]:
+        """The values of a parameter that some valid configuration of the algorithm has."""
+        [(layer, parameter)] = [(i, p) for i, p in enumerate(self.parameters[algorithm]) if p.name == name]
+        return [parameter.values[number] for number in self.diagrams[algorithm].values(layer)]
+
+    def span(self, algorithm: str) -> Span:
+        """Where the rows of an algorithm are."""
+        return next(span for span in self.spans if span.algorithm == algorithm)
+
+    def row_of(self, configuration: Configuration) -> int | None:
+        """The number of a configuration, or None when it is not in the space."""
+        parameters = self.parameters.get(configuration.algorithm)
+        values = dict(configuration.values)
+        if parameters is None or values.keys() != {p.name for p in parameters}:
+            return None
+        if any(values[p.name] not in p.values for p in parameters):
+            return None
+        return self.row_at(configuration.algorithm, [p.values.index(values[p.name]) for p in parameters])
+
+    def row_at(self, algorithm: str, path: Sequence[int]) -> int | None:
+        """The row of one path of an algorithm; None where it is not valid."""
+        [row] = self.rows(algorithm, np.array([path], dtype=np.uint16))
+        return int(row) if row >= 0 else None
+
+
+def _fault_table(fault: Fault, algorithm: str, parameters: Sequence[Parameter]) -> tuple[list[int], NDArray[np.bool_]]:
+    """The same of a fault, which leaves out what it matches."""
+    if fault.parameter:
+        found = next(((layer, p) for layer, p in enumerate(parameters) if p.name == fault.parameter), None)
+    else:
+        found = 0, parameters[0]
+    if found is None or fault.algorithm not in ("", algorithm):
+        return [0], np.ones(len(parameters[0].values), dtype=bool)
+    layer, parameter = found
+    allowed = [bool(fault.parameter) and value != fault.value for value in parameter.values]
+    return [layer], np.array(allowed, dtype=bool)
+
+
+def _table(
+    constraint: Constraint, parameters: Sequence[Parameter], environment: Mapping[str, Value]
+) -> tuple[list[int], NDArray[np.bool_]]:
+    """What a constraint says of every combination of the parameters that it names, and where these stand."""
+    layers = [layer for layer, p in enumerate(parameters) if p.name in constraint.condition.names]
+    shape = [len(parameters[layer].values) for layer in layers]
+    values: dict[str, Any] = dict(environment)
+    for axis, layer in enumerate(layers):
+        choices = np.array(parameters[layer].values)
+        values[parameters[layer].name] = choices.reshape([-1 if other == axis else 1 for other in range(len(layers))])
+    return layers, np.broadcast_to(np.asarray(constraint.condition(values), dtype=bool), shape)

@@ -1,0 +1,160 @@
+"""One service works on a database at a time: a claim in the database itself, which its holder renews by a heartbeat.
+
+Whether the holder lives is told by its heartbeat alone, a number that it raises every few seconds: whoever wants the
+claim watches that number by a clock of its own, so that neither clocks of several machines are compared nor processes
+of another machine looked for. Only of a process on the same machine that has certainly ended the claim is taken at
+once. A service that was stopped and goes on finds that its claim is another's, and ends.
+"""
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from typing import Any, Protocol, TypeVar
+
+from sqlalchemy import BigInteger, Connection, String, Text, delete, select, update
+from sqlalchemy.orm import Mapped, Session, mapped_column
+
+from autotune.errors import StoreError
+from autotune.store.insertion import insert_once
+from autotune.store.models import Base
+from autotune.store.owner import Owner, is_gone, new_owner
+
+BEAT_S = 3.0
+"""Between two heartbeats."""
+LEASE_S = 15.0
+"""A holder that has been silent for so long has lost its claim to whoever wants it."""
+PAUSE_S = 0.2
+
+_Result = TypeVar("_Result")
+
+
+class ClaimRow(Base):
+    """The one service, and its heartbeat."""
+
+    __tablename__ = "service_claim"
+
+    id: Mapped[int] = mapped_column(primary_key=True)
+    role: Mapped[str] = mapped_column(String(16), unique=True)
+    host: Mapped[str] = mapped_column(Text)
+    process_id: Mapped[int] = mapped_column(BigInteger)
+    process_start: Mapped[str] = mapped_column(Text)
+    run: Mapped[str] = mapped_column(String(32))
+    beats: Mapped[int] = mapped_column(BigInteger)
+
+
+_SERVICE = "service"
+
+
+class _Transact(Protocol):
+    def __call__(self, work: Callable[[Session], _Result]) -> _Result: ...
+
+
+class Claim:
+    """The right to be the only service on a database. Methods raise StoreError when the database fails."""
+
+    def __init__(self, write: _Transact) -> None:
+        """Not held yet."""
+        self._write = write
+        self._me = new_owner()
+        self._beaten = float("-inf")
+
+    @property
+    def is_fresh(self) -> bool:
+        """Whether it cannot be another's yet: nothing may be launched by a service that was stopped, and goes on."""
+        return time.monotonic() - self._beaten < LEASE_S
+
+    def is_held(self) -> bool:
+        """Tell the others that this service lives; whether the claim is its own, still or again."""
+        now = time.monotonic()
+        is_held = self._write(self._beat)
+        self._beaten = now if is_held else float("-inf")
+        return is_held
+
+    def close(self) -> None:
+        """Give it back."""
+        self._write(lambda session: session.execute(delete(ClaimRow).filter_by(run=self._me.run)))
+
+    @contextmanager
+    def kept(self, on_lost: Callable[[], None], patience_s: float) -> Iterator[None]:
+        """Beat in a thread until the context ends, and give the claim back then, for which so long is waited.
+
+        `on_lost` is called in that thread, again and again, once the claim is another's.
+        """
+        is_over = threading.Event()
+        beating = threading.Thread(target=self._keep, args=(is_over, on_lost), daemon=True, name="claim")
+        beating.start()
+        try:
+            yield
+        finally:
+            is_over.set()
+            beating.join(patience_s)  # a database that is stuck may keep the thread
+
+    def _keep(self, is_over: threading.Event, on_lost: Callable[[], None]) -> None:
+        while not is_over.wait(BEAT_S):
+            with suppress(StoreError):  # it is tried again; until then another may take the claim
+                if not self.is_held():
+                    on_lost()
+        with suppress(StoreError):
+            self.close()
+
+    def take(self, seen: ClaimRow | None) -> bool:
+        """Take the claim from a holder that is gone, as it was seen; False where it has moved since."""
+        if seen is not None:
+            sign = {"run": seen.run, "beats": seen.beats}
+            self._write(lambda session: session.execute(delete(ClaimRow).filter_by(**sign)))
+        return self.is_held()
+
+    def _beat(self, session: Session) -> bool:
+        raised = update(ClaimRow).filter_by(run=self._me.run).values(beats=ClaimRow.beats + 1)
+        result: Any = session.execute(raised, execution_options={"synchronize_session": False})
+        if result.rowcount:
+            return True
+        row = ClaimRow(
+            role=_SERVICE, host=self._me.host, process_id=self._me.process_id, process_start=self._me.process_start,
+            run=self._me.run, beats=0,
+        )  # fmt: skip
+        insert_once(session.connection(), row, "role")
+        return session.scalars(select(ClaimRow.run)).first() == self._me.run
+
+
+def claimed(read: _Transact, write: _Transact, place: str) -> Claim:
+    """The claim, once it is held. Raises StoreError when another service that lives has it."""
+    claim = Claim(write)
+    seen, since = read(_holder), time.monotonic()
+    while not claim.take(seen if _has_ended(seen, since) else None):
+        time.sleep(PAUSE_S)
+        found = read(_holder)
+        if found is not None and seen is not None and found.run == seen.run and found.beats != seen.beats:
+            raise StoreError(
+                f"another service works on {place}", hint="end that one, or name another database with --db"
+            )
+        if found is None or seen is None or found.run != seen.run:
+            seen, since = found, time.monotonic()
+    return claim
+
+
+def check_claim(connection: Connection, owner: Owner) -> None:
+    """Raise StoreError where a service begins a trial on a database that another process has claimed.
+
+    Called in the transaction that begins it: a service that was stopped and goes on may not have looked at the claim.
+    """
+    if owner.holder is None:
+        return
+    row = connection.execute(select(ClaimRow.host, ClaimRow.process_id, ClaimRow.process_start)).first()
+    if row is not None and tuple(row) != (owner.host, owner.process_id, owner.process_start):
+        raise StoreError("another service has taken over this database")
+
+
+def _holder(session: Session) -> ClaimRow | None:
+    row = session.scalars(select(ClaimRow)).one_or_none()
+    if row is not None:
+        session.expunge(row)
+    return row
+
+
+def _has_ended(row: ClaimRow | None, since: float) -> bool:
+    if row is None:
+        return False
+    owner = Owner(host=row.host, process_id=row.process_id, process_start=row.process_start, run=row.run)
+    return is_gone(owner) or time.monotonic() - since > LEASE_S
