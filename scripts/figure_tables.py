@@ -22,7 +22,7 @@ been measured. What was tried and did not work is in the [engineering log](../..
 def figures_page() -> str:
     sections = (
         _products_on_gpus, _other_products, _products_on_pocl, _reductions, _defaults, _micro_tiles, _unmeasured_sizes,
-        _search, _promises, _throughput, _overhead, _real_searches, _finals, _run_time, _service, _kills, _adreno,
+        _search, _promises, _throughput, _overhead, _real_searches, _finals, _run_time, _strangers, _service, _kills, _adreno,
     )  # fmt: skip
     return "\n".join([INTRODUCTION, *(section() for section in sections)])
 
@@ -326,6 +326,38 @@ def _run_time() -> str:
         "scripts/bench_runtime --device cpu --output runtime.json; scripts/bench_lookup --output lookup.json",
         _table(["what", "median", "undisturbed"], lines),
     )
+
+
+def _strangers() -> str:
+    rows, unavailable = [], []
+    for row in result("strangers")["strangers"].values():
+        if reason := row.get("unavailable"):
+            unavailable.append(f"{row['about']} ({reason})")
+            continue
+        jobs = row["jobs"]
+        cells = [_found_there(jobs.get(name)) for name in ("float32", "float16", "int8", "reduce")]
+        failed = f"{_total(jobs.values(), 'failed')} of {_total(jobs.values(), 'trials')}"
+        rows.append([row["about"], *cells, failed, row.get("gemm", ""), len(row["faults"])])
+    text = (
+        "The main job on drivers and processors: `devices`, `doctor`, four searches, `lookup`, and nine products in "
+        "Python against NumPy. A cell has the winner, its speed as a multiple of the plainest kernel's, and the "
+        "default's speed over the winner's. On emulated processors instructions are translated one by one, so their "
+        "ratios say nothing about real ones; what they show is that drivers compile, kernels run right, and searches "
+        "end well. A fault is a step that hung, failed without a plain reason, or computed something wrong."
+    )
+    if unavailable:
+        text += f"\n\nNot to be had where this was measured: {'; '.join(unavailable)}."
+    columns = ["driver or processor", "float32 ", "float16 ", "int8 ", "reduction "]
+    columns += ["failed trials", "products right", "faults"]
+    return _section("Drivers and processors", text, "scripts/strangers", _table(columns, rows))
+
+
+def _found_there(job: Mapping[str, Any] | None) -> str:
+    if not job or not job["winner"]:
+        return "none"
+    ratios = [f"{job['over_baseline']:.3g}x"] if job["over_baseline"] else []
+    ratios += [f"{job['default_over_tuned']:.2f}"] if job["default_over_tuned"] else []
+    return ", ".join([f"`{job['winner']}`", *ratios])
 
 
 def _service() -> str:
