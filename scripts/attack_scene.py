@@ -21,8 +21,8 @@ from typing import Any
 
 from invented import invented_ns
 
+from autotune.codec import Node
 from autotune.errors import ServiceError
-from autotune.lookup.document import Node
 from autotune.model.device import Device
 from autotune.model.trial import Job
 from autotune.remote import Client

@@ -22,7 +22,8 @@ been measured. What was tried and did not work is in the [engineering log](../..
 def figures_page() -> str:
     sections = (
         _products_on_gpus, _other_products, _products_on_pocl, _reductions, _defaults, _micro_tiles, _unmeasured_sizes,
-        _search, _promises, _throughput, _overhead, _real_searches, _finals, _run_time, _strangers, _service, _kills, _adreno,
+        _search, _promises, _throughput, _overhead, _real_searches, _finals, _run_time, _strangers, _service, _kills,
+        _adreno,
     )  # fmt: skip
     return "\n".join([INTRODUCTION, *(section() for section in sections)])
 

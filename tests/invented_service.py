@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from autotune.lookup.document import Node
+from autotune.codec import Node
 from autotune.model.device import Device
 from autotune.model.trial import Job, TrialState
 from autotune.remote import Client

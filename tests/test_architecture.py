@@ -16,6 +16,7 @@ PACKAGE = Path(__file__).parents[1] / "autotune"
 
 ORDER = (
     "errors",
+    "codec",
     "tracing",
     "turns",
     "manual",

@@ -14,6 +14,7 @@ import pytest
 from starlette.testclient import TestClient
 
 import autotune.measure.measurer
+from autotune.codec import Node
 from autotune.device.profile import find_profile
 from autotune.device.session import Session
 from autotune.errors import ProblemError, UsageError
@@ -25,7 +26,6 @@ from autotune.kernels.presets import parse_shapes
 from autotune.kernels.reduce import ReduceProblem
 from autotune.kernels.render import render
 from autotune.lookup import Entry, Match, TuningTable
-from autotune.lookup.document import Node
 from autotune.lookup.json_table import read_table
 from autotune.measure import timing
 from autotune.measure.measurer import Measurer

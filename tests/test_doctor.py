@@ -12,12 +12,12 @@ import autotune.measure.doctor
 import autotune.process.child
 from autotune.cli import main
 from autotune.cli.doctor import examined
+from autotune.codec import Node
 from autotune.device.profile import find_profile
 from autotune.errors import AutotuneError, ProblemError
 from autotune.kernels import find_family
 from autotune.kernels.gemm import GemmProblem
 from autotune.kernels.reduce import ReduceProblem
-from autotune.lookup.document import Node
 from autotune.measure.doctor import examine
 from autotune.measure.worker import Worker
 from autotune.model.checkup import (

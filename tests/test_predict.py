@@ -15,6 +15,7 @@ import pytest
 import factories
 from autotune import search
 from autotune.cli import main
+from autotune.codec import Node as Document
 from autotune.device import discovery
 from autotune.device.profile import find_profile
 from autotune.errors import ProblemError, TableError
@@ -24,7 +25,6 @@ from autotune.kernels.gemm import FAMILY, GemmProblem
 from autotune.kernels.reduce import ReduceProblem
 from autotune.lookup import Entry, Match, TuningTable
 from autotune.lookup.agreement import agrees
-from autotune.lookup.document import Node as Document
 from autotune.lookup.json_table import read_contents
 from autotune.lookup.legality import Legality
 from autotune.lookup.predictor import Cost, Costs, Evaluation, Neighbours, Node, Point, Predictor, Reach, Tree

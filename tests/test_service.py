@@ -18,11 +18,11 @@ import pytest
 pytest.importorskip("fastapi")
 
 from autotune.cli import main, remote_run
+from autotune.codec import Node
 from autotune.errors import RefusedError, ServiceError, StoreError, TableError
 from autotune.export.contents import read_contents
 from autotune.export.json_table import write_json
 from autotune.kernels.gemm import FAMILY, GemmProblem
-from autotune.lookup.document import Node
 from autotune.model.configuration import Configuration
 from autotune.model.trial import Job, Request, Trial, TrialState
 from autotune.remote import Client, work_loop

@@ -16,9 +16,9 @@ from starlette.testclient import TestClient
 
 import autotune
 from autotune.cli import main
+from autotune.codec import Node
 from autotune.errors import RefusedError, StoreError, TableError, UsageError
 from autotune.kernels.gemm import FAMILY, GemmProblem
-from autotune.lookup.document import Node
 from autotune.model.configuration import Configuration
 from autotune.model.trial import Job, Request, Timer, Trial, TrialState
 from autotune.remote import Client, wire, work_loop

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 import autotune
 from autotune.cli.jobs import open_client, tell_left_out, wanted
 from autotune.cli.output import STOPPED, plain_outcome, print_json, standard_error, tell
+from autotune.codec import parse
 from autotune.errors import AutotuneError, UsageError
 from autotune.kernels import find_family
-from autotune.lookup.document import parse
 from autotune.lookup.json_table import read_entry
 from autotune.model.configuration import Configuration
 from autotune.model.trial import Measurement, Request, Timer, Trial, TrialState

@@ -2,15 +2,15 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
+from autotune.codec import printable
 from autotune.kernels import find_family
 from autotune.lookup import table_order
 from autotune.lookup.agreement import agrees
-from autotune.lookup.document import printable
-from autotune.lookup.json_table import DEVICE_TEXTS, PROVENANCE_TEXTS
 from autotune.lookup.predictor import Predictor
 from autotune.model.device import Device
-from autotune.model.trial import Provenance, Winner
+from autotune.model.trial import Winner
 from autotune.predict import known_predictors, make_predictors
 from autotune.search.faults import with_faults
 from autotune.store import Store
@@ -82,10 +82,12 @@ def read_joined(store: Store, device_slug: str | None, families: Sequence[str]) 
 
 def _printable_device(device: Device) -> Device:
     limits = replace(device.limits, extensions=tuple(printable(name) for name in device.limits.extensions))
-    return replace(device, limits=limits, **{name: printable(getattr(device, name)) for name in DEVICE_TEXTS})
+    return replace(device, limits=limits, **_printable_texts(device))
 
 
 def _printable_winner(winner: Winner) -> Winner:
-    made = winner.provenance
-    texts = {name: printable(getattr(made, name)) for name in PROVENANCE_TEXTS}
-    return replace(winner, provenance=Provenance(space_version=made.space_version, **texts))
+    return replace(winner, provenance=replace(winner.provenance, **_printable_texts(winner.provenance)))
+
+
+def _printable_texts(value: object) -> dict[str, Any]:
+    return {name: printable(text) for name, text in vars(value).items() if isinstance(text, str)}

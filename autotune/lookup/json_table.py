@@ -4,22 +4,20 @@
 needs the standard library only; export writes what this file accepts.
 """
 
-import dataclasses
-import re
 from dataclasses import dataclass
-from math import inf, nan
+from math import inf
 from pathlib import Path
-from typing import Any, get_args, get_origin
+from typing import Any
 
+from autotune.codec import Node, Reader, parse, read, read_file, write
 from autotune.errors import ProblemError, TableError
 from autotune.kernels import family_names, find_family
-from autotune.lookup.document import Node, parse, read_file
 from autotune.lookup.predictor import Predictor
 from autotune.lookup.predictor_text import read_predictors
 from autotune.model.configuration import Configuration
 from autotune.model.device import Device, DeviceLimits, Fault
 from autotune.model.problem import Problem
-from autotune.model.trial import Provenance, Verdict, Winner
+from autotune.model.trial import Winner
 from autotune.paths import UPGRADE_HINT
 from autotune.space.family import KernelFamily
 
@@ -29,22 +27,10 @@ SCHEMA_VERSION = 2
 PLAIN_SCHEMA_VERSION = 1
 """Of a table whose problems are all plain (`Problem.plain`), as with no operand constant: every reader takes it."""
 
-MAX_ITEMS = 1024
-"""In a list of a device's limits."""
-MAX_TIME_NS = 1e15
-"""Eleven days."""
 MAX_FLOPS_PER_SECOND = 1e17
 """A hundred times the fastest processor there is: a time that would need more was not measured."""
 
-DEVICE_TEXTS = ("vendor", "model", "platform", "name", "version", "opencl_c_version", "driver")
-PROVENANCE_TEXTS = ("driver", "template_hash", "tool_version", "measured_at")
-
-_ENTRY = (
-    "family", "problem", "configuration", "time_ns", "default_ns", "baseline_ns", "gain_low", "gain_high", "samples",
-    "is_default", "verdict", "verifications", "provenance",
-)  # fmt: skip
 _DERIVED = ("gflops", "gain_over_default", "gain_over_baseline")
-_MOMENT = re.compile(r"\d{4}-[01]\d-[0-3]\dT[0-2]\d:[0-5]\d:[0-6]\d(Z|\+00:00)", re.ASCII)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -90,7 +76,7 @@ def _read(document: Node) -> Contents:
     winners: list[Winner] = []
     predictors: dict[str, list[Predictor]] = {}
     for node in members["devices"].items():
-        device, entries = read_device(node)
+        device, entries = read_device(node), node.member("entries")
         if device.slug in devices:
             raise node.wrong(f"slug: {device.slug} stands in the table already")
         devices[device.slug] = device
@@ -99,54 +85,27 @@ def _read(document: Node) -> Contents:
     return Contents(devices=list(devices.values()), winners=winners, predictors=predictors)
 
 
-def read_device(node: Node) -> tuple[Device, Node]:
-    """A device, and its entries, not yet read."""
-    members = node.record(("slug", "family", *DEVICE_TEXTS, "limits", "entries"), ("predictors",))
-    texts = {name: members[name].text() for name in DEVICE_TEXTS}
-    device = Device(
-        slug=members["slug"].slug(),
-        family=members["family"].slug(),
-        limits=_read_limits(members["limits"]),
-        **texts,
-    )
-    return device, members["entries"]
+def read_device(node: Node) -> Device:
+    """A device; its entries and predictors are not read."""
+    beside = ("entries", "predictors")
+    return read(Device, node, beside=beside, readers={DeviceLimits: _read_limits, Fault: _read_fault})
 
 
 def _read_limits(node: Node) -> DeviceLimits:
-    fields = {field.name: field.type for field in dataclasses.fields(DeviceLimits)}
-    members = node.record((), tuple(fields))
-    limits = DeviceLimits(**{name: _read_limit(member, fields[name]) for name, member in members.items()})
+    limits = read(DeviceLimits, node, readers={Fault: _read_fault})
     if len(limits.max_work_item_sizes) < 2:
         raise node.wrong("max_work_item_sizes: needs at least 2 items")
     return limits
 
 
-def _read_limit(node: Node, wanted: Any) -> Any:
-    if get_origin(wanted) is tuple:
-        return tuple(_read_limit(item, get_args(wanted)[0]) for item in node.items(MAX_ITEMS))
-    if wanted is bool:
-        return node.truth()
-    if wanted is Fault:
-        return _read_fault(node)
-    return node.text() if wanted is str else node.whole()
-
-
 def _read_fault(node: Node) -> Fault:
     """What it names may be of another version, and then matches nothing."""
-    members = node.record(("family",), ("algorithm", "parameter", "value", "is_imported"))
-    texts = {name: members[name].text() for name in members if name not in ("value", "is_imported")}
+    members = node.members()
     if "algorithm" not in members and "parameter" not in members:
         raise node.wrong("needs an algorithm or a parameter")
     if ("value" in members) != ("parameter" in members):
         raise node.wrong("a parameter comes with its value")
-    value = members.get("value", Node("", ""))
-    return Fault(
-        family=texts["family"],
-        algorithm=texts.get("algorithm", ""),
-        parameter=texts.get("parameter", ""),
-        value=value.text() if isinstance(value.value, str) else value.whole(),
-        is_imported="is_imported" in members and members["is_imported"].truth(),
-    )
+    return read(Fault, node)
 
 
 def _read_entries(slug: str, node: Node) -> list[Winner]:
@@ -164,32 +123,31 @@ def _read_entries(slug: str, node: Node) -> list[Winner]:
 
 def read_entry(slug: str, node: Node) -> Winner:
     """An imported winner of the device of that slug."""
-    members = node.record(_ENTRY, _DERIVED)
-    family = read_family(members["family"])
-    problem = read_problem(members["problem"], family)
-    time_ns = members["time_ns"].number(MAX_TIME_NS)
-    if problem.flops / time_ns * 1e9 > MAX_FLOPS_PER_SECOND:
-        raise members["time_ns"].wrong(f"{time_ns:g} ns for {problem.label} is faster than any device")
-    winner = Winner(
-        device=slug,
-        problem=problem,
-        configuration=read_configuration(members["configuration"], family),
-        time_ns=time_ns,
-        default_ns=members["default_ns"].number(MAX_TIME_NS),
-        baseline_ns=_optional(members["baseline_ns"], MAX_TIME_NS),
-        gain_low=_gain(members["gain_low"]),
-        gain_high=_gain(members["gain_high"]),
-        samples=members["samples"].whole(2**31 - 1),
-        is_default=members["is_default"].truth(),
-        verdict=_read_verdict(members["verdict"]),
-        verifications=members["verifications"].whole(2**31 - 1),
-        provenance=_read_provenance(members["provenance"]),
-        source="imported",
-    )
+    readers = readers_for(read_family(node.member("family")))
+    given = {"device": slug, "source": "imported"}
+    winner = read(Winner, node, given=given, beside=("family", *_DERIVED), readers=readers)
+    if winner.problem.flops / winner.time_ns * 1e9 > MAX_FLOPS_PER_SECOND:
+        raise node.member("time_ns").wrong(
+            f"{winner.time_ns:g} ns for {winner.problem.label} is faster than any device"
+        )
     if winner.gain_low > winner.gain_high:
-        raise members["gain_low"].wrong("is above gain_high")
-    _check_derived(members, winner)
+        raise node.member("gain_low").wrong("is above gain_high")
+    _check_derived(node.members(), winner)
     return winner
+
+
+def plain_entry(winner: Winner) -> dict[str, Any]:
+    """An entry of a table, which `read_entry` reads back."""
+    plain = write(winner, without=("device", "source"))
+    return {"family": winner.problem.family, **plain, **{name: getattr(winner, name) for name in _DERIVED}}
+
+
+def readers_for(family: KernelFamily) -> dict[type, Reader]:
+    """How problems and configurations of a family are read."""
+    return {
+        Problem: lambda node: read_problem(node, family),
+        Configuration: lambda node: read_configuration(node, family),
+    }
 
 
 def read_family(node: Node) -> KernelFamily:
@@ -228,36 +186,11 @@ def read_configuration(node: Node, family: KernelFamily) -> Configuration:
     return configuration
 
 
-def _read_provenance(node: Node) -> Provenance:
-    members = node.record((*PROVENANCE_TEXTS, "space_version"))
-    texts = {name: members[name].text() for name in PROVENANCE_TEXTS}
-    if not _MOMENT.fullmatch(texts["measured_at"]):
-        raise members["measured_at"].wrong("must be a moment in UTC such as 2026-01-31T12:00:00Z")
-    return Provenance(space_version=members["space_version"].whole(2**31 - 1), **texts)
-
-
-def _read_verdict(node: Node) -> Verdict:
-    known = [verdict.value for verdict in Verdict]
-    if node.value not in known:
-        raise node.wrong(f"must be one of {', '.join(known)}")
-    return Verdict(node.value)
-
-
-def _optional(node: Node, most: float) -> float | None:
-    return None if node.value is None else node.number(most)
-
-
-def _gain(node: Node) -> float:
-    """A gain, or NaN where the table says null: not known."""
-    gain = _optional(node, MAX_TIME_NS)
-    return nan if gain is None else gain
-
-
 def _check_derived(members: dict[str, Node], winner: Winner) -> None:
     """Numbers that follow from others may be left out, but not contradict them."""
     for name in _DERIVED:
         node, told = members.get(name), getattr(winner, name)
         if node is None or (node.value is None and told is None):
             continue
-        if told is None or abs(node.number(inf) - told) > 1e-6 * told:
+        if told is None or abs(node.number(0, inf, excludes_least=True) - told) > 1e-6 * told:
             raise node.wrong(f"does not follow from the times, which give {told}")

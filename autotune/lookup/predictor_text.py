@@ -4,8 +4,8 @@ import json
 from collections.abc import Iterable
 from typing import Any
 
+from autotune.codec import Node, parse
 from autotune.errors import ProblemError
-from autotune.lookup.document import Node, parse
 from autotune.lookup.predictor import (
     COSTS,
     FAVOURS,
@@ -177,7 +177,7 @@ def _read_step(node: Node, number: int, count: int, axes: int, choices: int) -> 
     exponents = tuple(_exponent(item) for item in _exactly(members["exponents"], axes))
     return Step(
         exponents=exponents,
-        threshold=members["threshold"].signed(1e6),
+        threshold=members["threshold"].number(-1e6, 1e6),
         below=members["below"].value,
         above=members["above"].value,
     )
@@ -195,7 +195,7 @@ def _read_point(node: Node, axes: int, choices: int) -> Point:
     for item in sizes:
         if not item.whole(MAX_SIZE):
             raise item.wrong("must be at least 1")
-    losses = tuple(item.signed(1e3) for item in _exactly(members["losses"], choices))
+    losses = tuple(item.number(-1e3, 1e3) for item in _exactly(members["losses"], choices))
     return Point(sizes=tuple(item.value for item in sizes), losses=losses)
 
 
@@ -219,7 +219,7 @@ def _read_cost(node: Node, axes: int) -> Cost:
         split=members["split"].value,
         step=members["step"].value,
         at_once=members["at_once"].value,
-        weights=tuple(item.signed(MAX_COST) for item in _exactly(members["weights"], len(COSTS))),
+        weights=tuple(item.number(-MAX_COST, MAX_COST) for item in _exactly(members["weights"], len(COSTS))),
     )
 
 
@@ -231,7 +231,7 @@ def _read_evaluation(node: Node) -> Evaluation:
 
 def _read_reach(node: Node) -> Reach:
     members = node.record(("mean", "median", "low", "worst"))
-    return Reach(**{name: member.number(MAX_REACH) for name, member in members.items()})
+    return Reach(**{name: member.number(0, MAX_REACH, excludes_least=True) for name, member in members.items()})
 
 
 def _some(node: Node, most: int) -> list[Node]:

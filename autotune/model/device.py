@@ -3,8 +3,9 @@
 import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Self
+from typing import Annotated, Any, ClassVar, Self
 
+from autotune.codec import LOCAL, SLUG
 from autotune.model.configuration import Configuration, Value
 
 ARM_REGISTER_ALLOCATIONS = (32, 64)
@@ -33,6 +34,7 @@ VECTOR_WIDTHS = (2, 4, 8, 16)
 class Fault:
     """What a driver gets wrong: an algorithm, or a value of a parameter, of one algorithm or wherever it occurs."""
 
+    is_sparse: ClassVar[bool] = True
     family: str
     algorithm: str = ""
     """Any where empty."""
@@ -61,6 +63,7 @@ class Fault:
 class DeviceLimits:
     """What a device can do, as its driver tells. Constraints see every field under its own name."""
 
+    is_sparse: ClassVar[bool] = True
     compute_units: int = 1
     max_work_group_size: int = 256
     max_work_item_sizes: tuple[int, ...] = (256, 256, 64)
@@ -156,12 +159,12 @@ _WIDEST = tuple(item.name for item in dataclasses.fields(DeviceLimits) if item.n
 class Device:
     """One OpenCL device: who it is, what it can do, and the raw strings it was told from."""
 
-    slug: str
+    slug: Annotated[str, SLUG]
+    family: Annotated[str, SLUG]
+    """The profile it falls under: adreno, mali, nvidia, amd, intel, apple, cpu, gpu."""
     vendor: str
     model: str
-    family: str
-    """The profile it falls under: adreno, mali, nvidia, amd, intel, apple, cpu, gpu."""
-    selector: str = ""
+    selector: str = field(default="", metadata=LOCAL)
     """`platform:device` numbers on the machine that found it."""
     platform: str = ""
     name: str = ""

@@ -4,13 +4,26 @@ Building without running has its own pair: a `BuildJob` goes, a `Build` comes ba
 """
 
 import enum
+import re
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from typing import ClassVar
+from math import inf, nan
+from typing import Annotated, ClassVar
 
+from autotune.codec import COUNT, LOCAL, MAX_NUMBER, Bounds, Items, Null, Pattern
 from autotune.model.configuration import Configuration
 from autotune.model.plan import Plan
 from autotune.model.problem import Problem
+
+MAX_TIME_NS = 1e15
+"""Eleven days."""
+MAX_SAMPLES = 10_000
+_TIME, _SPAN = Bounds(0, MAX_TIME_NS, excludes_least=True), Bounds(0, MAX_TIME_NS)
+_LIMIT = Bounds(0, 86_400, excludes_least=True)
+_MOMENT = Pattern(
+    re.compile(r"\d{4}-[01]\d-[0-3]\dT[0-2]\d:[0-5]\d:[0-6]\d(Z|\+00:00)", re.ASCII),
+    "must be a moment in UTC such as 2026-01-31T12:00:00Z",
+)
 
 BUILD_LIMIT_S = 60.0
 """What building may take where nothing is known yet."""
@@ -82,39 +95,39 @@ class Calibration:
 class Job:
     """One configuration to build, verify and time on one device."""
 
-    selector: str
+    selector: str = field(metadata=LOCAL)
     """`platform:device` numbers."""
     problem: Problem
     configuration: Configuration
-    build_options: tuple[str, ...] = ()
+    build_options: tuple[str, ...] = field(default=(), metadata=LOCAL)
     """The device profile's, before those of the plan."""
-    source: str = ""
+    source: str = field(default="", metadata=LOCAL)
     """Of the kernels, where they have been rendered already."""
-    binary: bytes = field(default=b"", repr=False)
+    binary: bytes = field(default=b"", repr=False, metadata=LOCAL)
     """Of the program, where it has been built already; what the driver does not take is built anew."""
-    seed: int = 0
+    seed: Annotated[int, Bounds(0, 2**31)] = 0
     """Of the inputs. Jobs that share it share inputs and reference, which takes less time."""
-    samples: int = 7
-    min_sample_ns: int = 2_000_000
+    samples: Annotated[int, Bounds(0, MAX_SAMPLES)] = 7
+    min_sample_ns: Annotated[int, _SPAN] = 2_000_000
     """A sample repeats the call until it lasts this long."""
-    min_sample_ticks: int = 1000
+    min_sample_ticks: Annotated[int, Bounds(0, 10**9)] = 1000
     """By events, a sample is at least so many ticks long."""
-    agreement: float = 0.0
+    agreement: Annotated[float, Bounds(0, 1)] = 0.0
     """Sampling ends early when FEW samples differ by no more than this share."""
     FEW: ClassVar[int] = 3
-    give_up_above_ns: float = float("inf")
+    give_up_above_ns: Annotated[float, Bounds(0, inf, excludes_least=True), Null(inf)] = inf
     """One sample is enough for a call slower than this."""
     FAR_TOO_SLOW: ClassVar[float] = 20.0
     """What the probe foretells to be this much slower than that is not run in full."""
     verify: bool = True
-    verifications: int = 0
+    verifications: Annotated[int, Bounds(0, MAX_SAMPLES)] = 0
     """Runs to check on several fresh inputs, in place of the two that `verify` stands for."""
     probe: bool = True
     """The first run of a configuration in a process, the probe, covers a small part of its range only."""
     timer: Timer = Timer.EVENT
     """HOST where other times to be compared with come from the host's clock; EVENT leaves it to the calibration."""
-    build_limit_s: float = BUILD_LIMIT_S
-    run_limit_s: float = 30.0
+    build_limit_s: Annotated[float, _LIMIT] = BUILD_LIMIT_S
+    run_limit_s: Annotated[float, _LIMIT] = 30.0
     is_cut_off: bool = False
     """A run that takes longer than that is too slow, and not suspect: the limit says how long it is worth waiting."""
 
@@ -123,25 +136,25 @@ class Job:
 class Measurement:
     """Times of one call, nanoseconds: all launches of the plan but those that only prepare a constant operand."""
 
-    time_ns: float
+    time_ns: Annotated[float, _TIME]
     """Median of the samples."""
-    samples_ns: tuple[float, ...]
-    calls_per_sample: int
+    samples_ns: Annotated[tuple[Annotated[float, _TIME], ...], Items(MAX_SAMPLES)]
+    calls_per_sample: Annotated[int, Bounds(1, MAX_NUMBER)]
     timer: Timer
-    prepare_ns: float = 0.0
+    prepare_ns: Annotated[float, _SPAN] = 0.0
     """The part of `time_ns` spent bringing operands into another layout."""
-    launch_overhead_ns: float = 0.0
+    launch_overhead_ns: Annotated[float, _SPAN] = 0.0
     """What a call takes the host beside `time_ns`; by the host's clock, what launching is of `time_ns` at most."""
-    build_ns: float = 0.0
-    inputs_ns: float = field(default=0.0, compare=False)
+    build_ns: Annotated[float, _SPAN] = 0.0
+    inputs_ns: Annotated[float, _SPAN] = field(default=0.0, compare=False)
     """What the host took to draw inputs and to judge results; little where inputs were kept. Not in the ledger."""
-    error_ratio: float = 0.0
+    error_ratio: Annotated[float, Bounds(0, 1)] = 0.0
     """Largest error over its tolerance."""
     private_memory_bytes: int = 0
     kernel_work_group_limit: int = 0
-    clock_mhz: float | None = None
+    clock_mhz: Annotated[float | None, Bounds(0, 1e9)] = None
     """Of the device after the last sample, where the system tells."""
-    temperature_c: float | None = None
+    temperature_c: Annotated[float | None, Bounds(-1e6, 1e6)] = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -218,9 +231,9 @@ class Provenance:
 
     driver: str
     template_hash: str
-    space_version: int
+    space_version: Annotated[int, COUNT]
     tool_version: str
-    measured_at: str
+    measured_at: Annotated[str, _MOMENT]
     """UTC, ISO 8601, seconds."""
 
 
@@ -252,18 +265,18 @@ class Winner:
     """Slug."""
     problem: Problem
     configuration: Configuration
-    time_ns: float
-    default_ns: float
+    time_ns: Annotated[float, _TIME]
+    default_ns: Annotated[float, _TIME]
     """The default's time under the same conditions: the median gain within a round of the finals times `time_ns`."""
-    baseline_ns: float | None
+    baseline_ns: Annotated[float | None, _TIME]
     """The family's baseline (`naive`), where it was measured."""
-    gain_low: float
-    gain_high: float
-    samples: int
+    gain_low: Annotated[float, _TIME, Null(nan)]
+    gain_high: Annotated[float, _TIME, Null(nan)]
+    samples: Annotated[int, COUNT]
     """Samples in the final rounds; 0 for a provisional winner that no final has confirmed."""
     is_default: bool
     verdict: Verdict
-    verifications: int
+    verifications: Annotated[int, COUNT]
     """Runs with the right result, on fresh inputs, after the finals; 0 for a provisional winner."""
     provenance: Provenance
     source: str = "measured"

@@ -26,9 +26,9 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, Protocol
 
+from autotune.codec import Node, printable
 from autotune.device.profile import find_profile
 from autotune.errors import RefusedError, ServiceError, TableError, UnreachableError, UsageError, WorkerError
-from autotune.lookup.document import Node, printable
 from autotune.measure.worker import waited_s
 from autotune.model.device import Device
 from autotune.model.trial import Job, Trial

@@ -38,8 +38,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from autotune.codec import MAX_BYTES
 from autotune.errors import UsageError
-from autotune.lookup.document import MAX_BYTES
 
 MAX_BODY_BYTES = 2**20
 LEAST_TOKEN = 16

@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from http import HTTPStatus
 from urllib.parse import urlsplit
 
+from autotune.codec import visible
 from autotune.errors import UsageError
-from autotune.lookup.document import visible
 from autotune.service.access import WHO, App, Message, Receive, Scope, Send, answer
 
 WHAT = "autotune.what"

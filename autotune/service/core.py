@@ -9,10 +9,10 @@ import time
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 
+from autotune.codec import Node
 from autotune.errors import AutotuneError, TableError
 from autotune.kernels import find_family
 from autotune.kernels.render import provenance_now
-from autotune.lookup.document import Node
 from autotune.model.device import Device
 from autotune.predict import refresh_predictors
 from autotune.remote.wire import code_version, read_job, read_trial

@@ -18,8 +18,8 @@ from concurrent.futures import Future
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from autotune.codec import Node
 from autotune.errors import TableError, WorkerError, WorkerLostError
-from autotune.lookup.document import Node
 from autotune.model.device import Device
 from autotune.model.trial import Job, Trial, now_utc
 from autotune.process.child import Leave

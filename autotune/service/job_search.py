@@ -8,10 +8,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from autotune.codec import parse
 from autotune.errors import AutotuneError, StoreError, WorkerError
-from autotune.export.json_table import plain_entry
-from autotune.lookup.document import parse
-from autotune.lookup.json_table import read_entry
+from autotune.lookup.json_table import plain_entry, read_entry
 from autotune.measure.worker import waited_s
 from autotune.model.trial import Request, Trial, TrialState, Winner
 from autotune.search import Budget, Outcome, tune

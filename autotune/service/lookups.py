@@ -4,6 +4,7 @@ import json
 from typing import Any
 from urllib.parse import parse_qsl
 
+from autotune.codec import visible
 from autotune.device.discovery import select
 from autotune.device.identity import MAX_SLUG, is_slug
 from autotune.errors import AutotuneError, DeviceSelectionError, TableError
@@ -11,7 +12,6 @@ from autotune.kernels import find_family
 from autotune.lookup import TuningTable
 from autotune.lookup.answer import plain_tuned
 from autotune.lookup.contents import Shipped, entries_of
-from autotune.lookup.document import visible
 from autotune.lookup.predictor import Predictor
 from autotune.paths import data_folder
 from autotune.predict import all_predictors

@@ -7,8 +7,8 @@ from fastapi import APIRouter, Query
 from pydantic import BaseModel, Field
 
 from autotune.errors import TableError
-from autotune.export.json_table import plain_entry
 from autotune.kernels import find_family
+from autotune.lookup.json_table import plain_entry
 from autotune.service import importance, rivals
 from autotune.service.pools import Pools
 from autotune.service.tables_api import Slug

@@ -7,10 +7,9 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from autotune.device.discovery import select
 from autotune.errors import DeviceSelectionError, ProblemError, ServiceError, UsageError
-from autotune.export.json_table import plain_entry
 from autotune.kernels import find_family
 from autotune.kernels.presets import merge, parse_shapes, preset
-from autotune.lookup.json_table import read_contents
+from autotune.lookup.json_table import plain_entry, read_contents
 from autotune.model.device import Device
 from autotune.model.trial import Request, Winner
 from autotune.service.forms import MAX_SHAPES, JobForm, UploadAnswer

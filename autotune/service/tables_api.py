@@ -7,13 +7,14 @@ from typing import Annotated, Any
 from fastapi import APIRouter, HTTPException, Path, Query, Request
 from fastapi.responses import Response
 
+from autotune.codec import visible
 from autotune.errors import TableError
 from autotune.export import FORMATS, export_table
 from autotune.export.contents import read_joined
-from autotune.export.json_table import plain_entry, write_json
+from autotune.export.json_table import write_json
 from autotune.kernels import family_names, find_family
 from autotune.kernels.presets import PRESETS, preset
-from autotune.lookup.document import visible
+from autotune.lookup.json_table import plain_entry
 from autotune.model.trial import Winner
 from autotune.service.admission import WHAT, submitter_of
 from autotune.service.core import Service

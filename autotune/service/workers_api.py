@@ -6,8 +6,8 @@ from typing import Annotated, Any
 
 from fastapi import APIRouter, HTTPException, Path, Request
 
+from autotune.codec import Node
 from autotune.errors import TableError, WorkerError
-from autotune.lookup.document import Node
 from autotune.remote.wire import code_version, read_own_device
 from autotune.service.core import Service
 from autotune.service.fleet import MAX_WAIT_S, NameTakenError, Station, Stopping, plain_assignment

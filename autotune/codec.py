@@ -1,0 +1,341 @@
+"""The one reader and writer of values that cross a border: a process, the network, a table, the command line.
+
+A document is read as hostile input: bounded, and with errors that name the path of what is wrong. Dataclasses are
+written and read by walking their fields; annotations hold the bounds of numbers, lists and texts.
+"""
+
+import dataclasses
+import enum
+import json
+import re
+from collections.abc import Callable, Mapping, Sequence
+from functools import cache
+from math import isfinite
+from pathlib import Path
+from types import MappingProxyType, NoneType, UnionType
+from typing import Annotated, Any, NamedTuple, TypeVar, cast, get_args, get_origin
+
+from autotune.errors import TableError
+
+MAX_BYTES = 32 * 2**20
+MAX_TEXT = 1024
+MAX_NUMBER = 2**63 - 1
+MAX_ITEMS = 1024
+"""In a list whose annotation does not say."""
+
+_T = TypeVar("_T")
+_E = TypeVar("_E", bound=enum.Enum)
+
+_UNPRINTABLE = re.compile(
+    "[\0-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff\ufeff\ufffe\uffff]"
+)
+"""Controls, line ends, marks that reorder text, halves of characters."""
+_SLUG = re.compile(r"(?!.{65})[a-z0-9]+(-[a-z0-9]+)*")
+
+
+def printable(text: str) -> str:
+    """The text as a document may hold it: no controls, and not too long."""
+    return _UNPRINTABLE.sub(" ", text)[:MAX_TEXT]
+
+
+def visible(name: str) -> str:
+    """The beginning of a name, safe to show."""
+    return _UNPRINTABLE.sub("?", name[:80])
+
+
+class Node:
+    """A value of the document and where it stands."""
+
+    def __init__(self, value: Any, path: str) -> None:
+        self.value = value
+        self.path = path
+
+    def wrong(self, what: str, *, hint: str = "") -> TableError:
+        return TableError(f"{self.path}: {what}" if self.path else what, hint=hint)
+
+    def record(self, required: Sequence[str], optional: Sequence[str] = ()) -> dict[str, "Node"]:
+        """The members of an object that has all of `required` and nothing besides `optional`."""
+        members = self.members()
+        for name in members:
+            if name not in required and name not in optional:
+                raise self.wrong(f"has an unknown member {name[:80]!r}")
+        for name in required:
+            if name not in members:
+                raise self.wrong(f"{name} is missing")
+        return members
+
+    def members(self) -> dict[str, "Node"]:
+        if not isinstance(self.value, dict):
+            raise self.wrong(f"must be an object, not {_kind(self.value)}")
+        prefix = f"{self.path}." if self.path else ""
+        return {name: Node(value, prefix + visible(name)) for name, value in self.value.items()}
+
+    def member(self, name: str) -> "Node":
+        """The member of that name. Raises TableError where there is none."""
+        members = self.members()
+        if name not in members:
+            raise self.wrong(f"{name} is missing")
+        return members[name]
+
+    def items(self, most: int | None = None) -> list["Node"]:
+        if not isinstance(self.value, list):
+            raise self.wrong(f"must be a list, not {_kind(self.value)}")
+        if most is not None and len(self.value) > most:
+            raise self.wrong(f"has more than {most} items")
+        return [Node(value, f"{self.path}[{number}]") for number, value in enumerate(self.value)]
+
+    def text(self) -> str:
+        if not isinstance(self.value, str):
+            raise self.wrong(f"must be a text, not {_kind(self.value)}")
+        if len(self.value) > MAX_TEXT:
+            raise self.wrong(f"is longer than {MAX_TEXT} characters")
+        if _UNPRINTABLE.search(self.value):
+            raise self.wrong("has a control character")
+        return self.value
+
+    def truth(self) -> bool:
+        if not isinstance(self.value, bool):
+            raise self.wrong(f"must be true or false, not {_kind(self.value)}")
+        return self.value
+
+    def whole(self, most: int = MAX_NUMBER, least: int = 0) -> int:
+        if type(self.value) is not int:
+            raise self.wrong(f"must be a whole number, not {_kind(self.value)}")
+        if not least <= self.value <= most:
+            raise self.wrong(f"must be from {least} to {most}, not {self.value}")
+        return self.value
+
+    def number(self, least: float, most: float, excludes_least: bool = False) -> float:
+        value = self._float()
+        is_inside = least < value if excludes_least else least <= value
+        if not (isfinite(value) and is_inside and value <= most):
+            what = f"above {least:g} and at most {most:g}" if excludes_least else f"from {least:g} to {most:g}"
+            raise self.wrong(f"must be {what}, not {value}")
+        return value
+
+    def choice(self, kind: type[_E]) -> _E:
+        known = {choice.value: choice for choice in kind}
+        if self.text() not in known:
+            raise self.wrong(f"must be one of {', '.join(known)}")
+        return known[self.value]
+
+    def _float(self) -> float:
+        if type(self.value) not in (int, float):
+            raise self.wrong(f"must be a number, not {_kind(self.value)}")
+        try:
+            return float(self.value)
+        except OverflowError as error:  # an integer may have hundreds of digits
+            raise self.wrong("is too large") from error
+
+
+def read_file(path: Path) -> bytes:
+    """What a file holds. Raises TableError."""
+    try:
+        if path.stat().st_size > MAX_BYTES:
+            raise _too_large()
+        with path.open("rb") as file:
+            # A pipe or a device has no size to look at beforehand.
+            return file.read(MAX_BYTES + 1)
+    except OSError as error:
+        raise TableError(f"cannot be read: {error.strerror}") from error
+
+
+def _too_large() -> TableError:
+    return TableError(f"a table has at most {MAX_BYTES // 2**20} MiB", hint="export one device at a time")
+
+
+def parse(source: str | bytes) -> Node:
+    """The document. Raises TableError."""
+    if len(source) > MAX_BYTES:
+        raise _too_large()
+    try:
+        text = source if isinstance(source, str) else source.decode("utf-8-sig")
+        data = json.loads(text, object_pairs_hook=_unique, parse_int=_parse_whole, parse_constant=_refuse_constant)
+    except UnicodeDecodeError as error:
+        raise TableError(f"byte {error.start} is not UTF-8 text") from error
+    except RecursionError as error:
+        raise TableError("lists and objects are nested too deeply") from error
+    except json.JSONDecodeError as error:
+        raise TableError(f"not JSON: {error.msg} at line {error.lineno}, column {error.colno}") from error
+    return Node(data, "")
+
+
+def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for name, value in pairs:
+        if name in found:
+            raise TableError(f"a member {name[:80]!r} stands twice in one object")
+        found[name] = value
+    return found
+
+
+def _parse_whole(digits: str) -> int:
+    if len(digits) > 20:
+        raise TableError(f"the number {digits[:20]}... is too large")
+    return int(digits)
+
+
+def _refuse_constant(name: str) -> Any:
+    raise TableError(f"{name} is no JSON number")
+
+
+def _kind(value: Any) -> str:
+    names = {dict: "an object", list: "a list", str: "a text", bool: "a truth value", type(None): "null"}
+    return names.get(type(value), "a number")
+
+
+# Values
+
+
+class Bounds(NamedTuple):
+    """The range of a number that comes from outside, as an annotation: `Annotated[float, Bounds(0, 1)]`."""
+
+    least: float
+    most: float
+    excludes_least: bool = False
+
+
+class Null(NamedTuple):
+    """The value that a document gives as null, as an annotation: one that JSON has no number for, such as infinity."""
+
+    value: float
+
+
+class Pattern(NamedTuple):
+    """What a text has to match as a whole, as an annotation, and how an error describes that."""
+
+    expression: re.Pattern[str]
+    description: str
+
+
+class Items(NamedTuple):
+    """How many items a list may have, as an annotation; `MAX_ITEMS` without."""
+
+    most: int
+
+
+LOCAL: Mapping[str, Any] = {"is_local": True}
+"""Metadata of a dataclass field that concerns one machine or process only, and never crosses a border."""
+
+SLUG = Pattern(_SLUG, "must be up to 64 small letters, digits and single hyphens")
+COUNT = Bounds(0, 2**31 - 1)
+_ANY_COUNT = Bounds(0, MAX_NUMBER)
+
+Reader = Callable[[Node], Any]
+
+
+class _Field(NamedTuple):
+    name: str
+    type: Any
+    marks: tuple[Any, ...]
+    is_optional: bool
+
+
+@cache
+def _fields(kind: Any) -> tuple[_Field, ...]:
+    """Fields that cross borders. Those of a class with `is_sparse` may be left out where they have a default."""
+    is_sparse, missing = getattr(kind, "is_sparse", False), dataclasses.MISSING
+    found = []
+    for field in dataclasses.fields(kind):
+        if not field.metadata.get("is_local"):
+            wanted, marks = _unwrapped(field.type)
+            has_default = field.default is not missing or field.default_factory is not missing
+            found.append(_Field(field.name, wanted, marks, is_sparse and has_default))
+    return tuple(found)
+
+
+def _unwrapped(wanted: Any) -> tuple[Any, tuple[Any, ...]]:
+    if get_origin(wanted) is Annotated:
+        inner, *marks = get_args(wanted)
+        return inner, tuple(marks)
+    return wanted, ()
+
+
+def write(value: Any, *, without: Sequence[str] = ()) -> Any:
+    """Return a value as JSON has it, by walking dataclasses; `without` names fields of the outermost to leave out.
+
+    `read` is the inverse. Texts lose what a reader would refuse; numbers that are not finite become null.
+    """
+    if hasattr(value, "to_dict"):
+        return value.to_dict()
+    if dataclasses.is_dataclass(value):
+        names = (field.name for field in _fields(cast("Any", type(value))) if field.name not in without)
+        return {name: write(getattr(value, name)) for name in names}
+    if isinstance(value, enum.Enum):
+        return value.value
+    if isinstance(value, str):
+        return printable(value)
+    if isinstance(value, tuple | list):
+        return [write(item) for item in value]
+    if isinstance(value, float) and not isfinite(value):
+        return None
+    return value
+
+
+def read(
+    kind: type[_T],
+    node: Node,
+    *,
+    given: Mapping[str, Any] = MappingProxyType({}),
+    beside: Sequence[str] = (),
+    readers: Mapping[type, Reader] = MappingProxyType({}),
+) -> _T:
+    """Return a dataclass from a document that is read as hostile input: the inverse of `write`.
+
+    The document has a member for each field and no other, but for the names in `beside`; fields that are `given` are
+    not read. Types found in `readers` are read by these. Raises TableError, which names the path of what is wrong.
+    """
+    fields = [field for field in _fields(cast("Any", kind)) if field.name not in given]
+    required = [field.name for field in fields if not field.is_optional]
+    optional = [field.name for field in fields if field.is_optional]
+    members = node.record(required, (*optional, *beside))
+    values = {
+        field.name: _read_value(field.type, field.marks, members[field.name], readers)
+        for field in fields
+        if field.name in members
+    }
+    return kind(**values, **given)
+
+
+def _read_value(wanted: Any, marks: Sequence[Any], node: Node, readers: Mapping[type, Reader]) -> Any:
+    null: list[Any] = [mark.value for mark in marks if isinstance(mark, Null)]
+    if isinstance(wanted, UnionType):
+        options = get_args(wanted)
+        if NoneType in options:
+            null.append(None)
+        is_text = str in options and isinstance(node.value, str)
+        wanted = str if is_text else next(option for option in options if option is not NoneType)
+    if node.value is None and null:
+        return null[0]
+    if get_origin(wanted) is tuple:
+        inner, inner_marks = _unwrapped(get_args(wanted)[0])
+        most = next((mark.most for mark in marks if isinstance(mark, Items)), MAX_ITEMS)
+        return tuple(_read_value(inner, inner_marks, item, readers) for item in node.items(most))
+    if wanted in readers:
+        return readers[wanted](node)
+    if dataclasses.is_dataclass(wanted):
+        return read(cast("type[Any]", wanted), node, readers=readers)
+    return _read_scalar(wanted, marks, node)
+
+
+def _read_scalar(wanted: type, marks: Sequence[Any], node: Node) -> Any:
+    bounds = next((mark for mark in marks if isinstance(mark, Bounds)), _ANY_COUNT)
+    if wanted is bool:
+        return node.truth()
+    if wanted is str:
+        return _read_text(marks, node)
+    if wanted is int:
+        return node.whole(int(bounds.most), int(bounds.least))
+    if wanted is float:
+        return node.number(*bounds)
+    if issubclass(wanted, enum.Enum):
+        return node.choice(wanted)
+    raise TypeError(f"a value of type {wanted} cannot be read")
+
+
+def _read_text(marks: Sequence[Any], node: Node) -> str:
+    text = node.text()
+    for mark in marks:
+        if isinstance(mark, Pattern) and not mark.expression.fullmatch(text):
+            raise node.wrong(mark.description)
+    return text
