@@ -1,7 +1,7 @@
-"""The exported JSON table, read as hostile input: what it may hold, and errors that name the path of what is wrong.
+"""Reads exported JSON tables as hostile input; errors name the path of the faulty value.
 
-`db/table.schema.json` says the same for other programs. What is allowed here is checked by hand, so that reading
-needs the standard library only; export writes what this file accepts.
+`db/table.schema.json` states the same rules for other programs. They are checked by hand here, so that reading needs
+the standard library only; the export writes what this module accepts.
 """
 
 import dataclasses
@@ -25,16 +25,17 @@ from autotune.space.family import KernelFamily
 
 FORMAT = "autotune-table"
 SCHEMA_VERSION = 2
-"""Raised when a reader of the version before would misunderstand; it then refuses the table."""
+"""Increased when a reader of the previous version would misunderstand a table, so that it refuses the table."""
 PLAIN_SCHEMA_VERSION = 1
-"""Of a table whose problems are all plain (`Problem.plain`), as with no operand constant: every reader takes it."""
+"""Version of a table whose problems are all plain (`Problem.plain`), as without constant operands: all readers accept
+it."""
 
 MAX_ITEMS = 1024
-"""In a list of a device's limits."""
+"""Maximum length of a list in a device's limits."""
 MAX_TIME_NS = 1e15
 """Eleven days."""
 MAX_FLOPS_PER_SECOND = 1e17
-"""A hundred times the fastest processor there is: a time that would need more was not measured."""
+"""A hundred times the fastest existing processor: a time that implies more was not measured."""
 
 DEVICE_TEXTS = ("vendor", "model", "platform", "name", "version", "opencl_c_version", "driver")
 PROVENANCE_TEXTS = ("driver", "template_hash", "tool_version", "measured_at")
@@ -49,22 +50,22 @@ _MOMENT = re.compile(r"\d{4}-[01]\d-[0-3]\dT[0-2]\d:[0-5]\d:[0-6]\d(Z|\+00:00)",
 
 @dataclass(frozen=True, kw_only=True)
 class Contents:
-    """All that a table holds."""
+    """Everything in a table."""
 
     devices: list[Device]
     winners: list[Winner]
     predictors: dict[str, list[Predictor]]
-    """By the slug of their device."""
+    """Keyed by device slug."""
 
 
 def read_table(source: str | bytes | Path) -> tuple[list[Device], list[Winner]]:
-    """Devices and imported winners of a JSON text or file. Raises TableError, one line that names the path."""
+    """Read devices and imported winners from a JSON text or file. Raises TableError, one line that names the path."""
     contents = read_contents(source)
     return contents.devices, contents.winners
 
 
 def read_contents(source: str | bytes | Path) -> Contents:
-    """A JSON text or file. Raises TableError, one line that names the path."""
+    """Read a JSON text or file. Raises TableError, one line that names the path."""
     if not isinstance(source, Path):
         return _read(parse(source))
     try:
@@ -100,7 +101,7 @@ def _read(document: Node) -> Contents:
 
 
 def read_device(node: Node) -> tuple[Device, Node]:
-    """A device, and its entries, not yet read."""
+    """Return a device and its entries, which are not read yet."""
     members = node.record(("slug", "family", *DEVICE_TEXTS, "limits", "entries"), ("predictors",))
     texts = {name: members[name].text() for name in DEVICE_TEXTS}
     device = Device(
@@ -132,7 +133,7 @@ def _read_limit(node: Node, wanted: Any) -> Any:
 
 
 def _read_fault(node: Node) -> Fault:
-    """What it names may be of another version, and then matches nothing."""
+    """Read a fault. Its names may come from another version, in which case it matches nothing."""
     members = node.record(("family",), ("algorithm", "parameter", "value", "is_imported"))
     texts = {name: members[name].text() for name in members if name not in ("value", "is_imported")}
     if "algorithm" not in members and "parameter" not in members:
@@ -163,7 +164,7 @@ def _read_entries(slug: str, node: Node) -> list[Winner]:
 
 
 def read_entry(slug: str, node: Node) -> Winner:
-    """An imported winner of the device of that slug."""
+    """Read an imported winner of the device with this slug."""
     members = node.record(_ENTRY, _DERIVED)
     family = read_family(members["family"])
     problem = read_problem(members["problem"], family)
@@ -193,15 +194,15 @@ def read_entry(slug: str, node: Node) -> Winner:
 
 
 def read_family(node: Node) -> KernelFamily:
-    """The kernel family of that name."""
-    # A module is loaded by this name: only after it was found in the list.
+    """Return the kernel family with this name."""
+    # The name selects a module to import, so it must be in the list.
     if node.text() not in family_names():
         raise node.wrong(f"there is no kernel family {node.value[:80]!r}, only {', '.join(family_names())}")
     return find_family(node.value)
 
 
 def read_problem(node: Node, family: KernelFamily) -> Problem:
-    """Sizes and types that make a problem of its family."""
+    """Return the problem, whose sizes and types must be valid for the family."""
     for member in node.members().values():
         if isinstance(member.value, str):
             member.text()
@@ -212,7 +213,7 @@ def read_problem(node: Node, family: KernelFamily) -> Problem:
 
 
 def read_configuration(node: Node, family: KernelFamily) -> Configuration:
-    """A configuration that its family declares."""
+    """Return the configuration, which the family must declare."""
     members = node.members()
     if "algorithm" not in members:
         raise node.wrong("algorithm is missing")
@@ -248,13 +249,13 @@ def _optional(node: Node, most: float) -> float | None:
 
 
 def _gain(node: Node) -> float:
-    """A gain, or NaN where the table says null: not known."""
+    """Return a gain, or NaN for null (unknown)."""
     gain = _optional(node, MAX_TIME_NS)
     return nan if gain is None else gain
 
 
 def _check_derived(members: dict[str, Node], winner: Winner) -> None:
-    """Numbers that follow from others may be left out, but not contradict them."""
+    """Check that derived numbers, which may be missing, do not contradict those that they follow from."""
     for name in _DERIVED:
         node, told = members.get(name), getattr(winner, name)
         if node is None or (node.value is None and told is None):

@@ -1,7 +1,7 @@
-"""What a service and a worker send each other: a `Job` as JSON and back, a `Trial` as JSON and back.
+"""What a service and a worker send each other: converts a `Job` and a `Trial` to JSON and back.
 
-Both sides read as hostile input what the other sends. A job holds values of declared parameters, sizes and numbers;
-the kernel, its build options and the device are the worker's own business, so none of them crosses the line.
+Each side treats what the other sends as hostile input. A job holds values of declared parameters, sizes and numbers;
+the kernel, its build options and the device are the worker's own, so none of them is sent.
 """
 
 import hashlib
@@ -29,10 +29,10 @@ MAX_SAMPLES = 10_000
 MAX_LIMIT_S = 86_400.0
 MAX_TICKS = 10**9
 TICK_NS = 1.0
-"""Of events and of the host's clock, which both tell whole nanoseconds: no sample is shorter."""
+"""Tick of events and of the host's clock, which both count whole nanoseconds: no sample is shorter."""
 ROUNDING = 1e-6
 FORMAT = 1
-"""Of what is sent; one more with every change, so that a service and a worker that differ in it part at once."""
+"""Version of the messages, raised by one with every change: a service refuses workers with another one at once."""
 
 _MEASURED = {
     "prepare_ns": MAX_TIME_NS,
@@ -47,9 +47,9 @@ _SENSED = {"clock_mhz": 1e9, "temperature_c": 1e6}
 
 @cache
 def code_version() -> str:
-    """Format, templates and search spaces in one word: only what agrees in it measures the same thing.
+    """Return a digest of message format, templates and search spaces; programs that measure the same thing agree in it.
 
-    Not the version of autotune, most of which has nothing to do with what is measured.
+    The version of autotune is not part of it: most of autotune does not affect what is measured.
     """
     digest = hashlib.sha256(f"{FORMAT} ".encode())
     for name in family_names():
@@ -60,7 +60,7 @@ def code_version() -> str:
 
 
 def plain_device(device: Device) -> dict[str, Any]:
-    """As `read_own_device` reads it: a device of a table, without entries."""
+    """Return a device in the form that `read_own_device` reads: a device of a table, without entries."""
     texts = {name: printable(getattr(device, name)) for name in DEVICE_TEXTS}
     limits = device.limits.to_dict()
     extensions = [printable(name) for name in device.limits.extensions]
@@ -71,12 +71,12 @@ def plain_device(device: Device) -> dict[str, Any]:
 
 
 def read_own_device(node: Node) -> Device:
-    """What a worker says of its device. Raises TableError."""
+    """Return the device that a worker describes. Raises TableError."""
     return read_device(node)[0]
 
 
 def plain_job(job: Job) -> dict[str, Any]:
-    """As `read_job` reads it: everything but the device and its build options."""
+    """Return a job in the form that `read_job` reads: everything but the device and its build options."""
     return {
         "family": job.problem.family,
         "problem": job.problem.to_dict(),
@@ -104,7 +104,7 @@ _JOB = (
 
 
 def read_job(node: Node, selector: str, build_options: tuple[str, ...]) -> Job:
-    """A job for one's own device. Raises TableError for anything that is not declared."""
+    """Return a job for the local device `selector`. Raises TableError for anything that is not declared."""
     members = node.record(_JOB)
     family = read_family(members["family"])
     give_up = members["give_up_above_ns"]
@@ -130,7 +130,7 @@ def read_job(node: Node, selector: str, build_options: tuple[str, ...]) -> Job:
 
 
 def plain_trial(trial: Trial) -> dict[str, Any]:
-    """As `read_trial` reads it: everything but the configuration, which the service knows."""
+    """Return a trial in the form that `read_trial` reads: everything but the configuration, which the service knows."""
     return {
         "state": trial.state.value,
         "message": printable(trial.message),
@@ -139,7 +139,7 @@ def plain_trial(trial: Trial) -> dict[str, Any]:
 
 
 def read_trial(node: Node, job: Job) -> Trial:
-    """What became of a job. Raises TableError, also for times that no device can have measured."""
+    """Return the trial of a job. Raises TableError, also for times that no device can have measured."""
     members = node.record(("state", "message", "measurement"))
     states = {state.value: state for state in TrialState}
     if members["state"].text() not in states:
@@ -180,7 +180,7 @@ def _read_measurement(node: Node) -> Measurement:
 
 
 def _check_plausible(measured: Measurement, node: Node, job: Job) -> None:
-    """Whether a measurement of a job agrees with itself and with what devices can do. Raises TableError."""
+    """Raise TableError for a measurement that contradicts itself, its job, or what devices can do."""
     time_ns, samples = measured.time_ns, measured.samples_ns
     if abs(statistics.median(samples) - time_ns) > ROUNDING * time_ns:
         raise node.wrong(f"time_ns is {time_ns:g}, but the median of samples_ns is {statistics.median(samples):g}")
