@@ -6,7 +6,7 @@ STOPPED = 130
 
 
 def run() -> int:
-    """The command; the exit status. Ctrl-C while it still loads shows no traceback either."""
+    """Run the command and return its exit status. Ctrl-C while it loads does not show a traceback either."""
     try:
         from autotune.cli import main
     except KeyboardInterrupt:

@@ -29,22 +29,22 @@ _E = TypeVar("_E", bound=enum.Enum)
 _UNPRINTABLE = re.compile(
     "[\0-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff\ufeff\ufffe\uffff]"
 )
-"""Controls, line ends, marks that reorder text, halves of characters."""
+"""Control characters, line separators, bidirectional formatting, surrogates, byte order marks, noncharacters."""
 _SLUG = re.compile(r"(?!.{65})[a-z0-9]+(-[a-z0-9]+)*")
 
 
 def printable(text: str) -> str:
-    """The text as a document may hold it: no controls, and not too long."""
+    """Return the text as a document may contain it: cut to MAX_TEXT, unprintable characters replaced by spaces."""
     return _UNPRINTABLE.sub(" ", text)[:MAX_TEXT]
 
 
 def visible(name: str) -> str:
-    """The beginning of a name, safe to show."""
+    """Return the beginning of a name, safe to display."""
     return _UNPRINTABLE.sub("?", name[:80])
 
 
 class Node:
-    """A value of the document and where it stands."""
+    """A value of the document and its path."""
 
     def __init__(self, value: Any, path: str) -> None:
         self.value = value
@@ -54,7 +54,7 @@ class Node:
         return TableError(f"{self.path}: {what}" if self.path else what, hint=hint)
 
     def record(self, required: Sequence[str], optional: Sequence[str] = ()) -> dict[str, "Node"]:
-        """The members of an object that has all of `required` and nothing besides `optional`."""
+        """Return the members of an object, which must have all of `required` and may also have those of `optional`."""
         members = self.members()
         for name in members:
             if name not in required and name not in optional:
@@ -129,7 +129,7 @@ class Node:
 
 
 def read_file(path: Path) -> bytes:
-    """What a file holds. Raises TableError."""
+    """Return the bytes of a file. Raises TableError if it is too large or cannot be read."""
     try:
         if path.stat().st_size > MAX_BYTES:
             raise _too_large()
@@ -145,7 +145,7 @@ def _too_large() -> TableError:
 
 
 def parse(source: str | bytes) -> Node:
-    """The document. Raises TableError."""
+    """Return the root of the document. Raises TableError if it is too large or not valid JSON."""
     if len(source) > MAX_BYTES:
         raise _too_large()
     try:

@@ -1,27 +1,27 @@
 """Every error the project raises on purpose.
 
-AutotuneError                   one line for people, with the mend; exit status 1
+AutotuneError                   one line, with a hint how to fix it; exit status 1
 ├── UsageError                  the request itself is wrong; exit status 2
-│   ├── DeviceSelectionError    several devices fit the selector, or none does
+│   ├── DeviceSelectionError    several devices match the selector, or none does
 │   │   └── NoSuchDeviceError
 │   └── ProblemError            sizes or types that cannot be tuned
 ├── ConfigurationError          a configuration outside its search space
-├── KernelError                 a kernel did not get as far as running
-│   ├── BuildError              the driver's compiler refused it
+├── KernelError                 a kernel could not be run
+│   ├── BuildError              the driver's compiler rejected it
 │   └── LaunchError             the driver refused to run it
-│       └── WorkGroupError      with work-groups of this size
+│       └── WorkGroupError      it does not support this work-group size
 ├── WorkerError                 the measuring process cannot be started
-│   └── WorkerLostError         it is gone together with the trial that it was measuring
-├── StoreError                  the database cannot be used as asked
+│   └── WorkerLostError         the measuring process is lost, with the trial it was measuring
+├── StoreError                  the database cannot be used as requested
 │   ├── MissingDatabaseError
 │   ├── NotADatabaseError
 │   ├── NewerSchemaError
 │   ├── ReadOnlyDatabaseError
 │   └── DatabaseAwayError       the server does not answer
 ├── TableError                  a tuning table that cannot be read or trusted
-└── ServiceError                a service that cannot be used as asked
-    ├── UnreachableError        there is no answer from it
-    └── RefusedError            it answers that it will not
+└── ServiceError                a service that cannot be used as requested
+    ├── UnreachableError        it does not answer
+    └── RefusedError            it refuses the request
 """
 
 from collections.abc import Iterable
@@ -31,11 +31,11 @@ _OTHER_NAMES = {
     **dict.fromkeys(("fp32", "f32", "float", "single"), "float32"),
     **dict.fromkeys(("i8", "char"), "int8"),
 }
-"""What people call things that have another name here."""
+"""Common names of types, and their names in this project."""
 
 
 def did_you_mean(word: str, names: Iterable[str]) -> str:
-    """``did you mean run?``; empty where no name is close."""
+    """Return a hint such as ``did you mean run?``; empty if no name is close."""
     from difflib import get_close_matches
 
     by_lower = {name.lower(): name for name in names}
@@ -48,7 +48,7 @@ def did_you_mean(word: str, names: Iterable[str]) -> str:
 
 
 class AutotuneError(Exception):
-    """An error with a message for people; `hint` says what to do about it."""
+    """An error with a message for the user; `hint` says how to fix it."""
 
     exit_status = 1
 
@@ -68,11 +68,11 @@ class UsageError(AutotuneError):
 
 
 class DeviceSelectionError(UsageError):
-    """Several devices fit the selector, or none does."""
+    """Several devices match the selector, or none does."""
 
 
 class NoSuchDeviceError(DeviceSelectionError):
-    """No device fits the selector."""
+    """No device matches the selector."""
 
 
 class ProblemError(UsageError):
@@ -84,11 +84,11 @@ class ConfigurationError(AutotuneError):
 
 
 class KernelError(AutotuneError):
-    """A kernel did not get as far as running."""
+    """A kernel could not be run."""
 
 
 class BuildError(KernelError):
-    """The driver's compiler refused the kernel."""
+    """The driver's compiler rejected the kernel."""
 
 
 class LaunchError(KernelError):
@@ -104,11 +104,11 @@ class WorkerError(AutotuneError):
 
 
 class WorkerLostError(WorkerError):
-    """The place that measures is gone, together with the trial that it was measuring."""
+    """The measuring process or machine is lost, together with the trial it was measuring."""
 
 
 class StoreError(AutotuneError):
-    """The database cannot be used as asked."""
+    """The database cannot be used as requested."""
 
 
 class NotADatabaseError(StoreError):
@@ -116,7 +116,7 @@ class NotADatabaseError(StoreError):
 
 
 class MissingDatabaseError(StoreError):
-    """There is no database where one is to be read."""
+    """The database to read does not exist."""
 
 
 class NewerSchemaError(StoreError):
@@ -124,11 +124,11 @@ class NewerSchemaError(StoreError):
 
 
 class ReadOnlyDatabaseError(StoreError):
-    """The database can be read, but not written."""
+    """The database can be read but not written."""
 
 
 class DatabaseAwayError(StoreError):
-    """The database server cannot be reached, or went away and did not come back in time."""
+    """The database server cannot be reached, or was lost and did not come back in time."""
 
 
 class TableError(AutotuneError):
@@ -136,15 +136,15 @@ class TableError(AutotuneError):
 
 
 class ServiceError(AutotuneError):
-    """A service that cannot be used as asked."""
+    """A service that cannot be used as requested."""
 
 
 class UnreachableError(ServiceError):
-    """There is no answer from the service."""
+    """The service does not answer."""
 
 
 class RefusedError(ServiceError):
-    """The service answers that it will not; `status` is HTTP's."""
+    """The service refuses the request; `status` is the HTTP status."""
 
     def __init__(self, message: str, *, hint: str = "", status: int = 0) -> None:
         super().__init__(message, hint=hint)

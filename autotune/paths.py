@@ -1,6 +1,6 @@
-"""Where files lie: the data that ships with the package, and the user's own.
+"""Locations of files: data shipped with the package, and the user's own.
 
-Standard library only, since the runtime lookup asks here too.
+Standard library only, since the runtime lookup uses it too.
 """
 
 import contextlib
@@ -19,16 +19,16 @@ UPGRADE_HINT = "upgrade autotune: in its checkout, git pull and pip install ."
 
 
 def install_hint(extra: str) -> str:
-    """How to install what an extra adds. PyPI has no copy of this project, and another one under its name."""
+    """Return how to install an extra. On PyPI, the name belongs to another project."""
     return f'in the checkout of autotune: pip install ".[{extra}]"'
 
 
 def data_folder(name: str) -> Path:
-    """The folder `templates` or `db`: inside an installed package, beside it in a checkout.
+    """Return the folder `templates` or `db`: inside an installed package, beside it in a checkout.
 
     Raises AutotuneError when it is in neither place.
     """
-    # Inside first: beside an installed package lie other people's folders, which may have the same name.
+    # Inside first: beside an installed package there are folders of other projects, which may have the same name.
     for place in (_PACKAGE, _PACKAGE.parent):
         if (place / name).is_dir():
             return place / name
@@ -36,15 +36,15 @@ def data_folder(name: str) -> Path:
 
 
 def schema_revisions() -> tuple[str, ...]:
-    """Revisions of the database schema that this version knows, oldest first, such as ``0100``."""
+    """Return the revisions of the database schema that this version knows, oldest first, such as ``0100``."""
     versions = data_folder("db") / "migrations" / "versions"
     return tuple(sorted(path.name[:4] for path in versions.glob("[0-9][0-9][0-9][0-9]_*.py")))
 
 
 def is_newest_revision(place: object, revision: str) -> bool:
-    """Whether a database, with `place` its name for people, has the newest schema that this version of autotune knows.
+    """Return whether a database schema is the newest that this version of autotune knows.
 
-    Raises StoreError for a schema that it does not know.
+    `place` names the database in messages. Raises StoreError for an unknown schema.
     """
     known = schema_revisions()
     if revision in known:
@@ -60,7 +60,7 @@ def is_newest_revision(place: object, revision: str) -> bool:
 
 
 def user_data_folder() -> Path:
-    """Where the user's data belong on this system; not created. Raises AutotuneError without a home folder."""
+    """Return the folder for user data on this system; not created. Raises AutotuneError without a home folder."""
     if sys.platform == "win32":
         return _base("LOCALAPPDATA", "AppData/Local") / "autotune"
     if sys.platform == "darwin":
@@ -69,7 +69,7 @@ def user_data_folder() -> Path:
 
 
 def user_cache_folder() -> Path:
-    """Where this system keeps what can be made again; not created. Raises AutotuneError without a home folder."""
+    """Return the folder for caches on this system; not created. Raises AutotuneError without a home folder."""
     if sys.platform == "win32":
         return _base("LOCALAPPDATA", "AppData/Local") / "autotune" / "cache"
     if sys.platform == "darwin":
@@ -78,20 +78,20 @@ def user_cache_folder() -> Path:
 
 
 def default_database() -> Path:
-    """The database used when none is named; not created. Raises AutotuneError without a home folder."""
+    """Return the path of the default database; not created. Raises AutotuneError without a home folder."""
     return user_data_folder() / "autotune.sqlite"
 
 
 def _base(variable: str, below_home: str) -> Path:
     named = Path(os.environ.get(variable, ""))
-    # The XDG rules: a relative path is to be ignored.
+    # The XDG specification says that a relative path must be ignored.
     return named if named.is_absolute() else _home() / below_home
 
 
 def _home() -> Path:
     home = Path("~")
     with contextlib.suppress(RuntimeError):
-        # An empty HOME would expand to the root folder, where nothing of a user belongs.
+        # An empty HOME would expand to the root folder, which is not a place for user data.
         home = home if os.environ.get("HOME") == "" else home.expanduser()
     if not home.is_absolute():
         raise AutotuneError("there is no home folder to keep data in", hint="set HOME, or name a database with --db")

@@ -1,6 +1,6 @@
-"""What tests are made of: stand-ins for devices, and the configurations at which kernels are checked.
+"""Test support: fake devices, and the selection of configurations to check kernels on.
 
-Also for trying search strategies without a device, and for checking all kernels on a device of one's own.
+It also serves to try search strategies without a device, and to check all kernels on a device of your own.
 """
 
 import dataclasses
@@ -39,9 +39,9 @@ def spaces_to_check(
     limits: DeviceLimits,
     overrides: Mapping[str, tuple[Value, ...]] | None = None,
 ) -> list[SearchSpace]:
-    """The search spaces of one algorithm for every example that the device can run.
+    """Return the search spaces of one algorithm for every example problem that the device can run.
 
-    A CPU is checked as a GPU too, one of small work-groups, so that it runs what only a GPU would choose.
+    A CPU is also treated as a GPU with small work-groups, so that it runs configurations valid only for GPUs.
     """
     variants = [limits]
     if limits.is_cpu:
@@ -56,7 +56,7 @@ def spaces_to_check(
 
 
 def values_left_out(algorithm: Algorithm, spaces: Sequence[SearchSpace]) -> list[str]:
-    """Declared values, as ``name=value``, that no valid configuration of these spaces has."""
+    """Return declared values, as ``name=value``, that do not occur in any valid configuration of these spaces."""
     parameters = spaces[0].parameters[algorithm.name] if spaces else algorithm.parameters
     found = {p.name: {value for s in spaces for value in s.occurring(algorithm.name, p.name)} for p in parameters}
     return [f"{p.name}={value}" for p in parameters for value in p.values if value not in found[p.name]]
@@ -71,12 +71,12 @@ def covering_sample(
     cost: Callable[[Sample], float] | None = None,
     seed: int = 0,
 ) -> list[Sample]:
-    """Few configurations that have every pair of parameter values which any valid configuration of `spaces` has.
+    """Return few configurations that together have every pair of parameter values valid in some space (pairwise cover).
 
-    A `strength` of 1 is content with every single value. Every problem that has valid configurations occurs; with
-    `each_problem` the problem counts as one more parameter. The sample is spread over the problems as evenly as goes
-    with few configurations, and differs with `seed`. The spaces must have the same parameters. With a `cost`, what is
-    dear occurs where its values must, and cheap ones are filled in where any would do.
+    With a `strength` of 1 they have every single value. Every problem that has valid configurations occurs; with
+    `each_problem` the problem counts as one more parameter. The sample is spread over the problems as evenly as few
+    configurations allow, and depends on `seed`. The spaces must have the same parameters. With a `cost`, expensive
+    configurations are used only for pairs that need them, cheap ones otherwise.
     """
     spaces = [space for space in spaces if len(space)]
     if not spaces:
@@ -86,7 +86,10 @@ def covering_sample(
 
 
 def _column_pairs(parameters: int, strength: int, each_problem: bool) -> list[tuple[int, int]]:
-    """The columns whose pairs of values occur; one with itself for its single values. The last is the problem."""
+    """Return the pairs of columns to cover; a column paired with itself stands for its single values.
+
+    The last column is the problem.
+    """
     columns = range(parameters)
     pairs = itertools.combinations(columns, 2) if strength > 1 else zip(columns, columns, strict=True)
     with_problem = columns if each_problem and strength > 1 else ()
@@ -94,17 +97,17 @@ def _column_pairs(parameters: int, strength: int, each_problem: bool) -> list[tu
 
 
 class _Cover:
-    """Greedy: again and again, of some rows that have a random pair still missing, the row with most such for its cost.
+    """Greedy cover: repeatedly draws a missing pair and takes, of some rows with it, the one that covers most per cost.
 
-    The values of all parameters and then the problems are numbered one after the other. A row is the numbers of a
+    The values of all parameters, then the problems, are numbered consecutively. A row consists of the numbers of a
     configuration's values and of its problem.
     """
 
     DRAWN_ROWS = 5000
-    """Rows kept of each space, besides one for each pair that occurs."""
+    """Random rows kept of each space, besides one for each pair that occurs."""
     COMPARED_ROWS = 1500
     EVENNESS = 4
-    """The smaller, the more a row of a problem that has come less often is preferred to one with more pairs."""
+    """The smaller, the more rows of rarely used problems are preferred to rows that cover more pairs."""
 
     def __init__(
         self, spaces: Sequence[SearchSpace], algorithm: str, columns: Sequence[tuple[int, int]], seed: int
@@ -126,7 +129,7 @@ class _Cover:
         self._rows = np.concatenate([self._reduced(space) for space in spaces])
 
     def _reduced(self, space: SearchSpace) -> Paths:
-        """Some random rows of a space, and one of each pair; notes which pairs there are."""
+        """Return random rows of a space and one row for each pair; mark the pairs that occur as missing."""
         diagram, count = space.diagrams[self._algorithm], len(self._values)
         problem = count + self._problems.index(space.problem)
         path_of = np.full(self._missing.shape, -1)
@@ -180,11 +183,11 @@ INVENTED_PROCESSOR = Device(
         max_work_group_size=1024, max_work_item_sizes=(1024, 1024, 1024), is_cpu=True, max_allocation_bytes=2**28
     ),
 )
-"""A device that nothing is asked of but its name and limits."""
+"""A device of which only name and limits are used."""
 
 
 class Silence:
-    """A listener of a search that says nothing."""
+    """A search listener that does nothing."""
 
     def problem_started(self, request: Request, number: int, total: int, space_size: int, resumed: int) -> None: ...
 
@@ -204,7 +207,7 @@ class Silence:
 
 
 class FakeWorker:
-    """Measures by a formula: a time in nanoseconds, or the state in which a configuration ends."""
+    """Measures by a formula that returns a time in nanoseconds, or the state in which the trial ends."""
 
     def __init__(self, outcome: Callable[[Job], float | TrialState]) -> None:
         self._outcome = outcome
@@ -233,7 +236,7 @@ class FakeWorker:
 
 
 class FakeBuilds:
-    """Builds by a formula: the state in which a source ends, and which of the builds, counted from 0, end at all."""
+    """Builds by a formula: `outcome` returns the state of a build, `ends` whether it ends, by its number from 0."""
 
     def __init__(
         self,

@@ -1,8 +1,8 @@
-"""Where the time goes: named spans of work, nested, in this process and in its children.
+"""Tracing: nested, named spans of work, in this process and in its children.
 
-Recording is always on in a child and costs a microsecond a span; a child's answer carries its spans along. A parent
-keeps them, and its own, only while somebody collects them. Times are those of `time.perf_counter`, whose clock all
-processes of a Linux machine share.
+A child always records, at a microsecond per span, and sends its spans with each answer. A parent keeps them, and its
+own, only after `collect` was called. Times come from `time.perf_counter`, whose clock all processes of a Linux machine
+share.
 """
 
 import os
@@ -14,17 +14,17 @@ from time import perf_counter
 from typing import NamedTuple
 
 MOST_SPANS = 10_000
-"""Of a child that nobody asks for an answer; older ones are dropped."""
+"""Spans that a child keeps between answers; older ones are dropped."""
 
 
 class Span(NamedTuple):
-    """One piece of work, seconds."""
+    """One piece of work; `start` and `end` in seconds."""
 
     name: str
     start: float
     end: float
     place: int
-    """The process and thread whose work it was, as a number that nothing else has."""
+    """Process and thread that did the work, as one unique number."""
 
 
 class _Recorder:
@@ -40,7 +40,7 @@ _recorder = _Recorder()
 
 @contextmanager
 def span(name: str) -> Iterator[None]:
-    """What is done within is recorded under this name, if somebody wants to know."""
+    """Record the time spent in the context under this name, if recording is on."""
     if not _recorder.is_on:
         yield
         return
@@ -52,13 +52,13 @@ def span(name: str) -> Iterator[None]:
 
 
 def collect(most: int | None = None) -> None:
-    """From now on, spans are kept until they are taken; the last `most` of them."""
+    """Turn recording on: keep the last `most` spans (all if None) until they are taken."""
     _recorder.is_on = True
     _recorder.spans = deque(_recorder.spans, maxlen=most)
 
 
 def take() -> list[Span]:
-    """The spans kept since the last time, in the order in which they ended."""
+    """Return and forget the spans kept since the last call, in the order in which they ended."""
     taken = []
     while _recorder.spans:
         taken.append(_recorder.spans.popleft())
@@ -66,7 +66,7 @@ def take() -> list[Span]:
 
 
 def add(spans: list[Span]) -> None:
-    """Keep the spans of a child as well, if somebody wants to know."""
+    """Keep the spans of a child as well, if recording is on."""
     if _recorder.is_on:
         _recorder.spans.extend(spans)
 

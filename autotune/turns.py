@@ -1,8 +1,8 @@
-"""Turns of threads that compute: few at a time, and none of those that wait.
+"""Limits how many threads compute at a time, so that an event loop in the same process keeps running often.
 
-Python runs one thread at a time, and a program with an event loop wants that loop to be asked often. A thread that
-has a turn lets go of it wherever it waits, for a device, a database, a lock or a rest; a thread without one is not
-touched.
+Python runs one thread at a time. A turn is the permission to compute: a semaphore slot that a thread holds while it
+computes and releases wherever it waits for a device, a database, a lock or a pause. Threads without a turn are not
+affected.
 """
 
 import threading
@@ -13,14 +13,14 @@ _of_thread = threading.local()
 
 
 class Turns:
-    """So many threads compute at a time; the others wait, and are served in order."""
+    """Lets `at_a_time` threads compute; the others wait, and are served in order."""
 
     def __init__(self, at_a_time: int) -> None:
         self._places = threading.Semaphore(at_a_time)
 
     @contextmanager
     def taken(self) -> Iterator[None]:
-        """This thread computes."""
+        """Hold a turn in the context, waiting for it first."""
         with self._places:
             _of_thread.places = self._places
             try:
@@ -31,12 +31,12 @@ class Turns:
 
 @contextmanager
 def idle() -> Iterator[None]:
-    """This thread waits: its turn, if it has one, is another's meanwhile."""
+    """Release this thread's turn, if it has one, for the duration of the context, in which the thread waits."""
     places: threading.Semaphore | None = getattr(_of_thread, "places", None)
     if places is None:
         yield
         return
-    del _of_thread.places  # what waits within a wait has nothing to let go
+    del _of_thread.places  # a nested `idle` has nothing to release
     places.release()
     try:
         yield
@@ -47,7 +47,7 @@ def idle() -> Iterator[None]:
 
 @contextmanager
 def held(lock: threading.Lock) -> Iterator[None]:
-    """This thread has a lock. One that waited with a turn would keep that turn from the one that has the lock."""
+    """Hold a lock in the context; its turn is released while waiting, as the lock's owner may need it to go on."""
     with idle():
         lock.acquire()
     try:

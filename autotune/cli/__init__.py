@@ -1,7 +1,7 @@
-"""The command `autotune`: arguments in, calls of the modules above, tables or JSON out. No logic of its own.
+"""The command `autotune`: parse arguments, call the other packages, print tables or JSON; no logic of its own.
 
-Results go to standard output, everything else to standard error. Heavy libraries are imported inside the
-commands, so that help and wrong usage answer at once.
+Results go to standard output, everything else to standard error. Commands import heavy libraries only when they run,
+so that help and usage errors appear at once.
 """
 
 import contextlib
@@ -17,7 +17,7 @@ from autotune.errors import AutotuneError
 from autotune.paths import install_hint
 
 BROKEN_PIPE = 141
-"""Exit status when nobody reads the output any more, as a shell gives it."""
+"""Exit status when the reader of the output has closed the pipe, as a shell reports it."""
 
 EXTRAS = {
     **dict.fromkeys(("alembic", "optuna", "rich", "sqlalchemy"), "tune"),
@@ -27,9 +27,10 @@ EXTRAS = {
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run one command; the exit status. Errors end as one line on standard error, never as a traceback."""
+    """Run one command and return the exit status. An error is printed as one line, without a traceback."""
     _accept_every_character()
-    # Before NumPy is loaded: the model's matrices are small, and threads that wait for them keep builders from work.
+    # This comes before NumPy loads. The model's matrices are small, and BLAS threads that wait for work would take
+    # processor time from the builds.
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     try:
         status = _dispatch(sys.argv[1:] if arguments is None else list(arguments))
@@ -43,7 +44,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except BrokenPipeError:
         _forget_output()
         return BROKEN_PIPE
-    except Exception as error:  # noqa: BLE001 - nobody is helped by a traceback they did not ask for
+    except Exception as error:  # noqa: BLE001 - users see a traceback only on request
         message = _message_of(error)
         _forget_output()
         _complain(message)
@@ -52,7 +53,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _message_of(error: Exception) -> str:
-    """One line about an error that no command expected."""
+    """Return one line about an error that no command expected."""
     if isinstance(error, ModuleNotFoundError) and (extra := EXTRAS.get((error.name or "").partition(".")[0])):
         return f"{error.name} is not installed ({install_hint(extra)})"
     if isinstance(error, OSError) and (error.filename is not None or _output_fails()):
@@ -63,7 +64,7 @@ def _message_of(error: Exception) -> str:
 
 
 def _output_fails() -> bool:
-    """Whether standard output is what cannot be written: what it could not take is still in its buffer."""
+    """Return whether standard output cannot be written: what it could not take is still in its buffer."""
     try:
         sys.stdout.flush()
     except OSError:
@@ -72,7 +73,7 @@ def _output_fails() -> bool:
 
 
 def _dispatch(arguments: list[str]) -> int:
-    # A space before it keeps argparse from taking a negative size for an option.
+    # A leading space keeps argparse from taking a negative size for an option.
     guarded = [f" {word}" if re.match(r"-[0-9]", word) else word for word in arguments]
     options = make_parser().parse_args(guarded)
     options.arguments = arguments
@@ -88,13 +89,13 @@ def _complain(message: str) -> None:
 
 
 def _accept_every_character() -> None:
-    """A label or device name that the terminal's encoding lacks is shown escaped."""
+    """Escape characters of labels and device names that the terminal's encoding lacks."""
     for stream in (sys.stdout, sys.stderr):
         if hasattr(stream, "reconfigure"):
             stream.reconfigure(errors="backslashreplace")
 
 
 def _forget_output() -> None:
-    """Nobody reads standard output any more: keep the interpreter from failing once more at its end."""
+    """Redirect standard output to the null device, so that the interpreter does not fail again when it exits."""
     with contextlib.suppress(OSError, ValueError, AttributeError):
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

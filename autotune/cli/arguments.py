@@ -1,4 +1,4 @@
-"""The arguments of every command, with their help."""
+"""The arguments of every command, with their help texts."""
 
 import argparse
 from pathlib import Path
@@ -260,7 +260,7 @@ def _add_lookup(subparsers: Any) -> None:
 
 
 def _add_asked(parser: argparse.ArgumentParser) -> None:
-    """What a lookup is for, and where it looks."""
+    """Add the arguments that say what to look up, and in which table."""
     add_device(parser)
     add_family(parser, "of the shape")
     parser.add_argument(

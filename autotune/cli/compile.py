@@ -1,4 +1,4 @@
-"""The command `autotune compile`: what the driver's compiler makes of a search space, without running it."""
+"""The command `autotune compile`: build the kernels of a search space without running them."""
 
 import argparse
 import sys
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from autotune.search.compilation import Report
 
 DEFAULT_SIZE = 512
-"""Of every size, where no shape is given."""
+"""Value of every size when no shape is given."""
 
 
 def compile_command(options: argparse.Namespace) -> int:
@@ -50,7 +50,7 @@ def compile_command(options: argparse.Namespace) -> int:
 
 
 def _tell_size(options: argparse.Namespace, device: "Device", problems: "Sequence[Problem]") -> None:
-    """How many configurations are to be built, where nothing bounds them."""
+    """Print how many configurations will be built, unless --sample bounds them or --quiet is given."""
     if options.sample is not None or options.quiet:
         return
     from autotune.device.profile import find_profile

@@ -1,4 +1,4 @@
-"""Which device a command that reads a table is about."""
+"""Selection of a device by the commands that read a table."""
 
 from collections.abc import Sequence
 
@@ -8,9 +8,9 @@ from autotune.model.device import Device
 
 
 def named_device(selector: str, known: Sequence[Device]) -> Device:
-    """A device of a table by its slug, else one of this machine, else one of the table by any other name.
+    """Return a device of the table by its slug, else one of this machine, else one of the table by any other name.
 
-    Raises DeviceSelectionError, which is a NoSuchDeviceError when none fits anywhere.
+    Raises DeviceSelectionError: a NoSuchDeviceError when no device fits.
     """
     from autotune.device.discovery import discover, select
 
@@ -39,9 +39,9 @@ def _no_such_device(selector: str, known: Sequence[Device]) -> NoSuchDeviceError
 
 
 def named_or_guessed_device(selector: str, known: Sequence[Device]) -> Device:
-    """The same, or a device of a known family of which only the slug is known: a table answers for any.
+    """Return what `named_device` returns, or else a device guessed from the slug of a known family.
 
-    Raises DeviceSelectionError.
+    A table gives an answer for any device. Raises DeviceSelectionError.
     """
     from autotune.lookup.chain import guess
 

@@ -1,4 +1,7 @@
-"""One program at a time measures on a device: a lock on a file, which the system releases when its holder dies."""
+"""A file lock for each device, so that one program at a time measures on it.
+
+The operating system releases the lock when its holder dies.
+"""
 
 import contextlib
 import os
@@ -27,9 +30,10 @@ VISIBLE = ("CUDA_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "ZE_AFFINITY_MASK")
 
 
 class DeviceLock:
-    """Held while entered. Waiting is told once, and ends by Ctrl-C.
+    """Holds the lock of a device while entered. Reports once that it waits; Ctrl-C ends the wait.
 
-    AUTOTUNE_DEVICE_LOCK=0 in the environment leaves it out. Where no file can be locked, measuring goes on without.
+    With AUTOTUNE_DEVICE_LOCK=0 in the environment there is no lock. If no file can be locked, measuring continues
+    without one.
     """
 
     def __init__(self, device: Device, should_stop: Callable[[], bool] = lambda: False) -> None:
@@ -39,7 +43,7 @@ class DeviceLock:
         self._file: IO[bytes] | None = None
 
     def __enter__(self) -> Self:
-        """Raises WorkerError when `should_stop` ends the waiting."""
+        """Wait for the lock. Raises WorkerError when `should_stop` ends the wait."""
         if os.environ.get("AUTOTUNE_DEVICE_LOCK") == "0":
             return self
         self._name = self._name or physical_name(self._device)
@@ -66,7 +70,7 @@ class DeviceLock:
 
 
 class LockedWorker:
-    """A worker that holds the lock of its device during each trial, so that local runs have their turn between jobs."""
+    """A worker that holds the lock of its device during each trial only, so that local runs can measure in between."""
 
     def __init__(self, worker: "Worker", lock: DeviceLock) -> None:
         self._worker = worker
@@ -76,7 +80,7 @@ class LockedWorker:
 
     @property
     def waited_s(self) -> float:
-        """Seconds for which the latest trial has waited for the device so far; from any thread."""
+        """Seconds that the latest trial has waited for the device so far; callable from any thread."""
         since = self._waits_since
         return self._waited_s if since is None else time.monotonic() - since
 
@@ -91,7 +95,7 @@ class LockedWorker:
 
 
 def physical_name(device: Device) -> str:
-    """Equal for all programs that see the same piece of hardware: every driver of a processor uses the same cores."""
+    """Return a name of the hardware that all programs agree on; all drivers of a CPU use the same cores and name."""
     if device.family == "cpu":
         return "cpu"
     number = device.selector.rpartition(":")[2]
@@ -104,17 +108,17 @@ def _folder() -> Path:
 
 
 def _open(name: str) -> IO[bytes] | None:
-    """The file to lock; None, and a word about it, where there can be none."""
+    """Open the file to lock. Print a message and return None if that is not possible."""
     try:
         path = _folder() / f"autotune-{re.sub(r'[^A-Za-z0-9.-]', '_', name)[:100]}.lock"
         path.parent.mkdir(parents=True, exist_ok=True)
         flags = os.O_RDWR | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_CLOEXEC", 0)
         try:
-            number = os.open(path, flags)  # of another user: Linux refuses to "create" what is there
+            number = os.open(path, flags)  # Linux refuses O_CREAT for another user's existing file
         except FileNotFoundError:
             number = os.open(path, flags | os.O_CREAT, 0o666)
             with contextlib.suppress(OSError):
-                path.chmod(0o666)  # whatever the umask: all users lock the same file
+                path.chmod(0o666)  # despite the umask: all users lock the same file
         return os.fdopen(number, "r+b", buffering=0)
     except (OSError, AutotuneError) as error:
         tell(f"another program may measure on the device at the same time: no file can be locked ({error})")
@@ -125,7 +129,7 @@ if sys.platform == "win32":
     import msvcrt
 
     _BEYOND = 1 << 20
-    """Where the locked byte is: others can read what comes before."""
+    """Offset of the locked byte; other processes can read the bytes before it."""
 
     def _try_lock(file: IO[bytes]) -> bool:
         file.seek(_BEYOND)

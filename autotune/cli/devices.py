@@ -1,4 +1,4 @@
-"""The command `autotune devices`: the OpenCL devices of this machine, and how far their clocks can be trusted."""
+"""The command `autotune devices`: list this machine's OpenCL devices, and how far their clocks can be trusted."""
 
 import argparse
 import sys

@@ -1,4 +1,4 @@
-"""The command `autotune doctor`, and the short check that `run` and `worker` make of a device not seen before."""
+"""The command `autotune doctor`, and the short checks of devices by `autotune run` and `autotune worker`."""
 
 import argparse
 import platform
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from autotune.store import Store
 
 UNUSABLE = 1
-"""Exit status when a search cannot work on one of the devices."""
+"""Exit status when a search cannot work on at least one of the devices."""
 
 
 def doctor_command(options: argparse.Namespace) -> int:
@@ -44,9 +44,10 @@ def doctor_command(options: argparse.Namespace) -> int:
 
 
 def examined(device: "Device", store: "Store", worker: "Worker") -> "Device":
-    """The device without what is broken, by its saved checkup or a short one that the worker makes, and by its trials.
+    """Return the device without what its checkup and its trials found broken.
 
-    Raises AutotuneError where nothing can be built and run.
+    The checkup is the stored one, or else a short one that the worker makes now. Raises AutotuneError when nothing can
+    be built and run.
     """
     from autotune.measure.doctor import examine
     from autotune.search.faults import with_faults
@@ -54,13 +55,13 @@ def examined(device: "Device", store: "Store", worker: "Worker") -> "Device":
     checkup = store.checkup(device)
     if checkup is None:
         checkup = examine(device, is_full=False, worker=worker)
-        if checkup.can_search:  # what is broken altogether may be mended without a new driver
+        if checkup.can_search:  # a total failure may go away without a new driver
             store.keep_checkup(device, checkup)
     return with_faults(_applied(checkup, device), store)
 
 
 def checked(device: "Device") -> "Device":
-    """The device without what a short check made now found broken. Raises AutotuneError as `examined` does."""
+    """Return the device without what a short check made now finds broken. Raises AutotuneError as `examined` does."""
     from autotune.measure.doctor import examine
 
     return _applied(examine(device, is_full=False), device)
@@ -75,7 +76,7 @@ def _applied(checkup: Checkup, device: "Device") -> "Device":
 
 
 def _reason(checkup: Checkup) -> str:
-    """What the compiler or driver says of the simplest kernel."""
+    """Return why no search can work: the compiler's or driver's message about an empty kernel, if that fails."""
     from autotune.search.compilation import first_complaint
 
     empty = checkup.findings[0]
@@ -93,7 +94,7 @@ def _mend(device: "Device") -> str:
     return "install another OpenCL driver for it, or choose another device; `autotune doctor` tells more"
 
 
-# What is told
+# Output
 
 
 def _versions() -> dict[str, str]:
@@ -127,7 +128,7 @@ def _print_device(device: "Device", checkup: Checkup, faults: "list[KnownFault]"
 
 
 def _listed(names: list[str]) -> str:
-    """With the widths of vectors of one type together."""
+    """Join the names, grouping the widths of vectors of one type."""
     parts: dict[str, list[str]] = {}
     for name in names:
         head, _, width = name.partition(" vectors of ")

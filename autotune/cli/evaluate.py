@@ -1,4 +1,4 @@
-"""The command `autotune evaluate`: how much of the tuned speed is reached at sizes that were held out."""
+"""The command `autotune evaluate`: measure how much of the tuned speed predictions reach at held-out sizes."""
 
 import argparse
 import tempfile
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from autotune.store import Store
 
 HELD_OUT = 10
-"""Sizes, where neither a number nor shapes are given."""
+"""How many sizes are held out when neither a number nor shapes are given."""
 
 
 def evaluate_command(options: argparse.Namespace) -> int:
@@ -69,7 +69,7 @@ def evaluate_command(options: argparse.Namespace) -> int:
 
 
 def _held_out(options: argparse.Namespace, store: "Store", device: "Device") -> "list[Winner]":
-    """The winners of the sizes to hold out. Raises UsageError for sizes that are not tuned, or too few of them."""
+    """Return the winners of the sizes to hold out. Raises UsageError if one is not tuned, or too few are."""
     winners = {winner.problem: winner for winner in store.best(device.slug, options.family)}
     chosen = _sizes(options, winners, device)
     missing = [problem.label for problem in chosen if problem not in winners]
@@ -85,7 +85,7 @@ def _held_out(options: argparse.Namespace, store: "Store", device: "Device") -> 
 def _tuned_afresh(
     options: argparse.Namespace, store: "Store", device: "Device", should_stop: Callable[[], bool]
 ) -> "list[Winner]":
-    """Winners of the sizes in question, from a search that knows nothing of the store and leaves nothing there."""
+    """Return winners of the sizes to hold out from a new search, which neither uses nor changes the store's trials."""
     from autotune.display import progress
     from autotune.model.trial import Request
     from autotune.search import Budget, tune
@@ -104,7 +104,7 @@ def _tuned_afresh(
 
 
 def _sizes(options: argparse.Namespace, tuned: "Collection[Problem]", device: "Device") -> "list[Problem]":
-    """Those named, else some of those tuned. Raises UsageError when none would be left to predict from."""
+    """Return the given sizes, or else some of the tuned ones. Raises UsageError if none is left to predict from."""
     from autotune.predict.regret import choose_held_out
 
     requests = read_requests(find_family(options.family).problem_type, options.shape, options.shapes)

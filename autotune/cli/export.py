@@ -1,4 +1,4 @@
-"""The command `autotune export`: the table of one kernel family, or of all that are stored."""
+"""The command `autotune export`: write the table of one kernel family, or of all that are stored."""
 
 import argparse
 import contextlib
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from autotune.store import Store
 
 DEFAULT_FAMILY = "gemm"
-"""Whose empty table is written where nothing is stored."""
+"""Family whose empty table is written when nothing is stored."""
 
 
 def export_command(options: argparse.Namespace) -> int:
@@ -61,7 +61,12 @@ def _tell_left_out(store: "Store", slug: str | None, families: Sequence[str]) ->
 
 @contextlib.contextmanager
 def _source(options: argparse.Namespace) -> "Iterator[tuple[Store, str | None]]":
-    """Where to export from, and the slug of the device asked for: the database, else the table that ships of it."""
+    """Yield the store to export from, and the slug of the requested device; None for all devices.
+
+    The store is the database or, if that has nothing of the device, the table shipped for it. Raises
+    DeviceSelectionError when neither has the device, and MissingDatabaseError when without a database no device is
+    requested.
+    """
     from autotune.store import Store
 
     shipped = {path.stem: path for path in sorted((data_folder("db") / "tables").glob("*.json"))}
@@ -91,7 +96,7 @@ def _source(options: argparse.Namespace) -> "Iterator[tuple[Store, str | None]]"
 
 @contextlib.contextmanager
 def _opened(table: Path) -> "Iterator[Store]":
-    """A database for a while, of a table in JSON."""
+    """Yield a temporary database with the contents of a JSON table."""
     from autotune.lookup.json_table import read_contents
     from autotune.predict import add_predictors
     from autotune.store import Store

@@ -1,4 +1,4 @@
-"""The command `autotune help`: how a command is used, or a page of the manual."""
+"""The command `autotune help`: show how a command is used, or a page of the manual."""
 
 import argparse
 import sys
@@ -9,7 +9,7 @@ from autotune.manual import TOPICS, read_manual, read_topic
 
 
 def help_command(parser: Parser, options: argparse.Namespace) -> int:
-    """Raises UsageError for a word that names neither a command nor a topic."""
+    """Print help. Raises UsageError for a word that names neither a command nor a topic."""
     if not options.topic:
         parser.print_help()
         print(f"\n{_contents()}")

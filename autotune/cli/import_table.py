@@ -1,4 +1,4 @@
-"""The command `autotune import`: winners and predictors of an exported table, into a database."""
+"""The command `autotune import`: add the winners and predictors of an exported table to a database."""
 
 import argparse
 

@@ -1,4 +1,4 @@
-"""The commands `autotune submit`, `autotune jobs` and `autotune cancel`, which ask a service."""
+"""The commands `autotune submit`, `autotune jobs` and `autotune cancel`, which call a service."""
 
 import argparse
 from pathlib import Path
@@ -58,7 +58,7 @@ def cancel_command(options: argparse.Namespace) -> int:
 
 
 def wanted(options: argparse.Namespace) -> dict[str, Any]:
-    """What is to be tuned, as `Client.submit` takes it. Raises UsageError."""
+    """Return what to tune as keyword arguments of `Client.submit`. Raises UsageError when a file cannot be read."""
     shapes = list(options.shape)
     for path in options.shapes:
         shapes += _lines(path)
@@ -74,14 +74,14 @@ def wanted(options: argparse.Namespace) -> dict[str, Any]:
 
 
 def open_client(options: argparse.Namespace) -> "Client":
-    """The service that --server names. Raises UsageError."""
+    """Return a client of the service that --server names. Raises UsageError."""
     from autotune.remote import Client
 
     return Client(options.server, token_of(options))
 
 
 def token_of(options: argparse.Namespace) -> str:
-    """Of --token-file; empty without. Raises UsageError."""
+    """Return the first line of --token-file; empty without that option. Raises UsageError when it cannot be read."""
     if options.token_file is None:
         return ""
     try:
@@ -92,7 +92,7 @@ def token_of(options: argparse.Namespace) -> str:
 
 
 def _lines(path: Path) -> list[str]:
-    """Of a shapes file; what is on them is the service's to read. Raises UsageError."""
+    """Return the lines of a shapes file that are not empty; the service parses them. Raises UsageError."""
     from autotune.kernels.presets import read_lines
 
     return [line for line in read_lines(path) if line.strip()]
@@ -110,7 +110,7 @@ def _job_line(job: dict[str, Any]) -> str:
 
 
 def _reason(plain: dict[str, Any]) -> str:
-    """Of a job or one of its problems."""
+    """Return the message of a job or of one of its problems after a comma; empty if there is none."""
     return f", {plain['message']}" if plain["message"] else ""
 
 

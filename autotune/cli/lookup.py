@@ -1,4 +1,4 @@
-"""The command `autotune lookup`: the configuration that a table gives for a size."""
+"""The command `autotune lookup`: print the configuration that a table gives for a size."""
 
 import argparse
 import re
@@ -19,11 +19,11 @@ if TYPE_CHECKING:
 
 
 MOST_NAMED = 8
-"""Devices that a note names."""
+"""Most devices that a note lists."""
 
 
 def find_tuned(options: argparse.Namespace) -> "tuple[TuningTable, Device, Tuned]":
-    """What a lookup answers for --device and SHAPE, from --table, --db or the user's database. Raises AutotuneError."""
+    """Look up SHAPE for --device in --table, --db or the user's database. Raises AutotuneError."""
     from autotune.lookup import TuningTable
 
     problem = _parse_shape(options.family, options.shape)
@@ -37,7 +37,7 @@ def find_tuned(options: argparse.Namespace) -> "tuple[TuningTable, Device, Tuned
 
 
 def _parse_shape(family: str, shape: Sequence[str]) -> "Problem":
-    """Raises ProblemError, which names another family where the shape is one of its."""
+    """Parse the shape. Raises ProblemError, with a hint if the shape is one of another family."""
     text = ",".join(re.findall(r"[^\s,]+", " ".join(shape)))
     try:
         return find_family(family).problem_type.parse(text)
@@ -87,7 +87,7 @@ def lookup_command(options: argparse.Namespace) -> int:
 
 
 def _expectations(table: "TuningTable", tuned: "Tuned") -> list[tuple[str, str]]:
-    """What is to be expected of an answer, and what that rests on."""
+    """Return the expected speed of an answer and the evidence for it, as lines (name, value); empty if measured."""
     if tuned.source_problem == tuned.problem:
         return []
     facts = []

@@ -1,4 +1,4 @@
-"""The command `autotune misses`: sizes that lookups asked for and that were never measured."""
+"""The command `autotune misses`: list the sizes that lookups asked for and that were never measured."""
 
 import argparse
 import sys

@@ -1,4 +1,4 @@
-"""What commands share: the parser, options that several have, and how each value is read."""
+"""Shared by the commands: the parser, options that several commands have, and the parsing of option values."""
 
 import argparse
 import re
@@ -19,7 +19,7 @@ class Parser(argparse.ArgumentParser):
 
     @property
     def commands(self) -> tuple[str, ...]:
-        """The names of the commands that this parser knows."""
+        """Names of the commands that this parser knows."""
         groups = [action for action in self._actions if isinstance(action, argparse._SubParsersAction)]
         return tuple(name for group in groups for name in group.choices)
 
@@ -30,11 +30,11 @@ class Parser(argparse.ArgumentParser):
             raise UsageError(f"{what} {invalid[1]!r}", hint=guess)
         unknown = [word for word in self._given if word.startswith("--") and not self._knows(word)]
         if unknown and "are required" in message:
-            self._refuse(unknown)  # likely what is missing, misspelt
+            self._refuse(unknown)  # probably a misspelling of what is missing
         raise UsageError(message, hint=f"{self.prog} --help")
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
-        """What a command does not know is told with the help of that command."""
+        """Parse as argparse does. Raises UsageError, with a hint of the command, for arguments it does not know."""
         self._given = list(args or [])
         options, unknown = super().parse_known_args(args, namespace)
         if unknown and self._subparsers is None:
@@ -129,7 +129,7 @@ def add_wide(parser: argparse.ArgumentParser) -> None:
 
 
 def add_wanted(parser: argparse.ArgumentParser) -> None:
-    """What to tune, where, and for how long."""
+    """Add the options that say what to tune, on which device, and for how long."""
     add_device(parser)
     add_family(parser, "of the shapes given here; a preset knows its own")
     add_shape(parser, "a shape to tune for")
@@ -158,7 +158,7 @@ def add_server(parser: argparse.ArgumentParser, *, required: bool = True) -> Non
 
 
 def parse_budget(text: str) -> float:
-    """Seconds of ``90s``, ``10m``, ``10min``, ``1.5h`` or ``1h30m``. Raises UsageError."""
+    """Return the seconds of ``90s``, ``10m``, ``10min``, ``1.5h`` or ``1h30m``. Raises UsageError."""
     number = r"(\d{1,9}(?:\.\d{1,9})?)"
     match = re.fullmatch(rf"(?:{number}h)?(?:{number}m(?:in)?)?(?:{number}s)?", text.strip().lower(), re.ASCII)
     hours, minutes, seconds = (float(part or 0) for part in match.groups()) if match else (0.0, 0.0, 0.0)
@@ -169,7 +169,7 @@ def parse_budget(text: str) -> float:
 
 
 def parse_share(text: str) -> float:
-    """A share above 0 and below 1 of ``1%`` or ``0.01``. Raises UsageError."""
+    """Return the share, between 0 and 1 exclusive, of ``1%`` or ``0.01``. Raises UsageError."""
     match = re.fullmatch(r"(\d{1,9}(?:\.\d{1,9})?)(%?)", text.strip(), re.ASCII)
     share = float(match[1]) / (100 if match[2] else 1) if match else 0.0
     if not 0 < share < 1:

@@ -1,4 +1,4 @@
-"""What commands print and write: lines for people, files, and plain data for --json."""
+"""Output of the commands: lines for people, files, and plain data for --json."""
 
 import argparse
 import contextlib
@@ -19,11 +19,14 @@ if TYPE_CHECKING:
     from autotune.search.verification import Recheck
 
 STOPPED = 130
-"""Exit status after Ctrl-C, as a shell gives it."""
+"""Exit status after Ctrl-C, as a shell reports it."""
 
 
 def tell_stopped(options: argparse.Namespace, what: str) -> int:
-    """Tell what a stop leaves and how to go on: the end of a sentence about the same command. The exit status."""
+    """Print what a stopped command keeps and how to continue. Return the exit status.
+
+    `what` is the middle of the sentence "stopped; ..., run the same command again:".
+    """
     tell(f"stopped; {what}, run the same command again:")
     tell(f"  {shlex.join(['autotune', *options.arguments])}")
     return STOPPED
@@ -39,7 +42,10 @@ def standard_error() -> TextIO:
 
 
 def write(path: Path | None, content: str | bytes) -> None:
-    """To standard output, or to a file that is whole or unchanged, whatever happens meanwhile."""
+    """Write to standard output, or to a file, which is replaced atomically.
+
+    Raises UsageError when the file cannot be written.
+    """
     data = content.encode() if isinstance(content, str) else content
     if path is None:
         sys.stdout.write(data.decode())
@@ -59,7 +65,7 @@ def print_json(content: object) -> None:
 
 
 def plain_calibration(calibration: "Calibration | str | None") -> dict[str, Any] | None:
-    """None where the clocks were left out; the trouble where they could not be calibrated."""
+    """Return None if the clocks were left out, or only the trouble if they could not be calibrated."""
     if calibration is None or isinstance(calibration, str):
         return {"trouble": calibration} if calibration else None
     return {**vars(calibration), "timer": calibration.timer.value}

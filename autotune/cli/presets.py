@@ -1,4 +1,4 @@
-"""The command `autotune presets`: the products of published networks."""
+"""The command `autotune presets`: list the matrix products of published networks."""
 
 import argparse
 import sys

@@ -1,4 +1,4 @@
-"""`autotune run --server`: the search runs in a service, and is shown as one of this machine is."""
+"""`autotune run --server`: the search runs in a service and is displayed like a local one."""
 
 import argparse
 import json
@@ -22,7 +22,10 @@ if TYPE_CHECKING:
 
 
 def follow(client: "Client", job: dict[str, Any], options: argparse.Namespace) -> int:
-    """Show progress until a job has ended, then its table; the exit status. Raises AutotuneError when it failed."""
+    """Show progress until a job has ended, then its table. Return the exit status.
+
+    Raises AutotuneError when the job failed or was cancelled.
+    """
     from autotune.display import print_outcomes, progress, total_ns
     from autotune.search.contract import Budget
 
@@ -69,9 +72,9 @@ def _status(job: dict[str, Any]) -> int:
 
 
 class _Teller:
-    """Tells a listener what the events of a job say.
+    """Passes the events of a job to a listener.
 
-    Of several problems under way at once, only the trials of the one that began last are shown.
+    If several problems run at once, only the trials of the one that started last are shown.
     """
 
     def __init__(self, job: dict[str, Any], listener: "Listener") -> None:
@@ -104,7 +107,7 @@ class _Teller:
             self._listener.finals_started(request, data["finalists"])
 
     def _tell_job(self, job: dict[str, Any]) -> None:
-        """Also what began before anybody followed."""
+        """Report the state of the job, including problems that started before this client followed it."""
         for problem in job["problems"]:
             if problem["progress"] and "configurations" in problem["progress"] and self._shown < problem["number"]:
                 self._start(problem["number"], problem["progress"])
@@ -158,7 +161,7 @@ def _outcome_of(device: str, request: Request, plain: dict[str, Any]) -> "Outcom
 
 
 def run_elsewhere(options: argparse.Namespace) -> int:
-    """`autotune run --server`: the search runs in the service, what is shown is the same."""
+    """Run the search in the service, with the same output as a local run. Return the exit status."""
     _refuse_what_stays_here(options)
 
     with open_client(options) as client:
@@ -173,7 +176,7 @@ def run_elsewhere(options: argparse.Namespace) -> int:
 
 
 def _refuse_what_stays_here(options: argparse.Namespace) -> None:
-    """Raises UsageError for what a job of the service has no place for."""
+    """Raises UsageError for options that a job of the service does not support."""
     given = [
         name
         for name in ("misses", "retry_quarantined", "db", "until_gain", "sampler_options")

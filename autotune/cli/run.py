@@ -1,4 +1,4 @@
-"""The command `autotune run`: what to tune, how to stop, what came of it."""
+"""The command `autotune run`: collect what to tune, run the search until it ends or is stopped, report the results."""
 
 import argparse
 import contextlib
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 DEFAULT_TRIALS = 100
 LEAST_SECONDS = 5.0
-"""What a shape takes on a device that builds slowly, however short the budget is."""
+"""Time that a shape takes on a device that builds slowly, however short the budget is."""
 
 
 def run_command(options: argparse.Namespace) -> int:
@@ -51,7 +51,7 @@ def run_command(options: argparse.Namespace) -> int:
     from autotune.measure.worker import Worker
 
     with DeviceLock(device), Worker(selector=device.selector) as worker:
-        worker.start()  # while all the rest is loaded
+        worker.start()  # the other modules load meanwhile
         return _tune(options, device, requests, budget, sampler, worker)
 
 
@@ -108,7 +108,7 @@ def _tell_lost(lost: "Sequence[Quarantined]") -> None:
 
 
 def _requests(options: argparse.Namespace) -> "list[Request]":
-    """All shapes asked for, equal ones merged, in order. Raises UsageError."""
+    """Return all requested shapes in order, equal ones merged. Raises UsageError."""
     from autotune.kernels.presets import merge, preset
 
     requests = read_requests(find_family(options.family).problem_type, options.shape, options.shapes)
@@ -118,7 +118,7 @@ def _requests(options: argparse.Namespace) -> "list[Request]":
 
 
 def read_requests(problem_type: "type[Problem]", shapes: Sequence[str], files: "Sequence[Path]") -> "list[Request]":
-    """Those of the command line and of files, equal ones merged, in order. Raises UsageError."""
+    """Return the shapes of the command line and of files in order, equal ones merged. Raises UsageError."""
     from autotune.kernels.presets import merge, read_shapes
     from autotune.model.trial import Request
 
@@ -129,7 +129,7 @@ def read_requests(problem_type: "type[Problem]", shapes: Sequence[str], files: "
 
 
 def _parse_shapes(problem_type: "type[Problem]", shapes: Sequence[str]) -> "list[Problem]":
-    """Raises ProblemError, which says how to write sizes that were given as words of their own."""
+    """Parse shapes. Raises ProblemError, or UsageError with the right spelling for sizes given as separate words."""
     try:
         return [problem_type.parse(text) for text in shapes]
     except ProblemError as error:
@@ -142,7 +142,10 @@ def _parse_shapes(problem_type: "type[Problem]", shapes: Sequence[str]) -> "list
 
 
 def _with_misses(requests: "list[Request]", device: "Device") -> "list[Request]":
-    """Also what lookups missed on the device, what most processes missed first. Raises UsageError when nothing is."""
+    """Append the sizes that lookups missed on the device, the most missed first.
+
+    Raises UsageError when that leaves nothing to tune.
+    """
     from autotune.kernels.presets import merge
     from autotune.lookup.misses import default_file, read_misses
     from autotune.model.trial import Request
@@ -159,7 +162,7 @@ def _with_misses(requests: "list[Request]", device: "Device") -> "list[Request]"
 
 
 def _learn(store: "Store", device: "Device", outcomes: "Sequence[Outcome]") -> None:
-    """Make the device's predictors anew, and forget the misses that are tuned by now; failing costs no result."""
+    """Fit the device's predictors again, and forget the misses that are now tuned. A failure is only reported."""
     from autotune.lookup.misses import Miss, default_file, forget_misses, read_misses
     from autotune.predict import refresh_predictors
 
@@ -176,7 +179,7 @@ def _learn(store: "Store", device: "Device", outcomes: "Sequence[Outcome]") -> N
 def _compare_with_host(
     store: "Store", device: "Device", outcomes: "Sequence[Outcome]", interrupts: "Interrupts"
 ) -> None:
-    """Note where the host's BLAS is faster, where that is cheap to know; failing costs no result."""
+    """Store where the host's BLAS is faster, if that is cheap to find out. A failure is only reported."""
     winners = [outcome.winner for outcome in outcomes if outcome.winner and outcome.new_trials]
     if "://" in store.location or interrupts.are_requested or not winners:
         return
@@ -193,7 +196,7 @@ def _compare_with_host(
 
 
 def _use_default_preset(options: argparse.Namespace) -> None:
-    """What is tuned when no shape is named. Raises UsageError for a family that has no such preset."""
+    """Select the default preset, since no shape is given. Raises UsageError for a family without such a preset."""
     from autotune.kernels.presets import DEFAULT_PRESET, preset
 
     if {request.problem.family for request in preset(DEFAULT_PRESET)} != {options.family}:
@@ -203,7 +206,7 @@ def _use_default_preset(options: argparse.Namespace) -> None:
 
 
 def check_algorithms(family: str, names: Sequence[str]) -> None:
-    """Raises UsageError."""
+    """Raises UsageError when the family lacks one of these algorithms."""
     for name in names:
         try:
             find_family(family).algorithm(name)
@@ -214,7 +217,11 @@ def check_algorithms(family: str, names: Sequence[str]) -> None:
 def _without_oversized_presets(
     requests: "list[Request]", options: argparse.Namespace, device: "Device"
 ) -> "list[Request]":
-    """Leave out, and say so, what a network asks for and the device cannot hold. Raises ProblemError for the rest."""
+    """Leave out, with a message, shapes that the device cannot hold.
+
+    Raises ProblemError instead for a shape of --shape, for any shape if there are neither presets nor misses, and when
+    no shape is left.
+    """
     problem_type = find_family(options.family).problem_type
     own_words = {problem_type.parse(text) for text in options.shape}
     kept = []
@@ -232,9 +239,9 @@ def _without_oversized_presets(
 
 
 def _sampler(options: argparse.Namespace) -> "SamplerChoice | None":
-    """None for ours. Raises UsageError where there is none such, or it does not go with the other options."""
+    """Return the chosen sampler, None for ours. Raises UsageError when it does not exist or fit the other options."""
     if options.sampler == "ours" and not options.sampler_options:
-        return None  # no library is loaded for it yet
+        return None  # before any library is loaded
     from autotune.search import SamplerChoice
 
     if options.until_gain is not None and options.sampler != "ours":
@@ -258,7 +265,7 @@ def _tell_size(device: "Device", requests: "Sequence[Request]", algorithms: Sequ
 
 
 def _tell_duration(device: "Device", requests: "Sequence[Request]", budget: "Budget") -> None:
-    """How long this will take, as far as that is known beforehand."""
+    """Print how long the search will take, as far as that is known beforehand."""
     from autotune.display import duration_text
 
     shapes = f"{len(requests)} shape{'' if len(requests) == 1 else 's'}"
@@ -276,7 +283,7 @@ def _tell_duration(device: "Device", requests: "Sequence[Request]", budget: "Bud
 
 
 def days_text(seconds: float) -> str:
-    """``5.7 days``, ``3.2 hours``, ``4 minutes``."""
+    """Format a duration: ``5.7 days``, ``3.2 hours``, ``4 minutes``, ``30 s``."""
     if seconds > 2 * 86400:
         return f"{seconds / 86400:.1f} days"
     if seconds > 3600:
@@ -295,13 +302,13 @@ def _budget(options: argparse.Namespace) -> "Budget":
 
 
 class Interrupts:
-    """While entered, Ctrl-C only asks the work to stop, the second one interrupts it, a third one ends everything.
+    """While entered, the first Ctrl-C requests a stop, the second interrupts the work, a third ends the process.
 
-    SIGTERM and the loss of the terminal count as Ctrl-C.
+    SIGTERM and the loss of the terminal (SIGHUP) count as Ctrl-C.
     """
 
     def __init__(self, unfinished: str) -> None:
-        """`unfinished` is what is waited for, such as ``the running trial``."""
+        """`unfinished` is what the stop waits for, such as ``the running trial``."""
         self._unfinished = unfinished
         self._count = 0
         self._former: dict[int, Any] = {}
@@ -311,9 +318,9 @@ class Interrupts:
         return self._count > 0
 
     def __enter__(self) -> Self:
-        names = ("SIGINT", "SIGTERM", "SIGHUP")  # SIGHUP is POSIX's
+        names = ("SIGINT", "SIGTERM", "SIGHUP")  # SIGHUP exists on POSIX only
         for number in (getattr(signal, name) for name in names if hasattr(signal, name)):
-            if signal.getsignal(number) is not signal.SIG_IGN:  # as under nohup, or in the background of a script
+            if signal.getsignal(number) is not signal.SIG_IGN:  # ignored under nohup, or in a script's background
                 self._former[number] = signal.signal(number, self._handle)
         return self
 
@@ -324,13 +331,13 @@ class Interrupts:
             signal.signal(number, handler)
 
     def _handle(self, _number: int, _frame: FrameType | None) -> None:
-        # Written past Python's buffers: they may be in use where the signal struck.
+        # os.write bypasses Python's buffers, which may be in use when the signal arrives.
         self._count += 1
         if self._count == 1:
             with contextlib.suppress(OSError):
                 os.write(2, f"\nstopping after {self._unfinished}; once more to stop at once\n".encode())
         elif self._count == 2:
-            raise KeyboardInterrupt  # on the way out the ledger learns that the running trial is not to blame
+            raise KeyboardInterrupt  # as it propagates, the ledger notes that the running trial is not at fault
         else:
             show_cursor = b"\x1b[?25h\n" if os.isatty(2) else b""
             with contextlib.suppress(OSError):

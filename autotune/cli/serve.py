@@ -1,4 +1,4 @@
-"""The command `autotune serve`: the service on this machine."""
+"""The command `autotune serve`: run the service on this machine."""
 
 import argparse
 import time
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 OPENING_PAUSE_S = 5.0
-"""Before a database server that does not answer is asked again."""
+"""Pause before another attempt to reach a database server that does not answer."""
 
 
 def serve_command(options: argparse.Namespace) -> int:
@@ -39,7 +39,10 @@ def serve_command(options: argparse.Namespace) -> int:
 
 
 def open_patiently(database: str | Path | None) -> "Store":
-    """A database server may start with the machine, and later than the service does. Raises as Store.open."""
+    """Open the store, waiting up to AWAY_PATIENCE_S for a database server, which may start later than the service.
+
+    Raises the errors of Store.open.
+    """
     from autotune.store import AWAY_PATIENCE_S, Store
 
     began = time.monotonic()

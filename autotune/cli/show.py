@@ -1,4 +1,4 @@
-"""The command `autotune show`: the kernel that a lookup names, with all that a program of one's own needs to run it."""
+"""The command `autotune show`: print the kernel that a lookup selects, with all that a program needs to run it."""
 
 import argparse
 import sys

@@ -1,4 +1,4 @@
-"""The command `autotune status`: what a database holds for each device."""
+"""The command `autotune status`: summarize what a database holds for each device."""
 
 import argparse
 import sys
@@ -29,7 +29,7 @@ def status_command(options: argparse.Namespace) -> int:
 
 
 def _drivers() -> dict[str, str]:
-    """Drivers of this machine's devices by slug; a machine without any may still ask what a database holds."""
+    """Return the drivers of this machine's devices by slug; empty without devices, which a status does not need."""
     from autotune.device.discovery import discover
 
     try:

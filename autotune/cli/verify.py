@@ -1,4 +1,4 @@
-"""The command `autotune verify`: whether what is tuned still holds."""
+"""The command `autotune verify`: verify and time the tuned configurations again."""
 
 import argparse
 import sys
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from autotune.store import Store
 
 FAILED = 1
-"""Exit status when a winner did not run right any more, whatever has taken over."""
+"""Exit status when a winner no longer runs right, whatever has replaced it."""
 
 
 def verify_command(options: argparse.Namespace) -> int:
@@ -40,7 +40,7 @@ def verify_command(options: argparse.Namespace) -> int:
 
 
 def _wanted(options: argparse.Namespace, store: "Store", slug: str) -> "list[Winner]":
-    """The winners to verify. Raises UsageError when there are none."""
+    """Return the winners to verify. Raises UsageError when none is tuned, or one of the given shapes is not."""
     if not (options.shape or options.shapes):
         winners = store.best(slug, options.family)
         if not winners:

@@ -1,4 +1,4 @@
-"""The commands `autotune worker` and `autotune workers`: offer devices to a service, or forget a worker."""
+"""The commands `autotune worker`, which offers devices to a service, and `autotune workers`, which forgets a worker."""
 
 import argparse
 

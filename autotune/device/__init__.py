@@ -1,1 +1,1 @@
-"""What touches OpenCL: `discovery` finds devices, `session` builds, launches and times kernels on one."""
+"""Access to OpenCL: `discovery` finds devices, `session` builds, launches and times kernels on one of them."""

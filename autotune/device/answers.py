@@ -1,4 +1,4 @@
-"""What drivers answer, read so that none can do harm: a driver may refuse any query, or answer what makes no sense."""
+"""Queries to drivers that cannot fail: a driver may refuse any query, or return a value that makes no sense."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -12,7 +12,7 @@ _LONGEST_TEXT = 1000
 
 
 def ask(query: Callable[[], _T], otherwise: _T) -> _T:
-    """The answer to a query, or `otherwise` where it raises anything, as pyopencl does for text that is not UTF-8."""
+    """Return a query's result, or `otherwise` if it raises anything, as pyopencl does for text that is not UTF-8."""
     try:
         return query()
     except Exception:  # noqa: BLE001
@@ -20,7 +20,10 @@ def ask(query: Callable[[], _T], otherwise: _T) -> _T:
 
 
 def text(source: Any, attribute: str) -> str:
-    """A string on one line, printable and bounded, without the spaces and NULs that drivers add; empty if refused."""
+    """Return a string attribute on one line, printable and of bounded length; empty if the driver refuses the query.
+
+    The spaces and NULs that drivers add at the ends are removed.
+    """
     answer = ask(lambda: getattr(source, attribute), None)
     answer = "" if answer is None else str(answer)[:_LONGEST_TEXT]
     return "".join(c if c.isprintable() else " " for c in answer).strip()
@@ -31,7 +34,7 @@ def number(source: Any, attribute: str, otherwise: int = 0) -> int:
 
 
 def positive(source: Any, attribute: str, otherwise: int) -> int:
-    """A number that cannot be zero: a driver that says so does not know it."""
+    """Return a number that cannot be zero: a driver that reports zero does not know it, so `otherwise` is returned."""
     told = number(source, attribute, 0)
     return told if told > 0 else otherwise
 
@@ -41,7 +44,7 @@ def first_line(error: BaseException) -> str:
 
 
 def cpuinfo() -> str:
-    """What Linux tells of the processors; empty on other systems."""
+    """Return the text of Linux's /proc/cpuinfo; empty on other systems."""
     try:
         return CPUINFO.read_text(encoding="ascii", errors="replace")
     except OSError:

@@ -1,9 +1,9 @@
-"""Built programs kept on disk, so that the next process loads what this one compiled.
+"""A cache of built programs on disk, so that the next process loads what this one compiled.
 
-A file holds one program for one device, driver and key; what the key must tell apart (source, options) is the
-caller's to say. Many processes may use one folder: files appear whole or not at all, and are never changed. A file
-is checked against its own digest before a driver sees it, since drivers crash on bytes that are not their own. What
-cannot be read, written or loaded counts as not there: a cache never fails its user.
+A file holds one program for one device, driver and key; the caller's key must cover source and build options. Many
+processes may use one folder: files are written atomically and never changed. A file is checked against its own digest
+before a driver sees it, since drivers crash on bytes that are not their own. A program that cannot be read, written or
+loaded counts as missing: the cache never raises errors to its caller.
 """
 
 import contextlib
@@ -22,29 +22,29 @@ from autotune.device.pocl import compiler_target
 from autotune.device.processors import cpu_flags
 
 MAX_BYTES = 256 * 2**20
-"""By default; the files used longest ago are removed first."""
+"""Default size limit of a cache; the least recently used files are removed first."""
 
 _MAGIC = b"autotune program 1\n"
 _DIGEST_BYTES = 32
 _ENDING = ".bin"
 _UNFINISHED = ".part"
 _ABANDONED_S = 3600.0
-"""Age after which an unfinished file is nobody's any more."""
+"""Age after which an unfinished file counts as abandoned."""
 _KEPT_SHARE = 0.75
-"""Of the bound, after files had to be removed: not to do so again at the next one."""
+"""Share of the limit to which the files are reduced, so that storing the next one does not remove files again."""
 
 
 class BinaryCache:
-    """Programs by device, driver and key in one folder, of a bounded size. Safe for threads and processes."""
+    """Programs by device, driver and key in one folder of limited size. Safe for threads and processes."""
 
     def __init__(self, folder: Path, *, max_bytes: int = MAX_BYTES) -> None:
-        """The folder is made when something is stored."""
+        """The folder is created when the first program is stored."""
         self.folder = folder
         self.max_bytes = max_bytes
         self._bytes_known: int | None = None
 
     def load(self, context: cl.Context, device: cl.Device, key: str, options: Sequence[str] = ()) -> cl.Program | None:
-        """The built program, or None. `options` are those it was first built with."""
+        """Return the built program, or None. `options` are those with which it was first built."""
         path = self._path(device, key)
         binary = self._read(path)
         if binary is None:
@@ -52,17 +52,17 @@ class BinaryCache:
         try:
             program = cl.Program(context, [device], [binary])
             program.build(options=list(options))
-        except (cl.Error, UnicodeDecodeError):  # of another driver after all
+        except (cl.Error, UnicodeDecodeError):  # the binary is from another driver after all
             _remove(path)
             return None
         with contextlib.suppress(OSError):
-            os.utime(path)  # used just now
+            os.utime(path)  # records the last use
         return program
 
     def store(self, device: cl.Device, key: str, program: cl.Program) -> bool:
-        """Keep a built program; False where the driver gives no binary or the folder takes no file.
+        """Store a built program; return False if its binary is missing or too large, or the file cannot be written.
 
-        Some drivers finish compiling when a kernel first runs (PoCL does, for its work-group size): what is stored
+        Some drivers finish compiling when a kernel first runs (PoCL does, for its work-group size): storing the program
         after that run saves the next process that part too.
         """
         binary = _binary(program, device)
@@ -80,7 +80,7 @@ class BinaryCache:
         return self.folder / f"{digest[:40]}{_ENDING}"
 
     def _read(self, path: Path) -> bytes | None:
-        """The program's bytes; a file that is damaged is removed."""
+        """Return the program's binary, or None; a damaged file is removed."""
         try:
             content = path.read_bytes()
         except OSError:
@@ -104,7 +104,7 @@ class BinaryCache:
             raise
 
     def _bound(self, added_bytes: int) -> None:
-        """Keep the folder within its bound, as far as this process knows; it looks again when that is reached."""
+        """Keep the folder within its limit; it is listed only when the bytes known to this process reach the limit."""
         if self._bytes_known is not None and self._bytes_known + added_bytes <= self.max_bytes:
             self._bytes_known += added_bytes
             return
@@ -119,7 +119,7 @@ class BinaryCache:
         self._bytes_known = total
 
     def _files(self) -> list[tuple[float, int, Path]]:
-        """Time of last use, bytes and path of every program; what writers that died left behind is removed."""
+        """Return time of last use, bytes and path of every program; remove abandoned files of writers that died."""
         found = []
         for path in self.folder.iterdir():
             with contextlib.suppress(OSError):
@@ -132,7 +132,7 @@ class BinaryCache:
 
 
 def digest(*parts: str) -> str:
-    """A key of any texts: equal only for the same texts in the same order."""
+    """Return a key that is equal only for the same texts in the same order."""
     hashed = hashlib.sha256()
     for part in parts:
         data = part.encode()
@@ -150,7 +150,7 @@ def _binary(program: cl.Program, device: cl.Device) -> bytes:
 
 
 def _identity(device: cl.Device) -> tuple[str, ...]:
-    """What a binary depends on besides its source: device, driver, and for a processor its instructions."""
+    """Return what a binary depends on besides its source: device, driver and, for a processor, its instruction set."""
     maker = ask(lambda: device.platform, None)
     told = [text(maker, "name"), text(maker, "version")]
     told += [text(device, attribute) for attribute in ("vendor", "name", "version", "driver_version")]
@@ -159,7 +159,10 @@ def _identity(device: cl.Device) -> tuple[str, ...]:
 
 
 def _processor() -> str:
-    """Names of processors are not exact enough: a home folder may be shared by machines of different age."""
+    """Return the processor's features, else its name.
+
+    Names are not exact enough: a home folder may be shared by machines of different age.
+    """
     return " ".join(sorted(cpu_flags(cpuinfo()))) or platform.processor() or platform.machine()
 
 

@@ -1,7 +1,7 @@
-"""How far a device's event times can be believed, and what a launch costs: found by running a kernel that only waits.
+"""Measure whether a device's event times can be trusted, and what a launch costs, with a kernel that only waits.
 
-Drivers are known whose event times are zero, run at another speed than time does, jump, or tick so rarely that no
-kernel of interest can be timed. On such a device the host's clock around many launches serves instead.
+The event times of some drivers are zero, run too fast or too slowly, jump, or tick so rarely that no kernel of interest
+can be timed. On such a device the host's clock around many launches is used instead.
 """
 
 import math
@@ -20,20 +20,20 @@ from autotune.model.plan import Buffer, Launch, Role, Scalar
 from autotune.model.trial import Calibration, Timer
 
 COARSE_NS = 20_000.0
-"""Event times that tick more rarely are of no use: 1000 ticks, the least of a sample, would be 20 ms."""
+"""Longest usable tick of event times: a sample has at least 1000 ticks, which would be 20 ms."""
 TOLERANCE = 0.1
-"""By which event times may differ from the host's clock over some milliseconds, and their speed may change."""
+"""Relative difference allowed between event times and the host's clock over some milliseconds, and in their speed."""
 ROUNDING_NS = 1_000
-"""By which the end of a launch may be told to lie before that of the one ahead of it."""
+"""How much earlier than the launch ahead of it a launch may be reported to end."""
 LEAST_SHARE = 0.5
-"""Of what the host sees of a long launch, the least that events must tell."""
+"""Smallest share of a long launch's host time that its event times must cover."""
 
 ATTEMPTS = 3
-"""Other work on the host can spoil an attempt; a device's events are given up when all fail."""
+"""Other work on the host can spoil an attempt; event times are rejected only if all attempts fail."""
 BATCH = 100
 BATCHES = 3
 BATCH_NS = 20e6
-"""A batch has fewer launches where they would take longer than this."""
+"""A batch has fewer than BATCH launches if they would take longer than this."""
 LATENCY_RUNS = 10
 LONG_NS = 4e6
 LONG_RUNS = 5
@@ -51,17 +51,17 @@ __kernel void spin(__global int *out, const int turns)
     out[get_global_id(0)] = (int)x;
 }
 """
-"""Each turn needs the one before, so that no compiler makes them faster than they are."""
+"""Each iteration of the loop depends on the one before, so that no compiler can shorten it."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Launched:
-    """One launch that was waited for, in nanoseconds of two clocks."""
+    """Times of one launch that was waited for, in nanoseconds of the host's and the device's clock."""
 
     host_start: int
-    """Before it was enqueued."""
+    """Just before the launch was enqueued."""
     host_end: int
-    """When the host knew that it had ended."""
+    """When the host noticed that the launch had ended."""
     event_start: int
     event_end: int
 
@@ -76,19 +76,22 @@ class Launched:
 
 @dataclass(frozen=True, kw_only=True)
 class Observations:
-    """What a calibration judges."""
+    """The measurements that a calibration is based on."""
 
     told_tick_ns: float
     latency_ns: float
     overhead_ns: float
     spans: Sequence[tuple[int, int]]
-    """Event times of many empty launches, in order: start and end."""
+    """Start and end of many empty launches by event times, in order."""
     long: Sequence[Launched]
     """Launches of some milliseconds, in order."""
 
 
 def calibrate(session: Session) -> Calibration:
-    """Take a fraction of a second; a device that fails at it is timed by the host's clock. Never raises KernelError."""
+    """Calibrate a device, which takes a fraction of a second.
+
+    A device on which that fails is timed by the host's clock. Never raises KernelError.
+    """
     try:
         spinning = _Spinning(session)
         for _ in range(ATTEMPTS):
@@ -101,10 +104,10 @@ def calibrate(session: Session) -> Calibration:
 
 
 def judge(observed: Observations) -> Calibration:
-    """What the observations say of the device's event times.
+    """Return what the observations show about the device's event times.
 
-    The host may be late to notice that a launch has ended, so its clock gives bounds only; the device's clock is found
-    wrong where it is outside them.
+    The host may notice late that a launch has ended, so its clock only gives bounds; the device's clock is judged wrong
+    if it lies outside them.
     """
     tick = _tick(observed)
     middle = len(observed.long) // 2
@@ -125,7 +128,7 @@ def judge(observed: Observations) -> Calibration:
 
 
 def _distrust(observed: Observations, tick: float, speed: float, drift: float) -> str:
-    """Why event times may not be believed; empty when they may."""
+    """Return why event times cannot be trusted; empty if they can."""
     shares = [run.event_ns / max(1, run.host_ns) for run in observed.long]
     if all(run.event_ns == 0 for run in observed.long):
         return "event times are zero"
@@ -143,7 +146,7 @@ def _distrust(observed: Observations, tick: float, speed: float, drift: float) -
 
 
 def _speed(runs: Sequence[Launched]) -> tuple[float, float]:
-    """Least and greatest speed of the device's clock, in its time for one of the host's, that the runs allow."""
+    """Return the lowest and highest speed of the device's clock, relative to the host's, that the launches allow."""
     first, last = runs[0], runs[-1]
     least = (last.event_end - first.event_start) / max(1, last.host_end - first.host_start)
     most = (last.event_start - first.event_end) / max(1, last.host_start - first.host_end)
@@ -155,13 +158,13 @@ def _nearest_to_one(bounds: tuple[float, float]) -> float:
 
 
 def _runs_backwards(spans: Sequence[tuple[int, int]]) -> bool:
-    """Whether a launch ends before it starts, or one of an in-order queue ends before the one ahead of it."""
+    """Whether a launch ends before it starts, or before the launch ahead of it in the in-order queue."""
     out_of_order = any(b[1] < a[1] - ROUNDING_NS for a, b in pairwise(spans))
     return out_of_order or any(end < start for start, end in spans)
 
 
 def _tick(observed: Observations) -> float:
-    """The least difference of two event times: no less than the true tick, and near it after many launches."""
+    """Return the smallest difference of two event times: at least the true tick, close to it after many launches."""
     times = {t for span in observed.spans for t in span}
     times.update(t for run in observed.long for t in (run.event_start, run.event_end))
     return float(min((b - a for a, b in pairwise(sorted(times))), default=0))
@@ -198,7 +201,7 @@ class _Spinning:
         return [self._wait() for _ in range(LONG_RUNS)]
 
     def _spin(self, turns: int) -> int:
-        """Host time of that many turns, undisturbed."""
+        """Return the host time of that many iterations: the lower of two, to exclude disturbances."""
         self._bind(turns)
         return min(self._wait().host_ns for _ in range(2))
 
@@ -209,7 +212,7 @@ class _Spinning:
         return launch
 
     def _wait(self) -> Launched:
-        """Launch, and wait for the end."""
+        """Launch the kernel once and wait until it has ended."""
         host_start = time.perf_counter_ns()
         event = self._session.enqueue(self._kernel, self._launch)
         self._session.finish()
@@ -218,7 +221,7 @@ class _Spinning:
         return Launched(host_start=host_start, host_end=host_end, event_start=event_start, event_end=event_end)
 
     def _batch(self, calls: int) -> tuple[int, list[tuple[int, int]]]:
-        """Host time of launches in a row, and their event times."""
+        """Return the host time of `calls` launches in a row, and their event times."""
         start = time.perf_counter_ns()
         events = [self._session.enqueue(self._kernel, self._launch) for _ in range(calls)]
         self._session.finish()

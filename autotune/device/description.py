@@ -1,7 +1,7 @@
-"""What each OpenCL device of this machine can do, asked in this process.
+"""Query what each OpenCL device of this machine can do, in this process.
 
-Each query is asked on its own, and one broken platform or device hides no other. But a driver may hang or abort as soon
-as it is loaded: `discovery.discover` runs this module as a child process.
+Each query is made separately, so that a broken platform or device does not hide the others. But a driver may hang or
+abort as soon as it is loaded: `discovery.discover` therefore calls this module in a child process.
 """
 
 import ctypes
@@ -30,14 +30,14 @@ _WAVEFRONT_WIDTH_AMD = 0x4043
 
 @dataclass(frozen=True, kw_only=True)
 class Survey:
-    """The devices that answer, in the order of platforms and devices, and what kept others from it."""
+    """The devices that answer, in the order of platforms and devices, and why others do not."""
 
     devices: tuple[Device, ...] = ()
     troubles: tuple[str, ...] = ()
 
 
 def survey(platforms: Iterable[Any] | None = None) -> Survey:
-    """Ask every device of `platforms`, which are pyopencl's, all by default. Never raises."""
+    """Describe every device of `platforms`, which are pyopencl's, all by default. Never raises."""
     found: list[Device] = []
     troubles: list[str] = []
     try:
@@ -47,7 +47,7 @@ def survey(platforms: Iterable[Any] | None = None) -> Survey:
     for platform_number, platform in enumerate(asked):
         try:
             members = list(platform.get_devices())
-        except Exception as error:  # noqa: BLE001 - drivers raise what they like; the others still count
+        except Exception as error:  # noqa: BLE001 - drivers raise any exception; the others still count
             troubles.append(f"platform {platform_number} ({text(platform, 'name')}): {first_line(error)}")
             continue
         for device_number, raw in enumerate(members):
@@ -60,7 +60,7 @@ def survey(platforms: Iterable[Any] | None = None) -> Survey:
 
 
 def describe(raw: Any) -> Device:
-    """One device of pyopencl's, as `survey` tells of it. Raises DeviceSelectionError when it does not answer."""
+    """Describe one pyopencl device, as `survey` does. Raises DeviceSelectionError when it does not answer."""
     none: list[Any] = []
     selector = ""
     for index, platform in enumerate(platforms_here()):
@@ -69,12 +69,12 @@ def describe(raw: Any) -> Device:
             selector = f"{index}:{members.index(raw)}"
     try:
         return _describe(raw, raw.platform, selector)
-    except Exception as error:  # drivers raise what they like
+    except Exception as error:  # drivers raise any exception
         raise DeviceSelectionError(f"the device does not answer: {first_line(error)}") from error
 
 
 def platforms_here() -> list[Any]:
-    """pyopencl's platforms. Raises DeviceSelectionError where OpenCL cannot be loaded, or shows none."""
+    """Return pyopencl's platforms. Raises DeviceSelectionError when OpenCL cannot be loaded or has no platform."""
     try:
         import pyopencl
     except ImportError as error:
@@ -82,12 +82,12 @@ def platforms_here() -> list[Any]:
     set_threads()
     try:
         return list(pyopencl.get_platforms())
-    except pyopencl.Error as error:  # the loader's way to say that there is none
+    except pyopencl.Error as error:  # how the loader reports that there is no platform
         raise DeviceSelectionError(f"there is no OpenCL platform: {first_line(error)}") from error
 
 
 def _describe(raw: Any, platform: Any, selector: str) -> Device:
-    kind = int(raw.type)  # what does not even tell its type is broken
+    kind = int(raw.type)  # a device that does not even report its type is broken
     repair_processor_name(raw)
     strings = Strings(
         name=text(raw, "name"),
@@ -162,20 +162,20 @@ def _item_sizes(raw: Any, group: int) -> tuple[int, ...]:
 
 
 def _has_sub_groups(raw: Any, extensions: Sequence[str]) -> bool:
-    """By extension, or as part of OpenCL: from 2.1 on, where a work-group may hold any."""
+    """Whether the device has sub-groups: by extension, or from OpenCL 2.1 on if a work-group can have at least one."""
     if "cl_khr_subgroups" in extensions or "cl_intel_subgroups" in extensions:
         return True
     return _version(raw) >= (2, 1) and number(raw, "max_num_sub_groups") > 0
 
 
 def _version(raw: Any) -> tuple[int, int]:
-    """Of OpenCL; zeros where the driver does not tell."""
+    """Return the device's OpenCL version, major and minor; zeros if the driver does not report it."""
     found = re.match(r"OpenCL (\d+)\.(\d+)", text(raw, "version"))
     return (int(found[1]), int(found[2])) if found else (0, 0)
 
 
 def _ordering_standard(raw: Any) -> int:
-    """See `DeviceLimits`. OpenCL 2 has to offer what OpenCL 3 made a matter of choice, and tells of."""
+    """See `DeviceLimits`. OpenCL 2 requires such atomics; in OpenCL 3 they are optional and can be queried."""
     major, _ = _version(raw)
     if major < 3:
         return 200 if major == 2 else 0
@@ -191,7 +191,7 @@ def _register_allocations(raw: Any, extensions: Sequence[str]) -> tuple[int, ...
 
 
 def _sub_group_sizes(raw: Any, extensions: Sequence[str]) -> tuple[int, ...]:
-    """Sizes the driver tells, ascending; none where it has no query for them."""
+    """Return the sizes that the driver reports, ascending; empty if it has no query for them."""
     if "cl_intel_required_subgroup_size" in extensions:
         return tuple(sorted(_query_numbers(raw, _SUB_GROUP_SIZES_INTEL, ctypes.c_size_t)))
     if "cl_nv_device_attribute_query" in extensions:
@@ -206,9 +206,9 @@ def _first(numbers: Sequence[int]) -> int:
 
 
 def _query_numbers(raw: Any, code: int, kind: type[ctypes.c_uint] | type[ctypes.c_size_t]) -> tuple[int, ...]:
-    """The positive numbers of one clGetDeviceInfo query; empty where the driver has no answer.
+    """Return the positive numbers of one clGetDeviceInfo query; empty if the driver does not answer it.
 
-    pyopencl knows none of these codes in every build, so the loader it has loaded is asked directly.
+    None of these codes is known to every build of pyopencl, so the loader that it has loaded is called directly.
     """
 
     def answer() -> tuple[int, ...]:
@@ -223,7 +223,7 @@ def _query_numbers(raw: Any, code: int, kind: type[ctypes.c_uint] | type[ctypes.
 
 
 def _get_device_info() -> Any:
-    """clGetDeviceInfo of the very loader that pyopencl uses."""
+    """Return clGetDeviceInfo of the same loader that pyopencl uses."""
     if sys.platform == "win32":
         return ctypes.WinDLL("OpenCL").clGetDeviceInfo
     import pyopencl

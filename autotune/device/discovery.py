@@ -1,7 +1,7 @@
-"""Which OpenCL devices there are, and which one a person means.
+"""Find the OpenCL devices of this machine, and the one that a selector names.
 
-A driver may hang or abort as soon as it is loaded, so drivers are asked in a child process; where that is lost, each
-driver is tried in a child process of its own, and the others still count.
+A driver may hang or abort as soon as it is loaded, so drivers are queried in a child process. If that child hangs or
+dies, each driver is tried in a child process of its own, so that the working drivers can still be used.
 """
 
 import dataclasses
@@ -25,21 +25,21 @@ from autotune.process import child
 _LOG = logging.getLogger(__name__)
 
 DISCOVERER = (sys.executable, "-m", "autotune.device.discovery")
-"""Starts a child process that asks the drivers."""
+"""Command that starts a child process, which queries the drivers."""
 LOAD_LIMIT_S = 300.0
-"""For Python's libraries, which take a minute on an emulated processor."""
+"""Time limit for loading Python's libraries, which takes a minute on an emulated processor."""
 LIMIT_S = 20.0
-"""For all drivers together. Where it is passed, patience is up to PATIENT_LIMIT_S, when each is tried alone."""
+"""Time limit for all drivers together. If it is exceeded, each driver is tried alone, for up to PATIENT_LIMIT_S."""
 PATIENT_LIMIT_S = 60.0
-"""The drivers of eight GPUs that nobody else uses may need half of it."""
+"""The drivers of eight otherwise idle GPUs may need half of it."""
 _LOADING, _ASKING = "loading Python's libraries", "asking the drivers"
 
 
 def discover() -> list[Device]:
-    """Every OpenCL device that answers, in the order of platforms and devices, asked in a child process.
+    """Return every OpenCL device that answers, in the order of platforms and devices, queried in a child process.
 
-    Where a driver hangs or crashes, this process and its children go on without it, and a warning names it. Raises
-    DeviceSelectionError when OpenCL cannot be loaded or shows no device at all.
+    If a driver hangs or crashes, this process and its children continue without it, and a warning names it. Raises
+    DeviceSelectionError when OpenCL cannot be loaded or has no device.
     """
     answer = _ask_child(os.environ, LIMIT_S)
     if isinstance(answer, str) and answer.startswith(_LOADING):
@@ -48,19 +48,19 @@ def discover() -> list[Device]:
 
 
 def discover_here(platforms: Iterable[Any] | None = None) -> list[Device]:
-    """The same, asked in this process, for one that is going to use a device itself.
+    """Return the same devices as `discover`, queried in this process, for a process that will use a device itself.
 
-    `platforms` are pyopencl's, all by default. Raises DeviceSelectionError.
+    `platforms` are pyopencl's, all by default. Raises DeviceSelectionError when there is no device.
     """
     return _devices_of(survey(platforms))
 
 
 def serve() -> None:
-    """The child: ask the drivers, until the input ends."""
+    """Run the child process: query the drivers once per message until the input ends."""
 
     def ask(_: None, entering: Callable[[str], None]) -> Survey:
         entering(_LOADING)
-        import numpy  # noqa: F401 - pyopencl loads it, and no driver has a part in that
+        import numpy  # noqa: F401 - pyopencl loads it; imported here, since its time is not the drivers'
 
         entering(_ASKING)
         return survey()
@@ -69,7 +69,7 @@ def serve() -> None:
 
 
 def _ask_child(environment: Mapping[str, str], limit_s: float) -> Survey | str:
-    """What the drivers answer, or how the child was lost."""
+    """Return what the drivers answer, or how the child failed."""
     with child.Child(DISCOVERER, environment) as discoverer:
         try:
             answer = discoverer.ask(None, {_LOADING: LOAD_LIMIT_S, _ASKING: limit_s})
@@ -88,7 +88,7 @@ def _devices_of(found: Survey) -> list[Device]:
 
 
 def _without_the_culprit(loss: str) -> Survey:
-    """What the other drivers answer, after each was tried alone. Raises DeviceSelectionError where that is no help."""
+    """Try each driver alone, then return what the working ones answer. Raises DeviceSelectionError if that fails."""
     _LOG.warning("OpenCL failed (%s); each driver is tried alone", loss)
     drivers = installed_drivers()
     attempts = [as_if_only(few) for few in ([], *([driver] for driver in drivers))]
@@ -112,12 +112,13 @@ _TOGETHER = "name a folder with the .icd file of one driver in OCL_ICD_VENDORS"
 
 
 def select(selector: str, devices: Sequence[Device]) -> Device:
-    """The one device that a person means.
+    """Return the one device that a selector names.
 
-    In this order, the first that fits any decides: `platform:device` numbers, a slug, a family (`gpu`: all but
-    processors), a whole name, a part of a slug or of a raw string; case does not matter. ``@3.1`` behind any of them
-    asks for a driver of that version. Where all that fit are OpenCL runtimes of one processor, the runtime is taken
-    that `_preference` puts first. Raises NoSuchDeviceError when none fits, DeviceSelectionError when several do.
+    The selector is compared with these in order, and the first that matches any device decides: `platform:device`
+    numbers, slug, family (`gpu`: all but processors), whole name, part of a slug or of a raw string. Case does not
+    matter. ``@3.1`` after any of them requires a driver whose version begins with 3.1. If all matches are OpenCL
+    runtimes of one processor, `_preference` decides. Raises NoSuchDeviceError when no device matches,
+    DeviceSelectionError when several do.
     """
     wanted, _, version = selector.strip().lower().partition("@")
     matches = _matches(wanted, devices) if wanted else []
@@ -141,7 +142,7 @@ def select(selector: str, devices: Sequence[Device]) -> Device:
 
 
 def to_plain(device: Device) -> dict[str, Any]:
-    """A device as JSON holds it: texts, numbers, truths, lists and tables."""
+    """Return a device as values that JSON can represent."""
     plain = dataclasses.asdict(device)
     plain["limits"] = {
         name: list(value) if isinstance(value, tuple) else value for name, value in plain["limits"].items()
@@ -174,7 +175,7 @@ def _drive_one_processor(devices: Sequence[Device]) -> bool:
 
 
 def _preference(device: Device) -> tuple[bool, bool, tuple[int, ...]]:
-    """Made for processors rather than an imitated GPU; then PoCL, which most tables are of; then the newest version."""
+    """Sort key: runtimes made for processors first; then PoCL, which most tables are for; then the newest version."""
     return (
         not is_imitation(device.slug),
         device.slug.startswith("pocl-"),
@@ -239,7 +240,7 @@ _INSTALL = {
 
 
 def _mend(wanted: str) -> str:
-    """What to do when the wanted device is not there: where its driver is looked for, else how to choose."""
+    """Return a hint for a device that was not found: where its driver is looked for, else how to choose a device."""
     family = next((name for name in _INSTALL if name in wanted), "")
     if not family:
         return _CHOOSE
@@ -257,7 +258,7 @@ def _nothing_mend() -> str:
 
 
 def _cache_mend() -> str:
-    """What else to do where PoCL cannot write what it compiles, for then it shows no device."""
+    """Return a further hint if PoCL cannot write to its cache folder, since it then shows no device; else empty."""
     set_here = filter(None, map(os.environ.get, ("POCL_CACHE_DIR", "XDG_CACHE_HOME", "HOME")))
     folder = Path(next(set_here, "")).absolute()
     nearest = next(path for path in (folder, *folder.parents) if path.exists())

@@ -1,4 +1,4 @@
-"""Which drivers the OpenCL loader reads, and how it is kept from some of them."""
+"""Which drivers the OpenCL loader loads, and how to exclude some of them."""
 
 import atexit
 import os
@@ -11,12 +11,12 @@ from pathlib import Path
 _FOLDERS = ("OCL_ICD_VENDORS", "OPENCL_VENDOR_PATH")
 """Environment variables that name the folder of .icd files, or one such file."""
 _LIBRARIES = "OCL_ICD_FILENAMES"
-"""The environment variable that names further libraries."""
+"""Environment variable that names further libraries."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Driver:
-    """A library that the loader is told to load."""
+    """A library that the loader is configured to load."""
 
     source: str
     """The .icd file or the environment variable that names it."""
@@ -24,7 +24,7 @@ class Driver:
 
 
 def installed_drivers() -> list[Driver]:
-    """The drivers that .icd files and the environment name; not the PoCL that pyopencl's wheel loads by itself."""
+    """Return the drivers that .icd files and the environment name; not the PoCL that pyopencl's wheel always loads."""
     path = _vendors()
     files = sorted(path.glob("*.icd")) if path.is_dir() else [path] if path.suffix == ".icd" else []
     drivers = [Driver(source=str(file), library=_library(file)) for file in files]
@@ -33,7 +33,7 @@ def installed_drivers() -> list[Driver]:
 
 
 def as_if_only(drivers: Sequence[Driver]) -> dict[str, str]:
-    """An environment for a process that is to load these drivers only."""
+    """Return an environment for a process that should load only these drivers."""
     folder = Path(tempfile.mkdtemp(prefix="autotune-drivers-"))
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
     for number, driver in enumerate(drivers):
@@ -43,13 +43,13 @@ def as_if_only(drivers: Sequence[Driver]) -> dict[str, str]:
 
 
 def keep_only(drivers: Sequence[Driver]) -> None:
-    """Have this process, where it has not loaded OpenCL yet, and its children load these drivers only."""
+    """Make this process, if it has not loaded OpenCL yet, and its children load only these drivers."""
     os.environ.update(as_if_only(drivers))
     os.environ.pop(_LIBRARIES, None)
 
 
 def vendors_folder() -> str:
-    """Where the loader reads which drivers there are, and what it finds there, in words."""
+    """Describe for a message where the loader looks for drivers, and what it finds there."""
     named = next((name for name in _FOLDERS if os.environ.get(name)), "")
     path = _vendors()
     files = [_named(entry) for entry in sorted(path.glob("*.icd"))] if path.is_dir() else []
@@ -58,7 +58,7 @@ def vendors_folder() -> str:
 
 
 def _named(file: Path) -> str:
-    """The name of the file, and what is wrong with it as far as can be told without loading a driver."""
+    """Return the file's name, with what is wrong with it as far as that can be seen without loading a driver."""
     library = _library(file)
     if not library:
         return f"{file.name} (empty, or it cannot be read)"

@@ -1,7 +1,7 @@
-"""Running kernels again and again on one queue: programs built once, arguments set once, operands of every kind.
+"""Run kernels repeatedly on one queue: programs are built once, arguments set once, and operands may be of any kind.
 
-`Executor` owns what calls share; `BoundCall` is a plan whose constant arguments are set, so that a call sets its
-operands and enqueues. The queue runs in order, which is what lets calls share memory for packing and for staging.
+`Executor` owns what calls share; `BoundCall` is a plan whose constant arguments are set, so that a call only sets its
+operands and enqueues. The queue runs in order, so that calls can share memory for packing and staging.
 """
 
 import enum
@@ -28,18 +28,18 @@ Context = cl.Context
 
 
 class Kind(enum.StrEnum):
-    """Where an operand lies. Texts, since those are hashed fast: every call asks."""
+    """Where an operand lies. The values are strings, which hash fast: every call looks kinds up."""
 
     ARRAY = "array"
     """pyopencl.array.Array."""
     BUFFER = "buffer"
     """pyopencl.Buffer: memory without a shape."""
     HOST = "host"
-    """NumPy, in memory of the host: copied to the device and back."""
+    """NumPy array in host memory: copied to the device and back."""
     SHARED = "shared"
-    """NumPy, in memory that the device sees, too."""
+    """NumPy array in memory that the device can access, too."""
     IMAGE = "image"
-    """NumPy, in an image that the device sees, too."""
+    """NumPy array in an image that the device can access, too."""
 
 
 class Origin(enum.Enum):
@@ -49,15 +49,15 @@ class Origin(enum.Enum):
     LOADED = "loaded"
     """From the binary cache."""
     KNOWN = "known"
-    """Built before in this process."""
+    """Built earlier in this process."""
 
 
 _kinds: dict[type, Kind] = {}
-"""Of types met before whose operands all lie alike."""
+"""Kinds of the types seen so far whose operands are all of one kind."""
 
 
 def kind_of(operand: Any) -> Kind | None:
-    """None for what is no operand."""
+    """Return the kind of an operand; None for anything else."""
     known = _kinds.get(type(operand))
     if known is not None:
         return known
@@ -66,7 +66,7 @@ def kind_of(operand: Any) -> Kind | None:
         if memory is None:
             return Kind.HOST
         return Kind.IMAGE if memory.is_image else Kind.SHARED
-    # Who has such an array has loaded its module; others are spared the time.
+    # A caller with such an array has imported its module; others need not wait for the import.
     arrays = sys.modules.get("pyopencl.array")
     if isinstance(operand, cl.Buffer):
         _kinds[type(operand)] = Kind.BUFFER
@@ -76,7 +76,7 @@ def kind_of(operand: Any) -> Kind | None:
 
 
 def queue_of(context: cl.Context) -> cl.CommandQueue:
-    """A queue of the context's one device. Raises DeviceSelectionError when it has several."""
+    """Return a queue for the context's device. Raises DeviceSelectionError when the context has several devices."""
     if len(context.devices) != 1:
         raise DeviceSelectionError(f"the context has {len(context.devices)} devices", hint="pass a queue of one")
     return cl.CommandQueue(context, context.devices[0])
@@ -87,18 +87,18 @@ MOST_VIEWS = 64
 
 @dataclass(frozen=True, kw_only=True)
 class _Step:
-    """One launch, and which of its arguments every call may change."""
+    """One launch, and the arguments of it that may change with every call."""
 
     kernel: cl.Kernel
     launch: Launch
     operands: tuple[tuple[int, int, Buffer | None], ...]
-    """Index of the argument, number of the operand, and the image over it that the kernel takes instead."""
+    """Index of the argument, number of the operand, and the image over it if the kernel takes that instead."""
     scalars: tuple[tuple[int, int, type[np.generic]], ...]
     """Index of the argument, number of the scalar, type."""
 
 
 class BoundCall:
-    """Launches of a plan with all arguments set but its operands, and scalars that a call names."""
+    """Launches of a plan with all arguments set except its operands and the scalars that calls supply."""
 
     def __init__(
         self,
@@ -109,13 +109,13 @@ class BoundCall:
         fixed: Mapping[str, Memory],
         scalars: Sequence[str] = (),
     ) -> None:
-        """`operands` and `scalars` are in the order that calls give them; `fixed` is what never changes.
+        """`operands` and `scalars` are names in the order of a call's values; `fixed` is the same for all calls.
 
         Raises BuildError when the program lacks a kernel.
         """
         self._session = session
         self._views: dict[tuple[str, int], tuple[Memory, Memory]] = {}
-        """Images over operands that calls gave, by name and identity of the memory, which is kept alive with them."""
+        """Images over operands of calls, by name and identity of the memory, which is kept alive with them."""
         views = {buffer.name: buffer for buffer in plan.buffers if buffer.role is Role.VIEW}
         of_fixed = {name: session.allocate(view, fixed) for name, view in views.items() if view.view_of in fixed}
         fixed = {**fixed, **of_fixed}
@@ -131,9 +131,10 @@ class BoundCall:
     def enqueue(
         self, memory: Sequence[Memory], scalars: tuple[float, ...] = (), wait_for: Sequence[cl.Event] | None = None
     ) -> cl.Event:
-        """Start the launches. Raises LaunchError. Calls of one object must not overlap.
+        """Start the launches and return the last one's event. Raises LaunchError. Calls of one object must not overlap.
 
-        What has to be zero is made so before the first call, and after one that failed; else calls see to it.
+        Buffers that have to be zero are zeroed before the first call and after a failed one; otherwise each call leaves
+        them zero.
         """
         queue = self._session.queue
         if not self._are_zero:
@@ -164,7 +165,7 @@ class BoundCall:
         self._are_zero = True
 
     def _view(self, view: Buffer, memory: Memory) -> Memory:
-        """Raises LaunchError where the driver does not take the layout."""
+        """Return an image over the operand's memory. Raises LaunchError when the driver does not accept the layout."""
         key = (view.name, id(memory))
         if key not in self._views:
             if len(self._views) >= MOST_VIEWS:
@@ -174,10 +175,13 @@ class BoundCall:
 
 
 class Executor:
-    """A queue on which programs are kept, and through which operands reach the device."""
+    """A queue with the programs built for it; operands reach the device through it."""
 
     def __init__(self, queue: cl.CommandQueue, binaries: BinaryCache | None) -> None:
-        """`binaries` of None keeps programs in this process only. Raises DeviceSelectionError."""
+        """With `binaries` None, programs are kept in this process only.
+
+        Raises DeviceSelectionError when the queue runs out of order or the device does not answer.
+        """
         if queue.properties & cl.command_queue_properties.OUT_OF_ORDER_EXEC_MODE_ENABLE:
             raise DeviceSelectionError("the queue runs out of order", hint="pass one that runs in order")
         self.queue = queue
@@ -196,11 +200,11 @@ class Executor:
 
     @property
     def programs_folder(self) -> Path | None:
-        """Where built programs are kept; None where they last as long as the process."""
+        """Folder of built programs; None if they are kept in this process only."""
         return self._binaries.folder if self._binaries else None
 
     def program(self, recipe: str, options: Sequence[str], make_source: Callable[[], str]) -> tuple[cl.Program, Origin]:
-        """The program of a recipe, from memory, from the binary cache or compiled. Raises BuildError."""
+        """Return the program of a recipe, from memory, from the binary cache or compiled. Raises BuildError."""
         key = digest(recipe, *options)
         with self._build_lock:
             known = self._programs.get(key)
@@ -214,11 +218,11 @@ class Executor:
             return program, origin
 
     def has_program(self, recipe: str, options: Sequence[str]) -> bool:
-        """Whether `program` has it in memory."""
+        """Whether the program of a recipe is in memory."""
         return digest(recipe, *options) in self._programs
 
     def save_programs(self) -> None:
-        """Keep what was compiled since the last time; after its kernels have run, see `BinaryCache.store`."""
+        """Store what was compiled since the last call; to be called after its kernels ran, see `BinaryCache.store`."""
         with self._build_lock:
             unsaved, self._unsaved = self._unsaved, []
         for key, program in unsaved:
@@ -231,7 +235,7 @@ class Executor:
     # Operands
 
     def check(self, operand: Any, kind: Kind, name: str) -> None:
-        """Raise ProblemError where an operand lies in memory of another context."""
+        """Raise ProblemError if an operand lies in memory of another context."""
         context = shared_memory(operand).context if kind in (Kind.SHARED, Kind.IMAGE) else operand.context  # type: ignore[union-attr]
         if context != self.context:
             raise ProblemError(
@@ -240,12 +244,12 @@ class Executor:
             )
 
     def array_memory(self, array: Any, name: str) -> cl.Buffer:
-        """The buffer of a pyopencl array, from its first element on."""
+        """Return the buffer of a pyopencl array, from its first element on."""
         memory: cl.Buffer = array.base_data
         return part_of(memory, int(array.offset), name) if array.offset else memory
 
     def give_shared(self, array: NDArray[Any], name: str) -> Memory:
-        """Let the device have shared memory, and begin where the array does."""
+        """Unmap shared memory for the device; return its image, or its buffer from the array's first element on."""
         shared = shared_memory(array)
         assert shared
         shared.give(self.queue)
@@ -254,49 +258,49 @@ class Executor:
         return part_of(shared.memory, array.__array_interface__["data"][0] - shared.address, name)
 
     def take_shared(self, arrays: Sequence[NDArray[Any]]) -> None:
-        """Wait, and let the host have shared memory back."""
+        """Wait, and map shared memory for the host again."""
         memories = {id(memory): memory for memory in map(shared_memory, arrays) if memory}
         for number, memory in enumerate(memories.values(), 1):
             memory.take(self.queue, wait=number == len(memories))  # the queue runs in order: then all are done
 
     def upload(self, values: NDArray[Any], memory: cl.Buffer) -> Any:
-        """Start to copy rows without gaps to the device; they are kept as long as what this returns, the event."""
+        """Start copying contiguous rows to the device; return the event, which keeps the rows alive."""
         return cl.enqueue_copy(self.queue, memory, values, is_blocking=False)
 
     def download(self, memory: cl.Buffer, into: NDArray[Any]) -> None:
-        """Wait for the kernels and copy to the host."""
+        """Wait for the kernels and copy a buffer to the host."""
         cl.enqueue_copy(self.queue, into, memory, is_blocking=True)
 
     def staging(self, name: str, size_bytes: int) -> cl.Buffer:
-        """Memory for a copy of an operand on the device, used by one call after the other."""
+        """Return a buffer for a copy of an operand on the device, which successive calls reuse."""
         known = self._staging.get(name)
         if known is None or known.size < size_bytes:
             known = self._staging[name] = self.buffer(size_bytes, name)
         return known
 
     def buffer(self, size_bytes: int, name: str) -> cl.Buffer:
-        """Raises LaunchError when there is not enough memory."""
+        """Allocate a plain buffer. Raises LaunchError when there is not enough memory."""
         memory = self.allocate(Buffer(name=name, role=Role.SCRATCH, dtype="int8", elements=size_bytes))
         assert isinstance(memory, cl.Buffer)
         return memory
 
     def allocate(self, buffer: Buffer) -> Memory:
-        """Memory for a buffer or image of a plan. Raises LaunchError when there is not enough."""
+        """Allocate a buffer or image of a plan. Raises LaunchError when there is not enough memory."""
         return self.session.allocate(buffer)
 
     def new_array(self, shape: tuple[int, ...], dtype: str) -> Any:
-        """A pyopencl array of nothing in particular."""
+        """Return a pyopencl array with undefined contents."""
         from pyopencl import array as cl_array
 
         return cl_array.empty(self.queue, shape, NUMPY_TYPES[dtype])
 
     def is_foreign(self, array: Any) -> bool:
-        """Whether another queue works on a pyopencl array, so that its events order what is done with it."""
+        """Whether a pyopencl array belongs to another queue, so that its events must order the work on it."""
         queue = array.queue
         return queue is not self.queue and queue is not None and queue != self.queue
 
     def finish(self) -> None:
-        """Wait for everything enqueued. Raises LaunchError when it failed while running."""
+        """Wait for everything enqueued. Raises LaunchError when a command failed while running."""
         self.session.finish()
 
 
@@ -305,7 +309,7 @@ _executors_lock = threading.Lock()
 
 
 def shared_executor(selector: str, binaries: BinaryCache | None) -> Executor:
-    """The one executor of this process for a device by numbers, so that all that use it share memory and programs."""
+    """Return this process's one executor for ``platform:device``, so that all its users share memory and programs."""
     key = (selector, binaries.folder if binaries else None)
     with _executors_lock:
         if key not in _executors:
@@ -322,7 +326,7 @@ def _bind(
     fixed: Mapping[str, Memory],
     scalars: tuple[str, ...],
 ) -> _Step:
-    """Set what never changes, and note what does."""
+    """Set the arguments that never change, and record those that do."""
     changing: list[tuple[int, int, Buffer | None]] = []
     named: list[tuple[int, int, type[np.generic]]] = []
     for index, argument in enumerate(launch.arguments):

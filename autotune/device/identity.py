@@ -1,20 +1,20 @@
-"""Who a device is, told from the strings of its driver: vendor, model, family, architecture and slug.
+"""Identify a device by the strings of its driver: vendor, model, family, architecture and slug.
 
-Drivers disagree on where the model stands (name, version or OpenCL C version) and on its spelling, so all
-strings are read together. A slug names a device in databases, tables and on the command line; it is made of
+Drivers report the model in different places (name, version or OpenCL C version) and spell it differently, so all
+strings are read together. A slug names a device in databases, tables and on the command line; it consists of
 ``a-z 0-9 -``, at most MAX_SLUG characters, and does not depend on driver versions:
 
-    adreno-730, adreno-642l, adreno-x1-85        Qualcomm, Mesa's FD names alike
-    adreno-unknown-opencl-1-2-cu4                the driver tells no model
+    adreno-730, adreno-642l, adreno-x1-85        Qualcomm, also under Mesa's FD names
+    adreno-unknown-opencl-1-2-cu4                the driver does not report the model
     mali-g610-mc6                                cores from the name, else from the compute units
     nvidia-h200, amd-gfx1100, intel-arc-a770-graphics, apple-m2, powervr-rogue-ge8320
     pocl-amd-epyc-avx2, intel-cpu-core-i7-8700-avx512, llvmpipe-cortex-a76-neon
-                                                 a processor, after the OpenCL runtime that drives it; at the end the
-                                                 widest vectors of the runtime's compiler, where they can be told
-    gpu-samsung-xclipse-920                      any other
-    adreno-x1-85-on12                            behind a layer that translates OpenCL to another interface
+                                                 a processor, after the OpenCL runtime that drives it; the last part is
+                                                 the widest vectors of the runtime's compiler, if known
+    gpu-samsung-xclipse-920                      any other device
+    adreno-x1-85-on12                            behind a layer that translates OpenCL to another API
 
-Only rules about strings belong here; nothing here loads more than the standard library.
+Only rules about strings belong here. Standard library only.
 """
 
 import binascii
@@ -37,11 +37,11 @@ MAX_SLUG = 64
 FAMILIES = ("adreno", "mali", "nvidia", "amd", "intel", "apple", "powervr", "cpu", "gpu")
 
 _READ = 512
-"""Characters of a raw string that are looked at."""
+"""Number of characters of a raw string that are read."""
 
 
 class DeviceType(enum.Enum):
-    """What OpenCL says a device is."""
+    """The device type that OpenCL reports."""
 
     CPU = "cpu"
     GPU = "gpu"
@@ -50,7 +50,7 @@ class DeviceType(enum.Enum):
 
 @dataclass(frozen=True, kw_only=True)
 class Strings:
-    """What a driver tells of a device, as it tells it."""
+    """What a driver reports about a device, unchanged."""
 
     name: str = ""
     vendor: str = ""
@@ -61,16 +61,16 @@ class Strings:
     platform: str = ""
     device_type: DeviceType = DeviceType.GPU
     compute_units: int = 0
-    """0 where it is not known."""
+    """0 if unknown."""
     compiler_target: str = ""
-    """LLVM's name for what a processor's compiler generates code for, where it is not that of the version."""
+    """LLVM's name of the target of a processor's compiler, if it is not the one in the version."""
     cpuinfo: str = ""
-    """The text of /proc/cpuinfo, which tells what drivers of processors leave out."""
+    """The text of /proc/cpuinfo, which has what drivers of processors leave out."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Identity:
-    """Who a device is. `family` is one of FAMILIES; `architecture` is empty where it cannot be told."""
+    """What a device was identified as. `family` is one of FAMILIES; `architecture` is empty if unknown."""
 
     vendor: str
     model: str
@@ -80,7 +80,7 @@ class Identity:
 
 
 def identify(strings: Strings) -> Identity:
-    """Identity from all strings together; never fails, whatever they hold."""
+    """Identify a device by all strings together; never fails, whatever they contain."""
     told = _cleaned(strings)
     for recognise in (_software, _processor, _adreno, _mali, _known_vendor):
         identity = recognise(told)
@@ -90,7 +90,7 @@ def identify(strings: Strings) -> Identity:
 
 
 def architecture_of(slug: str) -> str:
-    """Hardware generation of the device of that slug; empty where it cannot be told."""
+    """Return the hardware generation of the device with that slug; empty if unknown."""
     for pattern, architecture in _ARCHITECTURES:
         match = re.match(pattern, slug)
         if match:
@@ -101,7 +101,7 @@ def architecture_of(slug: str) -> str:
 _MALI_5TH = r"mali-(g[67]2[05]|g925|g1)\b"
 
 _ARCHITECTURES = (
-    (r"adreno-702\b", "adreno-6xx"),  # Mesa lists it there: numbered 7xx, built as a 6xx
+    (r"adreno-702\b", "adreno-6xx"),  # numbered 7xx but built as a 6xx; Mesa lists it as a 6xx
     (r"adreno-([2-9])\d\d(?!\d)", r"adreno-\1xx"),
     (r"adreno-x(\d)-", r"adreno-x\1"),
     (r"mali-t[678]\d\d\b", "mali-midgard"),
@@ -135,7 +135,7 @@ _ARCHITECTURES = (
 
 
 def _plain(text: str) -> str:
-    """Printable ASCII without trade marks, single spaces, bounded."""
+    """Return the first _READ characters as printable ASCII with single spaces and without trademark signs."""
     text = re.sub(r"(?i)\((?:r|tm|c)\)|[®™©]", " ", text[:_READ])
     text = unicodedata.normalize("NFKD", text).encode("ascii", "ignore").decode("ascii")
     return " ".join("".join(c if c.isprintable() else " " for c in text).split())
@@ -154,12 +154,12 @@ def _cleaned(strings: Strings) -> Strings:
 
 
 def is_slug(text: str) -> bool:
-    """Whether a device may have the name."""
+    """Whether a text is a valid slug."""
     return len(text) <= MAX_SLUG and re.fullmatch(r"[a-z0-9]+(-[a-z0-9]+)*", text) is not None
 
 
 def _slug(text: str) -> str:
-    """Lower case with hyphens. A text too long for a slug ends in its checksum, to stay distinct."""
+    """Return the text in lower case with hyphens. A text too long for a slug ends in its checksum, to stay distinct."""
     slug = re.sub(r"[^a-z0-9]+", "-", text.lower()).strip("-")
     if len(slug) <= MAX_SLUG:
         return slug
@@ -176,7 +176,7 @@ def _identity(vendor: str, model: str, family: str, slug: str) -> Identity:
 
 
 def _behind_layer(identity: Identity, told: Strings) -> Identity:
-    """Behind a translating layer neither the vendor's compiler nor its options are reached: a `gpu` of its own."""
+    """Make a device behind a translation layer a `gpu`, since the vendor's compiler and options are not reachable."""
     if identity.family == "cpu":
         return identity
     for pattern, suffix in _LAYERS:
@@ -191,7 +191,7 @@ _LAYERS = (
     (r"(?i)\bangle\b", "angle"),
     (r"(?i)portable computing language|\bpocl\b", "pocl"),
 )
-"""Of platform or version: implementations that run on other makers' GPUs, and how a slug tells them."""
+"""Implementations that run on other vendors' GPUs: a pattern of platform or version, and the suffix of the slug."""
 
 
 # Processors
@@ -212,13 +212,13 @@ _RUNTIMES = (
     (r"(?i)amd accelerated", "amd-cpu"),
     (r"(?i)\bintel\b", "intel-cpu"),
 )
-"""Of platform, version and vendor, and the first words of the slug."""
+"""Patterns of platform, version or vendor, with the first words of the slug."""
 
 _BRANDS = r"\b(?:AMD|Intel|Apple|Ampere|Qualcomm|Snapdragon|Hygon|VIA|Loongson|ARM)\b"
 
 
 def _software(told: Strings) -> Identity | None:
-    """A simulator, or a GPU's interface drawn by the processor."""
+    """Identify a simulator, or a GPU driver that runs on the processor."""
     for pattern, vendor in _SOFTWARE:
         match = re.search(pattern, told.name)
         if match:
@@ -248,13 +248,13 @@ def _processor(told: Strings) -> Identity | None:
 
 
 def _compiler_target(version: str) -> str:
-    """What PoCL writes behind its target triple, such as ``pthread-x86_64-pc-linux-gnu-haswell``."""
+    """Return what PoCL appends to its target triple, such as haswell in ``pthread-x86_64-pc-linux-gnu-haswell``."""
     found = re.search(r"-linux-\w+-([\w.-]+)$", version)
     return found[1] if found else ""
 
 
 def processor_of(slug: str) -> str:
-    """The processor without the runtime that drives it, its vendor and vectors; empty where the slug tells none."""
+    """Return the processor in a slug, without its runtime, vendor and vectors; empty if the slug does not name one."""
     runtimes = "|".join([*_IMITATIONS, *(name for _, name in _RUNTIMES), "cpu"])
     vectors = "|".join(VECTOR_CLASSES)
     found = re.fullmatch(rf"(?:{runtimes})-(?:(?:intel|amd|apple)-)?(.+?)(?:-(?:{vectors}))?", slug)
@@ -262,12 +262,12 @@ def processor_of(slug: str) -> str:
 
 
 def is_imitation(slug: str) -> bool:
-    """Whether that is a simulator, or a GPU's interface drawn by the processor: right, but far from fast."""
+    """Whether the slug is of a simulator or a GPU driver that runs on the processor: correct, but far from fast."""
     return slug.startswith(_IMITATIONS)
 
 
 def _without_compiler_target(name: str) -> str:
-    """PoCL writes ``pthread-NAME``, later ``cpu-TARGET-NAME``, where an LLVM target may hold hyphens."""
+    """Return NAME of PoCL's ``pthread-NAME``, later ``cpu-TARGET-NAME``, where the LLVM target may contain hyphens."""
     rest = re.sub(r"^(pthread|basic|cpu-minimal|cpu-tbb|cpu)-", "", name)
     branded = re.search(rf"{_BRANDS}.*", rest) or re.search(r"(?<![^-])[A-Z].*", rest)
     return branded[0] if branded else re.sub(r"(?<=.)-(0x[0-9a-f]+)?$", "", rest)
@@ -290,13 +290,16 @@ def _adreno(told: Strings) -> Identity | None:
 
 
 def _adreno_number(text: str) -> str:
-    """``730``, ``642L``, ``X1-85``, ``8cx Gen 3``: whatever follows the word, if it holds a digit."""
+    """Return ``730``, ``642L``, ``X1-85``, ``8cx Gen 3``: whatever follows "Adreno", if it contains a digit."""
     match = re.search(r"(?i)adreno[ -]*([ax]?\d{1,4}[a-z]{0,2}(?:-\d{2,3})?(?: gen \d)?)\b", text)
     return match[1] if match else ""
 
 
 def _adreno_without_number(told: Strings) -> Identity:
-    """The slug tells what hardware fixes (OpenCL version, compute units), the model also the compiler branch."""
+    """Identify an Adreno whose driver does not report its number.
+
+    The slug has what the hardware determines (OpenCL version, compute units), the model also the compiler branch.
+    """
     version = re.search(r"(?i)opencl (?:c )?(\d\.\d)", told.version or told.opencl_c_version)
     compiler = re.search(r"(?i)compiler ([a-z]+\d*\.\d+)", told.driver)
     slug, known = "adreno-unknown", []
@@ -338,9 +341,9 @@ class _Vendor:
     family: str
     display: str
     pattern: str
-    """Of a device's name or vendor."""
+    """Matches a device's name or vendor."""
     prefix: str
-    """What stands before the model in names."""
+    """Matches what precedes the model in names."""
     vendor_id: int
 
 
@@ -372,7 +375,7 @@ _VENDORS = (
 
 
 def _known_vendor(told: Strings) -> Identity | None:
-    """By the name, else by the vendor's name, else by its number."""
+    """Identify by the device's name, else by the vendor's name, else by the vendor's id."""
     if told.device_type is DeviceType.OTHER:
         return None
     by_name = (v for v in _VENDORS if re.search(v.pattern, told.name))
@@ -386,7 +389,7 @@ def _known_vendor(told: Strings) -> Identity | None:
 
 
 def _board(name: str, prefix: str) -> str:
-    """The model without vendor, driver details in parentheses, PCI number and target features."""
+    """Return the model without vendor, driver details in parentheses, PCI number and target features."""
     name = " ".join(re.sub(r"(?i)\([^()]*\)?|^mesa\b|\bcompute engine$", " ", name).split())
     name = re.sub(r"(?i)^(gfx[0-9a-f]+):.*", r"\1", name)
     while (shorter := re.sub(rf"(?i)^({prefix})\b\s*", "", name)) != name:

@@ -1,8 +1,8 @@
-"""Memory that both host and device see, as NumPy views; nothing is copied where the two share memory.
+"""Memory that both host and device can access, as NumPy views; nothing is copied where the two share memory.
 
-The driver chooses the place (CL_MEM_ALLOC_HOST_PTR). The host may touch it while it is mapped, the device while it is
-not: `give` unmaps before kernels run, `take` maps again after them. Views stay valid throughout, but what they hold is
-defined only while the host has the memory.
+The driver chooses the place (CL_MEM_ALLOC_HOST_PTR). The host may access it while it is mapped, the device while it is
+not: `give` unmaps it before kernels run, `take` maps it again after them. Views stay valid throughout, but their
+contents are defined only while the memory is mapped.
 """
 
 from collections.abc import Sequence
@@ -17,16 +17,16 @@ from autotune.device.session import CHANNELS
 from autotune.errors import LaunchError, ProblemError
 
 _PIXEL = 4
-"""Elements in a pixel of an image: red, green, blue, alpha."""
+"""Elements per pixel of an image: red, green, blue, alpha."""
 
 _FOR_BOTH: Any = cl.map_flags.READ | cl.map_flags.WRITE
 
 
 class SharedMemory:
-    """A buffer or an image that the host has mapped. NumPy arrays made from it keep it alive."""
+    """A buffer or an image mapped for the host. NumPy arrays made from it keep it alive."""
 
     def __init__(self, queue: cl.CommandQueue, memory: cl.Buffer | cl.Image, shape: tuple[int, ...], dtype: Any):
-        """`shape` is that of the matrix or matrices in it; an image holds them one below the other."""
+        """`shape` is that of the matrix or matrices in it, which an image holds one below the other."""
         self.memory = memory
         self.is_image = isinstance(memory, cl.Image)
         self.context = queue.context
@@ -43,7 +43,7 @@ class SharedMemory:
         }
 
     def is_whole(self, array: NDArray[Any]) -> bool:
-        """Whether an array is all of this memory, as it lies; an image cannot be used in part."""
+        """Whether an array is all of this memory, with the same strides; an image cannot be used in part."""
         address: int = array.__array_interface__["data"][0]
         return (array.shape, array.strides, address) == (self.shape, np.asarray(self).strides, self.address)
 
@@ -52,13 +52,13 @@ class SharedMemory:
         return int(self.memory.size)
 
     def give(self, queue: cl.CommandQueue) -> None:
-        """To the device: what the host has written is seen by kernels enqueued from now on."""
+        """Unmap it for the device: kernels enqueued from now on see what the host has written."""
         if self._mapping is not None:
             self._mapping.release(queue)
             self._mapping = None
 
     def take(self, queue: cl.CommandQueue, *, wait: bool = True) -> None:
-        """Back to the host, when everything enqueued is done, which is waited for. Raises LaunchError."""
+        """Map it for the host again, after everything enqueued; waits for that if `wait` is set. Raises LaunchError."""
         if self._mapping is None and self._map(queue, wait=wait) != self.address:
             raise LaunchError("the driver mapped memory to another place than before; its NumPy views are void")
 
@@ -87,7 +87,7 @@ class SharedMemory:
         return view
 
     def _strides(self) -> tuple[int, ...] | None:
-        """Of an image, by the pitch of its rows; None for rows without a gap."""
+        """Return an image's strides, from its row pitch; None for a buffer, whose rows are contiguous."""
         if not self.is_image:
             return None
         within = (self._row_bytes, self.dtype.itemsize)
@@ -97,9 +97,10 @@ class SharedMemory:
 def allocate_shared(
     queue: cl.CommandQueue, shape: int | Sequence[int], dtype: DTypeLike, *, image: bool = False
 ) -> NDArray[Any]:
-    """Zeros in memory that host and device share, as a NumPy array; an image pads rows to pixels and to its pitch.
+    """Return zeros in memory that host and device share; an image pads rows to whole pixels and to its pitch.
 
-    An image is (rows, columns), or (batch, rows, columns). Raises ProblemError, and LaunchError when there is none.
+    An image has shape (rows, columns) or (batch, rows, columns). Raises ProblemError for an invalid shape or type,
+    LaunchError when the memory cannot be allocated.
     """
     sizes = (shape,) if isinstance(shape, int) else tuple(index(size) for size in shape)
     wanted = np.dtype(dtype)
@@ -119,7 +120,7 @@ def allocate_shared(
     except cl.Error as error:
         raise LaunchError(f"cannot allocate {wanted.name} of shape {sizes}: {error}") from error
     array = np.asarray(SharedMemory(queue, memory, sizes, wanted))
-    if image:  # the rest of a row's last pixel is read, too
+    if image:  # kernels read the last pixel of a row whole
         padded = -(-sizes[-1] // _PIXEL) * _PIXEL
         np.lib.stride_tricks.as_strided(array, (*sizes[:-1], padded))[...] = 0
     else:
@@ -128,7 +129,7 @@ def allocate_shared(
 
 
 def shared_memory(array: NDArray[Any]) -> SharedMemory | None:
-    """What an array of `allocate_shared`, or a view into one, lies in; None for other arrays."""
+    """Return the memory of an array from `allocate_shared` or of a view into one; None for other arrays."""
     base: Any = array.base
     while isinstance(base, np.ndarray):
         base = base.base
@@ -136,7 +137,7 @@ def shared_memory(array: NDArray[Any]) -> SharedMemory | None:
 
 
 def share_elements(one: Any, other: Any) -> bool:
-    """Whether two operands have an element in common: NumPy arrays, or pyopencl arrays in one buffer."""
+    """Whether two operands overlap in an element: NumPy arrays, or pyopencl arrays in one buffer."""
     if isinstance(one, np.ndarray):
         return isinstance(other, np.ndarray) and np.shares_memory(one, other)
     memory = getattr(one, "base_data", one)
@@ -145,20 +146,20 @@ def share_elements(one: Any, other: Any) -> bool:
     (first_low, first_high), (second_low, second_high) = _bounds(one), _bounds(other)
     if first_high <= second_low or second_high <= first_low:
         return False
-    stage = np.empty(memory.size, np.int8)  # never touched: NumPy compares places alone
+    stage = np.empty(memory.size, np.int8)  # never accessed: NumPy only compares addresses
     first, second = (np.ndarray(x.shape, x.dtype, stage, x.offset, x.strides) for x in (one, other))
     return np.shares_memory(first, second)
 
 
 def _bounds(array: Any) -> tuple[int, int]:
-    """The first byte of an array in its buffer, and the one after its last."""
+    """Return the offset of an array's first byte in its buffer, and of the byte after its last."""
     reaches = [(size - 1) * stride for size, stride in zip(array.shape, array.strides, strict=True)]
     first = array.offset + sum(min(0, reach) for reach in reaches)
     return first, array.offset + sum(max(0, reach) for reach in reaches) + array.dtype.itemsize
 
 
 def part_of(memory: cl.Buffer, offset_bytes: int, what: str) -> cl.Buffer:
-    """The buffer from an offset on. Raises ProblemError where the device cannot begin a buffer there."""
+    """Return the buffer from an offset on. Raises ProblemError when a buffer cannot begin there on the device."""
     if not offset_bytes:
         return memory
     try:
@@ -171,7 +172,7 @@ def part_of(memory: cl.Buffer, offset_bytes: int, what: str) -> cl.Buffer:
 
 
 def _pixels(shape: tuple[int, ...]) -> tuple[int, int]:
-    """Width and height of an image."""
+    """Return width and height in pixels of an image. Raises ProblemError for a shape that an image cannot have."""
     if len(shape) not in (2, 3):
         raise ProblemError(f"an image is (rows, columns) or (batch, rows, columns), not {shape}")
     return -(-shape[-1] // _PIXEL), shape[-2] * (shape[0] if len(shape) == 3 else 1)

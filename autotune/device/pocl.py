@@ -1,11 +1,11 @@
-"""What PoCL needs that other drivers do not: threads pinned to cores, and a processor name that fits its library.
+"""Workarounds for PoCL: threads pinned to cores, and a processor name that fits its built-in library.
 
 The PoCL of PyPI's wheel (3.0, LLVM 14) makes two choices that can disagree. It links kernels with the built-in library
-chosen by the processor's *features*, but generates code for the *name* that LLVM gives the processor. Where LLVM does
-not know the processor, or a virtual machine masks some of its features, name and library differ in the width of their
-vectors: the compiler then aborts, loops for ever, emits instructions that the processor lacks, or computes wrong
-numbers. LLVM's "generic" is refused outright (PoCL issue 1049). PoCL 5.0 takes the name from the library;
-`repair_processor_name` does the same for the wheel's.
+chosen by the processor's *features*, but generates code for the *name* that LLVM gives the processor. If LLVM does not
+know the processor, or a virtual machine masks some of its features, name and library differ in the width of their
+vectors: the compiler then aborts, loops forever, emits instructions that the processor lacks, or produces kernels with
+wrong results. LLVM's "generic" is always rejected (PoCL issue 1049). PoCL 5.0 takes the name from the library;
+`repair_processor_name` does the same for the PoCL of the wheel.
 """
 
 import ctypes
@@ -26,7 +26,7 @@ _MAPS = Path("/proc/self/maps")
 _REPAIRED_BEFORE = 5
 _WHEELS = ("pyopencl", "pocl_binary_distribution")
 _STRUCTURE_BYTES = 4096
-"""More than PoCL's device structure holds."""
+"""More than the size of PoCL's device structure."""
 
 _AVX = ("avx", "cx16", "popcnt")
 _LIBRARIES = (
@@ -39,28 +39,28 @@ _LIBRARIES = (
     ("avx512", "skylake-avx512", ("avx512f",)),
 )
 """PoCL's built-in libraries in its own order, of which it takes the last that fits (getX86KernelLibName); the LLVM
-name that PoCL 5.0 compiles each for; and the features each asks for, in the words of /proc/cpuinfo."""
+name for which PoCL 5.0 compiles each; and the features that each requires, as /proc/cpuinfo spells them."""
 _SKYLAKE_SERVER = ("avx512bw", "avx512cd", "avx512dq", "avx512vl")
 
 _THREADS = ("POCL_MAX_PTHREAD_COUNT", "POCL_CPU_MAX_CU_COUNT")
-"""Environment variables for the number of threads, before PoCL 4.0 and since."""
+"""Environment variables for the number of threads: of PoCL before 4.0, and since."""
 
 _kept: dict[int, ctypes.Array[ctypes.c_char]] = {}
-"""What PoCL's device structures point to, by the address of the device; PoCL reads it as long as it is loaded."""
+"""Names that repaired device structures point to, by the device's address; PoCL reads them as long as it is loaded."""
 
 
 def is_pocl_version(version: str) -> bool:
-    """Whether that is what a PoCL device tells as its version."""
+    """Whether a device's version string is PoCL's."""
     return "pocl" in version.lower()
 
 
 def set_threads() -> None:
-    """Have PoCL start a thread for each core that this process may use, pinned to it; to be called before it is loaded.
+    """Make PoCL start one thread per core that this process may use, pinned to it. Call this before PoCL is loaded.
 
-    PoCL starts as many threads as the machine has cores, also in a process that is kept to some of them or has a quota:
-    they then wait for one another. Threads are pinned only where all cores are ours, since PoCL counts from the first:
-    left to Linux, threads that wake after a pause often share a core for some milliseconds, so that a kernel takes
-    twice its time. Nothing changes where the environment chooses the number of threads.
+    PoCL starts as many threads as the machine has cores, even in a process that may use only some of them or has a
+    quota: the threads then wait for one another. Pinning matters because threads that Linux places often share a core
+    for some milliseconds after a pause, so that a kernel takes twice as long; it is done only if the process may use
+    all cores, since PoCL counts from the first. Nothing changes if the environment sets the number of threads.
     """
     if not hasattr(os, "sched_getaffinity") or any(name in os.environ for name in _THREADS):
         return
@@ -72,9 +72,9 @@ def set_threads() -> None:
 
 
 def library_and_name(of: str) -> tuple[str, str] | None:
-    """The built-in library that PoCL 3.0 takes on an x86-64 processor, and the LLVM name to compile for.
+    """Return the built-in library that PoCL 3.0 takes on an x86-64 processor, and the LLVM name to compile for.
 
-    `of` is the text of /proc/cpuinfo, whose flags are those a virtual machine shows. None where it lists none.
+    `of` is the text of /proc/cpuinfo; its flags are those that a virtual machine exposes. None if it lists no flags.
     """
     flags = cpu_flags(of)
     if not flags:
@@ -89,12 +89,12 @@ def library_and_name(of: str) -> tuple[str, str] | None:
 
 
 def repair_processor_name(device: "cl.Device") -> bool:
-    """Let the PoCL of PyPI's wheel compile for a name that fits its built-in library; whether that changed anything.
+    """Make the PoCL of PyPI's wheel compile for a name that fits its built-in library; return whether a name changed.
 
-    The name is replaced even where LLVM's own would do, such as znver3 on Zen 3: only the library's name is known to
-    promise no feature that a virtual machine masks, and names of one vector width differ in little but scheduling.
-    What the device structure points to is replaced, not the text in place, so that a name may be of any length. Where
-    the structure holds no pointer to the name that the device tells, nothing is changed.
+    The name is replaced even if LLVM's own would work, such as znver3 on Zen 3: only the library's name is known not to
+    imply a feature that a virtual machine masks, and names of one vector width differ in little but scheduling. The
+    pointers in the device structure are replaced, not the text, so that a name may have any length. If the structure
+    has no pointer to the name that the device reports, nothing changes.
     """
     version = text(device, "version")
     if not is_pocl_version(version) or not _is_old(text(device, "driver_version")):
@@ -132,7 +132,7 @@ class _Span:
 
 
 def compiler_target(device: "cl.Device") -> str:
-    """The name that the device compiles for in place of the one at the end of its version; empty if it is that one."""
+    """Return the name that the device compiles for instead of the one in its version; empty if it is that one."""
     name = _kept.get(ask(lambda: int(device.int_ptr), 0))
     return name.value.decode("ascii") if name else ""
 
@@ -142,7 +142,7 @@ def _mapped() -> list[_Span]:
 
 
 def _is_of_a_wheel(structure: int, spans: list[_Span]) -> bool:
-    """By the library whose table of functions stands first in every OpenCL object."""
+    """Whether the device's driver is a wheel's: every OpenCL object begins with a pointer into the driver's library."""
     if not any(span.holds(structure, ctypes.sizeof(ctypes.c_uint64)) for span in spans):
         return False
     table = ctypes.c_uint64.from_address(structure).value
@@ -151,7 +151,7 @@ def _is_of_a_wheel(structure: int, spans: list[_Span]) -> bool:
 
 
 def _pointers_to(text: bytes, structure: int, spans: list[_Span]) -> list[ctypes.c_uint64]:
-    """The words of a device structure that point to the text."""
+    """Return the words of a device structure that point to the text."""
     found = []
     for address in range(structure, structure + _STRUCTURE_BYTES, ctypes.sizeof(ctypes.c_uint64)):
         if not any(span.holds(address, ctypes.sizeof(ctypes.c_uint64)) for span in spans):

@@ -1,7 +1,7 @@
-"""Small kernels that show whether a driver does what it offers. They run where a crash may be afforded (doctor.py).
+"""Small kernels that test whether a driver's features work, run in child processes that may crash (measure/doctor.py).
 
-A `Probe` is a block of OpenCL C that every work-item runs on small whole numbers, so that its results are exact.
-Several probes make one program, which builds far quicker than a program each. Images are probed by functions.
+A `Probe` is a piece of OpenCL C that every work-item runs on small integers, so that its results are exact. Several
+probes are built as one program, which is far faster than a program each. Images are tested by functions instead.
 """
 
 import dataclasses
@@ -34,7 +34,7 @@ from autotune.model.plan import Buffer, Role
 
 ITEMS = 64
 GROUP = 16
-"""Work-items of a work-group, fewer where the device allows no more."""
+"""Work-items per work-group; fewer if the device allows only fewer."""
 STEPS = 4
 _VALUES = ITEMS * VECTOR_WIDTHS[-1]
 _SLICE = 8 * _VALUES
@@ -46,22 +46,22 @@ NUMPY = {"float32": np.float32, "float16": np.float16, "int8": np.int8, "int32":
 
 @dataclass(frozen=True, kw_only=True)
 class Probe:
-    """A block that reads `a_T`, `b_T`, `c_T` of each type and writes to `out`, and the bytes it should leave there."""
+    """Code that reads `a_T`, `b_T`, `c_T` of each type T and writes to `out`, and the values expected there."""
 
     name: str
     body: str
     expected: Callable[[int], Numbers]
-    """By the size of the work-group."""
+    """Returns the expected values for a work-group size."""
     locals: str = ""
     """Declarations of local memory."""
     head: str = ""
     attribute: str = ""
     options: Sequence[Sequence[str]] = ((),)
-    """Build options to try one after the other; probes that differ in them are not joined to one kernel."""
+    """Build options to try in order; probes with different options are not combined in one kernel."""
 
 
 def numbers(operand: int, dtype: str = "float32") -> Numbers:
-    """The contents of operand 0, 1 or 2: whole numbers from -3 to 3."""
+    """Return the contents of operand 0, 1 or 2, shape (_VALUES,): integers from -3 to 3."""
     return np.random.default_rng(operand).integers(-3, 4, _VALUES).astype(NUMPY[dtype])
 
 
@@ -70,7 +70,7 @@ def _rows(operand: int, width: int) -> Numbers:
 
 
 def _sums(width: int) -> Numbers:
-    """What the blocks of vectors compute, a row a work-item."""
+    """Return the results of the vector probes, shape (ITEMS, width): one row per work-item."""
     x, y, total = _rows(0, width), _rows(1, width), _rows(2, width)
     for step in range(STEPS):
         total = x[(np.arange(ITEMS) + step) % ITEMS] * y + total
@@ -78,7 +78,7 @@ def _sums(width: int) -> Numbers:
 
 
 def _vectors(dtype: str, width: int) -> Probe:
-    """Loads of both kinds, multiply-adds in a loop, a maximum, conversions, stores of both kinds."""
+    """Test loads of both kinds, multiply-adds in a loop, a maximum, conversions, and stores of both kinds."""
     short = {"float32": "float", "float16": "half", "int8": "char", "int32": "int"}[dtype]
     kind = {"float32": "float", "float16": "float", "int8": "int", "int32": "int"}[dtype] + str(width)
     product = "mad(x, y, total)" if kind.startswith("float") else "x * y + total"
@@ -178,7 +178,7 @@ def _atomics() -> Probe:
 
 
 def _sub_groups() -> Probe:
-    """A sub-group's own sums must add up to those of the work-group, whatever its size."""
+    """Test that the sums of sub-groups add up to the sum of the work-group, whatever the sub-group size."""
     body = """
     const int sum = sub_group_reduce_add(a_int[item]);
     const int most = sub_group_broadcast(sub_group_reduce_max((int)get_sub_group_local_id()), 0);
@@ -212,7 +212,7 @@ def _sub_group_sizes() -> Probe:
 
 
 def _integer_dot(name: str, function: str, extension: str) -> Probe:
-    """Four pairs of int8 at a time."""
+    """Test the dot product of four pairs of int8 values."""
     call = function.format(a="vload4(item, a_char)", b="vload4(item, b_char)")
     body = f"((__global int *)out)[item] = {call};"
     head = f"#pragma OPENCL EXTENSION {extension} : enable\n" if extension else ""
@@ -237,13 +237,13 @@ PROBES: Mapping[str, Probe] = {
 }
 
 
-# Running them
+# Running probes
 
 
 def run_probes(session: Session, names: Sequence[str]) -> dict[str, str]:
-    """What is wrong with each probe, empty where nothing is. They are built as one program.
+    """Build the probes as one program and run them; return what is wrong with each, empty if nothing is.
 
-    What declares local memory gets a kernel of its own, since a barrier makes all that shares its kernel slow to build.
+    Probes with local memory have a kernel of their own, since a barrier makes everything in its kernel slow to build.
     """
     found = dict.fromkeys(names, "")
     kernels: dict[str, list[Probe]] = {}
@@ -295,7 +295,7 @@ def _run_blocks(session: Session, kernel: cl.Kernel, blocks: Sequence[Probe]) ->
 
 
 def _built(session: Session, source: str, options: Sequence[Sequence[str]]) -> cl.Program:
-    """By the first options that the driver takes."""
+    """Build with the first options that the driver accepts."""
     for some in options[:-1]:
         try:
             return session.build(source, some)
@@ -316,7 +316,7 @@ def _difference(found: Numbers, expected: Numbers) -> str:
 
 
 def _source(kernel: str, blocks: Sequence[Probe]) -> str:
-    """One kernel of that name that runs all blocks, each on its own part of the output."""
+    """Return one kernel of that name that runs all probes, each on its own part of the output."""
     bodies = "".join(
         f"    {{\n    __global uchar *out = output + {place * _SLICE};\n{probe.body}\n    }}\n"
         for place, probe in enumerate(blocks)
@@ -362,7 +362,7 @@ def _image(dtype: str) -> Buffer:
 
 
 def _probe_images(session: Session, program: cl.Program) -> None:
-    """Images of each type that kernels use are written by the host and by a kernel, and read back by a kernel."""
+    """Test that images of each type in use can be written by the host and by a kernel, and read by a kernel."""
     for dtype in ("float32", "float16", "int8"):
         written, copied = session.allocate(_image(dtype)), session.allocate(_image(dtype))
         session.write_image(written, _pixels().astype(NUMPY[dtype]), _image(dtype))
@@ -371,8 +371,8 @@ def _probe_images(session: Session, program: cl.Program) -> None:
 
 
 def _probe_views(session: Session, program: cl.Program) -> None:
-    """A buffer is read as an image, without a copy."""
-    row = 4 * 64  # no device is known that wants rows aligned to more than 64 pixels
+    """Test that a buffer can be read as an image, without a copy."""
+    row = 4 * 64  # no known device requires rows aligned to more than 64 pixels
     contents = np.zeros((_HEIGHT, row), np.float32)
     contents[:, : 4 * _WIDTH] = _pixels().reshape(_HEIGHT, -1)
     plain = Buffer(name="plain", role=Role.SCRATCH, dtype="float32", elements=contents.size)
@@ -384,7 +384,7 @@ def _probe_views(session: Session, program: cl.Program) -> None:
 
 
 def _copy_image(session: Session, program: cl.Program, dtype: str, source: Memory, target: Memory) -> None:
-    """Raises LaunchError when the kernel reads other pixels than `source` should hold."""
+    """Copy `source` in a kernel. Raises LaunchError when the kernel reads other pixels than `source` should hold."""
     queue, flags, seen = session.queue, cl.mem_flags, np.zeros_like(_pixels())
     result = cl.Buffer(queue.context, flags.READ_WRITE | flags.COPY_HOST_PTR, hostbuf=seen)
     kernel = cl.Kernel(program, "copy_i" if dtype == "int8" else "copy_f")

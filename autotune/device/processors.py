@@ -1,6 +1,6 @@
-"""A processor's name, its vendor, the widest vectors that a compiler uses on it, and how many cores are ours.
+"""A processor's name, its vendor, the widest vectors that a compiler uses on it, and how many cores are usable.
 
-Names and vectors come from the strings of drivers, the text of /proc/cpuinfo, and LLVM's names of processors.
+Names and vectors come from drivers' strings, the text of /proc/cpuinfo, and LLVM's processor names.
 """
 
 import contextlib
@@ -20,7 +20,7 @@ _X86_NAMES = {
     "sse": "x86-64 x86-64-v2 core2 penryn nehalem westmere corei7 nocona prescott bonnell atom silvermont slm goldmont "
     "tremont k8 opteron athlon amdfam10 barcelona btver1",
 }
-"""LLVM's names by the widest vectors it uses for them; a name may go on behind a hyphen, as icelake-server does."""
+"""LLVM's processor names by the widest vectors it uses; a name may continue after a hyphen, as icelake-server does."""
 
 _FLAGS = (("avx512", "avx512f"), ("avx2", "avx2"), ("avx", "avx"), ("sse", "sse2"), ("sve", "sve"))
 _SVE_NAMES = r"neoverse-(v\d|n[23])|a64fx|cortex-(a5[12]0|a7[12]\d|x[2-4]|x925)|grace"
@@ -45,10 +45,10 @@ _ARM_VENDORS = {0x41: "Arm", 0x46: "Fujitsu", 0x48: "HiSilicon", 0x51: "Qualcomm
 
 
 def vector_class(cpuinfo: str, target: str = "") -> str:
-    """The widest vectors of code for the processor, one of VECTOR_CLASSES; empty where it cannot be told.
+    """Return the widest vectors of code for the processor, one of VECTOR_CLASSES; empty if unknown.
 
-    `target` is the LLVM name that a compiler generates code for; without any it is taken to use all that the processor
-    has.
+    `target` is the LLVM name for which a compiler generates code; without it, the compiler is assumed to use all
+    features of the processor.
     """
     words = target.split("-")
     beginnings = ["-".join(words[:length]) for length in range(len(words), 0, -1)]
@@ -64,7 +64,7 @@ def vector_class(cpuinfo: str, target: str = "") -> str:
 
 
 def class_of_bits(cpuinfo: str, bits: int) -> str:
-    """The same for a compiler of which only the length of its vectors is known."""
+    """Return the same for a compiler of which only the vector length, `bits`, is known."""
     widest = vector_class(cpuinfo)
     if bits == 128 and widest not in ("", "neon"):
         return "sse"
@@ -74,13 +74,13 @@ def class_of_bits(cpuinfo: str, bits: int) -> str:
 
 
 def cpu_flags(cpuinfo: str) -> frozenset[str]:
-    """The features of the first processor that /proc/cpuinfo lists."""
+    """Return the features of the first processor that /proc/cpuinfo lists."""
     line = next((line for line in cpuinfo.splitlines() if line.startswith(("flags", "Features"))), "")
     return frozenset(line.partition(":")[2].split())
 
 
 def processor_name(cpuinfo: str) -> tuple[str, str]:
-    """Vendor and name of the processor; of one with several kinds of cores, such as a phone's, all their names."""
+    """Return the processor's vendor and name; with several kinds of cores, as in a phone, the names of all."""
     parts = dict.fromkeys(zip(_numbers(cpuinfo, "CPU implementer"), _numbers(cpuinfo, "CPU part"), strict=False))
     if parts:
         names = [_ARM_PARTS.get(maker, {}).get(part, f"{maker:#x}-{part:#x}") for maker, part in parts]
@@ -94,14 +94,14 @@ def _numbers(cpuinfo: str, key: str) -> list[int]:
 
 
 def short_name(name: str) -> str:
-    """The name without clock, core count and filler words."""
+    """Return the name without clock, core count and filler words."""
     name = re.sub(r"(?i)@.*$|\b(with|w/)\s.*$|\([^()]*\)", " ", name)
     name = re.sub(r"(?i)\b(\w+-core|processor|cpu|\d+(st|nd|rd|th) gen)\b", " ", name)
     return " ".join(name.split())
 
 
 def vendor_of(processor: str, vendor: str) -> str:
-    """By the processor's name, else by what its driver calls the vendor."""
+    """Return the vendor according to the processor's name, else according to the driver's vendor string."""
     text = f"{processor} {vendor}"
     known = (
         (r"(?i)\bamd\b|AuthenticAMD", "AMD"),
@@ -116,15 +116,15 @@ def vendor_of(processor: str, vendor: str) -> str:
 
 
 def usable_cores(control_groups: Path = Path("/sys/fs/cgroup")) -> int:
-    """Return how many cores this process may use at once: those it is kept to, less where a container has a quota."""
+    """Return how many cores this process may use at once: those of its affinity, fewer if a container has a quota."""
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     return max(1, math.ceil(min(cores, _quota(control_groups))))
 
 
 def _quota(control_groups: Path) -> float:
-    """Return the cores that Linux's control group may use, infinite without a limit.
+    """Return the number of cores that Linux's control group may use; infinite without a limit.
 
-    Version 2 of control groups has one file for it, version 1 two.
+    Version 2 of control groups has one file for the limit, version 1 has two.
     """
     with contextlib.suppress(OSError, ValueError, ZeroDivisionError):
         quota, period = (control_groups / "cpu.max").read_text().split()

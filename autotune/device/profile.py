@@ -1,19 +1,19 @@
-"""What is known of a kind of device before anything is measured: build options, first configurations, traps.
+"""What is known about a kind of device before anything is measured: build options, starting configurations, traps.
 
 The knowledge itself is data, one TOML file per family in `profiles/`:
 
-    build_options = ["-cl-mad-enable"]            given to the compiler for every kernel
-    traps = ["one short sentence", ...]           shown to people
+    build_options = ["-cl-mad-enable"]            passed to the compiler for every kernel
+    traps = ["one short sentence", ...]           shown to users
     [overrides.gemm]                              values that replace a parameter's own in the search
     micro_tile_m = [1, 2, 4]
-    [[starts.gemm]]                               candidates of the family's rule, best first; one is legal everywhere
-                                                  parameters that have a neutral value may be left out
+    [[starts.gemm]]                               candidates of the kernel family's rule, best first; at least one is
+                                                  legal everywhere; parameters with a neutral value may be omitted
     algorithm = "naive"
     work_group_m = 0
     [[variant]]                                   some devices of the family
-    devices = ["adreno-840", "adreno-8??"]        slugs, and patterns of slugs: a generation is one too
+    devices = ["adreno-840", "adreno-8??"]        slugs, and patterns of slugs such as that of a generation
 
-A variant's keys replace those of the family, its traps come before the family's. Standard library only.
+A variant's keys replace those of the family; its traps come before the family's. Standard library only.
 """
 
 import fnmatch
@@ -33,19 +33,19 @@ _FOLDER = Path(__file__).parent / "profiles"
 
 @dataclass(frozen=True, kw_only=True)
 class Profile:
-    """What holds for one device. Families of kernels are named as in `kernels/`."""
+    """What is known about one device. Kernel families are named as in `kernels/`."""
 
     name: str
-    """The device family, or the pattern of the variant that fits the device."""
+    """The device family, or the first pattern of the variant."""
     build_options: tuple[str, ...] = ()
     starts: Mapping[str, tuple[Configuration, ...]] = field(default_factory=dict)
     overrides: Mapping[str, Mapping[str, tuple[Value, ...]]] = field(default_factory=dict)
     traps: tuple[str, ...] = ()
 
     def starting(self, family: str) -> tuple[Configuration, ...]:
-        """Configurations of a kernel family to try first, best first, with the parameters a file may leave out.
+        """Return the configurations of a kernel family to try first, best first, with omitted parameters filled in.
 
-        The same tuple each time: a rule knows again by it what it has made of the starts.
+        It is the same tuple object each time, so that rules can cache what they derive from it by its identity.
         """
         if family not in self._starting:
             starts = self.starts.get(family, ())
@@ -57,20 +57,20 @@ class Profile:
         return {}
 
     def overrides_for(self, family: str) -> Mapping[str, tuple[Value, ...]]:
-        """Values that replace those of parameters by name, as `SearchSpace` takes them."""
+        """Return the values that replace those of parameters, by name, as `SearchSpace` takes them."""
         return self.overrides.get(family, {})
 
 
 @dataclass(frozen=True, kw_only=True)
 class ProfileFile:
-    """The profile of a device family, and what is special to some of its devices."""
+    """The profile of a device family, and its variants for some of the devices."""
 
     profile: Profile
     variants: tuple[tuple[tuple[str, ...], Profile], ...] = ()
-    """Device patterns with the whole profile that holds for them."""
+    """Device patterns, each with the complete profile for those devices."""
 
     def profile_for(self, slug: str) -> Profile:
-        """The most specific: a slug, then the pattern with most of it spelled out, then the family."""
+        """Return the most specific profile: by slug, by the pattern with most literal characters, or by family."""
         ranked = [
             (_literal_characters(pattern), profile)
             for patterns, profile in self.variants
@@ -81,18 +81,18 @@ class ProfileFile:
 
 
 def find_profile(device: Device) -> Profile:
-    """The profile of a device; `generic` where its family has none."""
+    """Return the profile of a device; `generic` if its family has none."""
     name = device.family if device.family in profile_names() else "generic"
     return _read(name).profile_for(device.slug)
 
 
 def profile_names() -> list[str]:
-    """Device families that have a profile, and ``generic``."""
+    """Return the device families that have a profile, and ``generic``."""
     return sorted(path.stem for path in _FOLDER.glob("*.toml"))
 
 
 def parse_profile(text: str, source: str) -> ProfileFile:
-    """Read a profile's TOML. Raises ConfigurationError that names `source` and the key."""
+    """Parse a profile's TOML. Raises ConfigurationError, which names `source` and the key."""
     import tomllib
 
     try:

@@ -1,6 +1,6 @@
-"""Clock and temperature of a device, where the system tells: files of Linux and Android, and NVIDIA's library.
+"""Clock and temperature of a device, if the system reports them: files of Linux and Android, and NVIDIA's library.
 
-Which files there are is found once; a reading then takes a few microseconds a file, and never fails.
+The files are located once; a reading then takes a few microseconds per file, and never fails.
 """
 
 import contextlib
@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 _MOST_CPU_FILES = 4
-"""A processor may have hundreds of cores; some of them tell enough."""
+"""A processor may have hundreds of cores; a few of them are enough."""
 
 _CPU_ZONES = ("x86_pkg_temp", "cpu", "soc", "bigcore", "littlecore", "tctl", "acpitz")
 _GPU_ZONES = ("gpu", "mali", "kgsl")
@@ -19,25 +19,25 @@ _CPU_CHIPS = ("coretemp", "k10temp", "zenpower", "cpu_thermal")
 
 @dataclass(frozen=True, kw_only=True)
 class Whereabouts:
-    """What tells the sensors of a device from those of others."""
+    """What distinguishes the sensors of a device from those of others."""
 
     vendor: str = ""
     name: str = ""
     is_cpu: bool = False
     pci_address: str = ""
-    """Such as ``00000000:1b:00.0``; empty where the driver does not tell."""
+    """Such as ``00000000:1b:00.0``; empty if the driver does not report it."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Reading:
-    """None where the system does not tell."""
+    """Values of a device's sensors; None where the system does not report them."""
 
     clock_mhz: float | None = None
     temperature_c: float | None = None
 
 
 Source = Callable[[], float]
-"""Reads one number; may raise anything."""
+"""Reads one number; may raise any exception."""
 
 
 class Sensors:
@@ -48,12 +48,12 @@ class Sensors:
         self._temperatures = list(temperatures)
 
     def read(self) -> Reading:
-        """The fastest of its clocks and the hottest of its places."""
+        """Return the highest clock and the highest temperature."""
         return Reading(clock_mhz=_highest(self._clocks), temperature_c=_highest(self._temperatures))
 
 
 def find_sensors(device: Whereabouts, root: Path = Path("/")) -> Sensors:
-    """What there is for a device; `root` is where the system's files begin."""
+    """Return the sensors of a device; `root` is the root of the file system."""
     vendor = f"{device.vendor} {device.name}".lower()
     if device.is_cpu:
         clocks, temperatures = _processor(root)
@@ -78,7 +78,7 @@ def _processor(root: Path) -> _Found:
 
 
 def _adreno(root: Path) -> _Found:
-    """Qualcomm's driver (kgsl), else Mesa's, which Linux treats like any other device."""
+    """Sensors of Qualcomm's driver (kgsl), else of Mesa's, which Linux treats like any other device."""
     folder = root / "sys/class/kgsl/kgsl-3d0"
     clocks = _first_readable(
         [
@@ -100,7 +100,7 @@ def _amd(root: Path) -> _Found:
 
 
 def _device_tree_gpu(root: Path) -> _Found:
-    """GPUs of boards and phones (Mali and others) by devfreq, Intel's by its own file."""
+    """Sensors of GPUs in boards and phones (Mali and others) by devfreq, of Intel's by its own file."""
     clocks = [
         _file(path / "cur_freq", 1e-6)
         for path in sorted(root.glob("sys/class/devfreq/*"))
@@ -111,7 +111,7 @@ def _device_tree_gpu(root: Path) -> _Found:
 
 
 def _zones(root: Path, words: tuple[str, ...]) -> list[Source]:
-    """Thermal zones whose type begins with one of the words."""
+    """Return the readable thermal zones whose type begins with one of the words."""
     found = []
     for folder in sorted(root.glob("sys/class/thermal/thermal_zone*")):
         if _text(folder / "type").lower().startswith(words):
@@ -120,19 +120,19 @@ def _zones(root: Path, words: tuple[str, ...]) -> list[Source]:
 
 
 def _chips(root: Path, names: tuple[str, ...]) -> list[Source]:
-    """Temperatures of hardware monitors of these names."""
+    """Return the temperatures of hardware monitors with these names."""
     folders = [f for f in sorted(root.glob("sys/class/hwmon/hwmon*")) if _text(f / "name").lower() in names]
     return [source for folder in folders if _reads(source := _file(folder / "temp1_input", 1e-3))]
 
 
 def _nvidia(pci_address: str) -> _Found:
-    """NVIDIA's management library; none where nvidia-ml-py or the library is missing, or the device is unknown."""
+    """Sensors of NVIDIA's management library; none if it or nvidia-ml-py is missing, or the device is unknown."""
     try:
         import pynvml
 
         pynvml.nvmlInit()
         handle = _nvml_handle(pynvml, pci_address)
-    except Exception:  # noqa: BLE001 - a sensor that is missing is no trouble
+    except Exception:  # noqa: BLE001 - a missing sensor is not an error
         return [], []
     if handle is None:
         return [], []
@@ -142,7 +142,7 @@ def _nvidia(pci_address: str) -> _Found:
 
 
 def _nvml_handle(pynvml: Any, pci_address: str) -> Any:
-    """The device at an address; without one, the only device there is."""
+    """Return the device at an address; without an address, the only device, or None if there is not exactly one."""
     if pci_address:
         return pynvml.nvmlDeviceGetHandleByPciBusId(pci_address.encode())
     return pynvml.nvmlDeviceGetHandleByIndex(0) if pynvml.nvmlDeviceGetCount() == 1 else None
@@ -172,7 +172,7 @@ def _highest(sources: Iterable[Source]) -> float | None:
 
 
 def _values(sources: Iterable[Source]) -> Iterator[float]:
-    """The numbers that can be read; a sensor that is switched off tells 0 or less."""
+    """Yield the numbers that can be read, if positive: a sensor that is switched off reports 0 or less."""
     for source in sources:
         with contextlib.suppress(Exception):
             if (value := source()) > 0:

@@ -1,4 +1,4 @@
-"""Running kernels on one device: context and queue, building, memory, launching."""
+"""Run kernels on one device: context and queue, building, memory, launching."""
 
 import contextlib
 import functools
@@ -41,9 +41,9 @@ _NOTHING: Mapping[str, Memory] = MappingProxyType({})
 
 @functools.cache
 def _spare_cache() -> None:
-    """Keep pyopencl from its caches on disk where they cannot be written: it makes no kernel without them otherwise.
+    """Disable pyopencl's caches on disk if they cannot be written: otherwise it would fail to create kernels.
 
-    The environment's PYOPENCL_NO_CACHE does the same, but only before pyopencl is loaded.
+    The environment variable PYOPENCL_NO_CACHE does the same, but only if set before pyopencl is loaded.
     """
     try:
         folder = user_cache_folder().parent
@@ -51,20 +51,20 @@ def _spare_cache() -> None:
         tempfile.TemporaryFile(dir=folder).close()
         if (folder / "pytools").is_dir():
             tempfile.TemporaryFile(dir=folder / "pytools").close()
-    except (OSError, AutotuneError):  # the latter where there is no home
+    except (OSError, AutotuneError):  # AutotuneError: there is no home folder
         vars(cl)["_PYOPENCL_NO_CACHE"] = True
 
 
 @dataclass(frozen=True, kw_only=True)
 class KernelFacts:
-    """What the driver tells of a built kernel: signs of register pressure and spills."""
+    """What the driver reports about a built kernel: signs of register pressure and spills."""
 
     work_group_limit: int
     private_memory_bytes: int
 
 
 class Session:
-    """One device with a profiling queue. Raises DeviceSelectionError when the selector names no device."""
+    """One device with a profiling queue. Raises DeviceSelectionError when the device cannot be found or opened."""
 
     def __init__(self, selector: str) -> None:
         """`selector` is ``platform:device`` in numbers."""
@@ -72,13 +72,13 @@ class Session:
         try:
             context = cl.Context([device])  # Intel's queues do not keep their context alive
             queue = cl.CommandQueue(context, device, properties=cl.command_queue_properties.PROFILING_ENABLE)
-        except Exception as error:  # pyopencl asks the driver what it may refuse
+        except Exception as error:  # pyopencl makes queries that the driver may refuse
             raise DeviceSelectionError(f"device {selector} cannot be opened: {first_line(error)}") from error
         self._use(queue)
 
     @classmethod
     def on(cls, queue: cl.CommandQueue) -> Self:
-        """A session on a queue that is there already; it need not profile."""
+        """Return a session on an existing queue, which need not be a profiling queue."""
         repair_processor_name(queue.device)
         session = cls.__new__(cls)
         session._use(queue)
@@ -97,31 +97,31 @@ class Session:
 
     @property
     def keeps_programs(self) -> bool:
-        """Whether the driver finds again what another process built, and pays for a binary with another build.
+        """Whether the driver caches builds across processes, while loading a binary costs it another build.
 
-        PoCL does: a tenth to a third of a second, where its cache gives a program in 40 ms. NVIDIA's binaries are PTX,
-        assembled at each start but for a cache on disk, which serves sources as well.
+        PoCL needs a tenth to a third of a second for a binary, but 40 ms for a program in its cache. NVIDIA's binaries
+        are PTX, assembled at each start unless found in a cache on disk, which works for sources as well.
         """
         return self._is_pocl or self._is_nvidia
 
     @property
     def compute_units(self) -> int:
-        """At least 1."""
+        """Compute units of the device, at least 1."""
         return positive(self._device, "max_compute_units", 1)
 
     @property
     def timer_resolution_ns(self) -> float:
-        """What the driver calls the resolution of its event times; 0 where it does not tell."""
+        """Resolution of event times according to the driver; 0 if it does not report one."""
         return float(number(self._device, "profiling_timer_resolution"))
 
     @property
     def builds_by_work_group_size(self) -> bool:
-        """Whether the driver builds a kernel anew for each size of work-group it meets, as PoCL does at a launch."""
+        """Whether the driver builds a kernel again for each new work-group size, as PoCL does at a launch."""
         return self._is_pocl
 
     @property
     def whereabouts(self) -> Whereabouts:
-        """What tells the device's sensors from those of others."""
+        """What distinguishes the device's sensors from those of others."""
         bus, slot = number(self._device, "pci_bus_id_nv", -1), number(self._device, "pci_slot_id_nv", -1)
         domain = number(self._device, "pci_domain_id_nv")
         return Whereabouts(
@@ -136,7 +136,7 @@ class Session:
         return self._built(lambda: cl.Program(self._context, source), options)
 
     def load(self, binary: bytes, options: Sequence[str]) -> cl.Program:
-        """A program that was built before, for the same device and driver. Raises BuildError."""
+        """Load a program that was built before for the same device and driver. Raises BuildError."""
         return self._built(lambda: cl.Program(self._context, [self._device], [binary]), options)
 
     def _built(self, create: Callable[[], cl.Program], options: Sequence[str]) -> cl.Program:
@@ -145,7 +145,7 @@ class Session:
             program = create()
             program.build(options=list(options))
         except Exception as error:
-            # pyopencl fails where it cannot read the name of a device or of its platform, even after all was built.
+            # pyopencl raises if it cannot read the name of the device or its platform, even if the build succeeded.
             if program is None or isinstance(error, cl.Error) or not self._is_built(program):
                 raise BuildError(_shorten(str(error))) from error
         return program
@@ -155,10 +155,10 @@ class Session:
         return ask(lambda: int(program.get_build_info(self._device, asked)), -1) == _BUILD_SUCCESS
 
     def facts(self, kernels: Sequence[cl.Kernel], plan: Plan) -> KernelFacts:
-        """The most private memory and the lowest work-group limit of a plan's built kernels; 0 where none is told.
+        """Return the most private memory and the lowest work-group limit of a plan's kernels; 0 where not reported.
 
-        Kernels that only prepare operands do not count. NVIDIA tells a work-group limit of 256 for every kernel that
-        requires its work-group size, and runs 1024, so that its answer counts for nothing.
+        Kernels that only prepare operands do not count. NVIDIA reports a work-group limit of 256 for every kernel that
+        requires its work-group size, but runs 1024, so its limit is ignored.
         """
         info = cl.kernel_work_group_info
         working = [k for k, launch in zip(kernels, plan.launches, strict=True) if not launch.prepares]
@@ -169,7 +169,7 @@ class Session:
         )
 
     def binary_bytes(self, program: cl.Program) -> int:
-        """Size of a built program's binary; 0 where the driver does not tell."""
+        """Return the size of a built program's binary; 0 if the driver does not report it."""
         try:
             sizes: Any = program.get_info(cl.program_info.BINARY_SIZES)
             return sum(int(size) for size in sizes)
@@ -177,7 +177,7 @@ class Session:
             return 0
 
     def binary(self, program: cl.Program) -> bytes:
-        """A built program's binary; empty where the driver does not tell."""
+        """Return a built program's binary; empty if the driver does not return it."""
         try:
             found: Any = program.get_info(cl.program_info.BINARIES)
             return bytes(found[0])
@@ -185,9 +185,9 @@ class Session:
             return b""
 
     def allocate(self, buffer: Buffer, allocated: Mapping[str, Memory] = _NOTHING) -> Memory:
-        """Device memory for a buffer or image; a view shows the memory of one of those `allocated`, by name.
+        """Allocate device memory for a buffer or image; a view is an image over one of `allocated`, by name.
 
-        Raises LaunchError when there is not enough, or the driver does not take the layout.
+        Raises LaunchError when there is not enough memory, or the driver does not accept the layout.
         """
         flags = cl.mem_flags.READ_WRITE
         try:
@@ -207,20 +207,20 @@ class Session:
             raise LaunchError(f"cannot allocate {buffer.name}: {_shorten(str(error))}") from error
 
     def write(self, memory: Memory, values: NDArray[Any]) -> None:
-        """Copy into a plain buffer from the host and wait. Raises LaunchError."""
+        """Copy from the host into a plain buffer and wait. Raises LaunchError."""
         assert isinstance(memory, cl.Buffer)
         with _refusals():
             cl.enqueue_copy(self._queue, memory, values, is_blocking=True)
 
     def copy(self, source: Memory, target: Memory, size_bytes: int) -> None:
-        """Copy from one plain buffer to another, in order with what is launched. Raises LaunchError."""
+        """Copy from one plain buffer to another, in order with launches. Raises LaunchError."""
         assert isinstance(source, cl.Buffer)
         assert isinstance(target, cl.Buffer)
         with _refusals():
             cl.enqueue_copy(self._queue, target, source, byte_count=size_bytes)
 
     def fill(self, memory: Memory, layout: Buffer, value: NDArray[Any]) -> None:
-        """One value, of shape (1,), everywhere; in order with what is launched. Raises LaunchError."""
+        """Fill memory with one value, of shape (1,), in order with launches. Raises LaunchError."""
         with _refusals():
             if isinstance(memory, cl.Buffer):
                 cl.enqueue_fill_buffer(self._queue, memory, value, 0, layout.size_bytes)
@@ -228,7 +228,7 @@ class Session:
                 self.write_image(memory, np.repeat(value, layout.elements), layout)
 
     def holds(self, memory: Memory, values: NDArray[Any]) -> bool:
-        """Whether a plain buffer begins with just these bits. Raises LaunchError."""
+        """Whether a plain buffer begins with exactly the bits of `values`. Raises LaunchError."""
         assert isinstance(memory, cl.Buffer)
         found = np.empty_like(values)
         with _refusals():
@@ -240,7 +240,7 @@ class Session:
         self.write(memory, np.zeros(memory.size, np.uint8))
 
     def write_image(self, image: Memory, values: NDArray[Any], layout: Buffer) -> None:
-        """Copy rows of pixels from the host and wait. Raises LaunchError."""
+        """Copy rows of pixels from the host into an image and wait. Raises LaunchError."""
         assert isinstance(image, cl.Image)
         region = (layout.image_width, layout.image_height)
         with _refusals():
@@ -253,7 +253,7 @@ class Session:
             cl.enqueue_copy(self._queue, into, memory, is_blocking=True)
 
     def kernels(self, program: cl.Program, plan: Plan) -> list[cl.Kernel]:
-        """One kernel object per launch of the plan. Raises BuildError when one is missing."""
+        """Return one kernel object per launch of the plan. Raises BuildError when a kernel is missing."""
         try:
             return [cl.Kernel(program, launch.kernel) for launch in plan.launches]
         except cl.Error as error:
@@ -262,7 +262,7 @@ class Session:
     def bind(
         self, kernel: cl.Kernel, launch: Launch, memory: Mapping[str, Memory], scalars: Mapping[str, float]
     ) -> None:
-        """Set the arguments of a kernel; named scalars take their value from `scalars` where given."""
+        """Set the arguments of a kernel; `scalars` has values of named scalars. Raises LaunchError."""
         arguments: list[Any] = []
         for argument in launch.arguments:
             if isinstance(argument, str):
@@ -274,9 +274,9 @@ class Session:
             kernel.set_args(*arguments)
 
     def enqueue(self, kernel: cl.Kernel, launch: Launch) -> cl.Event:
-        """Start a bound kernel. Raises LaunchError when the driver refuses, WorkGroupError for its work-group.
+        """Start a bound kernel. Raises LaunchError when the driver refuses it, WorkGroupError for its work-group.
 
-        The driver is asked by trying, since what it tells before is not always so (see `facts`).
+        Only the launch shows what the driver accepts, since limits that it reports are not always true (see `facts`).
         """
         try:
             return cl.enqueue_nd_range_kernel(self._queue, kernel, launch.global_size, launch.local_size)
@@ -288,7 +288,7 @@ class Session:
             raise LaunchError(_shorten(str(error))) from error
 
     def finish(self) -> None:
-        """Wait for everything enqueued. Raises LaunchError when it failed while running."""
+        """Wait for everything enqueued. Raises LaunchError when a command failed while running."""
         with _refusals():
             self._queue.finish()
 
@@ -301,7 +301,7 @@ class Session:
 
 
 def raw_device(selector: str) -> cl.Device:
-    """The driver's device by ``platform:device`` in numbers, able to compile. Raises DeviceSelectionError."""
+    """Return pyopencl's device for ``platform:device`` numbers, ready to compile. Raises DeviceSelectionError."""
     set_threads()
     try:
         platform, number = (int(part) for part in selector.split(":"))
@@ -313,7 +313,7 @@ def raw_device(selector: str) -> cl.Device:
 
 
 def event_span_ns(event: cl.Event) -> tuple[int, int]:
-    """Start and end of a finished command by the device's clock; zeros where the driver cannot tell."""
+    """Return start and end of a finished command by the device's clock; zeros if the driver does not report them."""
     try:
         return int(event.profile.start), int(event.profile.end)
     except cl.Error:
@@ -321,14 +321,14 @@ def event_span_ns(event: cl.Event) -> tuple[int, int]:
 
 
 def event_ns(event: cl.Event) -> int:
-    """Device time from start to end of a finished command; 0 where the driver cannot tell."""
+    """Return the device time from start to end of a finished command; 0 if the driver does not report it."""
     start, end = event_span_ns(event)
     return end - start
 
 
 @contextlib.contextmanager
 def _refusals() -> Iterator[None]:
-    """Raises LaunchError for what the driver refuses, as it does when an earlier kernel has spoilt the context."""
+    """Raise LaunchError for what the driver refuses, such as everything after a kernel has broken the context."""
     try:
         yield
     except cl.Error as error:

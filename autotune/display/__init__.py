@@ -1,7 +1,7 @@
-"""What people see in a terminal: the progress of a run, and the tables of results. The one owner of rich.
+"""Terminal output: the progress of a run, and tables of results. Only this package imports rich.
 
-Progress goes to standard error, results to standard output. Without a terminal progress becomes plain lines, and
-tables take the width they need.
+Progress goes to standard error, results to standard output. Without a terminal, progress is printed as plain lines and
+tables are as wide as they need to be.
 """
 
 from autotune.display.manual import print_manual

@@ -1,6 +1,6 @@
-"""Where results are printed: a terminal of some width, or a pipe that takes lines of any length.
+"""Prints results: to a terminal of some width, or to a pipe, with lines of any length.
 
-The standard library alone, so that a slim installation prints what a full one prints.
+Uses only the standard library, so that an installation without rich prints the same results.
 """
 
 import os
@@ -15,14 +15,14 @@ _RIGHT_ALIGNED = {
     "before", "now", "trials", "samples", "verifications", "rate",
 }  # fmt: skip
 _LEAST_COLUMNS = 2
-"""Of a table, however narrow the terminal is."""
+"""Columns that a table keeps however narrow the terminal is."""
 
 
 class Page:
-    """Lines and tables on a stream. On a terminal lines break between words, and tables drop what does not fit."""
+    """Prints lines and tables to a stream. On a terminal, lines wrap between words and tables drop excess columns."""
 
     def __init__(self, stream: IO[str], *, is_wide: bool = False) -> None:
-        """With `is_wide` a table keeps all its columns on a terminal too."""
+        """With `is_wide`, tables keep all their columns even on a terminal."""
         self._stream = stream
         self._is_wide = is_wide
         self.is_terminal = stream.isatty() and os.environ.get("TERM") != "dumb"
@@ -31,7 +31,7 @@ class Page:
         self._rule = "─" if self.is_terminal and encoding.startswith("utf") else "-"
 
     def line(self, text: str = "", *, indent: str = "") -> None:
-        """Lines after the first begin with `indent`."""
+        """Print a line; on a terminal it is wrapped, and wrapped lines after the first begin with `indent`."""
         lines = [_printable(text)]
         if self._width:
             lines = textwrap.wrap(
@@ -56,9 +56,10 @@ class Page:
             self.line(f"  {name:{width}}  {value}", indent=" " * (width + 4))
 
     def table(self, columns: Sequence[str], rows: Sequence[Sequence[str]], *, ends_in_prose: bool = False) -> None:
-        """Columns by importance; those that are empty are left out, and on a terminal the last that do not fit.
+        """Print a table, its columns ordered by importance.
 
-        Prose in the last column breaks between words instead.
+        Empty columns are omitted, and on a terminal also the last columns that do not fit. With `ends_in_prose`, the
+        last column is wrapped between words instead.
         """
         cells = [list(columns), *([_printable(cell) for cell in row] for row in rows)]
         if ends_in_prose and self._width:
@@ -78,7 +79,7 @@ class Page:
 
 
 def _printable(text: str) -> str:
-    """Without what would steer a terminal: a label or the name of a device is anybody's text."""
+    """Replace non-printable characters, which could control a terminal: labels and device names are untrusted."""
     return "".join(character if character.isprintable() else " " for character in text)
 
 
@@ -88,12 +89,12 @@ def _aligned(cell: str, width: int, column: str) -> str:
 
 
 def _broken(row: list[str], width: int) -> list[list[str]]:
-    """The row in as many as its last cell needs."""
+    """Split a row into as many rows as its wrapped last cell needs."""
     parts = textwrap.wrap(row[-1], width) or [""]
     blank = [""] * (len(row) - 1)
     return [[*(row[:-1] if number == 0 else blank), part] for number, part in enumerate(parts)]
 
 
 def _width(text: str) -> int:
-    """Cells of a terminal that a text takes."""
+    """Return the number of terminal cells that a text takes."""
     return sum(0 if unicodedata.combining(c) else 2 if unicodedata.east_asian_width(c) in "WF" else 1 for c in text)

@@ -1,4 +1,4 @@
-"""What goes on, on a terminal: a bar and a line under it, drawn again four times a second. The one owner of rich."""
+"""A live progress bar on a terminal, with a line below it, redrawn four times a second."""
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -11,19 +11,20 @@ from rich.text import Text
 
 @dataclass(frozen=True, kw_only=True)
 class Picture:
-    """What a bar shows at one moment."""
+    """Content of a progress bar at one moment."""
 
     title: str = ""
     done: float = 0.0
     total: float | None = None
-    """None where nobody knows: the bar then only moves."""
+    """None if unknown: the bar then only pulses."""
     left: str = ""
+    """Remaining time, as text."""
     line: str = ""
-    """Below the bar."""
+    """Line below the bar."""
 
 
 class LiveBar(Progress):
-    """A progress bar that asks for its picture whenever it is drawn, so that clocks run on while nothing happens."""
+    """A progress bar that calls `picture` whenever it is drawn, so that clocks advance between events."""
 
     def __init__(self, stream: IO[str], picture: Callable[[], Picture], console: Console | None = None) -> None:
         self._picture = picture
@@ -39,7 +40,7 @@ class LiveBar(Progress):
         self._bar = self.add_task("", total=None, left="")
 
     def get_renderables(self) -> Iterable[RenderableType]:
-        if not self.task_ids:  # asked by the constructor
+        if not self.task_ids:  # called by the base class before the task is added
             return
         picture = self._picture()
         task = self._tasks[self._bar]
@@ -49,11 +50,11 @@ class LiveBar(Progress):
         yield Text(picture.line, no_wrap=True, overflow="ellipsis")
 
     def say(self, line: str) -> None:
-        """A line that stays, above the bar."""
+        """Print a permanent line above the bar."""
         self.console.print(line)
 
 
 class _Console(Console):
     def on_broken_pipe(self) -> None:
-        """Leave to the command what rich would answer with an exit of its own."""
+        """Let the command handle a broken pipe; rich would exit the process."""
         raise BrokenPipeError

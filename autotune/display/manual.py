@@ -1,4 +1,4 @@
-"""A page of the manual in a terminal."""
+"""Prints a page of the manual in a terminal."""
 
 import os
 import shutil
@@ -13,7 +13,7 @@ _MAX_COLUMNS = 100
 
 
 def print_manual(topic: Topic, stream: TextIO) -> None:
-    """Print a page: rendered and paged on a terminal where rich is installed, as Markdown anywhere else."""
+    """Print a page: rendered and paged on a terminal if rich is installed, otherwise as Markdown."""
     if not Page(stream).is_terminal or find_spec("rich") is None:
         stream.write(topic.text)
         return
@@ -21,7 +21,7 @@ def print_manual(topic: Topic, stream: TextIO) -> None:
     from rich.markdown import Markdown
 
     console = Console(file=stream, width=min(shutil.get_terminal_size().columns, _MAX_COLUMNS))
-    # As git does: less shows colors, and ends by itself where the text fits the screen.
+    # As git does: less shows colors, and exits at once if the text fits the screen.
     os.environ.setdefault("LESS", "FRX")
     with console.pager(styles=True):
         console.print(Markdown(for_terminal(topic.text), hyperlinks=False))

@@ -1,4 +1,4 @@
-"""The progress of a run, of building and of verifying: a live bar on a terminal, else plain lines."""
+"""Progress of a run, of builds and of verification: a live bar on a terminal, otherwise plain lines."""
 
 import os
 import time
@@ -32,14 +32,14 @@ if TYPE_CHECKING:
 PLAIN_LINE_EVERY_S = 10.0
 
 _DOING = {"start": "starting", "build": "building", "run": "measuring", "": "building"}
-"""What goes on by the phase of the child process; without any, kernels are built ahead."""
+"""Activity by phase of the child process; without a phase, kernels are being built ahead."""
 _REPLACING = {TrialState.CRASHED: "crashed", TrialState.TIMED_OUT: "timed out"}
-"""Ends of a trial that cost the process it ran in; the first of each is told for each size, the others are counted."""
+"""Trial states that cost the process it ran in; per problem, the first of each is reported, the others are counted."""
 
 
 @dataclass(kw_only=True)
 class _State:
-    """How far one problem has come."""
+    """Progress of one problem."""
 
     request: Request
     number: int
@@ -52,7 +52,7 @@ class _State:
 
 
 class _Progress(ABC):
-    """A search.Listener that keeps what there is to tell; subclasses say when and how."""
+    """A search.Listener that keeps the state to show; subclasses decide when and how to show it."""
 
     def __init__(self, budget: "Budget", clock: Callable[[], float] = time.monotonic) -> None:
         self._budget = budget
@@ -65,7 +65,7 @@ class _Progress(ABC):
 
     def problem_started(self, request: Request, number: int, total: int, space_size: int, resumed: int) -> None:
         if not self._states:
-            self._started = self._clock()  # the budget does not pay for checking the device
+            self._started = self._clock()  # the budget does not include checking the device
         state = _State(request=request, number=number)
         self._states[request.problem] = self._current = state
         self._total = total
@@ -125,7 +125,7 @@ class _Progress(ABC):
         return f"[{state.number}/{self._total}] {state.request.problem.label}" + (f" ({label})" if label else "")
 
     def _status(self, state: _State) -> str:
-        """``trial 12/60, best 85.3 GFLOP/s, may still gain 2.1%, 1 failed (1 timed out)``."""
+        """Describe a problem: ``trial 12/60, best 85.3 GFLOP/s, may still gain 2.1%, 1 failed (1 timed out)``."""
         limit = f"/{self._budget.trials}" if self._budget.trials else ""
         parts = [
             "comparing" if state.is_in_finals else f"trial {state.trials}{limit}",
@@ -140,7 +140,7 @@ class _Progress(ABC):
         return self._clock() - self._started
 
     def _left(self) -> str:
-        """Until the budget ends: by the clock, or by the pace of the trials so far where that is sooner."""
+        """Describe the time until the budget ends, by the clock or by the pace of the trials, whichever is sooner."""
         elapsed = self._elapsed_s
         by_clock = self._budget.seconds - elapsed if self._budget.seconds is not None else float("inf")
         by_pace = self._open_trials() * elapsed / self._all_trials if self._all_trials else float("inf")
@@ -151,7 +151,7 @@ class _Progress(ABC):
         return f"{duration_text(by_clock)} left" if by_clock < float("inf") else ""
 
     def _open_trials(self) -> float:
-        """Infinite without a limit, and in finals, which are no trials."""
+        """Return the trials left; infinite without a limit and during finals, which do not count as trials."""
         limit, states = self._budget.trials, self._states.values()
         if not limit or any(s.is_in_finals and not s.is_finished for s in states):
             return float("inf")
@@ -162,26 +162,26 @@ class _Progress(ABC):
 
     @abstractmethod
     def _say(self, state: _State, line: str) -> None:
-        """A line that stays."""
+        """Print a permanent line."""
 
     @abstractmethod
     def _mention(self, state: _State, line: str) -> None:
-        """A line for a log: a terminal shows the same in the live part."""
+        """Print a line that only a log needs: a terminal shows the same information live."""
 
     @abstractmethod
     def _show(self, *, is_better: bool) -> None:
-        """The state as it is now."""
+        """Show the current state."""
 
 
 class PlainProgress(_Progress):
-    """Lines for a pipe or a log: every better trial, and one every ten seconds."""
+    """Prints lines for a pipe or a log: one for every better trial, and one every ten seconds."""
 
     def __init__(self, budget: "Budget", stream: IO[str], clock: Callable[[], float] = time.monotonic) -> None:
         super().__init__(budget, clock)
         self._stream = stream
         self._said = clock()
         self._titled: _State | None = None
-        """Whose title stands above the lines said last."""
+        """Problem whose title was printed last."""
 
     def _say(self, state: _State, line: str) -> None:
         self._said = self._clock()
@@ -198,7 +198,7 @@ class PlainProgress(_Progress):
 
 
 class LiveProgress(_Progress):
-    """A bar for the budget and a line for the size being searched; each size leaves one line, its result."""
+    """Shows a bar for the budget and a line for the current problem; each problem leaves one line, its result."""
 
     def __init__(
         self,
@@ -207,7 +207,7 @@ class LiveProgress(_Progress):
         phase: Callable[[], str] = str,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`phase` tells what the child process is at, as `_DOING` knows it."""
+        """`phase` returns the current phase of the child process, a key of `_DOING`."""
         super().__init__(budget, clock)
         self._say_line = say
         self._phase = phase
@@ -226,7 +226,10 @@ class LiveProgress(_Progress):
         )
 
     def _share(self) -> tuple[float, float | None]:
-        """Of the budget that is used up, the larger one where both time and trials are limited."""
+        """Return the used fraction of the budget (the larger one of time and trials) and its total, 1.
+
+        The total is None without limits.
+        """
         seconds, trials = self._budget.seconds, self._budget.trials
         by_clock = min(self._elapsed_s / seconds, 1.0) if seconds else 0.0
         by_trials = self._trials_done(trials) / (trials * self._total) if trials else 0.0
@@ -249,7 +252,7 @@ class LiveProgress(_Progress):
 
 
 class Silence(_Progress):
-    """A search.Listener that says nothing."""
+    """A search.Listener that prints nothing."""
 
     def _say(self, state: _State, line: str) -> None:
         pass
@@ -261,7 +264,7 @@ class Silence(_Progress):
 
 
 def _is_live(stream: IO[str]) -> bool:
-    """Whether a bar can be drawn there; a slim installation has no library for that."""
+    """Return whether a bar can be drawn on the stream; that needs rich, which a slim installation lacks."""
     return stream.isatty() and os.environ.get("TERM") not in ("dumb", "unknown") and find_spec("rich") is not None
 
 
@@ -269,7 +272,7 @@ def _is_live(stream: IO[str]) -> bool:
 def progress(
     budget: "Budget", stream: IO[str], *, is_quiet: bool, phase: Callable[[], str] = str
 ) -> "Iterator[Listener]":
-    """The listener that fits where `stream` leads: live on a terminal, else plain lines."""
+    """Provide a listener for `stream`: live on a terminal, otherwise plain lines."""
     if is_quiet:
         yield Silence(budget)
     elif not _is_live(stream):
@@ -277,7 +280,7 @@ def progress(
     else:
         from autotune.display.live import LiveBar
 
-        listener = LiveProgress(budget, lambda line: bar.say(line), phase)  # noqa: PLW0108 - there is no bar yet
+        listener = LiveProgress(budget, lambda line: bar.say(line), phase)  # noqa: PLW0108 - bar is assigned below
         bar = LiveBar(stream, listener.picture)
         with bar:
             yield listener
@@ -285,7 +288,7 @@ def progress(
 
 @contextmanager
 def rechecking(stream: IO[str], *, is_quiet: bool) -> "Iterator[RecheckListener]":
-    """A listener for winners verified again: a line for each result, and on a terminal one for what goes on."""
+    """Provide a listener for rechecks: a line for each result, and on a terminal a live bar."""
     if is_quiet:
         yield _Rechecking(lambda _: None)
     elif not _is_live(stream):
@@ -293,14 +296,14 @@ def rechecking(stream: IO[str], *, is_quiet: bool) -> "Iterator[RecheckListener]
     else:
         from autotune.display.live import LiveBar
 
-        listener = _Rechecking(lambda line: bar.say(line))  # noqa: PLW0108 - there is no bar yet
+        listener = _Rechecking(lambda line: bar.say(line))  # noqa: PLW0108 - bar is assigned below
         bar = LiveBar(stream, listener.picture)
         with bar:
             yield listener
 
 
 class _Rechecking:
-    """A rechecking.RecheckListener; `say` is for lines that stay."""
+    """A RecheckListener; `say` prints permanent lines."""
 
     def __init__(self, say: Callable[[str], None]) -> None:
         self._say = say
@@ -324,7 +327,7 @@ class _Rechecking:
 
 @contextmanager
 def building(stream: IO[str], *, is_quiet: bool) -> "Iterator[Callable[[Progress], None]]":
-    """A listener for what is built: a bar on a terminal, else a line every ten seconds."""
+    """Provide a listener for builds: a bar on a terminal, otherwise a line every ten seconds."""
     if is_quiet:
         yield lambda _: None
     elif not _is_live(stream):
@@ -353,7 +356,7 @@ def building(stream: IO[str], *, is_quiet: bool) -> "Iterator[Callable[[Progress
 
 
 class _PlainBuilding:
-    """Lines for a pipe or a log: the first of an algorithm, and one every ten seconds."""
+    """Prints lines for a pipe or a log: the first of an algorithm, and one every ten seconds."""
 
     def __init__(self, stream: IO[str], clock: Callable[[], float] = time.monotonic) -> None:
         self._stream = stream
@@ -369,7 +372,7 @@ class _PlainBuilding:
 
 
 def building_line(progress: "Progress") -> str:
-    """``512x512x512 microtile: 40 of 1000 configurations, 12 sources built, 1 failed, 2 spill``."""
+    """Describe builds: ``512x512x512 microtile: 40 of 1000 configurations, 12 sources built, 1 failed, 2 spill``."""
     subject, count = f"{progress.problem.label} {progress.algorithm}", progress.configurations
     if not count:
         return f"{subject}: no configuration is valid"
@@ -399,5 +402,5 @@ def _outcome_line(outcome: "Outcome") -> str:
 
 
 def _count_text(count: int) -> str:
-    """``5000``, ``1.3 million``."""
+    """Format a count: ``5000``, ``1.3 million``."""
     return f"{count / 1e6:.2g} million" if count >= 1e6 else str(count)

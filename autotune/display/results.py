@@ -1,4 +1,4 @@
-"""What a command found, as tables and paragraphs."""
+"""Prints the results of commands as tables and paragraphs."""
 
 from collections.abc import Mapping, Sequence
 from typing import IO, TYPE_CHECKING
@@ -35,7 +35,10 @@ def print_devices(
     stream: IO[str],
     clocks: Mapping[str, Calibration | str] | None = None,
 ) -> None:
-    """Every device in a paragraph; `traps` are known troubles by slug, `clocks` calibrations by selector."""
+    """Print a paragraph for every device.
+
+    `traps` are known problems by slug; `clocks` are calibrations, or why there is none, by selector.
+    """
     page = Page(stream)
     for number, device in enumerate(devices):
         if number:
@@ -88,7 +91,11 @@ def _clock_rows(calibration: Calibration | str | None) -> list[tuple[str, str]]:
 
 
 def print_outcomes(outcomes: "Sequence[Outcome]", stream: IO[str], *, is_wide: bool = False) -> None:
-    """The table of a run; for several requests the time of all calls before and after, for one all parameters."""
+    """Print the results of a run as a table.
+
+    Below it follow the parameters of the winner for a single request, or the total time of all calls before and after
+    for several.
+    """
     if not outcomes:
         return
     page = Page(stream, is_wide=is_wide)
@@ -105,7 +112,7 @@ def print_outcomes(outcomes: "Sequence[Outcome]", stream: IO[str], *, is_wide: b
 
 
 def print_failures(outcomes: "Sequence[Outcome]", slug: str, stream: IO[str]) -> None:
-    """Say first, where nearly all trials of a problem failed, why they did and what to do about it."""
+    """If nearly all trials of a problem failed, print why they did and what to do about it."""
     failed = [outcome for outcome in outcomes if outcome.is_mostly_failed and outcome.commonest_failure]
     if not failed:
         return
@@ -134,7 +141,7 @@ _FAILED = {
 
 
 def _over_baseline(outcomes: "Sequence[Outcome]") -> str:
-    """``vs naive``; ``vs baseline`` for several families whose plainest kernels have different names."""
+    """Return a column title: ``vs naive``, or ``vs baseline`` if the families have differently named baselines."""
     families = {outcome.request.problem.family for outcome in outcomes}
     names = {find_family(family).baseline.algorithm for family in families}
     return f"vs {names.pop() if len(names) == 1 else 'baseline'}"
@@ -163,7 +170,7 @@ def _outcome_row(outcome: "Outcome") -> tuple[str, ...]:
 
 
 def print_rechecks(rechecks: "Sequence[Recheck]", stream: IO[str]) -> None:
-    """The table of winners verified again; below it how those failed that did."""
+    """Print a table of rechecked winners, and below it the messages of those that failed."""
     if not rechecks:
         return
     page = Page(stream)
@@ -191,7 +198,7 @@ def _recheck_row(recheck: "Recheck") -> tuple[str, ...]:
 
 
 def print_overviews(overviews: "Sequence[Overview]", stream: IO[str]) -> None:
-    """Every device in a paragraph."""
+    """Print a paragraph for every device."""
     page = Page(stream)
     for number, overview in enumerate(overviews):
         if number:
@@ -218,7 +225,7 @@ def _counts(counts: Mapping[str, int], form: str = "{} {}") -> str:
 
 
 def total_ns(outcomes: "Sequence[Outcome]") -> tuple[float, float]:
-    """Time of all calls of the requests that have a winner: with the defaults, and tuned."""
+    """Return the time of all calls of the requests that have a winner, nanoseconds: with the defaults, and tuned."""
     won = [(outcome.request.calls, outcome.winner) for outcome in outcomes if outcome.winner]
     return sum(calls * w.default_ns for calls, w in won), sum(calls * w.time_ns for calls, w in won)
 
@@ -236,7 +243,7 @@ def total_text(outcomes: "Sequence[Outcome]") -> str:
 
 
 def print_compilations(reports: "Sequence[Report]", stream: IO[str]) -> None:
-    """For each problem a table with a line for each algorithm, then compilers' complaints and spills."""
+    """Print for each problem a table with a row for each algorithm, then compiler errors and private memory."""
     page = Page(stream)
     columns = (
         "algorithm", "configurations", "built", "failed", "spilling", "limited", "build", "code", "sources", "space",
@@ -270,14 +277,14 @@ def _compilation_row(algorithm: "AlgorithmReport") -> tuple[str, ...]:
 
 
 def print_configuration(configuration: Configuration, facts: Sequence[tuple[str, str]], stream: IO[str]) -> None:
-    """What a lookup found: `facts` first, then one parameter a line."""
+    """Print the result of a lookup: `facts` first, then one parameter per line."""
     page = Page(stream)
     page.pairs([*facts, ("algorithm", configuration.algorithm)])
     page.pairs([(f"  {name}", str(value)) for name, value in configuration.values])
 
 
 def print_plan(plan: Plan, stream: IO[str]) -> None:
-    """The buffers to allocate and the kernels to enqueue, in order, with their arguments in order."""
+    """Print the buffers to allocate and the kernels to enqueue, in order, with their arguments in order."""
     page = Page(stream)
     page.line()
     page.table(
@@ -309,7 +316,7 @@ def _argument(argument: str | Scalar) -> str:
 
 
 def print_misses(misses: "Sequence[tuple[Miss, int]]", stream: IO[str]) -> None:
-    """Sizes that lookups asked for and did not find, with how many processes did."""
+    """Print misses, each with the number of processes that looked it up."""
     rows = [(miss.device, miss.problem.label, str(count)) for miss, count in misses]
     Page(stream).table(("device", "shape", "processes"), rows)
 

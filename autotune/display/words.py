@@ -1,4 +1,4 @@
-"""Numbers and facts in words for people."""
+"""Formats numbers and results as text for display."""
 
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 
 def time_text(time_ns: float) -> str:
-    """Four digits and a unit: ``12.34 us``."""
+    """Format a time with four digits and a unit: ``12.34 us``."""
     for unit, size in (("s", 1e9), ("ms", 1e6), ("us", 1e3)):
         if time_ns >= size:
             return f"{time_ns / size:.4g} {unit}"
@@ -19,19 +19,19 @@ def time_text(time_ns: float) -> str:
 
 
 def rate_text(problem: Problem, time_ns: float) -> str:
-    """Four digits and a unit: GFLOP/s, or GB/s where there is less than one operation for each byte moved."""
+    """Format a rate with four digits and a unit: GFLOP/s, or GB/s below one operation per byte moved."""
     if problem.flops < problem.bytes_moved:
         return f"{problem.bytes_moved / time_ns:.4g} GB/s"
     return f"{problem.flops / time_ns:.4g} GFLOP/s"
 
 
 def percent_text(share: float) -> str:
-    """Two digits: ``2.1%``; what is no more than 0.1% as ``<0.1%``."""
+    """Format a fraction with two digits: ``2.1%``; below 0.1% as ``<0.1%``."""
     return "<0.1%" if share < 0.001 else f"{100 * share:.2g}%"
 
 
 def duration_text(seconds: float) -> str:
-    """Whole seconds: ``1:23`` or ``1:02:03``."""
+    """Format whole seconds: ``1:23`` or ``1:02:03``."""
     minutes, rest = divmod(max(0, round(seconds)), 60)
     hours, minutes = divmod(minutes, 60)
     return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
@@ -45,13 +45,13 @@ def bytes_text(size: int) -> str:
 
 
 def failures_text(failures: Mapping[str, int]) -> str:
-    """``3 failed (2 compile failed, 1 timed out)``; empty when none did."""
+    """Format counts of failures: ``3 failed (2 compile failed, 1 timed out)``; empty if nothing failed."""
     kinds = ", ".join(f"{count} {state}" for state, count in failures.items() if count)
     return f"{sum(failures.values())} failed ({kinds})" if kinds else ""
 
 
 def gain_text(winner: Winner) -> str:
-    """Gain over the default, with its interval where finals have confirmed it."""
+    """Format the gain over the default, with its interval if finals confirmed it."""
     if winner.verdict is Verdict.DEFAULT_FAILED:
         return "default fails"
     if winner.is_default:
@@ -64,14 +64,14 @@ def gain_text(winner: Winner) -> str:
 
 
 def verdict_text(winner: Winner) -> str:
-    """``1.7x (1.6 to 1.8) vs default``, ``the default; nothing faster was found``."""
+    """Describe a winner: ``1.7x (1.6 to 1.8) vs default``, ``the default; nothing faster was found``."""
     if winner.verdict is Verdict.DEFAULT_FAILED:
         return "the default does not run on this driver"
     return "the default; nothing faster was found" if winner.is_default else f"{gain_text(winner)} vs default"
 
 
 def drift_text(slowdown: float) -> str:
-    """``1.4 times slower than at the start: times are corrected``."""
+    """Describe drift: ``1.4 times slower than at the start: times are corrected``."""
     if slowdown == 1:
         return "as fast as at the start again"
     how = f"{slowdown:.3g} times slower" if slowdown > 1 else f"{1 / slowdown:.3g} times faster"
@@ -83,7 +83,7 @@ def baseline_gain_text(winner: Winner) -> str:
 
 
 def recheck_text(recheck: "Recheck") -> str:
-    """``still holds``, ``slower: 1.2 times the time of before``, ``failed: microtile takes over``."""
+    """Describe a recheck: ``still holds``, ``slower: 1.2 times the time of before``, ``failed: panel takes over``."""
     from autotune.search.verification import Standing
 
     word, after = recheck.standing.value, recheck.after

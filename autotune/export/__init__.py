@@ -1,6 +1,6 @@
-"""Tables for other programs and for people: JSON, CSV, Markdown, C, SQLite; and JSON back.
+"""Exports tables for other programs and for people as JSON, CSV, Markdown, C and SQLite; reads JSON tables back.
 
-This file holds what is called from outside, and what all formats share; each format lies in a file of its own.
+This file holds the public functions and what all formats share; each format has a file of its own.
 """
 
 import tempfile
@@ -31,10 +31,10 @@ FORMATS = (*_WRITERS, "sqlite")
 
 
 def export_table(store: Store, device_slug: str | None, family: str, form: str) -> str | bytes:
-    """The best configurations of one kernel family, of one device or of all; bytes for SQLite, else text.
+    """Return the best configurations of one kernel family, of one device or of all; bytes for SQLite, else text.
 
-    Equal contents give equal texts. A configuration that this version's family does not declare any more is left
-    out, as nothing could use it. SQLite holds every family and the ledger of trials.
+    Equal contents give equal texts. A configuration that this version's family no longer declares is left out, since
+    nothing could use it. SQLite holds every family and the ledger of trials.
     Raises DeviceSelectionError, UsageError, ProblemError for an unknown family, TableError, StoreError.
     """
     if form not in FORMATS:
@@ -58,12 +58,12 @@ def export_package(
     also: Sequence[str] = (),
     force: bool = False,
 ) -> list[str]:
-    """A folder of C99 that looks up and runs the kernels of some families, of one device or of all.
+    """Write a folder of C99 code that looks up and runs the kernels of some families, of one device or of all.
 
-    `also` are slugs of devices without measurements, that are answered for by their relatives and a rule. The names
-    of the files that were left alone, since their user has changed them.
-    Raises DeviceSelectionError, UsageError for a family without a library in C and for files that no export has
-    written, unless told to `force`, TableError, StoreError.
+    `also` lists slugs of devices without measurements; their answers come from their relatives and the default rule.
+    Returns the names of files that were left alone because the user has changed them.
+    Raises DeviceSelectionError; UsageError for a family without a library in C and, unless `force`, for files that no
+    export has written; TableError; StoreError.
     """
     _check_stored(store, device_slug)
     tables = {}

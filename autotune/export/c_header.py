@@ -1,9 +1,9 @@
-"""The C99 header: tables, models and the search in them, giving the answers of `TuningTable.find`.
+"""The C99 header: tables, models and their search, with the same answers as `TuningTable.find`.
 
-Siblings and others of the maker are found among the devices of the header.
+Siblings and other devices of the same vendor are searched for among the devices of the header.
 
-Everything is static and inside functions, so that the header may be included from anywhere, C++ too, and nothing
-is reported as unused. Of several headers, one for each device, the types are taken from the first.
+Everything is static and inside functions, so that the header may be included from anywhere, C++ too, without warnings
+about unused names. Of several included headers, one for each device, the types come from the first.
 """
 
 import dataclasses
@@ -43,7 +43,7 @@ from autotune.space.family import Algorithm, KernelFamily
 
 
 def write_c(tables: list[DeviceTable], family: str) -> str:
-    """A header with a function `autotune_find_<family>_<device>` for each device.
+    """Return a header with a function `autotune_find_<family>_<device>` for each device.
 
     Raises UsageError when the family has no C export, TableError when two devices have one name in C.
     """
@@ -80,7 +80,7 @@ def identifier(text: str) -> str:
 
 
 def _comment(text: str) -> str:
-    """What cannot end a comment, start another, or splice lines."""
+    """Replace characters that could end a comment, start another, or splice lines."""
     return re.sub(r"[^A-Za-z0-9 .,:;()+_=@#-]", "_", text)
 
 
@@ -89,7 +89,7 @@ def _is_measured(table: DeviceTable) -> bool:
 
 
 class Writer:
-    """C text for one kernel family; `prefix` and `macro` begin its names."""
+    """Generates the C text of one kernel family; `prefix` and `macro` begin its names."""
 
     def __init__(self, family: KernelFamily, rules: ProblemRules) -> None:
         self.family = family
@@ -111,7 +111,7 @@ class Writer:
         check_distinct(self.words)
 
     def types(self) -> str:
-        """Types, and the functions that are the same for all devices. A checksum tells other versions apart."""
+        """Return types, and the functions shared by all devices. A checksum detects headers of other versions."""
         unknown = [
             f"    if ({' && '.join(f'p->{name} != {self._word(word)}' for word in words)}) return 0;\n"
             for name, words in self.rules.words.items()
@@ -137,11 +137,11 @@ class Writer:
         return TYPES.substitute(macro=self.macro, checksum=f"0x{zlib.crc32(text.encode()):08x}", text=text)
 
     def models(self) -> str:
-        """What the predictors of all devices share."""
+        """Return the text that the predictors of all devices share."""
         return c_predict.shared(self.prefix, self.macro, self.rules.sizes)
 
     def measured(self, table: DeviceTable) -> str:
-        """What may be used on a device, and what was measured on it and predicts there."""
+        """Return the check for valid configurations on a device, and the search of its measurements and predictors."""
         device = table.device
         names = self._names(device.slug)
         limits = device.limits.constraint_values()
@@ -192,7 +192,7 @@ class Writer:
         }
 
     def device(self, table: DeviceTable, others: Sequence[DeviceTable]) -> str:
-        """The functions that answer for one device, which may ask what was measured on others."""
+        """Return the functions that answer for one device; they may use measurements of the `others`."""
         device = table.device
         names = self._names(device.slug)
         limits = device.limits.constraint_values()
@@ -220,7 +220,7 @@ class Writer:
         )
 
     def candidates(self, device: Device) -> Mapping[Configuration, Mapping[str, int]]:
-        """What the default of a device is chosen from, as far as it is declared."""
+        """Return the declared candidates for a device's default, each with its numbers for the estimate."""
         starts = find_profile(device).starting(self.family.name)
         known = self.rules.candidates(tuple(starts), device.limits)
         faults = self.family.faults(device.limits)
@@ -238,7 +238,7 @@ class Writer:
         }
 
     def _searches(self, table: DeviceTable, others: Sequence[DeviceTable], names: Mapping[str, str]) -> str:
-        """What is measured on the device itself, then on its relatives."""
+        """Return the search of what was measured on the device itself, then on its relatives."""
         known = {**names, "units": str(table.device.limits.compute_units)}
         steps = OWN_STEP.substitute(known) if _is_measured(table) else ""
         by_slug = {other.device.slug: other for other in others}
@@ -277,7 +277,7 @@ class Writer:
         return f"c->{fault.parameter} != {self.literal(fault.value)}" if fault.parameter else "0"
 
     def _multiples(self, configuration: Configuration) -> str:
-        """What the constraints ask of multiples, as far as it hangs on the problem alone."""
+        """Return a C condition: the divisibility that the constraints require of the problem alone."""
         given = dict(configuration.values)
         constraints = self.family.algorithm(configuration.algorithm).constraints
         known = [c.condition.given(given) for c in constraints if "%" in c.condition.text]
@@ -285,7 +285,7 @@ class Writer:
         return " && ".join(condition.to_c(lambda name: f"p->{name}", self._word) for condition in asked) or "1"
 
     def _meaning(self, name: str, algorithm: Algorithm, limits: Mapping[str, int]) -> str:
-        """What a name in a constraint stands for in C; searched in the order of `KernelFamily.violations`."""
+        """Return the C expression for a name in a constraint; looked up in the order of `KernelFamily.violations`."""
         if name in algorithm.by_name:
             return f"c->{name}"
         if name in self.fields:
@@ -308,7 +308,7 @@ class Writer:
         return f"{{{self.configuration(configuration)}, {', '.join(str(numbers[name]) for name in self.numbers)}}}"
 
     def _derived(self, name: str) -> str:
-        """A value that follows from one text field, such as the bytes of an element; empty when it does not."""
+        """Return C for a value that follows from one text field, such as the bytes of an element; empty for others."""
         found = ""
         for field, words in self.rules.words.items():
             values = {word: self._example(field, word).constraint_values().get(name) for word in words}

@@ -1,22 +1,22 @@
-"""Where a C table is searched for a problem: an open hash table over sizes, made here and asked there alike."""
+"""Hash table with open addressing over sizes, in which C finds a problem: built here, searched the same way in C."""
 
 from collections.abc import Iterable, Sequence
 
 _FACTOR = 0x9E3779B97F4A7C15
-"""2 to the 64th over the golden ratio."""
+"""2**64 divided by the golden ratio."""
 _FREE = 4
-"""Slots for each entry, at least: what is not in the table mostly ends at the first."""
+"""Least number of slots per entry: the search for a missing entry mostly ends at the first slot."""
 
 
 def hash_statements(sizes: Iterable[str]) -> str:
-    """C that works the fields of ``*p`` into ``hash``, a 64-bit number."""
+    """Return C statements that mix the fields of ``*p`` into ``hash``, a 64-bit number."""
     return "\n".join(f"    hash = (hash + (unsigned long long)p->{name}) * 0x{_FACTOR:X}ULL;" for name in sizes)
 
 
 def slots(entries: Sequence[Sequence[int]]) -> list[int]:
-    """Numbers of entries, from 1 on, by the hash of their sizes, or in the next slots where that is taken; 0 is free.
+    """Return the slots with the numbers of entries, from 1 on, or 0 where free; their count is a power of two.
 
-    There are as many as a power of two.
+    An entry is in the slot of the hash of its sizes or, if that is taken, in the next free one.
     """
     found = [0] * (1 << (_FREE * len(entries)).bit_length())
     for number, sizes in enumerate(entries, 1):

@@ -1,8 +1,8 @@
-"""A folder of C99 that looks up, builds and runs: tables and models, the sources of all kernels, and a library.
+"""A folder of C99 code that looks up, builds and runs kernels: tables and models, all kernel sources, and a library.
 
-The library is the same for every package and lies in `templates/c`. What is generated are the lookups, one a family,
-and the kernels: for each configuration that a lookup may name, and each kind of problem that is measured or plain,
-the texts for every variant of sizes.
+The library in `templates/c` is the same for every package. The lookups, one for each family, and the kernels are
+generated: for each configuration that a lookup may return, and each kind of problem that was measured or is plain, the
+sources for every variant of sizes.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -23,7 +23,7 @@ from autotune.paths import data_folder
 from autotune.space.family import KernelFamily
 
 FAMILIES = ("gemm", "reduce")
-"""Those with a library in C, in the order of its files."""
+"""Families with a library in C, in the order of its files."""
 
 _NO_SOURCE = 65535
 
@@ -62,7 +62,7 @@ ${devices}
 
 
 def package_files(tables: Mapping[str, Sequence[DeviceTable]]) -> dict[str, str]:
-    """Contents by name of file, from the tables of each family; all have the same devices in the same order.
+    """Return file contents by name, from the tables of each family, all with the same devices in the same order.
 
     Raises TableError, UsageError for a family that has no library in C.
     """
@@ -106,7 +106,7 @@ def _entry(slug: str, options: Iterable[str], families: Iterable[str]) -> str:
 
 
 class _Kernels:
-    """Every configuration of a family that a lookup of the package may name, with its sources."""
+    """Every configuration of a family that a lookup of the package may return, with its sources."""
 
     def __init__(self, family: KernelFamily, tables: Sequence[DeviceTable], pool: SourcePool) -> None:
         self._family = family
@@ -140,7 +140,7 @@ class _Kernels:
         )
 
     def _configurations(self) -> list[Configuration]:
-        """The plainest first."""
+        """Return the configurations without duplicates, the plainest first."""
         found = [self._family.baseline]
         for table in self._tables:
             found += [winner.configuration for winner in table.winners]
@@ -149,12 +149,12 @@ class _Kernels:
         return list(dict.fromkeys(found))
 
     def _kinds(self) -> list[Problem]:
-        """An example of each kind of problem."""
+        """Return one example of each kind of problem."""
         examples = [self._variants.plain, *(w.problem for table in self._tables for w in table.winners)]
         return list({example.kind: example for example in examples}.values())
 
     def _sources(self, configuration: Configuration, example: Problem) -> dict[int, int]:
-        """Numbers of sources by variant; none where the configuration cannot do the kind at all."""
+        """Return source numbers by variant; empty if the configuration cannot run this kind of problem at all."""
         found: dict[int, int] = {}
         for problem in self._samples(configuration, example):
             plan = self._family.plan(problem, configuration)
@@ -172,7 +172,7 @@ class _Kernels:
     def _samples(self, configuration: Configuration, example: Problem) -> Iterator[Problem]:
         values = example.constraint_values()
         for constraint in self._family.algorithm(configuration.algorithm).constraints:
-            # What hangs on the kind of the problem alone, such as its type, rules a kernel out for all sizes.
+            # A constraint on the kind of the problem alone, such as its type, rules a kernel out for all sizes.
             known = {**dict(configuration.values), **{n: values[n] for n in self._of_kind(values)}}
             if constraint.condition.names <= known.keys() and not constraint.condition(known):
                 return
@@ -185,5 +185,5 @@ class _Kernels:
 
     def _options(self, configuration: Configuration, example: Problem) -> tuple[str, ...]:
         options = self._family.plan(example, configuration).build_options
-        # What is defined hangs on the sizes: the library adds it.
+        # Macros (-D) depend on the sizes: the library adds them.
         return tuple(option for option in options if not option.startswith("-D"))

@@ -1,6 +1,6 @@
-"""C code of predictors: what `autotune.lookup.predictor` does, number for number.
+"""C code of predictors, which computes exactly the numbers of `autotune.lookup.predictor`.
 
-Distances are summed up in long double, since Python's are right to the last bit and equal ones must stay equal.
+Distances are summed in long double, because Python's are correct to the last bit and equal distances must stay equal.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -10,7 +10,7 @@ from string import Template
 from autotune.lookup.predictor import Costs, Neighbours, Predictor, Tree
 from autotune.model.configuration import Configuration
 
-# What all devices share; of a family.
+# Shared by all devices; one for each family.
 SHARED = Template("""\
 #ifndef ${macro}_PREDICTS
 #define ${macro}_PREDICTS 1
@@ -33,8 +33,8 @@ static inline int ${prefix}_least(const double *scores, int count) {
 #endif
 """)
 
-# A score for each configuration: the least is the best. Sums must round as Python's do: GCC joins multiplications and
-# additions by default, but not with -std=c99; Clang does with it too.
+# A score for each configuration: the least is the best. Sums must round as in Python: by default GCC contracts
+# multiplications and additions into fused ones, but not with -std=c99; Clang does so with -std=c99 too.
 _FUNCTION = Template("""\
 static inline void ${name}(const struct ${prefix}_problem *p, long long compute_units, double *scores) {
 #ifdef __clang__
@@ -95,9 +95,9 @@ ${losses}
     }
 """)
 
-# What the size does not tell is worked out here, by divisors that the compiler knows. (n + 1/2) / d is never nearer
-# than 1 / 2d to a whole number, so that below 2^51 rounding cannot carry it across one: without a division, the numbers
-# of rounds and waves are exact.
+# Whatever does not depend on the size is computed at export, so that the compiler knows the divisors. (n + 1/2) / d is
+# never nearer than 1 / 2d to a whole number, so below 2^51 rounding cannot carry it across one: the numbers of rounds
+# and waves are exact without a division.
 _COSTS = Template("""\
     static const struct { int groups, depth, base; double one_at_once, weights[3]; } terms[] = {
 ${terms}
@@ -170,7 +170,10 @@ def shared(prefix: str, macro: str, sizes: Sequence[str]) -> str:
 
 
 def ranking_function(predictor: Predictor, name: str, prefix: str, sizes: Sequence[str], bytes_moved: str) -> str:
-    """A function that scores the predictor's configurations for ``*p``; the last two are C expressions of doubles."""
+    """Return a C function `name` that scores the predictor's configurations for ``*p``.
+
+    `sizes` are fields of the problem, `bytes_moved` is a C expression of type double.
+    """
     known = {"prefix": prefix, "axes": len(sizes), "choices": len(predictor.configurations)}
     match predictor.model:
         case Tree() as tree:
@@ -196,8 +199,11 @@ def use(
     configuration: Callable[[Configuration], str],
     multiples: Callable[[Configuration], str],
 ) -> str:
-    """What asks the predictor for problems that meet a condition; the callables write a configuration, and in which
-    problems its loads and tiles come out even, in C."""
+    """Return C code that uses the predictor for problems that meet a condition.
+
+    The callables return C: `configuration` an initializer, `multiples` the condition under which a configuration's
+    loads and tiles divide the problem evenly.
+    """
     needed = [multiples(c) for c in predictor.configurations]
     distinct = list(dict.fromkeys(needed))
     return _USE.substitute(
@@ -212,7 +218,7 @@ def use(
 
 
 def decline(condition: str) -> str:
-    """What leaves the answer to the default."""
+    """Return C code that leaves the answer to the default."""
     return _DECLINE.substitute(condition=condition)
 
 
@@ -253,12 +259,12 @@ def _costs(costs: Costs, sizes: Sequence[str], bytes_moved: str) -> str:
 
 
 def _rounded_up(number: str, part: int) -> str:
-    """Into how many parts a number is divided."""
+    """Return a C expression for `number` divided by `part`, rounded up."""
     return f"({number} + {part - 1}LL) / {part}LL"
 
 
 def _rows(rows: Iterable[str]) -> str:
-    """Each a whole initializer, braces included."""
+    """Join rows, each a complete initializer with any braces."""
     return ",\n".join(f"        {row}" for row in rows)
 
 

@@ -1,7 +1,7 @@
-"""What exported C code must know of a family's problems beyond their fields: the twins of Python code.
+"""What exported C code must know about a family's problems beyond their fields: C counterparts of Python code.
 
-A test holds both together on random problems. A family without rules here has no C export. To have them its default
-must be the valid candidate of the least estimate.
+A test compares both on random problems. A family without rules here has no C export. A family can have rules only if
+its default is the valid candidate with the least estimate.
 """
 
 from collections.abc import Callable, Mapping
@@ -18,24 +18,25 @@ from autotune.space.expression import Expression
 
 @dataclass(frozen=True, kw_only=True)
 class ProblemRules:
-    """`Problem.size_vector`, `Problem.is_comparable`, what its constructor fills in and refuses, and the default."""
+    """`Problem.size_vector`, `Problem.is_comparable`, what its constructor fills in and rejects, and the default."""
 
     sizes: tuple[str, ...]
-    """Fields in which nearness is measured, in the order of `size_vector`."""
+    """Fields in which the distance of problems is measured, in the order of `size_vector`."""
     kind: tuple[str, ...]
     """Fields that comparable problems share."""
     words: Mapping[str, tuple[str, ...]]
-    """Values of the text fields; the first stands for a field that is not given."""
+    """Values of the text fields; the first is used for a field that is not given."""
     complete: str
-    """Statements of a function that fills in what is 0 in ``*p`` and returns 0 for what is no problem."""
+    """C statements of a function that fills in fields of ``*p`` that are 0, and returns 0 for an invalid problem."""
     candidates: Callable[[tuple[Configuration, ...], DeviceLimits], Mapping[Configuration, Mapping[str, int]]]
-    """What the default of a device is chosen from, and the numbers that the estimate knows of each."""
+    """Returns the candidates for the default of a device, each with its numbers for the estimate."""
     estimate: Expression
-    """The default is the first candidate with the least of it that is valid; over fields, limits and numbers.
+    """An expression over fields, limits and numbers: the first valid candidate with the least value is the default.
 
-    Below zero it says that the candidate is none for this problem.
+    A negative value means that the candidate is not meant for this problem.
     """
     bytes_moved: str
+    """`Problem.bytes_moved` as a C expression of type double."""
 
 
 _GEMM = """\
@@ -88,7 +89,7 @@ _RULES = {
 
 
 def problem_rules(family: str) -> ProblemRules:
-    """Raises UsageError for a family without a C export."""
+    """Return the rules of a family. Raises UsageError for a family without a C export."""
     if family not in _RULES:
         raise UsageError(f"{family} has no export to C", hint="export it to json")
     return _RULES[family]

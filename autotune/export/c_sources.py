@@ -1,8 +1,8 @@
-"""Many kernel sources as C data: each line once, each run of lines once.
+"""Many kernel sources as C data: each distinct line and each distinct run of lines is stored once.
 
-Compilers need not take a string of more than 4095 characters, and variants of a kernel have most of their lines in
-common. So a source is a list of runs, a run a list of lines. Runs end where a line's checksum says so, which is at the
-same lines in all sources.
+Compilers need not accept a string of more than 4095 characters, and variants of a kernel have most of their lines in
+common. So a source is a list of runs, and a run is a list of lines. The checksum of a line decides whether a run ends
+after it, so that runs end at the same lines in all sources.
 """
 
 import re
@@ -14,11 +14,11 @@ from autotune.errors import TableError
 
 _MOST_IN_LINE = 4000
 _RUN = 12
-"""Lines in a run, about."""
+"""Average number of lines in a run."""
 
 
 class SourcePool:
-    """Texts by number; equal ones have one."""
+    """Numbers texts; equal texts share a number."""
 
     def __init__(self) -> None:
         self._lines: dict[str, int] = {}
@@ -30,7 +30,7 @@ class SourcePool:
         return len(self._sources)
 
     def add(self, text: str) -> int:
-        """The number of a text. Raises TableError for what no C compiler need take."""
+        """Return the number of a text. Raises TableError for a line that C compilers need not accept."""
         if text not in self._known:
             source = tuple(self._run(lines) for lines in _runs(text.splitlines(keepends=True)))
             self._known[text] = self._sources.setdefault(source, len(self._sources))
@@ -41,7 +41,7 @@ class SourcePool:
         return self._runs.setdefault(numbers, len(self._runs))
 
     def to_c(self) -> str:
-        """Definitions of `autotune_lines`, and of runs and sources as lists that follow each other."""
+        """Return C definitions of `autotune_lines`, and of runs and sources as concatenated lists."""
         lines = ",\n".join(f"    {line}" for line in self._lines)
         return "\n".join(
             [
@@ -53,7 +53,7 @@ class SourcePool:
 
 
 def numbers(values: Iterable[int]) -> str:
-    """Initializers, so many a line."""
+    """Return C initializers, 24 to a line."""
     texts = [str(value) for value in values]
     return ",\n".join("    " + ",".join(texts[at : at + 24]) for at in range(0, len(texts), 24))
 
@@ -80,7 +80,7 @@ def _lists(name: str, items: str, lists: Iterable[tuple[int, ...]], most: int) -
     ]
 
 
-@cache  # a package has each line some hundred times
+@cache  # each line occurs some hundred times in a package
 def _quoted(line: str) -> str:
     if len(line) > _MOST_IN_LINE or not line.isascii():
         raise TableError(f"a line of a kernel cannot be written in C: {line[:60]!r}")
@@ -88,6 +88,6 @@ def _quoted(line: str) -> str:
 
 
 def quoted(text: str) -> str:
-    """What may stand between quotation marks in C."""
+    """Escape a text for use between quotation marks in C."""
     plain = text.replace("\\", "\\\\").replace('"', '\\"').replace("?", "\\?").replace("\n", "\\n").replace("\t", "\\t")
     return re.sub(r"[^ -~]", "_", plain)

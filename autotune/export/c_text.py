@@ -1,4 +1,4 @@
-"""The C text of a header around what is filled in: `${find}`, `${prefix}`, `${device}` begin or end its names."""
+"""Templates for the C text of a header; `${find}`, `${prefix}` and `${device}` begin or end its names."""
 
 from string import Template
 
@@ -108,7 +108,7 @@ ${cases}    }
 }
 """)
 
-# An exact hit; then what is predicted; else the first of the nearest that are valid.
+# An exact match; then a prediction; else the nearest valid entry, the first of equally near ones.
 SEARCH = Template("""\
 /* What was measured on ${device} tells a device that may be another; AUTOTUNE_INVALID when it tells nothing, and then
    `declined` where the default is known to do better. */

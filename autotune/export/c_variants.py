@@ -1,7 +1,7 @@
-"""Which texts a configuration's kernels may have, whatever the size: the flags that templates are told of a problem.
+"""The kernel sources that a configuration may have over all sizes: which flags a template may be given for a problem.
 
-A family's flags make one number, the variant; `templates/c/autotune_plan_*.h` computes the same from sizes. Problems
-that between them meet every variant a configuration can have stand for all sizes.
+A family's flags form one number, the variant; `templates/c/autotune_plan_*.h` computes the same number from the sizes.
+A set of sample problems that covers every variant a configuration can have stands for all sizes.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -17,11 +17,11 @@ from autotune.model.problem import Problem
 
 @dataclass(frozen=True, kw_only=True)
 class Flag:
-    """What a template is told of the sizes, as a digit."""
+    """A template value that depends on the sizes, as a digit of the variant."""
 
     name: str
     digits: Mapping[Value, int]
-    """By its value; values of one digit give the same text."""
+    """Digit by value; values with the same digit give the same text."""
 
     @property
     def base(self) -> int:
@@ -30,13 +30,13 @@ class Flag:
 
 @dataclass(frozen=True, kw_only=True)
 class Variants:
-    """The flags of one family, and problems that meet them."""
+    """The flags of one family, and problems that cover them."""
 
     flags: tuple[Flag, ...]
     samples: Callable[[Configuration, Problem], Iterable[Problem]]
-    """Of the kind of an example."""
+    """Returns problems of the same kind as an example that cover the variants of a configuration."""
     plain: Problem
-    """Its kind is in every package."""
+    """A problem whose kind is in every package."""
 
     @property
     def count(self) -> int:
@@ -46,7 +46,7 @@ class Variants:
         return count
 
     def number(self, template_values: Mapping[str, Value]) -> int:
-        """The variant of a plan."""
+        """Return the variant of a plan, given its template values."""
         number = 0
         for flag in self.flags:
             number = number * flag.base + flag.digits[template_values[flag.name]]
@@ -54,7 +54,7 @@ class Variants:
 
 
 _TRUTH: Mapping[Value, int] = {0: 0, 1: 1}
-# Templates ask whether 2 or 4 divide a size.
+# Templates only depend on whether 2 or 4 divide a size.
 _REMAINDER: Mapping[Value, int] = {0: 0, 1: 1, 2: 2, 3: 1}
 
 
@@ -67,7 +67,7 @@ def _gemm_samples(configuration: Configuration, example: Problem) -> Iterator[Pr
         return value if isinstance(value, int) and value else 1
 
     def lengths(name: str) -> list[int]:
-        """Whole tiles of a work-item and of a work-group with each remainder that these can have, then ragged ones."""
+        """Return whole tiles of a work-group and a work-item with each remainder by 4 possible, then ragged lengths."""
         tile = number(f"micro_tile_{name}")
         group = tile * number(f"work_group_{name}") * number(f"tiles_{name}")
         steps = (1, 2, 3, 4)
@@ -86,7 +86,7 @@ def _reduce_samples(configuration: Configuration, example: Problem) -> Iterator[
     width, rows = configuration.number("vector_width"), rows_per_group(configuration)
     in_pass = configuration.number("unroll") * items_per_row(configuration)
     for vectors, rest, batch in product((1, in_pass, 2 * in_pass, 2 * in_pass + 1), (0, 1), (rows, rows + 1)):
-        # rest is below the width, or makes another vector, which does no harm
+        # rest is less than the width, or adds one more vector, which does no harm
         yield replace(example, batch=batch, channels=vectors * width + rest, pitch=0)
 
 

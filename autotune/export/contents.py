@@ -1,4 +1,4 @@
-"""What a table holds before it takes a format: each device with its winners, in a fixed order."""
+"""The contents of a table before formatting: each device with its winners, in a fixed order."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -26,8 +26,8 @@ class DeviceTable:
 
 
 def read_contents(store: Store, device_slug: str | None, family: str) -> list[DeviceTable]:
-    """By slug; the winners in the order of a lookup table."""
-    # The last of one slug is the one that measured last; a lookup goes by it too.
+    """Return the tables of the devices by slug; the winners have the order of a lookup table."""
+    # The last device of one slug is the one that measured last; a lookup uses that one too.
     known_here = {device.slug: device for device in store.devices() if device_slug in (None, device.slug)}
     devices = {slug: with_faults(device, store) for slug, device in known_here.items()}
     found: dict[str, list[Winner]] = {slug: [] for slug in sorted(devices)}
@@ -46,7 +46,7 @@ def read_contents(store: Store, device_slug: str | None, family: str) -> list[De
 
 
 def plain_part(table: DeviceTable) -> DeviceTable:
-    """The table without what tells of problems that are not plain (`Problem.plain`)."""
+    """Return the table without winners and predictors of problems that are not plain (`Problem.plain`)."""
     return replace(
         table,
         winners=tuple(w for w in table.winners if w.problem == w.problem.plain),
@@ -55,14 +55,17 @@ def plain_part(table: DeviceTable) -> DeviceTable:
 
 
 def with_predictors(store: Store, table: DeviceTable, family: str) -> DeviceTable:
-    """The table with what is kept beside the database for one family, else with what follows from its trials."""
+    """Return the table with the stored predictors of one family, else with ones made from its trials.
+
+    Predictors that contradict the winners are left out.
+    """
     device, known = table.device, find_family(family)
     found = known_predictors(store, device.slug, family) or make_predictors(store, device, family)
     return replace(table, predictors=tuple(p for p in found if agrees(p, known, device.limits, table.winners)))
 
 
 def read_joined(store: Store, device_slug: str | None, families: Sequence[str]) -> list[DeviceTable]:
-    """Each device once, with its winners and predictors of several families."""
+    """Return each device once, with its winners and predictors of several families."""
     of_each = zip(
         *(
             [with_predictors(store, table, family) for table in read_contents(store, device_slug, family)]

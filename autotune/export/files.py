@@ -1,4 +1,4 @@
-"""Writing what is exported: over nobody else's files, and whole or not at all."""
+"""Writes exported files: all or none, and without overwriting files that no export has written."""
 
 import contextlib
 import hashlib
@@ -11,7 +11,7 @@ from pathlib import Path
 from autotune.errors import TableError, UsageError
 
 EXAMPLE = "main.c"
-"""The file of a package that is there to be changed: what its user made of it is never overwritten."""
+"""The file of a package that users are meant to change: their changes are never overwritten."""
 
 _FORCE = "--force overwrites them"
 
@@ -20,14 +20,14 @@ _OURS = re.compile(
     rb"|device,family,"
     rb"|## [^\n]*\n\n[^\n]*[Ff]amily `|Nothing is stored yet\."  # Markdown
     rb"|/\* [^\n]*[Ww]ritten by autotune"
-    rb"|SQLite format 3\0"  # the store looks into it
+    rb"|SQLite format 3\0"  # the store checks its contents
 )
 _MARK = "/* Written by autotune ({}). Once changed, it is not overwritten without --force. */\n"
 _MARKED = re.compile(rb"/\* Written by autotune \(([0-9a-f]{12})\)[^\n]*\n")
 
 
 def check_replaceable(path: Path) -> None:
-    """Raises UsageError for a file that is there and that no export has written."""
+    """Raise UsageError for an existing file that no export has written."""
     if not path.is_file():
         return
     with contextlib.suppress(OSError), path.open("rb") as file:
@@ -37,10 +37,10 @@ def check_replaceable(path: Path) -> None:
 
 
 def write_package(folder: Path, files: Mapping[str, str], *, force: bool = False) -> list[str]:
-    """Write all files of a package or none; the names of those left alone since their user has changed them.
+    """Write all files of a package or none; return the names of those left alone because the user has changed them.
 
-    Raises UsageError where files would be lost that no export has written, unless told to `force`, TableError when
-    the folder cannot be written.
+    Raises UsageError, unless `force`, when a file would be lost that no export has written or that was changed since;
+    TableError when the folder cannot be written.
     """
     was_there = folder.exists()
     try:
@@ -61,7 +61,7 @@ def write_package(folder: Path, files: Mapping[str, str], *, force: bool = False
 
 
 def _check_files(folder: Path, files: Mapping[str, str], *, force: bool) -> list[str]:
-    """Names of the files to leave alone. Raises UsageError."""
+    """Return the names of the files to leave alone. Raises UsageError."""
     foreign, changed = [], []
     for name in files:
         path = folder / name
@@ -87,5 +87,5 @@ def _marked(text: str) -> str:
 
 
 def _hash(data: bytes) -> str:
-    # Version control may have given the lines the ends of another system.
+    # Version control may have changed the line endings.
     return hashlib.sha256(data.replace(b"\r\n", b"\n")).hexdigest()[:12]

@@ -1,4 +1,4 @@
-"""The JSON table: everything that is known of each winner, for programs; `lookup/json_table.py` reads it back."""
+"""The JSON table: everything known about each winner, for programs; `lookup/json_table.py` reads it back."""
 
 import json
 from typing import Any
@@ -11,10 +11,10 @@ from autotune.lookup.predictor_text import to_plain
 
 
 def write_json(tables: list[DeviceTable]) -> str:
-    """ASCII text in the form of `db/table.schema.json`, a line for each member of a device, each entry and predictor.
+    """Return ASCII text in the form of `db/table.schema.json`, one line per member of a device, entry and predictor.
 
-    It holds no moment of export and nothing of the database it comes from. Raises TableError when too large to be
-    read back.
+    It contains neither the time of export nor anything about the database it comes from. Raises TableError when it is
+    too large to be read back.
     """
     devices = ",\n".join(_device(table) for table in tables)
     version = PLAIN_SCHEMA_VERSION if all(plain_part(table) == table for table in tables) else SCHEMA_VERSION

@@ -1,4 +1,4 @@
-"""CSV for spreadsheets and Markdown for people."""
+"""Tables as CSV for spreadsheets, and as Markdown for people."""
 
 import csv
 import dataclasses
@@ -22,7 +22,7 @@ _PROVENANCE = ("driver", "template_hash", "space_version", "tool_version", "meas
 
 
 def write_csv(tables: list[DeviceTable], family: str) -> str:
-    """One row a winner, one column a size or parameter; empty where an algorithm has no such parameter."""
+    """Return one row per winner, one column per size or parameter, empty where an algorithm has no such parameter."""
     kind = find_family(family)
     sizes = [field.name for field in dataclasses.fields(kind.problem_type)]
     parameters = parameter_names(kind)
@@ -43,19 +43,19 @@ def write_csv(tables: list[DeviceTable], family: str) -> str:
 
 
 def write_markdown(tables: list[DeviceTable], family: str) -> str:
-    """A section for each device with a table of its winners."""
+    """Return a section for each device with a table of its winners."""
     return "\n".join(_section(table, family) for table in tables) or "Nothing is stored yet.\n"
 
 
 def parameter_names(family: KernelFamily) -> list[str]:
-    """Parameters of all algorithms, in the order in which they are declared."""
+    """Return the parameters of all algorithms, in the order in which they are declared."""
     return list(dict.fromkeys(p.name for algorithm in family.algorithms for p in algorithm.parameters))
 
 
 def _cell(value: object) -> object:
     if isinstance(value, float) and not isfinite(value):
         return ""
-    # A spreadsheet would run what starts like a formula; the quotation mark makes it text.
+    # A spreadsheet would run text that starts like a formula; the quotation mark prevents it.
     if isinstance(value, str) and value.lstrip()[:1] in ("=", "+", "-", "@"):
         return f"'{value}"
     return value
@@ -102,7 +102,7 @@ def _gain(winner: Winner) -> str:
 
 
 def _rate(problem: Problem, time_ns: float) -> str:
-    """In GB/s where memory bounds: less than one operation for each byte moved."""
+    """Return the rate, in GB/s if the problem is memory-bound: less than one operation for each byte moved."""
     is_of_memory = problem.flops < problem.bytes_moved
     rate = (problem.bytes_moved if is_of_memory else problem.flops) / time_ns
     digits = f"{rate:.3g}" if rate < 100 else f"{rate:.0f}"
@@ -117,10 +117,10 @@ def _time(time_ns: float) -> str:
 
 
 def _plain(text: str) -> str:
-    """Text that Markdown shows as it is."""
+    """Escape a text so that Markdown shows it as it is."""
     return re.sub(r"([\\`*_{}\[\]<>|#&!~$])", r"\\\1", text)
 
 
 def _code(value: Value) -> str:
-    """Text inside a code span of a table, where a backslash works on the bar alone."""
+    """Escape a text for a code span in a table, where a backslash only escapes the bar."""
     return str(value).replace("`", "'").replace("|", "\\|")

@@ -1,4 +1,4 @@
-"""The kernel families: one module each, found by its name."""
+"""The kernel families: one subpackage each, found by name."""
 
 from functools import cache
 from typing import TYPE_CHECKING
@@ -10,7 +10,7 @@ if TYPE_CHECKING:
 
 
 def find_family(name: str) -> "KernelFamily":
-    """The family of that name, from the module of that name. Raises ProblemError."""
+    """Return the family of that name. Raises ProblemError when there is none."""
     from importlib import import_module
 
     from autotune.space.family import KernelFamily
@@ -24,7 +24,7 @@ def find_family(name: str) -> "KernelFamily":
 
 @cache
 def family_names() -> list[str]:
-    """Names of all kernel families."""
+    """Return the names of all kernel families, sorted."""
     from pathlib import Path
 
     return sorted(path.parent.name for path in Path(__file__).parent.glob("*/__init__.py"))

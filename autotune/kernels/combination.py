@@ -1,7 +1,7 @@
-"""One launch where parts of a result come from several work-groups: the last of them to finish adds up.
+"""Sums that several work-groups share, joined by a second launch or by the work-group that finishes last.
 
-For algorithms that share out a sum among work-groups: the parameter that says how parts are joined, its constraint,
-and what a plan holds for it. `templates/last_group.cl.j2` is the other half.
+This module holds the parameter that chooses between the two, its constraint, and what a plan needs for it;
+`templates/last_group.cl.j2` holds the kernel code.
 """
 
 from collections.abc import Iterator
@@ -14,7 +14,7 @@ from autotune.space.family import Constraint, Parameter
 
 SECOND_LAUNCH = "launch"
 LAST_GROUP = "last_group_"
-"""Begins the other values of the parameter; one of ORDERINGS ends them."""
+"""Prefix of the other values of the parameter, followed by one of ORDERINGS."""
 
 COMBINE = Parameter(
     name="combine",
@@ -41,22 +41,22 @@ _STANDARDS = {LAST_GROUP + "cl2": "CL2.0", LAST_GROUP + "cl3": "CL3.0"}
 
 
 def is_one_launch(configuration: Configuration) -> bool:
-    """Whether the last work-group joins the parts."""
+    """Return whether the last work-group joins the parts."""
     return dict(configuration.values).get("combine", SECOND_LAUNCH) != SECOND_LAUNCH
 
 
 def standard_for(configuration: Configuration) -> str:
-    """The OpenCL C that the order needs, as after ``-cl-std=``; empty where it needs none."""
+    """Return the value for ``-cl-std=`` that the memory ordering needs; empty if it needs none."""
     return _STANDARDS.get(str(dict(configuration.values).get("combine")), "")
 
 
 def one_launch_variants(configuration: Configuration, limits: DeviceLimits) -> Iterator[Configuration]:
-    """The same in one launch where there are parts to join and the device promises an order; else nothing."""
+    """Yield the configuration in one launch, if it has parts to join and the device promises an ordering."""
     values = dict(configuration.values)
     if limits.ordering and values.get("combine") == SECOND_LAUNCH:
         yield Configuration.of(configuration.algorithm, **{**values, "combine": LAST_GROUP + limits.ordering})
 
 
 def counters(elements: int) -> Buffer:
-    """For each result, how many of its work-groups have finished; the last of them sets it back."""
+    """Return a buffer with the number of finished work-groups of each result; the last work-group resets it."""
     return Buffer(name="counters", role=Role.SCRATCH, dtype="int32", elements=elements, is_zeroed=True)

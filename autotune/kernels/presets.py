@@ -1,9 +1,9 @@
-"""Real work to tune for: the matrix products of published networks, and lists of sizes from a file.
+"""Problems to tune for: the matrix products of published networks, and lists of sizes from a file.
 
-Products are computed from each network's layer table, one image or sequence at a time. A convolution is
-counted as im2col followed by one product: m output channels, n output pixels, k input channels times the
-window. Depthwise convolutions are no matrix product and are left out. In transformers m counts tokens. Attention is
-one batched product over the heads, with the keys of each head stored as they are made, a row for each position.
+Products are computed from each network's layer table, one image or sequence at a time. A convolution counts as
+im2col and one product: m is the output channels, n the output pixels, k the input channels times the window.
+Depthwise convolutions are left out, since they are not matrix products. In transformers m is the tokens. Attention is
+one product batched over the heads; the keys of each head are stored as they are computed, a row for each position.
 """
 
 import contextlib
@@ -25,14 +25,14 @@ MAX_CALLS = 10**12
 MAX_FILE_BYTES = 4 * 2**20
 MAX_LABEL = 200
 MAX_SHAPE_WORDS = 16
-"""Of a line, looked at as words of the shape: more than any family has."""
+"""How many words of a line may belong to its shape: more than any family has."""
 
 DEFAULT_PRESET = "general"
 
 
 @dataclass(frozen=True, kw_only=True)
 class Preset:
-    """A named list of products. `products` computes them, equal sizes not yet merged."""
+    """A named list of products. `products` computes them, without merging equal sizes."""
 
     name: str
     meaning: str
@@ -40,7 +40,7 @@ class Preset:
 
 
 def preset(name: str) -> list[Request]:
-    """The distinct products of a network with their call counts, in order of first use.
+    """Return the distinct products of a network with their call counts, in order of first use.
 
     Raises UsageError when there is no preset of that name.
     """
@@ -51,7 +51,7 @@ def preset(name: str) -> list[Request]:
 
 
 def merge(requests: Iterable[Request]) -> list[Request]:
-    """Equal problems once each, calls added up, different labels joined."""
+    """Merge requests for equal problems: add up their calls and join their different labels."""
     calls: dict[Problem, int] = {}
     labels: dict[Problem, dict[str, None]] = {}
     for request in requests:
@@ -68,7 +68,7 @@ def _product(label: str, m: int, n: int, k: int, calls: int = 1) -> Request:
 
 
 def _attention(tokens: int, context: int, heads: int, head: int, layers: int) -> Iterator[Request]:
-    """`tokens` queries of each head against `context` positions, each head `head` numbers long."""
+    """Yield both products of attention: `tokens` queries against `context` positions, with heads of size `head`."""
     scores = GemmProblem(m=tokens, n=context, k=head, batch=heads, trans_b=1)
     yield Request(problem=scores, calls=layers, label="attention scores")
     weighted = GemmProblem(m=tokens, n=head, k=context, batch=heads)
@@ -92,13 +92,13 @@ class Convolution:
 
     @property
     def product(self) -> Request:
-        """As im2col and one product. Only for a convolution of one group."""
+        """The convolution as im2col and one product; only for `groups` of 1."""
         assert self.groups == 1
         return _product(self.label, self.outputs, self.output_pixels, self.inputs * self.window**2)
 
 
 def resnet50_layers() -> Iterator[Convolution]:
-    """Convolutions of ResNet-50 at 224 x 224, strides in the 3x3 as torchvision has them (version 1.5).
+    """Yield the convolutions of ResNet-50 at 224 x 224, with strides in the 3x3 as in torchvision (version 1.5).
 
     Source: He et al., Deep Residual Learning for Image Recognition, 2015, table 1.
     """
@@ -130,7 +130,7 @@ def _resnet50() -> Iterator[Request]:
 
 
 def mobilenetv2_layers() -> Iterator[Convolution]:
-    """Convolutions of MobileNetV2 (width 1.0) at 224 x 224, the depthwise ones among them.
+    """Yield the convolutions of MobileNetV2 (width 1.0) at 224 x 224, including the depthwise ones.
 
     Source: Sandler et al., MobileNetV2: Inverted Residuals and Linear Bottlenecks, 2018, table 2.
     """
@@ -168,7 +168,7 @@ BERT_TOKENS = 128
 
 
 def _bert_base() -> Iterator[Request]:
-    """Source: Devlin et al., BERT, 2018: 12 layers, hidden size 768, 12 heads, 3072 in between."""
+    """Source: Devlin et al., BERT, 2018: 12 layers, hidden size 768, 12 heads, feed-forward size 3072."""
     layers, hidden, heads, between, tokens = 12, 768, 12, 3072, BERT_TOKENS
     yield _product("query, key, value", tokens, hidden, hidden, 3 * layers)
     yield from _attention(tokens, tokens, heads, hidden // heads, layers)
@@ -183,9 +183,10 @@ LLAMA_CONTEXT = 1024
 
 
 def _llama_1b(tokens: int, context: int) -> Iterator[Request]:
-    """`tokens` new ones, each seeing `context` positions; only the last token goes through the vocabulary.
+    """Yield the products for `tokens` new tokens that attend to `context` positions.
 
-    Keys and values are shared by four heads each; they are counted as repeated for every head.
+    Only the last token is multiplied with the vocabulary. Four heads share keys and values, which count as repeated
+    for every head.
     Source: the published configuration of Llama 3.2 1B.
     """
     layers, hidden, heads, key_heads, head, between, vocabulary = 16, 2048, 32, 8, 64, 8192, 128256
@@ -199,7 +200,7 @@ def _llama_1b(tokens: int, context: int) -> Iterator[Request]:
 
 
 def _general() -> Iterator[Request]:
-    """Squares, layers of networks, and products with one row or column: what any library is asked for."""
+    """Yield sizes common in any library: squares, layers of networks, and products with one row or column."""
     for size in (128, 256, 512, 1024, 2048):
         yield _product(f"square of {size}", size, size, size)
     yield _product("early convolution", 64, 12544, 147)
@@ -248,7 +249,7 @@ PRESETS = {
 
 
 def size_names(problem_type: type[Problem]) -> tuple[str, ...]:
-    """The sizes that a problem cannot be without, in order: m, n, k."""
+    """Return the names of the sizes without a default, in order: m, n, k for GEMM."""
     fields = dataclasses.fields(problem_type)
     return tuple(f.name for f in fields if f.type is int and f.default is dataclasses.MISSING)
 
@@ -259,20 +260,20 @@ _WORD_OF_SHAPE = re.compile(
     r"|(?:(?:b?float|fp|bf|u?int)\d+|[fiu](?:8|16|32|64))(?:-\S*)?)(?=\s|$)",
     re.IGNORECASE,
 )
-"""A layout, a value, or what a numeric mode or a constant operand may be called."""
+"""Matches a layout, ``name=value``, or a plausible name of a numeric mode or of constant operands."""
 
 
 def read_shapes(path: Path, problem_type: type[Problem] = GemmProblem) -> list[Request]:
-    """Sizes from a text file, equal ones merged, as `parse_shapes` reads them. Raises UsageError."""
+    """Read sizes from a text file as `parse_shapes` does, merging equal ones. Raises UsageError."""
     return parse_shapes(read_lines(path), str(path), problem_type)
 
 
 def parse_shapes(text: Iterable[str], place: str, problem_type: type[Problem] = GemmProblem) -> list[Request]:
-    """Sizes from the lines of a text, equal ones merged.
+    """Parse sizes from the lines of a text and merge equal ones.
 
-    One a line: ``SHAPE [words of the shape] [xCOUNT] [label]``; ``#`` begins a comment. Or CSV: a header naming the
-    fields of the problem and, if wanted, ``calls`` and ``label``; an empty cell leaves a field at its default.
-    Raises UsageError naming place and line.
+    Each line is ``SHAPE [words of the shape] [xCOUNT] [label]``; ``#`` begins a comment. Or the text is CSV, with a
+    header naming fields of the problem and optionally ``calls`` and ``label``; an empty cell leaves a field at its
+    default. Raises UsageError naming place and line.
     """
     lines = [(number, _without_comment(line)) for number, line in enumerate(text, start=1)]
     lines = [(number, line) for number, line in lines if line]
@@ -292,7 +293,7 @@ def parse_shapes(text: Iterable[str], place: str, problem_type: type[Problem] = 
 
 
 def read_lines(path: Path) -> list[str]:
-    """The lines of a text file, with their numbers as an editor has them. Raises UsageError."""
+    """Return the lines of a text file, numbered as in an editor. Raises UsageError."""
     try:
         with path.open("rb") as file:
             data = file.read(MAX_FILE_BYTES + 1)
@@ -301,7 +302,7 @@ def read_lines(path: Path) -> list[str]:
     if len(data) > MAX_FILE_BYTES:
         raise UsageError(f"{path}: is larger than {MAX_FILE_BYTES // 2**20} MiB", hint="is it a list of shapes?")
     try:
-        # Not splitlines(), which breaks at form feeds and others, so that numbers agree with an editor's.
+        # Not splitlines(), which also breaks at form feeds, so that line numbers agree with an editor's.
         return data.decode("utf-8-sig").replace("\r\n", "\n").split("\n")
     except UnicodeDecodeError as error:
         line = data.count(b"\n", 0, error.start) + 1
@@ -320,14 +321,14 @@ def _from_line(line: str, problem_type: type[Problem]) -> Request:
     if match := re.match(r"[xX](\S+)(?:\s+|$)", rest):
         count, label = match[1], rest[match.end() :]
     if match := _WORD_OF_SHAPE.match(label):
-        # What looks like a word of the shape is no label: this parse says why it does not fit.
+        # A label must not look like a word of the shape: this parse raises the error that says why it does not fit.
         problem_type.parse(f"{line[:end]} {match[0]}")
         raise UsageError(f"{match[0]!r} comes after the number of calls", hint=_FORM)
     return Request(problem=problem, calls=_calls(count), label=_label(label))
 
 
 def _shape_end(line: str, problem_type: type[Problem]) -> int:
-    """Where the longest beginning of a line that is a shape ends, or else its first word."""
+    """Return the end of the longest prefix of a line that is a shape, or else of its first word."""
     ends = [word.end() for word in islice(re.finditer(r"\S+", line), MAX_SHAPE_WORDS)]
     for end in reversed(ends):
         with contextlib.suppress(ProblemError):

@@ -1,4 +1,4 @@
-"""Family, problem and configuration in; OpenCL C out, and which template made it. The one owner of Jinja2."""
+"""Render the kernels of a plan as OpenCL C, and identify their templates. The only module that imports Jinja2."""
 
 import hashlib
 from functools import cache
@@ -17,10 +17,10 @@ from autotune.space.family import KernelFamily
 
 
 def render(family: KernelFamily, configuration: Configuration, plan: Plan) -> str:
-    """OpenCL C of all kernels of a plan.
+    """Return the OpenCL C source of all kernels of a plan.
 
-    Values are those of the configuration and of `plan.template_values`: integers, and strings declared by the
-    family. Raises BuildError when the template does not fit them.
+    The template sees the values of the configuration and of `plan.template_values`: integers, and strings declared
+    by the family. Raises BuildError when rendering fails.
     """
     values = {**dict(configuration.values), **dict(plan.template_values)}
     try:
@@ -31,7 +31,7 @@ def render(family: KernelFamily, configuration: Configuration, plan: Plan) -> st
 
 @cache
 def template_hash(family: KernelFamily, algorithm: str) -> str:
-    """Twelve hexadecimal digits over a template and all that it imports: changes when its kernels may."""
+    """Return a hash (12 hexadecimal digits) of a template and all its imports: it changes when the kernels may."""
     digest = hashlib.sha256()
     for name in _templates(family, algorithm):
         digest.update(f"{name}\0{_source(name)}\0".encode())
@@ -40,13 +40,13 @@ def template_hash(family: KernelFamily, algorithm: str) -> str:
 
 @cache
 def names_read(family: KernelFamily, algorithm: str) -> frozenset[str]:
-    """Names whose values the source may depend on: configurations that agree in these have the same source."""
+    """Return the names that the source may depend on: configurations with equal values for them share a source."""
     parse = _environment().parse
     return frozenset(n for t in _templates(family, algorithm) for n in find_undeclared_variables(parse(_source(t))))
 
 
 def _templates(family: KernelFamily, algorithm: str) -> list[str]:
-    """The template of an algorithm and all that it imports, each once."""
+    """Return the names of an algorithm's template and of all its direct and indirect imports, each once."""
     found: list[str] = []
     pending = [_template_name(family, algorithm)]
     while pending:
@@ -80,9 +80,9 @@ def _environment() -> Environment:
 
 
 def changes(made: Provenance, family: KernelFamily, configuration: Configuration, driver: str) -> list[str]:
-    """Return what differs today from when something was measured: `driver`, `template`, `space`; empty if nothing.
+    """Return what has changed since a measurement: any of `driver`, `template` and `space`; empty if nothing has.
 
-    An algorithm that the family no longer has counts as another space.
+    An algorithm that the family no longer has counts as a change of `space`.
     """
     found = ["driver"] if made.driver != driver else []
     try:
@@ -95,7 +95,7 @@ def changes(made: Provenance, family: KernelFamily, configuration: Configuration
 
 
 def provenance_now(device: Device, family: KernelFamily, configuration: Configuration) -> Provenance:
-    """Of what a device has just measured."""
+    """Return the provenance of something that the device has just measured."""
     return Provenance(
         driver=device.driver,
         template_hash=template_hash(family, configuration.algorithm),

@@ -1,11 +1,11 @@
-"""Which configuration to use, at run time: `TuningTable.find`. Standard library only, and quick to load.
+"""Runtime lookup of tuned configurations: `TuningTable.find`. Uses only the standard library, so it loads quickly.
 
-A table is read from the user's database over the tables that ship, from an SQLite file, from an exported JSON table,
-or, with the extra `postgres`, from a PostgreSQL server. Of a large database only what is asked for is read. Nothing is
-written but the log of misses, and that by the user's own table alone.
+A table is read from the user's database layered over the shipped tables, from an SQLite file, from an exported JSON
+table, or, with the extra `postgres`, from a PostgreSQL server. From a large database only the rows that a lookup needs
+are read. Nothing is written except the log of misses, and only the user's own table writes that.
 
-`answer.py` says what is found, `chain.py` by which steps, `contents.py` where data come from, `predictor.py` how
-sizes are answered that nobody measured.
+`answer.py` defines the result of a lookup, `chain.py` its steps, `contents.py` the data sources, and `predictor.py`
+the models for sizes that were never measured.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 __all__ = ["Entry", "Match", "Tuned", "TuningTable", "table_order"]
 
 _MOST_ANSWERS = 65536
-"""Kept for the next time; a program that asks for ever new sizes must not grow without end."""
+"""Size of the cache of answers, which is cleared when full: a program may look up new sizes without end."""
 
 
 class TuningTable:
@@ -43,14 +43,16 @@ class TuningTable:
         source: str = "the table",
         predictors: "Mapping[str, Sequence[Predictor]] | None" = None,
     ) -> None:
-        """`entries` come with the slug of their device, `predictors` by it; of two devices with one slug the last
-        holds."""
+        """`entries` are pairs of a device slug and an entry; `predictors` are keyed by device slug.
+
+        Of two devices with the same slug, the last one wins.
+        """
         from autotune.lookup.contents import AtHand
 
         self._fill(AtHand(devices, entries, predictors or {}), source, None)
 
     def over(self, lower: "Contents") -> Self:
-        """The same over another table, as those that ship."""
+        """Return this table layered over another, such as the shipped tables; see `Layers`."""
         from autotune.lookup.contents import Layers
 
         table = type(self).__new__(type(self))
@@ -59,10 +61,10 @@ class TuningTable:
 
     @classmethod
     def open(cls, path: "str | Path | None" = None, *, log_misses: bool = True) -> Self:
-        """A database, by its path or URL, or a JSON table; without a path the user's own database over what ships.
+        """Open a database (path or URL) or a JSON table; without a path, the user's database over the shipped tables.
 
-        Sizes that the user's own table lacks are noted for `autotune run --misses`, unless `log_misses` is False;
-        a table that is named notes nothing. Raises TableError, NotADatabaseError, NewerSchemaError or StoreError.
+        Only without a path, problems that the table does not contain are logged for `autotune run --misses`, unless
+        `log_misses` is False. Raises TableError, NotADatabaseError, NewerSchemaError or StoreError.
         """
         from pathlib import Path
 
@@ -89,13 +91,13 @@ class TuningTable:
         return table
 
     def _fill(self, contents: "Contents", source: str, misses: "MissLog | None", name: str = "") -> None:
-        # Not when this module is loaded: an application that imports the lookup may never open a table.
+        # Imported here because an application that imports the lookup may never open a table.
         from autotune.lookup.chain import Chain
 
         self.source = source
-        """For people."""
+        """Name shown to users."""
         self.place = source
-        """What to open for the trials behind the table; may hold a password."""
+        """Path or URL to open for the trials behind the table; may contain a password."""
         self._contents = contents
         self._misses = misses
         self._chain = Chain(contents, name or source)
@@ -104,7 +106,7 @@ class TuningTable:
 
     @property
     def devices(self) -> tuple[Device, ...]:
-        """Those the table knows, by slug."""
+        """The devices in the table, sorted by slug."""
         found = (self._contents.device(slug) for slug in self._contents.slugs())
         return tuple(device for device in found if device is not None)
 
@@ -117,13 +119,13 @@ class TuningTable:
         n: int | None = None,
         k: int | None = None,
     ) -> Tuned:
-        """The configuration for a problem, or for the plain float32 matrix product of m, n, k.
+        """Return the configuration for a problem, or for the plain float32 matrix product of sizes m, n, k.
 
-        A `Device` is held to its own limits; of a slug that the table does not know only its name can be gone by.
-        Raises ProblemError for sizes that are none; of a large database also what opening it raises.
+        A `Device` is checked against its own limits; for a slug that the table does not know, only its name is used.
+        Raises ProblemError for invalid sizes, and with a large database also the errors of `open`.
         """
-        # Asked once per call of a kernel: a question asked before costs one access. A device goes by its identity,
-        # since hashing all its strings would take longer than the rest.
+        # Called once per kernel call, so a repeated question costs one dictionary access. A device is keyed by its
+        # identity, since hashing all its strings would take longer than the rest.
         question = (device if device.__class__ is str else id(device), problem, m, n, k)
         answer = self._answers.get(question)
         return self._find(question, device) if answer is None else answer
@@ -137,20 +139,20 @@ class TuningTable:
             self._answers.clear()
         self._answers[question] = answer
         if isinstance(device, Device):
-            # As long as it lives, nothing else gets its identity. After the answer, as clearing goes before it: else
-            # another thread could forget the device alone.
+            # Keeping the device alive keeps its identity unique. Devices are stored after answers and cleared before
+            # them; otherwise another thread could drop the device and leave its answer.
             self._asked[id(device)] = device
         if self._misses is not None and answer.match is not Match.EXACT:
             self._misses.add(answer.device, asked)
         return answer
 
     def knows(self, device: Device) -> bool:
-        """Whether the table has a device with the same driver and version."""
+        """Return whether the table contains this device with the same driver and version."""
         known = self._contents.device(device.slug)
         return known is not None and (known.driver, known.version) == (device.driver, device.version)
 
     def predictor(self, device: str, problem: Problem) -> "Predictor | None":
-        """What predicts for problems of this kind on a device, by its slug; None where nothing does."""
+        """Return the predictor for problems of this kind on the device with this slug, or None."""
         from autotune.lookup.contents import sound_predictors
 
         found = sound_predictors(self._contents, device, find_family(problem.family))
@@ -183,7 +185,7 @@ def _read(place: "Path", *, may_be_missing: bool) -> "Contents":
 
 
 def _read_url(url: str) -> "tuple[Contents, str]":
-    """With a name for people. Raises what opening raises."""
+    """Return the contents and the name to show to users. Raises what `TuningTable.open` raises."""
     scheme, _, rest = url.partition("://")
     if scheme == "sqlite":
         from pathlib import Path
@@ -203,7 +205,7 @@ def _read_url(url: str) -> "tuple[Contents, str]":
 def _plain_product(m: object, n: object, k: object) -> Problem:
     if m is None or n is None or k is None:
         raise ProblemError("a lookup needs a problem, or all of m, n and k")
-    # index() takes the integers of other libraries, and no fractions.
+    # index() accepts the integers of other libraries and rejects fractions.
     return _plain_type()(m=index(m), n=index(n), k=index(k))  # type: ignore[arg-type, call-arg]
 
 

@@ -1,4 +1,4 @@
-"""Whether a predictor agrees with the table it belongs to: one that contradicts what was measured is not asked."""
+"""Checks that a predictor agrees with the table it belongs to; one that contradicts the measurements is not used."""
 
 from collections.abc import Iterable, Sequence
 from typing import Protocol, TypeVar
@@ -11,13 +11,13 @@ from autotune.model.problem import Problem
 from autotune.space.family import KernelFamily
 
 LEAST_AGREEMENT = 0.5
-"""Share of a table's sizes at which a predictor must choose the winner's algorithm. The published predictors of the
+"""Fraction of a table's sizes at which a predictor must choose the winner's algorithm. The published predictors of the
 H100 and the H200 do so at 0.96 to 1.0 of them; one at 0.29 was two to six times slower than the default by rule."""
 
 LEAST_JUDGED = 3
-"""Fewer comparable sizes do not contradict anything."""
+"""Minimum number of comparable sizes: with fewer, a predictor is never rejected."""
 MOST_JUDGED = 64
-"""Of a large table so many are read, evenly by their keys."""
+"""Maximum number of sizes checked; from a larger table, evenly spaced ones in the order of their keys are taken."""
 
 
 class Measured(Protocol):
@@ -34,12 +34,12 @@ _T = TypeVar("_T")
 
 
 def evenly(items: Sequence[_T]) -> Sequence[_T]:
-    """At most MOST_JUDGED of the items."""
+    """Return at most MOST_JUDGED of the items, evenly spaced."""
     return items[:: -(-len(items) // MOST_JUDGED) or 1]
 
 
 def agrees(predictor: Predictor, family: KernelFamily, limits: DeviceLimits, table: Iterable[Measured]) -> bool:
-    """Whether a predictor may be asked, given what was measured on its device, which has these limits."""
+    """Return whether a predictor may be used, given its device's limits and the measurements there (`table`)."""
     if predictor.favours != "predicted":
         return True
     legality = Legality(family, limits)

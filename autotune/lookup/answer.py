@@ -1,4 +1,4 @@
-"""What a lookup gives and what it rests on."""
+"""The result of a lookup and the measurements it is based on."""
 
 import enum
 from dataclasses import dataclass, fields
@@ -10,20 +10,20 @@ from autotune.model.problem import Problem
 
 
 class Match(enum.Enum):
-    """The step of the lookup that found an answer, in the order in which they are tried."""
+    """The step of the lookup that found an answer, in the order in which the steps are tried."""
 
     EXACT = "exact"
     """This problem was measured on this device."""
     PREDICTED = "predicted"
-    """Chosen by size, by a model of what was measured on this device."""
+    """A model fitted to the measurements on this device chose it for these sizes."""
     NEAREST = "nearest"
-    """The nearest measured problem of the same device, whose configuration is valid for this one too."""
+    """From the nearest problem measured on this device whose configuration is valid for this one too."""
     SIBLING = "sibling"
     """What another device of the same architecture would use."""
     VENDOR = "vendor"
-    """What another device of the same maker would use."""
+    """What another device of the same vendor would use."""
     DEFAULT = "default"
-    """Nothing measured serves: what the family chooses by rule from the sizes, the device's limits and its profile."""
+    """No measurement applies: the family's rule chose from the sizes, the device's limits and its profile."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,11 +34,11 @@ class Entry:
     configuration: Configuration
     time_ns: float
     driver: str = ""
-    """Driver that measured; empty where it is not known."""
+    """Driver of the measurement; empty if unknown."""
     version: str = ""
-    """OpenCL version string of the device with that driver; empty where it is not known."""
+    """OpenCL version string of the device with that driver; empty if unknown."""
     template_hash: str = ""
-    """Of the templates that were measured; empty where it is not known."""
+    """Hash of the measured templates; empty if unknown."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,34 +48,34 @@ class Tuned:
     configuration: Configuration
     match: Match
     device: str
-    """Slug of the device asked for."""
+    """Slug of the requested device."""
     problem: Problem
-    """What was asked for."""
+    """The requested problem."""
     source_problem: Problem | None
-    """What was measured; None for a prediction and for a default."""
+    """The measured problem that the configuration comes from; None for a prediction or a default."""
     time_ns: float | None
-    """Measured time of one call of `source_problem`; None without one."""
+    """Measured time of one call of `source_problem`; None if that is None."""
     because: str
-    """One line for people."""
+    """Explanation for users, one line."""
     expected_loss: float | None = None
-    """Part of the tuned speed that is lost, as expected: 0.05 is 5%. None where nothing is known of it."""
+    """Expected fraction of the tuned speed that is lost: 0.05 is 5%. None if unknown."""
     source_device: str = ""
     """Slug of the device whose measurements were used; empty for a default."""
     driver: str = ""
-    """Driver that measured `source_problem`; empty without one."""
+    """Driver with which `source_problem` was measured; empty if that is None."""
     version: str = ""
-    """OpenCL version string of the device with that driver; empty where the table does not know it."""
+    """OpenCL version string of the device with that driver; empty if the table does not contain it."""
     template_hash: str = ""
-    """Of the templates that were measured; empty where the table does not know it."""
+    """Hash of the measured templates; empty if the table does not contain it."""
 
     def was_measured_on(self, device: Device) -> bool:
-        """Whether this very problem was measured with the same driver, version and model of device."""
+        """Return whether this very problem was measured on the same device model with the same driver and version."""
         here = device.slug, device.driver, device.version
         return self.match is Match.EXACT and (self.source_device, self.driver, self.version) == here
 
 
 def plain_tuned(tuned: Tuned) -> dict[str, Any]:
-    """For JSON."""
+    """Return the answer as plain data for JSON."""
     source = tuned.source_problem
     return {
         "match": tuned.match.value,
@@ -90,21 +90,26 @@ def plain_tuned(tuned: Tuned) -> dict[str, Any]:
 
 
 def table_order(problem: Problem) -> tuple[tuple[int, ...], tuple[int, ...], tuple[str, ...]]:
-    """The order of a table: by sizes, then by the other numbers, then by the texts. Exported C code has it too."""
+    """Return the sort key of tables: the sizes, then the other numbers, then the texts. Exported C uses it too."""
     values = [getattr(problem, field.name) for field in fields(problem)]
     numbers = tuple(value for value in values if isinstance(value, int))
     return problem.size_vector, numbers, tuple(value for value in values if isinstance(value, str))
 
 
 MAX_FACTOR = 1.5
-"""Distance up to which the winner of another size is used before the default by rule. At 96 sizes held out on an H100,
-an H200 and PoCL (`scripts/results/regret_*.json`) the nearest winner reached, in the geometric mean, 1.05 of the tuned
-speed against 1.02 by the rule on PoCL where it lay within this factor, and 0.85 against 0.97 at all sizes farther
-off; on the GPUs the rule did better at any distance, which their evaluations say."""
+"""Distance up to which the winner of another size is preferred to the default by rule.
+
+At 96 sizes held out on an H100, an H200 and PoCL (`scripts/results/regret_*.json`), the nearest winner reached in the
+geometric mean 1.05 of the tuned speed against 1.02 for the rule on PoCL within this distance, and 0.85 against 0.97 at
+all sizes farther off. On the GPUs the rule did better at any distance, as their evaluations record.
+"""
 
 
 def distance(one: Problem, other: Problem) -> float:
-    """How far apart two problems are: 1.0 for equal sizes. Plain double arithmetic, so that C agrees to the bit."""
+    """Return the product, over all sizes, of the larger size divided by the smaller: 1.0 for equal sizes.
+
+    Plain double arithmetic, so that exported C agrees to the bit.
+    """
     product = 1.0
     for a, b in zip(one.size_vector, other.size_vector, strict=True):
         product *= a / b if a > b else b / a

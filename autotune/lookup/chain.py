@@ -1,4 +1,4 @@
-"""From the question to the answer, step by step: exact, predicted, nearest, sibling, vendor, default."""
+"""The steps of a lookup, in order: exact, predicted, nearest, sibling, vendor, default."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
@@ -18,13 +18,13 @@ if TYPE_CHECKING:
     from autotune.lookup.predictor import Predictor
 
 _MOST_RELATIVES = 4
-"""Devices of each relation that are asked when the device itself has no answer."""
+"""Maximum number of siblings, and of devices of the same vendor, to try when the device itself has no answer."""
 _MOST_PLACES = 1024
-"""A program that asks for ever new devices must not grow without end."""
+"""Size of each cache, which is cleared when full: a program may look up new devices without end."""
 
 
 class Question(NamedTuple):
-    """What is asked, with what constraints are told of it."""
+    """The requested problem, its family, and the values that constraints see (`Problem.constraint_values`)."""
 
     family: KernelFamily
     problem: Problem
@@ -32,10 +32,10 @@ class Question(NamedTuple):
 
 
 class Place:
-    """What is known of one family on one device, for use under the limits of a device that may be another."""
+    """The measurements and predictors of one family on one device, applied under the limits of the same or another."""
 
     def __init__(self, source: str, device: Device, family: KernelFamily, contents: Contents) -> None:
-        """`source` is the slug of the device that measured, `device` the one that is going to run."""
+        """`source` is the slug of the measured device, `device` the one that will run the configuration."""
         self._source = source
         self._device = device
         self._shelf: Shelf = contents.shelf(source, family.name)
@@ -44,7 +44,10 @@ class Place:
         self._checks: dict[int, list[Check]] = {}
 
     def answer(self, question: Question, reasons: list[str]) -> Tuned | None:
-        """By the first of the steps that the device's own measurements allow; explains itself in `reasons`."""
+        """Return the answer of the first step (exact, predicted, nearest) that finds one, or None.
+
+        Appends its explanations to `reasons`.
+        """
         entry = self._shelf.exact(question.problem)
         if entry is not None:
             label = question.problem.label
@@ -73,7 +76,7 @@ class Place:
     def _predicted(self, predictor: "Predictor", question: Question, reasons: list[str]) -> Tuned | None:
         checks = self._checks.get(id(predictor))
         if checks is None:
-            # By identity, since to look up each configuration takes longer than to check it.
+            # Keyed by identity, since looking up each configuration takes longer than checking it.
             checks = [self._legality.check(c, question.values) for c in predictor.configurations]
             self._checks[id(predictor)] = checks
         for number in predictor.model.ranking(question.problem, self._device.limits.compute_units):
@@ -136,7 +139,7 @@ class Place:
         )
 
     def _other_driver(self, entry: Entry) -> str:
-        """A remark for an entry of this device that an earlier driver measured; empty for today's."""
+        """Return a remark if this device's entry was measured with another driver than today's, else an empty text."""
         here = self._device.driver
         if not entry.driver or not here or entry.driver == here or self._source != self._device.slug:
             return ""
@@ -144,10 +147,10 @@ class Place:
 
 
 class Chain:
-    """The steps over all that a table holds."""
+    """Runs the steps of the lookup on the contents of a table."""
 
     def __init__(self, contents: Contents, name: str) -> None:
-        """`name` tells people which table it is."""
+        """`name` identifies the table in explanations."""
         self._contents = contents
         self._name = name
         self._families: dict[str, KernelFamily] = {}
@@ -158,7 +161,7 @@ class Chain:
         self._narrowed: dict[Device, Device] = {}
 
     def answer(self, device: str | Device, problem: Problem) -> Tuned:
-        """Raises ProblemError, and what reading raises."""
+        """Return the configuration for a problem. Raises ProblemError, and what reading the contents raises."""
         if isinstance(device, Device):
             device = self._without_faults(device)
         family = self._families.get(problem.family)
@@ -184,7 +187,7 @@ class Chain:
         return replace(default, expected_loss=predictor.loss("default")) if predictor else default
 
     def _without_faults(self, device: Device) -> Device:
-        """The device without what the table knows its driver to get wrong."""
+        """Return the device with its limits narrowed by the driver faults that the table knows of."""
         known = self._device(device.slug)
         if known is None or (known.driver, known.version) != (device.driver, device.version):
             return device
@@ -192,20 +195,20 @@ class Chain:
             if len(self._narrowed) >= _MOST_PLACES:
                 self._narrowed.clear()
             limits = device.limits.narrowed(known.limits)
-            # The same object where nothing is left out, since rules keep what they know by its identity.
+            # Keep the object if nothing changes, since the families' rules cache by identity.
             self._narrowed[device] = device if limits == device.limits else replace(device, limits=limits)
         return self._narrowed[device]
 
     def _own_place(self, device: str | Device, family: KernelFamily) -> Place | None:
-        """Of the device asked for; None for one that the table does not know."""
+        """Return the place of the requested device, or None if the table does not contain the device."""
         if isinstance(device, str):
-            # Every new size comes by here.
+            # Runs for every new size, so it must be quick.
             place = self._named_places.get((device, family.name))
             known = self._device(device) if place is None else None
             if known is not None:
                 place = self._named_places[device, family.name] = self._place(device, known, family)
             return place
-        # A device tells its limits itself: the table's may be those of another driver.
+        # A `Device` has its own limits: the table's may be those of another driver.
         return self._place(device.slug, device, family) if self._device(device.slug) else None
 
     def _from_relatives(self, question: Question, running: Device, reasons: list[str]) -> Tuned | None:
@@ -272,7 +275,10 @@ class Chain:
 def relatives(
     running: Device, slugs: Iterable[str], device_of: Callable[[str], Device | None]
 ) -> Iterator[tuple[Match, Device]]:
-    """Devices to ask for another, of the same architecture first; the more alike in compute units, the sooner."""
+    """Yield the devices to try in place of `running`: first those of the same architecture, then of the same vendor.
+
+    Each group is ordered by similarity in the number of compute units.
+    """
     from autotune.device.identity import architecture_of
 
     architecture = architecture_of(running.slug)
@@ -296,7 +302,10 @@ _RELATION = {Match.SIBLING: "has the same architecture", Match.VENDOR: "is of th
 
 
 def _may_be_related(slug: str, running: Device) -> bool:
-    """Told from slugs, so that tables of other makers' devices are not read; processors go by their runtime."""
+    """Compare the first parts of the slugs, so that tables of other vendors' devices are not read.
+
+    The slug of a CPU starts with its OpenCL runtime.
+    """
     return slug.partition("-")[0] == running.slug.partition("-")[0]
 
 
@@ -305,7 +314,7 @@ def _unlikeness(one: DeviceLimits, other: DeviceLimits) -> float:
 
 
 def guess(slug: str) -> Device:
-    """A device of which only the slug is known, with the least a device can do."""
+    """Return a device of which only the slug is known, with minimal limits."""
     return Device(slug=slug, vendor="", model="", family=slug.partition("-")[0], limits=DeviceLimits())
 
 

@@ -1,7 +1,7 @@
-"""Where a table's data come from: values at hand, a database, the files that ship, or one over another.
+"""The sources of a table's data: values in memory, a database, the shipped files, or one layered over another.
 
-All are asked in the same way: which devices there are, what is measured of one family on one of them, and what
-predicts there. What is not asked for is not read.
+All have the same interface: the devices, the entries of a family on a device, and the predictors for it. Only what is
+requested is read.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -19,15 +19,15 @@ if TYPE_CHECKING:
     from autotune.model.trial import Winner
 
 Row = tuple[str, str, float, str, str]
-"""An entry not yet read: the key of its problem, its configuration as JSON, its time, driver and templates measured."""
+"""An unparsed entry: problem key, configuration as JSON, time in nanoseconds, driver, hash of measured templates."""
 Reader = Callable[[Row], Entry | None]
 
 
 class Shelf:
-    """What is measured of one family on one device; rows are read when they are needed."""
+    """The entries of one family on one device; rows are parsed when they are needed."""
 
     def __init__(self, rows: Mapping[str, Entry | Row] | None = None, reader: Reader = lambda _: None) -> None:
-        """`rows` by the key of their problem; `reader` gives None for what only another version knows."""
+        """`rows` are keyed by problem key; `reader` returns None for a row that only another version knows."""
         self.rows = dict(rows or {})
         self.reader = reader
         self._kinds: dict[object, list[Entry]] | None = None
@@ -37,7 +37,7 @@ class Shelf:
         return cls({entry.problem.key: entry for entry in entries})
 
     def over(self, other: "Shelf") -> "Shelf":
-        """Both; where both have a problem, this one's. Only one of them has rows to read."""
+        """Return both combined; for a problem in both, this one's entry. Only one of them has unparsed rows."""
         if not self.rows or not other.rows:
             return self if self.rows else other
         return Shelf({**other.read_all(), **self.read_all()})
@@ -47,7 +47,7 @@ class Shelf:
         return self.reader(row) if isinstance(row, tuple) else row
 
     def comparable(self, problem: Problem) -> list[Entry]:
-        """In the order that decides between equally near problems."""
+        """Return the entries of comparable problems, in the order that decides between equally near ones."""
         if self._kinds is None:
             self._kinds = {}
             for entry in sorted(self.read_all().values(), key=lambda entry: table_order(entry.problem)):
@@ -55,7 +55,7 @@ class Shelf:
         return self._kinds.get(problem.kind, [])
 
     def sample(self) -> list[Entry]:
-        """Some of the entries, evenly by the keys of their problems."""
+        """Return some of the entries, evenly spaced in the order of their problem keys."""
         from autotune.lookup.agreement import evenly
 
         rows = [self.rows[key] for key in evenly(sorted(self.rows))]
@@ -63,16 +63,16 @@ class Shelf:
         return [entry for entry in read if entry is not None]
 
     def read_all(self) -> dict[str, Entry]:
-        """Every entry by the key of its problem."""
+        """Return every entry, keyed by problem key."""
         read = {key: self.reader(row) if isinstance(row, tuple) else row for key, row in self.rows.items()}
         return {key: entry for key, entry in read.items() if entry is not None}
 
 
 class Contents(Protocol):
-    """What a table is asked for."""
+    """The interface of all sources."""
 
     def slugs(self) -> Sequence[str]:
-        """Of the devices, in order."""
+        """Return the slugs of the devices, in order."""
         ...
 
     def device(self, slug: str) -> Device | None: ...
@@ -83,7 +83,7 @@ class Contents(Protocol):
 
 
 class AtHand:
-    """Values given."""
+    """Values in memory."""
 
     def __init__(
         self,
@@ -91,7 +91,7 @@ class AtHand:
         entries: Iterable[tuple[str, Entry]],
         predictors: "Mapping[str, Sequence[Predictor]]",
     ) -> None:
-        """Of two devices with one slug the last holds."""
+        """Of two devices with the same slug, the last one wins."""
         self._devices = {device.slug: device for device in devices}
         self._predictors = predictors
         places: dict[tuple[str, str], list[Entry]] = {}
@@ -113,7 +113,7 @@ class AtHand:
 
 
 class Shipped:
-    """A folder of JSON tables, one a device, each named like the slug of its device."""
+    """A folder of JSON tables, one per device, each named by the slug of its device."""
 
     def __init__(self, folder: "Path") -> None:
         self._files = {path.stem: path for path in folder.glob("*.json")}
@@ -140,7 +140,7 @@ class Shipped:
 
 
 class Layers:
-    """One over the other: what is measured here holds, beside all that the other has."""
+    """One source layered over another: where both have a device or an entry, the upper one's is used."""
 
     def __init__(self, upper: Contents, lower: Contents) -> None:
         self._upper = upper
@@ -156,7 +156,7 @@ class Layers:
         return self._upper.shelf(slug, family).over(self._lower.shelf(slug, family))
 
     def predictors(self, slug: str, family: str) -> "list[Predictor]":
-        """Of one kind that which rests on more sizes; the upper one's where both rest on as many."""
+        """Return for each kind of problem the predictor based on more sizes; if both have as many, the upper one's."""
         found = {p.example.kind: p for p in self._upper.predictors(slug, family)}
         for predictor in self._lower.predictors(slug, family):
             known = found.get(predictor.example.kind)
@@ -166,7 +166,7 @@ class Layers:
 
 
 def sound_predictors(contents: Contents, slug: str, family: KernelFamily) -> "list[Predictor]":
-    """Those of a device that agree with what was measured on it."""
+    """Return the predictors of a device that agree with the measurements on it."""
     found = contents.predictors(slug, family.name)
     device = contents.device(slug)
     if device is None or not any(predictor.favours == "predicted" for predictor in found):
@@ -178,7 +178,7 @@ def sound_predictors(contents: Contents, slug: str, family: KernelFamily) -> "li
 
 
 def read_json(path: "Path") -> AtHand:
-    """An exported table. Raises TableError."""
+    """Read an exported table. Raises TableError."""
     from autotune.lookup.json_table import read_contents
 
     contents = read_contents(path)
@@ -186,7 +186,7 @@ def read_json(path: "Path") -> AtHand:
 
 
 def entries_of(devices: Iterable[Device], winners: "Iterable[Winner]") -> list[tuple[str, Entry]]:
-    """The winners as a table has them, each with the slug of its device."""
+    """Return the winners as entries of a table, each with the slug of its device."""
     versions = {(device.slug, device.driver): device.version for device in devices}
     return [
         (

@@ -1,7 +1,7 @@
-"""The contents of a database, whichever kind it is: SQL in, devices and entries out.
+"""The contents of a database, SQLite or PostgreSQL: reads rows and returns devices and entries.
 
-`sqlite_table.py` and `postgresql_table.py` say how to ask. They are plain SQL of both, as the lookup must not wait for
-SQLAlchemy to load.
+`sqlite_table.py` and `postgresql_table.py` run the queries. The SQL is plain and works on both, as the lookup must not
+wait for SQLAlchemy to load.
 """
 
 import json
@@ -21,7 +21,7 @@ from autotune.model.device import Device, DeviceLimits
 from autotune.space.family import KernelFamily
 
 _READ_AT_ONCE = 1000
-"""Decisions up to which all are read when a database is opened, so that what is broken shows there."""
+"""Number of winners up to which all are read when a database is opened, so that broken rows are reported then."""
 
 _DEVICE = ("slug", "vendor", "model", "family", "platform", "name", "version", "opencl_c_version", "driver", "limits")
 
@@ -32,7 +32,7 @@ _DEVICES = f"""
         ELSE coalesce((SELECT max(trials.id) FROM trials WHERE trials.device_id = devices.id), 0)
     END, id
 """  # noqa: S608 - of constants
-"""Where one slug has several drivers, the one that measured last comes last."""
+"""If a slug has several drivers, the one that measured last comes last."""
 
 _ENTRIES = """
     SELECT spec, configuration, time_ns, driver, template_hash FROM best_configurations WHERE device = ? AND family = ?
@@ -41,25 +41,25 @@ _ENTRIES = """
 _PREDICTORS = "SELECT document FROM predictors WHERE device = ?"
 
 Ask = Callable[..., list[tuple[Any, ...]]]
-"""A query with ? for its parameters, then these; the rows."""
+"""Takes a query with ? for its parameters, then the parameters; returns the rows."""
 
 
 class Source(Protocol):
-    """Where a database is, and how to ask it. As text: its name for people."""
+    """Access to a database. As text, its name for users."""
 
     def reading(self) -> AbstractContextManager[Ask]:
-        """All questions in it see the same moment. Raises StoreError, NotADatabaseError."""
+        """Provide a function for queries that all see the same state. Raises StoreError, NotADatabaseError."""
         ...
 
     def is_filled(self, ask: Ask) -> bool:
-        """Whether there is anything to read. Raises NotADatabaseError, NewerSchemaError."""
+        """Return whether there is anything to read. Raises NotADatabaseError, NewerSchemaError."""
         ...
 
 
 class Database:
-    """The contents of a database: the devices at once, what is measured on one when it is asked for.
+    """The contents of a database: devices are read at once, the measurements of a device when they are requested.
 
-    Rows with families, sizes or configurations that this version does not know are left out: they serve another.
+    Rows with families, sizes or configurations unknown to this version are skipped: they belong to another version.
     """
 
     def __init__(self, source: Source) -> None:
@@ -72,7 +72,7 @@ class Database:
         with source.reading() as ask:
             if not source.is_filled(ask):
                 return
-            # Of two with one slug the last holds.
+            # Of two devices with the same slug, the last one wins.
             found = [_device(row, source) for row in ask(_DEVICES)]
             self._devices = {device.slug: device for device in found}
             self._versions = _versions(found)
@@ -86,7 +86,7 @@ class Database:
         return self._devices.get(slug)
 
     def shelf(self, slug: str, family: str) -> Shelf:
-        """Raises what opening raises."""
+        """Raises the same errors as opening."""
         place = slug, family
         if place not in self._shelves and slug in self._devices:
             with self._source.reading() as ask:
@@ -94,7 +94,7 @@ class Database:
         return self._shelves.get(place) or Shelf()
 
     def predictors(self, slug: str, family: str) -> list[Predictor]:
-        """Raises what opening raises."""
+        """Raises the same errors as opening."""
         if slug not in self._predictors:
             self._predictors[slug] = self._read_predictors(slug) if slug in self._devices else []
         return [p for p in self._predictors[slug] if p.example.family == family]
@@ -133,7 +133,7 @@ def _device(row: Sequence[Any], source: Source) -> Device:
 
 
 def _versions(devices: Iterable[Device]) -> dict[tuple[str, str], str]:
-    """The OpenCL version by slug and driver, where one driver has one: a processor's version names its target."""
+    """Return the OpenCL version by slug and driver, where it is unique: a CPU's version includes its compile target."""
     found: dict[tuple[str, str], set[str]] = {}
     for device in devices:
         found.setdefault((device.slug, device.driver), set()).add(device.version)
@@ -141,7 +141,7 @@ def _versions(devices: Iterable[Device]) -> dict[tuple[str, str], str]:
 
 
 def _entry(source: Source, slug: str, family: KernelFamily, versions: Mapping[str, str], row: Row) -> Entry | None:
-    """None for what this version does not know. Raises TableError for a broken row."""
+    """Return the entry, or None if this version does not know it. Raises TableError for a broken row."""
     with _row_of(source, "best_configurations", f"{slug}, {family.name}"):
         problem, configuration, time_ns = plain(row[0]), plain(row[1]), _time(row[2])
         try:

@@ -1,7 +1,7 @@
-"""The exported JSON table, read as hostile input: what it may hold, and errors that name the path of what is wrong.
+"""Reads exported JSON tables as hostile input; errors name the path of the faulty value.
 
-`db/table.schema.json` says the same for other programs. What is allowed here is checked by hand, so that reading
-needs the standard library only; export writes what this file accepts.
+`db/table.schema.json` states the same rules for other programs. The bounds are annotations of the model, so that
+reading needs the standard library only; the export writes what this module accepts.
 """
 
 from dataclasses import dataclass
@@ -23,34 +23,35 @@ from autotune.space.family import KernelFamily
 
 FORMAT = "autotune-table"
 SCHEMA_VERSION = 2
-"""Raised when a reader of the version before would misunderstand; it then refuses the table."""
+"""Increased when a reader of the previous version would misunderstand a table, so that it refuses the table."""
 PLAIN_SCHEMA_VERSION = 1
-"""Of a table whose problems are all plain (`Problem.plain`), as with no operand constant: every reader takes it."""
+"""Version of a table whose problems are all plain (`Problem.plain`), as without constant operands: all readers accept
+it."""
 
 MAX_FLOPS_PER_SECOND = 1e17
-"""A hundred times the fastest processor there is: a time that would need more was not measured."""
+"""A hundred times the fastest existing processor: a time that implies more was not measured."""
 
 _DERIVED = ("gflops", "gain_over_default", "gain_over_baseline")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Contents:
-    """All that a table holds."""
+    """Everything in a table."""
 
     devices: list[Device]
     winners: list[Winner]
     predictors: dict[str, list[Predictor]]
-    """By the slug of their device."""
+    """Keyed by device slug."""
 
 
 def read_table(source: str | bytes | Path) -> tuple[list[Device], list[Winner]]:
-    """Devices and imported winners of a JSON text or file. Raises TableError, one line that names the path."""
+    """Read devices and imported winners from a JSON text or file. Raises TableError, one line that names the path."""
     contents = read_contents(source)
     return contents.devices, contents.winners
 
 
 def read_contents(source: str | bytes | Path) -> Contents:
-    """A JSON text or file. Raises TableError, one line that names the path."""
+    """Read a JSON text or file. Raises TableError, one line that names the path."""
     if not isinstance(source, Path):
         return _read(parse(source))
     try:
@@ -86,7 +87,7 @@ def _read(document: Node) -> Contents:
 
 
 def read_device(node: Node) -> Device:
-    """A device; its entries and predictors are not read."""
+    """Read a device; its entries and predictors are not read yet."""
     beside = ("entries", "predictors")
     return read(Device, node, beside=beside, readers={DeviceLimits: _read_limits, Fault: _read_fault})
 
@@ -99,7 +100,7 @@ def _read_limits(node: Node) -> DeviceLimits:
 
 
 def _read_fault(node: Node) -> Fault:
-    """What it names may be of another version, and then matches nothing."""
+    """Read a fault. Its names may come from another version, in which case it matches nothing."""
     members = node.members()
     if "algorithm" not in members and "parameter" not in members:
         raise node.wrong("needs an algorithm or a parameter")
@@ -122,7 +123,7 @@ def _read_entries(slug: str, node: Node) -> list[Winner]:
 
 
 def read_entry(slug: str, node: Node) -> Winner:
-    """An imported winner of the device of that slug."""
+    """Read an imported winner of the device with this slug."""
     readers = readers_for(read_family(node.member("family")))
     given = {"device": slug, "source": "imported"}
     winner = read(Winner, node, given=given, beside=("family", *_DERIVED), readers=readers)
@@ -137,13 +138,13 @@ def read_entry(slug: str, node: Node) -> Winner:
 
 
 def plain_entry(winner: Winner) -> dict[str, Any]:
-    """An entry of a table, which `read_entry` reads back."""
+    """Return an entry of a table, which `read_entry` reads back."""
     plain = write(winner, without=("device", "source"))
     return {"family": winner.problem.family, **plain, **{name: getattr(winner, name) for name in _DERIVED}}
 
 
 def readers_for(family: KernelFamily) -> dict[type, Reader]:
-    """How problems and configurations of a family are read."""
+    """Return the readers of problems and configurations of a family, for `codec.read`."""
     return {
         Problem: lambda node: read_problem(node, family),
         Configuration: lambda node: read_configuration(node, family),
@@ -151,15 +152,15 @@ def readers_for(family: KernelFamily) -> dict[type, Reader]:
 
 
 def read_family(node: Node) -> KernelFamily:
-    """The kernel family of that name."""
-    # A module is loaded by this name: only after it was found in the list.
+    """Return the kernel family with this name."""
+    # The name selects a module to import, so it must be in the list.
     if node.text() not in family_names():
         raise node.wrong(f"there is no kernel family {node.value[:80]!r}, only {', '.join(family_names())}")
     return find_family(node.value)
 
 
 def read_problem(node: Node, family: KernelFamily) -> Problem:
-    """Sizes and types that make a problem of its family."""
+    """Return the problem, whose sizes and types must be valid for the family."""
     for member in node.members().values():
         if isinstance(member.value, str):
             member.text()
@@ -170,7 +171,7 @@ def read_problem(node: Node, family: KernelFamily) -> Problem:
 
 
 def read_configuration(node: Node, family: KernelFamily) -> Configuration:
-    """A configuration that its family declares."""
+    """Return the configuration, which the family must declare."""
     members = node.members()
     if "algorithm" not in members:
         raise node.wrong("algorithm is missing")
@@ -187,7 +188,7 @@ def read_configuration(node: Node, family: KernelFamily) -> Configuration:
 
 
 def _check_derived(members: dict[str, Node], winner: Winner) -> None:
-    """Numbers that follow from others may be left out, but not contradict them."""
+    """Check that derived numbers, which may be missing, do not contradict those that they follow from."""
     for name in _DERIVED:
         node, told = members.get(name), getattr(winner, name)
         if node is None or (node.value is None and told is None):

@@ -1,4 +1,4 @@
-"""Whether a configuration is valid for a problem, asked quickly: what does not hang on the problem is judged once."""
+"""Fast checks of configurations: constraints that do not depend on the problem are evaluated only once."""
 
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
@@ -10,11 +10,11 @@ from autotune.space.family import Constraint, KernelFamily, told
 
 _MOST_KEPT = 4096
 _OFTEN = 16
-"""Times after which what is known of a configuration is worked into its conditions, which takes about a millisecond."""
+"""Number of checks after which a configuration's values are substituted into its conditions (about a millisecond)."""
 
 
 class Legality:
-    """What is valid on one device for one family; answers as `KernelFamily.violations` does."""
+    """Checks configurations of one family on one device, with the same results as `KernelFamily.violations`."""
 
     def __init__(self, family: KernelFamily, limits: DeviceLimits) -> None:
         self._family = family
@@ -23,7 +23,7 @@ class Legality:
         self._checks: dict[Configuration, Check] = {}
 
     def check(self, configuration: Configuration, problem_values: Mapping[str, Value]) -> "Check":
-        """Of a configuration, for problems that tell constraints the same names."""
+        """Return the check of a configuration, for problems whose constraint values have the same names."""
         check = self._checks.get(configuration)
         if check is None:
             if len(self._checks) >= _MOST_KEPT:
@@ -37,12 +37,15 @@ class Legality:
         return self.check(configuration, problem_values).is_valid(problem_values)
 
     def violation(self, configuration: Configuration, problem_values: Mapping[str, Value]) -> str:
-        """Why a configuration is not valid; empty when it is. `problem_values` are the problem's for constraints."""
+        """Return why a configuration is not valid, or an empty text.
+
+        `problem_values` are the problem's `constraint_values()`.
+        """
         return self.check(configuration, problem_values).violation(problem_values)
 
 
 class Check:
-    """Of one configuration."""
+    """Checks one configuration against the constraints and the device's faults."""
 
     def __init__(
         self,
@@ -75,7 +78,7 @@ class Check:
         self._known = self._fixed = {name: value for name, value in known.items() if name in needed}
 
     def is_valid(self, problem_values: Mapping[str, Value]) -> bool:
-        """The same as no violation, and quicker where there is one."""
+        """Return whether there is no violation; faster than `violation` if there is one."""
         if self._always:
             return False
         if self._all_open is None:
@@ -95,5 +98,5 @@ class Check:
 
 @lru_cache(maxsize=256)
 def _joined(conditions: tuple[str, ...]) -> Expression:
-    """All at once, which takes half as long; configurations of one algorithm mostly share it."""
+    """Join conditions into one, which evaluates in half the time; configurations of an algorithm mostly share it."""
     return Expression(" and ".join(f"({condition})" for condition in conditions))

@@ -1,12 +1,12 @@
-"""The log of sizes that were asked for and never measured: what `autotune run --misses` tunes next.
+"""The log of problems that were looked up but never measured; `autotune run --misses` tunes them.
 
-A text file in the user's data folder, one line a size and process, so that counting lines tells how many
-processes missed it:
+It is a text file in the user's data folder with one line per problem and process, so the number of lines is the number
+of processes that missed a problem:
 
     {"device": "adreno-730", "family": "gemm", "problem": {"m": 64, ...}}
 
-It is appended to a few lines at a time and never grows beyond MAX_BYTES. Losing a line does no harm, so whatever
-goes wrong while writing is let go.
+Lines are appended a few at a time, and the file never grows beyond MAX_BYTES. Losing a line does no harm, so errors
+while writing are ignored.
 """
 
 import atexit
@@ -29,19 +29,19 @@ _MOST_WAITING = 32
 _MOST_SEEN = 10000
 _WAIT_S = 5.0
 SWITCH = "AUTOTUNE_MISSES"
-"""The environment variable that turns the log off with a value of 0."""
+"""Environment variable that turns the log off when its value is 0."""
 
 
 class Miss(NamedTuple):
-    """A size without a measurement of its own."""
+    """A problem without a measurement of its own."""
 
     device: str
-    """Slug."""
+    """Slug of the device."""
     problem: Problem
 
 
 class MissLog:
-    """Gathers the misses of this process, and appends them a few at a time and at the end of the process."""
+    """Collects the misses of this process and appends them to the file, a few at a time and when the process exits."""
 
     _OF_THIS_PROCESS: ClassVar[dict[Path, "MissLog"]] = {}
 
@@ -54,7 +54,7 @@ class MissLog:
 
     @classmethod
     def default(cls) -> "MissLog | None":
-        """The user's own, one for all tables; None where it is turned off or there is no place for it."""
+        """Return the user's log, shared by all tables; None if it is turned off or there is no home folder."""
         if os.environ.get(SWITCH) == "0":
             return None
         try:
@@ -64,7 +64,7 @@ class MissLog:
         return cls._OF_THIS_PROCESS.get(path) or cls._OF_THIS_PROCESS.setdefault(path, cls(path))
 
     def add(self, device: str, problem: Problem) -> None:
-        """Take note of a size, if it is new to this process."""
+        """Log a problem if it is new to this process."""
         miss = Miss(device, problem)
         if miss in self._seen or len(self._seen) >= _MOST_SEEN:
             return
@@ -74,7 +74,7 @@ class MissLog:
             self.write()
 
     def write(self) -> None:
-        """Append what is waiting, in one piece, so that lines of several processes do not mix."""
+        """Append the pending lines with a single write, so that the lines of several processes do not mix."""
         waiting, self._waiting = self._waiting, []
         self._written_at = time.monotonic()
         lines = "".join(_line(miss) for miss in waiting)
@@ -91,12 +91,12 @@ class MissLog:
 
 
 def default_file() -> Path:
-    """The user's own log; need not exist. Raises AutotuneError without a home folder."""
+    """Return the path of the user's log, which need not exist. Raises AutotuneError without a home folder."""
     return user_data_folder() / "misses.jsonl"
 
 
 def read_misses(path: Path) -> Counter[Miss]:
-    """How often each size was missed; lines that cannot be understood are left out."""
+    """Return how often each problem was missed; lines that cannot be parsed are skipped."""
     try:
         with path.open("rb") as file:
             lines = file.read(MAX_BYTES).splitlines()
@@ -106,7 +106,7 @@ def read_misses(path: Path) -> Counter[Miss]:
 
 
 def forget_misses(path: Path, done: set[Miss]) -> None:
-    """Take out of the log what is tuned by now. Raises OSError."""
+    """Remove the problems that have been tuned (`done`) from the log. Raises OSError."""
     misses = read_misses(path)
     kept = "".join(_line(miss) * count for miss, count in misses.items() if miss not in done)
     draft = path.with_name(f".{path.name}.{os.getpid()}")

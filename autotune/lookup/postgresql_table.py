@@ -1,6 +1,6 @@
-"""Reading a PostgreSQL server with psycopg, which is an extra, and loaded only here.
+"""Reads from a PostgreSQL server with psycopg, an optional dependency that is imported only here.
 
-Each reading is a connection of its own: a table is read once, or once for each device and family of a large one.
+Each reading opens its own connection: a table is read once, a large one once for each device and family.
 """
 
 import re
@@ -17,10 +17,10 @@ _OURS = "SELECT to_regclass('alembic_version') IS NOT NULL, to_regclass('best_co
 
 
 class Server:
-    """A database on a server, by a URL as the store takes it."""
+    """A database on a server, given by the same URL as for the store."""
 
     def __init__(self, url: str) -> None:
-        """Raises StoreError for a URL that cannot be understood, or without a driver."""
+        """Raises StoreError for an invalid URL, or if psycopg is not installed."""
         try:
             from psycopg import ProgrammingError
             from psycopg.conninfo import conninfo_to_dict, make_conninfo
@@ -28,10 +28,10 @@ class Server:
             hint = f"{install_hint('postgres')}, or autotune export and open the file"
             raise StoreError("the driver for PostgreSQL is not installed", hint=hint) from error
         try:
-            # What stands after a plus sign is the driver of the store.
+            # The part after a plus sign names the driver of the store.
             options = conninfo_to_dict(re.sub(r"^[a-z]+(\+\w+)?:", "postgresql:", url))
         except ProgrammingError:
-            # Neither the text nor the reason is shown: they may hold a password.
+            # Neither the URL nor the reason is shown: they may contain a password.
             hint = "write it as postgresql://user:password@host/database"
             raise StoreError("the URL of the database cannot be understood", hint=hint) from None
         self._connection = make_conninfo("", **{"connect_timeout": _CONNECT_TIMEOUT_S, **options})

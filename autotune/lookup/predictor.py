@@ -1,7 +1,7 @@
-"""Which configuration to use at sizes that were never measured: a small model over a few configurations.
+"""Predictors choose a configuration at sizes that were never measured, by a small model over a few configurations.
 
 A predictor belongs to one device, one kernel family and one kind of problem (`Problem.kind`). It holds a few
-configurations that cover the measured sizes, and a model that ranks them for a size. It is plain data, made by
+configurations that cover the measured sizes, and a model that ranks them for given sizes. It is plain data, made by
 `autotune.predict` and evaluated here with the standard library alone.
 """
 
@@ -16,15 +16,15 @@ from autotune.model.configuration import Configuration
 from autotune.model.problem import Problem
 
 FAVOURS = ("predicted", "nearest", "default")
-"""What came nearest to the tuned speed at sizes left out, as a predictor's `favours` tells."""
+"""Values of a predictor's `favours`: which way of choosing came nearest to the tuned speed at sizes left out."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Reach:
-    """How much of the tuned speed is reached over several sizes: 1.0 is all of it."""
+    """Fraction of the tuned speed that is reached over several sizes: 1.0 is all of it."""
 
     mean: float
-    """Geometric."""
+    """Geometric mean."""
     median: float
     low: float
     """The 10th percentile."""
@@ -33,7 +33,7 @@ class Reach:
 
 @dataclass(frozen=True, kw_only=True)
 class Evaluation:
-    """What is reached at sizes that a model had not seen."""
+    """What each way of choosing reaches at sizes that the model has not seen."""
 
     sizes: int
     predicted: Reach
@@ -43,10 +43,10 @@ class Evaluation:
 
 @dataclass(frozen=True, kw_only=True)
 class Node:
-    """A step of a tree: which way to go, by a sum of logarithms of sizes.
+    """A node of a decision tree, split by a sum of logarithms of sizes.
 
-    ``sum(exponent * log2(size)) <= threshold`` goes to node `below`, else to `above`; both come later than this one.
-    A leaf has a `ranking` instead.
+    If ``sum(exponent * log2(size)) <= threshold``, the next node is number `below`, else number `above`; both come
+    later than this one. A leaf has a `ranking` instead.
     """
 
     exponents: tuple[int, ...] = ()
@@ -58,12 +58,12 @@ class Node:
 
 @dataclass(frozen=True, kw_only=True)
 class Tree:
-    """Decides by sizes and by their ratios and products."""
+    """A decision tree over sizes and their ratios and products."""
 
     nodes: tuple[Node, ...]
 
     def ranking(self, problem: Problem, compute_units: int) -> Sequence[int]:  # noqa: ARG002 - alike in all models
-        """Numbers of the configurations, best first."""
+        """Return the numbers of the configurations, best first."""
         logs = [log2(size) for size in problem.size_vector]
         node = self.nodes[0]
         while not node.ranking:
@@ -77,7 +77,7 @@ class Tree:
 
 @dataclass(frozen=True, kw_only=True)
 class Point:
-    """A measured size, and what each configuration loses there: the logarithm of its time over the tuned one."""
+    """A measured size and each configuration's loss there: the logarithm of its time divided by the tuned time."""
 
     sizes: tuple[int, ...]
     losses: tuple[float, ...]
@@ -85,7 +85,7 @@ class Point:
 
 @dataclass(frozen=True, kw_only=True)
 class Neighbours:
-    """Goes by the measured sizes nearest in their logarithms, the nearer the more."""
+    """Ranks by the losses at the `count` measured sizes whose logarithms are nearest, weighting nearer ones more."""
 
     count: int
     points: tuple[Point, ...]
@@ -95,12 +95,12 @@ class Neighbours:
         return [tuple(log2(size) for size in point.sizes) for point in self.points]
 
     def ranking(self, problem: Problem, compute_units: int) -> Sequence[int]:  # noqa: ARG002 - alike in all models
-        """Numbers of the configurations, best first."""
-        here = tuple([log2(size) for size in problem.size_vector])  # dist() would make a tuple of a list each time
+        """Return the numbers of the configurations, best first."""
+        here = tuple([log2(size) for size in problem.size_vector])  # dist() would convert a list to a tuple each time
         distances = list(map(dist, self._places, repeat(here)))
         weighted = []
         for _ in range(min(self.count, len(distances))):
-            # Of equally near points the first counts. Few are sought: quicker than to sort all.
+            # Of equally near points the first is taken. Only a few are needed, so this is faster than sorting all.
             distance = min(distances)
             number = distances.index(distance)
             distances[number] = inf
@@ -110,8 +110,8 @@ class Neighbours:
 
 
 def _weighted_sums(rows: Sequence[tuple[float, Sequence[float]]]) -> list[float]:
-    """Place by place, added up in the order of the rows."""
-    if len(rows) == 3:  # as models are fitted: several times quicker than the rest
+    """Return the weighted sum of each column, added up in the order of the rows."""
+    if len(rows) == 3:  # the number that models are fitted with; several times faster than the general case
         (u, first), (v, second), (w, third) = rows
         return [u * a + v * b + w * c for a, b, c in zip(first, second, third, strict=True)]
     total = [0.0] * len(rows[0][1])
@@ -121,16 +121,21 @@ def _weighted_sums(rows: Sequence[tuple[float, Sequence[float]]]) -> list[float]
 
 
 COSTS = ("one", "bytes", "outputs", "rounds", "depth of rounds", "depth of waves")
-"""What a time is a sum of: outputs are the product of the sizes that are shared out among work-groups, depth that of
-the others, done by each. A round is a work-group for each compute unit, a wave as many as these run at once."""
+"""The terms whose weighted sum estimates a time.
+
+Outputs are the product of the sizes that are divided among work-groups; depth is the product of the other sizes, which
+each work-group processes. A round is one work-group for each compute unit; a wave is as many work-groups as the compute
+units run at once.
+"""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Cost:
-    """What a time by costs knows of one configuration.
+    """The data of one configuration in `Costs`.
 
-    `tile` has for each size how much of it a work-group does, 0 where the size is not shared out; `split` is the
-    number of work-groups that share one tile; what a work-group does of the depth comes in whole steps.
+    `tile` holds for each size how much of it one work-group processes, or 0 if the size is not divided among
+    work-groups. `split` is the number of work-groups that share one tile. A work-group processes its part of the depth
+    in whole multiples of `step`.
     """
 
     tile: tuple[int, ...]
@@ -139,10 +144,10 @@ class Cost:
     at_once: int
     """Work-groups that a compute unit runs at the same time."""
     weights: tuple[float, ...]
-    """Of COSTS, in their order, in nanoseconds."""
+    """Weights of COSTS, in the same order, in nanoseconds."""
 
     def amounts(self, sizes: Sequence[int], bytes_moved: int, compute_units: int) -> tuple[int, ...]:
-        """How much of each of COSTS there is."""
+        """Return the amount of each of COSTS."""
         groups, outputs, depth, split, step = self.split, 1, 1, self.split, self.step
         for size, part in zip(sizes, self.tile, strict=True):
             if part:
@@ -158,22 +163,22 @@ class Cost:
 
 @dataclass(frozen=True, kw_only=True)
 class Costs:
-    """Estimates the time of each configuration as the sum of what its work costs.
+    """Estimates the time of each configuration as a weighted sum of COSTS.
 
-    All share out the same sizes, at most MOST_SHARED of them.
+    All terms divide the same sizes among work-groups, at most MOST_SHARED of them.
     """
 
     terms: tuple[Cost, ...]
 
     def ranking(self, problem: Problem, compute_units: int) -> Iterator[int]:
-        """Numbers of the configurations, best first."""
+        """Yield the numbers of the configurations, best first."""
         times = self.times_ns(problem, max(1, compute_units))
         best = times.index(min(times))
-        yield best  # mostly the only one that is asked for
+        yield best  # usually the only one that is needed
         yield from (number for number in sorted(range(len(times)), key=times.__getitem__) if number != best)
 
     def times_ns(self, problem: Problem, compute_units: int) -> list[float]:
-        """As `Cost.amounts` times its weights would give it, and several times quicker."""
+        """Return each configuration's `Cost.amounts` times its weights, computed several times faster."""
         sizes, bytes_moved, plan = problem.size_vector, problem.bytes_moved, self.plan
         outputs = prod([sizes[axis] for axis in plan.shared])
         depth = prod(sizes) // outputs
@@ -182,7 +187,7 @@ class Costs:
         depths = [-(-depth // share) * step for share, step in plan.depths]
         bases = [one + u * bytes_moved + v * outputs for one, u, v in plan.bases]
         rounds = [-(-counts[i] * counts[j] * counts[k] * split // compute_units) for i, j, k, split in plan.groups]
-        # In the order in which exported C adds up. Waves are rounds shared out once more.
+        # Added up in the same order as in exported C. Waves are rounds divided once more, by `at_once`.
         return [
             bases[base] + x * (r := rounds[groups]) + y * (r * (own := depths[place])) + z * (-(-r // at_once) * own)
             for groups, at_once, place, base, x, y, z in plan.rows
@@ -190,7 +195,7 @@ class Costs:
 
     @cached_property
     def plan(self) -> "CostPlan":
-        """What several terms have in common is worked out once."""
+        """Values that several terms have in common, computed once."""
         shared = [axis for axis, part in enumerate(self.terms[0].tile) if part]
         parts = list(dict.fromkeys((axis, term.tile[axis]) for term in self.terms for axis in shared))
         depths = list(dict.fromkeys((term.split * term.step, term.step) for term in self.terms))
@@ -208,24 +213,24 @@ class Costs:
 
 
 MOST_SHARED = 3
-"""Sizes that the work-groups of a sum of costs may share out; of a family with more, neighbours predict."""
+"""Number of sizes that `Costs` can divide among work-groups; for a family with more, neighbours predict."""
 
 
 class CostPlan(NamedTuple):
-    """Of the terms of a sum of costs; exported C has the same."""
+    """The terms of `Costs`, with common values stored once; exported C has the same tables."""
 
     shared: list[int]
-    """Sizes that are shared out."""
+    """Axes of the sizes that are divided among work-groups."""
     parts: list[tuple[int, int]]
-    """Into what parts: size and part."""
+    """Axis of a size, and the part of it that a work-group processes."""
     depths: list[tuple[int, int]]
-    """By what the depth is divided, and how long a step is."""
+    """Divisor of the depth (`split * step`), and the step."""
     bases: list[tuple[float, ...]]
     """The first three weights."""
     groups: list[tuple[int, int, int, int]]
-    """What work-groups there are the product of: three places among the parts, or past them, and the split."""
+    """Factors of the number of work-groups: three indices into `parts`, or one past its end, and the split."""
     rows: list[tuple[Any, ...]]
-    """For each term its place among the groups, what runs at once, places among depths and bases, other weights."""
+    """For each term: index into `groups`, `at_once`, indices into `depths` and `bases`, the other weights."""
 
 
 Model = Tree | Neighbours | Costs
@@ -238,48 +243,51 @@ class Predictor:
     example: Problem
     """One measured problem of the kind."""
     sizes: int
-    """Measured sizes that it rests on."""
+    """Number of measured sizes that it is based on."""
     configurations: tuple[Configuration, ...]
     model: Model
     favours: str
-    """Of FAVOURS: where plain nearness or the default did better, the prediction is left out."""
+    """One of FAVOURS: if the nearest entry or the default did better, the prediction is skipped."""
     expected: Evaluation
-    """By leaving out each size in turn, from the trials."""
+    """Estimated from the trials by leaving out each size in turn."""
     measured: Evaluation | None = None
-    """By `autotune evaluate`, on sizes held out."""
+    """Measured by `autotune evaluate` at sizes held out."""
     left_to_default: tuple[int, ...] = ()
-    """Places in the size vector: where one of these sizes is 1 the default was not beaten."""
+    """Axes of the size vector: where one of these sizes is 1, the default was not beaten and is used."""
 
     def way(self, problem: Problem) -> str:
-        """Of FAVOURS, what answers for a problem."""
+        """Return which of FAVOURS answers for a problem."""
         if self.favours == "predicted" and self.left_to_default:
             sizes = problem.size_vector
-            for axis in self.left_to_default:  # several times quicker than any()
+            for axis in self.left_to_default:  # several times faster than any()
                 if sizes[axis] == 1:
                     return "default"
         return self.favours
 
     @property
     def model_name(self) -> str:
-        """For people."""
+        """Name shown to users."""
         names = {Tree: "a tree", Neighbours: "neighbours", Costs: "a sum of costs"}
         return names[type(self.model)]
 
     @cached_property
     def predicted_loss(self) -> float:
-        """What a prediction loses at a size never seen."""
+        """Fraction of the tuned speed that a prediction loses at a size never seen."""
         return self.loss("predicted")
 
     @cached_property
     def because(self) -> str:
-        """One line for people on what a prediction rests on."""
+        """What a prediction is based on, one line for users."""
         return (
             f"predicted by {self.model_name} over {len(self.configurations)} configurations that cover "
             f"{self.sizes} measured sizes"
         )
 
     def loss(self, step: str) -> float:
-        """What a step (predicted, nearest, default) loses at a size never seen: measured, else expected."""
+        """Return the fraction of the tuned speed that a step (predicted, nearest, default) loses at a size never seen.
+
+        It is the measured one if there is one, else the expected one.
+        """
         told = getattr(self.measured or self.expected, step)
         assert isinstance(told, Reach)
         return max(0.0, 1.0 - told.mean)

@@ -1,4 +1,4 @@
-"""Predictors as plain data, and back as hostile input; `db/table.schema.json` says the same for other programs."""
+"""Converts predictors to plain data, and back as hostile input; `db/table.schema.json` is the schema of that data."""
 
 import json
 from collections.abc import Iterable
@@ -25,7 +25,7 @@ from autotune.model.configuration import Configuration
 from autotune.space.family import KernelFamily
 
 MAX_PREDICTORS = 64
-"""Of one device."""
+"""Maximum number for one device."""
 MAX_CONFIGURATIONS = 32
 MAX_NODES = 255
 MAX_POINTS = 1024
@@ -38,17 +38,17 @@ MAX_REACH = 100.0
 
 
 def write_document(predictors: Iterable[Predictor]) -> str:
-    """Of one device, as a database holds them."""
+    """Return the predictors of one device as the text that a database stores."""
     return json.dumps([to_plain(predictor) for predictor in predictors], allow_nan=False)
 
 
 def read_document(text: str) -> list[Predictor]:
-    """Raises TableError that names the path in the document."""
+    """Read such a text. Raises TableError that names the path in the document."""
     return read_predictors(parse(text))
 
 
 def to_plain(predictor: Predictor) -> dict[str, Any]:
-    """JSON data."""
+    """Return the predictor as plain data for JSON."""
     data = {
         "family": predictor.example.family,
         "example": predictor.example.to_dict(),
@@ -66,7 +66,7 @@ def to_plain(predictor: Predictor) -> dict[str, Any]:
 
 
 def read_predictors(node: Node) -> list[Predictor]:
-    """Of one device. Raises TableError that names the path."""
+    """Read the predictors of one device. Raises TableError that names the path."""
     found: list[Predictor] = []
     for item in node.items(MAX_PREDICTORS):
         predictor = _read_predictor(item)
@@ -170,7 +170,7 @@ def _read_step(node: Node, number: int, count: int, axes: int, choices: int) -> 
             raise ranking.wrong("must name every configuration once")
         return Step(ranking=order)
     members = node.record(("exponents", "threshold", "below", "above"))
-    # Later than this one, so that every way ends.
+    # Children come later than their parent, so that every path ends.
     for name in ("below", "above"):
         if not number < members[name].whole(count - 1):
             raise members[name].wrong(f"must be above {number}")

@@ -1,4 +1,4 @@
-"""Reading an SQLite file with the standard library alone.
+"""Reads an SQLite file with the standard library alone.
 
 Nothing is written: another program may be using the file, and its folder may be read-only.
 """
@@ -15,11 +15,11 @@ from autotune.lookup.database import Ask
 from autotune.paths import APPLICATION_ID, is_newest_revision
 
 _WAIT_S = 10.0
-"""For another program that has the file to itself for a moment."""
+"""Time to wait while another program has the file locked."""
 
 
 class File:
-    """A database that is a file."""
+    """A database in a file."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -30,7 +30,7 @@ class File:
     @contextmanager
     def reading(self) -> Iterator[Ask]:
         with _reported(self.path), closing(_connect(self.path)) as connection:
-            # One transaction: what is read belongs together, whatever is written meanwhile.
+            # One transaction, so that all queries see the same state whatever is written meanwhile.
             connection.execute("BEGIN")
 
             def ask(query: str, *parameters: str) -> list[tuple[Any, ...]]:
@@ -71,14 +71,17 @@ def _connect(path: Path) -> sqlite3.Connection:
 
 
 def read_only_options(path: Path) -> str:
-    """How to open a file that may have a write-ahead log, in a folder that may be read-only. Raises StoreError."""
-    # One that may write clears the files of the log away when it is the last to close; others leave them behind.
+    """Return the URI options to open a file that may have a write-ahead log, in a folder that may be read-only.
+
+    Raises StoreError if a log or a journal holds changes that cannot be read there.
+    """
+    # A connection that may write removes the log's files if it is the last to close; a read-only one leaves them.
     if os.access(path, os.W_OK) and os.access(path.absolute().parent, os.W_OK | os.X_OK):
         return "?mode=rw"
     if _opens(path, "?mode=ro"):
         return "?mode=ro"
-    # Without files beside it, which a read-only folder cannot take, a log cannot be read. Immutable tells SQLite
-    # that nobody writes; but then what a log or a journal still holds would be missed.
+    # Reading a log requires files beside the database, which cannot be created in a read-only folder. `immutable`
+    # assures SQLite that there are no writers, but then changes still in a log or a journal would be missed.
     beside = [path.with_name(path.name + ending) for ending in ("-wal", "-journal")]
     if any(file.exists() and file.stat().st_size for file in beside):
         hint = "copy the file and those named like it to a folder that may be written, and name the copy"

@@ -1,6 +1,6 @@
-"""Reading the trials of one problem from a database: what each valid configuration took, and for what part.
+"""Reads the trials of one problem from a database: the time of each configuration and how much of it is preparation.
 
-Nothing is written, and a table that is no database has none.
+Nothing is written. A table that is not a database has no trials.
 """
 
 import statistics
@@ -24,19 +24,20 @@ _TRIALS = """
 
 @dataclass(frozen=True, kw_only=True)
 class Timed:
-    """A configuration's median time of one call, and the part of it spent bringing operands into another layout."""
+    """A configuration's median time of one call, and the part of it spent converting operands to another layout."""
 
     configuration: Configuration
     time_ns: float
     prepare_ns: float
     template_hash: str = ""
-    """Of the templates that were measured; empty where it is not known."""
+    """Hash of the measured templates; empty if unknown."""
 
 
 def read_trials(place: str | Path, device: Device, problem: Problem) -> list[Timed]:
-    """Complete trials by configuration, of a device with this driver; empty where `place` is no database of ours.
+    """Return the complete trials on this device with this driver and version, combined by configuration.
 
-    Of a configuration, only those with the templates that were measured last.
+    Only trials with the templates that a configuration was last measured with count. The list is empty if `place`
+    (a path or URL) is not a database of this project.
     """
     try:
         source = _source(place)

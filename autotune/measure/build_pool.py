@@ -1,4 +1,4 @@
-"""Where building without running happens: child processes that work side by side."""
+"""Builds without running, in child processes that work in parallel."""
 
 import contextlib
 import dataclasses
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from autotune.device.session import Memory, Session
 
 BUILDER = (sys.executable, "-m", "autotune.measure.build_pool")
-"""Starts a child process that builds."""
+"""Command of a child process that builds."""
 
 
 _STATES = {
@@ -36,7 +36,7 @@ class Builder:
         self._child = child.Child(command)
 
     def run(self, job: BuildJob) -> Build:
-        """Raises WorkerError when no child can be started, or the child cannot use the device at all."""
+        """Build. Raises WorkerError when no child can be started, or the child cannot use the device at all."""
         answer = self._child.ask(job, {"build": job.limit_s})
         if isinstance(answer, child.Loss):
             return Build(source_hash=job.source_hash, state=_STATES[answer.cause], message=answer.message)
@@ -44,7 +44,7 @@ class Builder:
         return answer
 
     def kill(self) -> None:
-        """End what it builds now, from any thread; the build ends as crashed."""
+        """End the current build, as crashed. Thread-safe."""
         self._child.kill()
 
     def close(self) -> None:
@@ -53,7 +53,7 @@ class Builder:
 
 
 class BuilderPool:
-    """Builders that work at the same time, each served by a thread. A context manager; leaving it ends them all."""
+    """Builders that work in parallel, one thread each. A context manager; leaving it ends them all."""
 
     def __init__(self, size: int, command: Sequence[str] = BUILDER) -> None:
         self.size = size
@@ -75,13 +75,13 @@ class BuilderPool:
         self._executor.shutdown(wait=False, cancel_futures=True)
         while not all(future.done() for future in self._running):
             for builder in self._builders:
-                builder.kill()  # again, since some start only now
+                builder.kill()  # repeated, since some builds start only now
             time.sleep(0.05)
         for builder in self._builders:
             builder.close()
 
     def submit(self, job: BuildJob) -> Future[Build]:
-        """Build when a builder is free; the result may be a WorkerError."""
+        """Build when a builder is free; the future may raise WorkerError."""
         self._running = {future for future in self._running if not future.done()}
         future = self._executor.submit(self._run, job)
         self._running.add(future)
@@ -101,7 +101,7 @@ class BuilderPool:
 
 
 def build_once(session: "Session", job: BuildJob) -> Build:
-    """Compile, and ask the driver about the kernels that do the work."""
+    """Compile, and query the driver about the kernels that do the work."""
     started = time.perf_counter_ns()
     try:
         with tracing.span("compile"):
@@ -109,7 +109,7 @@ def build_once(session: "Session", job: BuildJob) -> Build:
             kernels = session.kernels(program, job.plan)
     except BuildError as error:
         return Build(source_hash=job.source_hash, state=BuildState.FAILED, message=error.message)
-    # Some drivers generate code only when they are asked about a kernel, so that asking is part of building.
+    # Some drivers generate code only when a kernel is queried, so the query is part of building.
     facts = session.facts(kernels, job.plan)
     if job.launches:
         with tracing.span("launch"):
@@ -127,14 +127,14 @@ def build_once(session: "Session", job: BuildJob) -> Build:
 
 
 def _launch_once(session: "Session", kernels: Sequence[Any], plan: Plan) -> None:
-    """One work-group of each kernel, on memory of the right sizes that nobody looks at.
+    """Launch one work-group of each kernel, on memory of the right sizes with undefined contents.
 
-    Where the driver chooses the work-group, only the whole range would have the same one: that is done where
-    operands are merely copied. What cannot be launched is left to the trial, which tells why.
+    Where the driver chooses the work-group, only the full range would get the same one: it is launched if the kernel
+    only prepares an operand, and otherwise the kernel is skipped. Errors are left to the trial, which reports them.
     """
     with contextlib.suppress(KernelError):
         memory: dict[str, Memory] = {}
-        for buffer in sorted(plan.buffers, key=lambda buffer: buffer.role is Role.VIEW):  # after what they show
+        for buffer in sorted(plan.buffers, key=lambda buffer: buffer.role is Role.VIEW):  # views after what they show
             memory[buffer.name] = session.allocate(buffer, memory)
         for kernel, launch in zip(kernels, plan.launches, strict=True):
             if launch.local_size or launch.prepares:
@@ -145,7 +145,7 @@ def _launch_once(session: "Session", kernels: Sequence[Any], plan: Plan) -> None
 
 
 def serve() -> None:
-    """The child: build until the input ends."""
+    """Run as the child process: build until the input ends."""
     from autotune.device.session import Session
 
     sessions: dict[str, Session] = {}

@@ -1,4 +1,4 @@
-"""Calibrating a device's clocks in a child process: a device that hangs or crashes at it harms nobody."""
+"""Calibrates a device's clocks in a child process, so that a driver that hangs or crashes does no harm."""
 
 import sys
 from collections.abc import Callable, Sequence
@@ -9,11 +9,11 @@ from autotune.process import child
 
 LIMIT_S = 20.0
 CALIBRATOR = (sys.executable, "-m", "autotune.measure.calibration")
-"""Starts a child process that calibrates."""
+"""Command of a child process that calibrates."""
 
 
 def try_calibration(selector: str, limit_s: float = LIMIT_S, command: Sequence[str] = CALIBRATOR) -> Calibration | str:
-    """The calibration of a device, or in a few words why there is none. `selector` is ``platform:device``."""
+    """Return the calibration of a device (``platform:device``), or a short text why there is none."""
     with child.Child(command) as calibrator:
         try:
             answer = calibrator.ask(selector, {"calibration": limit_s})
@@ -23,7 +23,7 @@ def try_calibration(selector: str, limit_s: float = LIMIT_S, command: Sequence[s
 
 
 def serve() -> None:
-    """The child: calibrate until the input ends."""
+    """Run as the child process: calibrate until the input ends."""
     from autotune.device.clocks import calibrate
     from autotune.device.session import Session
 

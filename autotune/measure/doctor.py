@@ -1,7 +1,7 @@
-"""What works on a device: probes in child processes with time limits, and what is done about what does not.
+"""Finds out what works on a device, with probes in child processes under time limits.
 
-Probes that go together are tried as one program first, which is quick where all is well. What fails there, in whatever
-way, is tried again one by one. A child that crashes or hangs is replaced, and the next probe goes on in a fresh one.
+Related probes are first tried as one program, which is quick when everything works. Those that fail there, in whatever
+way, are tried again one by one. A child that crashes or hangs is replaced, and the next probe runs in a fresh one.
 """
 
 import contextlib
@@ -43,14 +43,14 @@ from autotune.space.search_space import SearchSpace
 
 OPENING_LIMIT_S = 60.0
 FIRST_LIMIT_S = 20.0
-"""For the first try of all that goes into one program."""
+"""Time limit of the first attempt, which tries all joined groups as one program."""
 LEAST_LIMIT_S = 10.0
-"""For a group of probes, or one."""
+"""Least time limit for a group of probes, or for a single one."""
 SLOWNESS = 20.0
-"""On slow devices the limit is this many times what an empty kernel takes."""
+"""On slow devices the limit is this many times the time of the empty kernel."""
 MOST_LIMIT_S = 120.0
 CONFIGURATIONS = 3
-"""Of an algorithm, tried until one runs right."""
+"""Configurations of an algorithm that are tried, until one gives a right result."""
 
 _GROUPS = (
     tuple(vector_probe("float32", width) for width in VECTOR_WIDTHS),
@@ -67,13 +67,13 @@ _GROUPS = (
 )
 """Probes tried together."""
 _LEFT_OUT = frozenset(vector_probe(dtype, width) for dtype in VECTOR_TYPES for width in (2, 8))
-"""Not in the short form, unless something else goes wrong: building them takes half a second."""
+"""Probes left out of the short form unless another one fails: building them takes half a second."""
 _JOINED = frozenset(_GROUPS[:5])
-"""Groups whose probes go into one program at first."""
+"""Groups whose probes are first tried together as one program."""
 
 
 def is_offered(probe: str, limits: DeviceLimits) -> bool:
-    """Whether the driver says that it can do what a probe tries."""
+    """Return whether the driver claims to support what a probe tries."""
     extensions = limits.extensions
     return {
         IMAGES: limits.has_images,
@@ -87,9 +87,9 @@ def is_offered(probe: str, limits: DeviceLimits) -> bool:
 
 
 def examine(device: Device, *, is_full: bool = True, worker: Worker | None = None) -> Checkup:
-    """Run the probes of the short form, or all; never raises for what a driver does.
+    """Run the probes of the short form, or all of them; failures of the driver become findings, never exceptions.
 
-    A `worker` that has built something on the device already saves the short form a second or more.
+    A `worker` that has already built something on the device makes the short form a second or more faster.
     """
     started = time.monotonic()
     with contextlib.nullcontext(worker) if worker else Worker() as prober:
@@ -101,7 +101,7 @@ def examine(device: Device, *, is_full: bool = True, worker: Worker | None = Non
 
 
 class _Examiner:
-    """The probes of one device, run by a worker."""
+    """Runs the probes of one device in a worker."""
 
     def __init__(self, device: Device, worker: Worker, *, is_full: bool) -> None:
         self._device = device
@@ -110,7 +110,7 @@ class _Examiner:
         self._limit_s = MOST_LIMIT_S
 
     def findings(self) -> tuple[Finding, ...]:
-        """That of the empty kernel first, and no other where that is broken."""
+        """Return the finding of the empty kernel first; it is the only one when that kernel is broken."""
         limits = self._device.limits
         shown = [tuple(probe for probe in group if is_offered(probe, limits)) for group in _GROUPS]
         offered = [group for group in shown if group]
@@ -127,7 +127,7 @@ class _Examiner:
         return (*ordered, *(Finding(probe=probe, health=Health.MISSING) for probe in missing))
 
     def _joined(self, groups: Sequence[tuple[str, ...]]) -> list[Finding]:
-        """All at once; where that fails, group by group, unless not even an empty kernel works."""
+        """Try all groups at once; if a probe fails, try group by group, unless even the empty kernel is broken."""
         probes = [probe for group in groups for probe in group if self._is_full or probe not in _LEFT_OUT]
         found = self._ask((EMPTY_KERNEL, *probes), FIRST_LIMIT_S)
         if all(finding.health is Health.WORKS for finding in found):
@@ -140,7 +140,7 @@ class _Examiner:
         return [empty, *(finding for group in groups for finding in self._group(group))]
 
     def _group(self, group: tuple[str, ...]) -> list[Finding]:
-        """Those of a group; what fails together is tried one by one."""
+        """Try the probes of a group together, then those that failed one by one."""
         findings = self._ask(group, self._limit_s)
         if len(group) == 1:
             return findings
@@ -176,7 +176,7 @@ def _clocks(device: Device) -> Finding:
 
 
 def _algorithms(device: Device, worker: Worker) -> Iterator[Finding]:
-    """Each algorithm on a small problem, judged by its family; `device` is without what is broken already."""
+    """Try each algorithm on a small problem, verified by its family; `device` omits features found to be broken."""
     for name in family_names():
         family = find_family(name)
         for algorithm in family.algorithms:
@@ -204,7 +204,7 @@ def _try_algorithm(device: Device, family: KernelFamily, algorithm: str, worker:
 
 
 def _to_try(device: Device, family: KernelFamily, algorithm: str) -> tuple[Problem, list[Configuration]] | None:
-    """The first example for which the algorithm has valid configurations, and some of these; None without any."""
+    """Return the first example with valid configurations of the algorithm, and some of them; None if there is none."""
     profile = find_profile(device)
     for problem in family.examples():
         overrides = profile.overrides_for(family.name)

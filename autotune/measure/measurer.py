@@ -1,4 +1,4 @@
-"""A `Job` becomes a `Trial`: render, build, verify, time. Runs where a crash may be afforded (worker.py)."""
+"""Turns a `Job` into a `Trial`: render, build, verify, time. Runs in a child process, which may crash (worker.py)."""
 
 import statistics
 import time
@@ -26,15 +26,15 @@ from autotune.model.trial import Calibration, Job, Measurement, Trial, TrialStat
 from autotune.space.family import Case, KernelFamily
 
 FRESH_INPUTS = 4
-"""Over which many verifications are spread: with and without beta."""
+"""Sets of inputs over which `Job.verifications` runs are spread; half of them have a nonzero beta."""
 FRESH_INPUTS_OF_LARGE = 2
 
 LARGE_FLOPS = 2**37
-"""Above this, and where two sets of inputs cannot be kept, one is enough for a trial, with beta zero or not by chance:
-drawing them and the reference take seconds."""
+"""Larger problems, and those of which two sets of inputs cannot be kept, are verified on one set in a trial, with beta
+zero or not depending on the seed: drawing inputs and computing the reference take seconds."""
 
 WORTH_REFUSING_NS = 50e6
-"""What a call takes at least before it is refused for being slow: running less in full costs little."""
+"""A call shorter than this is not refused for being slow: running it in full costs little."""
 
 
 class _Refused(Exception):
@@ -54,15 +54,15 @@ class _Built:
 
 
 class Measurer:
-    """Measures jobs on one device, one after the other; keeps the last few programs built."""
+    """Measures jobs on one device, one after the other; keeps the most recent programs."""
 
     KEPT_PROGRAMS = 32
-    """More than the trials between two runs of the sentinel, so that it is built once."""
+    """More than the trials between two runs of the sentinel, so that the sentinel is built only once."""
 
     def __init__(
         self, session: Session, calibration: Calibration | None = None, sensors: Sensors | None = None
     ) -> None:
-        """Calibrates the device's clocks where no calibration is given."""
+        """Calibrate the device's clocks unless a calibration is given."""
         self._session = session
         self._tools = _Tools(session, calibration or calibrate(session), sensors or find_sensors(session.whereabouts))
         self._was_run: set[int] = set()
@@ -70,7 +70,7 @@ class Measurer:
         self._operands = Operands(session)
 
     def measure(self, job: Job, entering: Callable[[str], None] = lambda _: None) -> Trial:
-        """Build, verify and time; `entering` is told "build" and "run" as each begins. Never raises KernelError."""
+        """Build, verify and time; calls `entering` with "build" and "run" as each begins. Never raises KernelError."""
         family = find_family(job.problem.family)
         state, message, measurement = TrialState.COMPLETE, "", None
         try:
@@ -95,7 +95,7 @@ class Measurer:
         )
 
     def _is_first(self, job: Job) -> bool:
-        """Whether a configuration was not run before; from now on it was."""
+        """Return whether this is the first run of a configuration, and record that it has run."""
         key = hash((job.problem, job.configuration, job.build_options))
         is_first = key not in self._was_run
         self._was_run.add(key)
@@ -103,7 +103,7 @@ class Measurer:
 
     @contextmanager
     def _workplace(self, plan: Plan) -> Iterator[Workplace]:
-        """What a failed launch used is not used again."""
+        """Provide the memory of a plan; memory that a failed launch used is not reused."""
         with tracing.span("allocate"):
             place = Workplace(self._session, self._operands, plan)
         is_sound = False
@@ -144,7 +144,7 @@ class Measurer:
 
 
 class _Tools:
-    """What measuring keeps from trial to trial."""
+    """Instruments that are kept from trial to trial."""
 
     def __init__(self, session: Session, calibration: Calibration, sensors: Sensors) -> None:
         self.stopwatch = Stopwatch(session, calibration, needs_warming=not session.whereabouts.is_cpu)
@@ -153,7 +153,7 @@ class _Tools:
 
 
 class _Runner:
-    """Runs of one built plan."""
+    """Probes, verifies and times one built plan."""
 
     def __init__(self, session: Session, built: _Built, operands: Operands, place: Workplace, tools: _Tools) -> None:
         self._session = session
@@ -192,29 +192,29 @@ class _Runner:
         return loaded
 
     def _probe(self, job: Job, seed: int) -> None:
-        """Run on small parts of the range. Refuses what would take far too long in full."""
+        """Run small parts of the range. Raises _Refused when the full range would take far too long."""
         limit_ns = min(max(WORTH_REFUSING_NS, job.FAR_TOO_SLOW * job.give_up_above_ns), job.run_limit_s * 1e9)
         self._place.prepare_outputs(self._load(job, seed))
         self._bind({})
         with tracing.span("run parts"):
             kernels, launches = zip(*self._counted(job), strict=True)
             least_ns = self._tools.probe.least_ns(kernels, launches, limit_ns)
-        self._place.zero()  # a part of the work-groups counts to a part only
+        self._place.zero()  # with only a part of the work-groups, counters stop halfway
         if least_ns > limit_ns:
             message = f"not run in full: a part of its work-groups tells that a call takes {least_ns / 1e6:.3g} ms"
             raise _Refused(TrialState.TOO_SLOW, message)
 
     def _verify(self, job: Job, seed: int) -> float:
-        """Error over tolerance on the inputs of a seed. Refuses what is wrong or writes where it may not."""
+        """Return error over tolerance on the inputs of a seed. Raises _Refused for a wrong result or a stray write."""
         loaded = self._load(job, seed)
         ratio, _ = self._judged(loaded, self._run_once(loaded), f"inputs of seed {seed}")
         return ratio
 
     def _verify_often(self, job: Job, fresh_inputs: int) -> float:
-        """The largest error over tolerance of many runs on so many fresh inputs. Refuses as `_verify` does.
+        """Return the largest error over tolerance of many runs on `fresh_inputs` inputs. Raises _Refused.
 
-        What the kernel writes is poisoned before each run. A run whose output has the very bits of one judged before
-        on the same inputs is as right as that one, which saves the reference.
+        What the kernel writes is poisoned before each run. An output that equals the last one checked on the same
+        inputs, bit for bit, is as right as that one and is not compared with the reference again.
         """
         largest = 0.0
         for number in range(fresh_inputs):
@@ -226,15 +226,16 @@ class _Runner:
                     on = f"run {run + 1} of {job.verifications}, inputs of seed {loaded.seed}"
                     ratio, judged = self._judged(loaded, outputs, on)
                     largest = max(largest, ratio)
-            del loaded  # before the next is brought
+            del loaded  # frees it before the next inputs are loaded
         return largest
 
     def _judged(
         self, loaded: Loaded, outputs: dict[str, NDArray[Any]], on: str
     ) -> tuple[float, dict[str, NDArray[Any]]]:
-        """Error over tolerance, and the outputs it is of. Refuses what is wrong, and what writes into its inputs.
+        """Return error over tolerance, and the outputs it belongs to.
 
-        Where the inputs are not what they were, an earlier kernel may have spoilt them: then they are brought anew.
+        When the result is wrong and the inputs have changed, an earlier kernel may be the cause: they are written again
+        and the call is repeated. Raises _Refused for a wrong result, and when the kernel writes into its inputs.
         """
         ratio = self._error_ratio(loaded.case, outputs)
         if not ratio <= 1.0 and not self._operands.are_intact(loaded):
@@ -255,7 +256,7 @@ class _Runner:
         return ratio
 
     def _run_once(self, loaded: Loaded) -> dict[str, NDArray[Any]]:
-        """The outputs of one call on what is loaded. Refuses what writes behind an output."""
+        """Run one call on the loaded inputs and return its outputs. Raises _Refused for writes behind an output."""
         with tracing.span("prepare memory"):
             self._place.prepare_outputs(loaded)
             self._place.poison_scratch()
@@ -268,7 +269,7 @@ class _Runner:
             return {name: self._read_back(buffer) for name, buffer in self._outputs.items()}
 
     def _check_zeroed(self) -> None:
-        """Refuses what did not leave zeros where the plan says so: the next call would go wrong."""
+        """Raises _Refused when a buffer that must be left zero is not: the next call would go wrong."""
         for buffer in self._zeroed:
             if self._read_back(buffer).any():
                 raise _Refused(TrialState.WRONG_RESULT, f"the kernel left other than zeros in {buffer.name}")
@@ -288,20 +289,20 @@ class _Runner:
         return [self._session.enqueue(kernel, launch) for kernel, launch in launches]
 
     def _counted(self, job: Job) -> list[tuple[Any, Launch]]:
-        """Kernels and launches that count: all but those that only prepare a constant operand."""
+        """Return the kernels and launches to be timed: all but those that only prepare a constant operand."""
         return [item for item in self._launches if not job.problem.is_constant(item[1].prepares)]
 
     def _time(self, job: Job, error_ratio: float) -> Measurement:
         self._bind({})
         counted = self._counted(job)
-        if len(counted) < len(self._launches):  # what is constant is prepared once, and not timed
+        if len(counted) < len(self._launches):  # constant operands are prepared once, untimed
             self._enqueue(self._launches)
             self._session.finish()
         launches = [launch for _, launch in counted]
         stopwatch = self._tools.stopwatch
         with tracing.span("time"):
             timing = stopwatch.time(lambda: self._enqueue(counted), launches, job)
-        self._check_zeroed()  # after many calls in a row, too
+        self._check_zeroed()  # also after many calls in a row
         with tracing.span("sensors"):
             reading = self._tools.sensors.read()
         return Measurement(

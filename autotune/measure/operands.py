@@ -1,9 +1,9 @@
 """Inputs, outputs and scratch on the device, kept from trial to trial: drawing and copying them takes longer than most
 kernels.
 
-Kernels read the inputs where they lie, so one that writes astray may spoil those of the next: what looks wrong is
-believed only while the inputs are what they were. Outputs get their first contents by a copy on the device, scratch is
-filled with poison, before every run that is checked.
+Kernels read the inputs in place, so a kernel with a stray write may corrupt the inputs of the next: a wrong result
+counts only if the inputs are intact. Before every checked run, outputs get their initial contents by a copy on the
+device, and scratch is filled with poison.
 """
 
 from collections import OrderedDict, defaultdict
@@ -22,17 +22,17 @@ from autotune.model.problem import Problem
 from autotune.space.family import Case
 
 CANARY_ELEMENTS = 256
-"""Elements behind every output, and behind what has to stay zero, that no kernel may touch."""
+"""Elements behind every output, and behind every buffer that must stay zero, that no kernel may write."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Loaded:
-    """A case, and on the device its inputs and what its outputs hold before a run, by buffer name."""
+    """A case whose inputs, and initial contents of outputs, are on the device, by buffer name."""
 
     case: Case
     seed: int
     host: dict[str, NDArray[Any]]
-    """The same on the host, a canary behind each output."""
+    """The same contents on the host, with a canary behind each output."""
     memory: dict[str, Memory]
 
 
@@ -40,7 +40,7 @@ class Operands:
     """All memory that measuring uses on one device."""
 
     KEPT_BYTES = 2**28
-    """Of cases kept beside the one in use, and of memory that nobody uses now: more than that is given back."""
+    """Limit of the cases that are kept, and of free memory; what exceeds it is released."""
     KEPT_CASES = 4
 
     def __init__(self, session: Session) -> None:
@@ -50,14 +50,14 @@ class Operands:
         self._free_bytes = 0
 
     def case(self, problem: Problem, seed: int, plan: Plan) -> Loaded:
-        """Inputs for a seed, on the device. Raises LaunchError."""
+        """Return the inputs for a seed, on the device. Raises LaunchError."""
         given = _given(plan)
         key = (problem, seed, given)
         if key in self._loaded:
             self._loaded.move_to_end(key)
             return self._loaded[key]
-        while len(self._loaded) >= self.fitting(plan):  # one set of inputs is as large as another
-            self._loaded.popitem(last=False)  # before its successor is made
+        while len(self._loaded) >= self.fitting(plan):  # counting all sets of inputs as equally large
+            self._loaded.popitem(last=False)  # freed before the next one is allocated
         with tracing.span("draw inputs"):
             case = find_family(problem.family).make_case(problem, seed)
         host = {b.name: _contents(b, case) for b in given if b.name in case.inputs}
@@ -71,21 +71,21 @@ class Operands:
         return loaded
 
     def fitting(self, plan: Plan) -> int:
-        """How many cases of a plan can be kept; one at least."""
+        """Return how many cases of a plan can be kept, at least 1."""
         size_bytes = sum(b.size_bytes for b in _given(plan))
         return max(1, min(self.KEPT_CASES, self.KEPT_BYTES // max(1, size_bytes)))
 
     def reload(self, loaded: Loaded) -> None:
-        """Bring the contents to the device again. Raises LaunchError."""
+        """Write the contents to the device again. Raises LaunchError."""
         for name, values in loaded.host.items():
             self._session.write(loaded.memory[name], values)
 
     def are_intact(self, loaded: Loaded) -> bool:
-        """Whether the device still holds what was brought there. Raises LaunchError."""
+        """Return whether the device still holds what was written there. Raises LaunchError."""
         return all(self._session.holds(loaded.memory[name], values) for name, values in loaded.host.items())
 
     def borrow(self, buffer: Buffer) -> Memory:
-        """Memory with any contents; to be given back. Raises LaunchError."""
+        """Return memory with undefined contents, for `give_back` later. Raises LaunchError."""
         free = self._free[_shape(buffer)]
         if free:
             kept, memory = free.pop()
@@ -94,7 +94,7 @@ class Operands:
         return self._session.allocate(buffer)
 
     def give_back(self, buffer: Buffer, memory: Memory) -> None:
-        """For who needs the same next."""
+        """Keep memory for the next `borrow` of the same shape."""
         if self._free_bytes + buffer.size_bytes > self.KEPT_BYTES:
             self.forget_free()
         if buffer.size_bytes <= self.KEPT_BYTES:
@@ -102,7 +102,7 @@ class Operands:
             self._free_bytes += buffer.size_bytes
 
     def forget_free(self) -> None:
-        """Let go of what nobody uses now."""
+        """Release the memory that is not in use."""
         self._free.clear()
         self._free_bytes = 0
 
@@ -110,7 +110,7 @@ class Operands:
 class Workplace:
     """The memory of one plan: borrowed outputs and scratch, and the inputs of one case at a time.
 
-    Inputs may not change while it is open; `close` gives the rest back.
+    Inputs must not change while it is open; `close` gives back the outputs and scratch.
     """
 
     def __init__(self, session: Session, operands: Operands, plan: Plan) -> None:
@@ -120,7 +120,7 @@ class Workplace:
         self._plan = plan
         self._borrowed: list[tuple[Buffer, Memory]] = []
         self.memory: dict[str, Memory] = {}
-        """By the names of the plan's buffers."""
+        """Device memory by the names of the plan's buffers."""
         try:
             self._own = {b.name: self._borrow(with_canary(b)) for b in plan.buffers if _is_written(b)}
         except LaunchError:
@@ -134,35 +134,35 @@ class Workplace:
         return memory
 
     def close(self, *, is_sound: bool = True) -> None:
-        """Give back the memory, if it is fit for others."""
+        """Give back the memory, or drop it where a failed launch used it (not `is_sound`)."""
         for buffer, memory in self._borrowed if is_sound else ():
             self._operands.give_back(buffer, memory)
         self._borrowed.clear()
 
     def leave(self) -> None:
-        """Let go of the inputs, so that their memory may serve the next."""
+        """Drop the inputs, so that their memory can be reused."""
         self.memory = {}
 
     def use(self, loaded: Loaded) -> None:
-        """Take the inputs of a case. Raises LaunchError."""
+        """Use the inputs of a case. Raises LaunchError."""
         inputs = {name: memory for name, memory in loaded.memory.items() if name not in self._own}
         self.memory = {**inputs, **self._own}
         self.memory.update(self._make_views())
 
     def prepare_outputs(self, loaded: Loaded) -> None:
-        """What outputs hold before a run: what is to be read, or poison; canaries behind."""
+        """Write the initial contents of the outputs: values to be read, or poison, with a canary behind."""
         for buffer in self._plan.buffers:
             if buffer.role is Role.OUTPUT and buffer.name in loaded.memory:
                 self._session.copy(loaded.memory[buffer.name], self._own[buffer.name], with_canary(buffer).size_bytes)
 
     def poison_scratch(self) -> None:
-        """Contents that spoil every result they enter."""
+        """Fill scratch with values that spoil every result they enter."""
         for buffer in self._plan.buffers:
             if buffer.role is Role.SCRATCH and not buffer.is_zeroed:
                 self._session.fill(self._own[buffer.name], buffer, _poison(buffer.dtype))
 
     def zero(self) -> None:
-        """Zeros where the plan wants them before the first call, canaries behind."""
+        """Write zeros where the plan needs them before the first call, with a canary behind."""
         for buffer in self._plan.buffers:
             if buffer.is_zeroed:
                 zeros = np.zeros(buffer.elements, NUMPY_TYPES[buffer.dtype])
@@ -177,14 +177,14 @@ class Workplace:
 
 
 def with_canary(buffer: Buffer) -> Buffer:
-    """Larger by what no kernel may touch, where it is an output or has to stay zero."""
+    """Return the buffer enlarged by a canary if it is an output or must stay zero, otherwise unchanged."""
     if buffer.role is not Role.OUTPUT and not buffer.is_zeroed:
         return buffer
     return Buffer(name=buffer.name, role=buffer.role, dtype=buffer.dtype, elements=buffer.elements + CANARY_ELEMENTS)
 
 
 def canary(dtype: str) -> NDArray[Any]:
-    """What stands behind an output."""
+    """Return the pattern behind an output, of shape (CANARY_ELEMENTS,)."""
     pattern = np.arange(CANARY_ELEMENTS, dtype=np.int64) % 100 + 17
     return pattern.astype(NUMPY_TYPES[dtype])
 
@@ -195,7 +195,7 @@ def _contents(buffer: Buffer, case: Case) -> NDArray[Any]:
 
 
 def _given(plan: Plan) -> tuple[Buffer, ...]:
-    """What has contents before a run."""
+    """Return the buffers that have contents before a run."""
     return tuple(b for b in plan.buffers if b.role in (Role.INPUT, Role.OUTPUT))
 
 
@@ -209,5 +209,5 @@ def _poison(dtype: str) -> NDArray[Any]:
 
 
 def _shape(buffer: Buffer) -> object:
-    """Equal where one memory can stand for another."""
+    """Return a key that is equal for buffers whose memory is interchangeable."""
     return buffer.dtype, buffer.elements, buffer.image_width, buffer.image_height

@@ -1,8 +1,8 @@
-"""A first run on a small part of the range, which tells what would take far too long before it does.
+"""Runs a small part of the range first, to find launches that would take far too long before they are run in full.
 
-Some drivers reset the device, or the whole phone, when a launch takes seconds. Parts grow until their time grows with
-them; from there on the rest is bound to take as long in proportion. Kernels whose work-groups share out all the work
-among those there are take no longer for more of them: of these nothing is foretold.
+Some drivers reset the device, or the whole phone, when a launch takes seconds. Parts grow until their time grows in
+proportion to their work-groups; the time of the full range is then extrapolated. Kernels that divide a fixed amount of
+work among however many work-groups there are take no longer with more of them, so nothing is predicted for these.
 """
 
 import dataclasses
@@ -15,28 +15,28 @@ from autotune.device.session import Session
 from autotune.model.plan import Launch
 
 GROWTH = 8
-"""From one part to the next."""
+"""Factor from one part to the next."""
 CAREFUL_GROWTH = 2
-"""Where the first part takes long already."""
+"""Factor where the first part already takes a significant time."""
 SIGNIFICANT_NS = 1e6
 LATENCIES = 20
-"""A part tells something when it takes as long as this many empty launches, and at least SIGNIFICANT_NS."""
+"""A part is long enough to extrapolate from at this many empty launches, and at least SIGNIFICANT_NS."""
 RECHECKS = 4
-"""A part that tells too much is timed again: other work on the host may have disturbed it."""
+"""Times that a part above the limit is timed again: other work on the host may have disturbed it."""
 IN_PROPORTION = 0.5
-"""Of a part's time, the least that must be due to the number of its work-groups."""
+"""Least share of a part's time that must be due to the number of its work-groups."""
 
 DRIVER_GROUP = (64, 1, 1)
-"""Stands for a work-group that is left to the driver."""
+"""Assumed work-group where the driver chooses it."""
 
 
 def group_count(launch: Launch) -> int:
-    """Work-groups of a launch."""
+    """Return the number of work-groups of a launch."""
     return math.prod(_groups(launch))
 
 
 def clipped(launch: Launch, groups: int) -> Launch:
-    """The launch on the first of its work-groups, whole ones, at most `groups` of them."""
+    """Return the launch restricted to the first of its work-groups, at most `groups` whole ones."""
     left = max(1, groups)
     sizes = []
     for size, local, there in zip(launch.global_size, _local_size(launch), _groups(launch), strict=True):
@@ -47,7 +47,7 @@ def clipped(launch: Launch, groups: int) -> Launch:
 
 
 class Probe:
-    """Runs parts of launches on one device. What the kernels write is of no use."""
+    """Runs parts of launches on one device. What the kernels write is meaningless."""
 
     def __init__(self, session: Session, latency_ns: float) -> None:
         self._session = session
@@ -56,13 +56,13 @@ class Probe:
         self._significant_ns = max(SIGNIFICANT_NS, LATENCIES * latency_ns)
 
     def has_parts(self, launches: Sequence[Launch]) -> bool:
-        """Whether any launch is large enough to have a small part."""
+        """Return whether any launch is large enough to have a small part."""
         return any(self._has_parts(launch) for launch in launches)
 
     def least_ns(self, kernels: Sequence[Any], launches: Sequence[Launch], limit_ns: float) -> float:
-        """Time that one call takes at least; 0 where nothing can be foretold. Ends early above the limit.
+        """Return the least nanoseconds of one call; 0 where they cannot be predicted. Ends early above `limit_ns`.
 
-        The kernels are bound. Raises LaunchError.
+        The kernels' arguments must be set. Raises LaunchError.
         """
         total = 0.0
         for kernel, launch in zip(kernels, launches, strict=True):
@@ -90,20 +90,20 @@ class Probe:
         return 0.0
 
     def _has_parts(self, launch: Launch) -> bool:
-        """Where the driver chooses the work-group it may choose another for each part, which must not cost a build."""
+        """A driver that chooses the work-group may choose another one for each part, which must not cost a build."""
         if launch.local_size is None and self._needs_given_groups:
             return False
         return group_count(launch) > self._first_groups
 
     def _extrapolated(self, few: int, few_ns: float, more: int, more_ns: float, there: int) -> float:
-        """Time of `there` work-groups, from that of `few` and of `more`; 0 where it does not grow in proportion."""
+        """Extrapolate the time of `few` and `more` work-groups to `there`; 0 if it does not grow in proportion."""
         per_group_ns = (more_ns - few_ns) / max(1, more - few)
         if more_ns < self._significant_ns or per_group_ns * more < IN_PROPORTION * more_ns:
             return 0.0
         return more_ns + per_group_ns * (there - more)
 
     def _time(self, kernel: Any, launch: Launch, groups: int) -> tuple[int, float]:
-        """The work-groups of a part with at most so many of them, and its time by the host's clock."""
+        """Run a part of at most `groups` work-groups; return how many, and the host's time in nanoseconds."""
         part = clipped(launch, groups)
         start = perf_counter_ns()
         self._session.enqueue(kernel, part)

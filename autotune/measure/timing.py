@@ -1,7 +1,7 @@
 """Samples of a call, each far longer than the tick of its timer, by the device's events or by the host's clock.
 
 All times of a device come from one timer, so that they can be compared: once its events have been found wrong, in the
-calibration or in a trial, the host's clock times everything that follows.
+calibration or in a trial, the host's clock is used from then on.
 """
 
 import math
@@ -18,52 +18,52 @@ from autotune.model.trial import Calibration, Job, Timer
 
 MAX_CALLS_PER_SAMPLE = 2000
 PATIENCE_NS = 4e9
-"""Sampling ends early when it has taken this long."""
+"""Sampling ends early after this time."""
 LATENCIES = 50
-"""Least length of a sample by the host's clock, in times of what it takes to know that a launch has ended."""
+"""Least length of a sample by the host's clock, in launch latencies (`Calibration.launch_latency_ns`)."""
 CONVINCING_NS = 50e6
-"""Length of a sample that decides whether events tell too little: the host is never that late to see an end."""
+"""Length of a sample that decides whether events report too little: the host never notices an end this late."""
 HEADROOM = 1.25
-"""A sample is planned this much longer than the least, since its first call was the slowest."""
+"""A sample is planned longer than the least length by this factor, since the first call was the slowest."""
 
 IDLE_NS = 1e9
-"""After so long without a timing, a device with clocks of its own may have lowered them."""
+"""After this time without a timing, a device that manages its own clocks may have lowered them."""
 WARM_UP_NS = 0.2e9
-"""The longest time spent on raising them again."""
+"""Longest time spent on raising them again."""
 WARM_UP_BATCH_NS = 10e6
 WARM_UP_BATCHES = 3
 STEADY = 0.03
-"""So many batches in a row that differ by no larger a share end a warm-up."""
+"""A warm-up ends when WARM_UP_BATCHES batches in a row differ by at most this share."""
 
 Call = Callable[[], Sequence[Any]]
-"""Enqueues all launches of a plan, in order; their events."""
+"""Enqueues all launches of a plan, in order, and returns their events."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Sample:
-    """Times of one call, nanoseconds, by the host's clock and by the device's events; the mean of `calls` calls."""
+    """Mean time of `calls` calls, nanoseconds, by the host's clock and by the device's events."""
 
     calls: int
     host_ns: float
     event_ns: float
-    """0 where events were not asked."""
+    """0 where events were not used."""
     prepare_ns: float
 
     LONG_NS = 1_000_000.0
-    """Above this, launch overhead cannot explain events far shorter than the host saw."""
+    """Above this, launch overhead cannot explain event times far shorter than the host's."""
 
     @property
     def is_possible(self) -> bool:
-        """Whether events tell a time above zero that is no longer than the host saw."""
+        """Whether the event time is above zero and not longer than the host's."""
         return 0 < self.event_ns <= 1.05 * self.host_ns + 2_000
 
     @property
     def is_too_short(self) -> bool:
-        """Whether events tell far less than the host saw of a long call; the host may just have been disturbed."""
+        """Whether the event time of a long call is far below the host's; the host may just have been disturbed."""
         return self.host_ns >= self.LONG_NS and self.event_ns <= 0.5 * self.host_ns
 
     def by(self, timer: Timer) -> float:
-        """Time of a call; the host's where events tell none."""
+        """Return the time of a call by a timer; by the host's clock where the event time is impossible."""
         return self.event_ns if timer is Timer.EVENT and self.is_possible else self.host_ns
 
 
@@ -76,7 +76,7 @@ class Timing:
 
     @property
     def is_impossible(self) -> bool:
-        """Whether half of its events or more are."""
+        """Whether at least half of the event times are impossible."""
         possible = sum(sample.is_possible for sample in self.samples)
         return self.timer is Timer.EVENT and 2 * possible <= len(self.samples)
 
@@ -90,12 +90,12 @@ class Timing:
 
     @property
     def prepare_ns(self) -> float:
-        """0 by the host's clock, which cannot tell launches apart."""
+        """Time of preparing operands; 0 by the host's clock, which cannot separate launches."""
         return statistics.median(s.prepare_ns for s in self._sound) if self.timer is Timer.EVENT else 0.0
 
     @property
     def beside_ns(self) -> float:
-        """What a call took by the host's clock beside its kernels."""
+        """Median time of a call by the host's clock beyond that of its kernels."""
         return max(0.0, statistics.median(s.host_ns - s.event_ns for s in self._sound))
 
     @property
@@ -107,7 +107,7 @@ class Stopwatch:
     """Times calls on one device."""
 
     def __init__(self, session: Session, calibration: Calibration, *, needs_warming: bool = False) -> None:
-        """A device that `needs_warming` lowers its clocks when it is idle; a processor is busy with building."""
+        """`needs_warming` is for devices that lower their clocks when idle; a CPU is kept busy by building."""
         self._session = session
         self._calibration = calibration
         self._needs_warming = needs_warming
@@ -115,7 +115,7 @@ class Stopwatch:
         self.timer = calibration.timer
 
     def time(self, call: Call, launches: Sequence[Launch], job: Job) -> Timing:
-        """Samples of a call. Events that cannot be true make the device's timer the host's clock."""
+        """Return samples of a call. Event times that cannot be true change the device's timer to the host's clock."""
         timer = Timer.HOST if job.timer is Timer.HOST else self.timer
         self._warm_up(call, launches, job, timer)
         timing = self._time(call, launches, job, timer)
@@ -128,7 +128,7 @@ class Stopwatch:
         return timing
 
     def _warm_up(self, call: Call, launches: Sequence[Launch], job: Job, timer: Timer) -> None:
-        """Run until times are steady, at most for WARM_UP_NS and a call, where the device was idle."""
+        """If the device was idle, run until times are steady, for at most WARM_UP_NS and one call."""
         began_ns = perf_counter_ns()
         if not self._needs_warming or began_ns - self._idle_since_ns < IDLE_NS:
             return
@@ -143,14 +143,14 @@ class Stopwatch:
                 break
 
     def _stays_too_short(self, call: Call, launches: Sequence[Launch], timing: Timing) -> bool:
-        """Whether events tell too little in long samples too, which other work on the host does not explain."""
+        """Return whether event times are too short in long samples too, which a disturbed host does not explain."""
         last = timing.samples[-1]
         calls = math.ceil(CONVINCING_NS / max(last.event_ns, last.host_ns / 10))
         calls = min(MAX_CALLS_PER_SAMPLE, max(1, calls))
         return all(self._sample(call, launches, calls, Timer.EVENT).is_too_short for _ in range(3))
 
     def overhead_ns(self, timing: Timing, launches: int) -> float:
-        """See Measurement.launch_overhead_ns; `launches` are those of a call."""
+        """Return `Measurement.launch_overhead_ns`; `launches` is the number of launches of a call."""
         if timing.timer is Timer.EVENT:
             return timing.beside_ns
         return min(launches * self._calibration.launch_overhead_ns, statistics.median(timing.times_ns))
@@ -159,7 +159,7 @@ class Stopwatch:
         first = self._long_sample(call, launches, job, timer)
         if first.by(timer) > job.give_up_above_ns:
             return Timing(samples=(first,), timer=timer)
-        samples = [first] if first.calls > 1 else []  # a single call was the first ever, and slow for that
+        samples = [first] if first.calls > 1 else []  # a single call was the first ever, and therefore slow
         spent_ns = 0.0
         while len(samples) < job.samples and (spent_ns < PATIENCE_NS or not samples):
             if len(samples) >= job.FEW and _agree([s.by(timer) for s in samples], job.agreement):
@@ -169,7 +169,7 @@ class Stopwatch:
         return Timing(samples=tuple(samples), timer=timer)
 
     def _long_sample(self, call: Call, launches: Sequence[Launch], job: Job, timer: Timer) -> Sample:
-        """The first sample that is long enough for the timer; its number of calls serves for the others too."""
+        """Return the first sample that is long enough for the timer; the others repeat its number of calls."""
         noise_ns = job.min_sample_ticks * self._calibration.tick_ns
         if timer is Timer.HOST:
             noise_ns = LATENCIES * self._calibration.launch_latency_ns

@@ -1,4 +1,4 @@
-"""Where measuring happens: a child process that lives for many trials and is replaced when it dies or hangs."""
+"""Measures in a child process that serves many trials and is replaced when it dies or hangs."""
 
 import sys
 import threading
@@ -16,43 +16,46 @@ if TYPE_CHECKING:
     from autotune.measure.measurer import Measurer
 
 SPOILING = frozenset({TrialState.LAUNCH_FAILED, TrialState.WRONG_RESULT})
-"""After these the child is replaced: its context may be poisoned, its memory overwritten."""
+"""After a trial in one of these states the child is replaced: its context may be broken, its memory overwritten."""
 REFUSED_BUILDS = 3
-"""As after so many refused builds in a row, which a poisoned context can look like."""
+"""The child is also replaced after this many failed builds in a row: a broken context can cause them."""
 
 
 WORKER = (sys.executable, "-m", "autotune.measure.worker")
-"""Starts a child process that measures."""
+"""Command of a child process that measures."""
 
 
 class Measures(Protocol):
-    """What a search needs of a place that measures: the child process here, or a fake."""
+    """What a search needs to measure: `Worker`, or a fake."""
 
     def run(self, job: Job, leave: Leave | None = None) -> Trial:
-        """Nothing is launched before there is leave; without any, at once. Raises CancelledError where that is."""
+        """Measure a job. Nothing is launched before the future `leave` has a result; None means no waiting.
+
+        Raises CancelledError when `leave` is cancelled.
+        """
         ...
 
     def close(self) -> None: ...
 
 
 def waited_s(place: object) -> float:
-    """Seconds that trials have waited at a place that measures while another program measured on its device.
+    """Return the seconds that trials at `place` have waited while another program measured on its device.
 
-    Only places that share a device with others count them.
+    Only places that share a device with other programs count them; for others the result is 0.
     """
     waited: float = getattr(place, "waited_s", 0.0)
     return waited
 
 
 class Worker:
-    """Runs jobs in a child process, one at a time. A context manager; closing ends the child."""
+    """Runs jobs in a child process, one at a time. A context manager; leaving it ends the child."""
 
     def __init__(self, command: Sequence[str] = WORKER, *, selector: str = "") -> None:
-        """Of the device `selector`, a child makes itself ready as soon as it starts, and not at the first job."""
+        """With a `selector` the child opens that device as soon as it starts, instead of at the first job."""
         self._child = child.Child((*command, selector) if selector else command)
         self._refused_builds = 0
         self._turn = threading.Lock()
-        """Of whoever has the child: what one search withdrew may still be in it when the next one begins."""
+        """Held while the child is in use: a job that one search withdrew may still run when the next search begins."""
 
     def __enter__(self) -> Self:
         return self
@@ -62,23 +65,23 @@ class Worker:
 
     @property
     def pid(self) -> int | None:
-        """Of the child, while one is running."""
+        """Process id of the child; None while none is running."""
         return self._child.pid
 
     @property
     def phase(self) -> str:
-        """What the child is at: ``start``, ``build`` or ``run``; empty while it waits for a job."""
+        """Current phase of the child: ``start``, ``build`` or ``run``; empty while it waits for a job."""
         return self._child.phase
 
     def start(self) -> None:
-        """Start the child now: a device may take seconds to open. Raises WorkerError when it cannot be started."""
+        """Start the child now, since a device may take seconds to open. Raises WorkerError when that fails."""
         self._child.start()
 
     def run(self, job: Job, leave: Leave | None = None) -> Trial:
-        """Measure; a child that dies or exceeds a limit ends the trial as crashed or timed out. From any thread.
+        """Measure a job; when the child dies or exceeds a limit, the trial ends as crashed or timed out. Thread-safe.
 
-        The child builds before it awaits the `leave` to launch. Raises WorkerError when no child can be started, or
-        the child cannot use the device at all, CancelledError when the leave is withdrawn.
+        The child builds first and launches only when the future `leave` has a result. Raises WorkerError when no
+        child can be started or the child cannot use the device at all, CancelledError when `leave` is cancelled.
         """
         with self._turn:
             if leave and leave.cancelled():
@@ -86,7 +89,7 @@ class Worker:
             is_fresh = self._child.answers == 0
             trial = self._run_once(job, leave)
             if trial.state is TrialState.LAUNCH_FAILED and not is_fresh:
-                # An earlier trial may have spoilt the context; in a fresh one the verdict is this configuration's own.
+                # An earlier trial may have broken the context; in a fresh child a failure is due to this configuration.
                 trial = self._run_once(job, leave)
             return trial
 
@@ -103,9 +106,10 @@ class Worker:
         return answer
 
     def examine(self, examination: Examination, limits_s: Mapping[str, float]) -> "dict[str, str] | child.Loss":
-        """What is wrong with each probe, empty where nothing is; what broke may have spoilt the child, which ends.
+        """Run probes in the child and return an error message for each, empty for those that work.
 
-        The phases are ``start``, ``opening`` and ``probe``. Raises WorkerError when no child can be started.
+        `limits_s` holds the seconds for the phases ``start``, ``opening`` and ``probe``. When a probe fails the child
+        is ended, because its context may be broken. Raises WorkerError when no child can be started.
         """
         with self._turn:
             found: dict[str, str] | child.Loss = self._child.ask(examination, limits_s)
@@ -130,7 +134,7 @@ def _state_of(loss: child.Loss, job: Job) -> TrialState:
 
 
 def serve() -> None:
-    """The child: answer jobs and examinations until the input ends."""
+    """Run as the child process: answer jobs and examinations until the input ends."""
     sessions: dict[str, Session] = {}
     measurers: dict[str, Measurer] = {}
 

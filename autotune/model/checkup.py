@@ -1,6 +1,6 @@
-"""What a device was found to do right and wrong, as values: `Checkup`, and what follows from it for a search.
+"""Results of probing a device: `Checkup`, and its consequences for a search.
 
-`doctor.py` makes checkups, the store keeps them. Nothing here needs more than the standard library.
+`doctor.py` makes checkups, the store keeps them. This module imports only the standard library.
 """
 
 import dataclasses
@@ -12,10 +12,10 @@ from typing import Any, Self
 from autotune.model.device import VECTOR_WIDTHS, Device, Fault
 
 PROBES_VERSION = 1
-"""Raised when probes change so that earlier checkups no longer count."""
+"""Incremented when probes change so that earlier checkups are no longer valid."""
 
 PROGRAMS = 10
-"""How many times as long as the short form the full one takes, about."""
+"""About how many times longer a full checkup takes than the short form."""
 
 EMPTY_KERNEL = "empty kernel"
 VSTORE_HALF = "vstore_half"
@@ -38,33 +38,33 @@ _EXTENSIONS = {
     INTEGER_DOT_ARM: "cl_arm_integer_dot_product_int8",
     SUB_GROUP_SIZES: "cl_qcom_reqd_sub_group_size",
 }
-"""Each is left out of the device's extensions where its probe found it broken."""
+"""Extension that is removed from the device's extensions when its probe is broken."""
 
 
 def vector_probe(dtype: str, width: int) -> str:
-    """The name of the probe of vectors of a type."""
+    """Return the name of the probe for vectors of one type and width."""
     return f"{dtype} vectors of {width}"
 
 
 class Health(enum.Enum):
-    """What a probe found."""
+    """Result of a probe."""
 
     WORKS = "works"
     BROKEN = "broken"
-    """Offered by the driver, and wrong: refused, crashed, hung, or with false results."""
+    """The driver offers it, but it was refused, crashed, hung, or gave wrong results."""
     MISSING = "missing"
-    """Not offered by the driver, which is fine."""
+    """The driver does not offer it, which is fine."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Finding:
-    """What one probe found; the message says what went wrong."""
+    """Result of one probe; `message` says what went wrong."""
 
     probe: str
     health: Health
     message: str = ""
     fault: Fault | None = None
-    """What it amounts to where an algorithm is broken."""
+    """The fault recorded if the probe ran an algorithm and found it broken."""
 
     def to_dict(self) -> dict[str, Any]:
         plain = {"probe": self.probe, "health": self.health.value, "message": self.message}
@@ -79,7 +79,7 @@ class Finding:
 
 @dataclass(frozen=True, kw_only=True)
 class Examination:
-    """Asks a child process to run probes on one device, all of them built as one program."""
+    """Request to a child process to run probes on one device, all built as one program."""
 
     selector: str
     probes: tuple[str, ...]
@@ -97,16 +97,19 @@ class Checkup:
 
     @property
     def can_search(self) -> bool:
-        """Whether kernels can be built and run, and of the algorithms tried any ran right."""
+        """Whether kernels can be built and run and at least one tried algorithm gave right results.
+
+        A checkup that tried no algorithm does not prevent a search.
+        """
         algorithms = [finding for finding in self.findings if finding.fault and finding.health is not Health.MISSING]
         is_all_wrong = bool(algorithms) and all(finding.health is Health.BROKEN for finding in algorithms)
         return EMPTY_KERNEL not in self._broken and not is_all_wrong
 
     @property
     def program_s(self) -> float:
-        """How long a program with a few plain kernels takes to build and run; 0 where that is not known.
+        """Seconds to build and run a program with a few plain kernels; 0 if unknown.
 
-        Broken probes may have run into their time limits.
+        It is unknown if any probe is broken, since that probe may have run into its time limit.
         """
         return 0.0 if self.broken else self.seconds / (PROGRAMS if self.is_full else 1)
 
@@ -119,7 +122,7 @@ class Checkup:
         return frozenset(finding.probe for finding in self.broken)
 
     def applied_to(self, device: Device) -> Device:
-        """The device without what was found broken: constraints then keep a search from proposing it."""
+        """Return the device with broken features removed, so that constraints keep a search from proposing them."""
         broken, limits = self._broken, device.limits
         changes: dict[str, Any] = {f"max_vector_{dtype}": _widest(dtype, broken) for dtype in VECTOR_TYPES}
         if VSTORE_HALF in broken:
@@ -152,7 +155,7 @@ class Checkup:
 
 
 def consequence(finding: Finding) -> str:
-    """What is done about what is broken, for people."""
+    """Describe how a search deals with a broken finding, for display."""
     probe = finding.probe
     if probe == EMPTY_KERNEL:
         return "nothing can be tuned here"
@@ -168,7 +171,7 @@ def consequence(finding: Finding) -> str:
 
 
 def _widest(dtype: str, broken: frozenset[str]) -> int:
-    """The widest vector up to which all work."""
+    """Return the largest width such that vectors of this and all smaller widths work."""
     found = 1
     for width in VECTOR_WIDTHS:
         if vector_probe(dtype, width) in broken:
@@ -178,7 +181,7 @@ def _widest(dtype: str, broken: frozenset[str]) -> int:
 
 
 def summary(findings: Sequence[Finding]) -> str:
-    """What is broken, in a few words: vectors of one type are told by their least width."""
+    """List the probes of the findings in a few words: vectors of one type appear once, with the first width found."""
     names: dict[str, str] = {}
     for finding in findings:
         dtype, _, width = finding.probe.partition(" vectors of ")

@@ -1,4 +1,4 @@
-"""What is chosen for a problem: an algorithm, and one value for each of its parameters."""
+"""A configuration: an algorithm and one value for each of its parameters."""
 
 import json
 from collections.abc import Mapping
@@ -23,15 +23,15 @@ class Configuration:
         return cls(algorithm=algorithm, values=tuple(sorted(values.items())))
 
     def __getitem__(self, name: str) -> Value:
-        """The value of a parameter, or under ``algorithm`` the algorithm, as in `to_dict`."""
+        """Return the value of a parameter, or the algorithm's name for ``algorithm``, as in `to_dict`."""
         return self.algorithm if name == "algorithm" else self._mapping[name]
 
     def __getstate__(self) -> dict[str, object]:
-        """Without what is computed from the values."""
+        """Leave out the cached mapping, which is computed from the values."""
         return {"algorithm": self.algorithm, "values": self.values}
 
     def number(self, name: str) -> int:
-        """The value of an integer parameter. Raises ConfigurationError when it is none."""
+        """Return the value of an integer parameter. Raises ConfigurationError when the parameter is not one."""
         value = self._mapping.get(name)
         if not isinstance(value, int):
             raise ConfigurationError(f"{self.algorithm} has no integer parameter {name!r}")
@@ -42,12 +42,12 @@ class Configuration:
         return dict(self.values)
 
     def to_dict(self) -> dict[str, Value]:
-        """Plain data: the parameters and, under ``algorithm``, the algorithm."""
+        """Return the parameters by name, and the algorithm's name under ``algorithm``."""
         return {"algorithm": self.algorithm, **self._mapping}
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Self:
-        """The inverse of `to_dict`. Raises ConfigurationError on anything but integers and strings."""
+        """Inverse of `to_dict`. Raises ConfigurationError for values other than integers and strings."""
         values = dict(data)
         algorithm = values.pop("algorithm", None)
         if not isinstance(algorithm, str):

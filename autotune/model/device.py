@@ -1,4 +1,4 @@
-"""An OpenCL device: who it is, what it can do, and what its driver is known to get wrong."""
+"""An OpenCL device: its identity, its limits, and the known faults of its driver."""
 
 import dataclasses
 from collections.abc import Mapping
@@ -9,11 +9,11 @@ from autotune.codec import LOCAL, SLUG
 from autotune.model.configuration import Configuration, Value
 
 ARM_REGISTER_ALLOCATIONS = (32, 64)
-"""Those that any GPU of Arm's so far offers."""
+"""Register counts per work-item that Arm GPUs have offered so far."""
 
 
 ORDERINGS = ("ptx", "cl2", "cl3")
-"""What orders memory for all work-groups of a device: NVIDIA's instruction, or OpenCL C of a later standard."""
+"""Ways to order memory among all work-groups of a device: NVIDIA's PTX fence, or atomics of OpenCL C 2.0 or 3.0."""
 
 
 _FACTS_BY_EXTENSION = {
@@ -23,29 +23,29 @@ _FACTS_BY_EXTENSION = {
     "has_wave_sizes": "cl_qcom_reqd_sub_group_size",
     "has_register_cap": "cl_nv_compiler_options",
 }
-"""What constraints may ask for beside the limits, as 0 and 1."""
+"""Names that constraints may use besides the limits: 1 if the device has the extension, else 0."""
 
 
 VECTOR_WIDTHS = (2, 4, 8, 16)
-"""Those of OpenCL that kernels use."""
+"""OpenCL vector widths that kernels use."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Fault:
-    """What a driver gets wrong: an algorithm, or a value of a parameter, of one algorithm or wherever it occurs."""
+    """Something a driver gets wrong: an algorithm, or a parameter value in one algorithm or in all of a family."""
 
     is_sparse: ClassVar[bool] = True
     family: str
     algorithm: str = ""
-    """Any where empty."""
+    """Empty: any algorithm of the family."""
     parameter: str = ""
-    """All configurations of the algorithm where empty."""
+    """Empty: all configurations of the algorithm."""
     value: Value = ""
     is_imported: bool = field(default=False, compare=False)
-    """Came with a table from another machine; it holds as long as nothing measured here contradicts it."""
+    """Whether the fault came with a table from another machine; it holds until a measurement here contradicts it."""
 
     def matches(self, configuration: "Configuration") -> bool:
-        """Whether a configuration of the fault's family falls under it."""
+        """Return whether the fault applies to a configuration of its family."""
         if self.algorithm not in ("", configuration.algorithm):
             return False
         return not self.parameter or (self.parameter, self.value) in configuration.values
@@ -55,13 +55,13 @@ class Fault:
         return f"{place} with {self.parameter}={self.value}" if self.parameter else place
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain data; what is at its default is left out."""
+        """Return the fields by name, without those at their default."""
         return {f.name: getattr(self, f.name) for f in dataclasses.fields(self) if getattr(self, f.name) != f.default}
 
 
 @dataclass(frozen=True, kw_only=True)
 class DeviceLimits:
-    """What a device can do, as its driver tells. Constraints see every field under its own name."""
+    """What a device can do, as its driver reports it. Constraints see the fields by name; see `constraint_values`."""
 
     is_sparse: ClassVar[bool] = True
     compute_units: int = 1
@@ -75,31 +75,31 @@ class DeviceLimits:
     max_image_width: int = 0
     max_image_height: int = 0
     image_pitch_alignment: int = 0
-    """In pixels; 0 where the driver does not tell."""
+    """In pixels; 0 if the driver does not report it."""
     register_allocations: tuple[int, ...] = ()
-    """Registers of a work-item that the compiler can be told to use; empty where it cannot be told."""
+    """Register counts per work-item that the compiler can be asked to use; empty if it offers no choice."""
     sub_group_sizes: tuple[int, ...] = ()
     has_sub_groups: bool = False
     has_float16: bool = False
     has_float64: bool = False
     ordering_standard: int = 0
-    """The OpenCL C, 200 or 300, whose atomics order memory for all work-groups of the device; 0: none does."""
+    """The OpenCL C version, 200 or 300, whose atomics order memory for all work-groups of the device; 0 if none."""
     is_cpu: bool = False
     native_vector_float32: int = 0
-    """Elements of float32 in a vector register, as the driver tells; 0 where it does not. 1 on what has none."""
+    """float32 elements in a vector register, as the driver reports; 0 if it does not, 1 without vector registers."""
     shares_host_memory: bool = False
     extensions: tuple[str, ...] = ()
     max_vector_float32: int = 16
-    """Widest vector that was not found broken, as for the other types; 16 where nothing is known against any."""
+    """Widest vector not found broken, as for the other types; 16 if none is known to be broken."""
     max_vector_float16: int = 16
-    """Loaded and stored as half precision; 0 where not even single elements work."""
+    """Widest vector loaded and stored as half precision; 0 if not even single elements work."""
     max_vector_int8: int = 16
     max_vector_int32: int = 16
     faults: tuple[Fault, ...] = ()
-    """What the driver was found to get wrong."""
+    """Known faults of the driver."""
 
     def constraint_values(self) -> dict[str, int]:
-        """The integer limits by name, truths as 0 and 1."""
+        """Return the integer limits and derived facts by name, booleans as 0 and 1."""
         values = {name: int(value) for name, value in vars(self).items() if isinstance(value, int)}
         values["max_work_group_0"], values["max_work_group_1"] = self.max_work_item_sizes[:2]
         values["has_ptx"] = int("cl_nv_device_attribute_query" in self.extensions)
@@ -114,19 +114,19 @@ class DeviceLimits:
 
     @property
     def ordering(self) -> str:
-        """By which of ORDERINGS a work-group may read what others of the same launch wrote; empty where by none.
+        """The member of ORDERINGS that lets a work-group read what others of the same launch wrote; empty if none.
 
-        A fence of OpenCL C 1.2 holds within a work-group only, whatever it does on one device or another, and its
-        atomics order nothing. Those of 2.0 take an order and a scope, which drivers of OpenCL 2 have to offer and
-        those of OpenCL 3 may. NVIDIA's compiler takes PTX, whose fence for the whole device every GPU of theirs has,
-        and which serves their drivers of OpenCL 1.2 and 3.0 alike.
+        OpenCL C 1.2 guarantees a fence only within a work-group, even if some devices do more, and its atomics do not
+        order memory. Atomics of 2.0 take a memory order and a scope; OpenCL 2 drivers must offer them, OpenCL 3
+        drivers may. NVIDIA's compiler accepts inline PTX, whose device-wide fence exists on every NVIDIA GPU and works
+        with both their OpenCL 1.2 and 3.0 drivers.
         """
         if "cl_nv_device_attribute_query" in self.extensions:
             return "ptx"
         return {200: "cl2", 300: "cl3"}.get(self.ordering_standard, "")
 
     def narrowed(self, other: "DeviceLimits") -> Self:
-        """These limits without what the same driver was found to get wrong, as `other` holds it."""
+        """Return these limits reduced by what `other`, limits of the same driver, records as broken."""
         widest = {name: min(getattr(self, name), getattr(other, name)) for name in _WIDEST}
         truths = ("has_images", "has_sub_groups", "has_float16")
         return dataclasses.replace(
@@ -140,12 +140,11 @@ class DeviceLimits:
         )
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain data."""
         return {**vars(self), "faults": [fault.to_dict() for fault in self.faults]}
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Self:
-        """The inverse of `to_dict`; fields this version does not know are left out."""
+        """Inverse of `to_dict`; unknown fields are ignored."""
         known = {item.name for item in dataclasses.fields(cls)}
         kept: dict[str, Any] = {n: tuple(v) if isinstance(v, list) else v for n, v in data.items() if n in known}
         kept["faults"] = tuple(Fault(**plain) for plain in kept.get("faults", ()))
@@ -157,11 +156,11 @@ _WIDEST = tuple(item.name for item in dataclasses.fields(DeviceLimits) if item.n
 
 @dataclass(frozen=True, kw_only=True)
 class Device:
-    """One OpenCL device: who it is, what it can do, and the raw strings it was told from."""
+    """One OpenCL device: its identity, its limits, and the raw strings it was identified by."""
 
     slug: Annotated[str, SLUG]
     family: Annotated[str, SLUG]
-    """The profile it falls under: adreno, mali, nvidia, amd, intel, apple, cpu, gpu."""
+    """Name of its device profile: adreno, mali, nvidia, amd, intel, apple, cpu, gpu."""
     vendor: str
     model: str
     selector: str = field(default="", metadata=LOCAL)
@@ -175,5 +174,5 @@ class Device:
 
 
 def mebibytes(size_bytes: int) -> str:
-    """For people."""
+    """Format a size for display, such as ``512 MiB``."""
     return f"{size_bytes / 2**20:.0f} MiB"

@@ -1,4 +1,4 @@
-"""What runs one configuration on one problem: buffers and launches, in order."""
+"""The plan of one configuration on one problem: buffers and launches, in order."""
 
 import enum
 from dataclasses import dataclass
@@ -12,10 +12,10 @@ class Role(enum.Enum):
 
     INPUT = "input"
     OUTPUT = "output"
-    """Read before it is written only where the problem says so (beta)."""
+    """Read before it is written only if the problem requires it (beta)."""
     SCRATCH = "scratch"
     VIEW = "view"
-    """An image over the memory of another buffer, which it does not copy."""
+    """An image over the memory of another buffer, without a copy."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -26,16 +26,16 @@ class Buffer:
     role: Role
     dtype: str
     elements: int
-    """Elements a buffer holds; for an image, 4 * width * height."""
+    """Number of elements; for an image, 4 * width * height."""
     image_width: int = 0
     """In pixels; 0 for a plain buffer."""
     image_height: int = 0
     view_of: str = ""
-    """The buffer that an image with the role of a view shows; it stands earlier in the plan."""
+    """For the role VIEW: name of the buffer whose memory the image shows; that buffer comes earlier in the plan."""
     row_pitch: int = 0
-    """Elements from row to row of the buffer shown."""
+    """Elements between the starts of rows in the buffer of `view_of`."""
     is_zeroed: bool = False
-    """Holds zeros before the first call; every call leaves zeros behind. After a call that failed it may not."""
+    """The buffer must hold zeros before the first call, and every call leaves zeros; a failed call may not."""
 
     @property
     def size_bytes(self) -> int:
@@ -44,7 +44,7 @@ class Buffer:
 
 @dataclass(frozen=True, kw_only=True)
 class Scalar:
-    """A number passed to a kernel. `name` is given where the caller supplies it (alpha, beta)."""
+    """A number passed to a kernel. It has a `name` if the caller supplies the value (alpha, beta)."""
 
     dtype: str
     value: float = 0
@@ -55,8 +55,8 @@ class Scalar:
 class Launch:
     """One enqueued kernel: `arguments` are names of buffers, or scalars.
 
-    `global_size` is in work-items; `local_size` of None leaves the work-group to the driver.
-    `prepares` names the operand that this launch only brings into another layout.
+    `global_size` is in work-items; a `local_size` of None leaves the work-group size to the driver.
+    `prepares` names the operand if this launch only converts it to another layout.
     """
 
     kernel: str
@@ -74,4 +74,4 @@ class Plan:
     launches: tuple[Launch, ...]
     build_options: tuple[str, ...] = ()
     template_values: tuple[tuple[str, Value], ...] = ()
-    """What the template sees besides the parameters."""
+    """Variables of the template besides the parameters."""

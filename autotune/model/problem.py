@@ -1,6 +1,6 @@
-"""What is asked for: the sizes and types of one computation.
+"""Problems: the sizes and types of one computation.
 
-Nothing here needs more than the standard library, and little of that, since the runtime lookup loads it.
+The runtime lookup imports this module, so it uses only the standard library, and little of that.
 """
 
 import dataclasses
@@ -22,20 +22,20 @@ DTYPE_BYTES = {"float32": 4, "float16": 2, "int8": 1, "int32": 4}
 
 @dataclass(frozen=True, kw_only=True)
 class Problem(ABC):
-    """Sizes and types asked for. Each family has a subclass whose fields are integers and strings.
+    """Sizes and types of a computation. Each family has a subclass whose fields are integers and strings.
 
-    A string that is empty by default is an addition: where it is empty, keys and plain data leave it out, so that
-    problems stored before there was the field keep their keys.
+    A string field that is empty by default is called an addition: keys and plain data omit it while it is empty, so
+    that problems stored before the field existed keep their keys.
     """
 
     family: ClassVar[str]
     size_axes: ClassVar[tuple[str, ...]]
-    """Names of the sizes in the size vector. Parameters named after one, such as ``micro_tile_m``, divide it."""
+    """Names of the sizes in `size_vector`. A parameter named after one, such as ``micro_tile_m``, divides it."""
 
     @property
     @abstractmethod
     def label(self) -> str:
-        """Short text for people, such as ``512x512x512``."""
+        """Short text for display, such as ``512x512x512``."""
 
     @property
     @abstractmethod
@@ -45,29 +45,29 @@ class Problem(ABC):
     @property
     @abstractmethod
     def bytes_moved(self) -> int:
-        """Fewest bytes through memory: each input read once, each output written once."""
+        """Minimum memory traffic in bytes: each input read once, each output written once."""
 
     @property
     @abstractmethod
     def size_vector(self) -> tuple[int, ...]:
-        """The sizes in which nearness of two problems is measured, all at least 1."""
+        """The sizes that the distance between two problems is computed from, all at least 1."""
 
     @abstractmethod
     def resized(self, sizes: Sequence[int]) -> Self:
-        """The same kind of problem with other sizes, in the order of the size vector, stored without gaps."""
+        """Return the same kind of problem with `sizes` in the order of `size_vector`, stored without gaps."""
 
     @classmethod
     @abstractmethod
     def parse(cls, text: str) -> Self:
-        """Read what a person types after --shape. Raises ProblemError."""
+        """Parse the argument of --shape. Raises ProblemError when it is invalid."""
 
     @abstractmethod
     def check_device(self, limits: DeviceLimits) -> None:
         """Raise ProblemError when the device lacks the memory or the types."""
 
     def to_dict(self) -> dict[str, Value]:
-        # Asked at every lookup of a new size: far quicker than asdict. vars() would be quicker still, and would make
-        # every later access to a field, and so every hash, twice as slow.
+        # Called at every lookup of a new size, so dataclasses.asdict is far too slow. vars() would be faster still,
+        # but would make every later field access, and so every hash, twice as slow.
         names, read, _ = _fields_of(type(self))
         values = dict(zip(names, read(self), strict=True))
         values.update(self._additions)
@@ -75,21 +75,21 @@ class Problem(ABC):
 
     @property
     def plain(self) -> Self:
-        """The same problem without additions; itself where it has none. Exported C knows these only."""
+        """The same problem without additions, or itself if it has none. Exported C supports only plain problems."""
         return dataclasses.replace(self, **{name: "" for name, _ in self._additions}) if self._additions else self
 
     @property
     def _additions(self) -> list[tuple[str, str]]:
-        """Those that are not empty."""
+        """Names and values of the additions that are not empty."""
         return [(name, value) for name in _fields_of(type(self)).additions if (value := getattr(self, name))]
 
     def is_constant(self, operand: str) -> bool:  # noqa: ARG002 - families without constant operands
-        """Whether an operand keeps its values from call to call, so that the time of a call leaves out preparing it."""
+        """Return whether an operand keeps its values between calls, so that call times exclude preparing it."""
         return False
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Self:
-        """The inverse of `to_dict`. Raises ProblemError on unknown names and wrong types."""
+        """Inverse of `to_dict`. Raises ProblemError for unknown or missing names and wrong types."""
         fields = {item.name: item for item in dataclasses.fields(cls)}
         for name, value in data.items():
             if name not in fields:
@@ -114,16 +114,16 @@ class Problem(ABC):
         return template % tuple(values)
 
     def constraint_values(self) -> dict[str, Value]:
-        """What constraints may name."""
+        """Return the values that constraints may refer to, by name."""
         return self.to_dict()
 
     def is_comparable(self, other: "Problem") -> bool:
-        """Whether a configuration for `other` could serve this problem: all but the sizes agree."""
+        """Return whether a configuration for `other` could serve this problem: they differ at most in sizes."""
         return self.family == other.family and self._kind() == other._kind()
 
     @property
     def kind(self) -> tuple[tuple[str, str], ...]:
-        """What comparable problems have in common; equal for them alone, within a family."""
+        """All string fields: within a family, equal exactly for comparable problems."""
         return self._kind()
 
     def _kind(self) -> tuple[tuple[str, str], ...]:
@@ -134,11 +134,11 @@ class _Fields(NamedTuple):
     """The fields of a problem type."""
 
     names: tuple[str, ...]
-    """Of those that every problem has."""
+    """Names of the fields other than additions."""
     read: Callable[[Problem], tuple[Any, ...]]
-    """Returns their values."""
+    """Returns the values of `names`."""
     additions: tuple[str, ...]
-    """Names of the others; see `Problem`."""
+    """Names of the additions; see `Problem`."""
 
 
 @cache
@@ -149,16 +149,16 @@ def _fields_of(problem_type: type[Problem]) -> _Fields:
 
 
 class _KeyTemplate(NamedTuple):
-    """Keys are made at every lookup, and a template is several times quicker than a JSON encoder."""
+    """Format string for keys: every lookup makes a key, and this is several times faster than a JSON encoder."""
 
     text: str
-    """Canonical JSON with a place for each value."""
+    """Canonical JSON with ``%s`` for each value."""
     texts: tuple[str, ...]
-    """Fields that are texts, in the order of the fields."""
+    """Names of the string fields, in the order of the fields."""
     places: tuple[int, ...]
-    """Theirs among the values."""
+    """Indices of `texts` among the values."""
     read: Callable[[Problem], tuple[Any, ...]]
-    """All values in the order of the template."""
+    """Returns all values in the order of the template."""
 
 
 @cache

@@ -1,6 +1,6 @@
-"""What crosses process borders: a `Job` goes to where measuring happens, a `Trial` comes back.
+"""Values exchanged between processes: a measuring process takes a `Job` and returns a `Trial`.
 
-Building without running has its own pair: a `BuildJob` goes, a `Build` comes back.
+For building without running, a process takes a `BuildJob` and returns a `Build`.
 """
 
 import enum
@@ -26,7 +26,7 @@ _MOMENT = Pattern(
 )
 
 BUILD_LIMIT_S = 60.0
-"""What building may take where nothing is known yet."""
+"""Time limit for a build when nothing is known about the device yet."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,7 +36,7 @@ class Request:
     problem: Problem
     calls: int = 1
     label: str = ""
-    """Where it comes from, such as ``conv2_x 3x3``."""
+    """Origin of the problem, such as ``conv2_x 3x3``."""
 
 
 class TrialState(enum.Enum):
@@ -44,29 +44,29 @@ class TrialState(enum.Enum):
 
     COMPLETE = "complete"
     INVALID = "invalid"
-    """Breaks a constraint that only showed after building (work-group limit of the kernel)."""
+    """Breaks a constraint that is known only after building (work-group limit of the kernel)."""
     COMPILE_FAILED = "compile failed"
     LAUNCH_FAILED = "launch failed"
     WRONG_RESULT = "wrong result"
     TIMED_OUT = "timed out"
     CRASHED = "crashed"
     TOO_SLOW = "too slow"
-    """Run on a small part of its range only, which tells that the whole would take far too long."""
+    """Only a probe ran: extrapolated, the full launch would take far too long. Or cut off; see `Job.is_cut_off`."""
     TOOL_FAILED = "tool failed"
-    """An exception in this program ended the trial, which says nothing about the kernel."""
+    """An exception in autotune itself ended the trial; the kernel may be fine."""
 
 
 QUARANTINED_STATES = frozenset({TrialState.CRASHED, TrialState.TIMED_OUT})
-"""What ended so is not run again unasked: it cost a process, and might have cost the machine."""
+"""Configurations whose trial ended so are not run again by default: they cost a process, and may hang the machine."""
 
 
 class Timer(enum.Enum):
-    """Where a time comes from."""
+    """Source of a time."""
 
     EVENT = "event"
-    """Profiling events of the device, found to agree with the host clock."""
+    """Profiling events of the device, verified to agree with the host clock."""
     HOST = "host"
-    """Host clock around a batch, launch overhead included."""
+    """Host clock around a batch, including launch overhead."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -74,21 +74,21 @@ class Calibration:
     """How the event times of a device behave, and what a launch costs the host."""
 
     timer: Timer
-    """EVENT where event times may be believed."""
+    """EVENT if event times are reliable."""
     reason: str = ""
-    """Why they may not."""
+    """Why event times are not reliable."""
     tick_ns: float = 0.0
-    """Least difference of event times seen; 0 when no two differ."""
+    """Smallest difference between event times seen; 0 when no two differ."""
     told_tick_ns: float = 0.0
-    """What the driver calls its resolution."""
+    """Timer resolution reported by the driver."""
     launch_overhead_ns: float = 0.0
-    """Time of the host for each of many empty launches in a row."""
+    """Host time of each of many empty launches in a row."""
     launch_latency_ns: float = 0.0
-    """From one empty launch to knowing that it has ended."""
+    """Time from one empty launch until the host knows that it has ended."""
     clock_speed: float = 0.0
-    """Of the device's clock over the host's; 1 wherever nothing shows another one."""
+    """Speed of the device's clock relative to the host's; 1 unless the observations rule that out."""
     drift: float = 0.0
-    """By how much that speed surely changed meanwhile: 0.01 is 1%."""
+    """Least change of that speed during the calibration that the observations prove; 0.01 is 1%."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -100,41 +100,41 @@ class Job:
     problem: Problem
     configuration: Configuration
     build_options: tuple[str, ...] = field(default=(), metadata=LOCAL)
-    """The device profile's, before those of the plan."""
+    """Options of the device profile; those of the plan follow them."""
     source: str = field(default="", metadata=LOCAL)
-    """Of the kernels, where they have been rendered already."""
+    """OpenCL C of the kernels, if already rendered."""
     binary: bytes = field(default=b"", repr=False, metadata=LOCAL)
-    """Of the program, where it has been built already; what the driver does not take is built anew."""
+    """Binary of the program, if already built; if the driver rejects it, the program is built from source."""
     seed: Annotated[int, Bounds(0, 2**31)] = 0
-    """Of the inputs. Jobs that share it share inputs and reference, which takes less time."""
+    """Seed of the inputs. Jobs with the same seed share inputs and reference, which saves time."""
     samples: Annotated[int, Bounds(0, MAX_SAMPLES)] = 7
     min_sample_ns: Annotated[int, _SPAN] = 2_000_000
     """A sample repeats the call until it lasts this long."""
     min_sample_ticks: Annotated[int, Bounds(0, 10**9)] = 1000
-    """By events, a sample is at least so many ticks long."""
+    """Minimum length of a sample in ticks, if events are the timer."""
     agreement: Annotated[float, Bounds(0, 1)] = 0.0
-    """Sampling ends early when FEW samples differ by no more than this share."""
+    """Sampling ends early when at least FEW samples differ by no more than this fraction; 0 turns that off."""
     FEW: ClassVar[int] = 3
     give_up_above_ns: Annotated[float, Bounds(0, inf, excludes_least=True), Null(inf)] = inf
     """One sample is enough for a call slower than this."""
     FAR_TOO_SLOW: ClassVar[float] = 20.0
-    """What the probe foretells to be this much slower than that is not run in full."""
+    """A call is not run in full if its probe predicts more than this many times `give_up_above_ns`."""
     verify: bool = True
     verifications: Annotated[int, Bounds(0, MAX_SAMPLES)] = 0
-    """Runs to check on several fresh inputs, in place of the two that `verify` stands for."""
+    """Number of runs to check, on several fresh inputs; they replace the two runs that `verify` implies."""
     probe: bool = True
-    """The first run of a configuration in a process, the probe, covers a small part of its range only."""
+    """The first run of a configuration in a process is a probe, which covers only a small part of its range."""
     timer: Timer = Timer.EVENT
-    """HOST where other times to be compared with come from the host's clock; EVENT leaves it to the calibration."""
+    """HOST if the times to compare with come from the host clock; EVENT leaves the choice to the calibration."""
     build_limit_s: Annotated[float, _LIMIT] = BUILD_LIMIT_S
     run_limit_s: Annotated[float, _LIMIT] = 30.0
     is_cut_off: bool = False
-    """A run that takes longer than that is too slow, and not suspect: the limit says how long it is worth waiting."""
+    """A run beyond `run_limit_s` counts as too slow, not as timed out: the limit is how long waiting is worthwhile."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Measurement:
-    """Times of one call, nanoseconds: all launches of the plan but those that only prepare a constant operand."""
+    """Times of one call, nanoseconds: all launches of the plan except those that only prepare a constant operand."""
 
     time_ns: Annotated[float, _TIME]
     """Median of the samples."""
@@ -142,30 +142,31 @@ class Measurement:
     calls_per_sample: Annotated[int, Bounds(1, MAX_NUMBER)]
     timer: Timer
     prepare_ns: Annotated[float, _SPAN] = 0.0
-    """The part of `time_ns` spent bringing operands into another layout."""
+    """The part of `time_ns` spent converting operands to another layout."""
     launch_overhead_ns: Annotated[float, _SPAN] = 0.0
-    """What a call takes the host beside `time_ns`; by the host's clock, what launching is of `time_ns` at most."""
+    """Host time of a call beyond `time_ns`; with Timer.HOST, an upper bound on the part of `time_ns` spent launching.
+    """
     build_ns: Annotated[float, _SPAN] = 0.0
     inputs_ns: Annotated[float, _SPAN] = field(default=0.0, compare=False)
-    """What the host took to draw inputs and to judge results; little where inputs were kept. Not in the ledger."""
+    """Host time to draw inputs and check results; small if inputs were reused. Not stored in the ledger."""
     error_ratio: Annotated[float, Bounds(0, 1)] = 0.0
-    """Largest error over its tolerance."""
+    """Largest error divided by its tolerance."""
     private_memory_bytes: int = 0
     kernel_work_group_limit: int = 0
     clock_mhz: Annotated[float | None, Bounds(0, 1e9)] = None
-    """Of the device after the last sample, where the system tells."""
+    """Clock of the device after the last sample, if the system reports it."""
     temperature_c: Annotated[float | None, Bounds(-1e6, 1e6)] = None
 
 
 @dataclass(frozen=True, kw_only=True)
 class Trial:
-    """One configuration measured once, or how it failed."""
+    """One configuration measured once, or the way it failed."""
 
     configuration: Configuration
     state: TrialState
     measurement: Measurement | None = None
     message: str = ""
-    seed: int = 0
+    seed: Annotated[int, Bounds(0, 2**31)] = 0
 
     @property
     def time_ns(self) -> float:
@@ -174,15 +175,15 @@ class Trial:
 
 
 class BuildState(enum.Enum):
-    """How building without running ended."""
+    """How a build without a run ended."""
 
     BUILT = "built"
     FAILED = "failed"
-    """The compiler refused the source."""
+    """The compiler rejected the source."""
     TIMED_OUT = "timed out"
     CRASHED = "crashed"
     TOOL_FAILED = "tool failed"
-    """An exception in this program ended the build, which says nothing about the source."""
+    """An exception in autotune itself ended the build; the source may be fine."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -191,43 +192,43 @@ class BuildJob:
 
     selector: str
     source_hash: str
-    """Over source and options; many configurations may share it."""
+    """Hash of source and options; many configurations may share it."""
     source: str
     options: tuple[str, ...]
     plan: Plan
-    """Of one of the configurations that share the source: names the kernels."""
+    """Plan of one of the configurations that share the source; it names the kernels."""
     launches: bool = False
-    """Launch one work-group as well: some drivers finish a kernel, and keep it, only when it is launched."""
+    """Whether to launch one work-group too: some drivers compile a kernel fully, and cache it, only at its launch."""
     wants_binary: bool = False
-    """For who launches it; not of a driver that finds again by itself what another process built."""
+    """Whether the measuring process needs the binary; not returned if the driver itself caches builds of others."""
     limit_s: float = BUILD_LIMIT_S
 
 
 @dataclass(frozen=True, kw_only=True)
 class Build:
-    """What the driver told of one source; 0 where it does not tell, or where the source was not built."""
+    """What the driver reported for one source; numbers are 0 if it does not report them or did not build the source."""
 
     source_hash: str
     state: BuildState
     message: str = ""
     build_ns: float = 0.0
     private_memory_bytes: int = 0
-    """Largest of the kernels, but for those that only prepare operands; above 0 a GPU spills registers."""
+    """Largest of the kernels except those that only prepare operands; above 0, a GPU spills registers."""
     work_group_limit: int = 0
-    """Work-items; smallest of the same kernels."""
+    """Smallest of the same kernels, work-items."""
     binary_bytes: int = 0
     binary: bytes = field(default=b"", repr=False)
-    """Where it was launched: what spares whoever measures it a build. Not stored."""
+    """The program if `wants_binary` requested it, which saves the measuring process a build. Not stored."""
 
 
 def now_utc() -> str:
-    """Return the time as it is stored: UTC, ISO 8601, seconds."""
+    """Return the current time in its stored form: UTC, ISO 8601, seconds."""
     return datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Provenance:
-    """What a measurement depends on besides its problem and configuration."""
+    """What a measurement depends on besides problem and configuration."""
 
     driver: str
     template_hash: str
@@ -238,49 +239,49 @@ class Provenance:
 
 
 class Verdict(enum.Enum):
-    """Why a winner is the winner."""
+    """Why a configuration is the winner."""
 
     FASTER = "faster"
-    """Than the default, surely."""
+    """Significantly faster than the default."""
     TIE = "tie"
-    """No difference between default and fastest could be shown: the default stays, unless it is slower than the
-    plainest kernel."""
+    """No significant difference between default and fastest: the default stays, unless it is slower than the
+    baseline."""
     DEFAULT = "default"
-    """The default is itself the fastest, surely."""
+    """The default itself is significantly the fastest."""
     DEFAULT_FAILED = "default failed"
-    """There is no default to compare with: it did not run, or not right."""
+    """There is no default to compare with: it did not run, or its result was wrong."""
     PROVISIONAL = "provisional"
-    """The best of a search so far; no final has confirmed it."""
+    """The best of a search so far, not confirmed by finals."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Winner:
-    """The configuration to use for one problem on one device, and how well that is known.
+    """The configuration to use for one problem on one device, and the evidence for it.
 
-    A gain of 2.0 means twice as fast. `gain_low` and `gain_high` bound the gain over the default at 95%;
-    they are 1.0 where the default itself is the winner, as it is after a tie.
+    A gain of 2.0 means twice as fast. `gain_low` and `gain_high` are the 95% interval of the gain over the default;
+    they are 1.0 if the default itself is the winner, as after a tie.
     """
 
     device: str
-    """Slug."""
+    """Slug of the device."""
     problem: Problem
     configuration: Configuration
     time_ns: Annotated[float, _TIME]
     default_ns: Annotated[float, _TIME]
     """The default's time under the same conditions: the median gain within a round of the finals times `time_ns`."""
     baseline_ns: Annotated[float | None, _TIME]
-    """The family's baseline (`naive`), where it was measured."""
+    """Time of the family's baseline (such as `naive`), if measured."""
     gain_low: Annotated[float, _TIME, Null(nan)]
     gain_high: Annotated[float, _TIME, Null(nan)]
     samples: Annotated[int, COUNT]
-    """Samples in the final rounds; 0 for a provisional winner that no final has confirmed."""
+    """Samples in the final rounds; 0 for a provisional winner."""
     is_default: bool
     verdict: Verdict
     verifications: Annotated[int, COUNT]
-    """Runs with the right result, on fresh inputs, after the finals; 0 for a provisional winner."""
+    """Runs with a right result on fresh inputs after the finals; 0 for a provisional winner."""
     provenance: Provenance
     source: str = "measured"
-    """`measured` here, or `imported` from a table."""
+    """`measured`, or `imported` from a table."""
 
     @property
     def gain_over_default(self) -> float:

@@ -1,8 +1,8 @@
-"""Predictors made from what was measured: the few configurations that cover a device's sizes, and who picks them.
+"""Makes predictors from measurements: a few configurations that cover a device's sizes, and a model that picks one.
 
-`observations.py` gathers and completes what is known of each configuration at each size, `models.py` fits,
-`selection.py` decides what to keep by leaving out each size in turn, `regret.py` measures how much a prediction loses.
-They are kept in the database; `autotune.lookup.predictor` evaluates them.
+`observations.py` collects the measurements of each configuration at each size and estimates missing ones, `models.py`
+fits models, `selection.py` decides what to keep by leaving out each size in turn, `regret.py` measures how much a
+prediction loses. Predictors are stored in the database; `autotune.lookup.predictor` evaluates them.
 """
 
 import logging
@@ -36,7 +36,7 @@ _LOG = logging.getLogger("autotune.predict")
 
 
 def make_predictors(store: Store, device: Device, family: str, without: Collection[Problem] = ()) -> list[Predictor]:
-    """One for each kind of problem that was measured at LEAST_SIZES sizes or more, `without` some left out."""
+    """Make one for each kind of problem that was measured at LEAST_SIZES sizes or more, ignoring those of `without`."""
     trials = [stored for stored in store.trials(device.slug, family) if stored.problem not in without]
     winners = [winner for winner in store.best(device.slug, family) if winner.problem not in without]
     found = (fit(observed) for observed in observe(device, family, trials, winners))
@@ -44,9 +44,9 @@ def make_predictors(store: Store, device: Device, family: str, without: Collecti
 
 
 def refresh_predictors(store: Store, device: Device, families: Iterable[str]) -> list[Predictor]:
-    """Make those of a device anew and keep them; what was measured of the former ones stays.
+    """Make the predictors of a device anew and store them; measured evaluations of the former ones are kept.
 
-    Raises TableError when these cannot be read, StoreError.
+    Raises TableError when the former ones cannot be read, and StoreError.
     """
     former = all_predictors(store).get(device.slug, [])
     wanted = set(families)
@@ -62,9 +62,9 @@ def refresh_predictors(store: Store, device: Device, families: Iterable[str]) ->
 
 
 def add_predictors(store: Store, others: Mapping[str, Sequence[Predictor]]) -> None:
-    """Keep what was made elsewhere, by slug, where it rests on more sizes than what is here. Raises TableError.
+    """Store predictors made elsewhere, keyed by device slug, if they are based on more sizes than the stored ones.
 
-    What contradicts the winners of its device, which are stored already, is left out with a warning.
+    A predictor that contradicts the stored winners of its device is skipped with a warning. Raises TableError.
     """
     kept = all_predictors(store)
     devices = {device.slug: device for device in store.devices()}
@@ -78,9 +78,9 @@ def add_predictors(store: Store, others: Mapping[str, Sequence[Predictor]]) -> N
 
 
 def note_measured(store: Store, slug: str, example: Problem, evaluation: Evaluation) -> bool:
-    """Keep what was measured with the predictor of its kind; whether there is one. Raises TableError.
+    """Store a measured evaluation with the predictor of its kind; return whether there is one. Raises TableError.
 
-    Where enough was measured, it decides over what was expected which way to choose is favoured.
+    If it covers enough sizes, it decides in place of the expected evaluation which way of choosing is favoured.
     """
     found = all_predictors(store).get(slug, [])
     noted = [_measured(p, evaluation) if p.example.is_comparable(example) else p for p in found]
@@ -90,17 +90,17 @@ def note_measured(store: Store, slug: str, example: Problem, evaluation: Evaluat
 
 
 def known_predictors(store: Store, slug: str, family: str) -> list[Predictor]:
-    """What is kept. Raises TableError."""
+    """Return the stored predictors of a device and family. Raises TableError."""
     return [predictor for predictor in all_predictors(store).get(slug, []) if predictor.example.family == family]
 
 
 def all_predictors(store: Store) -> dict[str, list[Predictor]]:
-    """The same of every device, by slug. Raises TableError."""
+    """Return the stored predictors of every device, keyed by slug. Raises TableError."""
     return {slug: _read(store, slug, document) for slug, document in store.predictors().items()}
 
 
 def keep_predictors(store: Store, slug: str, predictors: Iterable[Predictor]) -> None:
-    """In the place of what is kept of the device."""
+    """Replace the stored predictors of the device."""
     store.keep_predictors(slug, write_document(predictors))
 
 
@@ -124,7 +124,10 @@ def _sizes(predictor: Predictor | None) -> int:
 
 
 def _with_measured(predictor: Predictor, former: Iterable[Predictor]) -> Predictor:
-    """An evaluation is of the way predictors are made as much as of one: it stays until the next."""
+    """Return the predictor with the measured evaluation of the former one of its kind, if there is any.
+
+    An evaluation concerns the way predictors are made as much as a single one, so it is kept until the next.
+    """
     known = next((p for p in former if p.example.is_comparable(predictor.example)), None)
     return _measured(predictor, known.measured) if known and known.measured else predictor
 
@@ -132,5 +135,5 @@ def _with_measured(predictor: Predictor, former: Iterable[Predictor]) -> Predict
 def _measured(predictor: Predictor, evaluation: Evaluation) -> Predictor:
     favours = favoured(evaluation) if evaluation.sizes >= LEAST_SIZES else predictor.favours
     if favours == "predicted":
-        favours = predictor.favours  # what was measured by this name is what the lookup answered, by the way it favours
+        favours = predictor.favours  # what was measured as "predicted" is the lookup's answer, which follows `favours`
     return replace(predictor, measured=evaluation, favours=favours)

@@ -1,8 +1,8 @@
-"""What a kernel's work costs on one device, fitted to all its trials: each algorithm's time as a sum of effects.
+"""Fits what a kernel's work costs on one device to all its trials: each algorithm's time is a sum of effects.
 
-An effect is something that every configuration of an algorithm does more or less of, known from the names of its
-parameters, times one of `autotune.lookup.predictor.COSTS`, known from the sizes. What each costs is fitted once for
-all configurations of an algorithm, so that little has to be known of any one of them. No effect saves time.
+An effect is an amount of some work that a configuration does, computed from its parameters by name, times one of
+`autotune.lookup.predictor.COSTS`, computed from the sizes. The price of each effect is fitted once for all
+configurations of an algorithm, so few measurements of each configuration suffice. No price is negative.
 """
 
 from collections.abc import Mapping, Sequence
@@ -20,22 +20,22 @@ from autotune.model.device import DeviceLimits
 from autotune.model.problem import Problem
 
 _MOST_AT_ONCE = 16
-"""Work-groups, however small."""
+"""Maximum number of work-groups that a compute unit runs at the same time, however small they are."""
 _LANES = 128
-"""Multiply-adds that it does in one step."""
+"""Multiply-adds that a compute unit does in one step."""
 _BY_DRIVER = 32
-"""Work-items along the last size where the driver chooses the work-group."""
+"""Work-items along the last size if the driver chooses the work-group."""
 
 _REFITS = 5
 _MUCH = 0.2
-"""Error, as a logarithm, from which on a trial counts less and less: other effects than these are at work there."""
+"""Error, as a logarithm, above which the weight of a trial falls: effects that are not modelled here dominate it."""
 _STIFFNESS = 1e-4
-"""Keeps what cannot be told apart from growing without bound; of a sum of squares of 1."""
+"""Ridge term that keeps the prices of indistinguishable effects bounded; columns have a sum of squares of 1."""
 
 
 @dataclass(frozen=True)
 class Work:
-    """A configuration as work-groups over sizes, and what each of these does."""
+    """How a configuration divides the sizes among work-groups, and what each work-group does."""
 
     configuration: Configuration
     axes: tuple[str, ...]
@@ -55,7 +55,7 @@ class Work:
 
     @cached_property
     def tile(self) -> tuple[int, ...]:
-        """What a work-group does of each size; 0 where the size is not shared out."""
+        """Part of each size that a work-group processes; 0 if the size is not divided among work-groups."""
         return tuple(self._part(axis, is_last) for axis, is_last in zip(self.axes, self._last(), strict=True))
 
     def _part(self, axis: str, is_last: bool) -> int:
@@ -72,7 +72,7 @@ class Work:
 
     @cached_property
     def sides(self) -> tuple[int, int]:
-        """The first and the last of the tile's parts."""
+        """The first and the last part of the tile, not counting the batch."""
         parts = [part for part, axis in zip(self.tile, self.axes, strict=True) if part and axis != "batch"]
         return (parts[0], parts[-1]) if parts else (1, 1)
 
@@ -96,7 +96,7 @@ class Work:
 
     @cached_property
     def items(self) -> int:
-        """Of a work-group."""
+        """Work-items of a work-group."""
         first, last = self.sides
         outputs = first * last if "work_group_size" not in self._values else self.number("rows_per_group")
         return max(1, outputs // self.outputs_of_item) * self.along_depth
@@ -108,7 +108,7 @@ class Work:
 
     @cached_property
     def step(self) -> int:
-        """Of the depth, what a work-group does at a time."""
+        """Part of the depth that a work-group processes at a time."""
         if "tile_k" in self._values:
             return self.number("tile_k")
         along = self.number("vector_width") if self.configuration.algorithm in ("dot", "column") else 1
@@ -116,7 +116,7 @@ class Work:
 
     @cached_property
     def at_once(self) -> int:
-        """Work-groups that a compute unit has room for."""
+        """Work-groups that a compute unit can run at the same time."""
         if self.limits.is_cpu:
             return 1
         group = WorkGroup(
@@ -129,7 +129,7 @@ class Work:
 
     @property
     def turns(self) -> int:
-        """Of its lanes that a compute unit takes for one work-group."""
+        """Passes through its lanes that a compute unit needs for one work-group."""
         return max(1, self.items // _LANES)
 
     @property
@@ -150,11 +150,11 @@ class Work:
 
 
 Prices = Mapping[str, NDArray[np.float64]]
-"""What each effect costs, in nanoseconds, by algorithm."""
+"""Price of each effect, in nanoseconds, by algorithm; each array has shape (effects,)."""
 
 
 def effects(work: Work) -> list[tuple[str, float]]:
-    """What costs, always in this order: how much of it a configuration does, and by which of COSTS it grows."""
+    """Return the effects, always in this order: which of COSTS each is proportional to, and its amount."""
     first, last = work.sides
     width, stages = work.number("vector_width"), work.number("stages")
     loads_a, loads_b = first / work.number("a_load_width", width), last / work.number("b_load_width", width)
@@ -169,7 +169,7 @@ def effects(work: Work) -> list[tuple[str, float]]:
         ("depth of rounds", first + last),
         ("depth of rounds", loads_a),
         ("depth of rounds", loads_b),
-        ("depth of rounds", (loads_a + loads_b) * (stages > 2)),  # by the instruction that copies
+        ("depth of rounds", (loads_a + loads_b) * (stages > 2)),  # loads by the copy instruction
         ("depth of waves", work.turns * work.outputs_of_item / work.along_depth),
         ("depth of waves", work.turns * work.operands_of_item / work.along_depth),
         ("depth of waves", 1 / work.step),
@@ -186,18 +186,18 @@ def effects(work: Work) -> list[tuple[str, float]]:
 
 
 def _by_cost(work: Work) -> tuple[list[int], NDArray[np.float64]]:
-    """For each effect the number of its cost, and how much of it there is."""
+    """Return for each effect the index of its cost in COSTS, and its amount."""
     found = effects(work)
     return [COSTS.index(cost) for cost, _ in found], np.array([float(amount) for _, amount in found])
 
 
 def bare_cost(work: Work) -> Cost:
-    """With no weights yet."""
+    """Return the cost with all weights 0."""
     return Cost(tile=work.tile, split=work.split, step=work.step, at_once=work.at_once, weights=(0.0,) * len(COSTS))
 
 
 def amounts(work: Work, problems: Sequence[Problem], compute_units: int) -> NDArray[np.float64]:
-    """How much of each effect there is: a row for each problem."""
+    """Return the amount of each effect: shape (problems, effects)."""
     cost = bare_cost(work)
     of_sizes = [cost.amounts(p.size_vector, p.bytes_moved, compute_units) for p in problems]
     numbers, of_work = _by_cost(work)
@@ -205,7 +205,7 @@ def amounts(work: Work, problems: Sequence[Problem], compute_units: int) -> NDAr
 
 
 def weigh(work: Work, prices: NDArray[np.float64]) -> tuple[float, ...]:
-    """The weights of a configuration's cost, from what each effect costs."""
+    """Return the weights of a configuration's cost, from the prices of the effects: shape (effects,)."""
     weights = np.zeros(len(COSTS))
     numbers, of_work = _by_cost(work)
     np.add.at(weights, numbers, prices * of_work)
@@ -213,9 +213,10 @@ def weigh(work: Work, prices: NDArray[np.float64]) -> tuple[float, ...]:
 
 
 def fit_prices(amounts: NDArray[np.float64], times: NDArray[np.float64]) -> NDArray[np.float64]:
-    """What each effect costs, none less than nothing, by least squares of errors in logarithms.
+    """Return non-negative prices of the effects, by iteratively reweighted least squares of errors in logarithms.
 
-    `amounts` has a row for each trial. Errors of many trials are alike small, so a few large ones count little.
+    `amounts` has shape (trials, effects), `times` (trials,), the result (effects,). Most trials have similarly small
+    errors, so the few with large errors get little weight.
     """
     importance = np.ones(len(times))
     prices = np.zeros(amounts.shape[1])
@@ -223,14 +224,14 @@ def fit_prices(amounts: NDArray[np.float64], times: NDArray[np.float64]) -> NDAr
         prices = _least_squares(amounts * (importance / times)[:, None], importance)
         ratios = amounts @ prices / times
         errors = np.log(np.maximum(ratios, 1e-6))
-        # Relative errors stand for those in logarithms, as the last fit had them.
+        # The fit minimises relative errors; this factor turns them into logarithmic ones, as of the last fit.
         alike = np.where(np.abs(ratios - 1) > 1e-3, errors / np.where(ratios == 1, 1, ratios - 1), 1.0)
         importance = np.sqrt(np.abs(alike) / (1 + (errors / _MUCH) ** 2))
     return prices
 
 
 def _least_squares(a: NDArray[np.float64], b: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Non-negative x of the least ``|a x - b|``.
+    """Return the non-negative x that minimises ``|a x - b|``.
 
     Source: Lawson and Hanson, Solving Least Squares Problems, 1974, chapter 23.
     """
@@ -254,7 +255,7 @@ def _least_squares(a: NDArray[np.float64], b: NDArray[np.float64]) -> NDArray[np
 def _feasible(
     gram: NDArray[np.float64], target: NDArray[np.float64], x: NDArray[np.float64], is_free: NDArray[np.bool_]
 ) -> NDArray[np.float64]:
-    """Solve for those that are free, and fix at zero, one after the other, what would fall below it."""
+    """Solve for the free variables, fixing at zero, one after the other, those that would become negative."""
     while True:
         solved = np.zeros(len(x))
         solved[is_free] = np.linalg.solve(gram[np.ix_(is_free, is_free)], target[is_free])

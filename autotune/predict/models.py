@@ -1,4 +1,4 @@
-"""Models fitted: neighbours, a small tree, a sum of costs; as `autotune.lookup.predictor` evaluates them."""
+"""Fits the models that `autotune.lookup.predictor` evaluates: neighbours, a small tree, a sum of costs."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -17,20 +17,20 @@ _LEAST_IN_LEAF = 2
 _LEAST_GAIN = 0.002
 """Mean loss that a split of a tree must save over all sizes."""
 MOST_POINTS = 96
-"""Measured sizes that neighbours are sought among, so that a lookup stays quick."""
+"""Maximum number of measured sizes among which neighbours are searched, so that a lookup stays fast."""
 _DIGITS = 5
 
 
 @dataclass(frozen=True, kw_only=True)
 class Samples:
-    """What a model is fitted to: chosen configurations (rows) at measured sizes (columns)."""
+    """The data a model is fitted to: chosen configurations (rows) at measured sizes (columns)."""
 
     configurations: tuple[Configuration, ...]
     problems: tuple[Problem, ...]
     losses: NDArray[np.float64]
-    """Measured or estimated."""
+    """Measured or estimated; shape (configurations, problems)."""
     works: tuple[Work, ...]
-    """Of the configurations."""
+    """The work of each configuration."""
     prices: Prices
 
     @property
@@ -47,7 +47,7 @@ def fit_neighbours(samples: Samples) -> Model:
 
 
 def fit_tree(samples: Samples) -> Model:
-    """Greedy splits by sums of logarithms of sizes: single sizes, ratios and products of two, and all together."""
+    """Split greedily by sums of logarithms of sizes: single sizes, ratios and products of two, the product of all."""
     places = samples.places
     axes = [axis for axis in range(places.shape[1]) if np.ptp(places[:, axis]) > 0]
     nodes: list[Node] = []
@@ -56,9 +56,10 @@ def fit_tree(samples: Samples) -> Model:
 
 
 def fit_costs(samples: Samples) -> Model:
-    """What the work of each configuration costs, by prices that all trials agree on.
+    """Weigh the work of each configuration by prices fitted to all trials.
 
-    Neighbours where a sum of costs cannot say it: algorithms that share out different sizes, or too many of them.
+    Falls back to neighbours if `Costs` cannot express it: the configurations divide different sizes among work-groups,
+    or too many.
     """
     shared = {tuple(part > 0 for part in work.tile) for work in samples.works}
     if len(shared) > 1 or sum(next(iter(shared))) > MOST_SHARED:
@@ -90,7 +91,7 @@ def _neighbours(samples: Samples, count: int) -> Neighbours:
 
 
 def _spread(places: NDArray[np.float64], most: int) -> list[int]:
-    """Rows, at most so many, each as far as can be from those before it; all of them in order where they are few."""
+    """Choose at most `most` rows, each as far as possible from those chosen before; all if there are few. Sorted."""
     if len(places) <= most:
         return list(range(len(places)))
     chosen = [0]
@@ -120,10 +121,10 @@ def _grow(
     columns: NDArray[np.intp],
     depth: int,
 ) -> int:
-    """Add the node for some of the sizes, and all below it; its number."""
+    """Add the node for some of the sizes and all nodes below it; return its number."""
     number = len(nodes)
     inside = losses[:, columns].mean(axis=1)
-    # What is alike inside goes by how it does everywhere.
+    # Configurations that are alike at these sizes are ordered by their losses at all sizes.
     order = np.argsort(inside + 0.01 * losses.mean(axis=1), kind="stable")
     nodes.append(Node(ranking=tuple(int(choice) for choice in order)))
     split = _best_split(losses, places, directions, columns) if depth < _DEEPEST else None

@@ -1,6 +1,7 @@
-"""What is known of each configuration at each size, and an estimate where it was not measured.
+"""Collects the losses of each configuration at each size, and estimates those that were not measured.
 
-A loss is the natural logarithm of a time over the tuned one of that size: 0 is as fast as tuned, 0.05 about 5% slower.
+A loss is the natural logarithm of a time divided by the tuned time of that size: 0 is as fast as tuned, 0.05 about 5%
+slower.
 """
 
 from collections.abc import Iterable, Sequence
@@ -25,19 +26,23 @@ from autotune.space.family import KernelFamily
 from autotune.store import StoredTrial
 
 NOMINATED = 4
-"""Configurations that each size proposes: its fastest. Of its slower ones more is expected than they keep."""
+"""Number of its fastest configurations that each size nominates. Slower ones do worse than their estimates promise."""
 WORST_LOSS = log(8.0)
-"""For what is slower still, and for what is not valid."""
+"""Upper limit of a loss, also used for configurations that are not valid."""
 
 _SAME_SCALE = 1.5
-"""Distance between sizes, in powers of two, over which what an estimate missed of a configuration fades."""
+"""Distance between sizes, in powers of two, over which the correction for an estimate's error fades."""
 _TRUST = 1.0
-"""In an estimate, against what it missed of the same configuration at a size that is as good as the same."""
+"""Weight of an estimate, against that of its error for the same configuration at practically the same size."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Trials:
-    """Of one algorithm: how much of each effect each had, its time, and the number of its problem."""
+    """The trials of one algorithm.
+
+    `amounts` has shape (trials, effects); `times` in nanoseconds and `columns`, the numbers of the problems, have shape
+    (trials,).
+    """
 
     amounts: NDArray[np.float64]
     times: NDArray[np.float64]
@@ -46,7 +51,7 @@ class Trials:
 
 @dataclass(frozen=True, kw_only=True)
 class Observed:
-    """One kind of problem on one device. Rows are candidates, columns are problems."""
+    """The measurements of one kind of problem on one device. Rows are candidates, columns are problems."""
 
     device: Device
     family: KernelFamily
@@ -55,28 +60,31 @@ class Observed:
     default_losses: NDArray[np.float64]
     candidates: tuple[Configuration, ...]
     winners: NDArray[np.intp]
-    """For each problem the number of its winner."""
+    """For each problem, the row of its winner."""
     nominations: NDArray[np.bool_]
     is_valid: NDArray[np.bool_]
     losses: NDArray[np.float64]
     """NaN where nothing was measured."""
     trials: dict[str, Trials]
-    """By algorithm."""
+    """Keyed by algorithm."""
 
     @property
     def places(self) -> NDArray[np.float64]:
-        """Logarithms to base 2 of the sizes, a row for each problem."""
+        """Logarithms to base 2 of the sizes: shape (problems, axes)."""
         return np.log2(np.array([problem.size_vector for problem in self.problems], dtype=np.float64))
 
     @cached_property
     def works(self) -> tuple[Work, ...]:
-        """Of the candidates."""
+        """The work of each candidate."""
         axes = self.family.problem_type.size_axes
         return tuple(Work(candidate, axes, self.device.limits) for candidate in self.candidates)
 
     @cached_property
     def elsewhere(self) -> tuple[Problem, ...]:
-        """For each problem two that nobody measured: one larger, in whole vectors, one smaller, with odd sizes."""
+        """For each problem two unmeasured ones: a larger one of whole vectors and a smaller one with odd sizes.
+
+        All the larger ones come first.
+        """
         larger = [[-(-size * 5 // 16) * 4 if size > 1 else 1 for size in p.size_vector] for p in self.problems]
         smaller = [[size * 3 // 4 | 1 for size in p.size_vector] for p in self.problems]
         resized = zip(self.problems * 2, larger + smaller, strict=True)
@@ -84,7 +92,7 @@ class Observed:
 
     @cached_property
     def _amounts(self) -> NDArray[np.float64]:
-        """Of effects, for each candidate at each problem, then at those elsewhere."""
+        """Amounts of effects: shape (candidates, problems followed by those of `elsewhere`, effects)."""
         units = self.device.limits.compute_units
         return np.array([amounts(work, self.problems + self.elsewhere, units) for work in self.works])
 
@@ -93,7 +101,7 @@ class Observed:
         return _validity(self.device, self.family, self.candidates, self.elsewhere)
 
     def prices(self, columns: NDArray[np.intp]) -> Prices:
-        """What effects cost, by algorithm, from what was measured at some of the problems alone."""
+        """Return the prices of effects, by algorithm, fitted to the trials at some of the problems only."""
         found = {}
         for name, trials in self.trials.items():
             is_in = np.isin(trials.columns, columns)
@@ -102,7 +110,10 @@ class Observed:
         return found
 
     def completed(self, columns: NDArray[np.intp], prices: Prices) -> NDArray[np.float64]:
-        """Losses of all candidates at some of the problems, from what was measured at these and from prices."""
+        """Return the losses of all candidates at some of the problems, from the measurements there and from prices.
+
+        The result has shape (candidates, columns).
+        """
         measured = self.losses[:, columns]
         is_known = ~np.isnan(measured)
         estimated = self._estimated(columns, prices)
@@ -115,7 +126,10 @@ class Observed:
     def losses_elsewhere(
         self, rows: NDArray[np.intp], columns: NDArray[np.intp], prices: Prices
     ) -> NDArray[np.float64]:
-        """What some candidates lose, by prices, to the best of them at sizes beside some; 0 where none serves."""
+        """Return what some candidates lose to the best of them, by prices, at the problems `elsewhere` of some columns.
+
+        The result has shape (rows, 2 * columns); it is 0 where no candidate is valid and estimated.
+        """
         places = np.concatenate([columns, len(self.problems) + columns])
         missed = self._missed(columns, prices)
         times = np.array([self._times(row, len(self.problems) + places, prices) for row in rows])
@@ -128,16 +142,16 @@ class Observed:
         return losses
 
     def _times(self, row: int, places: NDArray[np.intp], prices: Prices) -> NDArray[np.float64]:
-        """In nanoseconds, by prices; NaN where these do not tell."""
+        """Return a candidate's estimated times in nanoseconds; NaN if its algorithm has no prices."""
         known = prices.get(self.candidates[row].algorithm)
         if known is None:
             return np.full(len(places), np.nan)
         return np.asarray(np.maximum(self._amounts[row, places] @ known, 1.0))
 
     def _missed(self, columns: NDArray[np.intp], prices: Prices) -> dict[str, NDArray[np.float64]]:
-        """By algorithm, what prices miss in the middle of what was measured of it at each problem; NaN without that.
+        """Return by algorithm the median error of prices, as a logarithm, at each problem; NaN if it was not measured.
 
-        Prices that hold where an algorithm was tried tell nothing of sizes for which no search took it up.
+        Prices that fit where an algorithm was tried say nothing about sizes at which no search tried it.
         """
         found = {}
         for name, trials in self.trials.items():
@@ -149,7 +163,7 @@ class Observed:
         return found
 
     def _estimated(self, columns: NDArray[np.intp], prices: Prices) -> NDArray[np.float64]:
-        """Losses by prices; the worst where nothing was measured of the algorithm."""
+        """Return losses estimated by prices; WORST_LOSS where the algorithm was not measured."""
         missed = self._missed(columns, prices)
         times = np.array([self._times(row, columns, prices) for row in range(len(self.candidates))])
         apart = np.array([missed[candidate.algorithm] for candidate in self.candidates])
@@ -158,7 +172,7 @@ class Observed:
 
 
 def observe(device: Device, family: str, trials: Iterable[StoredTrial], winners: Iterable[Winner]) -> list[Observed]:
-    """What is known of each kind of problem that has winners."""
+    """Return the measurements of each kind of problem that has winners."""
     known = find_family(family)
     times = _times(trials)
     kinds: dict[object, list[Winner]] = {}
@@ -172,7 +186,7 @@ def observe(device: Device, family: str, trials: Iterable[StoredTrial], winners:
 
 
 def _times(trials: Iterable[StoredTrial]) -> dict[Problem, dict[Configuration, float]]:
-    """The newest time of every configuration that never failed on a problem."""
+    """Return for each problem the newest time of every configuration that never failed on it."""
     times: dict[Problem, dict[Configuration, float]] = {}
     failed: set[tuple[Problem, Configuration]] = set()
     for stored in trials:
@@ -219,7 +233,7 @@ def _observe_kind(
 
 
 def _default_loss(device: Device, family: KernelFamily, winner: Winner, times: dict[Configuration, float]) -> float:
-    """Of what is the default today, where that was measured; else of what it was when the winner was found."""
+    """Return the loss of today's default if that was measured, else of the default when the winner was found."""
     default = family.default(winner.problem, device.limits, find_profile(device).starting(family.name))
     if default == winner.configuration:
         return 0.0
@@ -227,7 +241,7 @@ def _default_loss(device: Device, family: KernelFamily, winner: Winner, times: d
 
 
 def _all_times(winner: Winner, times: dict[Configuration, float]) -> dict[Configuration, float]:
-    """The winner's by its finals; of one that was imported there is nothing else."""
+    """Return the times, with the winner's taken from its finals; an imported winner has no other."""
     return {**times, winner.configuration: winner.time_ns}
 
 
@@ -239,7 +253,7 @@ def _measured_losses(
         for configuration, time in times.items()
         if not family.misfits(configuration)
     }
-    # What lay below the tuned time in a single trial was luck: the finals decided.
+    # A time below the tuned one in a single trial was luck: the finals decided.
     return {**losses, winner.configuration: -1e-9}
 
 
@@ -247,7 +261,7 @@ def _resized(problem: Problem, sizes: Sequence[int]) -> Problem:
     try:
         return problem.resized(sizes)
     except ProblemError:
-        return problem  # as large as can be
+        return problem  # it is already as large as possible
 
 
 def _validity(
@@ -262,7 +276,7 @@ def _validity(
 def _trials(
     device: Device, family: KernelFamily, times: dict[Problem, dict[Configuration, float]]
 ) -> dict[str, Trials]:
-    """Slow ones too: without them, what is only fast at small sizes would seem to be at large ones."""
+    """Return all trials by algorithm: without slow ones, what is only fast at small sizes would seem fast at large."""
     axes, limits = family.problem_type.size_axes, device.limits
     rows: dict[str, list[tuple[NDArray[np.float64], float, int]]] = {}
     for column, (problem, found) in enumerate(times.items()):

@@ -1,4 +1,4 @@
-"""How much a prediction loses, measured: sizes are held out, predicted, and run beside what was tuned for them."""
+"""Measures how much a prediction loses: sizes are held out, predicted, and run beside what was tuned for them."""
 
 import math
 import statistics
@@ -24,26 +24,26 @@ from autotune.store import Store
 ROUNDS = 7
 SAMPLES = 3
 FAILED_LOSS = math.log(8.0)
-"""Counted for what did not run right at a size it was meant for."""
+"""Loss counted for a configuration that did not run correctly at the size it was chosen for."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Comparison:
-    """One size held out: what each way to choose reaches of the tuned speed, and by what step the lookup went."""
+    """One size held out: the fraction of the tuned speed that each way of choosing reaches, and the lookup's step."""
 
     problem: Problem
     match: Match
     tuned_ns: float
     reached: dict[str, float]
-    """By the names in FAVOURS; 1.0 is as fast as tuned."""
+    """Keyed by the names in FAVOURS; 1.0 is as fast as tuned."""
     failed: tuple[str, ...]
-    """Those whose configuration did not run right."""
+    """Names whose configuration did not run correctly."""
     times_ns: dict[str, tuple[float, ...]]
-    """By round, of what was ``tuned`` and of what did not fail; equal configurations share theirs."""
+    """Times by round, keyed by ``tuned`` and the names that did not fail; equal configurations share their times."""
 
 
 def choose_held_out(problems: Iterable[Problem], count: int) -> list[Problem]:
-    """So many of the sizes, evenly from the table's order, the first and the last not among them."""
+    """Return at most `count` of the sizes, evenly spaced in the table's order, without the first and the last."""
     ordered = sorted(problems, key=table_order)
     most = max(0, min(count, len(ordered) - 2))
     steps = [round((number + 0.5) * (len(ordered) - 2) / most - 0.5) + 1 for number in range(most)]
@@ -60,7 +60,7 @@ def measure_regret(
     should_stop: Callable[[], bool] = lambda: False,
     on_progress: Callable[[Comparison], None] = lambda _: None,
 ) -> list[Comparison]:
-    """Predict each size held out from the others of its family, and measure; `held_out` are their winners."""
+    """Predict each size held out from the others of its family, and measure; `held_out` are the sizes' winners."""
     found: list[Comparison] = []
     for family in sorted({winner.problem.family for winner in held_out}):
         held = [winner for winner in held_out if winner.problem.family == family]
@@ -71,7 +71,7 @@ def measure_regret(
             if w.problem not in without
         ]
         made = make_predictors(store, device, family, without)
-        near = [replace(predictor, favours="nearest") for predictor in made]  # at any distance, to be compared
+        near = [replace(predictor, favours="nearest") for predictor in made]  # used at any distance, for comparison
         ways = tuple(TuningTable([device], entries, predictors={device.slug: way}) for way in (made, near))
         for winner in held:
             if should_stop():
@@ -84,7 +84,7 @@ def measure_regret(
 
 
 def summarise(comparisons: Sequence[Comparison]) -> Evaluation:
-    """Over all sizes of the comparisons, at least one."""
+    """Return the evaluation over all comparisons, of which there must be at least one."""
     losses = {name: np.array([-math.log(c.reached[name]) for c in comparisons]) for name in FAVOURS}
     return Evaluation(sizes=len(comparisons), **{name: reach(values) for name, values in losses.items()})
 
@@ -97,7 +97,7 @@ def _compare(
     worker: Measures,
     rounds: int,
 ) -> Comparison | None:
-    """None where what was tuned does not run any more."""
+    """Return the comparison, or None if the tuned configuration does not run any more."""
     predicted, nearest = (way.find(device, winner.problem) for way in ways)
     default = family.default(winner.problem, device.limits, find_profile(device).starting(family.name))
     chosen = {
@@ -131,7 +131,10 @@ def _compare(
 def _measure_in_turns(
     device: Device, problem: Problem, configurations: Sequence[Configuration], worker: Measures, rounds: int
 ) -> dict[Configuration, list[float]]:
-    """Times by round, nanoseconds; what fails once is left out, and is not right on its first, verified, run."""
+    """Measure in turns and return times by round, nanoseconds.
+
+    A configuration that fails once is left out, as is one with a wrong result; only its first run is verified.
+    """
     times: dict[Configuration, list[float]] = {c: [] for c in dict.fromkeys(configurations)}
     options = find_profile(device).build_options
     for number in range(rounds):

@@ -1,4 +1,4 @@
-"""Which configurations and which model to keep, judged by leaving out each size in turn."""
+"""Selects the configurations and the model of a predictor, judged by leaving out each size in turn."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -14,26 +14,26 @@ from autotune.predict.models import FITS, Samples
 from autotune.predict.observations import Observed
 
 LEAST_SIZES = 5
-"""Measured sizes below which nothing is predicted."""
+"""Minimum number of measured sizes for a prediction."""
 MOST_LEFT_OUT = 60
-"""Of very many sizes some are left out in turn: it says as much, and takes time that grows with their square."""
+"""Maximum number of sizes to leave out in turn: a sample says as much, and the time grows with their square."""
 PORTFOLIOS = (6, 11, 16)
-"""Configurations to choose among, at most; each takes a lookup half a microsecond."""
+"""Maximum numbers of configurations to choose among; each costs a lookup half a microsecond."""
 _LEAST_SAVING = 0.001
 """Mean loss that one more configuration must save."""
 _ALIKE = 1.0
-"""Distance in powers of two within which sizes are left out together: a device does much the same at both."""
+"""Distance in powers of two within which sizes are left out together: a device behaves much the same at both."""
 _TIE = 0.002
-"""Mean part of the tuned speed by which a prediction must beat the default, and nearness a prediction."""
+"""Mean fraction of the tuned speed by which a prediction must beat the default, and the nearest entry a prediction."""
 
 
 _OWN_LOSS = 0.1
-"""What a prediction may lose at a size it was made from, where that was measured."""
+"""Loss that a prediction may have at a size it was fitted to, where it was measured."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class _Trialed:
-    """One way to predict, and what it lost at each size left out."""
+    """One way to predict (a model over at most `most` configurations), and its loss at each size left out."""
 
     model: str
     most: int
@@ -41,7 +41,7 @@ class _Trialed:
 
 
 def fit(observed: Observed) -> Predictor | None:
-    """The predictor that did best on sizes left out; None where too few were measured."""
+    """Return the predictor that did best at sizes left out; None if too few were measured."""
     count = len(observed.problems)
     if count < LEAST_SIZES:
         return None
@@ -75,10 +75,10 @@ def fit(observed: Observed) -> Predictor | None:
 
 
 def _reproduces(observed: Observed, predictor: Predictor, rows: Sequence[int]) -> bool:
-    """Whether what it chooses at its own sizes is what was measured to be fast there.
+    """Return whether the predictor chooses at its own sizes what was measured to be fast there.
 
-    Estimates fill in what was not measured; where they carried away the model, its choices contradict the winners.
-    `rows` are those of its configurations.
+    Estimates fill in what was not measured; if they misled the model, its choices contradict the winners. `rows` are
+    the rows of its configurations.
     """
     limits, winners = observed.device.limits, [observed.candidates[row] for row in observed.winners]
     measured = [
@@ -99,10 +99,10 @@ def _reproduces(observed: Observed, predictor: Predictor, rows: Sequence[int]) -
 def _left_to_default(
     sizes: NDArray[np.int_], predicted: NDArray[np.float64], default: NDArray[np.float64]
 ) -> tuple[int, ...]:
-    """Places of the sizes which, where they are 1, make a product that is not for the prediction.
+    """Return the axes for which the default answers instead of the prediction if the size there is 1.
 
-    A single row or column has kernels of its own, of which other sizes tell little: there the default answers, unless
-    it was beaten.
+    A single row or column has its own kernels, about which other sizes say little: there the default answers unless it
+    was beaten. `sizes` has shape (left out, axes); the losses `predicted` and `default` have shape (left out,).
     """
     found = []
     for axis, are_ones in enumerate((sizes == 1).T):
@@ -119,13 +119,16 @@ def _chosen(
     losses: NDArray[np.float64],
     prices: Prices,
 ) -> list[int]:
-    """Rows to choose among, the most useful first: at the problems of the columns, and beside them."""
+    """Return the rows to choose among, most useful first, judged at the columns' problems and those `elsewhere`."""
     beside = observed.losses_elsewhere(rows, columns, prices)
     return [int(rows[place]) for place in cover(np.hstack([losses[rows], beside]), max(PORTFOLIOS))]
 
 
 def cover(losses: NDArray[np.float64], most: int) -> list[int]:
-    """Rows, at most so many, of which the best at each column loses least in the mean; chosen one after the other."""
+    """Choose greedily at most `most` rows, so that the best of them at each column loses least in the mean.
+
+    `losses` has shape (rows, columns).
+    """
     chosen: list[int] = []
     best = np.full(losses.shape[1], np.inf)
     while len(chosen) < most:
@@ -139,7 +142,7 @@ def cover(losses: NDArray[np.float64], most: int) -> list[int]:
 
 
 def reach(losses: NDArray[np.float64]) -> Reach:
-    """Parts of the tuned speed, from losses as logarithms of times over tuned ones."""
+    """Return the fractions of the tuned speed, from losses (logarithms of times divided by tuned times)."""
     parts = np.exp(-losses)
     return Reach(
         mean=round(float(np.exp(-losses.mean())), 4),
@@ -150,7 +153,7 @@ def reach(losses: NDArray[np.float64]) -> Reach:
 
 
 def _trials(observed: Observed, truth: NDArray[np.float64], columns: Sequence[int]) -> list[_Trialed]:
-    """Every way to predict, at some of the sizes, each from all that are not like it."""
+    """Try every way to predict at some of the sizes, each from all sizes that are not near it."""
     lost = {(model, most): np.zeros(len(columns)) for model in FITS for most in PORTFOLIOS}
     for number, left_out in enumerate(columns):
         others = _unlike(observed, left_out)
@@ -170,7 +173,7 @@ def _trials(observed: Observed, truth: NDArray[np.float64], columns: Sequence[in
 
 
 def _unlike(observed: Observed, column: int) -> NDArray[np.intp]:
-    """The sizes to predict one from that is left out: not those near it, unless hardly any would be left."""
+    """Return the sizes from which to predict one that is left out: not those near it, unless too few would remain."""
     apart = np.linalg.norm(observed.places - observed.places[column], axis=1)
     far = np.flatnonzero(apart > _ALIKE)
     return far if len(far) >= LEAST_SIZES - 1 else np.flatnonzero(np.arange(len(apart)) != column)
@@ -186,7 +189,7 @@ def _loss_of_first_valid(
 
 
 def _loss_of_nearest(observed: Observed, truth: NDArray[np.float64], column: int, others: NDArray[np.intp]) -> float:
-    """Of the winner of the nearest other size that is valid here, as the lookup's step finds it; else the default's."""
+    """Return the loss of the nearest other winner that is valid here, as the lookup finds it, else the default's."""
     here = observed.problems[column]
     for number in sorted(others, key=lambda number: distance(observed.problems[number], here)):
         row = observed.winners[number]
@@ -196,7 +199,7 @@ def _loss_of_nearest(observed: Observed, truth: NDArray[np.float64], column: int
 
 
 def favoured(evaluation: Evaluation) -> str:
-    """Of FAVOURS what reached most: the default unless it is beaten, a prediction if it is as good as the nearest."""
+    """Return which of FAVOURS reached most: the default unless beaten, a prediction if as good as the nearest entry."""
     nearest, predicted, default = (getattr(evaluation, name).mean for name in ("nearest", "predicted", "default"))
     if max(nearest, predicted) <= default + _TIE:
         return "default"
@@ -210,7 +213,7 @@ def _samples(
     losses: NDArray[np.float64],
     prices: Prices,
 ) -> Samples:
-    """`losses` are of all candidates at the columns."""
+    """`losses` are those of all candidates: shape (candidates, columns)."""
     return Samples(
         configurations=tuple(observed.candidates[row] for row in chosen),
         problems=tuple(observed.problems[column] for column in columns),

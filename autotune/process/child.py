@@ -1,9 +1,9 @@
 """A child process that answers one message at a time, and is replaced when it dies or hangs.
 
-Parent and child exchange length-prefixed pickles over the child's standard input and output. The child moves
-its real standard output away first, so a driver that prints cannot disturb the exchange, and ends when its
-input does, so that it never outlives the parent. It tells when its libraries are loaded, and that it has received a
-message, so that the parent need not guess how long either may take.
+Parent and child exchange length-prefixed pickles over the child's standard input and output. The child first redirects
+its standard output, so a driver that prints cannot disturb the exchange, and exits when its input ends, so that it
+never outlives the parent. It reports when its libraries are loaded and when it has received a message, so that each
+can have its own time limit.
 """
 
 import contextlib
@@ -31,59 +31,61 @@ from autotune.process.messages import pump, read, write
 _LOG = logging.getLogger(__name__)
 
 LOAD_LIMIT_S = 600.0
-"""Until a child has loaded Python's libraries: half a second, but more than a minute on an emulated processor."""
+"""Limit for loading Python's libraries: it takes half a second, but more than a minute on an emulated processor."""
 START_LIMIT_S = 120.0
-"""From then on, until it has opened its device and begins with the work, and at least SLOWNESS times what loading took.
+"""Limit from then until the child has opened its device and begins the work; at least SLOWNESS times the loading time.
 """
 RESPONSE_LIMIT_S = 10.0
-"""Until a child that was loaded before tells that it has received a message, and at least what loading took."""
+"""Limit for a loaded child to confirm that it has received a message; at least the loading time."""
 SLOWNESS = 20.0
 _ENVIRONMENT = {
-    "PYOPENCL_NO_CACHE": "1",  # thousands of kernels that nobody runs again
-    "OPENBLAS_NUM_THREADS": "1",  # several children work at once, and threads of one would wait for those of others
+    "PYOPENCL_NO_CACHE": "1",  # thousands of kernels that are not run again
+    "OPENBLAS_NUM_THREADS": "1",  # several children work at once, and their threads would wait for each other
 }
-"""Of a child, unless the caller's environment says otherwise."""
+"""Environment variables of a child, unless the caller's environment sets them."""
 START_TRIES = 3
 FIRST_PAUSE_S = 0.5
-"""Before a child that ended at its start is started again; doubled each time, as a driver may need to recover."""
+"""Pause before restarting a child that failed at its start; doubled each time, as a driver may need to recover."""
 
 MAX_ANSWERS = 2000
 MAX_GROWTH_BYTES = 2**29
-"""A child is replaced when it has grown so much since its first answer, as drivers leak programs, or after so many,
-since not every leak shows; opening a device anew takes as long as measuring a hundred kernels."""
+"""A child is replaced when its memory has grown this much since its first answer, because drivers leak programs, or
+after MAX_ANSWERS, since not every leak shows. It is not replaced more often because opening a device takes as long as
+measuring a hundred kernels."""
 
 Entering = Callable[[str], None]
-"""Tells the parent which phase of its work the child begins; every phase has its own time limit."""
+"""Reports to the parent which phase of its work the child begins; every phase has its own time limit."""
 
 Leave = Future[None]
-"""Has a result as soon as something may be begun, and is cancelled when it may not."""
+"""Permission to begin a phase: it gets a result when the phase may begin, and is cancelled when the work is withdrawn.
+"""
 
 
 class _Withdrawn(BaseException):
-    """Ends, in the child, what may not go on."""
+    """Raised in the child to abandon work whose leave was cancelled."""
 
 
 class _NoStart(Exception):
-    """A child ended, hung or gave up before it began with the work; the work is not to blame."""
+    """A child ended, hung or gave up before it began the work, so the work did not cause it."""
 
 
 class _Closed(_NoStart):
-    """Somebody closed it, and would not end another one."""
+    """Another thread closed the child. It must not be replaced: that thread would not close the replacement."""
 
 
 class Cause(enum.Enum):
-    """Why no answer came."""
+    """Why there was no answer."""
 
     LATE = "late"
     """The child took longer than the limit of its phase, and was killed."""
     DIED = "died"
     FAULT = "fault"
-    """An exception that this program did not expect, in the child; no fault of what it was working on."""
+    """An unexpected exception of autotune in the child, not caused by what it was working on."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Loss:
-    """No answer came, and the child is gone."""
+    """Result when there was no answer and the child is gone."""
 
     cause: Cause
     phase: str
@@ -91,10 +93,10 @@ class Loss:
 
 
 class Child:
-    """Asks a child process, which is started when first needed. A context manager; closing ends the child."""
+    """A child process, started when first needed. A context manager; closing ends the child."""
 
     def __init__(self, command: Sequence[str], environment: Mapping[str, str] | None = None) -> None:
-        """`environment` is that of this process by default."""
+        """`environment` defaults to that of this process."""
         self._command = command
         self._environment = environment
         self._process: subprocess.Popen[bytes] | None = None
@@ -103,12 +105,12 @@ class Child:
         self._has_answered = False
         self._started_s = 0.0
         self._load_s: float | None = None
-        """What the process that runs now took to load its libraries; None until it has."""
+        """Seconds the current process took to load its libraries; None until it has."""
         self._asked = 0
         self.phase = ""
-        """Of the message being answered, for a display; empty between messages."""
+        """Phase of the message being answered, for display; empty between messages."""
         self.answers = 0
-        """Of the process that runs now."""
+        """Number of answers of the current process."""
         self._first_bytes = 0
 
     def __enter__(self) -> Self:
@@ -119,25 +121,25 @@ class Child:
 
     @property
     def pid(self) -> int | None:
-        """Of the child, while one is running."""
+        """Process id of the child while one is running, else None."""
         return self._process.pid if self._process else None
 
     def ask(self, message: object, limits_s: Mapping[str, float], awaited: str = "", leave: Leave | None = None) -> Any:
-        """The child's answer, or a Loss; `limits_s` has the seconds allowed for each phase.
+        """Send a message and return the child's answer, or a Loss; `limits_s` has the time limit of each phase.
 
-        With a limit for the phase "start", a child that exceeds it is a Loss too, and is not replaced.
+        If it has a limit for the phase "start", a child that exceeds it is a Loss too, and is not replaced.
 
-        The phase `awaited` begins when there is leave; where that is cancelled, CancelledError is raised.
+        The phase `awaited` begins when `leave` gets a result. Raises CancelledError if `leave` is cancelled.
         A child that dies, hangs or gives up before its first phase is replaced a few times, unless another thread
-        has closed it. Raises WorkerError when none can be started or stays, or the first child ever says that it
-        cannot work at all.
+        has closed it. Raises WorkerError when no child can be started or survives its start, or when a child reports
+        that it cannot work at all before any child has answered.
         """
         for tries_left in reversed(range(START_TRIES)):
             try:
                 return self._ask_once(message, limits_s, awaited, leave or _given())
             except _NoStart as reason:
                 self.close()
-                if leave and leave.cancelled():  # nobody asks any more, and nobody would end another child
+                if leave and leave.cancelled():  # no caller is left to use or close a replacement
                     raise CancelledError from reason
                 if not tries_left or isinstance(reason, _Closed):
                     raise WorkerError(str(reason)) from reason
@@ -163,7 +165,7 @@ class Child:
 
     @property
     def memory_bytes(self) -> int:
-        """Resident memory of the child; 0 without a child, and where the system does not tell."""
+        """Resident memory of the child; 0 without a child, or if the system does not report it."""
         try:
             pages = int(Path(f"/proc/{self.pid}/statm").read_text().split()[1])
         except (OSError, ValueError, IndexError):
@@ -177,13 +179,13 @@ class Child:
         return self.answers >= MAX_ANSWERS or self.memory_bytes - self._first_bytes > MAX_GROWTH_BYTES
 
     def kill(self) -> None:
-        """End the process only; from any thread. Who waits for its answer gets a Loss."""
+        """End only the process, from any thread. A thread that waits for its answer gets a Loss."""
         process = self._process
         if process is not None:
             process.kill()
 
     def close(self) -> None:
-        """End the child at once; from any thread, also while another one asks or closes."""
+        """End the child at once, from any thread, even while another thread asks or closes."""
         process, self._process = self._process, None
         errors, self._errors = self._errors, None
         if process is not None:
@@ -209,7 +211,7 @@ class Child:
             elif kind == "phase":
                 phase, limit = content, limits_s[content]
                 if phase == awaited:
-                    with contextlib.suppress(CancelledError):  # the child is going to say so
+                    with contextlib.suppress(CancelledError):  # the child will answer "withdrawn"
                         leave.result()
             elif kind == "withdrawn":
                 raise CancelledError
@@ -219,7 +221,7 @@ class Child:
                 return answer
             elif kind == "unusable":
                 self.close()
-                if self._has_answered:  # a driver that recovers may hide its device for a moment
+                if self._has_answered:  # a driver that is recovering may hide its device for a moment
                     raise _NoStart(content)
                 raise WorkerError(content)
             elif phase == "start" and not (kind == "late" and "start" in limits_s):
@@ -238,22 +240,22 @@ class Child:
 
     @property
     def _first_limit_s(self) -> float:
-        """Until a child tells anything at all; one that was stopped, or hangs between two messages, never does."""
+        """Limit for the first reply to a message; a child that was stopped or hangs between messages never replies."""
         return LOAD_LIMIT_S if self._load_s is None else max(RESPONSE_LIMIT_S, self._load_s)
 
     def _pass_on(self, leave: Leave) -> None:
-        """Tell the child of its leave at once, by whoever gives it, so that it need not ask and wait."""
+        """Forward the decision about `leave` to the child as soon as it is made, from the thread that makes it."""
         assert self._process and self._process.stdin
         stream, number = self._process.stdin, self._asked
 
         def tell(decided: Leave) -> None:
-            with contextlib.suppress(OSError, ValueError):  # whoever waits for its answer sees that it has died
+            with contextlib.suppress(OSError, ValueError):  # the thread that waits for the answer sees that it died
                 write(stream, (number, not decided.cancelled()))
 
         leave.add_done_callback(tell)
 
     def _last_words(self) -> str:
-        """Of a child that ended before it began. Raises _Closed where another thread has closed it."""
+        """Describe how a child ended before it began its work. Raises _Closed if another thread has closed it."""
         if self._process is None:
             raise _Closed("the child process was closed")
         status, last_words = self._bury()
@@ -266,7 +268,7 @@ class Child:
             return "late", None
 
     def start(self) -> None:
-        """Start the child, if none is running that is fit to be asked. Raises WorkerError."""
+        """Start a child unless a usable one is running. Raises WorkerError when it cannot be started."""
         if self._process is not None and self._process.poll() is None and not self._is_worn:
             return
         self.close()
@@ -291,7 +293,7 @@ class Child:
         write(self._process.stdin, message)
 
     def _bury(self) -> tuple[str, str]:
-        """How the child ended, and the last lines it left on standard error."""
+        """Close the child; return how it ended and the last lines of its standard error."""
         process, errors = self._process, self._errors
         if process is None or errors is None:
             return "closed", ""
@@ -312,9 +314,9 @@ class Child:
 
 
 def serve(answer: Callable[[Any, Entering], Any], prepare: Callable[[], None] = lambda: None) -> NoReturn:
-    """The child: answer messages until the input ends. An AutotuneError says that the child is of no use.
+    """Main loop of the child: answer messages until the input ends. An AutotuneError means that it is unusable.
 
-    `prepare` comes before the first message is read; where it fails, the messages find out.
+    `prepare` runs before the first message; its failures are ignored, since they show up again with the messages.
     """
     replies = _Replies()
     messages: queue.Queue[Any] = queue.Queue()
@@ -326,7 +328,7 @@ def serve(answer: Callable[[Any, Entering], Any], prepare: Callable[[], None] = 
     while True:
         number, *asked = messages.get()
         if len(asked) < 2:
-            continue  # the leave for what ended before it came
+            continue  # a leave that arrived after its message had ended
         awaited, message = asked
 
         def enter(phase: str, number: int = number, awaited: str = awaited) -> None:
@@ -341,14 +343,14 @@ def serve(answer: Callable[[Any, Entering], Any], prepare: Callable[[], None] = 
             replies.send("withdrawn", None)
         except AutotuneError as error:
             replies.send("unusable", str(error))
-        except Exception as error:  # noqa: BLE001 - told at once, since drivers abort when a process ends
+        except Exception as error:  # noqa: BLE001 - reported at once, since drivers may abort when a process ends
             replies.send("fault", _in_one_line(error))
         else:
             replies.send("answer", (content, tracing.take()))
 
 
 class _Replies:
-    """What a child says to its parent, from any of its threads."""
+    """Sends messages of a child to its parent, from any of its threads."""
 
     def __init__(self) -> None:
         self._stream = os.fdopen(os.dup(1), "wb")
@@ -361,7 +363,7 @@ class _Replies:
 
 
 def _in_one_line(error: Exception) -> str:
-    """An exception, and where in this program it arose."""
+    """Format an exception with the place in autotune where it arose."""
     frames = traceback.extract_tb(error.__traceback__)
     ours = [frame for frame in frames if "autotune" in Path(frame.filename).parts] or frames
     where = f" ({Path(ours[-1].filename).name}:{ours[-1].lineno})" if ours else ""
@@ -369,7 +371,7 @@ def _in_one_line(error: Exception) -> str:
 
 
 def _await_leave(messages: "queue.Queue[Any]", number: int) -> None:
-    """Of the message of that number. Raises _Withdrawn when there is none."""
+    """Wait for the leave of the message with that number. Raises _Withdrawn if it was cancelled."""
     while True:
         of, is_given = messages.get()
         if of == number:
@@ -391,11 +393,11 @@ def _signal_name(number: int) -> str:
 
 
 def _collect(messages: "queue.Queue[Any]", replies: _Replies) -> None:
-    """Queue messages as they come; when the parent is gone, end at once, whatever a kernel is doing."""
+    """Queue messages as they arrive; when the parent is gone, exit at once, even while a kernel is running."""
     with contextlib.suppress(EOFError, OSError):
         while True:
             message = read(sys.stdin.buffer)
-            if len(message) > 2:  # a question, and no leave
+            if len(message) > 2:  # a leave has two elements
                 replies.send("alive", None)
             messages.put(message)
     os._exit(0)

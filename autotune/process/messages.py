@@ -9,14 +9,14 @@ from typing import IO, Any
 
 
 def write(stream: IO[bytes], message: object) -> None:
-    """Raises OSError where the other side is gone."""
+    """Send a message. Raises OSError when the other side is gone."""
     data = pickle.dumps(message)
     stream.write(struct.pack("<Q", len(data)) + data)
     stream.flush()
 
 
 def read(stream: IO[bytes]) -> Any:
-    """The next message. Raises EOFError at the end of the stream."""
+    """Return the next message. Raises EOFError at the end of the stream."""
     header = stream.read(8)
     if len(header) < 8:
         raise EOFError
@@ -28,9 +28,9 @@ def read(stream: IO[bytes]) -> Any:
 
 
 def pump(stream: IO[bytes], messages: "queue.Queue[tuple[str, Any]]") -> None:
-    """Move a child's messages into a queue, which can be waited on with a limit on every system.
+    """Move a child's messages into a queue, which supports waiting with a time limit on every system.
 
-    A message of kind "alive" has the time of its arrival as its content; the last one is of kind "ended".
+    The content of a message of kind "alive" is the time of its arrival; the last message is of kind "ended".
     """
     with contextlib.suppress(EOFError, OSError, ValueError), stream:
         while True:

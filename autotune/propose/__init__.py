@@ -1,10 +1,10 @@
-"""Which configuration next: an Optuna sampler that knows the whole list of valid configurations.
+"""An Optuna sampler that proposes the next configuration from the enumerated valid configurations.
 
-The times are modelled by a Gaussian process over the parameters, their products and ratios, and the features a family
-declares; the unmeasured configuration with the largest expected improvement is proposed. Nothing invalid and nothing
-already measured or being measured is ever proposed, failures make their surroundings less likely, and what is known
-of other problems and devices (`Prior`) is believed as far as it proves true. Optuna sees this file only; how rows are
-chosen is in `explorer.py`.
+A Gaussian process over the parameters, their products and ratios, and the features of the family models the times; the
+sampler proposes the unmeasured configuration with the largest expected improvement (Jones, Schonlau, Welch 1998). It
+never proposes invalid configurations, nor ones measured or being measured. Failures make similar configurations less
+likely. Measurements of other problems and devices (`Prior`) count as far as they agree with those here. This file
+connects to Optuna; `explorer.py` chooses the rows and does not depend on it.
 """
 
 import math
@@ -36,13 +36,13 @@ __all__ = [
 ]
 
 ROW = "row"
-"""User attribute of an Optuna trial: the number of its configuration in the search space."""
+"""User attribute of an Optuna trial: the row of its configuration in the search space."""
 AT_LEAST = "at_least"
-"""User attribute of a trial told as failed or pruned that was only too slow: the time it is known to exceed."""
+"""User attribute of a trial reported as failed or pruned that was only too slow: the time it is known to exceed."""
 
 
 def distributions(space: SearchSpace) -> dict[str, BaseDistribution]:
-    """One distribution for the algorithm and one for each parameter of each algorithm, ``algorithm.parameter``."""
+    """Return a distribution for the algorithm, and one for each parameter of each, named ``algorithm.parameter``."""
     found: dict[str, BaseDistribution] = {"algorithm": CategoricalDistribution(list(space.parameters))}
     for algorithm, parameters in space.parameters.items():
         for parameter in parameters:
@@ -51,7 +51,7 @@ def distributions(space: SearchSpace) -> dict[str, BaseDistribution]:
 
 
 def to_params(space: SearchSpace, configuration: Configuration) -> dict[str, Any]:
-    """A configuration as Optuna parameters: an ordered parameter is the index of its value."""
+    """Convert a configuration to Optuna parameters: a numeric parameter becomes the index of its value."""
     params: dict[str, Any] = {"algorithm": configuration.algorithm}
     for parameter in space.parameters[configuration.algorithm]:
         value = configuration[parameter.name]
@@ -67,10 +67,10 @@ def _distribution(parameter: Parameter) -> BaseDistribution:
 
 
 class SpaceSampler(BaseSampler):
-    """Expected improvement over the enumerated valid configurations.
+    """Proposes by expected improvement over the enumerated valid configurations.
 
-    Trials still running or waiting count as taken and as turning out the way the model foretells, so a study may be
-    asked many times ahead of the results.
+    Trials still running or waiting are not proposed again, and the model assumes its own prediction as their result, so
+    a study can be asked for many trials ahead of the results.
     """
 
     def __init__(self, space: SearchSpace, seed: int = 0, *, prior: Prior | None = None) -> None:
@@ -80,7 +80,7 @@ class SpaceSampler(BaseSampler):
         self._study: Study | None = None
         self._read = 0
         self._open: list[int] = []
-        """Numbers of trials that had not ended when they were read last."""
+        """Numbers of the trials that had not finished when last read."""
         self._ledger = _Ledger()
 
     def infer_relative_search_space(self, _study: Study, trial: FrozenTrial) -> dict[str, BaseDistribution]:
@@ -100,11 +100,11 @@ class SpaceSampler(BaseSampler):
         raise NotImplementedError(f"{param_name} is no parameter of the search space")
 
     def expected_gain(self, study: Study) -> float:
-        """The share of the best time that the next trial is expected to save; 1 before there is a model."""
+        """Return the fraction of the best time that the next trial is expected to save; 1 before there is a model."""
         return self._explorer.expected_gain(self._known(study))
 
     def _known(self, study: Study, leaving_out: int = -1) -> Observations:
-        """What the study's trials say; those that had ended the last time are not read again."""
+        """Return the observations of the study's trials; trials that had finished at the last call are not reread."""
         if self._study is not study:
             self._study, self._read, self._open, self._ledger = study, 0, [], _Ledger()
         trials = study.get_trials(deepcopy=False)
@@ -119,7 +119,7 @@ class SpaceSampler(BaseSampler):
 
 
 class _Ledger:
-    """What finished trials say of the rows of a space."""
+    """Results of finished trials by row of a space."""
 
     def __init__(self) -> None:
         self._log_times: dict[int, float] = {}
@@ -127,7 +127,7 @@ class _Ledger:
         self._failed: set[int] = set()
 
     def add(self, trial: FrozenTrial, row: int | None) -> None:
-        """Trials without a row in the space are left out."""
+        """Add a trial; one without a row in the space is ignored."""
         if row is None:
             return
         if trial.state is TrialState.COMPLETE and trial.value is not None and trial.value > 0:
@@ -148,7 +148,7 @@ class _Ledger:
 
 
 def _row(space: SearchSpace, trial: FrozenTrial) -> int | None:
-    """The row said by the trial's user attribute, or by its parameters, drawn or enqueued."""
+    """Return the row in the trial's user attribute, or that of its parameters, sampled or enqueued; None if neither."""
     if ROW in trial.user_attrs:
         return int(trial.user_attrs[ROW])
     params: Mapping[str, Any] = trial.params or trial.system_attrs.get("fixed_params", {})

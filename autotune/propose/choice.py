@@ -1,7 +1,7 @@
-"""Which sampler a search asks: ours, or another to compare it with.
+"""The choice of the sampler for a search: ours, or another to compare it with.
 
-Optuna's own samplers, and any other found by import path, do not know which configurations are valid: what they
-propose is moved to a valid one near by, and they learn its time as that of their proposal.
+Optuna's own samplers, and any other given by import path, do not know which configurations are valid. Their proposals
+are replaced by a valid configuration nearby, whose time is reported to them as that of their proposal.
 """
 
 import inspect
@@ -28,19 +28,19 @@ OURS, TPE, RANDOM, EXHAUSTIVE = "ours", "tpe", "random", "exhaustive"
 NAMES = (OURS, TPE, RANDOM, EXHAUSTIVE)
 _PATHS = {TPE: "optuna.samplers:TPESampler"}
 _TRIED = 12
-"""Proposals by which it is seen that a sampler works; the first ten are drawn at random by most."""
+"""Number of proposals that check that a sampler works; most samplers draw the first ten at random."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class SamplerChoice:
-    """A sampler by one of NAMES or as ``package.module:Class``, and the keyword arguments of its class."""
+    """A sampler, as one of NAMES or ``package.module:Class``, and the keyword arguments of its class."""
 
     name: str = OURS
     options: Mapping[str, Any] = field(default_factory=dict)
 
     @classmethod
     def parse(cls, name: str, options: str = "") -> "SamplerChoice":
-        """`options` is a JSON object. Raises UsageError, saying what to do, where no such sampler can be made."""
+        """Parse a name and a JSON object of options. Raises UsageError, with a hint, if the sampler cannot be made."""
         try:
             given = json.loads(options) if options else {}
         except json.JSONDecodeError as error:
@@ -53,16 +53,16 @@ class SamplerChoice:
 
     @property
     def is_ours(self) -> bool:
-        """Only ours estimates what is left to gain, and learns from near problems."""
+        """Whether it is our sampler: only this one estimates the remaining gain and learns from similar problems."""
         return self.name == OURS
 
     @property
     def knows_the_space(self) -> bool:
-        """Whether it proposes nothing but valid configurations, and none twice."""
+        """Whether it proposes only valid configurations, each once."""
         return self.name in (OURS, RANDOM, EXHAUSTIVE)
 
     def check(self) -> None:
-        """Raises UsageError when the sampler cannot be made, or does not propose."""
+        """Raise UsageError if the sampler cannot be made or does not propose."""
         if self.knows_the_space:
             if self.options:
                 raise UsageError(
@@ -72,14 +72,14 @@ class SamplerChoice:
         sampler = self._construct(0)
         try:
             _try(sampler)
-        except Exception as error:  # whatever a class that nobody here has seen may raise
+        except Exception as error:  # an unknown class may raise anything
             raise UsageError(
                 f"--sampler {self.name} does not propose: {type(error).__name__}: {error}",
                 hint=_missing(error) or "it is asked for one categorical and one integer parameter at least",
             ) from error
 
     def make(self, space: SearchSpace, seed: int, prior: Prior) -> BaseSampler:
-        """For one space; `prior` is for ours alone."""
+        """Return a sampler for one space; only ours uses `prior`."""
         if self.is_ours:
             return SpaceSampler(space, seed, prior=prior)
         if self.name == RANDOM:
@@ -104,7 +104,7 @@ class SamplerChoice:
 
 
 class ListSampler(BaseSampler):
-    """Rows in the order given, each once; what was enqueued comes first."""
+    """Proposes rows in the given order, each once; enqueued trials come first."""
 
     def __init__(self, space: SearchSpace, rows: Iterator[int]) -> None:
         self._space = space
@@ -117,7 +117,7 @@ class ListSampler(BaseSampler):
     def sample_relative(
         self, _study: Study, _trial: FrozenTrial, search_space: dict[str, BaseDistribution]
     ) -> dict[str, Any]:
-        """Raises SpaceExhaustedError after the last."""
+        """Raises SpaceExhaustedError after the last row."""
         if not search_space:
             return {}
         row = next(self._rows, None)
@@ -132,14 +132,14 @@ class ListSampler(BaseSampler):
 
 
 def random_rows(space: SearchSpace, seed: int) -> Iterator[int]:
-    """Every row once, in an order that the seed gives."""
+    """Yield every row once, in a random order given by the seed."""
     return map(int, np.random.default_rng(seed).permutation(len(space)))
 
 
 def near_row(space: SearchSpace, algorithm: str, indices: Mapping[str, int]) -> int | None:
-    """A valid row near these indices into the values of an algorithm's parameters; None where it has no row.
+    """Return a valid row near these indices into the values of an algorithm's parameters; None if it has no row.
 
-    One parameter after the other takes the nearest value that some valid row has beside those chosen before it.
+    Greedy: each parameter in order takes the nearest value that some valid row combines with those chosen before.
     """
     parameters = space.parameters[algorithm]
     path = space.diagrams[algorithm].nearest([indices[p.name] for p in parameters], [p.is_numeric for p in parameters])

@@ -1,8 +1,8 @@
-"""Which rows next: proposals from what is known of a space, one or a batch, and what is left to gain.
+"""Proposes the next rows of a space, one or a batch, and estimates the remaining gain.
 
-Times are modelled on a logarithmic scale that grows ever more slowly above the best, since how bad a bad configuration
-is says little about the good ones. Proposed is the row with the largest expected improvement, weighted with the
-probability that it works at all.
+Times are modelled on a logarithmic scale that is compressed further above the best, since how bad a bad configuration
+is says little about the good ones. The proposal is the row with the largest expected improvement (Jones, Schonlau,
+Welch 1998), weighted with the probability that it works at all.
 """
 
 import dataclasses
@@ -26,28 +26,28 @@ class SpaceExhaustedError(Exception):
 
 @dataclass(frozen=True, kw_only=True)
 class Observations:
-    """What is known of the rows of a space."""
+    """Results so far, by row of a space."""
 
     log_times: dict[int, float] = field(default_factory=dict)
     failed: frozenset[int] = frozenset()
-    """Invalid, wrong or crashed."""
+    """Rows that were invalid, wrong or crashed."""
     at_least: dict[int, float] = field(default_factory=dict)
-    """Logarithms of times that the row is known to exceed, because it was cut off there."""
+    """Logarithms of times that rows are known to exceed because they were cut off there."""
     pending: frozenset[int] = frozenset()
-    """Being measured, or waiting for it."""
+    """Rows being measured, or waiting to be measured."""
 
     @property
     def taken(self) -> set[int]:
         return {*self.log_times, *self.failed, *self.at_least, *self.pending}
 
     def copy(self) -> "Observations":
-        """One that does not change with the caller's dictionaries."""
+        """Return a copy that does not change with the caller's dictionaries."""
         return dataclasses.replace(self, log_times=dict(self.log_times), at_least=dict(self.at_least))
 
 
 @dataclass(frozen=True, kw_only=True)
 class _Expert:
-    """A model of the times; with a source, of what differs from it."""
+    """A model of the times; with a source, a model of the difference from the source's prediction."""
 
     process: GaussianProcess
     source: SourceModel | None
@@ -60,12 +60,12 @@ class _Expert:
 
 @dataclass(frozen=True, kw_only=True)
 class _Beliefs:
-    """Models fitted to one state of knowledge."""
+    """Models fitted to one set of observations."""
 
     known: Observations
     experts: tuple[_Expert, ...]
     works: GaussianProcess | None
-    """Of 1 where a row works and 0 where it does not; None where nothing has failed."""
+    """Model of a function that is 1 where a row works and 0 where it fails; None while nothing has failed."""
     least: float = 0.0
     """Smallest improvement of log time that counts."""
 
@@ -74,35 +74,35 @@ class Explorer:
     """Proposes rows of one space; models and hyperparameters are kept from one call to the next."""
 
     LEAST_TRIALS = 3
-    """Complete trials before a model is asked, and one more for each further algorithm: it beats chance so soon."""
+    """Complete trials needed before the model is used, plus one per further algorithm: it beats chance that soon."""
     FIRST_ATTEMPTS = 24
-    """Trials, failed ones too, after which these must do, however many the algorithms."""
+    """After this many trials, including failed ones, LEAST_TRIALS is enough for any number of algorithms."""
     SPREAD = 64
-    """Random rows of which a first trial is the one farthest from those before: more of the space is seen."""
+    """Without a model, a trial is the one of this many random rows farthest from earlier ones, to cover the space."""
     CANDIDATES = 768
     """Random rows ranked at each proposal, besides the neighbours of the best."""
     WORTHWHILE = 0.02
-    """Smallest improvement of log time that counts: less is noise, and there are many near-equals."""
+    """Smallest improvement of log time that counts: smaller ones are noise, and many rows are nearly equal."""
     WORTHWHILE_EARLY, WORTHWHILE_EARLY_TRIALS = 0.1, 10
-    """So much more counts at first, and after these trials less and less: a region is looked for before its best."""
+    """Added to WORTHWHILE in the first trials, less and less afterwards: finds a good region before its best row."""
     REMEMBERED = 512
-    """The most promising of those are ranked again at the next proposal."""
+    """Number of most promising candidates that are ranked again at the next proposal."""
     CLIMBS, BEAM = 4, 6
-    """Steps from the most promising of these to their most promising neighbours."""
+    """At most CLIMBS steps of a beam search, each from the BEAM most promising rows to better neighbours."""
     MODELLED = 300
-    """Observations in a model; of more, the fastest."""
+    """Observations in a model; if there are more, the fastest."""
     BELIEVED_SOURCES = 3
     LEAST_TRUST = LEAST_CHANCE = 0.01
     SOURCE_ODDS = 2.0
-    """How much likelier than not a source is thought to hold here before anything is measured."""
+    """Prior odds that a source applies here."""
     SOURCE_STARTS = 3
-    """The best of the sources that are measured first."""
+    """Number of first trials that come from the best of the sources."""
     EXCURSION = 3
     EXCURSION_TRIALS = 8
-    """Of so many first trials with sources, each so many-th ignores them."""
+    """Every EXCURSION-th of the EXCURSION_TRIALS trials after those starts ignores the sources."""
     STEPS, FIRST_STEPS = 8, 32
     LEARNT, RELEARNT = 100, 4
-    """After so many observations little is learnt of the hyperparameters by one more; only every so-many-th is."""
+    """Above LEARNT observations one more hardly changes the hyperparameters, so only every RELEARNT-th refits them."""
 
     def __init__(self, space: SearchSpace, seed: int = 0, prior: Prior | None = None) -> None:
         self._space = space
@@ -126,9 +126,9 @@ class Explorer:
         return models
 
     def propose(self, known: Observations, count: int = 1) -> list[int]:
-        """Distinct rows not known yet, the most promising first; fewer where the space ends.
+        """Return `count` distinct rows that are not taken, the most promising first; fewer if the space runs out.
 
-        Each takes account of those before it. Raises SpaceExhaustedError when there is none.
+        Each takes those before it into account. Raises SpaceExhaustedError when no row is left.
         """
         found: list[int] = []
         while len(found) < count and len(known.taken) + len(found) < self._size:
@@ -138,7 +138,10 @@ class Explorer:
         return found
 
     def expected_gain(self, known: Observations) -> float:
-        """The share of the best time that the next proposal is expected to save; 1 before there is a model."""
+        """Return the fraction of the best time that the next proposal is expected to save.
+
+        It is 1 before there is a model and 0 when the space is exhausted.
+        """
         if not self._is_modelled(known) or len(known.taken) >= self._size:
             return 0.0 if len(known.taken) >= self._size else 1.0
         beliefs = self._believe(known)
@@ -146,7 +149,7 @@ class Explorer:
         return 1.0 - math.exp(-float(self._gains(beliefs, candidates).max()))
 
     def foretell(self, known: Observations, rows: Rows) -> Array:
-        """How much slower than the best so far each row is expected to be, as a logarithm; needs a model."""
+        """Return for each of n rows the expected log time above the best so far, shape (n,); needs a model."""
         beliefs = self._believe(known)
         points = self._features.of(rows)
         squeezed = np.sum([e.trust * e.predict(rows, points)[0] for e in beliefs.experts], axis=0)
@@ -166,7 +169,7 @@ class Explorer:
         return self._climb(beliefs, self._candidates(known, taken, self._rng), taken)
 
     def _climb(self, beliefs: _Beliefs, rows: Rows, taken: set[int]) -> int:
-        """From the most promising of many candidates to their most promising neighbours, and so on."""
+        """Return the best row of a beam search that starts at the most promising candidates."""
         gains = self._gains(beliefs, rows)
         order = np.argsort(-gains)
         rows, gains = rows[order], gains[order]
@@ -176,7 +179,7 @@ class Explorer:
         return int(rows[0])
 
     def _climbed(self, beliefs: _Beliefs, rows: Rows, gains: Array, seen: set[int]) -> tuple[Rows, Array]:
-        """The most promising met, with their gains; none of those seen is met again."""
+        """Return the rows met, the most promising first, and their gains; rows in `seen` are not visited again."""
         climbed = rows[: self.BEAM]
         for _ in range(self.CLIMBS):
             near = _untaken(np.unique(self._neighbours.of(climbed)), seen)
@@ -194,7 +197,10 @@ class Explorer:
         return rows, gains
 
     def _worthwhile(self, taken: int) -> float:
-        """Smallest improvement of log time that counts after so many trials; with sources the regions are known."""
+        """Return the smallest improvement of log time that counts after `taken` trials.
+
+        It is not raised early on if there are sources, since these show the good regions.
+        """
         early = 0.0 if self._sources else self.WORTHWHILE_EARLY
         return self.WORTHWHILE + early * min(1.0, self.WORTHWHILE_EARLY_TRIALS / max(taken, 1))
 
@@ -211,7 +217,10 @@ class Explorer:
         return len(known.log_times) >= self.LEAST_TRIALS + further
 
     def _source_start(self, taken: set[int]) -> int | None:
-        """The best that a source knows or foretells, source after source, and not all of one neighbourhood."""
+        """Return the best row by one source, each source in turn, away from the neighbourhoods of earlier trials.
+
+        Returns None without sources, or after SOURCE_STARTS trials.
+        """
         if not self._sources or len(taken) >= self.SOURCE_STARTS:
             return None
         source = self._sources[len(taken) % len(self._sources)]
@@ -220,12 +229,16 @@ class Explorer:
         return int(rows[np.argmin(source.of(rows))]) if len(rows) else None
 
     def _is_excursion(self, taken: set[int]) -> bool:
-        """With sources, some of the first trials are drawn without them: only so can they be found wrong."""
+        """Return whether the next trial ignores the sources: some must, or a wrong source would go unnoticed."""
         tried = len(taken) - self.SOURCE_STARTS
         return bool(self._sources) and tried < self.EXCURSION_TRIALS and tried % self.EXCURSION == self.EXCURSION - 1
 
     def _first(self, known: Observations, taken: set[int]) -> int:
-        """Of the algorithm least tried for its size, of some rows the farthest from all tried that likely works."""
+        """Return a row chosen without a model of the times.
+
+        Of some random rows of the algorithm least tried for its size, it has the largest squared distance from the
+        rows tried, weighted with the probability that it works.
+        """
         shares = []
         for span in self._space.spans:
             tried = sum(span.first <= row < span.first + span.count for row in taken)
@@ -240,7 +253,7 @@ class Explorer:
         return int(drawn[np.argmax(works * self._squared_distances(drawn, taken))])
 
     def _squared_distances(self, rows: Rows, taken: set[int]) -> Array:
-        """Of each row from the nearest of those taken, as the hyperparameters weigh features before any fit."""
+        """Return each row's squared distance to the nearest taken row, with the prior mean of the feature weights."""
         weights = np.exp(self._hyper_prior.mean.log_weights)
         points = self._features.of(rows) * weights
         others = self._features.of(np.fromiter(taken, dtype=np.int64, count=len(taken))) * weights
@@ -248,7 +261,7 @@ class Explorer:
         return nearest
 
     def _chances(self, works: GaussianProcess | None, points: NDArray[np.float32]) -> Array:
-        """Probability that a row works; never quite 0, since the model may err."""
+        """Return the probability that each row works; at least LEAST_CHANCE, since the model may err."""
         return np.ones(len(points)) if works is None else np.clip(works.predict(points)[0], self.LEAST_CHANCE, 1.0)
 
     def _drawn(self, rng: np.random.Generator) -> Rows:
@@ -263,7 +276,7 @@ class Explorer:
         return found if len(found) else _untaken(np.arange(self._size), taken)
 
     def _gains(self, beliefs: _Beliefs, rows: Rows) -> Array:
-        """Expected improvement of log time by what counts, for each row."""
+        """Return for each row the expected improvement of log time beyond `beliefs.least`, if it works."""
         points = self._features.of(rows)
         gains = np.zeros(len(rows))
         for expert in beliefs.experts:
@@ -272,7 +285,7 @@ class Explorer:
         return gains * self._chances(beliefs.works, points)
 
     def _believe(self, known: Observations) -> _Beliefs:
-        """Models of what is known; those of the call before where nothing was learnt since."""
+        """Return models fitted to the observations; those of the previous call if nothing is new."""
         last = self._beliefs.known if self._beliefs else None
         if last and (last.log_times, last.failed, last.at_least) == (known.log_times, known.failed, known.at_least):
             assert self._beliefs is not None
@@ -297,7 +310,7 @@ class Explorer:
         return self._beliefs
 
     def _with_bounds(self, expert: _Expert, known: Observations) -> _Expert:
-        """Rows that were cut off are taken to be as slow as foretold, and at least as slow as was seen."""
+        """Add the rows that were cut off, with the larger of their predicted time and their known lower bound."""
         if not known.at_least:
             return expert
         lowest = sorted(known.at_least, key=known.at_least.__getitem__)[: self.MODELLED // 2]
@@ -328,7 +341,10 @@ class Explorer:
 
 
 def expected_improvement(mean: Array, deviation: Array, best: float) -> Array:
-    """Of a normally distributed value below `best`."""
+    """Return the expected improvement of normally distributed values below `best`, elementwise.
+
+    Jones, Schonlau, Welch 1998.
+    """
     z = (best - mean) / deviation
     density = np.exp(-0.5 * z * z) / math.sqrt(2.0 * math.pi)
     below = 0.5 * np.asarray(_erfc(-z / math.sqrt(2.0)), dtype=np.float64)
@@ -339,7 +355,7 @@ _erfc = np.frompyfunc(math.erfc, 1, 1)
 
 
 def _squeezed(log_times: Mapping[int, float], rows: Sequence[int], best: float) -> Array:
-    """Log times above the best on a scale of unit slope at the best that grows ever more slowly above it."""
+    """Return log times relative to the best, compressed as ``log(1 + x)``: slope 1 at the best, less above it."""
     return np.log1p(np.maximum(np.array([log_times[row] for row in rows]) - best, -0.5))
 
 
@@ -348,12 +364,12 @@ def _untaken(rows: Rows, taken: set[int]) -> Rows:
 
 
 def _affordable(steps: int, points: int) -> int:
-    """Fewer steps of a fit whose cost grows with the square of the points."""
+    """Reduce the steps of a fit whose cost grows with the square of the number of points."""
     return max(1, min(steps, round(steps * (90 / max(points, 1)) ** 2)))
 
 
 def _hyper_prior(features: Features) -> HyperPrior:
-    """Each group of features is thought to make its weight of the squared distance of two typical rows."""
+    """Return a prior under which each group contributes its weight to the squared distance of two typical rows."""
     weights = np.zeros(features.count)
     for group in features.groups:
         if len(group.columns):

@@ -1,9 +1,9 @@
-"""A search space as numbers: what a model of run times sees of each configuration.
+"""Feature vectors of configurations, for a model of run times.
 
-Nothing here knows a kernel. Parameters count by their logarithm, and a little by each value for itself, since one may
-stand out. Products and ratios of any two of them, which is what work-items in a group, outputs of a work-item or tiles
-of local memory are, come from the logarithms by adding and subtracting; a family's own features are added. All are
-scaled by how much they vary over the space.
+The features do not depend on a particular kernel: the logarithm of each numeric parameter; with less weight an
+indicator of each single value, since one may stand out; and the products and ratios of any two parameters, because
+work-group sizes, outputs of a work-item and tiles in local memory are such products (sums and differences of the
+logarithms). The family's own features are added. All are scaled by how much they vary over the space.
 """
 
 from collections.abc import Mapping, Sequence
@@ -24,23 +24,23 @@ Rows = NDArray[np.int64]
 
 @dataclass(frozen=True, kw_only=True)
 class Group:
-    """Columns that share a prior: how much of the distance between two configurations they are thought to make."""
+    """Columns that share a prior; `weight` is their expected part of the squared distance of two configurations."""
 
     columns: NDArray[np.intp]
     weight: float
 
 
 class Features:
-    """Numbers of mean 0 and deviation 1 over the space for each configuration, computed for the rows asked for."""
+    """Features of each configuration, with mean 0 and standard deviation 1 over the space, computed on request."""
 
     SAMPLE = 4096
-    """Configurations from which mean and deviation of a feature are taken."""
+    """Number of configurations from which mean and deviation of each feature are estimated."""
     KEPT_NUMBERS = 2_000_000
-    """A table of features up to this size is kept whole."""
+    """A table of features with at most this many elements is computed once and kept."""
     RARE = 0.35
-    """Deviation below which the column of a rare value is not scaled up to the others."""
+    """Indicators of rare values are scaled by at least this deviation, so that they are not scaled up to the others."""
     MAIN_WEIGHT, VALUE_WEIGHT, DERIVED_WEIGHT = 1.0, 0.03, 0.5
-    """Single values count for little unless they prove to: with much, a space of many parameters is learnt slowly."""
+    """Prior weights of the groups; a large VALUE_WEIGHT makes a space of many parameters slow to learn."""
 
     def __init__(self, space: SearchSpace) -> None:
         self._space = space
@@ -49,7 +49,7 @@ class Features:
             **space.problem.constraint_values(),
         }
         self._columns: dict[str, tuple[int, int]] = {}
-        """By name: its place among all columns, and its group."""
+        """By name of the column: its index among all columns, and its group."""
         self._pairs: dict[str, list[tuple[str, str]]] = {}
         for algorithm, parameters in space.parameters.items():
             self._name_columns(algorithm, parameters)
@@ -63,11 +63,14 @@ class Features:
             self._table = self._compute(np.arange(len(space)))
 
     def of(self, rows: Rows) -> NDArray[np.float32]:
-        """One line a row, one column a feature; features of other algorithms are 0."""
+        """Return the features of n rows, shape (n, features); features of other algorithms are 0."""
         return self._compute(rows) if self._table is None else self._table[rows]
 
     def of_configurations(self, configurations: Sequence[Configuration]) -> NDArray[np.float32]:
-        """The same for configurations of this space's algorithms and parameters, whether or not they are valid here."""
+        """Return the features of n configurations, shape (n, features).
+
+        They must have this space's algorithms and parameters, but need not be valid here.
+        """
         out = np.zeros((len(configurations), len(self._columns)))
         for algorithm, parameters in self._space.parameters.items():
             lines = np.array([i for i, c in enumerate(configurations) if c.algorithm == algorithm], dtype=np.intp)
@@ -77,7 +80,7 @@ class Features:
         return self._scaled(out).astype(np.float32)
 
     def can_describe(self, configuration: Configuration) -> bool:
-        """Whether it has an algorithm of this space, and that algorithm's parameters."""
+        """Return whether it has an algorithm of this space and exactly that algorithm's parameters."""
         parameters = self._space.parameters.get(configuration.algorithm)
         return parameters is not None and {p.name for p in parameters} == {name for name, _ in configuration.values}
 
@@ -102,7 +105,7 @@ class Features:
             add(f"feature {feature.text}", _DERIVED)
 
     def _choose_columns(self) -> None:
-        """Scale by a sample of the space; leave out what does not vary."""
+        """Estimate means and scales from a sample of the space; drop columns that do not vary."""
         count = len(self._space)
         rows = np.arange(count) if count <= self.SAMPLE else np.random.default_rng(0).integers(0, count, self.SAMPLE)
         self._kept = np.arange(len(self._columns))
@@ -111,7 +114,7 @@ class Features:
         mean, deviation = raw.mean(axis=0), raw.std(axis=0)
         self._kept = np.flatnonzero(deviation > 1e-6)
         self._places = np.full(len(self._columns), -1)
-        """Of each column among those kept."""
+        """Index of each column among those kept, -1 if dropped."""
         self._places[self._kept] = np.arange(len(self._kept))
         groups = self._all[self._kept]
         deviation = deviation[self._kept]
@@ -134,7 +137,7 @@ class Features:
         return out
 
     def _add_features(self, out: NDArray[np.float32], algorithm: str, paths: Paths) -> None:
-        """What the family declares, in its place."""
+        """Add the features that the family declares to their columns of `out`."""
         choices = {p.name: (layer, np.array(p.values)) for layer, p in enumerate(self._space.parameters[algorithm])}
         for feature in self._space.family.algorithm(algorithm).features:
             place = self._places[self._columns[f"feature {feature.text}"][0]]
@@ -146,7 +149,10 @@ class Features:
                 out[:, place] += number * self._factor[place]
 
     def _parts(self, algorithm: str, parameters: Sequence[Parameter]) -> tuple[Matrix, list[Matrix]]:
-        """All columns are sums: what every row of an algorithm has, and what each value of each parameter adds."""
+        """Return the summands of the columns: those common to an algorithm, and those of each value of each parameter.
+
+        The first has shape (features,); for each parameter there is a matrix of shape (values, features).
+        """
         base = np.zeros(len(self._columns))
         if len(self._space.parameters) > 1:
             base[self._columns[f"is {algorithm}"][0]] = 1.0
@@ -201,7 +207,7 @@ class Features:
 
 
 class _Sums:
-    """Rows that are a sum of one line for each parameter, by a few look-ups: small parameters share a table."""
+    """Sums a base and one row per parameter with a few table look-ups: parameters with few values share a table."""
 
     LARGEST_TABLE = 1024
 
@@ -218,7 +224,7 @@ class _Sums:
         self._tables.append((layers, table.astype(np.float32)))
 
     def of(self, paths: Paths) -> NDArray[np.float32]:
-        """One line for each path of the numbers of values."""
+        """Return the sums for paths of shape (n, parameters), shape (n, features)."""
         out: NDArray[np.float32] | None = None
         for layers, table in self._tables:
             place = np.zeros(len(paths), dtype=np.int64)
@@ -242,7 +248,7 @@ def _value_names(parameter: Parameter) -> list[str]:
 
 
 def _logarithm(values: Any, *, has_zero: bool) -> Matrix:
-    """Base 2; of one more than the value where zero is among the choices. Negative numbers count as they are."""
+    """Return base-2 logarithms, of value + 1 if zero is among the choices; negative values stay as they are."""
     numbers = np.asarray(values, dtype=np.float64)
     shifted = numbers + 1.0 if has_zero else numbers
     return np.where(shifted > 0, np.log2(np.maximum(shifted, 2.0**-30)), shifted)

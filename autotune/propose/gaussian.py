@@ -1,7 +1,7 @@
-"""A Gaussian process on the logarithm of time: Matern 5/2 with a length scale for each feature.
+"""A Gaussian process on the logarithm of time, with a Matern 5/2 kernel and a length scale for each feature.
 
-Length scales and noise maximise the likelihood times a prior, by a few steps of gradient ascent that begin where the
-fit before ended: from one trial to the next little changes.
+Kernel: Rasmussen and Williams 2006, section 4.2. Length scales and noise maximise the likelihood times a prior by a few
+steps of gradient ascent from the previous fit, since little changes from one trial to the next.
 """
 
 import dataclasses
@@ -18,7 +18,7 @@ Matrix = NDArray[np.float64] | NDArray[np.float32]
 
 @dataclass(frozen=True, kw_only=True)
 class Hyperparameters:
-    """`log_weights`: logarithm of the inverse length scale of each feature."""
+    """`log_weights`, shape (features,): logarithm of the inverse length scale of each feature."""
 
     log_weights: Array
     log_noise: float
@@ -26,7 +26,7 @@ class Hyperparameters:
 
 @dataclass(frozen=True, kw_only=True)
 class HyperPrior:
-    """Where hyperparameters are thought to lie before anything is measured: normal in their logarithms."""
+    """Prior of the hyperparameters: normal in their logarithms."""
 
     mean: Hyperparameters
     weight_deviation: float = 1.0
@@ -38,20 +38,23 @@ class HyperPrior:
         return -0.5 * float(weights @ weights) - 0.5 * noise * noise
 
     def gradient(self, at: Hyperparameters) -> Array:
-        """By each log weight, then by the log noise."""
+        """Return the gradient with respect to each log weight, then the log noise; shape (features + 1,)."""
         weights = (self.mean.log_weights - at.log_weights) / self.weight_deviation**2
         return np.append(weights, (self.mean.log_noise - at.log_noise) / self.noise_deviation**2)
 
 
 class GaussianProcess:
-    """What is known of a function after its values at some points, under given hyperparameters."""
+    """The posterior of a function given its values at some points and the hyperparameters."""
 
     JITTER = 1e-6
     NEGLIGIBLE = 0.003
-    """Features that together make less than this of the distances are left out when predicting."""
+    """Features that together contribute less than this fraction of the distances are ignored when predicting."""
 
     def __init__(self, features: Matrix, values: Array, at: Hyperparameters) -> None:
-        """`features`: one line a point. Raises LinAlgError when the kernel matrix is singular."""
+        """`features` has shape (points, features), `values` shape (points,).
+
+        Raises LinAlgError when the kernel matrix is singular.
+        """
         self.at = at
         self._features = features
         self._values = values
@@ -70,19 +73,25 @@ class GaussianProcess:
 
     @property
     def log_likelihood(self) -> float:
-        """Of the values as they were given, so that models of differently scaled values compare."""
+        """Log likelihood of the values as given, not standardised, so that models of different scales compare."""
         own = -0.5 * float(self._half @ self._half) - 0.5 * self._log_determinant
         return own - len(self._values) * math.log(self._scale)
 
     def gradient(self) -> Array:
-        """Of the likelihood by each log weight, then by the log noise."""
+        """Return the gradient of the log likelihood: each log weight, then the log noise; shape (features + 1,).
+
+        Rasmussen and Williams 2006, section 5.4.1.
+        """
         inner = np.outer(self._solution, self._solution) - self._inverse.T @ self._inverse
         slope = inner * ((5.0 / 3.0) * (1.0 + self._root) * self._decay)
         squares = slope.sum(axis=1) @ self._weighted**2 - ((slope @ self._weighted) * self._weighted).sum(axis=0)
         return np.append(-squares, 0.5 * float(np.trace(inner)) * math.exp(self.at.log_noise))
 
     def believing(self, features: Matrix, *, at_least: Array | None = None) -> Self:
-        """The same with more points, taken to turn out as predicted, or as `at_least` where that is more."""
+        """Return the process with more points, whose values are assumed as predicted, or `at_least` if that is larger.
+
+        `features` has shape (n, features), `at_least` shape (n,).
+        """
         if not len(features):
             return self
         values, _ = self.predict(features)
@@ -94,7 +103,7 @@ class GaussianProcess:
         return other
 
     def _extend(self, before: Self, features: Matrix) -> None:
-        """As `_solve`, from the solution without the last points: the time grows with the square of the others."""
+        """Do as `_solve`, starting from the solution without the new points, in time quadratic in the old ones."""
         more = features * np.exp(self.at.log_weights)
         self._weighted = np.concatenate([before._weighted, more])
         cross, own = _matern(more, before._weighted), _matern(more, more)
@@ -116,7 +125,7 @@ class GaussianProcess:
         self._used: NDArray[np.intp] | None = None
 
     def predict(self, features: Matrix) -> tuple[Array, Array]:
-        """Mean and standard deviation at each line of features."""
+        """Return mean and standard deviation, shape (n,) each, at features of shape (n, features)."""
         if self._used is None:
             self._choose_used()
         assert self._used is not None
@@ -139,7 +148,7 @@ class GaussianProcess:
 
 
 def fit(features: Matrix, values: Array, prior: HyperPrior, start: Hyperparameters, steps: int) -> GaussianProcess:
-    """The best of the models met in so many steps of gradient ascent (Adam) from `start`."""
+    """Return the best model met in `steps` steps of gradient ascent from `start` (Adam: Kingma and Ba 2015)."""
     rate, smallest_noise, largest_noise = 0.2, math.log(1e-4), math.log(0.5)
     first = np.zeros(len(start.log_weights) + 1)
     second = np.zeros_like(first)
@@ -166,7 +175,10 @@ def fit(features: Matrix, values: Array, prior: HyperPrior, start: Hyperparamete
 
 
 def _distances(a: Matrix, b: Matrix) -> tuple[Matrix, Matrix]:
-    """Distances times the root of five, and the exponentials of what is below zero by them."""
+    """Return ``sqrt(5) * distance`` between the rows of `a` and `b`, and ``exp(-sqrt(5) * distance)``.
+
+    Shapes: (n, features) and (m, features); both results (n, m).
+    """
     squares = (a * a).sum(axis=1)[:, None] + (b * b).sum(axis=1)[None, :] - 2.0 * (a @ b.T)
     root = np.sqrt(5.0 * np.maximum(squares, 0.0))
     return root, np.exp(-root)

@@ -1,7 +1,7 @@
-"""What was measured elsewhere: on other devices, for other sizes, in an imported table.
+"""Prior knowledge: measurements of other devices or sizes, or from an imported table.
 
-How far it holds here is not assumed but learnt: the explorer keeps a model without each source beside one with it, and
-believes them as they foretell.
+Whether they apply here is learnt, not assumed: the explorer keeps a model without any source beside one for each, and
+weights them by how well they predict.
 """
 
 from dataclasses import dataclass
@@ -22,25 +22,28 @@ class Source:
     name: str
     configurations: tuple[Configuration, ...]
     log_times: tuple[float, ...]
-    """Natural logarithms, in any unit: only differences count."""
+    """Natural logarithms of the times in any unit: only differences count."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Prior:
-    """Everything known from elsewhere, the most alike first."""
+    """All prior knowledge, the most similar source first."""
 
     sources: tuple[Source, ...] = ()
 
 
 class SourceModel:
-    """A source's times as a function on this space, squeezed as the explorer's are and 0 at the source's best."""
+    """A source's times as a function on this space.
+
+    They are on the explorer's compressed logarithmic scale (`explorer.py`), and 0 at the source's best.
+    """
 
     MODELLED = 300
     STEPS = 40
     BEST = 32
 
     def __init__(self, source: Source, space: SearchSpace, features: Features, hyper_prior: HyperPrior) -> None:
-        """What of the source is not of this space's algorithms and parameters is left out; not all of it may be."""
+        """Configurations with other algorithms or parameters than this space are ignored; at least one must remain."""
         usable = [i for i, c in enumerate(source.configurations) if features.can_describe(c)]
         times = np.array([source.log_times[i] for i in usable])
         values = np.log1p(times - times.min())
@@ -56,7 +59,7 @@ class SourceModel:
         """Rows of the source's fastest configurations that are valid here."""
 
     def _chosen(self, values: Array) -> NDArray[np.intp]:
-        """Of many trials the fastest, and as many over the whole range."""
+        """Return indices of at most MODELLED values: the smallest, and as many spread over the rest."""
         order = np.argsort(values)
         if len(order) <= self.MODELLED:
             return order
@@ -65,7 +68,7 @@ class SourceModel:
         return np.concatenate([order[:half], rest[np.linspace(0, len(rest) - 1, half).astype(np.intp)]])
 
     def of(self, rows: Rows) -> Array:
-        """What the source would have us expect of each row."""
+        """Return the source's prediction for each of n rows, shape (n,)."""
         wanted = rows.tolist()
         missing = np.array(sorted({row for row in wanted if row not in self._known}), dtype=np.int64)
         if len(missing):

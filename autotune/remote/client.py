@@ -1,4 +1,4 @@
-"""What a program asks of a service: submit jobs, follow them, look up, fetch tables."""
+"""Client of a service: submits and follows jobs, looks up configurations, fetches tables."""
 
 import json
 import time
@@ -12,20 +12,20 @@ from autotune.errors import UnreachableError
 from autotune.remote.connection import Connection
 
 SILENCE_S = 60.0
-"""The service says something every 15 s."""
+"""Read timeout of event streams; the service sends something every 15 s."""
 RETRY_S = 2.0
 
 
 @dataclass(frozen=True, kw_only=True)
 class Event:
-    """What a service tells of a job; the names and forms are those of the API."""
+    """An event of a job; names and data are those of the API."""
 
     name: str
     data: dict[str, Any]
 
 
 class Client:
-    """The API of a service as calls. A context manager. Raises UnreachableError, RefusedError."""
+    """The API of a service as methods, which raise UnreachableError and RefusedError. A context manager."""
 
     def __init__(self, url: str, token: str = "") -> None:
         self._url = url
@@ -41,7 +41,7 @@ class Client:
         self.close()
 
     def close(self) -> None:
-        """Let go of the service."""
+        """Close the connection."""
         self._connection.close()
 
     def submit(
@@ -56,7 +56,7 @@ class Client:
         algorithms: Sequence[str] = (),
         seed: int = 0,
     ) -> dict[str, Any]:
-        """Queue a job; the job as the service has it. `shapes` are lines as a shapes file has them."""
+        """Queue a job and return it as stored by the service. `shapes` are lines in the format of a shapes file."""
         form = {
             "device": device,
             "family": family,
@@ -70,21 +70,21 @@ class Client:
         return self._once("/api/jobs", form)
 
     def jobs(self, *, limit: int = 50) -> list[dict[str, Any]]:
-        """The newest first, without their problems."""
+        """Return the jobs, newest first, without their problems."""
         return list(self._connection.call("GET", f"/api/jobs?limit={limit}")["jobs"])
 
     def job(self, job_id: int) -> dict[str, Any]:
-        """One job with its problems."""
+        """Return a job with its problems."""
         return dict(self._connection.call("GET", f"/api/jobs/{job_id}"))
 
     def cancel(self, job_id: int) -> dict[str, Any]:
-        """Stop a job after the running trial; what it found stays."""
+        """Stop a job after the running trial; its results are kept."""
         return dict(self._connection.call("POST", f"/api/jobs/{job_id}/cancel", {}))
 
     def follow(self, job_id: int) -> Iterator[Event]:
-        """What happens to a job until it has ended; goes on after the service was away.
+        """Yield the events of a job until it has ended, reconnecting when the service was unreachable.
 
-        The data of each event `job` is the whole job, of which the service tells only what has changed.
+        The data of each event `job` is the whole job, although the service sends only the changes.
         """
         job: dict[str, Any] = {}
         while True:
@@ -101,29 +101,29 @@ class Client:
                 time.sleep(RETRY_S)
 
     def devices(self) -> list[dict[str, Any]]:
-        """What is known, and whether it is there."""
+        """Return the known devices, and whether each is available."""
         return list(self._connection.call("GET", "/api/devices")["devices"])
 
     def forget_worker(self, name: str) -> None:
-        """Let the name of a worker be enrolled anew, with another secret; needs the administrators' token."""
+        """Allow the name of a worker to be enrolled again with another secret; needs the administrators' token."""
         self._connection.call("DELETE", f"/api/workers/{quote(name, safe='')}")
 
     def lookup(self, device: str, shape: str, family: str = "gemm") -> dict[str, Any]:
-        """The configuration to use, and why."""
+        """Return the configuration to use, and the reason."""
         question = urlencode({"device": device, "family": family, "shape": shape})
         return dict(self._connection.call("GET", f"/api/lookup?{question}"))
 
     def export(self, form: str, *, device: str = "", family: str = "") -> bytes:
-        """A table: json, csv, markdown, c or sqlite."""
+        """Return a table as json, csv, markdown, c or sqlite."""
         wanted = {name: value for name, value in (("device", device), ("family", family)) if value}
         return self._connection.fetch("GET", f"/api/export/{quote(form, safe='')}?{urlencode(wanted)}")
 
     def upload(self, table: bytes) -> dict[str, Any]:
-        """An exported JSON table: jobs verify it, and what holds counts."""
+        """Upload an exported JSON table: jobs verify its entries, and those that are confirmed count."""
         return self._once("/api/tables", table)
 
     def _once(self, path: str, body: object) -> dict[str, Any]:
-        self._connection.close()  # only over a connection kept open is a call repeated, and this one is to count once
+        self._connection.close()  # only calls over a kept connection are repeated; this must not be
         return dict(self._connection.call("POST", path, body))
 
     def _events(self, job_id: int) -> Iterator[Event]:

@@ -16,7 +16,7 @@ MAX_ANSWER_BYTES = 256 * 2**20
 
 
 class Connection:
-    """For one thread. Raises UnreachableError when there is no answer, RefusedError when it is a refusal."""
+    """For use by one thread. Calls raise UnreachableError without an answer, RefusedError when the service refuses."""
 
     def __init__(self, url: str, token: str = "") -> None:
         """`url` is the address of the service, such as http://127.0.0.1:8765. Raises UsageError."""
@@ -37,7 +37,10 @@ class Connection:
         self._open: http.client.HTTPConnection | None = None
 
     def call(self, method: str, path: str, body: object = None, *, timeout_s: float = TIMEOUT_S) -> Any:
-        """The answer as plain data. Repeats a call that a connection kept open has lost, so calls bear repeating."""
+        """Return the answer, parsed from JSON. Raises ServiceError when it is not JSON.
+
+        A call that was lost on a connection kept open is sent again, so calls must be safe to repeat.
+        """
         data = self.fetch(method, path, body, timeout_s=timeout_s)
         try:
             return json.loads(data) if data else None
@@ -45,7 +48,7 @@ class Connection:
             raise ServiceError(f"{self.url} does not answer as a service does") from error
 
     def fetch(self, method: str, path: str, body: object = None, *, timeout_s: float = TIMEOUT_S) -> bytes:
-        """The answer as it came."""
+        """Return the answer as bytes."""
         with self._answer(method, path, body, timeout_s) as answer:
             data = self._read(answer)
         if answer.will_close:
@@ -54,7 +57,7 @@ class Connection:
         return data
 
     def lines(self, path: str, *, timeout_s: float) -> Iterator[str]:
-        """The lines of an answer that goes on, for as long as one comes within `timeout_s`."""
+        """Yield the lines of a streamed answer, each of which must arrive within `timeout_s`."""
         with self._answer("GET", path, None, timeout_s) as answer:
             try:
                 if answer.status >= 300:
@@ -65,7 +68,7 @@ class Connection:
                 self.close()
 
     def close(self) -> None:
-        """The next call opens it anew."""
+        """Close the connection; the next call opens it again."""
         if self._open is not None:
             self._open.close()
             self._open = None

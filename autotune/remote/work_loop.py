@@ -1,16 +1,16 @@
-"""The worker: offers the devices of this machine to a service, measures what it is given, and calls out only.
+"""The worker: offers the devices of this machine to a service and measures trials for it, by outgoing calls only.
 
-Why no existing engine carries the trials. Dask distributed, the natural one, was tried against what is wanted here:
-a worker of it listens on a port of its own, by which the scheduler fetches results, and a phone is to have none;
-tasks and results are pickled, so that whoever reaches the scheduler runs code on every device, and a worker runs code
-in the service, where nothing but values of declared parameters may pass; a task whose worker died is run again
-elsewhere, where the ledger's rule is that it is not; and it brings more than a dozen packages, some of them compiled,
-to devices that need three. Placing, which is what remains, is here one queue for each device in the database, and
-running a trial under limits is what `autotune.measure.worker` does anyway. So a trial goes over the API that the
-service has in any case, as a turn that the worker asks for: HTTP's own server and client are the engine.
+Why no existing engine distributes the trials: Dask distributed, the natural choice, was tried. Its workers listen on a
+port, from which the scheduler fetches results, and a phone must not open one. It pickles tasks and results, so anyone
+who reaches the scheduler can run code on every device, and a worker can run code in the service, where only values of
+declared parameters may pass. It runs a task again elsewhere when its worker died, which the ledger forbids. It brings
+more than a dozen packages, some of them compiled, to devices that need three. What remains is placement, here one queue
+for each device in the database; `autotune.measure.worker` runs a trial under limits anyway. So a trial travels over the
+API that the service has in any case: the worker polls with requests called turns, each of which shows that the device
+is alive, and may deliver a result or fetch a trial.
 
-A worker's process has one `Offer` for each device, in a thread of its own; the driver is called by the child process
-of its `Worker`, as it is locally.
+A worker's process has one `Offer` for each device, in its own thread; the driver is called by the child process of the
+`Worker`, as in a local search.
 """
 
 import contextlib
@@ -37,21 +37,21 @@ from autotune.remote.connection import Connection
 from autotune.remote.wire import code_version, plain_device, plain_trial, read_job
 
 HEARTBEAT_S = 10.0
-"""How often a device that measures tells that it is there."""
+"""How often a device that is measuring reports to the service."""
 WAIT_S = 20.0
-"""How long an idle one lets the service wait with its answer."""
+"""How long an idle device lets the service delay its answer."""
 FIRST_PAUSE_S = 0.5
 LONGEST_PAUSE_S = 15.0
 READINGS = 5
 LONGEST_MISMATCH_S = 300.0
-"""Between tries at a service with other templates: that is mended by people."""
+"""Longest pause between tries at a service with other templates, which only people can fix."""
 
 _UNKNOWN, _TEMPLATES_DIFFER = 404, 409
 _FATAL = frozenset({401, 403, 422})
 
 
 class Runs(Protocol):
-    """What measures: `autotune.measure.worker.Worker`, or a fake."""
+    """What an `Offer` needs to measure: `autotune.measure.worker.Worker`, or a fake."""
 
     def run(self, job: Job) -> Trial: ...
 
@@ -60,16 +60,16 @@ class Runs(Protocol):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Service:
-    """Where the service is, and as whom to speak to it."""
+    """Address of a service, and the worker's credentials."""
 
     url: str
     token: str
     name: str
-    """Of the worker, for people."""
+    """Name of the worker, for people."""
     secret: str = dataclasses.field(repr=False)
-    """Shows that the name is this worker's; always the same."""
+    """Proves that the name is this worker's; always the same."""
     session: str = dataclasses.field(default_factory=lambda: secrets.token_hex(16), repr=False)
-    """Of this process, in every turn."""
+    """Random secret of this process, sent with every turn."""
 
 
 class Offer:
@@ -86,11 +86,10 @@ class Offer:
         self._id = ""
         self._current: tuple[str, Future[dict[str, Any]]] | None = None
         self._delivered: list[dict[str, Any]] = []
-        """The last result that was taken: a service that was killed just then may not have stored it, so it is part of
-        every greeting."""
+        """The last result accepted. A service killed just then may not have stored it: every greeting repeats it."""
         self._pause_s = FIRST_PAUSE_S
         self._told = ""
-        """Why the service is not to be had, as it was said last."""
+        """The last reported reason why the service is not available."""
         self.is_stopping = False
         self._closing = threading.Event()
 
@@ -100,7 +99,7 @@ class Offer:
         return self._current is not None
 
     def serve(self) -> None:
-        """Until told to stop. Raises RefusedError for what waiting does not mend, such as a wrong token."""
+        """Serve until stopped. Raises RefusedError for refusals that waiting does not fix, such as a wrong token."""
         while not self._closing.is_set() and not (self.is_stopping and not self.is_measuring):
             try:
                 self._take_turn()
@@ -108,9 +107,9 @@ class Offer:
                 self._bear(error)
             except RefusedError as error:
                 if self._closing.is_set():
-                    return  # it has taken leave
+                    return  # `close` has unregistered the device
                 if error.status == _UNKNOWN and self._id:
-                    self._id = ""  # the service was started anew, or has given this device up
+                    self._id = ""  # the service was restarted, or has dropped this device
                 elif error.status == _TEMPLATES_DIFFER:
                     self._bear(error, LONGEST_MISMATCH_S)
                 elif error.status in _FATAL:
@@ -121,10 +120,10 @@ class Offer:
                 self._return_to_service()
 
     def close(self) -> None:
-        """Take leave, and end what is running; from any thread, once `serve` is to end.
+        """Unregister the device, then end the running trial; from any thread, once `serve` should end.
 
-        In this order, and without a word of how the trial then ended: a child that was killed looks like one that
-        crashed, and its configuration is not to blame.
+        In this order, and without reporting how the trial ended: a killed child looks like a crashed one, for which
+        its configuration is not to blame.
         """
         self.is_stopping = True
         self._closing.set()
@@ -140,7 +139,7 @@ class Offer:
                 path, session = f"/api/workers/{self._id}/leave", self._service.session
                 connection.call("POST", path, {"session": session}, timeout_s=3)
             except ServiceError:
-                pass  # it will miss the device
+                pass  # it will notice that the device is gone
             finally:
                 connection.close()
 
@@ -173,13 +172,13 @@ class Offer:
             self._begin(given)
 
     def _finished(self, patience_s: float) -> list[dict[str, Any]]:
-        """The result of the trial in hand, where there is one by then."""
+        """Return the result of the current trial in a list, empty if there is none within `patience_s`."""
         if self._current is None or not _wait(self._current[1], patience_s):
             return []
         return [{"id": self._current[0], **self._current[1].result()}]
 
     def _greet(self) -> None:
-        """Offer the device, and bring what is in hand: also a service with other templates takes that."""
+        """Register the device and deliver finished results, which even a service with other templates accepts."""
         finished = self._finished(0.0)
         form = {
             "name": self._service.name,
@@ -193,7 +192,7 @@ class Offer:
         try:
             self._id = str(self._connection.call("POST", "/api/workers", form)["id"])
         except RefusedError as error:
-            if finished and error.status == _TEMPLATES_DIFFER:  # then what it brought has been taken
+            if finished and error.status == _TEMPLATES_DIFFER:  # the results were accepted anyway
                 self._current, self._delivered = None, finished
             raise
         if finished:
@@ -204,7 +203,7 @@ class Offer:
         self._current = str(given["id"]), self._measuring.submit(self._measure, given["job"])
 
     def _measure(self, plain: Any) -> dict[str, Any]:
-        """A result as a turn brings it; a device that cannot be used is a trouble."""
+        """Return a result in the form that a turn sends; when the device cannot be used, it contains ``trouble``."""
         try:
             job = read_job(Node(plain, "job"), self._device.selector, self._options)
             return {"job": plain, "trial": plain_trial(self._worker.run(job))}
@@ -213,7 +212,7 @@ class Offer:
             return {"job": plain, "trouble": printable(str(error))}
 
     def _bear(self, error: ServiceError, longest_s: float = LONGEST_PAUSE_S) -> None:
-        """Wait before the next try, longer each time; workers of a rack do not all come back at once."""
+        """Wait before the next try, longer each time, with jitter so that not all workers return at once."""
         if str(error) != self._told:
             self._tell(f"{error}; trying again")
         self._told = str(error)
@@ -236,20 +235,20 @@ def _wait(future: "Future[dict[str, Any]]", seconds: float) -> bool:
 
 
 def own_name() -> str:
-    """The name of this machine, with a few digits of its own: phones are all called localhost."""
+    """Return this machine's name with a few random digits that it keeps: phones are all called localhost."""
     node = re.sub(r"[^A-Za-z0-9.-]", "-", platform.node())[:60] or "worker"
     return f"{node}-{_kept('worker-id', 3)}"
 
 
 def own_secret() -> str:
-    """What shows services that a name is this worker's, kept where only its user can read it."""
+    """Return the secret that proves that a name is this worker's, kept where only its user can read it."""
     return _kept("worker-secret", 32)
 
 
 def _kept(name: str, size: int) -> str:
-    """So many random bytes as digits, the same each time; another one each time where the folder cannot be written.
+    """Return `size` random bytes in hexadecimal, the same each time; new ones each time if the folder is not writable.
 
-    Raises UsageError where something else lies there.
+    Raises UsageError when the file cannot be read or holds something else.
     """
     place = default_database().with_name(name)
     for _ in range(READINGS):
@@ -262,7 +261,7 @@ def _kept(name: str, size: int) -> str:
                 digits = place.read_text(encoding="ascii").strip()
                 if re.fullmatch(f"[0-9a-f]{{{2 * size}}}", digits):
                     return digits
-            time.sleep(0.1)  # another process may just be writing it
+            time.sleep(0.1)  # another process may be writing it
         except OSError:
             return digits
         else:
@@ -275,16 +274,16 @@ def _kept(name: str, size: int) -> str:
 
 
 def offer_all(offers: Sequence[Offer], should_stop: Callable[[], bool]) -> None:
-    """Serve with all until asked to stop; then the running trials are waited for.
+    """Serve all offers until asked to stop, then wait for the running trials.
 
-    Raises RefusedError when one was refused for good.
+    Raises RefusedError when an offer was refused for good.
     """
     refusals: list[BaseException] = []
 
     def serve(offer: Offer) -> None:
         try:
             offer.serve()
-        except BaseException as error:  # noqa: BLE001 - raised again by the one who waits
+        except BaseException as error:  # noqa: BLE001 - raised again below
             refusals.append(error)
 
     threads = [threading.Thread(target=serve, args=(offer,), daemon=True) for offer in offers]

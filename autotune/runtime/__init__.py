@@ -8,8 +8,8 @@
     weights = gemm.prepare(b)                       # constant: packed once, on the device
     c = gemm(a, weights)
 
-`layout` and `requests` read what operands ask for, `choosing` picks configurations, `running` builds and runs them,
-`crossover` knows what the host does faster.
+`layout` and `requests` read the problem from the operands, `choice` picks configurations, `verification` checks them
+before their first use, `engine` builds and runs them, `crossover` knows which products the host does faster.
 """
 
 from autotune.runtime.crossover import Crossover, CrossoverPoint, measure_crossover, measure_host_ns

@@ -1,8 +1,8 @@
-"""Which configuration runs a problem: the table's, checked against the device at hand, and what to fall back on.
+"""Chooses the configuration that runs a problem: the table's, checked against the device at hand, with fallbacks.
 
-Where B is packed once and for all, the problem says so (`constant=b`), and the winner that was tuned for it serves.
-Where only the plain problem was tuned, with packing at each call, that part is taken off the times of single trials.
-Where B lies in an image already, only configurations that read an image can serve.
+When B is packed once, the problem has `constant=b`, and the winner tuned for that problem is used. When only the plain
+problem was tuned, which packs B at each call, the time for packing is subtracted from the times of its trials. When B
+is already in an image, only configurations that read an image are valid.
 """
 
 import enum
@@ -20,7 +20,7 @@ from autotune.model.problem import Problem
 from autotune.space.family import KernelFamily
 
 _MARGIN = 0.97
-"""Times of single trials scatter: what is to replace the table's winner must be faster by more than this."""
+"""Single trials scatter: to replace the table's winner, one must take less than this share of its time."""
 
 _IMAGE_TILES = ((8, 8), (8, 4), (4, 8), (4, 4), (2, 4), (1, 4))
 
@@ -29,29 +29,29 @@ class Weights(enum.Enum):
     """How B reaches the kernels."""
 
     PER_CALL = "per call"
-    """As it is; packed by each call where the configuration wants another layout."""
+    """As passed; each call packs it where the configuration needs another layout."""
     PACKED_ONCE = "packed once"
     IN_IMAGE = "in an image"
-    """The caller's own: there is nothing to pack."""
+    """The caller's own image: nothing is packed."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Choice:
-    """A configuration, and why."""
+    """A configuration, and the reason for it."""
 
     configuration: Configuration
     because: str
     is_verified: bool = False
-    """Whether a search found its results right on this very driver, with the templates of `template_hash`."""
+    """Whether a search verified it with this very driver and the templates of `template_hash`."""
     template_hash: str = ""
 
 
 def choices(
     family: KernelFamily, table: TuningTable, device: Device, problem: Problem, weights: Weights
 ) -> Iterator[Choice]:
-    """Valid configurations, the one to use first; the others are for devices that refuse it.
+    """Yield valid configurations, the one to use first; the others are for devices that refuse it.
 
-    Raises ProblemError when no configuration can serve.
+    Raises ProblemError when no configuration is valid.
     """
     found = False
     seen: set[Configuration] = set()
@@ -68,7 +68,7 @@ def choices(
 
 
 def packed_operand(plan: Plan, operand: str) -> str:
-    """The buffer of a plan that another layout of the operand goes to; the operand itself where it stays."""
+    """Return the name of the buffer into which a plan packs the operand; `operand` where it is not packed."""
     names = [launch.arguments for launch in plan.launches if launch.prepares == operand]
     buffers = {buffer.name for buffer in plan.buffers} - {operand}
     return next((a for arguments in names for a in arguments if isinstance(a, str) and a in buffers), operand)
@@ -81,7 +81,7 @@ def _ranked(
     if weights is Weights.PACKED_ONCE and tuned.match is not Match.EXACT:
         plain = table.find(device, problem.plain)
         yield from _best_packed(family, table, device, plain)
-        tuned = min(tuned, plain, key=lambda found: list(Match).index(found.match))  # the sooner step of the lookup
+        tuned = min(tuned, plain, key=lambda found: list(Match).index(found.match))  # the earlier step of the lookup
     yield Choice(
         configuration=tuned.configuration,
         because=tuned.because,
@@ -100,8 +100,8 @@ def _ranked(
 
 
 def _others(candidates: Iterable[Configuration], default: Configuration) -> Iterator[Configuration]:
-    """Of what the rule proposes, the first with narrower vectors than the default, and the first of each other
-    algorithm: they are the likeliest to work where the default does not."""
+    """Yield the first candidate with narrower vectors than the default, and the first of each other algorithm: they
+    are the likeliest to work where the default does not."""
     seen = {default.algorithm}
     widths = [width for name, width in default.values if name == "vector_width"]
     for configuration in candidates:
@@ -115,7 +115,7 @@ def _others(candidates: Iterable[Configuration], default: Configuration) -> Iter
 
 
 def _best_packed(family: KernelFamily, table: TuningTable, device: Device, tuned: Tuned) -> Iterator[Choice]:
-    """What was fastest but for packing B, where that is not the winner."""
+    """Yield the configuration that is fastest without packing B, if it clearly beats the winner."""
     trials = read_trials(table.place, device, tuned.problem)
     times: dict[Configuration, float] = {}
     hashes: dict[Configuration, str] = {}
@@ -132,7 +132,7 @@ def _best_packed(family: KernelFamily, table: TuningTable, device: Device, tuned
 
 
 def _time_without_packing(family: KernelFamily, problem: Problem, trial: Timed) -> float:
-    """Where A is packed as well, B's part goes by its share of the bytes."""
+    """Return the nanoseconds of a trial without packing B; if A is packed too, B's part is its share of the bytes."""
     plan = family.plan(problem, family.complete(trial.configuration))
     size = {buffer.name: buffer.size_bytes for buffer in plan.buffers}
     packed = [launch.prepares for launch in plan.launches if launch.prepares]
@@ -142,7 +142,7 @@ def _time_without_packing(family: KernelFamily, problem: Problem, trial: Timed) 
 
 
 def _image_kernels() -> Iterator[Configuration]:
-    """Plain kernels for B in an image, for whatever problem."""
+    """Yield plain kernels that read B from an image, for any problem."""
     for tile_m, tile_n in _IMAGE_TILES:
         for form in ("mad", "operator"):
             values: dict[str, Value] = {

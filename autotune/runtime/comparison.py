@@ -1,6 +1,6 @@
-"""Comparing tuned products with the host's BLAS after a search, in a child process that may not outlast its limit.
+"""Compares tuned products with the host's BLAS after a search, in a child process with a time limit.
 
-A few products of what was tuned, from small to large, are timed on both sides; `autotune.runtime.crossover` keeps them.
+A few of the tuned products, from small to large, are timed on both sides; `autotune.runtime.crossover` stores them.
 """
 
 import os
@@ -21,10 +21,10 @@ if TYPE_CHECKING:
 
 MOST_PRODUCTS = 6
 MOST_SECONDS = 6.0
-"""No further product is begun after so long."""
+"""Time after which no further product is begun."""
 MOST_TIME_NS = 20e6
 MOST_BYTES = 2**27
-"""Of one product: where it takes longer or moves more, knowing it is not cheap, and the device hardly ever loses."""
+"""Longer or larger products are left out: measuring them is expensive, and the device is hardly ever slower."""
 LIMIT_S = 30.0
 
 _THREADS = "OPENBLAS_NUM_THREADS"
@@ -46,10 +46,10 @@ def compare_with_host(
     should_stop: Callable[[], bool] = lambda: False,
     command: Sequence[str] = (),
 ) -> "list[CrossoverPoint]":
-    """What was measured; nothing of products that fail, and no more after the first that does."""
+    """Return the measured points; the comparison ends at the first product that fails."""
     points: list[CrossoverPoint] = []
     end = time.monotonic() + MOST_SECONDS
-    # The host's BLAS is to have the threads that it has in an application; those of other children have one.
+    # The host's BLAS gets the threads that it has in an application; in other child processes it has one.
     comparer = tuple(command) or (sys.executable, "-m", "autotune.runtime.comparison", os.environ.get(_THREADS, ""))
     with child.Child(comparer) as process:
         for problem in choose_products(winners):
@@ -66,12 +66,12 @@ def compare_with_host(
 
 
 def choose_products(winners: Sequence[Winner]) -> list[GemmProblem]:
-    """A few that are quick to measure, evenly from small to large."""
+    """Return a few products that are quick to measure, evenly spaced from small to large."""
     cheap = {
         winner.problem: winner.problem.flops
         for winner in winners
         if isinstance(winner.problem, GemmProblem)
-        and winner.problem.mode != "float16-acc16"  # the arrays do not tell it from float16
+        and winner.problem.mode != "float16-acc16"  # arrays cannot distinguish it from float16
         and winner.time_ns <= MOST_TIME_NS
         and winner.problem.bytes_moved <= MOST_BYTES
         and _is_dense(winner.problem)
@@ -91,7 +91,7 @@ def _is_dense(problem: GemmProblem) -> bool:
 
 
 def serve() -> None:
-    """The child: time products until the input ends."""
+    """Run as the child process: time products until the input ends."""
 
     def compare(question: Question, entering: Callable[[str], None]) -> "CrossoverPoint":
         entering("comparison")
@@ -102,7 +102,7 @@ def serve() -> None:
             (point,) = measure_crossover([question.problem], gemm).points
         except AutotuneError:
             raise
-        except Exception as error:  # drivers raise what they like, and the parent wants to know
+        except Exception as error:  # drivers raise arbitrary exceptions, which the parent needs to see
             raise WorkerError(f"{type(error).__name__}: {error}") from error
         return point
 
@@ -110,7 +110,7 @@ def serve() -> None:
 
 
 if __name__ == "__main__":
-    # Before NumPy is loaded, which asks then and not again.
+    # Must precede loading NumPy, which reads the variable only then.
     os.environ.pop(_THREADS, None)
     if sys.argv[1:] and sys.argv[1]:
         os.environ[_THREADS] = sys.argv[1]

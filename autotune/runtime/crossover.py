@@ -1,9 +1,9 @@
-"""Where the host's BLAS is faster than the device, launch and transfer included: measured, kept, asked.
+"""Where the host's BLAS is faster than the device, launch and transfer included: measurement, storage, lookup.
 
-A record holds points: a product, the host's time and the device's for NumPy operands, whole calls both. A product is
-done on the host where the nearest comparable point says so; without a comparable point, never.
+A record holds points: a product, and the times of whole calls with NumPy operands on the host and on the device. A
+product is done on the host if the host was faster at the nearest comparable point; without such a point, never.
 
-The file is JSON, and stands beside the database: `crossover.json` in the user's data folder, and
+The file is JSON, and lies beside the database: `crossover.json` in the user's data folder, and
 `<name>.crossover.json` beside another database. `autotune run` writes it.
 
     {"format": "autotune-crossover", "version": 1,
@@ -37,7 +37,7 @@ _SAMPLES = 5
 
 @dataclass(frozen=True, kw_only=True)
 class CrossoverPoint:
-    """One product measured on both sides, NumPy operands to NumPy result."""
+    """One product measured on both sides, from NumPy operands to NumPy result."""
 
     problem: GemmProblem
     host_ns: float
@@ -56,7 +56,7 @@ class Crossover:
     NEVER: ClassVar["Crossover"]
 
     def prefers_host(self, problem: GemmProblem) -> bool:
-        """Whether the host was faster at the nearest comparable point; a tie goes to the device."""
+        """Return whether the host was faster at the nearest comparable point; a tie goes to the device."""
         nearest, best = None, inf
         for point in self.points:
             if point.problem.is_comparable(problem):
@@ -67,14 +67,14 @@ class Crossover:
 
     @property
     def most_host_flops(self) -> int:
-        """Of the largest product measured that the host does faster; 0 where it does none."""
+        """Operations of the largest measured product that the host does faster; 0 if there is none."""
         return max((point.problem.flops for point in self.points if point.host_ns < point.device_ns), default=0)
 
     @classmethod
     def read(cls, device: str, path: Path | None = None) -> Self:
-        """Of a device by its slug, by default from the user's own file; none where there is no file.
+        """Read the points of a device (slug), by default from the user's own file; empty if there is no file.
 
-        Raises TableError for a file that cannot be understood.
+        Raises TableError for a file that cannot be read or understood.
         """
         place = path
         try:
@@ -90,12 +90,12 @@ class Crossover:
             raise TableError(f"{place} is no record of crossovers: {str(error)[:200]}") from error
 
     def over(self, former: "Crossover") -> "Crossover":
-        """Both; of the same product this one's point."""
+        """Return the points of both; those of `self` replace points of `former` with the same product."""
         known = {point.problem: point for point in (*former.points, *self.points)}
         return Crossover(points=tuple(known.values()))
 
     def write(self, device: str, path: Path | None = None) -> None:
-        """Put this in the place of what the file holds of the device. Raises TableError, OSError."""
+        """Replace the points of the device in the file. Raises TableError and OSError."""
         place = path or default_file()
         place.parent.mkdir(parents=True, exist_ok=True)
         data: dict[str, Any] = {"format": _FORMAT, "version": _VERSION, "devices": {}}
@@ -112,12 +112,12 @@ Crossover.NEVER = Crossover()
 
 
 def default_file() -> Path:
-    """The user's own record; need not exist."""
+    """Return the path of the user's own record, which need not exist."""
     return user_data_folder() / "crossover.json"
 
 
 def file_beside(database: Path | str) -> Path:
-    """The record that belongs to a database; need not exist."""
+    """Return the path of the record that belongs to a database, which need not exist."""
     place = Path(database)
     return default_file() if place == default_database() else place.with_suffix(".crossover.json")
 
@@ -125,9 +125,10 @@ def file_beside(database: Path | str) -> Path:
 def host_product(
     problem: GemmProblem, a: NDArray[Any], b: NDArray[Any], out: NDArray[Any], *, alpha: float = 1, beta: float = 0
 ) -> None:
-    """op(A) @ op(B) by the host's BLAS, in float32, and whole numbers exactly by way of float64.
+    """Compute alpha * op(A) @ op(B) + beta * C into `out`, by the host's BLAS in float32; int8 exactly, in float64.
 
-    `a` and `b` are op(A) and op(B), so views of transposes where operands are transposed.
+    `a` is op(A), (m, k), `b` is op(B), (k, n), `out` is C, (m, n), or each with the batch first. `a` and `b` are
+    transposed views where operands are transposed.
     """
     if problem.mode == "float32" and alpha == 1 and not beta:
         np.matmul(a, b, out=out)
@@ -138,12 +139,12 @@ def host_product(
         product *= alpha
     if beta:
         product += beta * out.astype(kind, copy=False)
-    # Past the range of int32 the device wraps around, and so does this.
+    # Beyond the range of int32 the device wraps around, and so does this.
     out[...] = product.astype(np.int64).astype(np.int32) if problem.mode == "int8" else product
 
 
 def measure_host_ns(problem: GemmProblem) -> float:
-    """Median time of a product by the host's BLAS."""
+    """Return the median time of a product by the host's BLAS, nanoseconds."""
     a, b, out = _operands(problem)
     return _median_ns(lambda: host_product(problem, a, b, out))
 
@@ -151,9 +152,10 @@ def measure_host_ns(problem: GemmProblem) -> float:
 def measure_crossover(
     problems: Iterable[GemmProblem], on_device: Callable[[NDArray[Any], NDArray[Any], NDArray[Any]], object]
 ) -> Crossover:
-    """Time each product on both sides, in turns.
+    """Time each product on both sides, alternating.
 
-    `on_device` takes NumPy arrays op(A), op(B), C and fills C, as a `Gemm` with `host_blas=False` does.
+    `on_device` takes NumPy arrays op(A), op(B), C and fills C, such as a `Gemm` with `host_blas=False`. Shapes are
+    (m, k), (k, n), (m, n), or each with the batch first.
     """
     return Crossover(points=tuple(_measure(problem, on_device) for problem in problems))
 
@@ -173,7 +175,7 @@ def _measure(
 
 
 def _operands(problem: GemmProblem) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any]]:
-    """op(A), op(B) and C, without gaps."""
+    """Return op(A), op(B) and C, stored without gaps."""
     draw = np.random.default_rng(0)
     arrays = []
     for operand in "abc":
@@ -185,7 +187,7 @@ def _operands(problem: GemmProblem) -> tuple[NDArray[Any], NDArray[Any], NDArray
 
 
 def _calls(side: Callable[[], object]) -> int:
-    """So many make a sample; the first is not counted, since it may build."""
+    """Return the number of calls of a sample; the first call is not timed, since it may build."""
     side()
     return max(1, int(_SAMPLE_NS / max(1.0, _time_ns(side, 1))))
 

@@ -1,4 +1,4 @@
-"""What `Gemm` and `Reduce` share: the device and table they use, kernels ready to run by problem, operands."""
+"""What `Gemm` and `Reduce` share: device and table, kernels ready to run for each problem, transfer of operands."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack
@@ -28,29 +28,29 @@ from autotune.runtime.verification import LOG, Verifier, announced
 from autotune.space.family import KernelFamily
 
 MOST_READY = 1024
-"""Problems whose kernels are kept ready; a program that asks for ever new sizes must not grow without end."""
+"""Problems whose kernels are kept ready: bounds memory when sizes keep changing."""
 
 MOST_REQUESTS = 8 * MOST_READY
-"""Forms of operands that are remembered; many may ask for one problem, and what the host does has no kernels."""
+"""Forms of operands that are remembered: several may lead to one problem, and products on the host have no kernels."""
 
 SCRATCH_SHARE = 8
-"""Memory for packing and for parts of results takes at most this part of the device's, over all problems."""
+"""Scratch memory, over all problems, is limited to the device's global memory over this, and at least 256 MiB."""
 
 
 @dataclass(kw_only=True)
 class Statistics:
-    """What has happened so far."""
+    """Counts since the start."""
 
     calls: int = 0
     bytes_copied: int = 0
-    """Between host and device, and on the host to close gaps; packing on the device is not among them."""
+    """Bytes copied between host and device, and on the host to close gaps; packing on the device is not counted."""
     packings: int = 0
-    """Of weights, once for each layout."""
+    """Packings of weights, one for each layout."""
     host_products: int = 0
-    """Done by the host's BLAS."""
+    """Products done by the host's BLAS."""
     programs_compiled: int = 0
     programs_loaded: int = 0
-    """From the binary cache."""
+    """Programs loaded from the binary cache."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -61,16 +61,16 @@ class Ready:
     choice: Choice
     call: BoundCall
     packing: BoundCall | None
-    """Brings B into the layout that `call` wants, where calls do not do so themselves."""
+    """Packs B into the layout that `call` needs; None where `call` packs it, or where it is not packed."""
     packed: Buffer
-    """What B is in that layout, or B itself."""
+    """Buffer of B in that layout, or of B itself."""
     packing_number: int
-    """Equal where one packed B serves both."""
+    """Equal for problems that can use the same packed B."""
 
 
 @dataclass(kw_only=True)
 class Request:
-    """What is known of calls with operands of the same form."""
+    """What calls with operands of the same form have in common."""
 
     problem: Problem
     weights: Weights
@@ -85,14 +85,14 @@ class Engine:
     """A family's kernels on one queue, each built when first needed."""
 
     def __init__(self, family: KernelFamily, executor: Executor, table: TuningTable, verifier: Verifier | None) -> None:
-        """Without a verifier every configuration is taken to be right."""
+        """Without a verifier, every configuration is assumed to be right."""
         self.family = family
         self._verifier = verifier
         self.executor = executor
         self.table = table
         self.stats = Statistics()
         self.requests: dict[Any, Any] = {}
-        """By the form of the operands; `remember` adds."""
+        """Requests by the form of their operands; filled by `remember`."""
         self._profile = find_profile(executor.device)
         self._ready: dict[tuple[Problem, Weights], Ready] = {}
         self._packings: dict[object, int] = {}
@@ -103,17 +103,17 @@ class Engine:
         return self.executor.device
 
     def remember(self, form: object, request: _Request) -> _Request:
-        """A request, for the next operands of its form."""
+        """Store a request for later operands of the same form, and return it."""
         if len(self.requests) >= MOST_REQUESTS:
             self.requests.clear()
         self.requests[form] = request
         return request
 
     def run(self, request: Request, names: Sequence[str], launch: Callable[[Ready], object]) -> Ready:
-        """Launch the kernels of a request, which are built before the first time.
+        """Call `launch` with the kernels of a request, which are built the first time.
 
-        Then it is the best configuration that the device accepts and that gives right results. Raises ProblemError
-        where the device cannot do the problem at all, KernelError where no kernel works.
+        They are those of the best configuration that the device accepts and that gives right results. Raises
+        ProblemError when the device cannot do the problem at all, KernelError when no kernel works.
         """
         if request.ready is None:
             request.ready = self._ready.get((request.problem, request.weights))
@@ -151,7 +151,7 @@ class Engine:
         )
 
     def _check(self, problem: Problem, choice: Choice, options: Sequence[str], recipe: str) -> None:
-        """Raise KernelError for a configuration that gives wrong results here, crashes or hangs."""
+        """Raise KernelError for a configuration that gives wrong results on this device, crashes or hangs."""
         if self._verifier is None:
             return
         if choice.is_verified and self._verifier.vouches(options, recipe, lambda: self._has_its_templates(choice)):
@@ -169,8 +169,8 @@ class Engine:
             raise KernelError(f"{choice.configuration.algorithm} failed a check: {failure}")
 
     def _has_its_templates(self, choice: Choice) -> bool:
-        """Whether a choice was measured with the templates of today."""
-        from autotune.kernels.render import template_hash  # see _source
+        """Return whether a choice was measured with the current templates."""
+        from autotune.kernels.render import template_hash  # imported late, see _source
 
         return choice.template_hash == template_hash(self.family, choice.configuration.algorithm)
 
@@ -182,11 +182,11 @@ class Engine:
     def _build(
         self, problem: Problem, choice: Choice, weights: Weights, operands: Sequence[str], waiting: ExitStack
     ) -> tuple[Ready, Origin]:
-        """`waiting` lasts until the kernels have run, for which some drivers compile once more."""
+        """Build kernels. `waiting` stays open until they have run, since some drivers compile again for that."""
         plan = self.family.plan(problem, choice.configuration)
         options = [*self._profile.build_options, *plan.build_options]
         recipe = _recipe(self.family, choice.configuration, plan)
-        if not self.executor.has_program(recipe, options):  # else a size takes no time worth a thread
+        if not self.executor.has_program(recipe, options):  # otherwise it is too quick to be worth a timer thread
             what = f"{choice.configuration.algorithm} for {problem.label} on {self.device.slug}"
             waiting.enter_context(announced(what))
         self._check(problem, choice, self._profile.build_options, recipe)
@@ -217,7 +217,7 @@ class Engine:
 
     def _source(self, choice: Choice, plan: Plan) -> str:
         from autotune.kernels.render import (
-            render,  # loads Jinja2, which a process whose programs are cached does without
+            render,  # imported late: loads Jinja2, which a process with cached programs never needs
         )
 
         return render(self.family, choice.configuration, plan)
@@ -231,7 +231,7 @@ class Engine:
 
 
 class OnDevice:
-    """What `Gemm` and `Reduce` have in common: an engine, and what callers may know of it."""
+    """Base of `Gemm` and `Reduce`: an engine, and its public properties."""
 
     _engine: Engine
 
@@ -244,7 +244,7 @@ class OnDevice:
 
     @property
     def queue(self) -> Queue:
-        """Where kernels are enqueued."""
+        """The queue of the kernels."""
         return self._engine.executor.queue
 
     @property
@@ -265,7 +265,7 @@ def open_engine(
     *,
     verify: bool,
 ) -> Engine:
-    """An engine on a device a person names, or on a queue or context that is there."""
+    """Return an engine on the device named by `device`, or on an existing queue or context."""
     opened = table if isinstance(table, TuningTable) else TuningTable.open(table)
     executor = open_executor(device, place, binaries)
     if not verify:
@@ -277,7 +277,10 @@ def open_engine(
 
 
 def open_executor(device: str, place: "Queue | Context | None", binaries: Path | str | None = None) -> Executor:
-    """Raises DeviceSelectionError."""
+    """Return an executor on the device named by `device`, or on an existing queue or context.
+
+    Raises DeviceSelectionError.
+    """
     cache = _cache(binaries)
     if place is not None:
         if device:
@@ -287,7 +290,7 @@ def open_executor(device: str, place: "Queue | Context | None", binaries: Path |
 
 
 def _cache(folder: Path | str | None) -> BinaryCache | None:
-    """None for an account without a home, such as a service may have."""
+    """Return the cache of built programs; None for an account without a home folder, as services may have."""
     try:
         return BinaryCache(Path(folder) if folder else user_cache_folder() / "programs")
     except AutotuneError:
@@ -295,7 +298,7 @@ def _cache(folder: Path | str | None) -> BinaryCache | None:
 
 
 def default_device(selector: str) -> Device:
-    """The device a person names; without a name the only one that is no processor, or else the processor."""
+    """Return the device that `selector` names; if empty, the only one that is not a CPU, or else the CPU."""
     devices = discover_here()
     return select(selector or ("cpu" if all(d.family == "cpu" for d in devices) else "gpu"), devices)
 
@@ -308,16 +311,17 @@ def allocate(
     device: str = "",
     queue: "Queue | None" = None,
 ) -> NDArray[Any]:
-    """Zeros that host and device both see, as a NumPy array; an image holds a B that is read through the texture pipe.
+    """Return zeros visible to host and device, as a NumPy array; `image` is for a B read through the texture pipe.
 
-    Host and device take turns: a kernel has it from its call until that returns. Views of it may be operands, too.
+    Host and device must not use it at the same time: it belongs to the device from a call until that returns. Views
+    of it can be operands too.
     """
     executor = open_executor(device, queue) if queue is None else None
     return allocate_shared(executor.queue if executor else queue, shape, dtype, image=image)  # type: ignore[arg-type]
 
 
 class Operands:
-    """Brings operands of one call to the device, and back."""
+    """Moves operands of one call to the device and back."""
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
@@ -327,7 +331,10 @@ class Operands:
         self._uploads: list[Any] = []
 
     def enter(self, name: str, operand: Any, kind: Kind, *, is_read: bool = True, by_columns: bool = False) -> Any:
-        """Memory for the kernels. What is copied has rows without gaps, as `by_columns` says those of its transpose."""
+        """Return device memory of an operand, copying it there if necessary.
+
+        A copy has rows without gaps; with `by_columns` they are the rows of the transpose.
+        """
         if kind is Kind.ARRAY:
             return self._executor.array_memory(operand, name)
         if kind is Kind.BUFFER:
@@ -342,14 +349,14 @@ class Operands:
         return memory
 
     def upload(self, values: NDArray[Any], memory: Any, *, by_columns: bool) -> None:
-        """Start to copy to the device."""
+        """Start copying to the device; `by_columns` is as in `enter`."""
         rows = values.swapaxes(-1, -2) if by_columns else values
         dense = np.ascontiguousarray(rows)
         self._count(values.nbytes if dense is rows else 2 * values.nbytes)
         self._uploads.append(self._executor.upload(dense, memory))
 
     def download(self, memory: Any, out: NDArray[Any]) -> None:
-        """Wait, and copy the result to the host."""
+        """Wait for the kernels, and copy the result to the host."""
         dense = out if out.flags.c_contiguous else np.empty(out.shape, out.dtype)
         self._executor.download(memory, dense)
         self._uploads.clear()
@@ -359,7 +366,7 @@ class Operands:
             self._count(out.nbytes)
 
     def leave(self) -> None:
-        """Wait, and give the host back what is its own."""
+        """Wait, and give shared memory back to the host."""
         self._count(0 if self._shares else sum(array.nbytes for array in self._given))
         self._executor.take_shared(self._given)
         for upload in self._uploads:
@@ -376,14 +383,14 @@ def check_writable(out: Any) -> None:
 
 
 def check_apart(out: Any, kind: Kind, operands: Iterable[tuple[str, Any]]) -> None:
-    """Raise ProblemError where kernels would write what they still read. What is copied may overlap."""
+    """Raise ProblemError where `out` overlaps an operand that kernels read in place. Copied operands may overlap."""
     for name, operand in operands:
         if out is operand or (kind is not Kind.HOST and share_elements(out, operand)):
             raise ProblemError(f"out shares memory with {name}", hint="pass other memory")
 
 
 def form(operand: Any, name: str) -> tuple[Any, ...]:
-    """What decides how an operand is treated: equal forms are treated alike. Raises ProblemError."""
+    """Return a key that is equal for operands that are handled alike. Raises ProblemError."""
     kind = kind_of(operand)
     if kind is None:
         raise ProblemError(
@@ -400,7 +407,7 @@ _hashes: dict[str, str] = {}
 
 
 def _recipe(family: KernelFamily, configuration: Configuration, plan: Plan) -> str:
-    """Equal for equal sources, and found without rendering one."""
+    """Return a key that is equal for equal sources, without rendering them."""
     if family.name not in _hashes:
         _hashes[family.name] = digest(*_template_texts(family.name))
     return digest(

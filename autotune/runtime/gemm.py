@@ -1,4 +1,4 @@
-"""`Gemm`: products of matrices by the tuned kernels of a device."""
+"""`Gemm`: matrix products by the tuned kernels of a device."""
 
 from pathlib import Path
 from typing import Any
@@ -31,13 +31,13 @@ _SHOWN = ("a", "b", "out")
 class Gemm(OnDevice):
     """``C = alpha * op(A) @ op(B) + beta * C`` with the tuned kernel for each size.
 
-    Operands are NumPy arrays, pyopencl arrays, or pyopencl buffers with a `GemmProblem`; of two axes, or three with
-    a batch first. Rows may be apart (pitches), and a transposed view counts as transposed storage. Types: float32,
-    float16 (summed in float32; mode "float16-acc16" in float16), int8 (summed in int32, as the result is). One B
-    without a batch serves a whole batch of A.
+    Operands are NumPy arrays, pyopencl arrays, or pyopencl buffers with a `GemmProblem`. Arrays have two axes, or
+    three with the batch first: op(A) is (m, k), op(B) (k, n), C (m, n). Rows may have gaps between them (pitches), and
+    a transposed view counts as transposed storage. Types: float32, float16 (summed in float32; in float16 with mode
+    "float16-acc16"), int8 (summed in int32, the type of the result). One B without a batch serves a whole batch of A.
 
-    NumPy operands in memory of `allocate` are not copied where device and host share memory; others are. With
-    pyopencl operands alone calls return at once, like all of OpenCL; with NumPy operands when they are done. Threads
+    NumPy operands from `allocate` are not copied where device and host share memory; other NumPy operands are. Calls
+    with pyopencl operands only return at once, as usual in OpenCL; calls with NumPy operands return when done. Threads
     may share a Gemm. `stats` counts what happened.
     """
 
@@ -52,14 +52,14 @@ class Gemm(OnDevice):
         binaries: Path | str | None = None,
         verify: bool = True,
     ) -> None:
-        """`device` is chosen as on the command line; by default the only one there is, or the only GPU.
+        """`device` is chosen as on the command line; by default it is the only device, or the only GPU.
 
-        `queue` or `context` take its place. `table` is a file or an open table, by default the user's database.
-        `host_blas` lets the host do what was measured to be faster there, by `autotune run`, and is kept beside the
-        table; False never, a `Crossover` as that says. `binaries` is the folder for built programs, by default in the
-        user's cache folder. What was not measured with this very driver is checked once, in a child process, before
-        its first use; `verify=False` is for an application that has done so itself.
-        Raises DeviceSelectionError, TableError, StoreError.
+        `queue` or `context` replace it. `table` is a file or an open table, by default the user's database.
+        `host_blas` is True to run products on the host that `autotune run` measured to be faster there (its record is
+        kept beside the table), False never to do so, or a `Crossover` to use in place of the record. `binaries` is the
+        folder for built programs, by default in the user's cache folder. A configuration that was not measured with
+        this very driver is checked once, in a child process, before its first use; `verify=False` is for an
+        application that has done so itself. Raises DeviceSelectionError, TableError and StoreError.
         """
         self._engine = open_engine(FAMILY, device, table, queue or context, binaries, verify=verify)
         if isinstance(host_blas, bool):
@@ -85,10 +85,11 @@ class Gemm(OnDevice):
         mode: str = "",
         problem: GemmProblem | None = None,
     ) -> Any:
-        """The product, in `out` where given. Raises ProblemError, KernelError, WorkerError for want of a child process.
+        """Return the product, in `out` where given; its shape is (m, n), or (batch, m, n) where A has a batch.
 
-        `trans_a` and `trans_b` multiply by the transpose. With pyopencl buffers `problem` says all, and `out` must be
-        given. What `out` held matters only with beta.
+        `trans_a` and `trans_b` multiply by the transpose. With pyopencl buffers `problem` gives sizes, types and
+        layout, and `out` is required. The contents of `out` matter only with beta. Raises ProblemError, KernelError,
+        and WorkerError when a check needs a child process and none can be started.
         """
         request = self._request(a, b, out, trans_a, trans_b, mode, problem)
         if out is None:
@@ -97,15 +98,16 @@ class Gemm(OnDevice):
         return out
 
     def bind(self, a: Any, b: Any, out: Any, *, alpha: float = 1.0, beta: float = 0.0, **layout: Any) -> "BoundGemm":
-        """The same product to be called again and again, for less; takes what a call takes."""
+        """Return a callable that repeats one product at less cost per call; the arguments are those of a call."""
         request = self._request(a, b, out, *How(**layout))
         return BoundGemm(self, request, (a, b, out), (alpha, beta))
 
     def prepare(self, b: Any, *, trans_b: bool = False) -> PreparedMatrix:
-        """Constant weights: brought to the device and packed once, so that calls choose kernels without that cost.
+        """Return constant weights, moved to the device and packed once, for use as `b`; the shape is as in a call.
 
-        `autotune run --shape "M,N,K constant=b"` tunes for them; without that, the trials of the plain shape are gone
-        by. `b` must not change as long as this is used.
+        Calls then choose kernels without counting the cost of packing: those tuned by
+        `autotune run --shape "M,N,K constant=b"`, otherwise by the trials of the plain shape. `b` must not change
+        while this is in use. Raises ProblemError.
         """
         kind = kind_of(b)
         if kind is None or kind is Kind.BUFFER:
@@ -125,11 +127,11 @@ class Gemm(OnDevice):
         return PreparedMatrix(self, b, kind, layout, is_transposed=trans_b)
 
     def allocate(self, shape: Any, dtype: Any, *, image: bool = False) -> Any:
-        """Zeros that host and device both see, as a NumPy array; with `image` for a B read through the texture pipe."""
+        """Return zeros visible to host and device, as a NumPy array; `image` stores a B for the texture pipe."""
         return allocate_shared(self.queue, shape, dtype, image=image)
 
     def choice(self, a: Any, b: Any, out: Any = None, **layout: Any) -> Choice | None:
-        """The configuration that such operands ran with, and why; None before the first call."""
+        """Return the configuration that ran such operands, and the reason; None before the first call."""
         ready = self._request(a, b, out, *How(**layout)).ready
         return ready.choice if ready else None
 
@@ -173,7 +175,7 @@ class Gemm(OnDevice):
                 self._run_resident(request, a, b, out, scalars)
             elif not request.on_host:
                 self._run_with_host(request, a, b, out, scalars)
-            elif Kind.SHARED in request.kinds:  # which another thread may give the device
+            elif Kind.SHARED in request.kinds:  # under the lock: another thread may hand it to the device
                 self._run_on_host(request, a, b, out, scalars)
                 return
         if request.on_host:
@@ -188,7 +190,7 @@ class Gemm(OnDevice):
         host_product(problem, op_a, op_b, out, alpha=scalars[0], beta=scalars[1])
 
     def _run_resident(self, request: GemmRequest, a: Any, b: Any, out: Any, scalars: tuple[float, float]) -> None:
-        """Enqueue, and do not wait."""
+        """Enqueue without waiting."""
         if request.ready is not None:
             self._enqueue(request, request.ready, (a, b, out), scalars)
             return
@@ -207,7 +209,7 @@ class Gemm(OnDevice):
         operands: tuple[Any, Any, Any],
         scalars: tuple[float, float],
     ) -> None:
-        """Enqueue, in order with the other queues that arrays belong to."""
+        """Enqueue, ordered by events with the other queues that operand arrays belong to."""
         executor = self._engine.executor
         foreign = [operands[i] for i in request.arrays if executor.is_foreign(operands[i])]
         if not foreign:
@@ -215,10 +217,10 @@ class Gemm(OnDevice):
             return
         event = ready.call.enqueue(memory, scalars, [event for array in foreign for event in array.events])
         for array in foreign:
-            array.add_event(event)  # its queue must not change it before
+            array.add_event(event)  # its queue must not change it earlier
 
     def _resident(self, request: GemmRequest, ready: Ready, operands: tuple[Any, Any, Any]) -> tuple[Any, Any, Any]:
-        """Memory of operands that are on the device. Raises ProblemError."""
+        """Return the memory of a, b and out, which are on the device. Raises ProblemError."""
         a, b, out = operands
         return (
             self._buffer(request, a, 0),
@@ -227,7 +229,7 @@ class Gemm(OnDevice):
         )
 
     def _fixed_memory(self, request: GemmRequest, operands: tuple[Any, Any, Any]) -> tuple[Any, Any, Any] | None:
-        """Memory that stays the same from call to call; None where calls have to look again."""
+        """Return the memory if it stays the same from call to call; None if each call has to look it up."""
         executor = self._engine.executor
         if not request.resident or any(executor.is_foreign(operands[number]) for number in request.arrays):
             return None
@@ -250,7 +252,7 @@ class Gemm(OnDevice):
         return self._weights_memory(weights, ready, Operands(self._engine))
 
     def _run_with_host(self, request: GemmRequest, a: Any, b: Any, out: Any, scalars: tuple[float, float]) -> None:
-        """Bring operands to the device, run, and wait for the result."""
+        """Move operands to the device, run, and wait for the result."""
         operands = Operands(self._engine)
         kind_a, kind_b, kind_c = request.kinds
         for name, operand, kind in (("a", a, kind_a), ("b", b, kind_b), ("out", out, kind_c)):
@@ -280,7 +282,7 @@ class Gemm(OnDevice):
             operands.leave()
 
     def _weights_memory(self, weights: PreparedMatrix, ready: Ready, operands: Operands) -> Any:
-        """B in the layout that the kernels want, packed now if it has not been."""
+        """Return B in the layout that the kernels need, packing it now if that was not done before."""
         if ready.packing is None:
             return operands.enter("b", weights.operand, weights.kind)
         packed = weights.packed.get(ready.packing_number)
@@ -293,7 +295,7 @@ class Gemm(OnDevice):
 
 
 class BoundGemm:
-    """One product on the same operands, call after call; made by `Gemm.bind`."""
+    """Repeats one product on the same operands; made by `Gemm.bind`."""
 
     def __init__(
         self, gemm: Gemm, request: GemmRequest, operands: tuple[Any, Any, Any], scalars: tuple[float, float]
@@ -302,7 +304,7 @@ class BoundGemm:
         self._memory: tuple[Any, Any, Any] | None = None
 
     def __call__(self) -> Any:
-        """Run once more; returns `out`."""
+        """Run the product and return `out`."""
         gemm, ready = self._gemm, self._request.ready
         if self._memory is None or ready is None:
             gemm._run(self._request, *self._operands, self._scalars)

@@ -1,4 +1,4 @@
-"""How operands lie in memory, read from their shapes and strides, and the problem they make together."""
+"""Reads the memory layout of operands from their shapes and strides, and the problem that they form together."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -9,12 +9,15 @@ from autotune.kernels.gemm.problem import MODES
 from autotune.kernels.reduce import ReduceProblem
 
 _MODE_OF = {"float32": "float32", "float16": "float16", "int8": "int8"}
-"""The numeric mode that is meant where none is named, by the type of A and B."""
+"""Default numeric mode by the type of A and B."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Layout:
-    """A matrix, or a batch of them, as its owner sees it; `pitch` and `stride` are in elements of what is stored."""
+    """A matrix, or a batch of matrices, as the caller sees it.
+
+    `pitch` is the distance in elements between stored rows, `stride` that between matrices of the batch.
+    """
 
     rows: int
     columns: int
@@ -22,26 +25,27 @@ class Layout:
     batch: int
     stride: int
     is_batched: bool
-    """Has an axis for the batch, which may have a length of 1."""
+    """Whether there is a batch axis; its length may be 1."""
     is_transposed: bool
-    """Stored by columns: memory holds `columns` rows of `rows` elements."""
+    """Whether it is stored by columns: memory holds `columns` rows of `rows` elements."""
     dtype: str
 
     @property
     def shape(self) -> str:
-        """For people."""
+        """The shape for messages."""
         return f"{f'{self.batch} x ' if self.is_batched else ''}{self.rows} x {self.columns}"
 
     @property
     def has_whole_rows(self) -> bool:
-        """The batch is one matrix of more rows."""
+        """Whether the batch can be taken as one matrix with more rows."""
         return not self.is_transposed and self.stride == self.rows * self.pitch
 
 
 def read_layout(name: str, array: Any, *, packs: bool) -> Layout:
-    """Of a NumPy or pyopencl array of two or three axes; `packs` says that its rows will be copied without gaps.
+    """Return the layout of a NumPy or pyopencl array of shape (rows, columns) or (batch, rows, columns).
 
-    Raises ProblemError for other numbers of axes, and where neither rows nor columns are contiguous.
+    `packs` means that its rows will be copied without gaps. Raises ProblemError, such as for other numbers of axes and
+    where neither rows nor columns are contiguous.
     """
     shape, dtype = tuple(int(size) for size in array.shape), array.dtype
     strides = tuple(int(stride) for stride in array.strides)
@@ -80,7 +84,7 @@ def read_layout(name: str, array: Any, *, packs: bool) -> Layout:
 def gemm_problem(
     a: Layout, b: Layout, c: Layout | None, *, trans_a: bool = False, trans_b: bool = False, mode: str = ""
 ) -> GemmProblem:
-    """What op(A) @ op(B) asks for, C by rows without gaps where none is given. Raises ProblemError."""
+    """Return the problem of op(A) @ op(B); if `c` is None, C has rows without gaps. Raises ProblemError."""
     mode = _mode(a, b, mode)
     m, k = (a.columns, a.rows) if trans_a else (a.rows, a.columns)
     depth, n = (b.columns, b.rows) if trans_b else (b.rows, b.columns)
@@ -91,7 +95,7 @@ def gemm_problem(
         )
     batch = _batch(a, b, c, trans_a=trans_a)
     if a.batch > 1 and batch == 1:
-        m *= a.batch  # one B for all of A: its matrices are one of more rows
+        m *= a.batch  # one B for all of A: its batch becomes one matrix with more rows
     if c is not None:
         _check_result(c, m // (a.batch if batch == 1 else 1), n, a)
     values: dict[str, Any] = {"lda": a.pitch, "ldb": b.pitch, "ldc": c.pitch if c else 0}
@@ -113,14 +117,17 @@ def gemm_problem(
 
 
 def result_shape(problem: GemmProblem, a: Layout) -> tuple[int, ...]:
-    """Of the array a product fills: with an axis for the batch where A has one."""
+    """Return the shape of the result: (m, n), or (batch, m, n) where A has a batch axis."""
     if not a.is_batched:
         return (problem.m, problem.n)
     return (a.batch, problem.m // (a.batch if problem.batch == 1 else 1), problem.n)
 
 
 def reduce_problem(array: Any, operation: str, *, packs: bool) -> ReduceProblem:
-    """Rows along the last axis; all other axes are rows, at one distance from another. Raises ProblemError."""
+    """Return the problem of reducing the last axis; all other axes together are the rows.
+
+    Rows must be at equal distances, unless `packs`. Raises ProblemError.
+    """
     shape = tuple(int(size) for size in array.shape)
     if not shape or min(shape) < 1:
         raise ProblemError(f"an array of shape {shape} has no rows to reduce")
@@ -156,7 +163,7 @@ def _is_run(length: int, stride: int, size: int) -> bool:
 
 
 def _elements(name: str, stride: int, size: int, least: int) -> int:
-    """A stride in elements."""
+    """Convert a stride from bytes to elements. Raises ProblemError below `least` elements."""
     if stride % size or stride // size < least:
         raise ProblemError(
             f"{name} overlaps itself or runs backwards: {stride} bytes from one part to the next, "
@@ -181,7 +188,7 @@ def _mode(a: Layout, b: Layout, mode: str) -> str:
 
 
 def _batch(a: Layout, b: Layout, c: Layout | None, *, trans_a: bool) -> int:
-    """Matrices in the batch; 1 where one B serves all of A."""
+    """Return the number of matrices in the batch; 1 where one B serves all of A."""
     if b.is_batched or not a.is_batched:
         if a.batch != b.batch or a.is_batched != b.is_batched:
             raise ProblemError(f"a is {a.shape} and b is {b.shape}: batches must be of one length")

@@ -19,9 +19,9 @@ _NAMES = ("input", "output")
 
 
 class Reduce(OnDevice):
-    """One number for each row: the last axis of a NumPy or pyopencl array, or of a pyopencl buffer with a problem.
+    """Reduces rows to one number each: the last axis of a NumPy or pyopencl array, or of a pyopencl buffer.
 
-    float32 or float16. Where arrays lie, what is copied and when calls return is as with `Gemm`.
+    Types: float32 and float16. Memory, copies and the return of calls are as with `Gemm`.
     """
 
     def __init__(
@@ -34,15 +34,16 @@ class Reduce(OnDevice):
         binaries: Path | str | None = None,
         verify: bool = True,
     ) -> None:
-        """As for `Gemm`."""
+        """Arguments and errors are those of `Gemm`."""
         self._engine = open_engine(FAMILY, device, table, queue or context, binaries, verify=verify)
 
     def __call__(
         self, values: Any, operation: str = "sum", out: Any = None, *, problem: ReduceProblem | None = None
     ) -> Any:
-        """`operation` is sum, mean, max or min; the result has the shape of `values` without its last axis.
+        """Return the sum, mean, max or min of each row, in `out` where given.
 
-        With pyopencl buffers `problem` says all, and `out` must be given. Raises ProblemError, KernelError.
+        The result has the shape of `values` without its last axis. With pyopencl buffers `problem` gives operation
+        and sizes, and `out` is required. Raises ProblemError and KernelError.
         """
         key = (form(values, "the input"), operation, None if out is None else form(out, "out"), problem)
         request = self._engine.requests.get(key)
@@ -54,7 +55,7 @@ class Reduce(OnDevice):
         return out
 
     def allocate(self, shape: Any, dtype: Any) -> Any:
-        """Zeros that host and device both see, as a NumPy array."""
+        """Return zeros visible to host and device, as a NumPy array."""
         return allocate_shared(self.queue, shape, dtype)
 
     def _new_result(self, request: Request, values: Any) -> Any:

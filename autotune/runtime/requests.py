@@ -1,4 +1,4 @@
-"""What operands of a product ask for, found once for all that have the same form."""
+"""Reads requests from the operands of products, once for all operands of the same form."""
 
 from dataclasses import replace
 from numbers import Real
@@ -16,12 +16,12 @@ from autotune.runtime.layout import Layout, gemm_problem, read_layout, result_sh
 
 NAMES = ("a", "b", "c")
 PACKED = frozenset((Kind.HOST, Kind.IMAGE))
-"""Kinds whose pitch does not matter: copied, or the driver's own."""
+"""Kinds whose pitch does not matter: host arrays are copied, images have the driver's own pitch."""
 _ON_HOST = frozenset((Kind.HOST, Kind.SHARED))
 
 
 class How(NamedTuple):
-    """What a call says besides its operands."""
+    """Arguments of a call besides its operands."""
 
     trans_a: bool = False
     trans_b: bool = False
@@ -30,7 +30,7 @@ class How(NamedTuple):
 
 
 class PreparedMatrix:
-    """A constant B, packed once for each layout that a product wants; made by `Gemm.prepare`."""
+    """A constant B, packed once for each layout that a product needs; made by `Gemm.prepare`."""
 
     def __init__(self, owner: object, operand: Any, kind: Kind, layout: Layout, *, is_transposed: bool) -> None:
         self.owner = owner
@@ -44,7 +44,7 @@ class PreparedMatrix:
 
 
 class GemmRequest(Request):
-    """With the result's shape, and which operands are stored by columns."""
+    """A request with the shape of the result, and which operands are stored by columns."""
 
     def __init__(
         self, problem: GemmProblem, weights: Weights, kinds: tuple[Kind, ...], shape: tuple[int, ...], **more: bool
@@ -63,7 +63,10 @@ class GemmRequest(Request):
 
 
 def read_request(owner: object, operands: tuple[Any, Any, Any], how: How, crossover: Crossover) -> GemmRequest:
-    """`owner` is who prepared what is prepared; out may be None. Raises ProblemError where operands do not fit."""
+    """Read the request of `operands` (a, b, out), of which out may be None. Raises ProblemError where they do not fit.
+
+    A `PreparedMatrix` must have been prepared by `owner`.
+    """
     a, b, out = operands
     prepared = b if isinstance(b, PreparedMatrix) else None
     kind_a, kind_b = kind_of(a), prepared.kind if prepared else kind_of(b)
@@ -113,9 +116,9 @@ def _as_prepared(b: PreparedMatrix, owner: object, how: How) -> How:
 
 
 def check_scalars(request: GemmRequest, scalars: tuple[Any, Any]) -> None:
-    """Raise ProblemError where alpha or beta is no number that the product can be scaled by."""
+    """Raise ProblemError where alpha or beta is not a number that the product can be scaled by."""
     alpha, beta = scalars
-    if type(alpha) is type(beta) is float and not request.takes_whole_numbers:  # every call comes here
+    if type(alpha) is type(beta) is float and not request.takes_whole_numbers:  # fast path: runs at every call
         return
     for name, value in (("alpha", alpha), ("beta", beta)):
         is_number = isinstance(value, Real)
@@ -138,14 +141,14 @@ def _weights(kind: Kind, *, is_prepared: bool) -> Weights:
 
 
 def _kind_of_result(a: Kind, b: Kind) -> Kind:
-    """Where a result goes that the caller has no place for: beside A, in shared memory where one operand is."""
+    """Return the kind of a result that is not passed: that of A, or shared if A is on the host and B is shared."""
     if a is Kind.HOST and b in (Kind.SHARED, Kind.IMAGE):
         return Kind.SHARED
     return a
 
 
 def _bytes(problem: GemmProblem, operand: str) -> int:
-    """From the first element to the last."""
+    """Return the size of an operand in bytes, from its first element to its last."""
     rows, columns = problem.stored[operand]
     last = (problem.batch - 1) * problem.stride(operand) + (rows - 1) * problem.pitch(operand) + columns
     return last * DTYPE_BYTES[problem.dtype(operand)]

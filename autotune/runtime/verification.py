@@ -1,8 +1,8 @@
-"""Checks a kernel on this driver before its first use: small inputs, the family's own judge, a child process.
+"""Checks a kernel on this driver before its first use: on small inputs, by the family's check, in a child process.
 
-A configuration that this driver did not measure may give wrong results, abort the process, or never end. The child
-runs it on a small problem of the same kind, for which the template renders the same source. The verdict is kept, so
-that the next process need not ask; what fails gives way to the next answer of the lookup.
+A configuration that was not measured with this driver may give wrong results, abort the process, or never end. The
+child runs it on a small problem of the same kind, for which the template renders the same source. The verdict is
+stored for later processes; a configuration that fails is replaced by the next answer of the lookup.
 """
 
 import json
@@ -31,11 +31,11 @@ LOG = logging.getLogger("autotune.runtime")
 BUILD_LIMIT_S = 60.0
 RUN_LIMIT_S = 10.0
 ANNOUNCED_AFTER_S = 2.0
-"""A first call that takes longer says in the log what it is waiting for."""
+"""A first call that takes longer logs what it is waiting for."""
 IDLE_S = 60.0
-"""A child with nothing to check for so long is ended."""
+"""A child that has been idle for this time is ended."""
 TRUSTED_LATENESS_S = 24 * 3600.0
-"""A kernel that took too long is tried again after this time: the machine may have been busy."""
+"""A kernel that timed out is tried again after this time: the machine may have been busy."""
 
 FILE_NAME = "verdicts.jsonl"
 MAX_FILE_BYTES = 2**20
@@ -43,15 +43,15 @@ MAX_FILE_BYTES = 2**20
 _PERIODS = (32, 48, 64, 96, 128, 160, 192, 256, 320, 384, 512, 640, 768, 1024, 2048)
 _MOST_BATCHED = 3
 _MOST_FLOPS = 2**28
-"""Of a small problem: a tenth of a second for the plainest kernel on a slow processor."""
+"""Limit for a small problem: a tenth of a second for the plainest kernel on a slow processor."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Verdict:
-    """What a check found."""
+    """The result of a check."""
 
     failure: str
-    """Empty where the results were right."""
+    """What went wrong; empty where the results were right."""
     was_late: bool = False
     at_s: float = 0.0
     """Seconds since 1970."""
@@ -64,12 +64,12 @@ class Verdict:
 class Verdicts:
     """Verdicts by key, in memory and in a file of JSON lines that processes append to.
 
-    The file is a cache: what cannot be read or written counts as not there, lines that are not verdicts are skipped,
-    and one that grew too large is begun anew.
+    The file is a cache: errors of reading and writing are ignored, lines that are not verdicts are skipped, and a file
+    that grew too large is replaced by a new one.
     """
 
     def __init__(self, path: Path | None) -> None:
-        """Without a path they last as long as the process."""
+        """Without a path, verdicts last as long as the process."""
         self._path = path
         self._known = self._read()
 
@@ -97,7 +97,7 @@ class Verdicts:
                 self._path.unlink()
         file = os.open(self._path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
         try:
-            os.write(file, line)  # at once, so that lines of several processes do not mix
+            os.write(file, line)  # in one write, so that lines of several processes do not mix
         finally:
             os.close(file)
 
@@ -126,7 +126,7 @@ def _read_line(line: bytes) -> tuple[str, Verdict] | None:
 
 
 class Checker:
-    """Runs checks on one device in a child process, which starts when needed and ends when it has long been idle."""
+    """Runs checks on one device in a child process, which starts when needed and ends after IDLE_S without work."""
 
     def __init__(self, selector: str) -> None:
         self._selector = selector
@@ -135,7 +135,7 @@ class Checker:
         self._idle: threading.Timer | None = None
 
     def start(self) -> None:
-        """Start the child now, since a check is to be expected. Failure shows when there is something to check."""
+        """Start the child now, in expectation of a check. Errors are left to that check."""
         with self._lock, suppress(AutotuneError):
             worker = self._open()
             if isinstance(worker, Worker):
@@ -143,7 +143,7 @@ class Checker:
             self._close_later()
 
     def check(self, problem: Problem, configuration: Configuration, build_options: Sequence[str]) -> Verdict:
-        """Raises WorkerError where no child can be started."""
+        """Check a configuration. Raises WorkerError when no child can be started."""
         job = Job(
             selector=self._selector,
             problem=problem,
@@ -185,7 +185,7 @@ class Checker:
 
 
 def start_worker(selector: str) -> Measures:
-    """A child that finds this package, whatever this process did to its search path."""
+    """Return a worker whose child has the module search path of this process, so that it finds this package."""
     code = f"import sys; sys.path[:] = {sys.path!r}; from autotune.measure.worker import serve; serve()"
     return Worker((sys.executable, "-c", code), selector=selector)
 
@@ -195,7 +195,7 @@ _checkers_lock = threading.Lock()
 
 
 def checker_of(selector: str) -> Checker:
-    """The one of this process for a device by numbers."""
+    """Return this process's checker of a device, given as ``platform:device``."""
     with _checkers_lock:
         return _checkers.setdefault(selector, Checker(selector))
 
@@ -204,12 +204,12 @@ class Verifier:
     """Decides whether configurations may be used on one device."""
 
     def __init__(self, device: Device, folder: Path | None) -> None:
-        """`folder` is that of the built programs; without one verdicts last as long as the process."""
+        """`folder` is that of the built programs; without one, verdicts last as long as the process."""
         self._device = device
         self._verdicts = Verdicts(folder / FILE_NAME if folder else None)
 
     def expect_checks(self) -> None:
-        """Start the child early where nothing was checked on this machine yet."""
+        """Start the child early if nothing has been checked on this machine yet."""
         if self._verdicts.is_empty and self._device.selector:
             checker_of(self._device.selector).start()
 
@@ -221,9 +221,9 @@ class Verifier:
         build_options: Sequence[str],
         recipe: str,
     ) -> str:
-        """What is wrong with a configuration; empty where its results are right.
+        """Return what is wrong with a configuration; empty where its results are right.
 
-        `recipe` is equal for equal sources. Raises WorkerError where there is no way to check.
+        `recipe` is equal for equal sources. Raises WorkerError when it cannot be checked.
         """
         key = self._key(build_options, recipe)
         known = self._verdicts.get(key)
@@ -233,7 +233,7 @@ class Verifier:
         return known.failure
 
     def vouches(self, build_options: Sequence[str], recipe: str, is_sound: Callable[[], bool]) -> bool:
-        """Whether sources are known to be right, or `is_sound` says so, which is kept for the next process."""
+        """Return whether a source is known to be right, or `is_sound` returns True, which is stored as its verdict."""
         key = self._key(build_options, recipe)
         known = self._verdicts.get(key)
         if known is not None and not known.failure:
@@ -264,8 +264,10 @@ class Verifier:
 def small_problem(
     family: KernelFamily, problem: Problem, configuration: Configuration, limits: DeviceLimits
 ) -> Problem:
-    """A problem of the same kind for which a configuration is valid, renders the same source where that can be had,
-    and still has two work-groups along each axis that has several; the problem itself where no smaller one will do.
+    """Return a small problem of the same kind for which a configuration is valid.
+
+    Where possible it renders the same source and keeps two work-groups along each axis that has several. Returns
+    `problem` itself where no smaller one is valid.
     """
     plan = family.plan(problem, configuration)
     best, best_score = problem, 0
@@ -277,13 +279,13 @@ def small_problem(
             score = 1 + 2 * _covers(found, plan) + (found.template_values == plan.template_values)
             if score > best_score:
                 best, best_score = candidate, score
-            if score == 4:  # nothing larger is better
+            if score == 4:  # the highest score
                 return best
     return best
 
 
 def _shrunk(problem: Problem, period: int) -> Iterator[Problem]:
-    """The problem with three whole periods and the odd rest of each size; fewer of a batch where that is too much."""
+    """Yield the problem with sizes above four periods cut to three and the remainder; then with a smaller batch too."""
     sizes = [size if size <= 4 * period else 3 * period + size % period for size in problem.size_vector]
     fewer = [min(size, _MOST_BATCHED) if name == "batch" else size for name, size in _named(problem, sizes)]
     for wanted in (sizes, fewer):
@@ -303,7 +305,7 @@ def _named(problem: Problem, sizes: Sequence[int]) -> Iterator[tuple[str, int]]:
 
 
 def _covers(small: Plan, plan: Plan) -> bool:
-    """Whether each launch has two work-groups, or work-items where the driver groups them, where the plan has."""
+    """Return whether launches keep two work-groups along axes with several; work-items if the driver groups them."""
     if len(small.launches) != len(plan.launches):
         return False
     for less, more in zip(small.launches, plan.launches, strict=True):
@@ -318,7 +320,7 @@ def _covers(small: Plan, plan: Plan) -> bool:
 
 @contextmanager
 def announced(what: str) -> Iterator[None]:
-    """Say in the log what is being waited for, if it takes long."""
+    """Log what is being waited for, if it takes more than ANNOUNCED_AFTER_S."""
     timer = threading.Timer(
         ANNOUNCED_AFTER_S, LOG.warning, (f"{what} is being compiled and checked; the first time may take a minute",)
     )

@@ -1,4 +1,4 @@
-"""Ask, measure, tell, store: the search over one or many problems, its budgets, finals and resume."""
+"""Tuning: the search of one or many problems within budgets, its finals, and resuming from the ledger."""
 
 import math
 from collections.abc import Callable, Iterator, Sequence
@@ -44,16 +44,18 @@ def tune(
     helpers: Helpers | None = None,
     clock: Clock | None = None,
 ) -> list[Outcome]:
-    """Tune every request; every trial is stored before the next begins.
+    """Tune every request; each trial is stored before the next begins.
 
-    What was in flight when an earlier run was killed is quarantined, and not run unless `retries_quarantined`.
-    `should_stop` is asked after each trial. Without a worker, one is started, and `jobs` processes that build in
-    advance (by default one for each free core). By trials the requests are tuned in turn; a time budget goes where
-    most of the time of all calls is expected to be saved, and ends early where nothing is left to gain. Without a
-    sampler it is ours. `helpers` are equal devices that help with the first request; all are closed at the end.
-    Raises ProblemError before anything is measured when a problem does not fit the device, ConfigurationError
-    for an unknown algorithm, UsageError for a sampler that does not go with the budget, WorkerError when the device
-    cannot be used.
+    Trials that were in flight when an earlier run was killed are quarantined, and their configurations are run again
+    only with `retries_quarantined`. `should_stop` is called after each trial. Without a `worker`, one is started, and
+    without `builds` also `jobs` processes that build in advance (by default one per free core). With a number of trials
+    the requests are tuned one after another; a time budget is spent where it is expected to save most of the time of
+    all calls, and ends early when nothing is left to gain. Without a `sampler`, the project's own is used. `helpers`
+    are equal devices that help with the first request. Worker, helpers and builders are closed at the end.
+
+    Raises ProblemError before anything is measured when a problem does not fit the device, ConfigurationError for an
+    unknown algorithm, UsageError for a sampler that does not support the budget, WorkerError when the device cannot be
+    used.
     """
     if budget.until_gain is not None and sampler is not None and not sampler.is_ours:
         raise UsageError(
@@ -62,7 +64,7 @@ def tune(
     profile = find_profile(device)
     for request in requests:
         request.problem.check_device(device.limits)
-    for request in requests[1:] if algorithms else ():  # the first has its space made before it is measured anyway
+    for request in requests[1:] if algorithms else ():  # the first is checked below, before it is measured
         space_of(request.problem, device, profile, algorithms)
     place = worker or Worker()
     if worker is None and builds is None:
@@ -105,9 +107,10 @@ def tune(
 
 
 def space_of(problem: Problem, device: Device, profile: Profile, algorithms: Sequence[str]) -> SearchSpace:
-    """What is searched for a problem on a device.
+    """Return the search space of a problem on a device.
 
-    Raises ConfigurationError for an unknown algorithm, ProblemError when none of those named can do the problem.
+    Raises ConfigurationError for an unknown algorithm, ProblemError when none of the named algorithms can solve the
+    problem.
     """
     space = SearchSpace(
         find_family(problem.family),
@@ -135,7 +138,10 @@ def _in_turn(searches: Iterator[ProblemSearch], listener: Listener) -> list[Outc
 
 
 def _threshold(budget: Budget) -> float:
-    """Share of the time; a time budget ends by itself where nothing is left to gain, a number of trials is kept to."""
+    """Return the gain, as a share of the time, below which a search ends.
+
+    By default a time budget ends when nothing is left to gain, while a number of trials is used up.
+    """
     if budget.until_gain is not None:
         return budget.until_gain
     return gain.NOTHING if budget.seconds is not None else 0.0

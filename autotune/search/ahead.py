@@ -1,7 +1,7 @@
 """Proposals built in advance, on the cores that measuring leaves free.
 
-A device of its own measures one configuration while others are built. On a processor that is also the device,
-building would disturb measuring, so the two take turns: some are built side by side, then measured one by one.
+A separate device measures one configuration while others are built. On a CPU that is itself the device, building would
+disturb measuring, so the two alternate: some are built side by side, then measured one by one.
 """
 
 import dataclasses
@@ -29,14 +29,14 @@ from autotune.search.knowledge import Knowledge
 from autotune.search.proposals import Proposals
 
 BATCH = 8
-"""Built in a turn where building and measuring take turns. Some builds take ten times as long as most."""
+"""Builds in a batch where building and measuring alternate. Some builds take ten times as long as most."""
 LONGEST_TURN_S = 3.0
-"""What a turn should take at most, unless that leaves fewer rounds."""
+"""Longest duration of a batch, unless that leaves fewer than LEAST_ROUNDS rounds."""
 LEAST_ROUNDS = 2
 
 
 class Builds(Protocol):
-    """What is needed of a place that builds: a pool of child processes here, or a fake."""
+    """What a search needs of a place that builds: a pool of child processes, or a fake."""
 
     @property
     def size(self) -> int: ...
@@ -47,7 +47,7 @@ class Builds(Protocol):
 
 
 def builders_for(device: Device, jobs: int | None = None) -> Builds | None:
-    """`jobs` processes, by default one for each core that is free; None where building ahead cannot pay."""
+    """Return a pool of `jobs` processes, by default one for each free core; None if building ahead cannot pay off."""
     free = usable_cores() - (0 if device.limits.is_cpu else 1)
     size = free if jobs is None else jobs
     return BuilderPool(size) if size > (1 if device.limits.is_cpu else 0) else None
@@ -59,7 +59,7 @@ FAILURES = {
     BuildState.CRASHED: TrialState.CRASHED,
     BuildState.TOOL_FAILED: TrialState.TOOL_FAILED,
 }
-"""The state of a trial whose build ended so."""
+"""State of a trial by the state of its failed build."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -68,20 +68,20 @@ class Prepared:
 
     configuration: Configuration
     build: Build | None = None
-    """None where nothing was built in advance."""
+    """None if nothing was built in advance."""
     source: str = ""
-    """What was built."""
+    """The source that was built."""
     program: bytes = b""
-    """Equal for configurations that cannot differ in anything: the same source, launches and buffers."""
+    """Equal for configurations that cannot differ in anything: same source, launches and buffers."""
 
     @property
     def build_ns(self) -> float:
-        """What building it in advance took."""
+        """Duration of the build in advance."""
         return self.build.build_ns if self.build else 0.0
 
     @property
     def is_failed(self) -> bool:
-        """Whether it did not build."""
+        """Whether the build failed."""
         return self.build is not None and self.build.state in FAILURES
 
 
@@ -96,7 +96,7 @@ class Ahead:
         builds: Builds | None,
         is_over: Callable[[], bool] = lambda: False,
     ) -> None:
-        """`is_over` is asked before each build of a turn but the first."""
+        """`is_over` is called before each build of a batch but the first."""
         self._is_over = is_over
         self._bench = bench
         self._proposals = proposals
@@ -110,15 +110,15 @@ class Ahead:
         self._ready: deque[Prepared] = deque()
         self._build_seconds: deque[float] = deque(maxlen=20)
         self._landed: list[Configuration] = []
-        """Launched where they were built, and in flight in the ledger for no reason any more."""
+        """Configurations whose launch by a builder has ended, still recorded as in flight."""
         self._goal = self._most = 0.0
-        """How many to have in hand, and how many were going to be asked for."""
+        """How many to have built or in building, and how many would still be requested."""
 
     def next(self, measuring_seconds: float, most: float = math.inf) -> Prepared | None:
-        """One to measure, to be told to the proposals; None when there is no other.
+        """Return a configuration to measure, whose trial is then passed to the proposals; None when there is no other.
 
-        `measuring_seconds` is what measuring one takes, which tells how many to build meanwhile; `most` how many
-        are going to be asked for still. Raises WorkerError when the device cannot be used.
+        `measuring_seconds` is the duration of one measurement, which decides how many are built meanwhile; `most` is
+        how many will still be requested. Raises WorkerError when the device cannot be used.
         """
         if self._builds is None:
             configuration = self._proposals.next()
@@ -135,44 +135,47 @@ class Ahead:
         return self._ready.popleft() if self._ready else None
 
     def start(self, most: float = math.inf) -> None:
-        """Before anything is asked for: begin to build what comes first, unless that would disturb."""
+        """Start building the first proposals before any is requested, unless that would disturb."""
         if self._builds is not None and not self._takes_turns:
             self._fill(min(most, self._builds.size))
 
     @property
     def builds_ahead(self) -> bool:
-        """Whether anything is built before it is handed out."""
+        """Whether configurations are built before they are handed out."""
         return self._builds is not None
 
     def go_on(self) -> None:
-        """While one is measured: propose and start what is to be built next, unless that would disturb."""
+        """While a configuration is measured, propose and start the next builds, unless that would disturb."""
         if not self._takes_turns:
             self._fill(min(self._goal, self._most - 1))
 
     @property
     def upcoming(self) -> Prepared | None:
-        """What is handed out after the one that is being measured, if it is built."""
+        """The configuration handed out after the one being measured, if it is built."""
         self._collect(timeout_s=0)
         if not self._ready or self._most <= 1 or self._ready[0].is_failed:
             return None
         return self._ready[0]
 
     def abandon(self) -> None:
-        """Give up what is not built yet."""
+        """Drop what is not built yet."""
         for future in self._building:
             future.cancel()
         self._building.clear()
         self._bench.release()
 
     def _wanted(self, builders: int, measuring_seconds: float) -> int:
-        """How many to have in hand: enough that measuring does not wait, few enough that proposals know the latest."""
+        """Return how many to have built or in building.
+
+        Enough that measuring does not wait, few enough that proposals use the latest results.
+        """
         if not self._build_seconds or not measuring_seconds:
             return builders
         busy = math.ceil(statistics.median(self._build_seconds) / measuring_seconds)
         return min(busy, builders) + 1
 
     def _batch(self, builders: int) -> int:
-        """How many to build in a turn: some for each builder, since one alone would be waited for by the others."""
+        """Return the builds of a batch: several for each builder, or all would wait for a single slow one."""
         rounds = BATCH // builders
         if self._build_seconds:
             rounds = min(rounds, int(LONGEST_TURN_S / statistics.fmean(self._build_seconds)))
@@ -186,7 +189,7 @@ class Ahead:
             self._start(configuration)
 
     def _build_some(self, wanted: float) -> None:
-        """While nothing is measured. Only as many are in flight as are being built."""
+        """Build a batch while nothing is measured. Only configurations being built are in flight."""
         assert self._builds is not None
         waiting: deque[Configuration] = deque()
         begun = 0
@@ -203,19 +206,19 @@ class Ahead:
             self._land()
             if not self._building:
                 return
-            if begun + len(waiting) < wanted and not waiting:  # no builder has to wait for a proposal
+            if begun + len(waiting) < wanted and not waiting:  # propose now, so that no builder has to wait
                 waiting.extend(filter(None, [self._proposals.next()]))
             self._collect()
 
     def _land(self) -> None:
-        """What was launched where it was built, and ended there, is in flight no more."""
+        """Remove configurations whose launch by a builder has ended from those in flight."""
         if self._landed:
             self._bench.land(self._landed)
             self._landed = []
 
     def _start(self, configuration: Configuration) -> None:
         assert self._builds is not None
-        if self._takes_turns:  # then building launches as well
+        if self._takes_turns:  # builders launch as well then
             self._bench.hold(configuration, self._landed)
             self._landed = []
         job = self._job(configuration)
@@ -223,7 +226,7 @@ class Ahead:
         self._building[self._builds.submit(job)] = prepared
 
     def _collect(self, timeout_s: float | None = None) -> None:
-        """Take in what is built, when anything is."""
+        """Take in finished builds, waiting for one at most `timeout_s`."""
         with tracing.span("await build"):
             done = wait(self._building, timeout_s, return_when=FIRST_COMPLETED).done
         for future in [future for future in self._building if future in done]:
@@ -235,7 +238,7 @@ class Ahead:
                 self._landed.append(prepared.configuration)
 
     def _prepared(self, configuration: Configuration) -> Prepared:
-        """Not rendered, which takes longer than all else here does: that is for where it is built."""
+        """Return the configuration unrendered, since rendering takes longest; it is done where it is built."""
         plan = self._family.plan(self._problem, configuration)
         return Prepared(
             configuration=configuration, program=_program(self._sources.inputs_of(configuration, plan), plan)
@@ -249,5 +252,5 @@ class Ahead:
 
 
 def _program(source: object, plan: Plan) -> bytes:
-    """Equal where nothing that is run differs, as `source` tells of it; short, since it is kept for every trial."""
+    """Return a digest of source, launches and buffers, equal if nothing that runs differs; every trial keeps one."""
     return hashlib.sha256(repr((source, plan.launches, plan.buffers)).encode()).digest()

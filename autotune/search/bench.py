@@ -1,4 +1,4 @@
-"""From a configuration to a trial that is measured, stored and known."""
+"""Measuring a configuration: from the job to a stored trial."""
 
 import contextlib
 import dataclasses
@@ -20,18 +20,18 @@ from autotune.search.time_limits import LONGER_SHARE, TimeLimits
 from autotune.store import Store, new_owner
 
 SAME_INPUTS = 32
-"""Trials of a search in a row that share their inputs. Drawing them, computing what is right and bringing all that to
+"""Consecutive trials of a search that share their inputs. Drawing inputs, computing the reference and copying both to
 the device takes longer than measuring most kernels; the finals have inputs of their own."""
 SEARCH_TICKS = 250
-"""Least length of a sample in a search: 0.4% is near enough, since the finals decide."""
+"""Shortest length of a sample in a search: 0.4% is precise enough, since the finals decide."""
 SEARCH_AGREEMENT = 0.02
 
 
 class Bench:
     """Measures configurations of one problem; every trial is stored before the next is launched.
 
-    From before it is launched, a trial is in flight in the ledger: whatever it takes along, the next run knows which
-    it was. What follows a trial may be in the worker already while that one is stored, and is built there, no more.
+    The ledger records a trial as in flight before it is launched: if it takes the process or the machine down, the next
+    run knows which trial it was. The next job may be in the worker while a trial is stored, but is only built there.
     """
 
     def __init__(
@@ -43,29 +43,29 @@ class Bench:
         left_s: Callable[[], float] = lambda: math.inf,
         clock: Clock | None = None,
     ) -> None:
-        """`left_s` returns the seconds left of the budget, which bound how long a trial may take."""
+        """`left_s` returns the seconds left of the budget, which limit how long a trial may take."""
         self._left_s = left_s
         self.clock = clock or Clock()
         self._knowledge = knowledge
         self._profile = profile
         self._store = store
         self._worker = worker
-        self._owner = new_owner(getattr(worker, "holder", None))  # only a worker of a service has one
+        self._owner = new_owner(getattr(worker, "holder", None))  # only a worker of a service has a holder
         checkup = store.checkup(knowledge.device)
         self._limits = TimeLimits(checkup.program_s if checkup else 0.0)
         self._draw = np.random.default_rng()
         self._shared_seed = 0
         self._seed_uses = 0
         self._held: set[Configuration] = set()
-        """In flight in the ledger, for all that is known: forgotten only when the database has confirmed it."""
+        """Configurations that may be in flight in the ledger; removed only when the database has confirmed it."""
         self._latest: Flight | None = None
-        """It has the worker, or had it last."""
+        """The flight that has the worker, or had it last."""
         self._following: Flight | None = None
         self._is_shared = knowledge.device.limits.is_cpu
-        """What this process computes would disturb what is measured."""
+        """Whether the device is a CPU, where this process's own computing would disturb measurements."""
 
     def job(self, configuration: Configuration) -> Job:
-        """What to measure, with fresh inputs."""
+        """Return the job that measures a configuration on fresh inputs."""
         return Job(
             selector=self._knowledge.device.selector,
             problem=self._knowledge.problem,
@@ -76,7 +76,7 @@ class Bench:
         )
 
     def search_job(self, configuration: Configuration) -> Job:
-        """What to measure to see whether it is worth a final: with shared inputs, as few samples as will do."""
+        """Return the job that shows if a configuration is worth a final: shared inputs, as few samples as possible."""
         if self._seed_uses % SAME_INPUTS == 0:
             self._shared_seed = self.new_seed()
         self._seed_uses += 1
@@ -88,16 +88,16 @@ class Bench:
         )
 
     def new_seed(self) -> int:
-        """Of inputs that no trial has seen."""
+        """Return the seed of inputs that no trial has used."""
         return int(self._draw.integers(2**31))
 
     def run(
         self, job: Job, purpose: str, built_before_ns: float = 0.0, meanwhile: Callable[[], None] | None = None
     ) -> Trial:
-        """Measure and store. Raises StoreError, naming the trial, when it cannot be stored.
+        """Measure and store a trial. Raises StoreError, naming the trial, when it cannot be stored.
 
-        `built_before_ns` is what building took before, elsewhere; `meanwhile` is called while the worker measures, and
-        may tell by `follow` what comes next. What it raises is raised when the trial is stored.
+        `built_before_ns` is the time spent on building it in advance elsewhere. `meanwhile` is called while the worker
+        measures, and may pass the next job to `follow`; an exception that it raises is raised once the trial is stored.
         """
         try:
             flight = self._take_off(job)
@@ -111,33 +111,33 @@ class Bench:
                 raise
             return self._land(flight, purpose, built_before_ns)
         except WorkerLostError as error:
-            self._held.clear()  # never to be released: what the ledger cannot be told now, the next run quarantines
+            self._held.clear()  # never released: what cannot be recorded now is quarantined by the next run
             self._store.lose_trials(self._owner, error.message)
             raise
         except BaseException:
-            # Ended in order, by Ctrl-C or an error: the configuration is not to blame. With a database that fails,
-            # it stays in flight.
+            # An orderly end, by Ctrl-C or an error: the configuration is not to blame. If the database fails, it stays
+            # in flight.
             with contextlib.suppress(StoreError):
                 self.release()
             raise
 
     def follow(self, job: Job) -> None:
-        """Bring into the worker what is to be run next, so that it is built there while the trial before is stored."""
+        """Send the next job to the worker, so that it is built there while the trial before it is stored."""
         self._following = self._latest = self._flight(job)
         self._following.start()
 
     @property
     def following(self) -> Job | None:
-        """What is to be run next, where it is in the worker already."""
+        """The next job, if it is in the worker already."""
         return self._following.job if self._following else None
 
     @property
     def has_launched(self) -> bool:
-        """Whether what is to be run next may be running already."""
+        """Whether the next job may have been launched already."""
         return self._following is not None and self._following.is_allowed
 
     def land_launched(self) -> None:
-        """Await and store what follows, where it may be running already, as when something else has failed."""
+        """Await and store the trial of the next job if it may have been launched, as when something else failed."""
         flight = self._following
         if flight is not None and flight.is_allowed:
             self._following = None
@@ -145,20 +145,20 @@ class Bench:
                 self._land(flight, "search", 0.0)
 
     def hold(self, configuration: Configuration, landed: Sequence[Configuration] = ()) -> None:
-        """A trial is in flight before it is measured, or launched where it is built; those landed are no more."""
-        self._held.add(configuration)  # a connection may break after what it was asked is done
+        """Record a configuration as in flight before it is measured or a builder launches it; remove those `landed`."""
+        self._held.add(configuration)  # first, since a connection may break after the database has done its work
         with tracing.span("ledger: in flight"):
             self._store.begin_trial(self._knowledge.device, self._knowledge.problem, configuration, self._owner, landed)
         self._held.difference_update(landed)
 
     def land(self, landed: Sequence[Configuration]) -> None:
-        """Those are in flight no more, and not to blame."""
+        """Remove configurations, which are not to blame, from those in flight."""
         with tracing.span("ledger: landed"):
             self._store.land_trials(self._knowledge.device, self._knowledge.problem, landed, self._owner)
         self._held.difference_update(landed)
 
     def release(self) -> None:
-        """Nothing is in flight any more, and nothing is to blame. Raises StoreError; then it can be tried again."""
+        """Remove everything from what is in flight, blaming nothing. Raises StoreError; it can then be called again."""
         self._withdraw()
         if self._held:
             self._store.abandon_trials(self._owner)
@@ -171,12 +171,12 @@ class Bench:
 
     @property
     def typical_seconds(self) -> float:
-        """What a trial takes without building; 0 before the second."""
+        """Typical duration of a trial without building; 0 before the second."""
         return self._limits.typical_run_s
 
     @property
     def trial_seconds(self) -> float:
-        """What a trial takes with building; 0 before the second."""
+        """Typical duration of a trial with building; 0 before the second."""
         return self._limits.typical_s
 
     def wait_longer(self) -> None:
@@ -184,17 +184,17 @@ class Bench:
         self._limits.first_share = LONGER_SHARE
 
     def lift_limits(self) -> None:
-        """Let trials take as long as their jobs say, whatever is left of the budget."""
+        """Let trials take as long as their jobs allow, whatever is left of the budget."""
         self._limits.are_lifted = True
 
     @property
     def fresh_inputs_seconds(self) -> float:
-        """What a trial takes beside that where its inputs are drawn, not kept from one before."""
+        """Additional duration of a trial whose inputs are drawn and not kept from an earlier one."""
         return self._limits.fresh_inputs_s
 
     @property
     def build_limit_s(self) -> float:
-        """What a build elsewhere may take."""
+        """Time limit of a build in another process."""
         return self._limits.build_s(self.job(self._knowledge.family.baseline), self._left_s())
 
     def _flight(self, job: Job) -> Flight:
@@ -204,7 +204,7 @@ class Bench:
         return Flight(limited, self._worker, self._latest, self.clock)
 
     def _take_off(self, job: Job) -> Flight:
-        """In flight in the ledger, and allowed to launch."""
+        """Record the job as in flight in the ledger, and allow its launch."""
         if job.configuration not in self._held:
             self.hold(job.configuration)
         flight, self._following = self._following, None
@@ -215,10 +215,10 @@ class Bench:
         return flight
 
     def _land(self, flight: Flight, purpose: str, built_before_ns: float) -> Trial:
-        """Await and store."""
+        """Await the trial and store it."""
         with tracing.span("await worker"):
             trial, took_s = flight.result()
-        trial = dataclasses.replace(trial, configuration=flight.job.configuration)  # one for all who remember it
+        trial = dataclasses.replace(trial, configuration=flight.job.configuration)  # shared by all that keep it
         if trial.measurement:
             run_s = took_s - trial.measurement.build_ns / 1e9
             whole = trial.measurement.build_ns + built_before_ns
@@ -227,7 +227,7 @@ class Bench:
         return self.record(trial, purpose)
 
     def record(self, trial: Trial, purpose: str = "search") -> Trial:
-        """Store a trial, and that the following is in flight. Raises StoreError, naming it."""
+        """Store a trial, and record the next job as in flight. Raises StoreError, naming the trial."""
         knowledge = self._knowledge
         following = self.following.configuration if self.following else None
         provenance = knowledge.provenance(trial.configuration)

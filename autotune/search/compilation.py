@@ -1,7 +1,7 @@
-"""Building without running: what a driver's compiler makes of a search space, and what the ledger of builds tells.
+"""Building without running: what the driver's compiler makes of a search space, and the ledger of builds.
 
-Configurations that render to the same text with the same options share one build, whatever their work-group and
-their problem; a source that the ledger knows under the same driver is not built again.
+Configurations that render to the same text with the same options share one build, whatever their work-group and their
+problem; a source that the ledger knows under the same driver is not built again.
 """
 
 import hashlib
@@ -34,14 +34,14 @@ from autotune.store import ExampleBuild, Store
 STORE_EVERY_S = 2.0
 STORE_AT_ONCE = 256
 TELL_EVERY = 1000
-"""Configurations between two words to the listener while nothing has to be built."""
+"""Configurations between two progress reports while nothing has to be built."""
 
 
-# What stored builds say of a configuration
+# Stored builds of a configuration
 
 
 class Sources:
-    """Which source each configuration of a family renders to, under the build options of one device."""
+    """The source to which each configuration of a family renders, under the build options of one device."""
 
     def __init__(self, family: KernelFamily, options: Sequence[str]) -> None:
         self._family = family
@@ -49,21 +49,21 @@ class Sources:
         self._hashes: dict[object, str] = {}
 
     def inputs_of(self, configuration: Configuration, plan: Plan) -> tuple[object, ...]:
-        """All that source and options depend on: what agrees in it is the same program."""
+        """Return everything that source and options depend on: where it is equal, the program is the same."""
         read = names_read(self._family, configuration.algorithm)
         values = {**dict(configuration.values), **dict(plan.template_values)}
         seen = tuple(sorted((name, value) for name, value in values.items() if name in read))
         return configuration.algorithm, plan.build_options, seen
 
     def hash_of(self, configuration: Configuration, plan: Plan) -> str:
-        """Sixteen hexadecimal digits over source and options, rendered only where no equal one was before."""
+        """Return 16 hexadecimal digits, a hash over source and options; equal inputs are rendered only once."""
         key = self.inputs_of(configuration, plan)
         if key not in self._hashes:
             self._hashes[key] = self.job("", configuration, plan).source_hash
         return self._hashes[key]
 
     def job(self, selector: str, configuration: Configuration, plan: Plan, *, launches: bool = False) -> BuildJob:
-        """What to build for a configuration on the device of that selector; `launches` as in BuildJob."""
+        """Return the build job of a configuration on the device with this selector; `launches` as in BuildJob."""
         options = (*self._options, *plan.build_options)
         source = self._render(configuration, plan)
         digest = hashlib.sha256("\0".join([*options, source]).encode()).hexdigest()[:16]
@@ -75,16 +75,18 @@ class Sources:
         try:
             return render(self._family, configuration, plan)
         except BuildError as error:
-            # Every compiler refuses this, so that a template's fault is counted like any other.
+            # Every compiler rejects this line, so an error in a template is counted like any other build error.
             return f"#error {' '.join(error.message.split())}\n"
 
 
 class Unfit:
-    """The configurations that are not worth running, as far as builds are known: they did not build, cannot be
-    launched with their work-group, or spill registers. Answers ``configuration in unfit``."""
+    """Configurations that are not worth running according to known builds: ``configuration in unfit``.
+
+    They did not build, cannot be launched with their work-group, or spill registers.
+    """
 
     def __init__(self, device: Device, problem: Problem, builds: Mapping[str, Build]) -> None:
-        """`builds` are those of the device and its driver, by source hash."""
+        """`builds` are the builds for the device and its driver, by source hash."""
         self._family = find_family(problem.family)
         self._problem = problem
         self._limits = device.limits
@@ -106,26 +108,26 @@ class Unfit:
 
 
 def spills(build: Build, limits: DeviceLimits) -> bool:
-    """Whether private memory means that registers did not suffice: on a CPU it is memory like any other."""
+    """Return whether private memory shows that registers did not suffice; on a CPU it is memory like any other."""
     return build.private_memory_bytes > 0 and not limits.is_cpu
 
 
 def is_limited(build: Build, work_items: int) -> bool:
-    """Whether a work-group of so many is more than the kernel can be launched with."""
+    """Return whether the kernel cannot be launched with work-groups of `work_items`."""
     return 0 < build.work_group_limit < work_items
 
 
 def work_items_of_group(plan: Plan) -> int:
-    """Work-items in the largest work-group of a plan; 0 where the driver chooses all."""
+    """Return the work-items of the largest work-group of a plan; 0 where the driver chooses every local_size."""
     return max((math.prod(launch.local_size) for launch in plan.launches if launch.local_size), default=0)
 
 
-# Building a space
+# Building a search space
 
 
 @dataclass(frozen=True, kw_only=True)
 class Spread:
-    """Least, middle and largest of some numbers."""
+    """Smallest, median and largest of some numbers."""
 
     least: float
     median: float
@@ -134,23 +136,23 @@ class Spread:
 
 @dataclass(frozen=True, kw_only=True)
 class AlgorithmReport:
-    """What became of the configurations of one algorithm; counts are of configurations unless they say otherwise."""
+    """Build results of one algorithm; numbers count configurations unless stated otherwise."""
 
     algorithm: str
     space: int
     """Valid configurations."""
     configurations: int
-    """Of them, those whose source is built or known not to: all, a sample, or less when stopped."""
+    """Those of them whose source is built or known not to build: all, a sample, or fewer when stopped."""
     sources: int
     """Distinct sources of these configurations."""
     new_sources: int
-    """Built now; the others were known."""
+    """Sources built now; the others were known."""
     states: Mapping[BuildState, int]
     spilling: int
     limited: int
-    """Whose own work-group exceeds what the built kernel allows."""
+    """Configurations whose own work-group exceeds what the built kernel allows."""
     messages: tuple[tuple[str, int], ...]
-    """First lines of the compiler's distinct complaints, most frequent first."""
+    """First lines of the compiler's distinct errors, each with its configurations, most frequent first."""
     private_memory: Mapping[int, int]
     """Spilling configurations by private memory in bytes, rounded up to a power of two."""
     build_ns: Spread | None
@@ -159,44 +161,44 @@ class AlgorithmReport:
 
 @dataclass(frozen=True, kw_only=True)
 class Report:
-    """A search space as the compiler sees it."""
+    """Build results of a search space."""
 
     device: Device
     problem: Problem
     algorithms: tuple[AlgorithmReport, ...]
     seconds: float
     is_finished: bool
-    """False when it was stopped before its end."""
+    """False when it was stopped before the end."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Progress:
-    """How far one algorithm is."""
+    """Progress of one algorithm."""
 
     problem: Problem
     algorithm: str
     configurations: int
-    """To be looked at."""
+    """Number of configurations to look at."""
     seen: int
     known_sources: int
-    """Sources that need not be built any more."""
+    """Sources whose build was in the ledger already."""
     built_sources: int
     failed_sources: int
-    """Of those built now."""
+    """Failures among the sources built now."""
     spilling_sources: int
 
 
 @dataclass(frozen=True, kw_only=True)
 class Extent:
-    """How much of a space to build, and with how many processes."""
+    """How much of a search space to build, and with how many processes."""
 
     algorithms: tuple[str, ...] = ()
-    """All when empty."""
+    """Empty for all algorithms."""
     sample: int | None = None
-    """At most so many configurations of each algorithm, drawn with `seed`."""
+    """At most this many configurations of each algorithm, drawn with `seed`."""
     seed: int = 0
     jobs: int | None = None
-    """Processes; by default one for each core."""
+    """Number of processes; by default one for each core."""
 
 
 def compile_space(
@@ -209,10 +211,10 @@ def compile_space(
     should_stop: Callable[[], bool] = lambda: False,
     command: Sequence[str] = BUILDER,
 ) -> Report:
-    """Build every valid configuration, or a sample, without running it; builds are stored as they come.
+    """Build every valid configuration, or a sample, without running it; builds are stored as they complete.
 
-    `command` starts a child process that builds. Raises ConfigurationError for an unknown algorithm,
-    WorkerError when the device cannot be used.
+    `command` starts a child process that builds. Raises ConfigurationError for an unknown algorithm, WorkerError when
+    the device cannot be used.
     """
     started = time.monotonic()
     family = find_family(problem.family)
@@ -234,7 +236,7 @@ def compile_space(
 
 
 class _Compilation:
-    """One algorithm: the configurations seen, and the sources being built for them."""
+    """Compilation of one algorithm: the configurations seen, and the sources being built for them."""
 
     def __init__(self, device: Device, problem: Problem, algorithm: str, pool: BuilderPool, ledger: "_Ledger") -> None:
         self._device = device
@@ -246,7 +248,7 @@ class _Compilation:
         self._profile = find_profile(device)
         self._sources = Sources(self._family, self._profile.build_options)
         self._seen: Counter[tuple[str, int]] = Counter()
-        """Configurations by source hash and work-items of their work-group."""
+        """Number of configurations by source hash and work-items of their work-group."""
         self._pending: dict[Future[Build], Configuration] = {}
         self._hashes: set[str] = set()
         self._news: list[Build] = []
@@ -334,7 +336,7 @@ def _draw(size: int, extent: Extent) -> Sequence[int]:
 
 
 def _messages(counted: Iterable[tuple[Build, int]]) -> tuple[tuple[str, int], ...]:
-    """Complaints that differ in more than numbers, each with its configurations, most frequent first."""
+    """Return errors that differ in more than numbers, each with its number of configurations, most frequent first."""
     found: dict[str, tuple[str, int]] = {}
     for build, count in counted:
         if build.state is BuildState.BUILT:
@@ -347,7 +349,7 @@ def _messages(counted: Iterable[tuple[Build, int]]) -> tuple[tuple[str, int], ..
 
 
 def first_complaint(message: str) -> str:
-    """The first line of a driver's log that tells an error, without the place in the source."""
+    """Return the first line of a driver's log that reports an error, without its position in the source."""
     lines = [line.strip() for line in message.splitlines() if line.strip()]
     line = next((line for line in lines if "error:" in line), lines[0] if lines else "no message")
     return re.sub(r"^\S*?:\d+:\d+:\s*", "", line)[:200]
@@ -371,7 +373,7 @@ def _spread(values: Sequence[float]) -> Spread | None:
 
 
 class _Ledger:
-    """Builds of one device and driver: those stored, and new ones, stored a few at a time and at the end."""
+    """Builds of one device and driver: those stored, and new ones, which are stored in batches and at the end."""
 
     def __init__(self, store: Store, device: Device) -> None:
         self._store = store

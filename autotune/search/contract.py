@@ -1,4 +1,4 @@
-"""What a search is given, what it tells while it goes on, and what it returns."""
+"""Input of a search, the events it reports while it runs, and its result."""
 
 import math
 import time
@@ -14,11 +14,11 @@ class Budget:
     """Limits of one run; without any of them it ends when every configuration is measured."""
 
     trials: int | None = None
-    """New ones, of each problem."""
+    """New trials of each problem."""
     seconds: float | None = None
-    """For all problems together."""
+    """Time for all problems together."""
     until_gain: float | None = None
-    """A problem's search ends where less than this share of its time is expected to be left to gain."""
+    """The search of a problem ends when less than this share of its time is expected to be left to gain."""
 
 
 class Clock:
@@ -33,55 +33,55 @@ class Clock:
 
 @dataclass(frozen=True, kw_only=True)
 class Limits:
-    """What ends the search of one problem."""
+    """Conditions under which the search of one problem ends."""
 
     trials: int | None
     seconds: float
-    """Of this problem alone; infinite where problems share a budget."""
+    """Time for this problem alone; infinite where problems share a budget."""
     should_stop: Callable[[], bool]
     left_s: Callable[[], float] = lambda: math.inf
-    """Seconds left of the budget of all problems."""
+    """Returns the seconds left of the budget of all problems."""
     retries_quarantined: bool = False
-    """Whether to begin with what is in quarantine."""
+    """Whether the search begins with the quarantined configurations."""
     until_gain: float = 0.0
-    """Share of the best time; the search ends where less is expected to be left to gain."""
+    """Share of the best time; the search ends when less is expected to be left to gain."""
     clock: Clock = field(default_factory=Clock)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Failure:
-    """The commonest way in which trials of a search failed."""
+    """The most frequent way in which trials of a search failed."""
 
     state: TrialState
     count: int
     message: str
-    """Of the first of them."""
+    """Message of the first of these trials."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Outcome:
-    """What became of one request."""
+    """Result of one request."""
 
     request: Request
     winner: Winner | None
-    """None when nothing ran right, not even the default."""
+    """None when nothing ran correctly, not even the default."""
     new_trials: int
     resumed_trials: int
     failures: dict[str, int]
-    """Trials by state (value of TrialState), complete ones left out."""
+    """Number of trials by state (value of TrialState), without the complete ones."""
     is_finished: bool
     """False when the search was stopped before its budget ended."""
     seconds: float = 0.0
-    """What search and finals took."""
+    """Duration of search and finals."""
     gain_left: float | None = None
-    """Share of the best time that 25 more trials were expected to save; None where no model was asked."""
+    """Share of the best time that 25 more trials were expected to save; None when no model estimated it."""
     commonest_failure: Failure | None = None
 
     NEARLY_ALL: ClassVar[float] = 0.8
 
     @property
     def is_mostly_failed(self) -> bool:
-        """Whether nearly all trials failed, so that the device or its driver is more to blame than the kernels."""
+        """Whether nearly all trials failed, which points to the device or its driver rather than the kernels."""
         harmless = (TrialState.TOO_SLOW.value, TrialState.INVALID.value)
         failed = sum(count for state, count in self.failures.items() if state not in harmless)
         return failed > 0 and failed >= self.NEARLY_ALL * self.new_trials
@@ -97,24 +97,26 @@ class Total:
 
 
 class Listener(Protocol):
-    """Told what happens, in the order in which it happens."""
+    """Receives the events of a search in the order in which they happen."""
 
     def problem_started(self, request: Request, number: int, total: int, space_size: int, resumed: int) -> None: ...
 
     def trial_finished(self, request: Request, trial: Trial, new_trials: int, best_ns: float) -> None: ...
 
     def device_drifted(self, request: Request, slowdown: float, rest_s: float) -> None:
-        """The device is that much slower than at its first trial; it is given a rest of so many seconds, or none."""
+        """The device takes `slowdown` times as long as at its first trial; it rests for `rest_s` seconds, if any."""
 
     def gain_estimated(self, request: Request, gain_left: float) -> None:
-        """The share of the best time that more trials are expected to save."""
+        """`gain_left` is the share of the best time that more trials are expected to save."""
 
     def budget_judged(self, trials: float, least_s: float, seconds: float) -> None:
-        """After the first trials of a run with a time budget of so many seconds: about how many trials fit into it,
-        and how long a short search of every problem takes at least."""
+        """The first trials of a run with a time budget of `seconds` are done: about `trials` trials fit into it.
+
+        A short search of every problem takes at least `least_s` seconds.
+        """
 
     def share_started(self, request: Request, total: Total) -> None:
-        """A search goes on that others had interrupted: there most of the time of all calls is to be saved."""
+        """The search of `request` resumes after others: it is expected to save most of the time of all calls."""
 
     def finals_started(self, request: Request, finalists: int) -> None: ...
 

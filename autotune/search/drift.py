@@ -1,7 +1,7 @@
 """How much slower a device is than at its first trial, and what its trials would have taken then.
 
-Runs of the sentinel, a configuration that was timed before, tell it. The same sequence of trials gives the same
-corrections, so what is stored of a search is corrected alike when it is read again.
+Runs of the sentinel, a configuration that was timed before, show it. The same sequence of trials gives the same
+corrections, so the stored trials of a search are corrected the same way when they are read again.
 """
 
 import dataclasses
@@ -14,40 +14,40 @@ from autotune.model.configuration import Configuration
 from autotune.model.trial import Trial, TrialState
 
 SENTINEL = "sentinel"
-"""What the ledger calls the purpose of its runs."""
+"""Purpose of the sentinel's runs in the ledger."""
 NOISE = 0.05
-"""Changes up to this much are none."""
+"""Changes up to this share are ignored."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Revision:
-    """What became of a trial taken while the device changed its speed."""
+    """A trial measured while the device changed its speed, with corrected times."""
 
     trial: Trial
-    """With times interpolated between the runs of the sentinel before and after."""
+    """The trial with times interpolated between the runs of the sentinel before and after."""
     fastest_ns: float
-    """If all of the change came before it."""
+    """Time of the trial if corrected by the larger of the two slowdowns."""
 
 
 class Drift:
-    """Is told of every trial in order: those of the search, and those of the sentinel."""
+    """Receives every trial in order, those of the search and those of the sentinel, and corrects their times."""
 
     def __init__(self, *, is_shared: bool = False) -> None:
-        """`is_shared` where other programs slow the device down for moments, as they do a processor."""
+        """`is_shared` if other programs slow the device down for moments, as they do a CPU."""
         self._is_shared = is_shared
         self.slowdown = 1.0
-        """Of the device now, against its first trial."""
+        """Time of a call now as a multiple of that at the device's first trial."""
         self.sentinel: Configuration | None = None
-        """The configuration whose next run tells of a change."""
+        """The configuration whose next run shows a change."""
         self._references: dict[Configuration, float] = {}
-        """Paces at a slowdown of 1, each of a run that was not picked for being fast."""
+        """Paces (fastest samples, nanoseconds) at a slowdown of 1, each from a run not selected for being fast."""
         self._is_settled = False
-        """Whether the first reference has been checked: nothing else showed what it is worth."""
+        """Whether the first reference, which nothing else confirmed, has been checked."""
         self._since: list[Trial] = []
-        """Complete trials since the sentinel last ran, as measured."""
+        """Complete trials since the last run of the sentinel, as measured."""
         self._suspected: float | None = None
         self._fastest_ns = math.inf
-        """Of the search, as measured."""
+        """Shortest time of the search, as measured."""
 
     @property
     def is_suspected(self) -> bool:
@@ -55,7 +55,7 @@ class Drift:
         return self._suspected is not None
 
     def corrected(self, trial: Trial) -> Trial:
-        """A trial of the search as it would have been at the start, so far as is known now."""
+        """Return a trial of the search as it would have been at the start, as far as is known now."""
         if trial.state is not TrialState.COMPLETE:
             return trial
         if self.sentinel is None:
@@ -65,19 +65,21 @@ class Drift:
         return self.scaled(trial)
 
     def scaled(self, trial: Trial) -> Trial:
-        """Any trial as it would have been at the start."""
+        """Return any trial as it would have been at the start."""
         return self._divided(trial, self.slowdown)
 
     def _divided(self, trial: Trial, slowdown: float) -> Trial:
-        """On a shared device none becomes faster than all that was measured: a correction would make a best one of any
-        that ran in a quiet moment between two runs of the sentinel in busy ones.
+        """Divide the times of a trial by the slowdown, on a shared device not below the fastest time measured.
+
+        Otherwise a trial that ran in a quiet moment, between runs of the sentinel in busy ones, would become the best
+        by its correction.
         """
         if self._is_shared and slowdown > 1.0 and trial.measurement is not None:
             slowdown = min(slowdown, max(1.0, trial.time_ns / self._fastest_ns))
         return _divided(trial, slowdown)
 
     def observe(self, run: Trial) -> list[Revision]:
-        """A complete run of the sentinel; what it changes in the trials since the one before."""
+        """Take in a complete run of the sentinel; return the trials since the run before as it corrects them."""
         if run.configuration not in self._references:
             self._anchor(run)
             return []
@@ -93,7 +95,7 @@ class Drift:
         return self._revisions(trials, before)
 
     def _revisions(self, trials: Sequence[Trial], before: float) -> list[Revision]:
-        """Trials between two runs of the sentinel, in order, corrected by a slowdown between theirs."""
+        """Correct the trials between two runs of the sentinel, in order, by slowdowns between those of the runs."""
         revised = []
         for number, trial in enumerate(trials, start=1):
             slowdown = before + (self.slowdown - before) * number / (len(trials) + 1)
@@ -106,7 +108,7 @@ class Drift:
         self._references[run.configuration] = _pace(run) / self.slowdown
 
     def _judged(self, run: Trial) -> float | None:
-        """The new slowdown; None while it is the old one, or a change waits for its confirmation."""
+        """Return the new slowdown; None if it is unchanged, or if a change still has to be confirmed."""
         noise = max(NOISE, _spread(run))
         seen = _pace(run) / self._references[run.configuration]
         if self._suspected is not None:
@@ -136,18 +138,18 @@ def _divided(trial: Trial, slowdown: float) -> Trial:
 
 
 def _pace(run: Trial) -> float:
-    """The fastest sample: other work on the host slows some of them, a device that is slower slows all."""
+    """Return the fastest sample: other work on the host slows some samples, a slower device slows all."""
     assert run.measurement is not None
     return min(run.measurement.samples_ns)
 
 
 def _change(a: float, b: float) -> float:
-    """0.1 when one is 10% more than the other."""
+    """Return the relative difference: 0.1 when one is 10% more than the other."""
     return max(a / b, b / a) - 1
 
 
 def _spread(run: Trial) -> float:
-    """Twice the middle half of the samples, as a share of their median; 0 for too few."""
+    """Return twice the interquartile range of the samples, as a share of their median; 0 for too few."""
     samples = run.measurement.samples_ns if run.measurement else ()
     if len(samples) < 3:
         return 0.0

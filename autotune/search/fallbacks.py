@@ -1,7 +1,7 @@
-"""What to try when configurations fail: plain ones of other algorithms first, and nothing like what failed again.
+"""What to try when configurations fail: plain ones of other algorithms first, and nothing similar to repeated failures.
 
-Compilers and drivers that fail at one kernel most often do so at long vectors and large tiles, and rarely at all
-algorithms alike.
+Compilers and drivers that fail at one kernel mostly do so at long vectors and large tiles, and rarely at all algorithms
+alike.
 """
 
 import math
@@ -17,17 +17,17 @@ from autotune.space.family import Parameter
 from autotune.space.search_space import SearchSpace
 
 MODERATE = 4
-"""Elements in a vector, and outputs along one side of a tile, that compilers cope with and that are not slow."""
+"""Elements of a vector, and outputs along one side of a tile, that compilers handle and that are not slow."""
 GRAVE_STATES = QUARANTINED_STATES | SPOILING
-"""Failures that cost a process, and with it seconds."""
+"""Failures that cost a process, and thus seconds."""
 SUSPECT_FAILURES = 2
-"""Grave ones, after which what they have in common is avoided."""
+"""Grave failures after which what they have in common is avoided."""
 
 
 def safe_configuration(space: SearchSpace, algorithm: str) -> Configuration | None:
     """Return a configuration with short vectors, small tiles and every other parameter at its plainest value.
 
-    None where the algorithm has no valid configuration for the problem.
+    Returns None if the algorithm has no valid configuration for the problem.
     """
     indices = {parameter.name: _safe_index(parameter) for parameter in space.parameters[algorithm]}
     row = near_row(space, algorithm, indices)
@@ -35,20 +35,20 @@ def safe_configuration(space: SearchSpace, algorithm: str) -> Configuration | No
 
 
 def safe_configurations(space: SearchSpace, failed: Configuration, baseline: Configuration) -> list[Configuration]:
-    """Return a safe configuration of each algorithm, that of the algorithm of `failed` last; then the baseline."""
+    """Return a safe configuration of each algorithm, with the algorithm of `failed` last, and then the baseline."""
     algorithms = sorted(space.parameters, key=lambda name: (name == baseline.algorithm, name == failed.algorithm))
     found = [safe_configuration(space, algorithm) for algorithm in algorithms]
     return [*(c for c in found if c is not None and c != baseline), baseline]
 
 
 class Suspicion:
-    """Which configurations are too much like those that failed gravely; what ran right clears its like."""
+    """Which configurations are too similar to those that failed gravely; a correct run clears similar ones."""
 
     def __init__(self, trials: Iterable[Trial] = ()) -> None:
         self._failed: defaultdict[str, list[int]] = defaultdict(list)
         """Vector widths of grave failures by algorithm."""
         self._widest: dict[str, int] = {}
-        """The widest vector of each algorithm that ran right."""
+        """Widest vector of each algorithm that ran correctly."""
         for trial in trials:
             self.learn(trial)
 
@@ -61,14 +61,18 @@ class Suspicion:
             self._widest[algorithm] = max(width, self._widest.get(algorithm, 0))
 
     def falls_on(self, configuration: Configuration) -> bool:
-        """Whether all that is known of its algorithm's vectors of this width and more are several failures."""
+        """Return whether its vectors are suspiciously wide.
+
+        They are if its algorithm failed several times with vectors wider than any that ran correctly, and these are at
+        least as wide as the narrowest of those failures.
+        """
         algorithm = configuration.algorithm
         wider = [width for width in self._failed.get(algorithm, ()) if width > self._widest.get(algorithm, 0)]
         return len(wider) >= SUSPECT_FAILURES and _vector_width(configuration) >= min(wider)
 
 
 class FailureCounts:
-    """How many trials of a search failed in which way, and the first message of each."""
+    """Number of trials of a search by the way they failed, and the first message of each."""
 
     def __init__(self) -> None:
         self._counts: Counter[TrialState] = Counter()
@@ -82,12 +86,12 @@ class FailureCounts:
 
     @property
     def by_state(self) -> dict[str, int]:
-        """By the value of the state."""
+        """Number of failed trials by the value of the state."""
         return {state.value: count for state, count in self._counts.items()}
 
     @property
     def commonest(self) -> Failure | None:
-        """None where nothing failed."""
+        """The most frequent failure; None when nothing failed."""
         for state, count in self._counts.most_common(1):
             return Failure(state=state, count=count, message=self._messages[state])
         return None
@@ -102,6 +106,6 @@ def _safe_index(parameter: Parameter) -> int:
 
 
 def _vector_width(configuration: Configuration) -> int:
-    """Return the longest vector it loads, 1 where it names none."""
+    """Return the width of the longest vector that it loads, 1 if it names none."""
     widths = [value for name, value in configuration.values if name.endswith("width") and isinstance(value, int)]
     return max(widths, default=1)

@@ -1,4 +1,4 @@
-"""What a driver is known to get wrong, derived from how trials ended."""
+"""Known faults of a driver, derived from how trials ended."""
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
@@ -16,35 +16,35 @@ from autotune.store import Store
 from autotune.store.checkups import Ending
 
 BAD = frozenset({TrialState.WRONG_RESULT, TrialState.CRASHED, TrialState.TIMED_OUT})
-"""Ends that are the driver's fault where they follow a parameter's value."""
+"""States that are the driver's fault if they coincide with a parameter's value."""
 FEWEST = 5
 """Configurations with a value that must have ended badly, and none well, before the value is to blame."""
 CHANCE = 0.01
-"""How likely at most as many would end badly by chance, at the share in which the algorithm's trials do."""
+"""Largest probability that as many end badly by chance, at the share of the algorithm's trials that do."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class KnownFault:
-    """A fault, and how many configurations ended badly by it; 0 where it is only told by a table."""
+    """A fault, and how many configurations ended badly because of it; 0 if it is known from a table only."""
 
     fault: Fault
     configurations: int
 
 
 def with_checkup(device: Device, store: Store) -> Device:
-    """The device without what its saved checkup and its trials found broken."""
+    """Return the device without what its saved checkup and its trials found broken."""
     checkup = store.checkup(device)
     return with_faults(checkup.applied_to(device) if checkup else device, store)
 
 
 def with_faults(device: Device, store: Store) -> Device:
-    """The device with what its driver is known to get wrong."""
+    """Return the device with the known faults of its driver."""
     faults = dict.fromkeys([*device.limits.faults, *(known.fault for known in known_faults(device, store))])
     return replace(device, limits=replace(device.limits, faults=tuple(faults))) if faults else device
 
 
 def known_faults(device: Device, store: Store) -> list[KnownFault]:
-    """Those that follow from the ledger, then those from tables which nothing measured here contradicts."""
+    """Return the faults found in the ledger, then those from tables that no trial here contradicts."""
     wrong, imported = store.endings(device, BAD), store.imported_faults(device)
     if len(wrong) < FEWEST and not imported:
         return []
@@ -60,10 +60,11 @@ def known_faults(device: Device, store: Store) -> list[KnownFault]:
 
 
 def find_faults(family: KernelFamily, endings: Iterable[Ending]) -> list[KnownFault]:
-    """Values of parameters with which several configurations ended badly and none well, though their algorithm can.
+    """Return values of parameters with which several configurations ended badly and none well.
 
-    Only what this version did with its present templates counts: another may have been at fault itself. What one
-    value explains is not held against others.
+    The algorithm must have completed with other values. Only endings under this version and its present templates
+    count: another version may itself have been at fault. A configuration whose failure one value explains does not
+    count against other values.
     """
     current = [e for e in endings if e.family == family.name and _is_current(family, e)]
     right = {e.configuration for e in current if e.state is TrialState.COMPLETE}
@@ -78,13 +79,13 @@ def find_faults(family: KernelFamily, endings: Iterable[Ending]) -> list[KnownFa
 def _is_current(family: KernelFamily, ending: Ending) -> bool:
     try:
         algorithm = family.algorithm(ending.configuration.algorithm).name
-    except ConfigurationError:  # of another version
+    except ConfigurationError:  # an algorithm of another version
         return False
     return ending.tool_version == __version__ and ending.template_hash == template_hash(family, algorithm)
 
 
 def _worst(family: KernelFamily, right: set[Configuration], wrong: set[Configuration]) -> KnownFault | None:
-    """What explains most of what ended badly; None where nothing explains enough."""
+    """Return the fault that explains most of the bad endings; None if none explains enough."""
     counts = Counter((c.algorithm, *pair) for c in wrong for pair in c.values)
     sound = {(c.algorithm, *pair) for c in right for pair in c.values}
     of_algorithm = Counter(c.algorithm for c in wrong)
@@ -103,7 +104,7 @@ def _worst(family: KernelFamily, right: set[Configuration], wrong: set[Configura
 
 
 def _joined(family: KernelFamily, found: Sequence[KnownFault], right: set[Configuration]) -> list[KnownFault]:
-    """A value that several algorithms fail with, and none runs right with, is to blame wherever it occurs."""
+    """Merge faults: a value with which several algorithms fail, and none works, is to blame wherever it occurs."""
     algorithms = Counter((known.fault.parameter, known.fault.value) for known in found)
     sound = {pair for c in right for pair in c.values}
     joined: Counter[Fault] = Counter()

@@ -1,4 +1,4 @@
-"""The finals: the best few and the default, measured in turns until it is clear who wins, and the winner verified."""
+"""The finals: the best few and the default, measured in turns until the winner is clear, and the winner verified."""
 
 import dataclasses
 import math
@@ -15,36 +15,35 @@ from autotune.search.time_limits import LEAST_S
 from autotune.store import Store
 
 FINALISTS = 6
-"""Of the fastest; fewer of what takes long. More cost little, since the slow drop out after the first rounds."""
+"""Number of the fastest; fewer for long kernels. More cost little, since the slow drop out after the first rounds."""
 FINALISTS_OF_LONG = 4
 VERIFIED_ROUNDS = 1
-"""Rounds in which every finalist is verified again, on inputs that are fresh and theirs in common; the others only
-time it."""
+"""Rounds in which every finalist is verified again, on fresh inputs common to all; later rounds only time them."""
 SAMPLES = 3
-"""Of a finalist in one round; one is enough for what takes long."""
+"""Samples of a finalist in one round; one is enough for kernels that take long."""
 LONG_NS = 50e6
 FAR_SLOWER = 3.0
-"""What is this much slower than the best takes no part, but for the default and the winner of before, of which one
-sample a round is enough then."""
+"""Configurations this many times slower than the best take no part, except the default and the earlier winner, for
+which one sample a round is then enough."""
 MOST_SECONDS = 120.0
-"""Without a time budget."""
+"""Time for the finals without a time budget."""
 
 LEAST_VERIFICATIONS = 20
 MOST_VERIFICATIONS = 60
-"""Runs of the winner to check: 60 find 95 of 100 kernels that are wrong in one of 20 runs, 20 find 64."""
+"""Checked runs of the winner: 60 find 95 of 100 kernels that are wrong in one of 20 runs, 20 find 64."""
 VERIFYING_NS = 5e9
-"""More than the least only where the kernel runs no longer than this in all."""
+"""There are more than the least number of checked runs only if the kernel runs no longer than this in all."""
 VERIFYING_LIMIT_S = 600.0
 VERIFYING_SHARE = 0.25
-"""Of the time for the finals, the most that is kept for verifying the winner, unless a single run takes more."""
+"""Largest part of the time for the finals that is kept for verifying the winner, unless a single run takes more."""
 SLOWER_VERIFYING = 5.0
-"""Times what is foreseen, that verifying may take where that exceeds the time left."""
+"""Verifying may take this many times its estimated duration, even if that exceeds the time left."""
 
 BASELINE_LIMIT_S, LEAST_BASELINE_S = 20.0, 1.0
 BASELINE_SHARE = 0.25
-"""Of the time for the finals, the most that the plainest kernel may take, which may be a thousand times slower."""
+"""Largest part of the time for the finals that the plainest kernel may take; it may be a thousand times slower."""
 BASELINE_CALLS = 4
-"""Of it in a trial, at least: two to verify, one to warm up, one sample."""
+"""Fewest calls of the plainest kernel in a trial: two to verify, one to warm up, one sample."""
 
 
 def foreseen_seconds(
@@ -55,9 +54,10 @@ def foreseen_seconds(
     *,
     finalists: int | None = None,
 ) -> float:
-    """How long finals of so many rounds may take, by default with as many of the best as there may be.
+    """Return how long finals of `rounds` rounds may take, in seconds, by default with the most finalists there may be.
 
-    `trial_s` is what a verified trial takes without building, on inputs that are there, `inputs_s` what these take.
+    `trial_s` is the duration of a verified trial without building, on inputs that exist; `inputs_s` that of drawing
+    inputs.
     """
     if not math.isfinite(best_ns):
         return 0.0
@@ -65,13 +65,13 @@ def foreseen_seconds(
     count = (_finalists(best_ns) if finalists is None else finalists) + 1
     round_s = count * samples * max(best_ns, Job.min_sample_ns) / 1e9
     verifications = _verifications(best_ns)
-    # A trial runs twice to verify. The finalists have inputs in common, the winner twice as many of its own.
+    # A trial runs twice to verify. The finalists share their inputs; the winner has twice as many of its own.
     verifying_s = verifications * (trial_s / 2 + best_ns / 1e9) + 3 * inputs_s
     return rounds * round_s + VERIFIED_ROUNDS * count * trial_s + verifying_s
 
 
 class Finals:
-    """One decision for one problem."""
+    """The finals of one problem."""
 
     def __init__(self, knowledge: Knowledge, bench: Bench, store: Store, should_stop: Callable[[], bool]) -> None:
         self._knowledge = knowledge
@@ -81,10 +81,10 @@ class Finals:
         self._times: dict[Configuration, dict[int, float]] = {}
         self._samples: dict[Configuration, int] = {}
         self._took_s: dict[Configuration, float] = {}
-        """What timing each took last, in all."""
+        """Duration of the latest timing of each, in all."""
         self._deadline = self._seconds = math.inf
         self._is_bounded = False
-        """Whether the budget has a time; without one, the least number of rounds is played however long it takes."""
+        """Whether the budget is a time; without one, the least number of rounds is run however long it takes."""
         self._played = 0
         self._seed = bench.new_seed()
         self.failed: list[Trial] = []
@@ -92,8 +92,8 @@ class Finals:
     def measure_baseline(self, deadline: float) -> None:
         """Measure the plainest kernel once, unless its time is known, so that gains over it can be reported.
 
-        It is cut off where it would take too much of the time until `deadline`. Where nothing has run right in the
-        whole budget, it may go beyond that: a search that ends with nothing was of no use.
+        It is cut off if it would take too much of the time until `deadline`. If nothing has run correctly in the whole
+        budget, it may exceed the deadline: a search that ends with nothing would be useless.
         """
         knowledge, baseline = self._knowledge, self._knowledge.family.baseline
         before = knowledge.known.get(baseline)
@@ -108,7 +108,7 @@ class Finals:
         share_s = BASELINE_SHARE * (deadline - self._bench.clock())
         limit_s = min(BASELINE_LIMIT_S, max(LEAST_BASELINE_S, share_s))
         job = dataclasses.replace(
-            self._bench.search_job(baseline),  # its inputs are there already, as a rule
+            self._bench.search_job(baseline),  # its inputs usually exist already
             give_up_above_ns=limit_s * 1e9 / (BASELINE_CALLS * Job.FAR_TOO_SLOW),
             run_limit_s=limit_s + self._bench.fresh_inputs_seconds,
             is_cut_off=True,
@@ -119,9 +119,9 @@ class Finals:
         self._knowledge.learn(self._knowledge.drift.corrected(self._bench.run(job, "search")))
 
     def finalists(self, deadline: float = math.inf) -> list[Configuration]:
-        """The fastest, the default, the baseline where it is a rival, an earlier winner, and more of the best.
+        """Return the fastest, the default, the baseline if it is a rival, an earlier winner, and more of the best.
 
-        They are in order of importance; fewer of the best where the least number of rounds would not end by `deadline`.
+        They are in order of importance; fewer of the best if the least number of rounds would not end by `deadline`.
         """
         knowledge = self._knowledge
         near = [t.configuration for t in knowledge.ranking if t.time_ns <= FAR_SLOWER * knowledge.best_ns]
@@ -130,7 +130,7 @@ class Finals:
         return [c for c in wanted if knowledge.is_sound(c)]
 
     def _affordable(self, deadline: float) -> int:
-        """How many of the best can take part in the least number of rounds, at least one."""
+        """Return how many of the best can take part in the least number of rounds, at least one."""
         best_ns, bench = self._knowledge.best_ns, self._bench
         left_s = deadline - self._bench.clock()
         count = _finalists(best_ns)
@@ -141,11 +141,11 @@ class Finals:
         return count
 
     def decide(self, finalists: Sequence[Configuration], deadline: float) -> Winner | None:
-        """Measure in turns, choose, verify; who fails is out, and it goes on with the others.
+        """Measure in turns, choose and verify the winner; a finalist that fails is dropped, and the others continue.
 
-        `finalists` come in order of importance: those for which there is no time by the `deadline` do not take part.
-        The first is timed and verified in any case. Fewer than the least number of rounds make a provisional winner.
-        Returns None when stopped or nobody is left.
+        `finalists` are in order of importance: those for which there is no time before `deadline` do not take part. The
+        first is timed and verified in any case. With fewer than the least number of rounds the winner is provisional.
+        Returns None when stopped, or when no finalist is left.
         """
         self._is_bounded = math.isfinite(deadline)
         self._deadline = deadline if self._is_bounded else self._bench.clock() + MOST_SECONDS
@@ -173,20 +173,20 @@ class Finals:
         return significance.decide(self._times, default, incumbents, baseline=baseline)
 
     def _incumbents(self) -> list[Configuration]:
-        """The winner of earlier finals, if there is one."""
+        """Return the configuration of the winner of earlier finals, if there is one."""
         knowledge = self._knowledge
         winners = self._store.best(knowledge.device.slug, knowledge.family.name)
         return [w.configuration for w in winners if w.problem == knowledge.problem and w.is_final]
 
     def _near_baseline(self) -> list[Configuration]:
-        """The baseline where it is a rival; where it is far slower, the time of its one trial tells enough."""
+        """Return the baseline if it is a rival; if it is far slower, the time of its one trial is enough."""
         baseline = self._knowledge.family.baseline
         trial = self._knowledge.known.get(baseline)
         is_near = trial is not None and trial.time_ns <= FAR_SLOWER * self._knowledge.best_ns
         return [baseline] if is_near else []
 
     def _play(self) -> None:
-        """Rounds until all is settled, nobody is left, time is up, or the work is to stop."""
+        """Run rounds until everything is settled, no finalist is left, time is up, or the search is to stop."""
         for look in significance.LOOKS:
             if look <= self._played:
                 continue
@@ -201,7 +201,7 @@ class Finals:
                 return
 
     def _play_round(self, taking_part: Sequence[Configuration]) -> bool:
-        """Time each once, another first in every round; False when the work is to stop, or time is up."""
+        """Time each finalist once, in every round another one first; return False when time is up or on a stop."""
         turn = self._played % len(taking_part)
         for configuration in [*taking_part[turn:], *taking_part[:turn]]:
             if self._is_late(configuration):
@@ -223,7 +223,7 @@ class Finals:
         return True
 
     def _is_late(self, configuration: Configuration) -> bool:
-        """Whether timing it once more, and then verifying the winner, would exceed the deadline."""
+        """Return whether timing it once more, and then verifying the winner, would exceed the deadline."""
         if not any(self._times.values()) or (not self._is_bounded and self._played < significance.LOOKS[0]):
             return False
         best_ns = self._knowledge.best_ns
@@ -233,7 +233,7 @@ class Finals:
         return self._bench.clock() + took_s + verifying_s > self._deadline
 
     def _verifying_seconds(self, time_ns: float, verifications: int) -> float:
-        """How long so many runs to check may take."""
+        """Return how many seconds this many checked runs may take."""
         bench = self._bench
         return verifications * (bench.typical_seconds / 2 + time_ns / 1e9) + 2 * bench.fresh_inputs_seconds
 
@@ -248,7 +248,7 @@ class Finals:
         )
 
     def _verify(self, configuration: Configuration) -> int:
-        """Check many runs, fewer where time is short; how many there were, or 0 when one was not right."""
+        """Check many runs, fewer if time is short; return their number, or 0 if one failed."""
         time_ns, left_s = self._median_ns(configuration), self._deadline - self._bench.clock()
         verifications = _verifications(time_ns)
         while verifications > 1 and self._verifying_seconds(time_ns, verifications) > left_s:
@@ -267,7 +267,7 @@ class Finals:
         return 0
 
     def _start_again(self, trial: Trial) -> None:
-        """The device's events were found wrong: times by them and by the host's clock do not compare."""
+        """Discard all times: the device's events were found wrong, and do not compare with the host's clock."""
         self._knowledge.learn(trial)
         self._times = {c: {} for c in self._times}
         self._samples = dict.fromkeys(self._times, 0)
@@ -298,15 +298,15 @@ class Finals:
 
 
 def _finalists(best_ns: float) -> int:
-    """Without default and earlier winner."""
+    """Return the number of finalists without default and earlier winner."""
     return FINALISTS if best_ns < LONG_NS else FINALISTS_OF_LONG
 
 
 def _samples(best_ns: float) -> int:
-    """Of a finalist in one round."""
+    """Return the samples of a finalist in one round."""
     return SAMPLES if best_ns < LONG_NS else 1
 
 
 def _verifications(time_ns: float) -> int:
-    """Runs to check of a winner that takes so long."""
+    """Return the number of checked runs of a winner with this time."""
     return int(min(max(VERIFYING_NS / time_ns, LEAST_VERIFICATIONS), MOST_VERIFICATIONS))

@@ -1,4 +1,4 @@
-"""A trial on its way through the worker; the one that follows it may be built there before it may be launched."""
+"""A trial on its way through the worker ("in flight"); the next may be built there before it may be launched."""
 
 import threading
 from concurrent.futures import CancelledError, Future, wait
@@ -11,7 +11,7 @@ from autotune.search.contract import Clock
 
 
 class Flight:
-    """One job. It begins when the one before it has ended, and awaits the leave before its first launch."""
+    """One job in the worker. It begins when the one before it has ended, and awaits permission for its first launch."""
 
     def __init__(self, job: Job, worker: Measures, before: Self | None, clock: Clock) -> None:
         self.job = job
@@ -27,26 +27,26 @@ class Flight:
         """Begin, in a thread, unless it has begun."""
         if not self._is_begun:
             threading.Thread(target=self._fly, daemon=True).start()
-            self._is_begun = True  # not where there is no thread: who asks for the result flies then
+            self._is_begun = True  # only if the thread has started; otherwise `result` runs the job
 
     @property
     def is_allowed(self) -> bool:
-        """Whether it may have been launched."""
+        """Whether the job may have been launched."""
         return self._leave.done() and not self._leave.cancelled()
 
     def allow(self) -> None:
-        """It may be launched."""
+        """Permit the launch."""
         if not self._leave.done():
             self._allowed_at = self._clock()
             self._leave.set_result(None)
 
     def withdraw(self) -> None:
-        """It may not be launched, unless that has happened; nobody asks for its result."""
+        """Forbid the launch, unless it has happened; the result is not needed."""
         self._is_withdrawn = True
         self._leave.cancel()
 
     def result(self) -> tuple[Trial, float]:
-        """The trial, and the seconds it took but for waiting; begun here and now where it has not begun."""
+        """Return the trial and the seconds it took, waiting excluded; run the job here if it has not begun."""
         if not self._is_begun:
             self._is_begun = True
             self._fly()
@@ -55,13 +55,13 @@ class Flight:
     def _fly(self) -> None:
         try:
             self._result.set_result(self._measured())
-        except BaseException as error:  # noqa: BLE001 - raised where the result is asked for
+        except BaseException as error:  # noqa: BLE001 - raised where the result is read
             self._result.set_exception(error)
 
     def _measured(self) -> tuple[Trial, float]:
         if self._before:
             wait([self._before._result])
-            self._before = None  # or none would ever be forgotten
+            self._before = None  # otherwise no flight would ever be freed
         if self._is_withdrawn:
             raise CancelledError
         started, waited_before_s = self._clock(), waited_s(self._worker)

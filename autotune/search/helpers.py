@@ -1,9 +1,9 @@
-"""Several equal devices share one search: each measures something else at the same time.
+"""Several equal devices share one search: each measures a different configuration at the same time.
 
-The search has a device of its own, on which its default, sentinel and finals run; the others help. All is proposed by
-the one model of the search, which takes what is being measured for what it foretells of it, and proposes it to nobody
-else. Each device holds and stores its trials under an owner of its own, so that what is lost with one is quarantined
-without what the others measure. Only the thread of the search proposes and learns.
+The default, the sentinel and the finals run on the search's own device; the others help. The one model of the search
+makes all proposals: it treats a configuration that is being measured as if it had turned out as predicted, and does not
+propose it again. Each device records and stores its trials under an owner of its own, so that what is lost with one
+device is quarantined without the trials of the others. Only the thread of the search proposes and learns.
 """
 
 import threading
@@ -21,11 +21,11 @@ from autotune.search.bench import Bench
 from autotune.turns import idle
 
 MOST_HELPERS = 15
-"""Of one search. With more, too much would be proposed before anything is learnt of it."""
+"""Helpers of one search. With more, too much would be proposed before anything is learnt from it."""
 
 
 class Helpers:
-    """The devices that help one search now; others send and recall them, from any thread."""
+    """The devices that help one search now; other code adds and recalls them, from any thread."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -36,17 +36,17 @@ class Helpers:
         return len(self._places)
 
     def present(self) -> list[Measures]:
-        """In the order in which they came."""
+        """Return the helpers in the order in which they joined."""
         with self._lock:
             return list(self._places)
 
     @property
     def is_open(self) -> bool:
-        """Whether another one is wanted."""
+        """Whether another helper is wanted."""
         return not self._is_closed and len(self._places) < MOST_HELPERS
 
     def join(self, place: Measures) -> bool:
-        """Send one; False when it is not wanted. It is closed when it is not wanted any more."""
+        """Add a helper and return True, or return False if it is not wanted. It is closed when no longer wanted."""
         with self._lock:
             is_wanted = self.is_open
             if is_wanted:
@@ -54,11 +54,11 @@ class Helpers:
             return is_wanted
 
     def recall_one(self) -> None:
-        """The next that has nothing to measure goes; said again before that, it is still one."""
+        """Recall the next helper that has nothing to measure; further calls before it has gone recall no more."""
         self._is_one_recalled = bool(self._places)
 
     def heed(self, free: list[Measures]) -> Measures | None:
-        """Let go, of those that have nothing to measure, one that is recalled; which it is."""
+        """Dismiss and return one of the `free` helpers if one is recalled; return None otherwise."""
         if not (self._is_one_recalled and free):
             return None
         self._is_one_recalled = False
@@ -67,13 +67,13 @@ class Helpers:
         return recalled
 
     def dismiss(self, place: Measures) -> None:
-        """One goes that measures nothing."""
+        """Remove and close a helper, which must not be measuring."""
         with self._lock:
             self._places.remove(place)
         place.close()
 
     def close(self) -> None:
-        """All go, which measure nothing, and no other is wanted."""
+        """Remove and close all helpers, which must not be measuring, and accept no more."""
         with self._lock:
             self._is_closed = True
         for place in self.present():
@@ -81,23 +81,23 @@ class Helpers:
 
 
 class Hand:
-    """A device that measures one thing at a time, in a thread. One that is stuck does not keep the program alive."""
+    """A device that measures one job at a time in a thread; a stuck one does not keep the program alive."""
 
     def __init__(self, bench: Bench, tell: Callable[[], None]) -> None:
-        """`tell` is called, in the thread, when something has ended."""
+        """`tell` is called in that thread when a job has ended."""
         self._bench = bench
         self._tell = tell
         self._given: SimpleQueue[tuple[Job, float, Future[Trial]] | None] = SimpleQueue()
         threading.Thread(target=self._work, daemon=True, name="crew").start()
 
     def run(self, job: Job, built_before_ns: float) -> "Future[Trial]":
-        """Measure and store, as a bench does, for a search."""
+        """Measure and store a job of the search, as `Bench.run` does."""
         result: Future[Trial] = Future()
         self._given.put((job, built_before_ns, result))
         return result
 
     def dismiss(self) -> None:
-        """It is given nothing more."""
+        """End the thread after the jobs it was given."""
         self._given.put(None)
 
     def _work(self) -> None:
@@ -105,63 +105,66 @@ class Hand:
             job, built_before_ns, result = given
             try:
                 result.set_result(self._bench.run(job, "search", built_before_ns))
-            except BaseException as error:  # noqa: BLE001 - raised where the result is asked for
+            except BaseException as error:  # noqa: BLE001 - raised where the result is read
                 result.set_exception(error)
             self._tell()
 
 
 @dataclass(frozen=True, kw_only=True)
 class Running:
-    """What one of a crew measures."""
+    """What one device of a crew is measuring."""
 
     prepared: Prepared
     result: "Future[Trial]"
 
 
 class Crew:
-    """Who measures for a search, and what: its own device and its helpers. For the thread of the search alone."""
+    """The devices that measure for a search, its own and its helpers, and what each is measuring.
+
+    For the thread of the search only.
+    """
 
     def __init__(self, own: Measures, bench: Bench, helpers: Helpers, make_bench: Callable[[Measures], Bench]) -> None:
         self._own = own
         self._helpers = helpers
         self._make_bench = make_bench
         self._benches = {own: bench}
-        """Each learns limits of time, and has an owner of what is in flight."""
+        """Each learns its own time limits, and has its own owner of trials in flight."""
         self._hands: dict[Measures, Hand] = {}
         self._running: dict[Measures, Running] = {}
         self._ended: SimpleQueue[Measures] = SimpleQueue()
-        """Those of them that have."""
+        """Devices of `_running` whose trial has ended."""
         self._returned: list[Prepared] = []
 
     @property
     def has_others(self) -> bool:
-        """Whether there are helpers, or something is left of those that were."""
+        """Whether there are helpers, or work of earlier helpers is left."""
         return bool(len(self._helpers)) or self.is_at_work
 
     @property
     def running(self) -> int:
-        """Trials that are being measured."""
+        """Number of trials being measured."""
         return len(self._running)
 
     @property
     def is_at_work(self) -> bool:
-        """Whether something is being measured, or is to be."""
+        """Whether something is being measured, or was returned unmeasured."""
         return bool(self._running or self._returned)
 
     @property
     def is_own_free(self) -> bool:
-        """Whether the search's own device measures nothing."""
+        """Whether the search's own device is not measuring."""
         return self._own not in self._running
 
     def free(self) -> list[Measures]:
-        """Who measures nothing, and stays."""
+        """Return the devices that are not measuring, after dismissing a recalled helper."""
         helpers = [place for place in self._helpers.present() if place not in self._running]
         if (recalled := self._helpers.heed(helpers)) in self._hands:
             self._forget_place(recalled)
         return [self._own, *helpers] if self.is_own_free else helpers
 
     def begin(self, place: Measures, prepared: Prepared, job: Job) -> None:
-        """Have one that is free measure something."""
+        """Start measuring on a free device."""
         if place not in self._benches:
             self._benches[place] = self._make_bench(place)
         if place not in self._hands:
@@ -169,14 +172,15 @@ class Crew:
         self._running[place] = Running(prepared=prepared, result=self._hands[place].run(job, prepared.build_ns))
 
     def returned(self) -> Prepared | None:
-        """What a helper was to measure and could not, for no fault of what it was."""
+        """Return a configuration that a helper could not measure, through no fault of the configuration, or None."""
         return self._returned.pop() if self._returned else None
 
     def take_in(self) -> Iterator[tuple[Trial, Prepared | None]]:
-        """Wait until something has ended, and what did; of the search's own device, with what it was to measure.
+        """Wait until a trial has ended, and yield all that have.
 
-        What was lost with a helper has crashed, for all that is known. Raises what ended a trial on the own device,
-        and what is no helper's fault, such as StoreError.
+        A trial of the search's own device comes with its `Prepared`, one of a helper with None. A trial lost with a
+        helper counts as crashed. Raises the error that ended a trial on the own device, and errors that are not a
+        helper's fault, such as StoreError.
         """
         while self._running:
             place = self._next_ended()
@@ -189,9 +193,9 @@ class Crew:
                 return
 
     def settle(self) -> None:
-        """Returns when nothing is being measured any more; what is not taken in is in the ledger.
+        """Wait until nothing is being measured; trials that are not taken in are in the ledger.
 
-        What a helper could not measure is still to be.
+        What a helper could not measure remains to be measured.
         """
         while self._running:
             del self._running[self._next_ended()]
@@ -199,7 +203,7 @@ class Crew:
             self._let_go(place)
 
     def forget(self) -> None:
-        """What a helper could not measure is not to be, as those who proposed it are forgotten too."""
+        """Drop what helpers could not measure, because the proposals it belongs to are dropped too."""
         self._returned.clear()
 
     def _next_ended(self) -> Measures:

@@ -1,4 +1,4 @@
-"""What is known of one problem on one device: the ledger's trials and those of this run, judged."""
+"""What is known of one problem on one device: the trials of the ledger and of this run, judged."""
 
 import math
 
@@ -17,7 +17,7 @@ from autotune.store import Store, StoredTrial
 
 
 class Knowledge:
-    """The newest judgement of every configuration measured, and the winner that follows from it."""
+    """The latest judgement of every measured configuration, and the winner that follows from it."""
 
     def __init__(self, device: Device, profile: Profile, problem: Problem, store: Store) -> None:
         self.device = device
@@ -32,11 +32,11 @@ class Knowledge:
         self._store = store
         stored = store.trials(device.slug, self.family.name, problem)
         self.timer = Timer.HOST if any(map(self._found_events_wrong, stored)) else Timer.EVENT
-        """Of all times known. Those of events and of the host's clock are never compared."""
+        """Source of all known times. Times of events and of the host's clock are never compared."""
         current = [s for s in stored if self._is_current(s) and self._is_comparable(s.trial)]
         self.resumed = [s for s in current if s.purpose == "search"]
         self.stale = [s for s in stored if not (self._is_current(s) and self._is_comparable(s.trial))]
-        """Of another driver, template, space or timer: good for a guess, no more."""
+        """Trials under another driver, template, space or timer: useful only as a guess."""
         right = {s.trial.configuration for s in current if s.trial.state is TrialState.COMPLETE}
         self.quarantine = quarantine_of(device, problem, store, right)
         """Configurations that are not to be run."""
@@ -46,9 +46,9 @@ class Knowledge:
                 self._recall(item)
 
     def learn(self, trial: Trial) -> None:
-        """A configuration that ever failed does not count, however often it was right."""
+        """Take in a trial. A configuration that ever failed does not count, however often it was correct."""
         if not self._is_comparable(trial):
-            if self.timer is Timer.HOST:  # a late one by events, which were found wrong
+            if self.timer is Timer.HOST:  # a late trial timed by events, which were found wrong
                 self._set_aside(trial)
                 return
             self._change_timer()
@@ -63,11 +63,11 @@ class Knowledge:
         self.best_ns = min((t.time_ns for t in self.known.values() if not self.is_quarantined(t)), default=math.inf)
 
     def is_quarantined(self, trial: Trial) -> bool:
-        """Whether the configuration of a trial is not to be run."""
+        """Return whether the configuration of a trial must not be run."""
         return trial.configuration in self.quarantine
 
     def release(self, configuration: Configuration) -> None:
-        """Let a configuration out of quarantine, to be judged anew."""
+        """Release a configuration from quarantine, to be judged anew."""
         self.quarantine.discard(configuration)
         trial = self.known.get(configuration)
         if trial and trial.state in QUARANTINED_STATES:
@@ -75,18 +75,18 @@ class Knowledge:
             self._unsound.discard(configuration)
 
     def revise(self, trial: Trial) -> None:
-        """A better judgement of a configuration takes the place of the one before."""
+        """Replace the earlier judgement of a configuration by a better one."""
         if trial.state is TrialState.COMPLETE and trial.configuration not in self._unsound:
             self.known.pop(trial.configuration, None)
         self.learn(trial)
 
     def is_sound(self, configuration: Configuration) -> bool:
-        """Whether it was measured, never failed, and may be run."""
+        """Return whether it was measured, never failed, and may be run."""
         return configuration in self.known and configuration not in self._unsound | self.quarantine
 
     @property
     def is_all_lost(self) -> bool:
-        """Whether something ran right once, and nothing of that may be run any more."""
+        """Whether something ran correctly, and none of it may be run any more."""
         return math.isinf(self.best_ns) and any(t.state is TrialState.COMPLETE for t in self.known.values())
 
     @property
@@ -97,7 +97,7 @@ class Knowledge:
 
     @property
     def stale_ranking(self) -> list[Configuration]:
-        """Configurations that ran right before something changed and never failed, fastest first."""
+        """Configurations that ran correctly before something changed and never failed, fastest first."""
         failed = {s.trial.configuration for s in self.stale if s.trial.state is not TrialState.COMPLETE}
         by_time = sorted(self.stale, key=lambda s: s.trial.time_ns)
         known = {algorithm.name for algorithm in self.family.algorithms}
@@ -105,12 +105,12 @@ class Knowledge:
         return [self.family.complete(c) for c in fastest if c not in failed]
 
     def provenance(self, configuration: Configuration) -> Provenance:
-        """Of a trial measured now."""
+        """Return the provenance of a trial measured now."""
         return provenance_now(self.device, self.family, configuration)
 
     @property
     def decided(self) -> Winner | None:
-        """The winner of earlier finals, where nothing that it depends on has changed since."""
+        """The winner of earlier finals, if nothing that it depends on has changed since."""
         for winner in self._store.best(self.device.slug, self.family.name):
             if winner.problem != self.problem or not winner.is_final:
                 continue
@@ -119,7 +119,7 @@ class Knowledge:
         return None
 
     def record_provisional(self) -> Winner | None:
-        """Store and return the best so far, or the default where it is not beaten; no final has confirmed it."""
+        """Store and return the best so far, or the unbeaten default, as a winner that no final has confirmed."""
         ranking = self.ranking
         if not ranking:
             return None
@@ -134,7 +134,7 @@ class Knowledge:
         return winner
 
     def winner(self, decision: Decision, time_ns: float, *, samples: int, verifications: int) -> Winner:
-        """What is stored of a decision."""
+        """Return the winner to store for a decision."""
         baseline = self.known.get(self.family.baseline)
         return Winner(
             device=self.device.slug,
@@ -153,7 +153,7 @@ class Knowledge:
         )
 
     def _recall(self, stored: StoredTrial) -> None:
-        """A trial of the ledger, judged as it was when it was measured."""
+        """Take in a trial of the ledger, judged as it was when it was measured."""
         trial = stored.trial
         if stored.purpose == "search":
             self.revise(self.drift.corrected(trial))
@@ -167,13 +167,16 @@ class Knowledge:
         return trial.measurement is None or trial.measurement.timer is self.timer
 
     def _found_events_wrong(self, stored: StoredTrial) -> bool:
-        """Under today's driver, whatever was run; trials by events may have ended, or been stored, after it."""
+        """Return whether this trial found the events wrong under today's driver, whatever was run.
+
+        One such trial is enough: trials timed by events may have ended, or been stored, after it.
+        """
         measurement = stored.trial.measurement
         is_by_host = measurement is not None and measurement.timer is Timer.HOST
         return is_by_host and stored.provenance.driver == self.device.driver
 
     def _change_timer(self) -> None:
-        """The device's events were found wrong: times by them are good for a guess, no more."""
+        """Change to the host's clock: the device's events were found wrong; their times are only a guess."""
         self.timer = Timer.HOST
         self.drift = Drift(is_shared=self.device.limits.is_cpu)
         for trial in [t for t in self.known.values() if not self._is_comparable(t)]:
@@ -181,10 +184,10 @@ class Knowledge:
             self._set_aside(trial)
 
     def _set_aside(self, trial: Trial) -> None:
-        """Good for a guess, no more."""
+        """Keep a trial as stale."""
         provenance = self.provenance(trial.configuration)
         self.stale.append(StoredTrial(trial=trial, problem=self.problem, provenance=provenance, purpose="search"))
 
     def _is_current(self, stored: StoredTrial) -> bool:
-        """Whether a stored trial still says something about driver, template and space of today."""
+        """Return whether a stored trial is valid for today's driver, template and space."""
         return not changes(stored.provenance, self.family, stored.trial.configuration, self.device.driver)

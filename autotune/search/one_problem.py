@@ -1,4 +1,4 @@
-"""The search of one problem: ask, measure, tell, until its budget ends, at once or in slices; then the finals."""
+"""The search of one problem: propose, measure and learn until its budget ends, whole or in slices; then the finals."""
 
 import contextlib
 import dataclasses
@@ -31,17 +31,17 @@ from autotune.store import Store
 
 
 class ProblemSearch:
-    """One problem, what is known of it, and its new trials."""
+    """The search of one problem: what is known of it, and its new trials."""
 
     FINALS_SHARE = 0.4
     """Largest part of a time budget kept for the finals."""
     GIVE_UP_FACTOR = 3.0
-    """One sample is enough for what is this much slower than the best."""
+    """One sample is enough for a configuration this many times slower than the best."""
     JUDGED_TRIALS = 5
-    """After these it is told how many are going to fit into a budget of time."""
+    """Trials after which it is reported how many will fit into a time budget."""
     SPARE_TRIALS = 5
-    """New ones beyond the budget where all that ran right was lost later, as with a worker that was killed again and
-    again: a search that could have a winner is to have one."""
+    """New trials beyond the budget when every configuration that ran correctly was lost later, as with a worker that
+    was killed again and again: a search that could have a winner must get one."""
 
     def __init__(
         self,
@@ -59,7 +59,7 @@ class ProblemSearch:
         choice: SamplerChoice | None = None,
         helpers: Helpers | None = None,
     ) -> None:
-        """`choice` is of a sampler, ours when left out; `helpers` are equal devices that measure until the finals."""
+        """`choice` defaults to the project's own sampler; `helpers` are equal devices that measure until the finals."""
         self.request = request
         self._space = space
         self._store = store
@@ -74,7 +74,7 @@ class ProblemSearch:
         self._is_begun = self._is_exhausted = False
         self._gain = GainLeft()
         self._programs: dict[bytes, Trial] = {}
-        """Trials of this run by what was run."""
+        """Trials of this run by the program that ran (`Prepared.program`)."""
         self._knowledge = Knowledge(device, profile, request.problem, store)
         self._timer = self._knowledge.timer
         self._bench = Bench(self._knowledge, profile, store, worker, self._left_s, self._clock)
@@ -90,30 +90,30 @@ class ProblemSearch:
         self._failures = FailureCounts()
         self.new_trials = 0
         self.seconds = 0.0
-        """What search and finals took so far."""
+        """Duration of search and finals so far."""
         self._begun_seconds, self._begun_trials = 0.0, 0
-        """Of these, what it took to start processes, make models and measure the default."""
+        """Parts of `seconds` and `new_trials` spent on starting processes, making models and measuring the default."""
         self._worker = worker
         self._ends = self._clock() + limits.seconds
 
     @property
     def _deadline(self) -> float:
-        """By the search's clock; time that trials wait for another program on the device does not count."""
+        """End of the budget on the search's clock, later by the time spent waiting for other programs on the device."""
         return self._ends + waited_s(self._worker)
 
     @property
     def resumed_trials(self) -> int:
-        """Trials of the ledger that this search goes on from."""
+        """Number of trials in the ledger that this search resumes from."""
         return len(self._knowledge.resumed)
 
     @property
     def tried(self) -> int:
-        """Configurations measured, earlier ones too."""
+        """Number of configurations measured, earlier ones included."""
         return len(self._knowledge.known)
 
     @property
     def gain_left(self) -> float | None:
-        """Share of the best time that more trials are expected to save; None where no model tells yet."""
+        """Share of the best time that more trials are expected to save; None before a model can estimate it."""
         return 0.0 if self._is_exhausted else self._gain.share
 
     @property
@@ -122,16 +122,16 @@ class ProblemSearch:
 
     @property
     def default_ns(self) -> float:
-        """Of the default, or of the best where it did not run right."""
+        """Time of the default, or of the best if the default did not run correctly."""
         default = self._knowledge.known.get(self._knowledge.default)
         is_right = default is not None and default.state is TrialState.COMPLETE
         return default.time_ns if default is not None and is_right else self.best_ns
 
     @property
     def trial_seconds(self) -> float:
-        """What a new trial took on average, with building and proposing; 0 before the first.
+        """Average duration of a new trial, with building and proposing; 0 before the first.
 
-        What it took to begin counts only until there is more than that.
+        The trials that began the search, and their time, count only until there are others.
         """
         trials = self.new_trials - self._begun_trials
         if not trials:
@@ -144,16 +144,19 @@ class ProblemSearch:
         return self.finish(self._deadline)
 
     def search(self, is_enough: Callable[[], bool] = lambda: False) -> None:
-        """Go on until the budget ends or, asked before each trial, `is_enough`; what is in hand waits for the next."""
+        """Search until the budget ends or `is_enough`, called before each trial, returns True.
+
+        Proposals and builds that are not measured yet are kept for the next call.
+        """
         started = self._clock()
         try:
             self._search(is_enough)
-            self._bench.release()  # what is built is not in flight while others are measured
+            self._bench.release()  # while other problems are measured, what is built here is not in flight
         except BaseException as error:
-            self._crew.settle()  # or what is being measured would be in flight no more
-            if isinstance(error, Exception):  # else it is to end at once
+            self._crew.settle()  # or trials still being measured would no longer be in flight
+            if isinstance(error, Exception):  # others, such as KeyboardInterrupt, end at once
                 self._bench.land_launched()
-            with contextlib.suppress(StoreError):  # what ended the search is to be told, and may be this very failure
+            with contextlib.suppress(StoreError):  # the error that ended the search is raised, and may be this one
                 self.shelve()
             raise
         finally:
@@ -161,20 +164,20 @@ class ProblemSearch:
             self.seconds += self._clock() - started
 
     def shelve(self) -> None:
-        """Forget the model and what is built; both begin anew, from the ledger as it is then."""
+        """Drop the model and the builds; both are made anew, from the ledger as it is then."""
         working, self._working = self._working, None
         self._crew.forget()
         if working:
             working[1].abandon()
 
     def finish(self, deadline: float | None) -> Outcome:
-        """The finals, until a time of the monotonic clock, and what became of the request.
+        """Run the finals until `deadline` on the monotonic clock, and return the outcome of the request.
 
         Without a deadline there is no time for finals, and the winner is provisional.
         """
         started = self._clock()
         self.shelve()
-        self._helpers.close()  # finals compare what was measured on one device
+        self._helpers.close()  # finals compare times measured on one device
         winner = None
         if not self._limits.should_stop():
             winner = self.decided or (None if deadline is None else self._decide(deadline))
@@ -193,11 +196,11 @@ class ProblemSearch:
 
     @property
     def decided(self) -> Winner | None:
-        """The winner of earlier finals, where it is as good as new: nothing was measured since, nothing has changed."""
+        """The winner of earlier finals, if nothing was measured and nothing it depends on has changed since."""
         return None if self.new_trials else self._knowledge.decided
 
     def finals_seconds(self, rounds: int = significance.LOOKS[-1]) -> float:
-        """How long finals of so many rounds may take, from how long trials took without building."""
+        """Return how long finals of `rounds` rounds may take, judging by how long trials took without building."""
         bench = self._bench
         return finals.foreseen_seconds(
             self._knowledge.best_ns, bench.typical_seconds, bench.fresh_inputs_seconds, rounds
@@ -223,7 +226,7 @@ class ProblemSearch:
             if self._bench.following:
                 continue
             self._look()
-            if self._has_other_timer:  # what was known tells nothing any more
+            if self._has_other_timer:  # earlier times do not compare with new ones
                 self._gain = GainLeft()
                 if not self.is_over:
                     while self._crew.running:
@@ -234,7 +237,7 @@ class ProblemSearch:
             self._learn_from_crew(proposals)
 
     def _advance(self, proposals: Proposals, ahead: Ahead, is_enough: Callable[[], bool]) -> bool:
-        """Learn of something new, with helpers of what has ended first; False when all is known."""
+        """Learn of at least one new trial, with helpers those that end first; return False when all is known."""
         if self._crew.has_others and not self._bench.following:
             has_more = self._share_out(proposals, ahead)
             self._learn_from_crew(proposals)
@@ -246,7 +249,7 @@ class ProblemSearch:
         return prepared is not None
 
     def _share_out(self, proposals: Proposals, ahead: Ahead) -> bool:
-        """Give all devices that are free something to measure; False when there is nothing."""
+        """Give each free device something to measure; return False when there is nothing."""
         for place in self._crew.free():
             left = self._trials_left - self._crew.running
             if left <= 0 or self.is_over:
@@ -262,15 +265,18 @@ class ProblemSearch:
         return True
 
     def _learn_from_crew(self, proposals: Proposals) -> None:
-        """Of what ends next. The sentinel knows the pace of the own device alone: others count as they measured."""
+        """Learn from the trials that end next.
+
+        The sentinel knows the speed of the search's own device only: trials of other devices count as measured.
+        """
         for trial, of_own in self._crew.take_in():
             proposals.tell(self._note_measured(trial, of_own) if of_own else self._learn(trial))
 
     @tracing.span("begin")
     def _begin(self) -> tuple[Proposals, Ahead]:
-        """The default is measured first, so that a search that is cut short never loses; others are built meanwhile.
+        """Measure the default first, while others are built, so that a search that is cut short never loses.
 
-        Where it fails, safe configurations follow until something has run right.
+        If the default fails, safe configurations follow until something has run correctly.
         """
         started, trials = self._clock(), self.new_trials
         self._programs.clear()
@@ -290,20 +296,20 @@ class ProblemSearch:
         return self._working
 
     def _look(self) -> None:
-        """Watch the device's speed, when it is time to and the device is free."""
+        """Run the sentinel if it is due and the device is free."""
         pace = self._sentinel.slowdown
         if self._crew.is_own_free:
             self._sentinel.look_if_due()
         if self._sentinel.slowdown != pace:
-            self._programs.clear()  # their times are of another speed of the device
+            self._programs.clear()  # their times belong to another speed of the device
 
     @property
     def _has_other_timer(self) -> bool:
-        """Whether times are by another clock than when the search began."""
+        """Whether times come from another clock than when the search began."""
         return self._knowledge.timer is not self._timer
 
     def _estimate(self, proposals: Proposals) -> None:
-        """Ask the model, every few trials, what is left to gain."""
+        """Every few trials, ask the model what is left to gain."""
         if self.tried < FEWEST_TRIALS or not self._gain.is_due(self.new_trials):
             return
         next_gain = proposals.expected_gain
@@ -326,30 +332,30 @@ class ProblemSearch:
         return is_known or self._space.row_of(configuration) is not None
 
     def _left_s(self) -> float:
-        """Seconds left of the budget, which bound what a single trial may take."""
+        """Return the seconds left of the budget, which limit what a single trial may take."""
         return min(self._limits.left_s(), self._deadline - self._clock())
 
     def _finals_share(self) -> float:
-        """Seconds of this problem's own budget that are kept for the finals."""
+        """Return the seconds of this problem's own budget that are kept for the finals."""
         if math.isinf(self._limits.seconds):
             return 0.0
         return min(self.FINALS_SHARE * self._limits.seconds, self.finals_seconds())
 
     def _measure_prepared(self, prepared: Prepared, meanwhile: Callable[[], None] | None) -> Trial:
-        """A new trial of what was built in advance."""
+        """Return a new trial of a configuration that was built in advance."""
         known = self._without_running(prepared)
         if known is not None:
             return known
         return self._note_measured(self._run(prepared, meanwhile), prepared)
 
     def _note_measured(self, measured: Trial, prepared: Prepared) -> Trial:
-        """A new trial of this device, which others are like that run the same."""
+        """Take in a new trial of the search's own device; configurations with the same program reuse it."""
         if measured.state is TrialState.COMPLETE:
             self._programs[prepared.program] = measured
         return self._note(measured)
 
     def _without_running(self, prepared: Prepared) -> Trial | None:
-        """A new trial of what did not build, or was run before."""
+        """Return a new trial if building failed or the same program ran before; None if it has to be run."""
         configuration, build = prepared.configuration, prepared.build
         if build and build.state in FAILURES:
             failed = Trial(configuration=configuration, state=FAILURES[build.state], message=build.message)
@@ -361,14 +367,14 @@ class ProblemSearch:
         return self._note(self._bench.record(trial))
 
     def _go_on(self, prepared: Prepared, ahead: Ahead, is_enough: Callable[[], bool]) -> None:
-        """While one is measured: bring the next into the worker, propose others and start to build them."""
+        """While one configuration is measured, send the next to the worker, propose others and start building them."""
         self._follow(prepared, ahead, is_enough)
         ahead.go_on()
         if not self._bench.following:
             self._follow(prepared, ahead, is_enough)
 
     def _follow(self, prepared: Prepared, ahead: Ahead, is_enough: Callable[[], bool]) -> None:
-        """Bring the next into the worker, if it is known and nothing is to come before it."""
+        """Send the next configuration to the worker, if it is known and nothing must come before it."""
         waits = (
             self.is_over or is_enough() or self._crew.has_others or self._sentinel.is_due_next or self._has_other_timer
         )
@@ -377,11 +383,11 @@ class ProblemSearch:
             self._bench.follow(self._job(upcoming))
 
     def _measure(self, configuration: Configuration) -> Trial:
-        """One new trial of what was not built in advance."""
+        """Measure a configuration that was not built in advance."""
         return self._note(self._run(Prepared(configuration=configuration)))
 
     def _run(self, prepared: Prepared, meanwhile: Callable[[], None] | None = None) -> Trial:
-        """As measured and stored."""
+        """Return the trial as measured and stored."""
         return self._bench.run(self._bench.following or self._job(prepared), "search", prepared.build_ns, meanwhile)
 
     def _job(self, prepared: Prepared) -> Job:
@@ -393,11 +399,11 @@ class ProblemSearch:
         )
 
     def _note(self, measured: Trial) -> Trial:
-        """A new trial of the search, which is stored already; as the sentinel corrects it."""
+        """Take in a new trial of the search, which is stored already, and return it as the sentinel corrects it."""
         return self._learn(self._sentinel.corrected(measured))
 
     def _learn(self, trial: Trial) -> Trial:
-        """Count, learn and tell."""
+        """Count a trial, learn from it and report it."""
         self.new_trials += 1
         self._failures.count(trial)
         before_ns = self._knowledge.best_ns

@@ -1,4 +1,4 @@
-"""The first trials of a search: the default, and where that fails whatever is most likely to work at all."""
+"""The first trials of a search: the default and, if it fails, the configurations most likely to work at all."""
 
 import math
 from collections.abc import Callable, Iterable
@@ -12,16 +12,16 @@ from autotune.search.proposals import Proposals
 from autotune.space.search_space import SearchSpace
 
 MOST_TIMED_OUT = 3
-"""Configurations that exceed the first time limits, after which the plainest kernel gets most of the time left."""
+"""Configurations that exceed the first time limits before the plainest kernel gets most of the time left."""
 
 SLOWER = 1.5
-"""Times the first limit, from which the limit of what has run right shows that the default needed more of it."""
+"""If the limit learnt from what ran correctly is this many times the first limit, the default needed more."""
 
 
 class Opening:
-    """Measures until something has run right, at the cost of a share of the time left for each that does not.
+    """Measures until something has run correctly; each configuration that fails costs a share of the time left.
 
-    Limits of time grow only when nothing else works: a compiler that takes 40 s for every kernel looks like one that
+    Time limits grow only when nothing else works: a compiler that takes 40 s for every kernel looks like one that
     hangs, until the plainest kernel has been waited for.
     """
 
@@ -34,7 +34,7 @@ class Opening:
         measure: Callable[[Configuration], Trial],
         is_over: Callable[[], bool],
     ) -> None:
-        """`measure` runs, stores and counts a trial; `is_over` tells whether the budget has ended."""
+        """`measure` runs, stores and counts a trial; `is_over` returns whether the budget has ended."""
         self._knowledge = knowledge
         self._space = space
         self._bench = bench
@@ -45,9 +45,9 @@ class Opening:
         self._retried: set[Configuration] = set()
 
     def run(self, start_builds: Callable[[], None]) -> None:
-        """Measure the default, unless it was measured before; then what it takes until something has run right.
+        """Measure the default, unless it was measured before, then others until something has run correctly.
 
-        `start_builds` is called before the default is measured, when nothing else would build it any more.
+        `start_builds` is called before the default is measured, when the default is no longer among what it builds.
         """
         default = self._knowledge.default
         limit_s = self._bench.build_limit_s
@@ -59,13 +59,13 @@ class Opening:
         if not self._has_footing():
             self._wait_longer()
         elif (own := next((c for c in safe if c.algorithm == default.algorithm), None)) is not None:
-            self._try(own)  # whether the algorithm fails, or just its default
+            self._try(own)  # shows whether the algorithm fails, or only its default
         is_slow = self._has_footing() and self._bench.build_limit_s > SLOWER * limit_s
         if is_slow and default in self._timed_out and default not in self._retried:
             self.try_again([default])
 
     def try_again(self, configurations: Iterable[Configuration]) -> None:
-        """Measure what is in quarantine; what fails again returns there."""
+        """Measure quarantined configurations again; those that fail again return to quarantine."""
         for configuration in configurations:
             if self._is_over():
                 return
@@ -74,6 +74,7 @@ class Opening:
             self._run(configuration)
 
     def _has_footing(self) -> bool:
+        """Return whether some configuration has run correctly."""
         return math.isfinite(self._knowledge.best_ns)
 
     def _try_until_footing(self, safe: list[Configuration]) -> None:
@@ -99,7 +100,7 @@ class Opening:
         return trial
 
     def _wait_longer(self) -> None:
-        """Give what timed out most of the time that is left, the plainest first."""
+        """Give the configurations that timed out most of the time left, the plainest first."""
         self._bench.wait_longer()
         for configuration in reversed(self._timed_out):
             self.try_again([configuration])

@@ -1,4 +1,4 @@
-"""What a database holds for each device: what is tuned, what is out of date, what is set aside."""
+"""Overview of a database by device: what is tuned, out of date, and set aside."""
 
 from collections import Counter
 from collections.abc import Mapping
@@ -12,29 +12,29 @@ from autotune.store import Store
 
 @dataclass(frozen=True, kw_only=True)
 class Overview:
-    """One device."""
+    """State of one device."""
 
     device: str
     """Slug."""
     driver: str
-    """The one of this machine, else the last that measured."""
+    """Driver of the device on this machine, otherwise the driver that measured last."""
     problems: int
-    """That have a winner."""
+    """Number of problems that have a winner."""
     verdicts: Mapping[str, int]
-    """Winners by the value of their verdict."""
+    """Number of winners by the value of their verdict."""
     stale: Mapping[str, int]
-    """Winners measured under another driver, template or search space, by that word; one may count for several."""
+    """Number of winners measured under another `driver`, `template` or `space`; one may count for several."""
     stale_problems: int
     last_measured: str
-    """UTC, ISO 8601; empty when nothing was."""
+    """UTC, ISO 8601; empty when nothing was measured."""
     trials: Mapping[str, int]
-    """Trials by state."""
+    """Number of trials by state."""
     set_aside: Mapping[str, int]
-    """Configurations in flight and in quarantine, by that word."""
+    """Number of configurations in flight and in quarantine, by these words."""
 
 
 def survey(store: Store, drivers: Mapping[str, str]) -> list[Overview]:
-    """Every device of the database by slug; `drivers` are those of this machine's devices by slug."""
+    """Return an overview of each device by slug; `drivers` are those of this machine's devices, by slug."""
     last_drivers = {device.slug: device.driver for device in store.devices()}
     winners = store.best()
     return [
@@ -60,7 +60,7 @@ def _overview(store: Store, slug: str, driver: str, winners: list[Winner]) -> Ov
 
 
 def _set_aside(store: Store, slug: str, driver: str) -> dict[str, int]:
-    """Configurations in flight and in quarantine under a driver, by that word."""
+    """Return the number of configurations in flight and in quarantine under a driver, without zeros."""
     counts = {
         "in flight": len(store.in_flight(slug, driver)),
         "in quarantine": len(store.quarantined(slug, driver)),

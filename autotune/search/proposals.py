@@ -1,4 +1,4 @@
-"""What to measure next: an Optuna study over the valid configurations, told what the ledger knows."""
+"""What to measure next: an Optuna study over the valid configurations that contains the ledger's trials."""
 
 import itertools
 import math
@@ -22,21 +22,21 @@ from autotune.store import Store
 
 
 class Proposals:
-    """Configurations not measured yet, those first that promise most; or in the order of another sampler."""
+    """Proposes configurations not measured yet, the most promising first, or in the order of another sampler."""
 
     NEAR_PROBLEMS = 2
     CANDIDATES = 12
-    """Configurations measured first that the family's rule ranks best."""
+    """Configurations ranked best by the family's rule, which are measured first."""
     LEAST_OF_SOURCE = 8
-    """Trials of a near problem from which on they are worth a model."""
+    """Fewest trials of a near problem that make a model worthwhile."""
     SLOW_FACTOR = 3.0
-    """What was cut off for being slow is at least this much slower than the best."""
+    """A configuration cut off as too slow is at least this many times slower than the best."""
     STALE = 5
-    """Configurations measured again first after a change of driver, template or space."""
+    """Configurations that are measured again first after a change of driver, template or space."""
     MOST_SUSPECTED = 50
-    """Proposals in a row left alone for being like what failed; where all are like that, one has to be tried."""
+    """Consecutive proposals skipped because they resemble failures; if all of them do, one has to be tried."""
     IDLE = 25
-    """Proposals in a row that are known already, as samplers without a list make, before one is drawn at random."""
+    """Consecutive known proposals, which samplers without a list make, before a configuration is drawn at random."""
 
     def __init__(
         self,
@@ -46,7 +46,7 @@ class Proposals:
         seed: int,
         choice: SamplerChoice | None = None,
     ) -> None:
-        """`choice` is ours when left out."""
+        """`choice` defaults to the project's own sampler."""
         self._knowledge = knowledge
         self._space = space
         self._store = store
@@ -56,7 +56,7 @@ class Proposals:
         self._suspicion = Suspicion(knowledge.known.values())
         self._asked: dict[Configuration, optuna.Trial] = {}
         self._unasked: set[Configuration] = set()
-        """Measured without being asked for."""
+        """Measured without having been proposed."""
         self._choice = choice or SamplerChoice()
         self._leftover: Iterator[int] = iter(())
         if not self._choice.knows_the_space:
@@ -68,7 +68,10 @@ class Proposals:
 
     @tracing.span("propose")
     def next(self) -> Configuration | None:
-        """One to measure, to be told of; None when all are known. Raises UsageError when a sampler fails."""
+        """Return a configuration to measure and then to pass to `tell`; None when all are known.
+
+        Raises UsageError when a sampler fails.
+        """
         for number in itertools.count(1):
             try:
                 asked, configuration = self._propose()
@@ -92,12 +95,12 @@ class Proposals:
         raise AssertionError
 
     def leave_out(self, configuration: Configuration) -> None:
-        """It is measured unasked; to be told of like the others."""
+        """Exclude a configuration that is measured without being proposed; its trial is passed to `tell` as well."""
         self._unasked.add(configuration)
 
     @tracing.span("tell")
     def tell(self, trial: Trial) -> None:
-        """What became of a configuration that was proposed, or left out."""
+        """Take in the trial of a configuration that was proposed or left out."""
         self._suspicion.learn(trial)
         if trial.configuration in self._unasked:
             self._unasked.remove(trial.configuration)
@@ -107,14 +110,14 @@ class Proposals:
 
     @property
     def expected_gain(self) -> float | None:
-        """The share of the best time that the next trial is expected to save; None where no model tells."""
+        """The share of the best time that the next trial is expected to save; None without a model."""
         if not isinstance(self._sampler, SpaceSampler):
             return None
         gain = self._sampler.expected_gain(self._study)
         return gain if gain < 1.0 else None
 
     def _propose(self) -> tuple[optuna.Trial, Configuration | None]:
-        """What Optuna proposes, as a valid configuration; None where the algorithm it chose has none."""
+        """Return Optuna's proposal as a valid configuration; None if the algorithm it chose has none."""
         if self._choice.knows_the_space:
             asked = self._study.ask()
             row = self._space.row_of(suggest(asked, self._space))
@@ -124,7 +127,7 @@ class Proposals:
         try:
             asked = self._study.ask()
             algorithm, indices = suggest_indices(asked, self._space)
-        except Exception as error:  # of a sampler that nobody here has seen
+        except Exception as error:  # an unknown sampler may raise anything
             raise UsageError(
                 f"the sampler {self._choice.name} failed: {type(error).__name__}: {error}",
                 hint="every trial is kept; go on with another one, or leave out --sampler",
@@ -138,7 +141,7 @@ class Proposals:
         return not (is_seen or configuration in knowledge.quarantine or configuration in self._unfit)
 
     def _tell(self, asked: optuna.Trial, trial: Trial | None) -> None:
-        """`trial` is None for what is not measured."""
+        """`trial` is None for a configuration that is not measured."""
         if trial is not None and trial.state is TrialState.COMPLETE:
             self._study.tell(asked, self._value(trial))
             return
@@ -147,7 +150,10 @@ class Proposals:
         self._study.tell(asked, state=optuna.trial.TrialState.FAIL)
 
     def _value(self, trial: Trial) -> float:
-        """Others than ours, which does so itself, are told the logarithm of the time: models fit that better."""
+        """Return the time for our sampler, and its logarithm for others.
+
+        Models fit the logarithm better; our sampler takes it itself.
+        """
         return trial.time_ns if self._choice.is_ours else math.log(trial.time_ns)
 
     def _known_of_slow(self, trial: Trial) -> dict[str, float]:
@@ -156,7 +162,7 @@ class Proposals:
         return {AT_LEAST: self.SLOW_FACTOR * best_ns} if is_slow and math.isfinite(best_ns) else {}
 
     def _new_study(self) -> optuna.Study:
-        """A study in memory that knows the ledger's trials and is to begin with what promises most."""
+        """Return a study in memory that knows the ledger's trials and begins with the most promising configurations."""
         optuna.logging.set_verbosity(optuna.logging.WARNING if self._choice.is_ours else optuna.logging.ERROR)
         storage = _LeanStorage() if self._choice.knows_the_space else None
         study = optuna.create_study(direction="minimize", sampler=self._sampler, storage=storage)
@@ -167,7 +173,7 @@ class Proposals:
         return study
 
     def _add(self, study: optuna.Study, trial: Trial) -> None:
-        """What is known without having been proposed; nothing where it is not of the space."""
+        """Add a trial that was not proposed, unless its configuration is outside the space."""
         row = self._space.row_of(trial.configuration)
         if row is None:
             return
@@ -184,7 +190,7 @@ class Proposals:
         )
 
     def _promising(self) -> list[Configuration]:
-        """What to try first: what won before, here and at near problems, and what the rule ranks best."""
+        """Return what to try first: winners here and at near problems, the fastest stale ones, the rule's best."""
         knowledge = self._knowledge
         left_out = knowledge.known.keys() | knowledge.quarantine
         candidates = knowledge.family.candidates(knowledge.problem, knowledge.device.limits, knowledge.starts)
@@ -198,14 +204,14 @@ class Proposals:
         return [c for c in distinct if c not in left_out and self._space.row_of(c) is not None]
 
     def _nearest_winners(self) -> list[Winner]:
-        """Of problems on this device that are comparable, whatever operands are constant; nearest first."""
+        """Return the winners of comparable problems on this device, whatever operands are constant, nearest first."""
         knowledge = self._knowledge
         winners = self._store.best(knowledge.device.slug, knowledge.family.name)
         comparable = [w for w in winners if w.problem.plain.is_comparable(knowledge.problem.plain)]
         return sorted(comparable, key=lambda w: distance(w.problem, knowledge.problem))
 
     def _prior(self) -> Prior:
-        """Trials of the nearest other problems on this device; the sampler learns how far they hold here."""
+        """Return the trials of the nearest other problems on this device; the sampler learns how far they apply."""
         knowledge = self._knowledge
         others = [w.problem for w in self._winners if w.problem != knowledge.problem]
         sources = [self._source(problem) for problem in others[: self.NEAR_PROBLEMS]]
@@ -223,7 +229,7 @@ class Proposals:
 
 
 class _LeanStorage(optuna.storages.InMemoryStorage):
-    """Keeps no parameters of trials that have ended, most of what a trial takes: their rows say as much."""
+    """Drops the parameters of ended trials, most of what a trial occupies: their rows contain the same information."""
 
     def set_trial_state_values(
         self, trial_id: int, state: optuna.trial.TrialState, values: Sequence[float] | None = None
@@ -236,14 +242,14 @@ class _LeanStorage(optuna.storages.InMemoryStorage):
 
 
 def suggest(asked: optuna.Trial, space: SearchSpace) -> Configuration:
-    """The configuration an Optuna trial stands for."""
+    """Return the configuration that an Optuna trial stands for."""
     algorithm, indices = suggest_indices(asked, space)
     values: dict[str, Value] = {p.name: p.values[indices[p.name]] for p in space.parameters[algorithm]}
     return Configuration.of(algorithm, **values)
 
 
 def suggest_indices(asked: optuna.Trial, space: SearchSpace) -> tuple[str, dict[str, int]]:
-    """The algorithm of an Optuna trial, and of each of its parameters the index of the value; valid or not."""
+    """Return the algorithm of an Optuna trial and the value index of each of its parameters, valid or not."""
     algorithm = asked.suggest_categorical("algorithm", list(space.parameters))
     indices: dict[str, int] = {}
     for parameter in space.parameters[algorithm]:

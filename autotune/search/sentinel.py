@@ -1,7 +1,7 @@
-"""The sentinel: the best configuration so far, run again every so often, tells whether the device keeps its speed.
+"""The sentinel: the best configuration so far, run again at intervals to check whether the device keeps its speed.
 
-What was measured while the speed changed is corrected, and repeated where it might be the best; a device that is
-throttled for its heat is given rests, for as long as they help.
+Trials measured while the speed changed are corrected, and repeated if they might be the best; a device that is
+throttled because of heat is given rests, as long as they help.
 """
 
 import dataclasses
@@ -18,27 +18,27 @@ from autotune.turns import idle
 EVERY_TRIALS = 20
 EVERY_S = 30.0
 SHARE = 0.05
-"""Of the time, the most that the sentinel's runs may take."""
+"""Largest part of the time that the sentinel's runs may take."""
 FREE_S = 0.05
-"""A run that takes no longer than this is never too much."""
+"""A run that takes no longer than this is always affordable."""
 SAMPLES = 5
 REPEATED = 5
-"""Trials repeated, at most, after a change."""
+"""Most trials repeated after a change."""
 NEAR = 1.1
-"""A trial is repeated when it might be at most this much slower than the best."""
+"""A trial is repeated if it might take at most this many times as long as the best."""
 
 THROTTLED = 1.1
-"""Above this slowdown, unless the device is becoming faster, it is given a rest."""
+"""Above this slowdown the device is given a rest, unless it is becoming faster."""
 REST_S = 10.0
 LEAST_REST_S = 1.0
 REST_SHARE = 0.2
-"""Of the time, the most that is rested."""
+"""Largest part of the time spent resting."""
 HELPS = 0.98
-"""A rest helped when the slowdown fell at least to this much of what it was."""
+"""A rest helped if the slowdown fell at least to this share of what it was."""
 
 
 class Sentinel:
-    """Watches over one search."""
+    """Watches the device's speed during one search."""
 
     def __init__(
         self,
@@ -47,7 +47,7 @@ class Sentinel:
         tell: Callable[[float, float], None],
         should_stop: Callable[[], bool],
     ) -> None:
-        """`tell` is given the slowdown when it has changed, and the seconds of the rest that follows."""
+        """`tell` receives the slowdown when it has changed, and the seconds of the rest that follows."""
         self._knowledge = knowledge
         self._bench = bench
         self._clock = bench.clock
@@ -63,23 +63,23 @@ class Sentinel:
 
     @property
     def slowdown(self) -> float:
-        """Of the device now, against its first trial."""
+        """Time of a call now as a multiple of that at the device's first trial."""
         return self._knowledge.drift.slowdown
 
     def corrected(self, trial: Trial) -> Trial:
-        """A new trial of the search as it would have been at the start."""
+        """Return a new trial of the search as it would have been at the start."""
         self._trials += 1
         return self._knowledge.drift.corrected(trial)
 
     def look_if_due(self) -> None:
-        """Run the sentinel when it is time to, and do what follows from it."""
+        """Run the sentinel if it is due, and act on the result."""
         if not self._is_due(self._trials):
             return
         with tracing.span("sentinel"):
             self._look_now()
 
     def _look_now(self) -> None:
-        self._bench.release()  # what is to be measured next does not run meanwhile
+        self._bench.release()  # the next configuration must not run meanwhile
         began, before = self._clock(), self.slowdown
         revisions = self._look()
         self._is_overdue = False
@@ -95,7 +95,7 @@ class Sentinel:
 
     @property
     def is_due_next(self) -> bool:
-        """Whether it is time to, as soon as the trial that is being measured has ended."""
+        """Whether the sentinel will be due when the trial being measured has ended."""
         return self._is_due(self._trials + 1)
 
     def _is_due(self, trials: int) -> bool:
@@ -131,12 +131,12 @@ class Sentinel:
         return []
 
     def _job_of(self, configuration: Configuration) -> Job:
-        """To time only what was found right before."""
+        """Return a job that only times, since the configuration was verified before."""
         job = self._bench.search_job(configuration)
         return dataclasses.replace(job, verify=False, probe=False, agreement=0.0)
 
     def _rest_while_it_helps(self, before: float) -> None:
-        """Not on a processor, which other programs slow down far more often than its heat."""
+        """Rest as long as it helps; not on a CPU, which other programs slow down far more often than its heat."""
         if self._knowledge.device.limits.is_cpu:
             return
         while self.slowdown > THROTTLED * max(1.0, self._no_help_at) and self.slowdown >= before:
@@ -148,7 +148,7 @@ class Sentinel:
             self._rest(rest_s)
             self._look()
             if self.slowdown > HELPS * before:
-                self._no_help_at = self.slowdown  # not the heat: rests are of no use until it gets slower still
+                self._no_help_at = self.slowdown  # heat is not the cause: rests are useless until it gets slower still
                 return
 
     def _rest(self, seconds: float) -> None:
@@ -164,7 +164,7 @@ class Sentinel:
             self._tell(self.slowdown, 0.0)
 
     def _repeat(self, revisions: Sequence[Revision]) -> None:
-        """Measure again what might be among the best: just when the speed changed is not known."""
+        """Measure again what might be among the best, since it is not known when exactly the speed changed."""
         limit_ns = NEAR * self._knowledge.best_ns
         near = sorted((r for r in revisions if r.fastest_ns <= limit_ns), key=lambda r: r.fastest_ns)
         for revision in near[:REPEATED]:

@@ -1,8 +1,8 @@
-"""One time budget for many problems: it goes where most of the time of all calls is expected to be saved.
+"""One time budget for many problems, spent where it is expected to save most of the time of all calls.
 
-First each gets its least share, so that none is left without a start however disturbed the machine is. Then the
-search goes on, in slices, that promises most for a second of tuning: calls times time times what is left to gain, by
-what a trial takes. Last come the finals of all, the most important first, in time that was kept for them.
+First each problem gets a minimum share, so that each is started even on a busy machine. Then the search continues, in
+slices, that promises most per second of tuning: the number of calls, times the time of a call, times the gain left,
+divided by the duration of a trial. Last come all finals, the most important first, in time that was kept for them.
 """
 
 import math
@@ -14,28 +14,28 @@ from autotune.search.gain import HORIZON_TRIALS
 from autotune.search.one_problem import ProblemSearch
 
 LEAST_TRIALS = 12
-"""Of each problem, at the start: the default, what won near by, what the rule ranks best."""
+"""Trials of each problem at the start: the default, winners of near problems, and the best by the family's rule."""
 FIRST_TRIALS = 2
-"""Of these, those that only the end of the budget takes away: the default and the best start."""
+"""Trials of these that only the end of the budget prevents: the default and the best start."""
 LEAST_SHARE = 0.5
-"""Of the time, at most, for the least shares."""
+"""Largest part of the time for these minimum shares."""
 FINALS_SHARE = 0.4
-"""Of the time, at most, kept for the finals."""
+"""Largest part of the time kept for the finals."""
 FINALS_ROUNDS = significance.LOOKS[0]
-"""Kept for each problem; one of them may take as many as there are."""
+"""Rounds for which time is kept for each problem; for one problem, time for all possible rounds is kept."""
 ROUND_S = 0.25
-"""What a round of the finals takes besides the samples, on a busy machine."""
+"""Duration of a round of the finals besides its samples, on a busy machine."""
 SLICE_SHARE = 0.02
-"""Of the time, how long a search goes on before it is asked again which one is to."""
+"""Length of a slice as a part of the time; after a slice, the next search is chosen."""
 LEAST_SLICE_S = 2.0
 SLICE_TRIALS = 5
-"""After which a slice also ends where another problem promises more."""
+"""Trials after which a slice also ends if another problem promises more."""
 UNKNOWN_GAIN = 3.0
-"""Over the number of trials: what is thought to be left to gain where no model tells."""
+"""Divided by the number of trials, this is the gain assumed to be left where there is no model."""
 KEPT_MODELS = 32
-"""Searches that keep their model between slices, a few MB each; making one anew takes as long as a few trials."""
+"""Searches that keep their model between slices, a few MB each; rebuilding one takes as long as a few trials."""
 NEWS = 2.0
-"""A model begins anew where other problems have so many times the trials they had when it was made."""
+"""A model is rebuilt when the other problems have this many times the trials they had when it was made."""
 
 
 class Sharing:
@@ -50,12 +50,12 @@ class Sharing:
         self._deadline = self._started + seconds
         self._searches: list[ProblemSearch] = []
         self._latest: list[ProblemSearch] = []
-        """Those with a model in memory, the latest last."""
+        """Searches with a model in memory, the most recent last."""
         self._told: dict[ProblemSearch, int] = {}
-        """Trials of the others when a search made its model."""
+        """Number of trials of the other problems when a search made its model."""
 
     def run(self, searches: Iterator[ProblemSearch], count: int) -> list[Outcome]:
-        """Outcomes in order; of `count` searches, each is made when its turn comes first."""
+        """Run `count` searches, each created when it first runs, and return their outcomes in order."""
         for number, search in enumerate(searches):
             self._searches.append(search)
             self._give_least(search, count - number)
@@ -86,7 +86,7 @@ class Sharing:
             self._listener.budget_judged(trials, still_to_come * problem_s, self._seconds)
 
     def _go_on(self) -> bool:
-        """A slice of what promises most; False when time is up or nothing is left to gain."""
+        """Run a slice of the most promising search; return False when time is up or nothing is left to gain."""
         limit = self._deadline - self._reserve()
         open_searches = [search for search in self._searches if not search.is_over]
         if self._clock() >= limit or not open_searches:
@@ -100,7 +100,7 @@ class Sharing:
         def is_enough() -> bool:
             new, now = search.new_trials - before, self._clock()
             is_beaten = new >= SLICE_TRIALS and self._promise(search) < next_best
-            # Making a model anew may take longer than a slice: one trial comes of it all the same.
+            # Rebuilding a model may take longer than a slice: at least one trial is made all the same.
             return is_beaten or now >= limit or (now >= end and new > 0)
 
         self._listener.share_started(search.request, self._total())
@@ -122,20 +122,20 @@ class Sharing:
             self._latest.pop(0).shelve()
 
     def _promise(self, search: ProblemSearch) -> float:
-        """Nanoseconds of all calls expected to be saved by a second of tuning."""
+        """Return the nanoseconds of all calls expected to be saved by one second of tuning."""
         gain = search.gain_left
         if gain is None:
             gain = min(1.0, UNKNOWN_GAIN / max(search.tried, 1))
         return self._weight(search) * gain / (HORIZON_TRIALS * max(search.trial_seconds, 1e-3))
 
     def _weight(self, search: ProblemSearch) -> float:
-        """Time of all calls of a problem; of one where nothing has run yet as long as the longest other."""
+        """Return the time of all calls of a problem; where nothing has run yet, that of the longest other problem."""
         if math.isfinite(search.best_ns):
             return search.request.calls * search.best_ns
         return max((s.request.calls * s.best_ns for s in self._searches if math.isfinite(s.best_ns)), default=1.0)
 
     def _reserve(self) -> float:
-        """Seconds kept for the finals of all."""
+        """Return the seconds kept for the finals of all problems."""
         least = sum(self._finals_seconds(search, FINALS_ROUNDS) + ROUND_S * FINALS_ROUNDS for search in self._searches)
         longest = max((self._finals_seconds(search, significance.LOOKS[-1]) for search in self._searches), default=0.0)
         return min(least + longest, FINALS_SHARE * self._seconds)
@@ -152,7 +152,7 @@ class Sharing:
         )
 
     def _finish(self) -> list[Outcome]:
-        """Finals in the order of their weight; each gets its part of what time is left."""
+        """Run the finals in the order of their weight, each with its part of the time left; return the outcomes."""
         found: dict[ProblemSearch, Outcome] = {}
         ordered: Sequence[ProblemSearch] = sorted(self._searches, key=self._weight, reverse=True)
         for number, search in enumerate(ordered):

@@ -1,8 +1,8 @@
-"""What the rounds of the finals prove: gains with their intervals, who is still in question, and who wins.
+"""What the rounds of the finals prove: gains with intervals, which finalists are still in question, and which wins.
 
-A round times every finalist that takes part once, so what drifts for all alike cancels in a ratio of times within a
-round. Looking again and again, and picking the best of several, would make plain 95% intervals lie; the ones here
-are drawn so wide that 95% holds all the same (`scripts/check_finals` measures how often).
+A round times every finalist that takes part once, so drift that affects all alike cancels in a ratio of times within a
+round. Repeated looks and picking the best of several would make plain 95% intervals too narrow; the intervals here are
+widened so that 95% holds all the same (`scripts/check_finals` measures how often).
 """
 
 from collections.abc import Collection, Mapping
@@ -21,17 +21,17 @@ Times = Mapping[Configuration, Mapping[int, float]]
 LOOKS = (9, 12, 16, 21, 27, 35, 46, 60)
 """Numbers of rounds after which it is judged whether more are needed."""
 LEVEL = 0.998
-"""Of a single interval at a single look."""
+"""Confidence level of a single interval at a single look."""
 NARROW = 0.01
-"""A tie is believed when the interval reaches at most this far, as a part of the gain, to either side."""
+"""A tie is believed when the interval reaches at most this far, as a share of the gain, to either side."""
 TOLD = 0.05
-"""How far the interval of a gain that is sure may reach, so that it tells something."""
+"""How far the interval of a sure gain may reach, as a share of the gain, and still be informative."""
 _DRAWS = 20_000
 
 
 @dataclass(frozen=True, kw_only=True)
 class Gain:
-    """How many times as fast: the median ratio of times within a round, with its interval."""
+    """Speedup of a candidate over a reference: the median ratio of times within a round, with its interval."""
 
     ratio: float
     low: float
@@ -48,13 +48,13 @@ class Gain:
         return self.reaches_at_most(NARROW) or self.is_sure or self.high < 1.0
 
     def reaches_at_most(self, share: float) -> bool:
-        """Whether the interval is no wider than so much of the gain to either side."""
+        """Return whether the interval is no wider than this share of the gain to either side."""
         return self.high - self.low <= 2 * share * self.ratio
 
 
 @dataclass(frozen=True, kw_only=True)
 class Decision:
-    """Who wins, and the gain over the default."""
+    """The winner, and its gain over the default."""
 
     configuration: Configuration
     gain: Gain
@@ -65,7 +65,10 @@ NO_GAIN = Gain(ratio=1.0, low=1.0, high=1.0)
 
 
 def gain(times: Times, reference: Configuration, candidate: Configuration) -> Gain:
-    """Of the candidate over the reference, by bootstrap over the rounds in which both took part."""
+    """Return the candidate's gain over the reference, from the rounds in which both took part.
+
+    The interval is a percentile bootstrap of the median ratio (Efron and Tibshirani 1993).
+    """
     common = times[reference].keys() & times[candidate].keys()
     ratios = np.sort([times[reference][number] / times[candidate][number] for number in common])
     below, above, shares = _middle_ranks(len(ratios))
@@ -77,9 +80,10 @@ def gain(times: Times, reference: Configuration, candidate: Configuration) -> Ga
 
 
 def still_in_question(times: Times, default: Configuration) -> list[Configuration]:
-    """Those that more rounds are needed of; empty when all is settled. Whoever is surely slower drops out.
+    """Return the finalists that need more rounds; empty when all is settled.
 
-    The default stays for as long as it is not known how much slower it is than each of those that may still win.
+    A finalist that is surely slower drops out. The default stays until it is known how much slower it is than each of
+    those that may still win.
     """
     leader = _leader(times)
     found = [leader, *(c for c in times if c != leader and not gain(times, c, leader).is_settled)]
@@ -96,10 +100,10 @@ def decide(
     *,
     baseline: Configuration | None = None,
 ) -> Decision:
-    """The default unless it is surely beaten; then an earlier winner unless that is surely beaten; then the fastest.
+    """Choose the default unless surely beaten, then an earlier winner unless surely beaten, then the fastest.
 
-    What is slower than the `baseline` by more than a close tie does not stay: the fastest takes its place, and it is
-    called a tie where that is not surely faster than the default.
+    A choice that is slower than the `baseline` by more than a close tie is replaced by the fastest, which is called a
+    tie if it is not surely faster than the default.
     """
     decision = _decide(times, default, incumbents)
     chosen = decision.configuration
@@ -114,7 +118,7 @@ def decide(
 
 
 def decide_early(times: Times, default: Configuration) -> Decision:
-    """The fastest of too few rounds to be sure of anything, with the range of its gains over the default."""
+    """Choose the fastest after too few rounds to be sure of anything, with the range of its gains over the default."""
     leader = _leader(times)
     if default not in times:
         return Decision(configuration=leader, gain=NO_GAIN, verdict=Verdict.PROVISIONAL)
@@ -138,7 +142,7 @@ def _decide(times: Times, default: Configuration, incumbents: Collection[Configu
 
 
 def _leader(times: Times) -> Configuration:
-    """The fastest; compared in pairs, since those that dropped out met another weather than those that stayed."""
+    """Return the fastest, compared in pairs: those that dropped out ran under other conditions."""
     leader, *others = times
     for other in others:
         if gain(times, leader, other).ratio > 1.0:
@@ -157,7 +161,10 @@ def _unbeaten_incumbent(
 
 @cache
 def _middle_ranks(size: int) -> tuple[NDArray[np.intp], NDArray[np.intp], NDArray[np.float64]]:
-    """Ranks of the two middle values in samples drawn, with replacement, from `size` sorted ones; how often each."""
+    """Return the ranks of the two middle values of bootstrap samples of `size` sorted values, and how often they occur.
+
+    The three arrays have one entry for each distinct pair of ranks; frequencies are shares of the samples.
+    """
     drawn = np.sort(np.random.default_rng(0).integers(size, size=(_DRAWS, size)), axis=1)
     pairs, counts = np.unique(drawn[:, [(size - 1) // 2, size // 2]], axis=0, return_counts=True)
     return pairs[:, 0], pairs[:, 1], counts / _DRAWS

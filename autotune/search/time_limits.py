@@ -1,9 +1,10 @@
-"""How long a trial may build and run: a few times what building usually takes and the best runs, in this search.
+"""Time limits for building and running a trial, from what earlier trials of the search took.
 
-Before that is known, and for what exceeds it, a trial may take a share of the budget's time that is left, so that no
-single hang ends a search; the share is larger on a device whose checkup took long, as on an emulated processor. What
-is usual is a high quantile of recent trials, not their median: other programs on the machine, and drivers that finish
-compiling at the first launch as PoCL does, make some sound trials many times slower than most.
+A trial may take a few times the usual build time, and a few times the usual run time or that of the best configuration,
+whichever is longer. Before these are known, and beyond them, it may take a share of the budget's remaining time, so
+that no single hang ends a search; the share is larger on a device whose checkup took long, such as an emulated
+processor. The usual time is a high quantile of recent trials, not their median: other programs on the machine, and
+drivers that finish compiling at the first launch as PoCL does, make some sound trials many times slower than most.
 """
 
 import math
@@ -14,45 +15,45 @@ from collections.abc import Collection
 from autotune.model.trial import Job, Trial
 
 LEAST_TRIALS = 3
-"""Complete ones, before which only the job's own limits hold."""
+"""Complete trials needed before there is a usual time."""
 RECENT_TRIALS = 20
 USUAL_PERCENT = 90
 FACTOR = 5.0
 LEAST_BUILD_S = 20.0
 """Some configurations unroll far more than the usual ones."""
 LEAST_RUN_S = 20.0
-"""Verifying tiny kernels takes time on the host, and PoCL compiles a large tile for seconds when it is launched."""
+"""Verifying tiny kernels takes time on the host, and PoCL spends seconds compiling a large tile at its launch."""
 FIRST_SHARE = 1 / 6
-"""Of the time left, what a trial may build, and again run, before any has completed."""
+"""Share of the time left that a trial may build, and run as well, before any has completed."""
 LONGER_SHARE = 0.8
 """The same, when nothing else has worked."""
 SLOW_SHARE = 0.4
-"""The same at most, on a device where the programs of its checkup take long."""
+"""Upper limit of the same, on a device where the programs of its checkup take long."""
 SHARE = 1 / 10
-"""The same afterwards, where that is more than a few times the usual."""
+"""The same afterwards, where that exceeds a few times the usual."""
 LEAST_S = 5.0
-"""The shortest limit: other programs may keep a busy machine from a sound kernel for seconds."""
+"""Shortest limit: other programs may delay a sound kernel on a busy machine for seconds."""
 
 
 class TimeLimits:
-    """Follows the complete trials of a search."""
+    """Time limits that follow the complete trials of a search."""
 
     def __init__(self, program_s: float = 0.0) -> None:
         """`program_s` is how long the device takes to build and run plain kernels, as far as that is known."""
         self._program_s = program_s
         self.first_share = FIRST_SHARE
         self.are_lifted = False
-        """Whether only the jobs' own limits hold."""
+        """Whether only the jobs' own limits apply."""
         self._build_s: deque[float] = deque(maxlen=RECENT_TRIALS)
         self._run_s: deque[float] = deque(maxlen=RECENT_TRIALS)
         self._seed: int | None = None
         self.fresh_inputs_s = 0.0
-        """What the host took to draw the inputs of the latest trial that had its own, and to judge its results."""
+        """Time the host took to draw the inputs of the latest trial that had its own, and to judge its results."""
         self._best_ns = float("inf")
         self._best_run_s = 0.0
 
     def learn(self, trial: Trial, run_s: float) -> None:
-        """`run_s` is what inputs, reference, verifying and sampling took together."""
+        """Take in a trial; `run_s` is the duration of inputs, reference, verifying and sampling together."""
         if trial.measurement is None:
             return
         self._build_s.append(trial.measurement.build_ns / 1e9)
@@ -65,12 +66,15 @@ class TimeLimits:
             self._best_run_s = run_s
 
     def build_s(self, job: Job, left_s: float = math.inf) -> float:
-        """Seconds the job may build, at most its own limit; `left_s` is what is left of the budget."""
+        """Return the seconds the job may build, at most its own limit; `left_s` is what is left of the budget."""
         usual_s = _usual(self._build_s) if self._is_enough else 0.0
         return self._limit_s(job.build_limit_s, max(self._build_s, default=0.0), usual_s, LEAST_BUILD_S, left_s)
 
     def run_s(self, job: Job, left_s: float = math.inf) -> float:
-        """Seconds the job may run, at most its own limit; all of that where it verifies often or is cut off."""
+        """Return the seconds the job may run, at most its own limit.
+
+        A job that verifies often or is cut off gets all of its own limit.
+        """
         if job.verifications or job.is_cut_off:
             return job.run_limit_s
         usual_s = max(self._best_run_s, _usual(self._run_s)) if self._is_enough else 0.0
@@ -88,20 +92,20 @@ class TimeLimits:
             share = SHARE if self._run_s else self.first_share
             slow_s = min(FACTOR * self._program_s, SLOW_SHARE * left_s)
             return min(own_s, max(LEAST_S, share * left_s, slow_s, FACTOR * longest_s))
-        # A hang near the end of the budget may not take five times as long as a slow device's usual trial.
+        # A hang near the end of the budget must not take five times as long as a slow device's usual trial.
         seen_s = min(FACTOR * usual_s, max(left_s, 2 * usual_s))
         return min(own_s, max(LEAST_S, seen_s, min(least_s, SHARE * left_s)))
 
     @property
     def typical_s(self) -> float:
-        """What recent trials took with building; 0 before the second."""
+        """Typical duration of recent trials with building; 0 before the second."""
         return self.typical_run_s + statistics.median(list(self._build_s)[1:]) if len(self._build_s) > 1 else 0.0
 
     @property
     def typical_run_s(self) -> float:
-        """What recent trials took without building; 0 before the second.
+        """Typical duration of recent trials without building; 0 before the second.
 
-        The oldest is left out: the first of all opened the device, and drew the inputs that the others share.
+        The oldest is left out: the very first opened the device, and drew the inputs that the others share.
         """
         return statistics.median(list(self._run_s)[1:]) if len(self._run_s) > 1 else 0.0
 

@@ -1,4 +1,4 @@
-"""Winners of before, verified and timed again: after a new driver or a changed template, or to be sure."""
+"""Verifying and timing earlier winners again: after a new driver or a changed template, or to be sure."""
 
 import dataclasses
 import enum
@@ -18,21 +18,21 @@ from autotune.search.knowledge import Knowledge
 from autotune.store import Store
 
 FEW = 3
-"""Of the fastest known that meet the winner and the default."""
+"""Number of the fastest known configurations that are compared with the winner and the default."""
 SLOWER_FROM = 1.1
-"""Times of different days differ; from this factor on it is told."""
+"""Factor from which a winner is reported as slower; smaller differences occur between different days."""
 
 
 class Standing(enum.Enum):
-    """What became of a winner."""
+    """What became of a winner in a recheck."""
 
     HOLDS = "still holds"
     SLOWER = "slower"
-    """It is still the best, but takes longer than it did."""
+    """Still the best, but slower than before."""
     REPLACED = "replaced"
-    """It is right, but another does better now, or the default as well."""
+    """Correct, but another configuration is better now, or the default is as good."""
     FAILED = "failed"
-    """It does not run any more, or not right."""
+    """It no longer runs, or its result is wrong."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,19 +41,19 @@ class Recheck:
 
     before: Winner
     after: Winner | None
-    """None when nothing runs right, not even the default."""
+    """None when nothing runs correctly, not even the default."""
     standing: Standing
     message: str = ""
-    """How it failed."""
+    """How the winner failed."""
 
     @property
     def slower_by(self) -> float:
-        """Factor of the time of what is to be used now over that of before."""
+        """Time of the configuration to use now divided by that of the earlier winner; infinite if there is none."""
         return self.after.time_ns / self.before.time_ns if self.after else math.inf
 
 
 class RecheckListener(Protocol):
-    """Told what happens, in the order in which it happens."""
+    """Receives the events of a recheck in the order in which they happen."""
 
     def recheck_started(self, winner: Winner, number: int, total: int) -> None: ...
 
@@ -69,10 +69,10 @@ def recheck(
     should_stop: Callable[[], bool] = lambda: False,
     worker: Measures | None = None,
 ) -> list[Recheck]:
-    """For each problem the winner, the fastest few known and the default meet again in finals.
+    """Compare the winner, the fastest few known and the default of each problem in new finals.
 
-    What holds then is stored. `should_stop` is asked after each trial; a problem broken off is not among the results.
-    Raises WorkerError when the device cannot be used.
+    The result is stored. `should_stop` is called after each trial; a problem that is broken off is not among the
+    results. Raises WorkerError when the device cannot be used.
     """
     place = worker or Worker()
     found: list[Recheck] = []
@@ -90,7 +90,7 @@ def recheck(
 
 
 class _Rechecking:
-    """One winner met again."""
+    """Recheck of one winner."""
 
     def __init__(
         self, device: Device, winner: Winner, store: Store, worker: Measures, should_stop: Callable[[], bool]
@@ -125,14 +125,14 @@ class _Rechecking:
         return Standing.SLOWER if after.time_ns > SLOWER_FROM * self._winner.time_ns else Standing.HOLDS
 
     def _candidates(self) -> list[Configuration]:
-        """The winner, the default, the fastest few of before and of now."""
+        """Return the winner, the default, and the fastest few, stale and current."""
         knowledge = self._knowledge
         current = [trial.configuration for trial in knowledge.ranking[:FEW]]
         wanted = [self._winner.configuration, knowledge.default, *knowledge.stale_ranking[:FEW], *current]
         return [c for c in dict.fromkeys(wanted) if not self._misfit(c)]
 
     def _misfit(self, configuration: Configuration) -> str:
-        """Why a configuration is none of today's search space, or not to be run; empty when it is."""
+        """Return why a configuration is outside today's search space or must not be run; empty if it may be run."""
         knowledge = self._knowledge
         if configuration in knowledge.quarantine:
             return "in quarantine, since it crashed, hung or was lost"

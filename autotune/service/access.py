@@ -1,32 +1,33 @@
-"""Who may do what: tokens, and sizes of bodies. `admission.py` has turned away by then what no token can allow.
+"""Authorization: tokens, and limits on body sizes. `admission.py` first refuses what no token can allow.
 
-The security model. Whoever may submit jobs, offer devices or read tables is told by a *token*, a shared secret that
-comes with every request; each token has one scope:
+The security model. A *token* is a shared secret that a client sends with every request to be allowed to submit jobs,
+offer devices or read tables; each token has one scope:
 
 ========= ===============================================================================================
 scope     may
 ========= ===============================================================================================
 reader    read everything that the API shows: jobs, devices, tables, lookups
-submitter do that, and submit and cancel jobs and upload tables
-worker    offer devices and measure for them, and nothing else
-admin     do all of this, and forget workers
+submitter the same, and submit and cancel jobs and upload tables
+worker    offer devices and measure on them, and nothing else
+admin     all of the above, and forget workers
 ========= ===============================================================================================
 
-A token says what its bearer may do, not who the bearer is. So each worker also has a *secret* of its own, which it
-makes the first time it runs and keeps in a file that only its user can read. The first greeting under a name enrols
-the worker: the database keeps a digest of the secret with the name and the device. A greeting under that name with
+A token authorizes its bearer but does not identify it. Each worker therefore also has a *secret* of its own, which it
+creates on its first run and keeps in a file that only its user can read. The first greeting under a name enrols the
+worker: the database stores a digest of the secret with the name and the device. A greeting under that name with
 another secret is refused and changes nothing, so a stranger with the worker token can neither take a worker's place
-nor have its trial quarantined. Within a greeting the worker also sends a random *session*, which is part of every
-later request of that process; a turn without it is refused. The API shows neither. A worker that lost its secret is
-enrolled anew once an administrator has forgotten it (`autotune workers forget NAME`).
+nor get its trial quarantined. In its greeting the worker also sends a random *session*, which is part of every later
+request of that process; a turn (a request for the next trial) without it is refused. The API shows neither secret nor
+session. A worker that lost its secret can be enrolled again after an administrator has removed it
+(`autotune workers forget NAME`).
 
-What a worker sends is not trusted either: it cannot send code, only times and states; times that no device can reach
-are refused; only the worker that had a trial in hand can say later how it ended; and a job that was begun on one
-device goes on only with devices that have the same driver and limits. A worker can still lie within these bounds
-about its own device: give the worker token to nobody whose measurements you would not use.
+Data from workers is not trusted either: a worker cannot send code, only times and states; times that no device can
+reach are refused; only the worker that was given a trial can report later how it ended; and a job that was begun on
+one device continues only on devices that have the same driver and limits. A worker can still lie within these bounds
+about its own device: give the worker token only to people whose measurements you would use.
 
-Without tokens, only this machine is served, and everyone on it may do everything; workers have their secrets all the
-same. Nothing here encrypts: on networks that others can read, put a proxy with TLS in front of the service.
+Without tokens, the service answers only this machine, and every user on it may do everything; workers still have their
+secrets. Nothing here encrypts: on networks that others can read, put a proxy with TLS in front of the service.
 """
 
 import enum
@@ -47,7 +48,7 @@ MAX_TOKEN = 512
 _SAFE = frozenset({"GET", "HEAD", "OPTIONS"})
 _OPEN_PATHS = frozenset({"/api/health"})
 WHO = "autotune.who"
-"""Key of an ASGI scope: the name of the token that a request carries, for the log."""
+"""ASGI scope key: the role of the request's token, for the log."""
 
 Scope = MutableMapping[str, Any]
 Message = MutableMapping[str, Any]
@@ -57,11 +58,11 @@ App = Callable[[Scope, Receive, Send], Awaitable[None]]
 
 
 class _TooLarge(Exception):
-    """The body goes on beyond what is allowed."""
+    """The body exceeds the size limit."""
 
 
 class Role(enum.Enum):
-    """What the bearer of a token may do."""
+    """What a token allows."""
 
     READER = "reader"
     SUBMITTER = "submitter"
@@ -79,10 +80,10 @@ _ALLOWED = {
 
 @dataclass(frozen=True, kw_only=True)
 class Access:
-    """The tokens; empty where there is none. Shown nowhere."""
+    """The tokens, empty where not set. They are never shown."""
 
     writing: str = field(default="", repr=False)
-    """Of administrators: allows everything. Without it no token is asked for."""
+    """Token of administrators, which allows everything. If it is empty, no token is required."""
     reading: str = field(default="", repr=False)
     submitting: str = field(default="", repr=False)
     working: str = field(default="", repr=False)
@@ -92,7 +93,7 @@ class Access:
         return not self.writing
 
     def role_of(self, told: str) -> Role | None:
-        """Of the bearer of a token. Compares with all of them, each in constant time."""
+        """Return the role of a token, or None. Compares with every token, each in constant time."""
         roles = {
             Role.READER: self.reading, Role.SUBMITTER: self.submitting, Role.WORKER: self.working,
             Role.ADMIN: self.writing,
@@ -107,7 +108,7 @@ _MEANING = {
 
 
 def role_needed(path: str, method: str) -> Role:
-    """Whoever has this role may send such a request."""
+    """Return the role that a request requires."""
     if method in _SAFE:
         return Role.READER
     if path == "/api/workers" or path.startswith("/api/workers/"):
@@ -116,7 +117,7 @@ def role_needed(path: str, method: str) -> Role:
 
 
 def read_token(path: Path) -> str:
-    """The first line of a file. Raises UsageError."""
+    """Return the first line of a file. Raises UsageError when it cannot be read or is not a token."""
     try:
         with path.open("rb") as file:
             lines = file.read(4 * MAX_TOKEN).splitlines() or [b""]
@@ -135,7 +136,7 @@ def read_token(path: Path) -> str:
 
 
 class Guard:
-    """ASGI around the routes."""
+    """ASGI middleware around the routes: checks tokens and body sizes."""
 
     def __init__(self, app: App, access: Access) -> None:
         self._app = app
@@ -155,7 +156,7 @@ class Guard:
         await self._with_limit(scope, receive, send)
 
     def _refusal(self, scope: Scope, headers: dict[bytes, bytes]) -> tuple[int, str, str] | None:
-        """Status, message and hint of a request that may not pass."""
+        """Return status, message and hint for a request that is refused."""
         path, method = scope["path"], scope["method"]
         if path.startswith("/api/") and path not in _OPEN_PATHS:
             kind, _, token = _text(headers.get(b"authorization")).partition(" ")
@@ -184,7 +185,7 @@ class Guard:
 
         async def noting(message: Message) -> None:
             nonlocal is_begun
-            if left < 0 and not is_begun:  # whatever the routes make of a body that broke off
+            if left < 0 and not is_begun:  # replaces what the routes answer to a truncated body
                 is_begun = True
                 await _refuse(send, *_too_large(scope["path"]))
             if left >= 0:
@@ -215,7 +216,7 @@ def _too_large(path: str) -> tuple[int, str, str]:
 
 
 def _same(told: str, token: str) -> bool:
-    # Digests, since the comparison tells the length of what it compares.
+    # Compare digests, since the comparison reveals the length of its arguments.
     return hmac.compare_digest(hashlib.sha256(told.encode()).digest(), hashlib.sha256(token.encode()).digest())
 
 
@@ -228,7 +229,7 @@ async def _refuse(send: Send, status: int, message: str, hint: str) -> None:
 
 
 async def answer(send: Send, status: int, body: bytes) -> None:
-    """Send JSON."""
+    """Send a JSON response."""
     headers = [(b"content-type", b"application/json"), (b"content-length", str(len(body)).encode())]
     if status == 401:
         headers.append((b"www-authenticate", b"Bearer"))

@@ -1,8 +1,8 @@
-"""The outermost layer of the API: it turns away what no token can allow, slows guessing, and keeps the request log.
+"""The outermost layer of the API: refuses what no token can allow, slows token guessing, and writes the request log.
 
-Pages of other sites are refused because a browser sends their requests with the user's reach, not the page's. Requests
-that a proxy forwarded are refused where no token is asked for, because the proxy lets strangers reach the loopback
-address.
+Requests from pages of other sites are refused, because a browser sends them with the network access of its user, not
+of the page. If no token is required, requests that a proxy forwarded are refused, because the proxy lets strangers
+reach the loopback address.
 """
 
 import asyncio
@@ -19,7 +19,7 @@ from autotune.errors import UsageError
 from autotune.service.access import WHO, App, Message, Receive, Scope, Send, answer
 
 WHAT = "autotune.what"
-"""Key of an ASGI scope: what a route says it has done, for the log."""
+"""ASGI scope key: what a route has done, for the log."""
 LOOPBACK = frozenset({"localhost", "127.0.0.1", "::1"})
 
 FREE_GUESSES = 5
@@ -38,10 +38,10 @@ _Refusal = tuple[int, str, str]
 
 
 class Admission:
-    """ASGI around everything else."""
+    """ASGI middleware around everything else."""
 
     def __init__(self, app: App, *, is_open: bool, public_url: str = "") -> None:
-        """`is_open` means that no token is asked for. Raises UsageError for a public URL that is none."""
+        """`is_open` means that no token is required. Raises UsageError when `public_url` is not a URL."""
         self._app = app
         self._is_open = is_open
         self._public_origin = read_origin(public_url) if public_url else ""
@@ -92,17 +92,17 @@ class _Guesser:
     count: int = 0
     unlogged: int = 0
     free_at: float = 0.0
-    """When its next refusal may be sent."""
+    """When its next refusal may be sent, by the monotonic clock."""
 
 
 class Guesses:
-    """Wrong tokens by address. A right token is never held up, so nobody can lock out others of the same address."""
+    """Wrong tokens by address. A right token is never delayed, so a client cannot lock out others at its address."""
 
     def __init__(self) -> None:
         self._guessers: OrderedDict[str, _Guesser] = OrderedDict()
 
     async def hold_up(self, address: str) -> None:
-        """Return when the refusal may be sent: at once for the first few, then one after the other."""
+        """Wait until the refusal may be sent: not at all for the first few, then one after the other."""
         now = time.monotonic()
         guesser = self._note(address, now)
         if guesser.count <= FREE_GUESSES:
@@ -124,14 +124,14 @@ class Guesses:
         return guesser
 
     def _close(self, address: str) -> None:
-        """Log what came within a minute; an address that goes on is logged anew."""
+        """Log the wrong tokens of a minute and forget the address; if it continues, it is logged again."""
         guesser = self._guessers.pop(address, None)
         if guesser is not None and guesser.unlogged:
             _LOG.warning("%d more wrong tokens from %s within %g s", guesser.unlogged, address, LOG_EVERY_S)
 
 
 def read_origin(url: str) -> str:
-    """The origin of a public URL, as browsers send it. Raises UsageError."""
+    """Return the origin of a public URL, as browsers send it. Raises UsageError when it is not an HTTP URL."""
     try:
         parts = urlsplit(url)
         is_url = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.username is None
@@ -145,19 +145,19 @@ def read_origin(url: str) -> str:
 
 
 def submitter_of(scope: Scope) -> str:
-    """Whom a request comes from, as far as the service can tell: the scope of its token, and its address."""
+    """Return the sender of a request, as far as it is known: the scope of its token, and its address."""
     return f"{scope.get(WHO, 'anyone')} at {_address(scope)}"
 
 
 def _isolate(message: Message) -> None:
-    """Let no page of another origin embed the answer."""
+    """Prevent pages of other origins from embedding the response."""
     headers = message.setdefault("headers", [])
     if not any(name.lower() == b"cross-origin-resource-policy" for name, _ in headers):
         message["headers"] = [*headers, (b"cross-origin-resource-policy", b"same-origin")]
 
 
 def _log(scope: Scope, status: int) -> None:
-    """One line for each request that changed something, save the turns of workers, which come many times a second."""
+    """Log each request that changed something, except turns of workers, which come many times a second."""
     if scope["method"] in _SAFE or status >= HTTPStatus.BAD_REQUEST or scope["path"].endswith("/turn"):
         return
     what = scope.get(WHAT, "")

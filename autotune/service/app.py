@@ -1,4 +1,4 @@
-"""The API: the application, how it refuses, and which routes it has."""
+"""The API: the application, its error responses and its routes."""
 
 import logging
 from collections.abc import AsyncIterator
@@ -53,9 +53,9 @@ REFUSALS: dict[int | str, dict[str, Any]] = {
 
 
 def make_app(service: Service, access: Access, public_url: str = "") -> Admission:
-    """The ASGI application of a service; its lifespan starts and stops the service.
+    """Return the ASGI application of a service; its lifespan starts and stops the service.
 
-    `public_url` is where a proxy in front of it is reached. Raises UsageError when that is no URL.
+    `public_url` is the address of a proxy in front of it. Raises UsageError when that is not a URL.
     """
 
     pools = Pools()
@@ -74,7 +74,7 @@ def make_app(service: Service, access: Access, public_url: str = "") -> Admissio
         version=__version__,
         description=DESCRIPTION,
         lifespan=lifespan,
-        docs_url=None,  # these load scripts from the network
+        docs_url=None,  # documentation pages load scripts from the network
         redoc_url=None,
         responses=REFUSALS,
     )
@@ -86,7 +86,7 @@ def make_app(service: Service, access: Access, public_url: str = "") -> Admissio
 
     @app.get("/api/health")
     async def health() -> Health:
-        """Whether the service is up, and which version; needs no token."""
+        """Report that the service is up, and its version. Needs no token."""
         return Health(status="ok", tool_version=__version__, code=code_version())
 
     app.include_router(job_routes(service, pools))
@@ -115,13 +115,13 @@ async def _refuse_own(_: Request, error: Exception) -> JSONResponse:
         status = 429
     elif isinstance(error, StoreError):
         _LOG.warning("%s", error)
-        return _refusal(503, "the database cannot be used now")  # its place is nobody else's business
+        return _refusal(503, "the database cannot be used now")  # without the location, which is private
     return _refusal(status, error.message, error.hint)
 
 
 async def _refuse_form(_: Request, error: Exception) -> JSONResponse:
     assert isinstance(error, RequestValidationError)
-    # What was sent is not sent back.
+    # The submitted values are not echoed.
     told = "; ".join(f"{'.'.join(map(_word, e['loc']))}: {e['msg']}" for e in error.errors()[:5])
     return _refusal(422, told)
 
@@ -132,7 +132,7 @@ def _word(place: object) -> str:
 
 async def _refuse_http(_: Request, error: Exception) -> JSONResponse:
     assert isinstance(error, HTTPException)
-    if error.detail == HTTPStatus.NOT_FOUND.phrase:  # no route; ours say what there is not
+    if error.detail == HTTPStatus.NOT_FOUND.phrase:  # no route matched; routes name what is missing
         return _refusal(404, "the service has nothing at this address", "/openapi.json tells what it has")
     response = _refusal(error.status_code, str(error.detail))
     response.headers.update(error.headers or {})

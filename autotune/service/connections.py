@@ -1,8 +1,8 @@
-"""Connections under limits: a request has to arrive within a time, and nobody holds so many that others get none.
+"""Limits on connections: a request must arrive in time, and a client cannot hold so many that others get none.
 
-Uvicorn answers what has arrived, and waits for what has not for as long as it takes. Here a connection that keeps the
-service waiting for a request is closed when its time is up, or when its address or everyone together holds too many of
-them, the oldest first: a client that really sends its request is through in a few milliseconds.
+Uvicorn waits without limit for a request that has not arrived completely. Here a connection that keeps the service
+waiting for a request is closed when its time is up, or when its address or all addresses together hold too many of
+them, the oldest first: a client that really sends its request is done in a few milliseconds.
 """
 
 import asyncio
@@ -17,18 +17,18 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResp
 
 HEAD_LIMIT_S = 10.0
 BODY_LIMIT_S = 120.0
-"""For a table of 32 MiB over a slow line."""
+"""Enough for a table of 32 MiB over a slow line."""
 MAX_HEAD_BYTES = 65_536
 MAX_AWAITED = 200
-"""Connections of one address that a request is awaited on."""
+"""Maximum number of connections of one address on which a request is awaited."""
 MAX_CONNECTIONS = 5000
 LEAST_CONNECTIONS = 64
 ADDRESS_SHARE = 0.75
-"""Of all connections, the most that one address may hold."""
+"""Maximum share of all connections that one address may hold."""
 BACKLOG = 128
 """Connections that may be accepted at once, before any of them can be closed."""
 RESERVED_FILES = 256 + BACKLOG
-"""Left for the database, the log and what else is open."""
+"""File descriptors reserved for the database, the log and other open files."""
 SWEEP_S = 0.5
 
 _LOG = logging.getLogger(__name__)
@@ -38,7 +38,7 @@ class Phase(enum.Enum):
     """What a connection is doing."""
 
     HEAD = "head"
-    """The head of a request is awaited, or has arrived in part."""
+    """Waiting for the head of a request, or for the rest of it."""
     BODY = "body"
     ANSWER = "answer"
     IDLE = "idle"
@@ -49,20 +49,20 @@ _LIMITS_S = {Phase.HEAD: HEAD_LIMIT_S, Phase.BODY: BODY_LIMIT_S}
 
 
 class Connections:
-    """All that are open. Only the event loop touches it."""
+    """All open connections. Only the event loop uses it."""
 
     def __init__(self, most: int) -> None:
         self._most = most
         self._open: set[LimitedProtocol] = set()
         self._addresses: Counter[str] = Counter()
         self._awaited: dict[str, dict[LimitedProtocol, None]] = {}
-        """Those that a request is awaited on, by address; of each the oldest first."""
+        """Connections on which a request is awaited, by address; for each address the oldest first."""
         self._is_sweeping = False
 
     def open(self, connection: "LimitedProtocol") -> bool:
-        """Count a connection, in the place of one that a request is awaited on where there are too many.
+        """Count a connection. If there are too many, close the oldest one on which a request is awaited.
 
-        Returns whether it may stay.
+        Returns whether the new connection may stay.
         """
         address = connection.address
         if self._addresses[address] >= ADDRESS_SHARE * self._most:
@@ -78,7 +78,7 @@ class Connections:
         return True
 
     def close(self, connection: "LimitedProtocol") -> None:
-        """Forget a connection; nothing where it is forgotten already, or never was counted."""
+        """Forget a connection. Does nothing if it is not counted."""
         if connection in self._open:
             self.note(connection, Phase.IDLE)
             self._open.remove(connection)
@@ -87,7 +87,7 @@ class Connections:
                 del self._addresses[connection.address]
 
     def note(self, connection: "LimitedProtocol", phase: Phase) -> None:
-        """Record what a connection is doing; the time of a phase runs from its beginning."""
+        """Record the phase of a connection. Its time limit runs from the beginning of the phase."""
         if phase is connection.phase:
             return
         connection.phase, connection.since = phase, time.monotonic()
@@ -123,7 +123,7 @@ def _drop_oldest(awaited: "dict[LimitedProtocol, None] | None") -> None:
 
 
 class LimitedProtocol(HttpToolsProtocol):
-    """One connection."""
+    """One connection under these limits."""
 
     phase = Phase.IDLE
     since = 0.0
@@ -179,7 +179,7 @@ class LimitedProtocol(HttpToolsProtocol):
 
 
 def most_connections() -> int:
-    """How many the system's limit on open files allows, once it is raised as far as this process may."""
+    """Return how many connections the limit on open files allows, once raised as far as this process may."""
     if sys.platform == "win32":
         return MAX_CONNECTIONS
     import resource

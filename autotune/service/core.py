@@ -1,4 +1,4 @@
-"""The service itself: who waits for what, who searches where. The routes ask it, workers feed it."""
+"""The core of the service: decides which search runs on which device. Routes query it, workers send it results."""
 
 import asyncio
 import contextlib
@@ -28,28 +28,28 @@ from autotune.turns import Turns, held
 _LOG = logging.getLogger(__name__)
 
 LOOK_S = 2.0
-"""How often the queue is looked at when nothing calls for it, and lookups for new winners."""
+"""How often the queue is checked without a wake-up, and how often lookups check for new winners."""
 WAKE_S = 0.02
-"""From a call for it until then: with many devices there are more calls."""
+"""Delay from a wake-up to the check of the queue: with many devices, one check then serves several wake-ups."""
 REFRESHING_SHARE = 0.1
-"""Of the time, the most that lookups are made anew: with many winners it takes long, and there is always a new one."""
+"""Maximum share of the time spent rebuilding lookups: many winners make it slow, and there is always a new winner."""
 MAX_SEARCHES = 100
-"""At a time: each holds its search space, some 20 MB. Devices beyond that wait for their turn."""
+"""Maximum number of searches at a time: each holds its search space, some 20 MB. Further devices wait."""
 AT_WORK = 2
-"""Searches that compute at a time, while the others wait for their devices, the database or a rest: more threads would
-keep the event loop from its turn, and gain nothing, as one interpreter runs one of them at a time."""
+"""Searches that compute at a time, while the others wait for their devices, the database or a rest period. More
+computing threads would delay the event loop and gain nothing, as an interpreter runs one thread at a time."""
 END_S = 8.0
-"""How long the end of the service waits for searches to put their things in order, and for the database with them."""
+"""How long a stopping service waits for its searches to end in order, and for the database with them."""
 HURRY_S = 1.0
-"""And then, when the database is waited for no more. What is not stored, the worker that measured it tells again."""
+"""How long it waits after that, with waits for the database cut short. Workers resend results that were not stored."""
 END_LOOK_S = 0.05
 
 
 class Service:
-    """Everything that lives as long as the process. Methods are called in the event loop."""
+    """The state that lives as long as the process. Methods are called in the event loop."""
 
     def __init__(self, store: Store, on_superseded: Callable[[], None] = lambda: None) -> None:
-        """`on_superseded` is called when another service has taken the database over, and this one is to end."""
+        """`on_superseded` is called when another service has taken over the database, and this one has to end."""
         self.store = store
         self._on_superseded = on_superseded
         self._claim: Claim | None = None
@@ -57,12 +57,12 @@ class Service:
         self.fleet = Fleet(self.wake, self.take_late, self._settle, self._may_launch)
         self.lookups = Lookups(store)
         self.searches: dict[int, Search] = {}
-        """By the id of the problem of the job."""
+        """Running searches, by the id of the job's problem."""
         self.is_stopping = False
         self._troubles: Counter[int] = Counter()
-        """Devices that could not be used, by the id of the problem of the job."""
+        """How often a device could not be used, by the id of the job's problem."""
         self._is_in_doubt = False
-        """Whether the database may have something as running that nobody searches."""
+        """Whether the database may list a problem as running that no search works on."""
         self._loop: asyncio.AbstractEventLoop | None = None
         self._wake = asyncio.Event()
         self._tasks: list[asyncio.Task[None]] = []
@@ -72,38 +72,38 @@ class Service:
 
     @contextlib.contextmanager
     def claimed(self) -> Iterator[None]:
-        """No other service works on the database. Raises StoreError where one does."""
+        """Claim the database, so that no other service works on it. Raises StoreError when another one does."""
         self._claim = self.store.claim_service()
         with self._claim.kept(self._tell_superseded, HURRY_S):
             yield
 
     async def start(self) -> None:
-        """Go on where the service before was ended."""
+        """Continue where the previous service ended."""
         self._loop = asyncio.get_running_loop()
         self.feed.bind(self._loop)
         lost = await asyncio.to_thread(self.store.quarantine_lost)
         queued = await asyncio.to_thread(self.store.jobs.recover)
         if lost or queued:
             _LOG.info("%s trials were lost, %s problems go on", len(lost), queued)
-        await asyncio.to_thread(code_version)  # takes a while once, which the first worker would hold all others up for
+        await asyncio.to_thread(code_version)  # slow once; else the first worker would delay all others
         await self._refresh_lookups()
         keeping = (self._keep_dispatching(), self._keep_refreshing())
         self._tasks = [asyncio.create_task(work) for work in keeping]
 
     def begin_stop(self) -> None:
-        """Searches end, waiting workers and readers are let go."""
+        """End the searches, and release waiting workers and readers."""
         self.is_stopping = True
         self.fleet.stop()
         self.feed.close()
         self._wake.set()
 
     def stop_from_signal(self) -> None:
-        """As `begin_stop`, from a handler of signals."""
+        """Call `begin_stop` from a signal handler."""
         if self._loop is not None:
             self._loop.call_soon_threadsafe(self.begin_stop)
 
     async def stop(self) -> None:
-        """Returns when the ledger is in order, or after a while."""
+        """Stop; return when the ledger is in order, or after a time limit."""
         self.begin_stop()
         for task in self._tasks:
             task.cancel()
@@ -113,17 +113,17 @@ class Service:
         await self._searches_end(HURRY_S)
 
     async def _searches_end(self, patience_s: float) -> None:
-        """Returns then, or when time is up. Asks again and again: the threads that could wait may be stuck as well."""
+        """Return when all searches have ended or time is up. Polls: threads that could wait may be stuck as well."""
         end = time.monotonic() + patience_s
         while any(thread.is_alive() for thread in self._threads) and time.monotonic() < end:
             await asyncio.sleep(END_LOOK_S)
 
     def wake(self) -> None:
-        """Something may be there for a device."""
+        """Check the queue soon, since there may be work for a device."""
         self._wake.set()
 
     def cancel(self, job_id: int) -> None:
-        """Stop what is searched for a job, after the running trial; a worker that does not bring that is left alone."""
+        """Stop the searches of a job after the running trial; a worker that does not deliver it in time is given up."""
         for search in self.searches.values():
             if search.errand.job.id == job_id:
                 search.is_cancelled = True
@@ -133,7 +133,7 @@ class Service:
         self.feed.tell(job_id, "job", None)
 
     def search_on(self, station: Station) -> Search | None:
-        """What a station works on."""
+        """Return the search that a station works on, as its own or as a helper."""
         return next((search for search in self.searches.values() if station in search.stations()), None)
 
     def _hurry(self, search: Search) -> None:
@@ -141,9 +141,9 @@ class Service:
             self.fleet.hurry(station)
 
     async def take_late(self, name: str, device: Device, result: Node, *, has_our_templates: bool = True) -> str:
-        """A trial that nobody waits for any more has ended on the worker of that name; why it does not count.
+        """Store the result of a trial that no search waits for any more, from the worker called `name`.
 
-        Raises StoreError.
+        Returns why the result does not count, or an empty string. Raises StoreError.
         """
         try:
             members = result.record(("id", "job"), ("trial", "trouble"))
@@ -163,14 +163,14 @@ class Service:
         await asyncio.to_thread(self.store.settle_trials, slug, holder)
 
     async def forget_worker(self, name: str) -> bool:
-        """Let the name be enrolled anew, with another secret; whether it was known. Raises StoreError."""
+        """Allow the name to be enrolled again with another secret. Returns whether it was known. Raises StoreError."""
         for station in self.fleet.stations():
             if station.name == name:
                 self.fleet.lose(station, "it was forgotten")
         return await asyncio.to_thread(self.store.workers.forget, name)
 
     async def _keep_dispatching(self) -> None:
-        while not self.is_stopping:  # a cancellation that meets the end of a wait is lost
+        while not self.is_stopping:  # a cancellation at the very end of a wait is lost
             await self._guarded(self._dispatch)
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._wake.wait(), LOOK_S)
@@ -200,7 +200,7 @@ class Service:
         self._on_superseded()
 
     async def _guarded(self, work: Callable[[], Awaitable[None]]) -> None:
-        """The service outlives whatever fails, such as a database that is away for a while."""
+        """Do `work` and log any error: the service survives it, such as a database that is unavailable for a while."""
         try:
             await work()
         except AutotuneError as error:
@@ -216,7 +216,7 @@ class Service:
             self.lookups.use(table)
 
     async def _dispatch(self) -> None:
-        """Give what is queued to stations that are free; those with nothing of their own help others."""
+        """Give queued problems to idle stations; stations without a problem of their own help other searches."""
         for search in self.searches.values():
             if search.is_cancelled:
                 self._hurry(search)
@@ -244,7 +244,7 @@ class Service:
         self._recall_helpers(waiting.difference(*(_open_to(station, leaders) for station in free)), leaders)
 
     def _send_to_help(self, stations: Sequence[Station]) -> None:
-        """Each to the search of an equal device that has fewest helpers."""
+        """Send each station to the search of an equal device that has the fewest helpers."""
         open_searches: dict[str, list[Search]] = {}
         for search in self.searches.values() if stations and not self.is_stopping else ():
             if search.wants_help:
@@ -256,14 +256,14 @@ class Service:
                 station.is_taken = True
 
     def _recall_helpers(self, waiting: set[tuple[str, str]], leaders: dict[str, str]) -> None:
-        """One for each device that something waits for, which is better than to help."""
+        """Recall one helper for each device model with waiting work: that is more useful than helping."""
         for kind in waiting if len(self.searches) < MAX_SEARCHES else ():
             of_kind = [search for search in self.searches.values() if kind in _open_to(search.errand.station, leaders)]
             if of_kind:
                 max(of_kind, key=lambda search: len(search.helpers)).helpers.recall_one()
 
     async def _engage(self, station: Station, *, begins: bool) -> bool:
-        """Whether there was something for it."""
+        """Start a search of the next problem queued for a station. Returns whether there was one."""
         station.is_taken = True
         try:
             take = functools.partial(self.store.jobs.take, begins=begins)
@@ -271,14 +271,14 @@ class Service:
             if taken is not None:
                 self._begin(Errand(job=taken[0], problem=taken[1], station=station))
         except BaseException:
-            self._is_in_doubt = True  # the answer of the database may be lost, or there be no thread
+            self._is_in_doubt = True  # the database's answer may be lost, or no thread available
             station.is_taken = False
             raise
         station.is_taken = taken is not None
         return station.is_taken
 
     def _begin(self, errand: Errand) -> None:
-        """Raises RuntimeError when the system gives no thread."""
+        """Start a search in a new thread. Raises RuntimeError when the system gives no thread."""
         search = Search(errand, self.store, self.feed, lambda: self.is_stopping, self._troubles)
         worker = RemoteWorker(self.fleet, errand.station, asyncio.get_running_loop())
         thread = threading.Thread(target=self._search, args=(search, worker), daemon=True, name=f"job {errand.job.id}")
@@ -287,7 +287,7 @@ class Service:
         self._threads.add(thread)
 
     def _search(self, search: Search, worker: RemoteWorker) -> None:
-        """In a thread of its own."""
+        """Run a search; the target of its thread."""
         try:
             with self._turns.taken():
                 self._note_cancelled(search)
@@ -297,7 +297,7 @@ class Service:
             worker.call_in_loop(lambda: self._ended(search))
 
     def _note_cancelled(self, search: Search) -> None:
-        """A job that was cancelled between its taking and its place among the searches."""
+        """Catch a job that was cancelled after it was taken and before it was listed among the searches."""
         with contextlib.suppress(AutotuneError):
             if self.store.jobs.is_cancelled(search.errand.job.id):
                 search.is_cancelled = True
@@ -309,7 +309,7 @@ class Service:
         self.feed.tell(search.errand.job.id, "job", None)
 
     def _learn(self, search: Search) -> None:
-        """Predictors anew when a job has ended; failing costs no result."""
+        """Rebuild the predictors when a job has ended. A failure loses no results."""
         job = None
         with contextlib.suppress(AutotuneError):
             job = self.store.jobs.get(search.errand.job.id)
@@ -317,7 +317,7 @@ class Service:
             return
         try:
             families = {problem.request.problem.family for problem in job.problems}
-            with held(self._learning):  # all devices share a file
+            with held(self._learning):  # all devices share one file
                 refresh_predictors(self.store, search.errand.station.device, families)
                 self.lookups.renew_predictors()
         except (AutotuneError, OSError) as error:
@@ -325,13 +325,13 @@ class Service:
 
 
 def _open_to(station: Station, leaders: dict[str, str]) -> set[tuple[str, str]]:
-    """Slug and model of the jobs that a station may take: none that was begun on other drivers or limits."""
+    """Return slug and model of the jobs that a station may take: not those begun with another driver or limits."""
     slug, model = station.device.slug, station.model_digest
     return {(slug, model), (slug, "")} if leaders.get(slug, model) == model else {(slug, model)}
 
 
 def in_fair_order(stations: Sequence[Station], searches: Counter[str]) -> list[Station]:
-    """Those first of whose model fewest searches run: where there are more devices than searches, the others help."""
+    """Sort stations by the number of searches on their device, fewest first; those without a search then help."""
     count = searches.copy()
     ranked = []
     for number, station in enumerate(stations):

@@ -1,7 +1,8 @@
-"""What happens to jobs, told to whoever follows them: searches tell from their threads, readers wait in the loop.
+"""Events of jobs, sent to the clients that follow them (readers).
 
-All readers of a job share one `_Channel`. It reads the job once for all of them, at most once a second, and tells only
-what has changed since; what it tells is written once and sent to each.
+Searches publish events from their threads; readers wait in the event loop. All readers of a job share one `_Channel`.
+It reads the job once for all of them, at most once a second, and sends only what has changed since; each message is
+encoded once and sent to every reader.
 """
 
 import asyncio
@@ -19,13 +20,13 @@ from autotune.errors import AutotuneError
 from autotune.service.submission import FullError
 
 MAX_BEHIND = 200
-"""Messages that a reader may be behind before it is cut off; it comes back and begins with how things stand."""
+"""Messages that a reader may be behind before it is disconnected; when it reconnects, it first gets the whole job."""
 MAX_READERS = 500
 READ_EVERY_S = 1.0
 ALIVE_S = 15.0
-"""A reader hears something at least so often."""
+"""Maximum time without a message to a reader."""
 PAUSE_PER_READER_S = 0.005
-"""After each message, which so many readers are to be sent."""
+"""Pause after each message, for each reader that it is sent to."""
 LONGEST_PAUSE_S = 1.0
 
 _LOG = logging.getLogger(__name__)
@@ -33,7 +34,7 @@ _LOG = logging.getLogger(__name__)
 
 @dataclass(frozen=True, kw_only=True)
 class Picture:
-    """A job as it is told, in JSON: all of it but its problems, and each of these."""
+    """A job in JSON: all of it without its problems, and each problem by its number."""
 
     job: str
     problems: dict[int, str]
@@ -43,7 +44,7 @@ class Picture:
         return self._with(self.problems.values())
 
     def changes(self, before: "Picture") -> str:
-        """The problems that are not as they were, with all else of the job; empty when nothing has changed."""
+        """Return the job with only its changed problems; empty when nothing has changed."""
         changed = [text for number, text in self.problems.items() if before.problems.get(number) != text]
         return self._with(changed) if changed or self.job != before.job else ""
 
@@ -52,11 +53,11 @@ class Picture:
 
 
 Read = Callable[[], Awaitable[Picture]]
-"""How a job stands; may raise AutotuneError, and HTTPException for a job that there is not."""
+"""Reads the state of a job. May raise AutotuneError, and HTTPException for a job that does not exist."""
 
 
 class Feed:
-    """The channels, by the number of their job."""
+    """The channels of all jobs that are followed."""
 
     def __init__(self) -> None:
         self._channels: dict[int, _Channel] = {}
@@ -64,24 +65,24 @@ class Feed:
         self._is_closed = False
 
     def bind(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Where readers wait."""
+        """Set the event loop in which readers wait."""
         self._loop = loop
 
     def tell(self, job_id: int, name: str, data: Any) -> None:
-        """Pass on an event, from any thread; `job` says that a state has changed, and has no data."""
+        """Publish an event, from any thread. The event `job` means that a state has changed, and has no data."""
         if self._loop is not None and job_id in self._channels:
             text = "" if name == "job" else _event(name, json.dumps(data, allow_nan=False, separators=(",", ":")))
             with contextlib.suppress(RuntimeError):  # the loop has ended
                 self._loop.call_soon_threadsafe(self._note, job_id, text)
 
     def close(self) -> None:
-        """End all readers, and take no more."""
+        """End all readers, and accept no more."""
         self._is_closed = True
         for channel in list(self._channels.values()):
             channel.end()
 
     def join(self, job_id: int, read: Read) -> "Reader":
-        """Follow a job; whoever joins leaves the reader again. Raises FullError when there are too many readers."""
+        """Follow a job. The caller has to call `leave` in the end. Raises FullError when there are too many readers."""
         if sum(len(channel.readers) for channel in self._channels.values()) >= MAX_READERS:
             raise FullError(f"{MAX_READERS} readers follow jobs already", hint="try again later")
         if self._is_closed:
@@ -98,22 +99,22 @@ class Feed:
 
 
 class Reader:
-    """One who follows a job."""
+    """A client that follows a job."""
 
     def __init__(self, channel: "_Channel") -> None:
         self.is_new = True
-        """Has not been told yet how the job stands."""
+        """Whether it has not yet received the whole job."""
         self._channel = channel
         self._messages: asyncio.Queue[bytes | None] = asyncio.Queue(MAX_BEHIND)
         self._begun: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         channel.join(self)
 
     async def begun(self) -> None:
-        """Return when there is a message. Raises what the reading of the job raised."""
+        """Return when there is a message. Raises what reading the job raised."""
         await self._begun
 
     async def messages(self) -> AsyncIterator[bytes]:
-        """As they are sent, until the job has ended or the reader is too far behind."""
+        """Yield the messages until the job has ended or the reader is too far behind."""
         while (message := await self._messages.get()) is not None:
             yield message
 
@@ -121,12 +122,12 @@ class Reader:
         self._channel.leave(self)
 
     def fail(self, error: Exception) -> None:
-        """Tell it that the job cannot be read."""
+        """Make `begun` raise an error, unless there was a message already."""
         if not self._begun.done():
             self._begun.set_exception(error)
 
     def put(self, message: bytes | None) -> None:
-        """Give it a message; None ends it."""
+        """Queue a message; None ends the reader."""
         if not self._begun.done():
             self._begun.set_result(None)
         if self._messages.full():
@@ -137,7 +138,7 @@ class Reader:
 
 
 class _Channel:
-    """All who follow one job, and the task that tells them."""
+    """All readers of one job, and the task that sends them messages."""
 
     def __init__(self, read: Read, on_end: Callable[[], object]) -> None:
         self.readers: set[Reader] = set()
@@ -161,7 +162,7 @@ class _Channel:
             self.end()
 
     def note(self, text: str) -> None:
-        """An event as it is sent; empty when the job is to be read again."""
+        """Queue an event as it is sent; an empty text requests that the job is read again."""
         if text:
             self._texts.append(text)
         else:
@@ -169,7 +170,7 @@ class _Channel:
         self._changed.set()
 
     def end(self) -> None:
-        """Let all readers go; nothing where that is done."""
+        """End all readers. Does nothing the second time."""
         if self._has_ended:
             return
         self._has_ended = True
@@ -196,15 +197,15 @@ class _Channel:
             await asyncio.sleep(min(LONGEST_PAUSE_S, PAUSE_PER_READER_S * len(self.readers)))
 
     async def _tell_job(self) -> None:
-        """Read the job: those who are new are told all of it, the others what has changed."""
+        """Read the job, and send all of it to new readers, only changes to the others."""
         self._is_stale, self._read_at = False, time.monotonic()
         new = [reader for reader in self.readers if reader.is_new]
         try:
             picture = await self._read()
-        except Exception as error:  # noqa: BLE001 - whatever it is, nobody waits for ever
+        except Exception as error:  # noqa: BLE001 - after any error, no reader waits for ever
             for reader in new:
                 reader.fail(error)
-            if isinstance(error, AutotuneError):  # as while the database is away
+            if isinstance(error, AutotuneError):  # such as while the database is unavailable
                 self._is_stale = True
                 return
             if not isinstance(error, HTTPException):
@@ -224,7 +225,7 @@ class _Channel:
             self.end()
 
     def _send(self, text: str) -> None:
-        """To all who know how the job stands."""
+        """Send a message to all readers that have received the whole job."""
         message = text.encode()
         for reader in self.readers:
             if not reader.is_new:

@@ -1,11 +1,11 @@
-"""The devices that workers offer, and the trials they are given. Lives in the event loop; searches call from threads.
+"""The devices that workers offer, and the trials they are given. Runs in the event loop; searches call from threads.
 
-A `Station` is one device of one worker process. It asks for its next turn again and again; every turn tells that it
-is there, may bring a result and may take a trial. A trial is given until a turn shows that it has arrived, and a
-result is taken once, so that a connection that breaks at any moment neither loses nor doubles anything. A station
-that is silent for too long, comes back as another process, or does not bring its trial in time has lost that trial,
-which is quarantined. A worker that lives on may still bring a result that nobody waits for any more, as after the
-service was started anew: it is stored if that worker had the trial.
+A `Station` is one device of one worker process. It polls: every request, called a turn, shows that the station is
+alive, may deliver a result and may fetch a trial. A trial is sent until a turn shows that it has arrived, and a result
+is accepted once, so that a connection that breaks at any moment neither loses nor duplicates anything. A station that
+is silent for too long, comes back as another process, or does not deliver its trial in time has lost that trial, which
+is quarantined. A worker that is still alive may later deliver a result that no search waits for any more, such as
+after a restart of the service: it is stored if that worker had the trial.
 """
 
 import asyncio
@@ -29,29 +29,29 @@ from autotune.store.workers import digest_of, model_of
 from autotune.turns import idle
 
 SILENT_S = 60.0
-"""A worker that measures is heard every few seconds."""
+"""A station that sent nothing for so long is lost; a worker that measures sends something every few seconds."""
 TROUBLED_S = 60.0
-"""A device that could not be used is left alone for so long."""
+"""How long a device that could not be used is left alone."""
 DOUBT_S = 15.0
-"""How long another worker of the same name waits to see whether the one before lives, which is heard more often."""
+"""How long a new worker waits to see whether an earlier one of its name is alive, which polls more often."""
 LIMIT_FACTOR, EXTRA_S = 2.0, 60.0
-"""A worker has so many times the limits of a trial, and so long besides, before the trial is given up."""
+"""A trial is given up when its worker takes longer than its time limits times this factor plus this extra time."""
 MOST_WAITING_S = 12 * 3600.0
-"""How long a trial may wait for a device on which another program measures, as its worker says."""
+"""How long a trial may wait for a device on which another program measures, as reported by its worker."""
 HOLD_S = 1.0
-"""Before a worker asks again for a trial that cannot be given yet."""
+"""Delay before a worker asks again for a trial that cannot be given yet."""
 CANCEL_PATIENCE_S = 5.0
-"""How long the running trial of a job that was cancelled is waited for."""
+"""How long to wait for the running trial of a cancelled job."""
 MAX_STATIONS = 2000
 MAX_WAIT_S = 30.0
 
 
 class NameTakenError(WorkerError):
-    """Two workers that live share a name."""
+    """Two live workers share a name."""
 
 
 class Stopping(Exception):
-    """The service ends: what is in flight will not be waited for, and is not to blame."""
+    """The service ends: running trials are not waited for, and are not to blame."""
 
 
 @dataclass(eq=False)
@@ -62,15 +62,15 @@ class Assignment:
     id: str = field(default_factory=lambda: secrets.token_hex(8))
     result: "Future[Trial]" = field(default_factory=Future)
     deadline: float = float("inf")
-    """By the monotonic clock, once it is given."""
+    """By the monotonic clock; infinite until the trial is given."""
     given: float = field(default_factory=time.monotonic)
-    """When it was made, by the monotonic clock."""
+    """When the assignment was made, by the monotonic clock."""
 
     waited_s: float = 0.0
-    """For another program that measures on the device, as its worker says."""
+    """How long it waited for another program that measures on the device, as reported by its worker."""
 
     def set_deadline(self) -> None:
-        """From now on its worker has it."""
+        """Start the time limit: from now on the worker has the trial."""
         limits_s = self.job.build_limit_s + self.job.run_limit_s
         self.deadline = time.monotonic() + LIMIT_FACTOR * limits_s + EXTRA_S
 
@@ -90,41 +90,41 @@ class Station:
     id: str
     name: str
     session: str = field(repr=False)
-    """Of the worker process, a secret: another one has lost what this one was given."""
+    """A secret of the worker process. Another process of that worker has lost what this one was given."""
     device: Device
     model: Device
-    """The same without its place on its machine: stations that are equal in it measure the same."""
+    """The device without its selector: stations with equal models measure the same."""
     model_digest: str
-    """Of its driver and limits: a job is searched by stations that are equal in it."""
+    """Digest of driver and limits: all stations that search a job have the same one."""
     address: str
     since: str
     heard: float
-    """By the monotonic clock."""
+    """Time of its last request, by the monotonic clock."""
     rank: int = 0
-    """Lower where the worker was enrolled earlier."""
+    """Lower for a worker that was enrolled earlier."""
     turns: int = 0
-    """How often it has asked."""
+    """Number of turns so far."""
     is_ready: bool = False
-    """Has had a turn without a trial of before: only then it can be given one."""
+    """Whether it has had a turn with no trial left from before: only then can it be given one."""
     is_taken: bool = False
-    """By a search."""
+    """Whether a search uses it."""
     is_lost: bool = False
     trouble: str = ""
     troubled_until: float = 0.0
     trials: int = 0
     waited_s: float = 0.0
-    """That all its trials waited for other programs on its machine."""
+    """How long all its trials waited for other programs on its machine."""
     assignment: Assignment | None = None
     turn: "asyncio.Event" = field(default_factory=asyncio.Event)
 
     @property
     def holder(self) -> Holder:
-        """As whom it has trials in hand."""
+        """The holder under which its running trials are stored."""
         return Holder(worker=self.name, session=digest_of(self.session)[:32], selector=self.device.selector)
 
     @property
     def state(self) -> str:
-        """In a word for people and programs."""
+        """The state as one word: lost, troubled, idle or busy."""
         if self.is_lost:
             return "lost"
         if time.monotonic() < self.troubled_until:
@@ -133,7 +133,7 @@ class Station:
 
 
 class Fleet:
-    """All stations. Only the event loop touches it."""
+    """All stations. Only the event loop uses it."""
 
     def __init__(
         self,
@@ -142,12 +142,12 @@ class Fleet:
         on_ready: Callable[[str, Holder], Awaitable[None]],
         may_launch: Callable[[], bool] = lambda: True,
     ) -> None:
-        """What calls for the rest of the service.
+        """The arguments are callbacks into the rest of the service.
 
-        `on_change` is called when a station has come, gone or become free; `on_late` with the name of a worker and a
-        result that nobody waits for, and tells why that does not count; `on_ready` with the slug of a device whose
-        worker has nothing in hand of an earlier service; `may_launch` tells whether the database is surely still this
-        service's, without which no trial is given to anybody.
+        `on_change` is called when a station has come, gone or become free; `on_late` with the name of a worker, its
+        device and a result that no search waits for, and returns why it does not count; `on_ready` with the slug and
+        holder of a device whose worker has no trial left from an earlier service; `may_launch` returns whether the
+        database certainly still belongs to this service, without which no trial is given to any station.
         """
         self._stations: dict[str, Station] = {}
         self._on_change = on_change
@@ -157,24 +157,24 @@ class Fleet:
         self._is_stopped = False
 
     def stations(self) -> list[Station]:
-        """Those that are there, by name."""
+        """Return the stations, sorted by name."""
         return sorted(self._stations.values(), key=lambda s: (s.name, s.device.selector, s.id))
 
     def get(self, station_id: str, session: str) -> Station | None:
-        """The station of that id, for whoever has its session."""
+        """Return the station with that id, if `session` is its session."""
         station = self._stations.get(station_id)
         return station if station and hmac.compare_digest(station.session, session) else None
 
     def leaders(self) -> dict[str, str]:
-        """By slug, the model of the worker that was enrolled first: what nobody has begun is for its equals."""
+        """Return, by slug, the model of the worker enrolled first: only stations of that model begin new problems."""
         ranked = sorted(self._stations.values(), key=lambda station: station.rank, reverse=True)
         return {station.device.slug: station.model_digest for station in ranked}
 
     async def greet(self, name: str, session: str, device: Device, address: str, rank: int = 0) -> Station:
-        """A worker, whose secret has been checked, offers a device, for the first time or again.
+        """Return the station of a device that a worker offers, new or known. The worker's secret has been checked.
 
-        Raises NameTakenError when another process that lives has its name and its secret, as in a copied image;
-        WorkerError when there are too many.
+        Raises NameTakenError when another live process has its name and its secret, as in a copied image; WorkerError
+        when there are too many stations.
         """
         while (known := self._same_offer(name, device)) is not None:
             if known.session == session:
@@ -208,7 +208,7 @@ class Fleet:
         return next((s for s in known if (s.name, s.device.slug, s.device.selector) == offer), None)
 
     async def _lives(self, station: Station) -> bool:
-        """Whether the process of a station is heard once more: it is let go of if it waits, and asks again."""
+        """Return whether the process of a station polls once more. A turn in which it waits is ended at once."""
         turns, end = station.turns, time.monotonic() + DOUBT_S
         while not station.is_lost and station.turns == turns and time.monotonic() < end:
             station.turn.set()
@@ -218,7 +218,7 @@ class Fleet:
     async def take_turn(
         self, station: Station, running: str, results: list[Node], wait_s: float
     ) -> tuple[Assignment | None, str]:
-        """What a station is to measure next, None to ask again; and why a result of its does not count.
+        """Return the next trial for a station, None to ask again; and why a result of that station does not count.
 
         Raises TableError for a result that cannot be read, Stopping when the service ends.
         """
@@ -242,15 +242,15 @@ class Fleet:
                 station.heard = time.monotonic()
         given = station.assignment
         if given is not None and given.id != running and not self._may_launch():
-            given.set_deadline()  # it is not with the worker yet
+            given.set_deadline()  # the worker does not have it yet
             await asyncio.sleep(min(wait_s, HOLD_S))
             given = None
         return given if given is not None and given.id != running else None, "; ".join(refusals)
 
     def note_waiting(self, station: Station, waited_s: float) -> None:
-        """The trial that a station has in hand has waited so long for its device, which is not its own time.
+        """Extend the deadline of a station's trial by the time it waited for its device, which is not its own time.
 
-        No longer than it has been there, nor for ever: what a worker says is not believed beyond that.
+        A worker's report is believed only up to the age of the assignment and up to MOST_WAITING_S.
         """
         assignment = station.assignment
         if assignment is not None:
@@ -261,7 +261,7 @@ class Fleet:
             station.waited_s += more_s
 
     async def _take_result(self, station: Station, node: Node) -> str:
-        """Why it does not count; empty where it does."""
+        """Accept a result. Returns why it does not count, or an empty string."""
         members = node.record(("id", "job"), ("trial", "trouble"))
         assignment = station.assignment
         if assignment is None or members["id"].text() != assignment.id:
@@ -299,18 +299,18 @@ class Fleet:
         station.turn.set()
 
     def hurry(self, station: Station) -> None:
-        """What a station measures is hardly of use any more: it is waited for, but not for long."""
+        """Wait at most CANCEL_PATIENCE_S longer for the trial of a station, which is hardly of use any more."""
         if station.assignment is not None:
             soon = time.monotonic() + CANCEL_PATIENCE_S
             station.assignment.deadline = min(station.assignment.deadline, soon)
 
     def release(self, station: Station) -> None:
-        """A search is through with a station."""
+        """Free a station that a search has finished with."""
         station.is_taken = False
         self._on_change()
 
     def lose(self, station: Station, why: str) -> None:
-        """A station is gone, and with it what it was measuring, which may be the reason."""
+        """Remove a station that is gone, and with it the trial that it was measuring, which may be the reason."""
         self._stations.pop(station.id, None)
         station.is_lost = True
         assignment, station.assignment = station.assignment, None
@@ -320,7 +320,7 @@ class Fleet:
         self._on_change()
 
     def dismiss(self, station: Station) -> None:
-        """A worker ends in order: what it was given was not begun, or broken off, and is not to blame."""
+        """Remove the station of a worker that ends in order. Its trial, not begun or aborted, is not to blame."""
         station.is_lost = True
         if station.assignment is not None:
             station.assignment.fail(WorkerError(f"{station.name} was ended"))
@@ -328,7 +328,7 @@ class Fleet:
         self.lose(station, "it was ended")
 
     def sweep(self) -> None:
-        """Lose those that are silent, and those that do not bring what they were given in time."""
+        """Lose stations that are silent, and those that do not deliver their trial in time."""
         now = time.monotonic()
         for station in self.stations():
             if station.heard < now - SILENT_S:
@@ -337,7 +337,7 @@ class Fleet:
                 self.lose(station, "it did not bring its result in time")
 
     def stop(self) -> None:
-        """Nobody is to wait any more."""
+        """End all waiting: of stations for trials, and of searches for results."""
         self._is_stopped = True
         for station in self.stations():
             if station.assignment is not None:
@@ -346,23 +346,25 @@ class Fleet:
 
 
 class RemoteWorker:
-    """A station as a search sees it: the contract of `autotune.measure.worker.Measures`, from any thread."""
+    """A station as a search uses it, from any thread: implements `autotune.measure.worker.Measures`."""
 
     def __init__(self, fleet: Fleet, station: Station, loop: asyncio.AbstractEventLoop) -> None:
         self._fleet = fleet
         self._loop = loop
         self.station = station
         self.holder = station.holder
-        """What the search has in flight is in the hands of this worker."""
+        """The holder under which running trials of the search are stored."""
         self._waited_before_s = station.waited_s
 
     @property
     def waited_s(self) -> float:
-        """Seconds that trials given through this have waited for other programs on the worker's machine."""
+        """Seconds that trials given through this object have waited for other programs on the worker's machine."""
         return self.station.waited_s - self._waited_before_s
 
     def run(self, job: Job, leave: Leave | None = None) -> Trial:
-        """Raises WorkerError when the device cannot be used, WorkerLostError when it is gone, Stopping when the service
+        """Measure a trial.
+
+        Raises WorkerError when the device cannot be used, WorkerLostError when it is gone, Stopping when the service
         ends.
         """
         if leave:
@@ -376,21 +378,21 @@ class RemoteWorker:
             return assignment.result.result()
 
     def call_in_loop(self, work: Callable[[], None]) -> None:
-        """Soon, unless the loop has ended."""
+        """Call `work` soon in the event loop, unless the loop has ended."""
         with contextlib.suppress(RuntimeError):
             self._loop.call_soon_threadsafe(work)
 
     def close(self) -> None:
-        """The station belongs to whoever took it."""
+        """Do nothing: the station belongs to the code that took it."""
 
 
 class Helper(RemoteWorker):
-    """A station that helps the search of another one; it is free again when it is closed."""
+    """A station that helps the search of another one. Closing the helper frees the station."""
 
     def close(self) -> None:
         self.call_in_loop(lambda: self._fleet.release(self.station))
 
 
 def plain_assignment(assignment: Assignment) -> dict[str, Any]:
-    """As a worker reads it."""
+    """Return an assignment in the form that workers read."""
     return {"id": assignment.id, "job": plain_job(assignment.job)}

@@ -1,4 +1,4 @@
-"""The JSON of the API: what is sent, and what is answered. The OpenAPI document is made of these."""
+"""Request and response bodies of the API. The OpenAPI document is generated from them."""
 
 from typing import Annotated, Any
 
@@ -9,7 +9,7 @@ MAX_TRIALS = 1_000_000
 MAX_SECONDS = 366 * 24 * 3600
 MAX_WORKER_NAME = 100
 MAX_RESULTS = 4
-SECRET_DIGITS = r"^[0-9a-f]{64}$"  # noqa: S105 - its form
+SECRET_DIGITS = r"^[0-9a-f]{64}$"  # noqa: S105 - a pattern
 SESSION = r"^[0-9a-f]{32}$"
 
 NAME = r"^[A-Za-z0-9 ._:,()+@/-]+$"
@@ -47,7 +47,7 @@ class JobForm(_Form):
 
 
 class WorkerForm(_Form):
-    """A worker offers a device."""
+    """A device offered by a worker."""
 
     name: str = Field(min_length=1, max_length=MAX_WORKER_NAME, pattern=NAME)
     secret: str = Field(pattern=SECRET_DIGITS, description="random, kept by the worker: shows that the name is its own")
@@ -59,7 +59,7 @@ class WorkerForm(_Form):
 
 
 class TurnForm(_Form):
-    """A worker tells what it does, brings what it has, and asks for more."""
+    """A worker reports what it is measuring, delivers results, and asks for the next trial."""
 
     session: str = Field(pattern=SESSION)
     running: str = Field("", max_length=32, pattern=r"^[0-9a-f]*$", description="the trial it measures")
@@ -75,20 +75,20 @@ class TurnForm(_Form):
 
 
 class LeaveForm(_Form):
-    """A worker ends."""
+    """Notice that a worker ends."""
 
     session: str = Field(pattern=SESSION)
 
 
 class Refusal(BaseModel):
-    """Why not."""
+    """Why a request was refused."""
 
     message: str
     hint: str = ""
 
 
 class RefusalAnswer(BaseModel):
-    """Every refusal looks like this."""
+    """The body of every refusal."""
 
     error: Refusal
 
@@ -116,7 +116,7 @@ class ProblemView(BaseModel):
 
 
 class JobView(BaseModel):
-    """A job, and how far it is."""
+    """A job and its progress."""
 
     id: int
     kind: str = Field(description="tune; or verify, for an uploaded table")
@@ -155,7 +155,7 @@ class StationView(BaseModel):
 
 
 class DeviceView(BaseModel):
-    """A device that is stored or there."""
+    """A device that is stored or that a worker offers."""
 
     slug: str
     family: str
@@ -169,7 +169,7 @@ class DeviceView(BaseModel):
 
 
 class DeviceList(BaseModel):
-    """Devices by slug."""
+    """Devices, sorted by slug."""
 
     devices: list[DeviceView]
 
@@ -192,7 +192,7 @@ class TunedAnswer(BaseModel):
 
 
 class WinnerList(BaseModel):
-    """The table of a device, as an exported table has its entries."""
+    """The winners of a device, as entries of an exported table."""
 
     device: str
     entries: list[dict[str, Any]]
@@ -211,7 +211,7 @@ class TrialView(BaseModel):
 
 
 class TrialList(BaseModel):
-    """Oldest first."""
+    """Trials, oldest first."""
 
     device: str
     family: str
@@ -221,7 +221,7 @@ class TrialList(BaseModel):
 
 
 class UploadAnswer(BaseModel):
-    """What becomes of an uploaded table."""
+    """How an uploaded table is processed."""
 
     jobs: list[int] = Field(description="one a device, queued: what they measure counts")
     accepted: int
@@ -230,7 +230,7 @@ class UploadAnswer(BaseModel):
 
 
 class PresetView(BaseModel):
-    """The products of a network."""
+    """The matrix products of a network."""
 
     name: str
     meaning: str
@@ -245,21 +245,21 @@ class PresetList(BaseModel):
 
 
 class GreetingAnswer(BaseModel):
-    """A device that is welcome."""
+    """The offered device was accepted."""
 
     id: str
     wait_s: float = Field(description="how long a turn may wait")
 
 
 class TurnAnswer(BaseModel):
-    """What to measure next, as `autotune.remote.wire` reads it; null to ask again."""
+    """The trial to measure next, in the format of `autotune.remote.wire`; null means to ask again."""
 
     trial: dict[str, Any] | None
     refused: str = Field("", description="why a result that it brought does not count")
 
 
 class Health(BaseModel):
-    """The service is up."""
+    """Status and version of the service."""
 
     status: str
     tool_version: str

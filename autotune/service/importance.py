@@ -1,10 +1,10 @@
-"""Which parameters mattered in a search: how much of the spread of times each one accounts for by itself.
+"""Which parameters mattered in a search: how much of the variation of times each one explains alone.
 
-The measure is the adjusted correlation ratio (epsilon squared) of ranks: one minus the variance of the rank of time
-within the values of a parameter over the variance over all, both without bias. Chance alone gives 0 on average,
-however many values a parameter has; ranks, since of times (or their logarithms) a few that are far too slow would
-decide. A search does not draw evenly, and parameters act together: shares tell what went along with time in these
-trials, and do not add up to 1.
+The measure is the adjusted correlation ratio (epsilon squared, Kelley 1935) of ranks: one minus the ratio of the
+variance of the rank of time within the values of a parameter to the variance over all trials, both unbiased. Chance
+alone gives 0 on average, however many values a parameter has. Ranks are used because a few very slow trials would
+dominate the variance of times or of their logarithms. A search does not sample uniformly, and parameters interact:
+shares describe correlations in these trials, and do not add up to 1.
 """
 
 import statistics
@@ -17,7 +17,7 @@ from autotune.model.configuration import Configuration, Value
 from autotune.store import StoredTrial
 
 LEAST_TRIALS = 12
-"""With fewer nothing is told."""
+"""No shares are computed from fewer trials."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,16 +36,16 @@ class Share:
 
     parameter: str
     share: float
-    """Of the variance of the rank of time, from 0 to 1."""
+    """Share of the variance of the rank of time, from 0 to 1."""
     trials: int
     levels: tuple[Level, ...]
-    """Fastest median first."""
+    """Sorted by median, fastest first."""
 
 
 def shares(trials: Iterable[StoredTrial], algorithm: str | None = None) -> list[Share]:
-    """`algorithm` over all trials, then every parameter of one algorithm, the largest share first.
+    """Return `algorithm` over all trials, then every parameter of one algorithm, the largest share first.
 
-    Without a name the algorithm of the fastest trial is taken. Empty where there are too few trials.
+    Without a name, the algorithm of the fastest trial is used. Empty when there are too few trials.
     """
     times = _first_times(trials)
     if not times:
@@ -61,14 +61,14 @@ def shares(trials: Iterable[StoredTrial], algorithm: str | None = None) -> list[
 
 
 def _ranked(times_ns: Iterable[float]) -> list[tuple[float, float]]:
-    """Each time with its rank; equal times have equal ranks."""
+    """Return each time with its rank; equal times have equal ranks."""
     times = list(times_ns)
     ordered = sorted(times)
     return [(t, (bisect_left(ordered, t) + bisect_right(ordered, t)) / 2) for t in times]
 
 
 def _first_times(trials: Iterable[StoredTrial]) -> dict[Configuration, float]:
-    """Repetitions are of the best few, and would count these again and again."""
+    """Return the first time of each configuration. Repetitions would count the best few several times."""
     times: dict[Configuration, float] = {}
     for stored in trials:
         if stored.purpose == "search" and stored.trial.measurement:
@@ -77,7 +77,7 @@ def _first_times(trials: Iterable[StoredTrial]) -> dict[Configuration, float]:
 
 
 def _share(parameter: str, values: Sequence[Value], ranked: Sequence[tuple[float, float]]) -> Share | None:
-    """None where nothing can be told: one value only, a value for each trial, or too few trials."""
+    """Return None where no share is defined: one value only, a value for each trial, or too few trials."""
     by_value: defaultdict[Value, list[tuple[float, float]]] = defaultdict(list)
     for value, point in zip(values, ranked, strict=True):
         by_value[value].append(point)
@@ -100,6 +100,6 @@ def _level(value: Value, times: Sequence[float]) -> Level:
 
 
 def _squares(ranked: Sequence[tuple[float, float]]) -> float:
-    """Squared distances of ranks from their mean."""
+    """Return the sum of the squared distances of ranks from their mean."""
     mean = sum(rank for _, rank in ranked) / len(ranked)
     return sum((rank - mean) ** 2 for _, rank in ranked)

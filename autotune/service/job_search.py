@@ -1,4 +1,4 @@
-"""One problem of a job on one station: the search as it is anywhere else, told to the feed and kept in the ledger."""
+"""The search of one problem of a job on one station: the usual search, reported to the feed and kept in the ledger."""
 
 import json
 import logging
@@ -26,15 +26,15 @@ from autotune.turns import idle
 _LOG = logging.getLogger(__name__)
 
 NOTE_SPENT_S = 5.0
-"""How often the time spent goes to the database."""
+"""How often the time spent is written to the database."""
 UNUSABLE_TRIES = 3
-"""So often a device may say that it cannot be used before its problem has failed."""
+"""A problem fails after its device could not be used this many times."""
 INSIST_S = 2.0
 
 
 @dataclass(frozen=True, kw_only=True)
 class Errand:
-    """What a search is to do, and where."""
+    """The problem to search, and the station to search it on."""
 
     job: TuningJob
     problem: JobProblem
@@ -42,19 +42,19 @@ class Errand:
 
 
 class Search:
-    """Runs in a thread of its own; `run` returns when the ledger knows what became of the problem."""
+    """Runs in a thread of its own; `run` returns when the outcome of the problem is in the ledger."""
 
     def __init__(
         self, errand: Errand, store: Store, feed: Feed, is_stopping: Callable[[], bool], troubles: Counter[int]
     ) -> None:
-        """`troubles` are how often a device could not be used, by the id of the problem of the job."""
+        """`troubles` counts how often a device could not be used, by the id of the job's problem."""
         self.errand = errand
         self.is_cancelled = False
         self.is_superseded = False
-        """What becomes of the problem is another service's to tell."""
+        """Whether another service has taken over the database, and records the outcome."""
         self.helpers = Helpers()
         self.progress: dict[str, Any] = {"problem": errand.problem.number, "phase": "search"}
-        """How far it is, for whoever asks; replaced whole, since others read it meanwhile."""
+        """Progress, as the API shows it; replaced as a whole, since other threads read it meanwhile."""
         self._store = store
         self._feed = feed
         self._is_stopping = is_stopping
@@ -62,7 +62,7 @@ class Search:
         self._began = self._noted = time.monotonic()
         self._worker: RemoteWorker | None = None
         self._trials_before = 0
-        """For the same job, before this search: of a service that has ended, or on a device that was lost."""
+        """Trials of the same job before this search, by an earlier service or on a device that was lost."""
 
     def run(self, worker: RemoteWorker) -> None:
         problem, self._worker = self.errand.problem, worker
@@ -85,24 +85,24 @@ class Search:
             self._requeue(str(error))
         except AutotuneError as error:
             self._end(JobState.FAILED, message=str(error))
-        except Exception as error:  # noqa: BLE001 - whatever it is, the job is to know of it
+        except Exception as error:  # noqa: BLE001 - any error is recorded in the job
             _LOG.error("job %s, problem %s", self.errand.job.id, problem.number, exc_info=True)
             self._end(JobState.FAILED, message=f"unexpected {type(error).__name__}")
         finally:
-            self.helpers.close()  # also where the search never began
+            self.helpers.close()  # also if the search never began
         self._tell_job()
 
     def stop(self) -> bool:
-        """Whether the search is to end after the running trial."""
+        """Return whether the search has to end after the running trial."""
         return self.is_cancelled or self._is_stopping() or self.errand.station.is_lost
 
     @property
     def wants_help(self) -> bool:
-        """Whether equal devices may measure for it."""
+        """Whether equal devices may measure for this search."""
         return self.helpers.is_open and self.errand.job.kind is JobKind.TUNE
 
     def stations(self) -> list[Station]:
-        """That work on it."""
+        """Return the stations that work on this search."""
         helping = (place.station for place in self.helpers.present() if isinstance(place, Helper))
         return [self.errand.station, *helping]
 
@@ -136,7 +136,7 @@ class Search:
         self._end(state, outcome=told, message=failed)
 
     def _verify(self, worker: RemoteWorker) -> None:
-        """What an uploaded table claims, measured here: what then holds is stored as measured."""
+        """Measure a winner of an uploaded table here. If it is confirmed, it is stored as measured."""
         problem, device = self.errand.problem, self.errand.station.device
         claimed = read_entry(device.slug, parse(problem.candidate))
         problem.request.problem.check_device(device.limits)
@@ -162,12 +162,12 @@ class Search:
         self._insist(note)
 
     def _requeue(self, message: str) -> None:
-        """To be gone on with, here or on another device of the same name."""
+        """Queue the problem again, to be continued here or on another device of the same name."""
         problem, spent_s = self.errand.problem, self._spent_s
         self._insist(lambda: self._store.jobs.requeue(problem, spent_s, message))
 
     def _insist(self, note: Callable[[], None]) -> None:
-        """Again and again, as a database server may be away for a while; a service that ends leaves it to the next."""
+        """Retry, since a database server may be unavailable for a while; a service that ends leaves it to the next."""
         while not self.is_superseded:
             try:
                 note()
@@ -195,7 +195,7 @@ class Search:
             self._noted = time.monotonic()
             self._store.jobs.spend(self.errand.problem.id, self._spent_s)
 
-    # What a search and a recheck tell.
+    # Events of a search and of a recheck.
 
     def problem_started(self, request: Request, number: int, total: int, space_size: int, resumed: int) -> None:  # noqa: ARG002
         facts = {"configurations": space_size, "resumed": resumed}
@@ -219,10 +219,10 @@ class Search:
         self.progress = {**self.progress, "gain_left": gain_left}
 
     def budget_judged(self, trials: float, least_s: float, seconds: float) -> None:
-        """Followers see the time left."""
+        """Not reported: clients that follow the job see the time left."""
 
     def share_started(self, request: Request, total: Total) -> None:
-        """A search here has one problem, which no other interrupts."""
+        """Not reported: a search here has one problem, which no other interrupts."""
 
     def finals_started(self, request: Request, finalists: int) -> None:  # noqa: ARG002
         self.progress = {**self.progress, "phase": "finals", "finalists": finalists}
@@ -242,7 +242,7 @@ class Search:
 
 
 def plain_outcome(outcome: Outcome, new_trials: int) -> dict[str, Any]:
-    """As the API has it."""
+    """Return an outcome as the API shows it."""
     return {
         "winner": plain_entry(outcome.winner) if outcome.winner else None,
         "new_trials": new_trials,
@@ -252,7 +252,7 @@ def plain_outcome(outcome: Outcome, new_trials: int) -> dict[str, Any]:
 
 
 def plain_trial(trial: Trial) -> dict[str, Any]:
-    """As the API has it."""
+    """Return a trial as the API shows it."""
     return {
         "configuration": trial.configuration.to_dict(),
         "state": trial.state.value,

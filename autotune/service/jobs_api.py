@@ -1,4 +1,4 @@
-"""Routes of jobs: submit, list, look at, follow, cancel."""
+"""Routes for jobs: submit, list, show, follow, cancel."""
 
 from typing import Annotated, Any
 
@@ -38,7 +38,7 @@ Events that a reader missed are not repeated: the first `job` of a new reading t
 
 
 class _Following(StreamingResponse):
-    """The events of a job; however the connection ends, the reader leaves."""
+    """Streams the events of a job. However the connection ends, the reader leaves."""
 
     def __init__(self, reader: Reader) -> None:
         super().__init__(reader.messages(), media_type="text/event-stream", headers={"Cache-Control": "no-store"})
@@ -52,7 +52,7 @@ class _Following(StreamingResponse):
 
 
 def job_routes(service: Service, pools: Pools) -> APIRouter:
-    """All of /api/jobs."""
+    """Return the routes under /api/jobs."""
     routes = APIRouter(prefix="/api/jobs", tags=["jobs"])
     jobs, run = service.store.jobs, pools.quick.run
 
@@ -63,7 +63,7 @@ def job_routes(service: Service, pools: Pools) -> APIRouter:
         return job
 
     def shown(job_id: int) -> Any:
-        """A JobView as it is sent, made in a thread: a job may have thousands of sizes."""
+        """Return a JobView as a response, made in a thread: a job may have thousands of problems."""
         body = job_view(found(job_id), service).model_dump_json()
         return Response(body, media_type="application/json")
 
@@ -82,22 +82,22 @@ def job_routes(service: Service, pools: Pools) -> APIRouter:
         before: Annotated[int | None, Query(ge=1, le=LARGEST)] = None,
         state: Annotated[JobState | None, Query()] = None,
     ) -> JobList:
-        """The newest first; `before` a number goes on from there."""
+        """List jobs, newest first; only those with a lower number than `before`."""
         states = [] if state is None else [state]
         listed = await run(jobs.newest, limit, before, states)
         return JobList(jobs=[job_view(job, service) for job in listed])
 
     @routes.get("/{job_id}")
     async def get_job(job_id: JobId) -> JobView:
-        """A job with its problems."""
+        """Get a job with its problems."""
         return await run(shown, job_id)
 
     @routes.post("/{job_id}/cancel")
     async def cancel_job(job_id: JobId) -> JobView:
-        """Stop after the running trial; what was found stays. Of a job that has ended nothing changes."""
+        """Stop a job after the running trial, keeping what was found. A job that has ended does not change."""
         await run(_require, jobs, job_id)
         await run(jobs.cancel, job_id)
-        service.cancel(job_id)  # also where it was cancelled before, and the answer of the database was lost
+        service.cancel(job_id)  # also if it was cancelled before and the database's answer was lost
         return await run(shown, job_id)
 
     @routes.get(
@@ -122,7 +122,7 @@ def job_routes(service: Service, pools: Pools) -> APIRouter:
 
 
 def _require(jobs: JobLedger, job_id: int) -> None:
-    """Reads a job without its problems."""
+    """Raise HTTPException when there is no such job. Reads the job without its problems."""
     if [job.id for job in jobs.newest(1, job_id + 1)] != [job_id]:
         raise _no_job(job_id)
 

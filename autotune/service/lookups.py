@@ -1,4 +1,4 @@
-"""Lookups from memory: the table of the database over what ships, made anew for new winners and predictors."""
+"""Lookups from memory: the database's table over the shipped ones, rebuilt for new winners and predictors."""
 
 import json
 from typing import Any
@@ -18,19 +18,19 @@ from autotune.predict import all_predictors
 from autotune.store import Store
 
 MAX_REMEMBERED_BYTES = 32 * 2**20
-"""Of questions and answers."""
+"""Limit on the total size of cached queries and answers."""
 MAX_QUESTION_BYTES = 1000
-"""A longer one is answered, and not remembered."""
+"""A longer query is answered but not cached."""
 MAX_SHAPE = 500
 
 
 class Lookups:
-    """Answers as JSON. Reading and remembering happen in the event loop, making the table in a thread."""
+    """Answers lookups as JSON. Lookups and their cache run in the event loop; the table is built in a thread."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
         self._renewals = 0
-        """Of the predictors, which no decision in the database tells of."""
+        """How often predictors were renewed, which the number of decisions in the database does not show."""
         self._read = (-1, -1)
         self._predictors: dict[str, list[Predictor]] = {}
         self._remembered: dict[bytes, bytes] = {}
@@ -39,11 +39,11 @@ class Lookups:
         self.use(TuningTable([], []).over(self._shipped))
 
     def renew_predictors(self) -> None:
-        """The next reading is to find those just made; from any thread, by one at a time."""
+        """Make the next `read_again` load the predictors just made. Any thread may call this, but one at a time."""
         self._renewals += 1
 
     def read_again(self) -> TuningTable | None:
-        """A new table where there is a new winner or predictor. Raises StoreError."""
+        """Return a new table if there is a new winner or predictor, else None. Raises StoreError."""
         now = self._store.decisions(), self._renewals
         if now == self._read:
             return None
@@ -56,14 +56,14 @@ class Lookups:
         return table.over(self._shipped)
 
     def use(self, table: TuningTable) -> None:
-        """From now on; what was remembered of the former one is forgotten."""
+        """Answer from this table from now on, and clear the cache."""
         self._table = table
         self._devices = table.devices
         self._slugs = {device.slug for device in self._devices}
         self._forget()
 
     def direct(self, query: bytes) -> bytes | None:
-        """The answer to a question as it stands in an address; None where it is for the route to say what is wrong."""
+        """Return the answer to a raw query string, or None if the route has to report what is wrong with it."""
         known = self._remembered.get(query)
         if known is not None:
             return known
@@ -79,7 +79,7 @@ class Lookups:
             return None
 
     def answer(self, device: str, shape: str, family: str) -> dict[str, Any]:
-        """Raises ProblemError, DeviceSelectionError."""
+        """Return the answer to a lookup. Raises ProblemError, DeviceSelectionError."""
         problem = find_family(family).problem_type.parse(shape)
         slug = self._slug(device)
         tuned = self._table.find(slug, problem)
@@ -88,7 +88,7 @@ class Lookups:
         )
 
     def _remember(self, query: bytes, answer: dict[str, Any]) -> bytes:
-        """The answer as it is sent, now and the next time."""
+        """Return the answer as it is sent, and cache it for the next time."""
         body = json.dumps(answer, allow_nan=False, separators=(",", ":")).encode()
         if len(query) <= MAX_QUESTION_BYTES:
             self._remembered_bytes += len(query) + len(body)
@@ -101,7 +101,7 @@ class Lookups:
         self._remembered, self._remembered_bytes = {}, 0
 
     def _slug(self, device: str) -> str:
-        """Of a device of the table, by any name; else a slug, as a table also answers for devices it does not have."""
+        """Return the slug of a device in the table, or `device` if it is another slug: tables answer for those too."""
         if device in self._slugs:
             return device
         try:

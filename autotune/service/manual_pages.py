@@ -1,7 +1,7 @@
 """The manual as pages of the service: Markdown turned into HTML that the page's policy allows.
 
-Raw HTML in the Markdown is shown as text. There are no inline styles, and no links but those to other pages of the
-manual and to web addresses: files of the repository are not served, so a link to one becomes its text.
+Raw HTML in the Markdown is shown as text. There are no inline styles, and links only to other pages of the manual and
+to web addresses: files of the repository are not served, so a link to one becomes its text.
 """
 
 import re
@@ -76,7 +76,7 @@ def _to_html(text: str) -> str:
 
 
 def _anchor(heading: str) -> str:
-    """Return the name that forges give to a heading: `how-long-it-takes` for `How long it takes`."""
+    """Return the anchor that code hosts give to a heading: `how-long-it-takes` for `How long it takes`."""
     return re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-")
 
 

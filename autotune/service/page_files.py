@@ -1,6 +1,6 @@
-"""The page and the manual: files read once, served under a policy that lets nothing else in.
+"""The page and the manual: files read once, served under a content security policy that allows nothing else.
 
-They need no token: they are the same for everyone, and what they show comes from the API.
+They need no token: they are the same for every user, and the data that they show comes from the API.
 """
 
 import hashlib
@@ -46,7 +46,7 @@ class _File:
 
 
 def page_routes() -> APIRouter:
-    """The page at /, its files beside it, and the manual at /manual/TOPIC."""
+    """Return the routes of the page at /, its files under /page, and the manual at /manual/TOPIC."""
     files = _read()
     routes = APIRouter(include_in_schema=False)
 
@@ -56,7 +56,7 @@ def page_routes() -> APIRouter:
 
     @routes.get("/page/{name:path}")
     async def beside(name: str, if_none_match: Annotated[str, Header()] = "") -> Response:
-        if name not in files:  # a name is looked up, never opened
+        if name not in files:  # names are looked up, never opened as paths
             raise HTTPException(404, "there is no such file")
         return _answer(files[name], if_none_match)
 
@@ -84,7 +84,7 @@ def _read() -> dict[str, _File]:
 
 @cache
 def _manual() -> dict[str, _File]:
-    """Rendered when it is first asked for."""
+    """Return the pages of the manual, rendered on first use."""
     return {name: _file(data, Path(name).suffix or ".html") for name, data in manual_pages().items()}
 
 

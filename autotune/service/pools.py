@@ -1,7 +1,7 @@
-"""Threads for what requests ask of the database, apart from those that give workers their trials.
+"""Threads for the database work of requests, separate from those that serve workers with trials.
 
-Each pool has few threads and a bounded queue: whoever asks for too much waits for its own kind alone, and is told to
-come back once the queue is full.
+Each pool has few threads and a bounded queue: a flood of one kind of request delays only that kind, and once the queue
+is full, further ones are refused with a time to try again.
 """
 
 import asyncio
@@ -19,11 +19,11 @@ _Result = TypeVar("_Result")
 
 
 class BusyError(ServiceError):
-    """Too many requests of one kind wait already."""
+    """Too many requests of one kind are already waiting."""
 
 
 class Pool:
-    """A few threads, and a queue of limited length for them."""
+    """A few threads with a bounded queue."""
 
     def __init__(self, name: str, *, threads: int, waiting: int) -> None:
         self._name = name
@@ -31,7 +31,7 @@ class Pool:
         self._places = threading.Semaphore(threads + waiting)
 
     async def run(self, work: Callable[_Given, _Result], *given: _Given.args, **named: _Given.kwargs) -> _Result:
-        """What the work returns, or raises. Raises BusyError at once where too much waits."""
+        """Return what the work returns, or raise what it raises. Raises BusyError at once when the queue is full."""
         if not self._places.acquire(blocking=False):
             raise BusyError(f"too many requests for {self._name} wait already", hint=f"try again in {RETRY_AFTER_S} s")
         try:
@@ -43,15 +43,15 @@ class Pool:
         return await asyncio.wrap_future(future)
 
     def close(self) -> None:
-        """Drop what waits; what runs is not waited for."""
+        """Drop queued work, and do not wait for running work."""
         self._executor.shutdown(wait=False, cancel_futures=True)
 
 
 class Pools:
-    """Those of a service.
+    """The pools of a service.
 
-    They are few because Python runs one thread at a time: each that computes takes a part from the searches, and makes
-    the event loop wait its turn after every call of the system.
+    Their threads are few because Python runs one thread at a time: each thread that computes takes time from the
+    searches, and makes the event loop wait for the interpreter after every system call.
     """
 
     def __init__(self) -> None:

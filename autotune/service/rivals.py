@@ -1,4 +1,4 @@
-"""The winner of a problem beside others that do the same: the default, the plainest kernel, the host's BLAS."""
+"""The winner of a problem compared with its rivals: the default, the plainest kernel, the host's BLAS."""
 
 import math
 import statistics
@@ -14,18 +14,18 @@ from autotune.store import StoredTrial
 
 @dataclass(frozen=True, kw_only=True)
 class Rival:
-    """One way to do a problem. Times of one call in nanoseconds; bounds at 95%, None where none are known."""
+    """One way to compute a problem. Times of one call in nanoseconds; bounds at 95%, None where unknown."""
 
     name: str
     time_ns: float
     low_ns: float | None = None
     high_ns: float | None = None
     note: str = ""
-    """Where time and bounds come from."""
+    """Origin of time and bounds."""
 
 
 def rivals(winner: Winner, trials: Sequence[StoredTrial]) -> list[Rival]:
-    """The winner first. `trials` are those of its problem on its device, oldest first."""
+    """Return the rivals, the winner first. `trials` are those of its problem on its device, oldest first."""
     found = [_winner(winner, trials)]
     if not winner.is_default and winner.verdict is not Verdict.DEFAULT_FAILED:
         found.append(_default(winner))
@@ -37,9 +37,10 @@ def rivals(winner: Winner, trials: Sequence[StoredTrial]) -> list[Rival]:
 
 
 def host_rivals(slug: str, problem: object) -> list[Rival]:
-    """The host's BLAS and the device at the same product, whole calls from and to the host's memory, where measured.
+    """Return the host's BLAS and the device for the same product, where measured.
 
-    Read from the record that `autotune.runtime` keeps on this machine. Raises TableError.
+    Times are of whole calls from and to the host's memory, read from the record that `autotune.runtime` keeps on this
+    machine. Raises TableError.
     """
     from autotune.runtime.crossover import Crossover
 
@@ -56,7 +57,7 @@ def host_rivals(slug: str, problem: object) -> list[Rival]:
 
 
 def median_bounds(samples: Sequence[float]) -> tuple[float, float] | None:
-    """Bounds of the median at 95% whatever the distribution: two of the samples in order. None for fewer than 6."""
+    """Return bounds of the median at 95% for any distribution: two order statistics. None for fewer than 6 samples."""
     count = len(samples)
     outside, rank = 0.0, 0
     while rank < count // 2:
@@ -87,7 +88,7 @@ def _default(winner: Winner) -> Rival:
 
 
 def _samples(trials: Sequence[StoredTrial], configuration: Configuration) -> Sequence[float]:
-    """Of its newest trial."""
+    """Return the samples of the newest trial of a configuration, nanoseconds."""
     for stored in reversed(trials):
         if stored.trial.measurement and stored.trial.configuration == configuration:
             return stored.trial.measurement.samples_ns
@@ -95,7 +96,10 @@ def _samples(trials: Sequence[StoredTrial], configuration: Configuration) -> Seq
 
 
 def _rounds(trials: Sequence[StoredTrial], configuration: Configuration) -> Sequence[float]:
-    """Times in the newest finals. The runs that only check the result, after them, take fewer samples than a round."""
+    """Return the times of a configuration in the newest finals, nanoseconds.
+
+    Later runs that only check the result are left out: they take fewer samples than a round of the finals.
+    """
     newest: list[tuple[int, float]] = []
     for stored in reversed(trials):
         if stored.purpose == "search":
@@ -107,7 +111,7 @@ def _rounds(trials: Sequence[StoredTrial], configuration: Configuration) -> Sequ
 
 
 def _with_bounds(name: str, time_ns: float, samples: Sequence[float], origin: str) -> Rival:
-    """Bounds are carried over to the time that is told, which may be corrected for the device's speed."""
+    """Scale the bounds of the samples to `time_ns`, which may be corrected for the device's speed."""
     found = median_bounds(samples)
     if found is None:
         return Rival(name=name, time_ns=time_ns, note="too few samples are stored for an interval")

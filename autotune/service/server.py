@@ -1,4 +1,4 @@
-"""The process that serves: uvicorn around the application, told to stop before it waits for its connections."""
+"""The server process: uvicorn around the application, which is stopped before uvicorn waits for its connections."""
 
 import gc
 import logging
@@ -23,10 +23,10 @@ from autotune.store import Store
 
 END_S = 5
 SWITCH_S = 0.0005
-"""How long a search may keep the interpreter from the event loop, which asks for it several times a request; Python's
-own 5 ms would make tens of them."""
+"""How long a search may keep the interpreter from the event loop, which needs it several times per request. Python's
+default of 5 ms would add up to tens of milliseconds."""
 YOUNG_OBJECTS = 20_000
-"""New ones after which the collector looks through them; Python's own 700 are a few requests."""
+"""New objects after which the garbage collector examines them; Python's default of 700 is a few requests."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,11 +40,11 @@ class Place:
     submit_token_file: Path | None = None
     worker_token_file: Path | None = None
     public_url: str = ""
-    """Where a proxy in front of the service is reached; empty without one."""
+    """Address of a proxy in front of the service; empty without one."""
 
 
 def serve(place: Place, store: Store, tell: Callable[[str], None]) -> None:
-    """Until SIGTERM or Ctrl-C. Raises UsageError where tokens are needed and missing, ServiceError."""
+    """Serve until SIGTERM or Ctrl-C. Raises UsageError when required tokens are missing, ServiceError."""
     server = Server(place, store, tell)
     _favour_requests()
     try:
@@ -56,10 +56,10 @@ def serve(place: Place, store: Store, tell: Callable[[str], None]) -> None:
 
 
 def _favour_requests() -> None:
-    """Settings of the process, whose searches would keep requests waiting.
+    """Change settings of the process, in which searches would otherwise keep requests waiting.
 
-    What is loaded stays, and hardly any of the rest is garbage that goes by no other way: looking through all of it
-    again and again took a tenth of the time, and half a second at once.
+    What is loaded now stays loaded, and hardly any later object needs the cyclic garbage collector: examining all of
+    them repeatedly took a tenth of the time, half a second at a time.
     """
     sys.setswitchinterval(SWITCH_S)
     gc.freeze()
@@ -67,7 +67,7 @@ def _favour_requests() -> None:
 
 
 def read_access(place: Place) -> Access:
-    """The tokens of a place. Raises UsageError."""
+    """Read and check the tokens of a place. Raises UsageError."""
     files = (place.token_file, place.read_token_file, place.submit_token_file, place.worker_token_file)
     writing, reading, submitting, working = (read_token(file) if file else "" for file in files)
     given = [token for token in (writing, reading, submitting, working) if token]
@@ -85,10 +85,10 @@ def read_access(place: Place) -> Access:
 
 
 class Server(uvicorn.Server):
-    """The service at a place; `url` once it has started."""
+    """The service at a place; `url` is set once it has started."""
 
     def __init__(self, place: Place, store: Store, tell: Callable[[str], None]) -> None:
-        """Raises UsageError where tokens are needed and missing."""
+        """Raises UsageError when required tokens are missing."""
         self.service = Service(store, lambda: self.handle_exit(signal.SIGTERM, None))
         self.url = ""
         self._tell = tell
@@ -111,7 +111,7 @@ class Server(uvicorn.Server):
         logging.getLogger("uvicorn").setLevel(logging.WARNING)
 
     def run(self, sockets: list[socket.socket] | None = None) -> None:
-        """Port and database are held before the application starts, which queues again what one before it was running.
+        """Bind the port and claim the database, then run; starting queues again what the previous service was running.
 
         Raises StoreError when another service works on the database.
         """
@@ -120,21 +120,21 @@ class Server(uvicorn.Server):
             super().run(listening)
 
     def _listening(self) -> socket.socket:
-        """Ends the process where the port is in use."""
+        """Return the listening socket. Ends the process when the port is in use."""
         held = self.config.bind_socket()
         held.set_inheritable(False)
-        # Connections inherit it. Head and body of an answer are sent one after the other, and without it the second
-        # would wait until the first is acknowledged, which the other side does after 40 ms.
+        # Connections inherit this option. Head and body of a response are sent separately; without the option the body
+        # would wait until the head is acknowledged, which the client does after 40 ms.
         held.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         try:
-            held.listen(self.config.backlog)  # else a second one that has bound it too only fails later
+            held.listen(self.config.backlog)  # otherwise a second server bound to it would fail only later
         except OSError as error:
             held.close()
             raise SystemExit(1) from error
         return held
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        """Tells where, as the port may have been left to the system."""
+        """Start, and report the address, since the system may have chosen the port."""
         await super().startup(sockets)
         if not self.started:
             return
@@ -143,9 +143,10 @@ class Server(uvicorn.Server):
         self._tell(f"serving at {self.url}, database {self.service.store.location}")
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:  # noqa: ARG002
-        """Workers and readers wait on open connections, which uvicorn would wait for: they are let go first.
+        """Stop in order. Workers and readers are released first, since uvicorn would wait for their open connections.
 
-        A second Ctrl-C waits for nothing. Unlike uvicorn's own, this end in order is no death by a signal.
+        A second Ctrl-C ends without waiting. Unlike with uvicorn's own handler, the process then exits normally and is
+        not killed by the signal.
         """
         self.service.stop_from_signal()
         self.force_exit = self.should_exit and sig == signal.SIGINT

@@ -1,7 +1,7 @@
-"""Ways past the routes for what is asked most: lookups, and the turns of workers.
+"""Shortcuts around the routes for the most frequent requests: lookups, and the turns of workers.
 
-The way through the routes takes ten times as long as the answer. A shortcut answers what is plainly right; all else,
-and so every refusal, is left to the route of the same path, which reads the request from its beginning.
+Going through the routes takes ten times as long as the answer itself. A shortcut answers only requests that are clearly
+valid; all others, and so every refusal, are left to the route of the same path, which reads the whole request again.
 """
 
 import json
@@ -15,11 +15,11 @@ from autotune.service.forms import TurnForm
 _TURN = re.compile(r"/api/workers/([0-9a-f]{16})/turn")
 
 TakeTurn = Callable[[str, TurnForm], Awaitable[dict[str, Any] | None]]
-"""The answer to a turn of the station of that id; None where there is none."""
+"""Returns the answer to a turn of the station with that id, or None if there is no such station."""
 
 
 class Shortcuts:
-    """ASGI around the routes, within what looks at tokens and sizes."""
+    """ASGI middleware around the routes, inside the one that checks tokens and body sizes."""
 
     def __init__(self, app: App, lookup: Callable[[bytes], bytes | None], take_turn: TakeTurn) -> None:
         self._app = app
@@ -40,16 +40,16 @@ class Shortcuts:
             await answer(send, 200, body)
 
     async def _turn(self, station_id: str, body: bytes) -> bytes | None:
-        """None for whatever fails: the route meets it again, as a turn bears repeating, and tells."""
+        """Return the answer, or None on any error: the route then safely repeats the turn and reports the error."""
         try:
             found = await self._take_turn(station_id, TurnForm.model_validate(json.loads(body)))
-        except Exception:  # noqa: BLE001 - as said
+        except Exception:  # noqa: BLE001 - the route reports it
             return None
         return None if found is None else json.dumps(found, allow_nan=False, separators=(",", ":")).encode()
 
 
 def _station_id(scope: Scope) -> str | None:
-    """Of a request that may be a turn; None of any other."""
+    """Return the station id of a request that may be a turn, None for any other."""
     if scope["type"] != "http" or scope["method"] != "POST":
         return None
     found = _TURN.fullmatch(scope["path"])
@@ -58,7 +58,7 @@ def _station_id(scope: Scope) -> str | None:
 
 
 async def _whole(receive: Receive) -> list[Message]:
-    """All of a request, or what came of it before the connection ended."""
+    """Receive a whole request, or what arrives of it before the connection ends."""
     messages = [await receive()]
     while messages[-1].get("more_body", False):
         messages.append(await receive())
@@ -66,7 +66,7 @@ async def _whole(receive: Receive) -> list[Message]:
 
 
 def _again(messages: list[Message], receive: Receive) -> Receive:
-    """As if nothing had been received yet."""
+    """Return a `receive` that first returns `messages` again."""
     left = iter(messages)
 
     async def receive_again() -> Message:

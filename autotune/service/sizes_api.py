@@ -1,4 +1,4 @@
-"""Route of one size on a device: the winner beside its rivals, and which parameters mattered."""
+"""Route for one problem on a device: the winner compared with its rivals, and which parameters mattered."""
 
 import dataclasses
 from typing import Annotated, Any
@@ -19,7 +19,7 @@ Shape = Annotated[str, Query(min_length=1, max_length=500, description="M,N,K an
 
 
 class RivalView(BaseModel):
-    """One way to do the problem."""
+    """One way to compute the problem."""
 
     name: str
     time_ns: float
@@ -38,7 +38,7 @@ class LevelView(BaseModel):
 
 
 class ShareView(BaseModel):
-    """How much of the variance of the rank of time goes along with a parameter alone."""
+    """Share of the variance of the rank of time that one parameter alone explains."""
 
     parameter: str
     share: float
@@ -47,7 +47,7 @@ class ShareView(BaseModel):
 
 
 class SizeAnswer(BaseModel):
-    """What is known of a size, beside the trials themselves."""
+    """What is known about a problem, apart from its trials."""
 
     device: str
     family: str
@@ -63,12 +63,12 @@ class SizeAnswer(BaseModel):
 
 
 def size_routes(store: Store, pools: Pools) -> APIRouter:
-    """What the page shows of one size."""
+    """Return the route with what the page shows about one problem."""
     routes = APIRouter(prefix="/api", tags=["tables"])
 
     @routes.get("/devices/{slug}/size")
     async def get_size(slug: Slug, shape: Shape, family: Family = "gemm") -> SizeAnswer:
-        """The winner beside the default, the plainest kernel and the host's BLAS; and which parameters mattered."""
+        """Compare the winner with the default, plainest kernel and host BLAS, and show which parameters mattered."""
         return await pools.heavy.run(_size, store, slug, shape, family)
 
     return routes
@@ -81,7 +81,7 @@ def _size(store: Store, slug: str, shape: str, family: str) -> SizeAnswer:
     shares = importance.shares(trials, winner.configuration.algorithm if winner else None)
     try:
         host = rivals.host_rivals(slug, problem)
-    except TableError:  # a spoilt record costs no more than itself
+    except TableError:  # only this comparison is lost with an unreadable record
         host = []
     return SizeAnswer(
         device=slug,

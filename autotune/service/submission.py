@@ -1,4 +1,4 @@
-"""From what a client sends to a job in the ledger: everything is checked before anything is queued."""
+"""Turns what a client sends into jobs in the ledger. Everything is checked before anything is queued."""
 
 import dataclasses
 import json
@@ -20,17 +20,17 @@ DEFAULT_TRIALS = 100
 MAX_OPEN_JOBS = 2000
 MAX_OPEN_PROBLEMS = 50_000
 SUBMITTER_SHARE = 0.5
-"""Of all open jobs and sizes, the most that one submitter may have."""
+"""Maximum share of all open jobs and problems that one submitter may have."""
 DEVICE_SHARE = 0.1
-"""And one device, which may never answer."""
+"""Maximum share that one device may have, since it may never answer."""
 
 
 class FullError(ServiceError):
-    """There is too much to do already."""
+    """The service has too much to do already."""
 
 
 def submit(store: Store, form: JobForm, present: Sequence[Device], submitter: str = "") -> tuple[int, list[str]]:
-    """Queue a job: its number, and the shapes of presets that the device cannot hold.
+    """Queue a job. Returns its number, and the shapes of presets that the device cannot hold.
 
     `present` are devices that workers offer. Raises DeviceSelectionError, UsageError, ConfigurationError, FullError.
     """
@@ -61,8 +61,8 @@ def submit(store: Store, form: JobForm, present: Sequence[Device], submitter: st
 
 
 def chosen_device(selector: str, devices: Iterable[Device]) -> Device:
-    """The one that is meant, of many rows of the same. Raises DeviceSelectionError."""
-    # platform:device numbers hold on the machine of a worker only
+    """Return the device that `selector` names. `devices` may hold duplicates. Raises DeviceSelectionError."""
+    # platform:device numbers are valid only on the machine of a worker
     by_slug = {device.slug: dataclasses.replace(device, selector="") for device in devices}
     if selector in by_slug:
         return by_slug[selector]
@@ -76,7 +76,10 @@ def chosen_device(selector: str, devices: Iterable[Device]) -> Device:
 
 
 def _fitting(own: Sequence[Request], presets: Sequence[Request], device: Device) -> tuple[list[Request], list[str]]:
-    """What the device can hold, and why not of presets. Raises ProblemError where it is one's own shape."""
+    """Return the requests that the device can hold, and why it cannot hold the other ones of presets.
+
+    Raises ProblemError when it cannot hold one of the client's own shapes.
+    """
     left_out = []
     kept = list(own)
     for request in own:
@@ -91,9 +94,9 @@ def _fitting(own: Sequence[Request], presets: Sequence[Request], device: Device)
 
 
 def take_table(store: Store, table: bytes, submitter: str = "") -> UploadAnswer:
-    """Queue the verification of every winner of an exported table that does not hold here already.
+    """Queue the verification of every winner of an exported table that is not already a measured winner here.
 
-    Nothing of the table counts before a device of that name has measured it; what then holds is stored as measured.
+    A winner of the table counts only after a device of that name has confirmed it; it is then stored as measured.
     Raises TableError, FullError.
     """
     contents = read_contents(table)
@@ -121,7 +124,7 @@ def _verification(slug: str, winners: Sequence[Winner], submitter: str) -> NewJo
 
 
 def _check_room(store: Store, problems: Mapping[str, int], submitter: str) -> None:
-    """Raises FullError where a job for each device, with so many problems, would be too much for anyone."""
+    """Raise FullError when one more job for each device, with these numbers of problems, would exceed a limit."""
     open_jobs = store.jobs.open_counts
     for slug, count in problems.items():
         _check_share(f"for {slug}", open_jobs(device=slug), (1, count), DEVICE_SHARE)

@@ -1,4 +1,4 @@
-"""Routes of devices, lookups and tables."""
+"""Routes for devices, lookups and tables."""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -36,7 +36,7 @@ from autotune.service.views import device_views
 from autotune.store import StoredTrial
 
 MAX_TRIALS = 1000
-"""In one answer."""
+"""Maximum number of trials in one response."""
 
 _MEDIA = {
     "json": ("application/json", "json"),
@@ -56,20 +56,20 @@ _LOOKUP_EXAMPLES = {"tuned": {"value": "64,3136,576"}, "with words": {"value": "
 
 
 def table_routes(service: Service, pools: Pools) -> APIRouter:
-    """All of /api/devices, /api/lookup, /api/export, /api/tables and /api/presets."""
+    """Return the routes under /api/devices, /api/lookup, /api/export, /api/tables and /api/presets."""
     routes = APIRouter(prefix="/api", tags=["tables"])
     store, heavy, quick = service.store, pools.heavy.run, pools.quick.run
 
     @routes.get("/devices")
     async def list_devices() -> DeviceList:
-        """Every device that is stored or that a worker offers."""
+        """List the devices that are stored or that a worker offers."""
         stored = await quick(store.devices)
         best = await heavy(store.best)
         return DeviceList(devices=device_views(stored, Counter(w.device for w in best), service))
 
     @routes.get("/devices/{slug}")
     async def get_device(slug: Slug) -> DeviceView:
-        """One device."""
+        """Get one device."""
         stored = await quick(store.devices)
         best = await heavy(store.best, slug)
         found = [view for view in device_views(stored, Counter(w.device for w in best), service) if view.slug == slug]
@@ -79,7 +79,7 @@ def table_routes(service: Service, pools: Pools) -> APIRouter:
 
     @routes.get("/devices/{slug}/winners")
     async def list_winners(slug: Slug, family: Family = "gemm") -> WinnerList:
-        """What is tuned on a device."""
+        """List the winners of a device."""
         find_family(family)
         winners = await heavy(store.best, slug, family)
         return WinnerList(device=slug, entries=[_entry_view(winner) for winner in winners])
@@ -92,7 +92,7 @@ def table_routes(service: Service, pools: Pools) -> APIRouter:
         limit: Annotated[int, Query(ge=1, le=MAX_TRIALS)] = MAX_TRIALS,
         offset: Annotated[int, Query(ge=0, le=2**31 - 1)] = 0,
     ) -> TrialList:
-        """The history of the search at one size; `offset` goes on where an answer before it has ended."""
+        """List the trials of one problem; `offset` continues where an earlier response ended."""
         problem = find_family(family).problem_type.parse(shape)
         of = {"device": slug, "family": family, "shape": problem.label}
 
@@ -109,7 +109,7 @@ def table_routes(service: Service, pools: Pools) -> APIRouter:
         shape: Annotated[str, Query(min_length=1, max_length=500, openapi_examples=_LOOKUP_EXAMPLES)],
         family: Family = "gemm",
     ) -> TunedAnswer:
-        """The configuration to use for a size on a device, and why; from memory."""
+        """Get the configuration to use for a problem on a device, and why. Answered from memory."""
         _refuse_others(request, {"device", "shape", "family"})
         return TunedAnswer.model_validate(service.lookups.answer(device, shape, family))
 
@@ -123,7 +123,7 @@ def table_routes(service: Service, pools: Pools) -> APIRouter:
         device: Annotated[str | None, Query(max_length=64, pattern=SLUG)] = None,
         family: Family | None = None,
     ) -> Response:
-        """A table to download: of one device or of all; JSON and SQLite hold every family when none is named."""
+        """Download the table of one device or of all. JSON and SQLite hold every family when none is named."""
         pool = pools.copies if form == "sqlite" else pools.heavy
         data = await pool.run(_exported, service, form, device, family)
         media, ending = _MEDIA[form]
@@ -139,7 +139,7 @@ def table_routes(service: Service, pools: Pools) -> APIRouter:
         },
     )
     async def upload(request: Request) -> UploadAnswer:
-        """Take an exported JSON table. Jobs measure what it claims before any of it counts."""
+        """Upload an exported JSON table. Its winners count only after jobs have measured them."""
         body = await request.body()
         try:
             answer = await heavy(take_table, store, body, submitter_of(request.scope))
@@ -151,7 +151,7 @@ def table_routes(service: Service, pools: Pools) -> APIRouter:
 
     @routes.get("/presets")
     async def list_presets() -> PresetList:
-        """The products of networks."""
+        """List the presets: the matrix products of networks."""
         return await quick(_presets)
 
     return routes

@@ -1,4 +1,4 @@
-"""What the service knows, in the forms of the API."""
+"""The state of the service as response bodies of the API."""
 
 import json
 import time
@@ -16,7 +16,7 @@ from autotune.store.jobs import OPEN, JobProblem, JobState, TuningJob
 
 
 def job_view(job: TuningJob, service: Service, left_out: Sequence[str] = ()) -> JobView:
-    """With what is running now."""
+    """Return a job with the progress of its running searches."""
     return JobView(
         id=job.id,
         kind=job.kind.value,
@@ -36,7 +36,7 @@ def job_view(job: TuningJob, service: Service, left_out: Sequence[str] = ()) -> 
 
 
 def picture(job: TuningJob, service: Service) -> Picture:
-    """A job for those who follow it. One that was cancelled goes on until its running trials have ended."""
+    """Return a job for the clients that follow it. A cancelled job goes on until its running trials have ended."""
     return Picture(
         job=job_view(replace(job, problems=()), service).model_dump_json(exclude={"problems"}),
         problems={problem.number: _problem_view(problem, service).model_dump_json() for problem in job.problems},
@@ -68,7 +68,7 @@ def _problem_view(problem: JobProblem, service: Service) -> ProblemView:
 
 
 def device_views(stored: Sequence[Device], tuned: Counter[str], service: Service) -> list[DeviceView]:
-    """Every device that is stored or there, by slug."""
+    """Return every device that is stored or that a worker offers, sorted by slug."""
     stations = service.fleet.stations()
     known = {device.slug: device for device in [*stored, *(station.device for station in stations)]}
     return [

@@ -1,4 +1,4 @@
-"""Routes of workers, which only call out: they show who they are, then ask for their turn again and again."""
+"""Routes for workers. A worker only makes outgoing requests: it identifies itself, then polls for trials in turns."""
 
 import asyncio
 import dataclasses
@@ -21,7 +21,7 @@ FOREIGN_NAME = "start this one with --name, or have an administrator forget that
 
 
 def turns_of(service: Service) -> TakeTurn:
-    """What answers a turn, from the route and past it. Raises TableError, Stopping."""
+    """Return the function that answers a turn, for the route and its shortcut. It raises TableError and Stopping."""
 
     async def take_turn(station_id: str, form: TurnForm) -> dict[str, Any] | None:
         station = service.fleet.get(station_id, form.session)
@@ -35,7 +35,7 @@ def turns_of(service: Service) -> TakeTurn:
 
 
 def worker_routes(service: Service) -> APIRouter:
-    """All of /api/workers."""
+    """Return the routes under /api/workers."""
     routes = APIRouter(prefix="/api/workers", tags=["workers"])
     turn_of = turns_of(service)
 
@@ -47,9 +47,9 @@ def worker_routes(service: Service) -> APIRouter:
 
     @routes.post("")
     async def greet(form: WorkerForm, request: Request) -> GreetingAnswer:
-        """Offer a device. Only workers with the same wire format, templates and search spaces are welcome.
+        """Offer a device. The worker needs the same wire format, templates and search spaces as the service.
 
-        What a worker has in hand from before is taken first, also from one that is not.
+        Results left from earlier are accepted first, also from a worker that is then refused for differing in these.
         """
         address = request.client.host if request.client else ""
         station = await _greeted(service, form, address)
@@ -57,7 +57,7 @@ def worker_routes(service: Service) -> APIRouter:
 
     @routes.post("/{station_id}/turn")
     async def take_turn(station_id: StationId, form: TurnForm) -> TurnAnswer:
-        """Bring results and get the next trial; waits for one when idle."""
+        """Deliver results and get the next trial; waits for one when idle."""
         known(station_id, form.session)
         try:
             return TurnAnswer.model_validate(await turn_of(station_id, form))
@@ -68,12 +68,12 @@ def worker_routes(service: Service) -> APIRouter:
 
     @routes.post("/{station_id}/leave", status_code=204)
     async def leave(station_id: StationId, form: LeaveForm) -> None:
-        """The worker ends in order: what it was given goes back."""
+        """End a worker in order; the trial that it was given is taken back."""
         service.fleet.dismiss(known(station_id, form.session))
 
     @routes.delete("/{name:path}", status_code=204)
     async def forget(name: WorkerName) -> None:
-        """Let the name of a worker be enrolled anew, with another secret; for administrators."""
+        """Allow the name of a worker to be enrolled again with another secret; for administrators."""
         if not await service.forget_worker(name):
             raise HTTPException(404, "no worker of that name is enrolled")
 
@@ -81,7 +81,7 @@ def worker_routes(service: Service) -> APIRouter:
 
 
 async def _greeted(service: Service, form: WorkerForm, address: str) -> Station:
-    """The station of a worker that is welcome. Raises HTTPException, StoreError."""
+    """Return the station of an accepted worker. Raises HTTPException for other workers, StoreError."""
     try:
         device = dataclasses.replace(read_own_device(Node(form.device, "device")), selector=form.selector)
     except TableError as error:

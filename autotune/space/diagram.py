@@ -1,9 +1,9 @@
-"""Which combinations of values are allowed, without listing them: a decision diagram.
+"""A decision diagram: the allowed combinations of values, without listing them.
 
-A layer is a parameter, an edge a choice of its value; paths from the root to the end are the allowed combinations, and
-are numbered in lexicographic order. What is ahead of a state depends on no more of the choices before it than the
-constraints still need to know, so millions of paths share a few thousand states, and the number of paths below each
-leads from a path's number to the path and back.
+A layer is a parameter, an edge a choice of its value; the paths from the root to the end are the allowed combinations,
+numbered in lexicographic order. A state keeps only what the remaining constraints need to know of the choices before
+it, so millions of paths share a few thousand states. The number of paths below each state converts a path's number to
+the path and back.
 """
 
 from collections.abc import Sequence
@@ -16,30 +16,30 @@ from autotune.errors import ConfigurationError
 
 Numbers = NDArray[np.int64]
 Paths = NDArray[np.uint16]
-"""One line a path, one column a layer: the number of the value chosen there."""
+"""Shape (paths, layers): for each layer the index of the chosen value."""
 
 MOST_PATHS = 2**62
 
 
 class Diagram:
-    """Some combinations of one value from each of several layers."""
+    """A set of combinations of one value from each of several layers."""
 
     def __init__(self, edges: Sequence[Numbers]) -> None:
         """`edges[layer][state, value]` is the state of the next layer, or -1; the first layer has one state.
 
-        All states of the last layer end alike. Raises ConfigurationError for more than MOST_PATHS paths.
+        In the last layer any target but -1 ends a path. Raises ConfigurationError for more than MOST_PATHS paths.
         """
         self._edges: list[Numbers] = []
         self._starts: list[Numbers] = []
-        """Paths of the same state that come before those of an edge."""
+        """For each edge, the number of paths of its state that precede those of the edge."""
         self._ends: list[Numbers] = []
         below = np.ones(int(edges[-1].max(initial=-1)) + 1, dtype=np.int64)
         for targets in reversed(edges):
-            counts = np.append(below, 0)[targets]  # an edge to -1 takes the last, which is 0
+            counts = np.append(below, 0)[targets]  # the target -1 indexes the appended 0
             if counts.sum(dtype=np.float64) > MOST_PATHS:
                 raise ConfigurationError("a search space of so many configurations cannot be numbered")
             ends = np.cumsum(counts, axis=1)
-            # The last state is none: whoever has left the allowed paths stays there.
+            # The extra last state, also reached as -1, absorbs every path that is not allowed.
             self._edges.insert(0, _with_last(np.where(counts > 0, targets, -1), -1))
             self._starts.insert(0, _with_last(ends - counts, 0))
             self._ends.insert(0, ends)
@@ -49,15 +49,15 @@ class Diagram:
 
     @classmethod
     def of_tables(cls, sizes: Sequence[int], tables: Sequence[tuple[Sequence[int], NDArray[np.bool_]]]) -> Self:
-        """Of all combinations of `sizes` values those that every table allows.
+        """The combinations, with `sizes` values in the layers, that every table allows.
 
-        A table comes with the layers that it speaks of, in ascending order, and has an axis for each.
+        A table comes with the layers it constrains, in ascending order, and has one axis for each of them.
         """
         if not all(table.any() for _, table in tables):
             return cls([np.full((1, size), -1) for size in sizes])
         automata = [(layers, _automaton(table)) for layers, table in tables if not table.all()]
         states = np.zeros((1, len(automata)), dtype=np.int64)
-        """What each table remembers of the choices so far; lines differ."""
+        """Shape (states, automata): the state of each table's automaton after the choices so far; rows are distinct."""
         edges = []
         for layer, size in enumerate(sizes):
             reached = np.repeat(states, size, axis=0)
@@ -74,7 +74,7 @@ class Diagram:
 
     @classmethod
     def of_paths(cls, sizes: Sequence[int], paths: Paths) -> Self:
-        """Exactly these paths, whatever their order; each counts once."""
+        """The diagram of exactly these paths, in any order; duplicates count once."""
         states = np.zeros(len(paths), dtype=np.int64)
         edges, count = [], 1
         for layer, size in enumerate(sizes):
@@ -89,7 +89,7 @@ class Diagram:
         return self._count
 
     def paths(self, numbers: Numbers) -> Paths:
-        """The paths with these numbers, each from 0 to less than the length."""
+        """Return the paths, shape (n, layers), with these n numbers, each from 0 to less than the length."""
         found = np.empty((len(numbers), len(self.sizes)), dtype=np.uint16)
         states, rest = np.zeros(len(numbers), dtype=np.int64), numbers.copy()
         for layer, (targets, starts, ends) in enumerate(zip(self._edges, self._starts, self._ends, strict=True)):
@@ -101,7 +101,7 @@ class Diagram:
         return found
 
     def numbers(self, paths: Paths) -> Numbers:
-        """The number of each path, -1 for one that is not allowed."""
+        """Return the number of each of n paths, shape (n,); -1 for a path that is not allowed."""
         states, found = np.zeros(len(paths), dtype=np.int64), np.zeros(len(paths), dtype=np.int64)
         for layer, (targets, starts) in enumerate(zip(self._edges, self._starts, strict=True)):
             places = states * targets.shape[1] + paths[:, layer]
@@ -111,10 +111,10 @@ class Diagram:
         return found
 
     def nearest(self, wanted: Sequence[int], is_ordered: Sequence[bool]) -> list[int] | None:
-        """A path near these values; None where there is none at all.
+        """Return a path near these values, or None if the diagram has no path.
 
-        One layer after the other takes the nearest value that some path has after those before it, of two equally
-        near the smaller one; where values have no order, all others are equally far.
+        Greedy: each layer in order takes the nearest value that continues an allowed path, the smaller of two equally
+        near ones. In a layer without order all other values are equally far.
         """
         if not self._count:
             return None
@@ -127,16 +127,16 @@ class Diagram:
         return path
 
     def values(self, layer: int) -> list[int]:
-        """Numbers of the values that some path has in a layer."""
+        """Return the indices of the values that occur in a layer of some path."""
         return [int(value) for value in np.flatnonzero((self._edges[layer] >= 0).any(axis=0))]
 
     def pairs(self) -> Numbers:
-        """For every two values the number of some path that has both, negative where none has.
+        """Return for every two values the number of a path that has both, negative if there is none.
 
-        Lines and columns are the values of all layers, one layer after the other.
+        The result is square; its rows and columns are the values of all layers, one layer after the other.
         """
         found = np.full((sum(self.sizes), sum(self.sizes)), -MOST_PATHS)
-        # The last path, as far as it goes, to each state by each value, as a line; the last line is by any.
+        # reached[value, state]: largest number of a partial path to the state through the value; last row: any value.
         reached = np.full((len(found) + 1, 1), -MOST_PATHS)
         reached[-1] = 0
         first = 0
@@ -160,7 +160,10 @@ def _with_last(lines: Numbers, value: int) -> Numbers:
 
 
 def _largest(lines: Numbers, kinds: Numbers, count: int) -> Numbers:
-    """In each line the largest of each kind, of 0 to less than `count`; very negative where it has none."""
+    """Return, for each row and each kind below `count`, the largest element of that kind.
+
+    `lines` has shape (rows, n), `kinds` shape (n,), the result (rows, count). Kinds without elements get -MOST_PATHS.
+    """
     order = np.argsort(kinds, kind="stable")
     found, firsts = np.unique(kinds[order], return_index=True)
     largest = np.full((len(lines), count), -MOST_PATHS)
@@ -170,9 +173,9 @@ def _largest(lines: Numbers, kinds: Numbers, count: int) -> Numbers:
 
 
 def _automaton(table: NDArray[np.bool_]) -> list[Numbers]:
-    """Of a table that allows some its axes one by one: ``[state, value]`` is the next state, -1 where none is left.
+    """Convert a table that allows something into one step per axis: ``[state, value]`` is the next state, -1 if none.
 
-    A state stands for all choices so far that leave the same choices open.
+    A state stands for all previous choices that leave the same choices open.
     """
     steps = []
     open_choices = table.reshape(1, -1)
@@ -187,7 +190,7 @@ def _automaton(table: NDArray[np.bool_]) -> list[Numbers]:
 
 
 def _distinct(lines: Numbers) -> tuple[Numbers, Numbers]:
-    """The lines that differ, and for each line given the number of its like; quicker than NumPy does for small ones."""
+    """Return the distinct rows, and for each row its index among them; faster than NumPy for short rows."""
     keys = np.zeros(len(lines), dtype=np.int64)
     for column in lines.T:
         count = int(column.max(initial=0)) + 1

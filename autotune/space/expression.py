@@ -1,8 +1,7 @@
-"""Constraint expressions: one text, evaluated on numbers, on whole columns, and in C.
+"""Constraint expressions: one text, evaluated on numbers, on NumPy arrays, and in C.
 
-A constraint such as ``"micro_tile_n % vector_width == 0 and micro_tile_n <= n"`` is written once.
-Python evaluates it for one configuration or, with NumPy arrays as values, for all at once;
-`Expression.to_c` gives the same condition to exported C code.
+A constraint such as ``"micro_tile_n % vector_width == 0 and micro_tile_n <= n"`` is written once. Python evaluates it
+for one configuration or, with NumPy arrays as values, for many at once; `Expression.to_c` translates it to C.
 """
 
 import ast
@@ -32,10 +31,9 @@ _FUNCTIONS = {"min", "max"}
 class Expression:
     """A boolean condition over named integers and strings.
 
-    Allowed: names, integer and string constants, ``+ - * // %``, comparisons (chained too),
-    ``and or not``, ``x in (a, b)``, and ``min``/``max`` of two values. Division is meant for values
-    that are never negative, so that Python and C agree. Both sides of ``and`` and ``or`` are always
-    evaluated.
+    Allowed: names, integer and string constants, ``+ - * // %``, comparisons (also chained), ``and or not``,
+    ``x in (a, b)``, and ``min``/``max`` of two values. Divide only values that are never negative, so that Python and C
+    agree. Both sides of ``and`` and ``or`` are always evaluated.
 
     Raises ConfigurationError when the text uses anything else.
     """
@@ -51,32 +49,32 @@ class Expression:
         )
 
     def __call__(self, values: Mapping[str, Any]) -> Any:
-        """Truth for scalars; a boolean array where any value is an array (all of one length)."""
+        """Evaluate: a truth value for scalars, a boolean array if any value is an array (broadcast together)."""
         return self._function(values)
 
     def __repr__(self) -> str:
         return f"Expression({self.text!r})"
 
     def given(self, values: Mapping[str, int | str]) -> "Expression":
-        """The same with these values known, and everything that follows from them: quicker to ask often."""
+        """Return the expression with these values substituted and constants folded, which is faster to evaluate."""
         return Expression(ast.unparse(_Known(values).visit(ast.parse(self.text, mode="eval").body)))
 
     def taking(self, *names: str) -> Callable[..., int]:
-        """As a function of these values by position, all of them numbers: the quickest to ask often."""
+        """Return a function of these names by position, for numbers only: the fastest way to evaluate often."""
         return cast(
             Callable[..., int],
-            eval(  # noqa: S307 - what it may hold was checked above
+            eval(  # noqa: S307 - the constructor checked the text
                 f"lambda {', '.join(names)}: {self.text}", {"__builtins__": {}, "min": min, "max": max}
             ),
         )
 
     def to_c(self, name: Callable[[str], str], constant: Callable[[str], str]) -> str:
-        """The condition as a C expression; the callables spell names and string constants in C."""
+        """Return the condition as a C expression; `name` and `constant` spell names and string constants in C."""
         return _emit_c(ast.parse(self.text, mode="eval").body, name, constant)
 
 
 class _Known(ast.NodeTransformer):
-    """Puts in values, and works out what consists of constants alone."""
+    """Substitutes values and folds constants."""
 
     def __init__(self, values: Mapping[str, int | str]) -> None:
         self._values = values
@@ -112,7 +110,7 @@ class _Known(ast.NodeTransformer):
             value = _value(node)
         except ZeroDivisionError:
             return node
-        return ast.Constant(value) if value >= 0 else node  # a text has no place for a sign
+        return ast.Constant(value) if value >= 0 else node  # expressions do not allow a sign
 
 
 def _value(node: ast.expr) -> int | bool:
@@ -122,7 +120,7 @@ def _value(node: ast.expr) -> int | bool:
 
 
 def _emit(node: ast.expr, names: set[str], text: str) -> str:
-    """Python source that holds for scalars and arrays alike: `and` becomes `&` on comparisons."""
+    """Return Python source that works for scalars and arrays: `and` becomes `&` on comparisons."""
     match node:
         case ast.BoolOp(op=operator, values=values):
             joint = " & " if isinstance(operator, ast.And) else " | "
@@ -190,7 +188,7 @@ def _emit_c(node: ast.expr, name: Callable[[str], str], constant: Callable[[str]
 
 
 def _joined(joint: str, terms: Iterable[str]) -> str:
-    """The terms in one pair of parentheses; a single one, which has its own, as it is."""
+    """Join the terms in one pair of parentheses; a single term, which has its own, stays as it is."""
     first, *others = terms
     return f"({joint.join([first, *others])})" if others else first
 

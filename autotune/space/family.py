@@ -1,8 +1,8 @@
-"""A kind of computation as types: what can be chosen, and what is run.
+"""The interface of a kernel family: its algorithms, parameters, constraints, plans and reference results.
 
 A `KernelFamily` (one package in `kernels/`) declares its `Algorithm`s; each has `Parameter`s and `Constraint`s. For a
 `Problem` on a device with given `DeviceLimits` they span a search space (`search_space.py`) of valid `Configuration`s.
-A configuration is planned as buffers and launches (`Plan`).
+A `Plan` says which buffers and launches a configuration needs.
 """
 
 from abc import ABC, abstractmethod
@@ -24,13 +24,13 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class Parameter:
-    """One thing that can be chosen. `values` lists every choice, in order of size where there is one."""
+    """A parameter of an algorithm. `values` lists every choice, in ascending order if they are numbers."""
 
     name: str
     values: tuple[Value, ...]
     meaning: str
     neutral: Value | None = None
-    """What configurations had that were made before there was this parameter; None where it may not be missing."""
+    """The value implied for configurations older than this parameter; None if it must always be given."""
 
     @property
     def is_numeric(self) -> bool:
@@ -55,7 +55,7 @@ class Algorithm:
     parameters: tuple[Parameter, ...]
     constraints: tuple[Constraint, ...] = ()
     features: tuple[Expression, ...] = ()
-    """Derived numbers that help a model of the run time, such as work-items in a group."""
+    """Derived numbers that help a model of the run time, such as work-items in a work-group."""
 
     @cached_property
     def by_name(self) -> dict[str, Parameter]:
@@ -63,43 +63,46 @@ class Algorithm:
 
 
 class KernelFamily(ABC):
-    """A kind of computation. One module in `kernels/` makes one instance named FAMILY.
+    """A kind of computation. A module in `kernels/` defines one instance named FAMILY.
 
-    Inputs and results cross this interface as NumPy arrays keyed by buffer name.
+    Inputs and results are passed as NumPy arrays keyed by buffer name.
     """
 
     name: ClassVar[str]
     space_version: ClassVar[int]
-    """Raised when parameters or constraints change meaning, so that old trials are told apart."""
+    """Incremented when parameters or constraints change meaning, to distinguish old trials."""
     problem_type: ClassVar[type[Problem]]
     algorithms: ClassVar[tuple[Algorithm, ...]]
     baseline: ClassVar[Configuration]
-    """The plainest kernel, legal everywhere: what any gain may be told against."""
+    """The plainest kernel, legal everywhere: a reference for gains."""
 
     @abstractmethod
     def plan(self, problem: Problem, configuration: Configuration) -> Plan:
-        """Buffers and launches of a valid configuration."""
+        """Return the buffers and launches of a valid configuration."""
 
     @abstractmethod
     def candidates(
         self, problem: Problem, limits: DeviceLimits, starts: Sequence[Configuration]
     ) -> Iterator[Configuration]:
-        """Valid configurations by a rule of the family, most promising first; `starts` are the profile's."""
+        """Yield valid configurations by a rule of the family, most promising first.
+
+        `starts` are the starting configurations of the device profile.
+        """
 
     def default(self, problem: Problem, limits: DeviceLimits, starts: Sequence[Configuration]) -> Configuration:
-        """What to use before anything is tuned."""
+        """Return the configuration to use without tuning."""
         return next(self.candidates(problem, limits, starts), self.baseline)
 
     @abstractmethod
     def make_case(self, problem: Problem, seed: int) -> "Case":
-        """Fresh random inputs with what is needed to judge the outputs."""
+        """Return random inputs drawn with `seed`, and the check of the outputs."""
 
     @abstractmethod
     def examples(self) -> tuple[Problem, ...]:
-        """Small problems at which every kernel is checked: ragged and degenerate sizes, all types and layouts."""
+        """Return small problems to check every kernel on: ragged and degenerate sizes, all types and layouts."""
 
     def algorithm(self, name: str) -> Algorithm:
-        """Raises ConfigurationError when the family has none of that name."""
+        """Return the algorithm of that name. Raises ConfigurationError when the family does not have it."""
         for algorithm in self.algorithms:
             if algorithm.name == name:
                 return algorithm
@@ -108,7 +111,7 @@ class KernelFamily(ABC):
         raise ConfigurationError(f"{self.name} has no algorithm {name[:80]!r}", hint=hint)
 
     def complete(self, configuration: Configuration) -> Configuration:
-        """The same with neutral values for parameters that are newer than it; unchanged where there are none."""
+        """Return the configuration with neutral values added for parameters newer than it."""
         algorithm = next((a for a in self.algorithms if a.name == configuration.algorithm), None)
         if algorithm is None:
             return configuration
@@ -121,7 +124,7 @@ class KernelFamily(ABC):
         return Configuration.of(configuration.algorithm, **given, **missing) if missing else configuration
 
     def violations(self, problem: Problem, configuration: Configuration, limits: DeviceLimits) -> list[str]:
-        """Why a configuration is not valid here, one text a reason; empty when it is."""
+        """Return the reasons why a configuration is not valid for a problem and device; empty if it is valid."""
         found = self.misfits(configuration)
         if found:
             return found
@@ -131,11 +134,11 @@ class KernelFamily(ABC):
         return [*broken, *(told(fault) for fault in self.faults(limits) if fault.matches(configuration))]
 
     def faults(self, limits: DeviceLimits) -> tuple[Fault, ...]:
-        """What the driver gets wrong of this family. The baseline stays legal whatever they say."""
+        """Return the known faults that concern this family, except any that match the baseline, which stays legal."""
         return tuple(f for f in limits.faults if f.family == self.name and not f.matches(self.baseline))
 
     def misfits(self, configuration: Configuration) -> list[str]:
-        """How a configuration differs from what the family declares, whatever the problem and the device."""
+        """Return how a configuration deviates from the declared parameters, regardless of problem and device."""
         try:
             algorithm = self.algorithm(configuration.algorithm)
         except ConfigurationError as error:
@@ -152,17 +155,17 @@ class KernelFamily(ABC):
 
 
 def told(fault: Fault) -> str:
-    """Why a configuration that falls under a fault is not valid."""
+    """Return the reason why a configuration that matches a fault is not valid."""
     return f"known_fault: this driver gets {fault} wrong"
 
 
 class Case(ABC):
-    """Inputs for one verification, and the judge of its outputs."""
+    """Inputs for one verification, and the check of its outputs."""
 
     inputs: Mapping[str, "NDArray[Any]"]
-    """Initial contents by buffer name; an output that must be written whole starts poisoned."""
+    """Initial contents by buffer name; an output that must be written completely starts poisoned."""
     scalars: Mapping[str, float]
 
     @abstractmethod
     def error_ratio(self, outputs: Mapping[str, "NDArray[Any]"]) -> float:
-        """Largest error over its tolerance: right when not above 1; NaN and infinity are wrong."""
+        """Return the largest error divided by its tolerance: right if at most 1; NaN and infinity are wrong."""

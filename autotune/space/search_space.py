@@ -19,7 +19,7 @@ _ROWS_AT_ONCE = 4096
 
 @dataclass(frozen=True, kw_only=True)
 class Span:
-    """The rows of one algorithm: `count` from `first` on."""
+    """The rows of one algorithm: `count` rows starting at `first`."""
 
     algorithm: str
     first: int
@@ -29,8 +29,9 @@ class Span:
 class SearchSpace:
     """Every valid configuration of a family for one problem on one device, in a fixed order.
 
-    Rows of all algorithms are numbered one after the other; those of one algorithm in the order of its parameters'
-    values. `diagrams[algorithm]` holds them, with a layer for each of `parameters[algorithm]`.
+    A row is the number of a configuration. Algorithms are numbered one after the other, and within an algorithm rows
+    follow the order of its parameters' values. `diagrams[algorithm]` holds its rows as paths, with a layer for each of
+    `parameters[algorithm]`.
     """
 
     def __init__(
@@ -76,7 +77,7 @@ class SearchSpace:
             algorithm: sorted((p.name, layer, [(p.name, value) for value in p.values]) for layer, p in enumerate(named))
             for algorithm, named in parameters.items()
         }
-        """What configurations are made of, shared by them all: by name, its layer, and the number of the value."""
+        """Name, layer and (name, value) pairs of each parameter, sorted by name; all configurations share the pairs."""
 
     def __len__(self) -> int:
         return self._length
@@ -90,7 +91,7 @@ class SearchSpace:
         return self.configurations(range(self._length))
 
     def configurations(self, rows: Sequence[int] | Numbers) -> Iterator[Configuration]:
-        """Those of many rows, in order: quicker than one by one."""
+        """Yield the configurations of many rows, in order; faster than indexing one by one."""
         for start in range(0, len(rows), _ROWS_AT_ONCE):
             some = np.asarray(rows[start : start + _ROWS_AT_ONCE])
             found: dict[int, Configuration] = {}
@@ -102,28 +103,28 @@ class SearchSpace:
             yield from (found[place] for place in range(len(some)))
 
     def paths(self, rows: Numbers) -> Iterator[tuple[Span, NDArray[np.intp], Paths]]:
-        """For each algorithm that some of these rows have: which of them, and the numbers of their values."""
+        """Yield for each algorithm among these rows its span, the indices of its rows, and their paths."""
         for span in self.spans:
             places = np.flatnonzero((rows >= span.first) & (rows < span.first + span.count))
             if len(places):
                 yield span, places, self.diagrams[span.algorithm].paths(rows[places] - span.first)
 
     def rows(self, algorithm: str, paths: Paths) -> Numbers:
-        """The row of each path of an algorithm, -1 where it is not valid."""
+        """Return the row of each of n paths of an algorithm, shape (n,); -1 for a path that is not valid."""
         found = self.diagrams[algorithm].numbers(paths)
         return np.where(found < 0, found, found + self.span(algorithm).first)
 
     def occurring(self, algorithm: str, name: str) -> list[Value]:
-        """The values of a parameter that some valid configuration of the algorithm has."""
+        """Return the values of a parameter that occur in valid configurations of the algorithm."""
         [(layer, parameter)] = [(i, p) for i, p in enumerate(self.parameters[algorithm]) if p.name == name]
         return [parameter.values[number] for number in self.diagrams[algorithm].values(layer)]
 
     def span(self, algorithm: str) -> Span:
-        """Where the rows of an algorithm are."""
+        """Return the rows of an algorithm."""
         return next(span for span in self.spans if span.algorithm == algorithm)
 
     def row_of(self, configuration: Configuration) -> int | None:
-        """The number of a configuration, or None when it is not in the space."""
+        """Return the row of a configuration, or None if it is not in the space."""
         parameters = self.parameters.get(configuration.algorithm)
         values = dict(configuration.values)
         if parameters is None or values.keys() != {p.name for p in parameters}:
@@ -133,13 +134,13 @@ class SearchSpace:
         return self.row_at(configuration.algorithm, [p.values.index(values[p.name]) for p in parameters])
 
     def row_at(self, algorithm: str, path: Sequence[int]) -> int | None:
-        """The row of one path of an algorithm; None where it is not valid."""
+        """Return the row of one path of an algorithm, or None if it is not valid."""
         [row] = self.rows(algorithm, np.array([path], dtype=np.uint16))
         return int(row) if row >= 0 else None
 
 
 def _fault_table(fault: Fault, algorithm: str, parameters: Sequence[Parameter]) -> tuple[list[int], NDArray[np.bool_]]:
-    """The same of a fault, which leaves out what it matches."""
+    """Return the layer that a fault constrains, and which of its values the fault allows; see `_table`."""
     if fault.parameter:
         found = next(((layer, p) for layer, p in enumerate(parameters) if p.name == fault.parameter), None)
     else:
@@ -154,7 +155,10 @@ def _fault_table(fault: Fault, algorithm: str, parameters: Sequence[Parameter]) 
 def _table(
     constraint: Constraint, parameters: Sequence[Parameter], environment: Mapping[str, Value]
 ) -> tuple[list[int], NDArray[np.bool_]]:
-    """What a constraint says of every combination of the parameters that it names, and where these stand."""
+    """Return the layers of the parameters that a constraint names, and a boolean table with an axis for each.
+
+    The table says which combinations of their values the constraint allows.
+    """
     layers = [layer for layer, p in enumerate(parameters) if p.name in constraint.condition.names]
     shape = [len(parameters[layer].values) for layer in layers]
     values: dict[str, Any] = dict(environment)

@@ -1,9 +1,9 @@
 """The store: devices, problems, the ledger of trials and builds, and the winners. Owns SQLAlchemy and Alembic.
 
-A `Store` is opened on an SQLite file or a database server and may be used by several programs at once. Rows are
-only ever added, but for those of trials in flight and in quarantine, which come and go, and of predictors, which are
-made anew; `best_configurations` is a view that a person can query too. This file holds what the rest of the project
-calls; how it is done lies beside it.
+A `Store` is opened on an SQLite file or a database server and may be used by several programs at once. Rows of trials,
+builds and winners are only ever added; rows for trials in flight and in quarantine come and go, and predictors are
+replaced. `best_configurations` is a view that people can query too. This file holds the interface that the rest of the
+project uses; the other modules of the package implement it.
 """
 
 import threading
@@ -71,12 +71,12 @@ __all__ = [
 _Result = TypeVar("_Result")
 
 AT_A_TIME = 8
-"""Writing transactions of one program on a server; more of them would wait for each other there."""
+"""Most writing transactions of one program at a time on a server; more would only wait for each other there."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class StoredTrial:
-    """A trial of the ledger with what it was a trial of."""
+    """A trial of the ledger with its problem, provenance and purpose."""
 
     trial: Trial
     problem: Problem
@@ -87,17 +87,17 @@ class StoredTrial:
 
 @dataclass(frozen=True, kw_only=True)
 class TrialCounts:
-    """The trials of a device, under every driver."""
+    """Counts of the trials of a device, under every driver."""
 
     by_state: dict[str, int]
-    """By the value of TrialState."""
+    """Number of trials by value of TrialState."""
     last_measured: str
-    """UTC, ISO 8601; empty without trials."""
+    """Time of the last trial, UTC, ISO 8601; empty without trials."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class ExampleBuild:
-    """A build with one problem and configuration that render to its source."""
+    """A build, with one example of a problem and configuration that render to its source."""
 
     build: Build
     problem: Problem
@@ -106,25 +106,25 @@ class ExampleBuild:
 
 
 class Store:
-    """An open database. Every method is one transaction, and raises StoreError when the database fails."""
+    """An open database. Every method is one transaction and raises StoreError when the database fails."""
 
     def __init__(self, target: Target, engine: Engine, *, read_only: bool) -> None:
-        """For `open` only."""
+        """Called by `open` only."""
         self._target = target
         self._ids: dict[tuple[Device, Problem], tuple[int, int]] = {}
         self._outage = None if target.path else Outage()
         self._places = threading.Semaphore(1 if target.path else AT_A_TIME)
-        """SQLite has one writer; threads that wait for it here are served in turn, those that wait there by chance."""
+        """SQLite has one writer. Threads waiting on this semaphore are served in order; inside SQLite, by chance."""
         self._hurries = threading.Event()
         self._abandoning: set[Owner] = set()
-        """Whose trials the database does not know yet to be abandoned."""
+        """Owners that abandoned their trials, while the database does not have this recorded yet."""
         self._reading = self._writing = engine
         if target.path:
-            # Taking the write lock at once: a transaction that reads first may find it cannot write any more.
+            # Takes the write lock at once: a transaction that reads first may be unable to write later.
             self._writing = engine.execution_options(**{BEGIN: "BEGIN IMMEDIATE"})
             self._together = Together(self._writing, self._places)
             return
-        # All that one method reads is of one moment, as it is with SQLite.
+        # All reads of one method see the same state of the database, as they do with SQLite.
         self._reading = engine.execution_options(isolation_level="REPEATABLE READ", postgresql_readonly=True)
         if read_only:
             self._writing = self._reading
@@ -132,10 +132,10 @@ class Store:
 
     @classmethod
     def open(cls, target: str | Path | None = None, *, read_only: bool = False, makes: bool = True) -> Self:
-        """Open a file or a URL, or the user's own database for None; made or migrated unless `read_only`.
+        """Open a file or a URL, or the user's own database for None, creating or migrating it unless `read_only`.
 
-        A file that is not there is an error where it `makes` none, for what has nothing to do in a new one.
-        A server that does not answer now is an error; one that goes away later is waited for, AWAY_PATIENCE_S.
+        Without `makes`, a missing file is an error; this is for callers that have nothing to do in a new database.
+        A server that does not answer now is an error; if it goes away later, it is waited for up to AWAY_PATIENCE_S.
         Raises NotADatabaseError, NewerSchemaError, ReadOnlyDatabaseError, DatabaseAwayError, or StoreError.
         """
         place = parse_target(target)
@@ -149,7 +149,7 @@ class Store:
 
     @property
     def location(self) -> str:
-        """Where the database is, without a password."""
+        """Path or URL of the database, without a password."""
         return str(self._target)
 
     @property
@@ -163,11 +163,11 @@ class Store:
         return WorkerLedger(self._write)
 
     def claim_service(self) -> service_claim.Claim:
-        """The right to be the only service here. Raises StoreError when another one is."""
+        """Claim the right to be the only service on this database. Raises StoreError when another service has it."""
         return service_claim.claimed(self._read, self._write, self.location)
 
     def add_device(self, device: Device) -> None:
-        """Make a device known; its limits are brought up to date when it already is."""
+        """Add a device, or update its limits if it is already stored."""
         self._write(lambda session: insertion.device_id(session, device, is_seen_here=True))
 
     def begin_trial(
@@ -178,7 +178,10 @@ class Store:
         owner: Owner,
         landed: Sequence[Configuration] = (),
     ) -> None:
-        """Hold a trial as in flight, safe on the disk before it can take anything along; those `landed` are no more."""
+        """Record a trial as in flight, safely on disk before its launch can crash the process or the machine.
+
+        The configurations `landed` are recorded as no longer in flight.
+        """
         device_id, problem_id = self._ids_of(device, problem)
 
         def add(connection: Connection) -> None:
@@ -190,7 +193,7 @@ class Store:
         self._write_together(add)
 
     def land_trials(self, device: Device, problem: Problem, landed: Sequence[Configuration], owner: Owner) -> None:
-        """Of a problem, these are in flight no more, and not to blame: they were only built."""
+        """Record that configurations of a problem are no longer in flight, without quarantine: they were only built."""
         _, problem_id = self._ids_of(device, problem)
 
         def add(connection: Connection) -> None:
@@ -200,26 +203,26 @@ class Store:
         self._write_together(add)
 
     def abandon_trials(self, owner: Owner) -> None:
-        """What this owner has in flight will not end, and is not to blame: as after Ctrl-C.
+        """Remove this owner's trials in flight without quarantining them: they will not end, as after Ctrl-C.
 
-        Where that fails, `quarantine_lost` does it, or what has ended would be in flight as long as the program runs.
+        If this fails, `quarantine_lost` does it later; otherwise they would stay in flight while the program runs.
         """
         self._abandoning.add(owner)
         self._write(lambda session: quarantine.abandon(session, owner))
         self._abandoning.discard(owner)
 
     def lose_trials(self, owner: Owner, message: str) -> None:
-        """What this owner has in flight is gone with the device that measured it: it is quarantined."""
+        """Quarantine this owner's trials in flight, which were lost together with the device that measured them."""
         self._write(lambda session: quarantine.lose(session, owner, message))
 
     def add_late(
         self, device: Device, problem: Problem, trial: Trial, provenance: Provenance | None, worker: str
     ) -> bool:
-        """Store what the worker of that name brings when nobody waits for it any more, where it had that trial in hand.
+        """Store a trial that arrives too late from the worker of that name, if the worker had that trial in hand.
 
-        It is in flight no more, nor in quarantine as lost, and is a trial of the search, unless its configuration has
-        one, as where it was lost in the finals. Without a provenance, as where it was measured with templates that are
-        not those of here, it is not stored. Returns whether the worker had it.
+        The trial is then neither in flight nor in quarantine as lost any more. It is stored as a trial of the search
+        unless its configuration already has one, as when it was lost in the finals. With `provenance` None, as when it
+        was measured with other templates than the local ones, it is not stored. Returns whether the worker had it.
         """
         device_id, problem_id = self._ids_of(device, problem)
 
@@ -238,7 +241,7 @@ class Store:
         return self._write(add, waits_for_space=True)
 
     def settle_trials(self, device_slug: str, holder: Holder) -> None:
-        """A worker has nothing in hand any more of what services gave it that have ended."""
+        """Clear what services that have ended gave to a worker: it has none of those trials in hand any more."""
         self._write(lambda session: quarantine.settle(session, device_slug, holder))
 
     def add_trial(
@@ -253,12 +256,12 @@ class Store:
         *,
         identity: str = "",
     ) -> None:
-        """Add a trial to the ledger. `purpose` is `search` or `final`; with its owner, it is in flight no more.
+        """Add a trial to the ledger. `purpose` is `search`, `final` or `sentinel`. Waits a while if the disk is full.
 
-        Then that of `next_in_flight` is, as by `begin_trial`: one wait for the disk does for both. What crashed or
-        timed out is quarantined; what ended otherwise is in quarantine no more. Waits a while for space on the disk.
-        A trial that comes a second time with the `identity` of before (32 characters at most) is there already;
-        without one, each call is another trial, however often it is tried.
+        With its `owner`, the trial is no longer in flight and `next_in_flight` is, as by `begin_trial`, so that both
+        wait for the disk once. A trial that crashed or timed out is quarantined; one that ended otherwise takes its
+        configuration out of quarantine. A trial added again with the same `identity` (at most 32 characters) is stored
+        once; without an identity, each call adds one trial, however often its transaction is retried.
         """
         device_id, problem_id = self._ids_of(device, problem)
         identity = identity or uuid.uuid4().hex
@@ -274,19 +277,19 @@ class Store:
         self._write_together(add, waits_for_space=True)
 
     def quarantine_lost(self) -> list[Quarantined]:
-        """Quarantine what is in flight of owners that are gone, on any device; what was added."""
-        if not self.in_flight():  # nearly always, and asking takes no lock
+        """Quarantine trials in flight, on any device, whose owners are gone; return the new entries."""
+        if not self.in_flight():  # the usual case, and reading takes no lock
             return []
         for owner in list(self._abandoning):
             self.abandon_trials(owner)
         return self._write(quarantine.quarantine_lost)
 
     def quarantined(self, device_slug: str | None = None, driver: str | None = None) -> list[Quarantined]:
-        """Configurations not to be run unasked: of a device under a driver, or of all; oldest first."""
+        """Return configurations not to be run unless requested: of a device under a driver, or all; oldest first."""
         return self._read(lambda session: quarantine.read_quarantine(session, device_slug, driver))
 
     def in_flight(self, device_slug: str | None = None, driver: str | None = None) -> list[InFlight]:
-        """Trials that began and have not ended: on a device under a driver, or on all; oldest first."""
+        """Return trials that began and have not ended: on a device under a driver, or on all; oldest first."""
         return self._read(lambda session: quarantine.read_in_flight(session, device_slug, driver))
 
     def trials(
@@ -298,9 +301,9 @@ class Store:
         limit: int | None = None,
         offset: int = 0,
     ) -> list[StoredTrial]:
-        """Trials of a device, under every driver, of all problems or of one; oldest first.
+        """Return trials of a device, under every driver, of all problems or of one; oldest first.
 
-        `offset` leaves out the oldest; `limit` is the most to return.
+        `offset` skips that many of the oldest; `limit` is the most to return.
         """
         query = (
             select(TrialRow, ProblemRow)
@@ -328,7 +331,7 @@ class Store:
         return self._read(read)
 
     def trial_counts(self, device_slug: str) -> TrialCounts:
-        """How many trials ended in which state, and when the last was."""
+        """Count the trials by the state in which they ended, and return when the last was measured."""
         query = (
             select(TrialRow.state, func.count(), func.max(TrialRow.measured_at))
             .join(DeviceRow, DeviceRow.id == TrialRow.device_id)
@@ -354,7 +357,7 @@ class Store:
             self._write(add)
 
     def builds(self, device_slug: str, driver: str) -> dict[str, Build]:
-        """What is known of each source that was built for a device under one driver, by source hash."""
+        """Return the newest build of each source built for a device under one driver, by source hash."""
         query = (
             select(BuildRow.__table__)
             .join(DeviceRow, DeviceRow.id == BuildRow.device_id)
@@ -364,7 +367,7 @@ class Store:
         return self._read(lambda session: {row.source_hash: to_build(row) for row in session.execute(query)})
 
     def record_winner(self, winner: Winner) -> None:
-        """Add a decision; the view tells from then on whether it holds. Raises StoreError for an unknown device."""
+        """Add a decision; the view decides which one is current. Raises StoreError for an unknown device."""
 
         def add(session: Session) -> None:
             _require_device(session, winner.device)
@@ -373,7 +376,7 @@ class Store:
         self._write(add)
 
     def best(self, device_slug: str | None = None, family: str | None = None) -> list[Winner]:
-        """The winner that holds for each problem, by device, family and sizes."""
+        """Return the current winner of each problem, ordered by device, family and sizes."""
         query = select(BEST)
         if device_slug is not None:
             query = query.where(BEST.c.device == device_slug)
@@ -383,22 +386,26 @@ class Store:
         return sorted(winners, key=_place)
 
     def decisions(self) -> int:
-        """How many there are, as winners are recorded and imported; not their last number, since on a server what is
-        recorded at the same time may be seen in another order than it is numbered."""
+        """Count the winners recorded and imported.
+
+        This is a count and not the highest id: on a server, rows written at the same time may become visible in another
+        order than that of their ids.
+        """
         query = select(func.count()).select_from(WinnerRow)
         return self._read(lambda session: session.scalar(query) or 0)
 
     def devices(self) -> list[Device]:
-        """All devices by slug; where drivers differ, the one that measured last comes last, imported ones first."""
+        """Return all devices by slug; of several drivers, the one that measured last is last, imported ones first."""
         last_trial = select(func.max(TrialRow.id)).where(TrialRow.device_id == DeviceRow.id).scalar_subquery()
         query = select(DeviceRow).order_by(DeviceRow.slug, func.coalesce(last_trial, 0), DeviceRow.id)
         return self._read(lambda session: [to_device(row) for row in session.scalars(query)])
 
     def import_winners(self, winners: Sequence[Winner], devices: Sequence[Device]) -> tuple[int, int]:
-        """Add winners measured elsewhere where they are better than what holds here: (added, kept).
+        """Add winners measured elsewhere where they are better than the current ones; return (added, kept).
 
-        A winner confirmed by finals is better than a provisional one; otherwise the faster. All or nothing;
-        devices that are known already stay as they are. Raises StoreError for a winner of an unknown device.
+        A winner confirmed by finals is better than a provisional one; otherwise the faster one is better. All or
+        nothing. Devices that are already stored stay as they are, apart from imported faults.
+        Raises StoreError for a winner of an unknown device.
         """
 
         def add(session: Session) -> tuple[int, int]:
@@ -426,31 +433,31 @@ class Store:
         return self._write(add)
 
     def checkup(self, device: Device) -> Checkup | None:
-        """What was found about a device under its driver, by the probes of today; None where nothing was."""
+        """Return the checkup of a device under its driver by the current version of the probes; None without one."""
         return self._read(lambda session: checkups.read_checkup(session, device))
 
     def keep_checkup(self, device: Device, checkup: Checkup) -> None:
-        """In the place of an earlier one of the same device and driver."""
+        """Store a checkup, replacing an earlier one of the same device and driver."""
         self._write(lambda session: checkups.keep_checkup(session, device, checkup))
 
     def endings(self, device: Device, states: Collection[TrialState]) -> list[checkups.Ending]:
-        """Which trials of a device ended in some states under its driver, each configuration and state once."""
+        """Return how trials of a device under its driver ended, in these states only, without duplicates."""
         return self._read(lambda session: checkups.read_endings(session, device, states))
 
     def imported_faults(self, device: Device) -> list[Fault]:
-        """What tables from elsewhere say that the driver of a device gets wrong."""
+        """Return the faults of a device's driver that imported tables list."""
         return self._read(lambda session: checkups.read_imported_faults(session, device))
 
     def predictors(self) -> dict[str, str]:
-        """What predicts on each device, by slug: documents for `autotune.lookup.predictor_text`."""
+        """Return the predictors of each device, by slug, as documents for `autotune.lookup.predictor_text`."""
         return self._read(predictions.read_documents)
 
     def keep_predictors(self, device_slug: str, document: str) -> None:
-        """In the place of what is there of the device."""
+        """Store the predictors of a device, replacing earlier ones."""
         self._write(lambda session: predictions.keep_document(session, device_slug, document))
 
     def snapshot(self, path: str | Path, device_slug: str | None = None) -> None:
-        """Write an SQLite file that a read-only folder can hold, with all rows or one device's; replaces a file there.
+        """Write an SQLite file that opens in a read-only folder, with all rows or one device's; replaces a file there.
 
         Raises ReadOnlyDatabaseError, StoreError.
         """
@@ -461,11 +468,11 @@ class Store:
         self._read(lambda session: write_snapshot(session.connection(), target, device_slug))
 
     def hurry(self) -> None:
-        """From now on wait for nothing that is in use, full or away; from any thread, before the program ends."""
+        """Stop waiting for a database that is in use, full or away. For any thread, before the program ends."""
         self._hurries.set()
 
     def close(self) -> None:
-        """Let go of the database."""
+        """Close all connections."""
         self._reading.dispose()
 
     def __enter__(self) -> Self:
@@ -477,7 +484,7 @@ class Store:
         self.close()
 
     def _ids_of(self, device: Device, problem: Problem) -> tuple[int, int]:
-        """Of the rows of both, made where there are none; once there, they stay."""
+        """Return the ids of both rows, inserting missing ones. Cached, since these rows are never removed."""
         if (device, problem) not in self._ids:
             self._ids[device, problem] = self._write(
                 lambda session: (
@@ -496,7 +503,7 @@ class Store:
             return self._transaction(self._writing, work, waits_for_space=waits_for_space)
 
     def _write_together(self, work: Work, *, waits_for_space: bool = False) -> None:
-        """In one transaction with those of other threads, where that goes well."""
+        """Write in one transaction with the writes of other threads or, if that fails, alone."""
         if not self._together.write(work):
             self._write(lambda session: work(session.connection()), waits_for_space=waits_for_space)
         elif self._outage:
@@ -523,7 +530,7 @@ def _unknown_device(slug: str) -> StoreError:
 
 
 def _merit(samples: int, time_ns: float) -> tuple[bool, float]:
-    """Smaller is better: confirmed before provisional, then by time; the view ranks alike."""
+    """Return a sort key, smaller being better: confirmed before provisional, then by time. The view ranks the same."""
     return samples == 0, time_ns
 
 

@@ -1,4 +1,4 @@
-"""What is known of a device under its driver: its checkup, how its trials ended, and faults from imported tables.
+"""What is stored about a device under its driver: its checkup, how its trials ended, and faults from imported tables.
 
 The checkup is one document, replaced by a newer one.
 """
@@ -26,7 +26,7 @@ class CheckupRow(Base):
 
     id: Mapped[int] = mapped_column(primary_key=True)
     fingerprint: Mapped[str] = mapped_column(String(64), unique=True)
-    """Over slug, driver and version, which may be longer than an index takes."""
+    """SHA-256 of slug, driver and version, which may be too long for an index."""
     device: Mapped[str] = mapped_column(Text)
     """Slug."""
     driver: Mapped[str] = mapped_column(Text)
@@ -37,7 +37,7 @@ class CheckupRow(Base):
 
 
 def read_checkup(session: Session, device: Device) -> Checkup | None:
-    """That of the device under its driver; None where none was made by these probes."""
+    """Return the checkup of the device under its driver; None without one by the current version of the probes."""
     query = select(CheckupRow).where(CheckupRow.fingerprint == _fingerprint(device))
     row = session.scalars(query).one_or_none()
     if row is None or row.probes_version != PROBES_VERSION:
@@ -46,7 +46,7 @@ def read_checkup(session: Session, device: Device) -> Checkup | None:
 
 
 def keep_checkup(session: Session, device: Device, checkup: Checkup) -> None:
-    """In the place of an earlier one of the same device and driver."""
+    """Store a checkup, replacing an earlier one of the same device and driver."""
     fingerprint, document = _fingerprint(device), plain_text(json.dumps(checkup.to_dict()))
     row = CheckupRow(
         fingerprint=fingerprint,
@@ -65,12 +65,12 @@ def _fingerprint(device: Device) -> str:
     return hashlib.sha256(json.dumps([device.slug, device.driver, device.version]).encode()).hexdigest()
 
 
-# What trials tell of a driver
+# What trials show about a driver
 
 
 @dataclass(frozen=True, kw_only=True)
 class Ending:
-    """That some trial of a configuration ended in a state, by which version and template."""
+    """A state in which some trial of a configuration ended, with the version and template that ran it."""
 
     family: str
     configuration: Configuration
@@ -80,7 +80,7 @@ class Ending:
 
 
 def read_endings(session: Session, device: Device, states: Collection[TrialState]) -> list[Ending]:
-    """Those of a device under its driver in some states, each once whatever the problem."""
+    """Return the endings of a device under its driver in these states, each once for all problems."""
     columns = (TrialRow.configuration, TrialRow.state, TrialRow.template_hash, TrialRow.tool_version)
     query = (
         select(ProblemRow.family, *columns)
@@ -107,7 +107,7 @@ def read_endings(session: Session, device: Device, states: Collection[TrialState
 
 
 def read_imported_faults(session: Session, device: Device) -> list[Fault]:
-    """What came with tables about the device under its driver."""
+    """Return the faults that imported tables list for the device under its driver."""
     query = select(DeviceRow.limits).where(DeviceRow.fingerprint == device_row(device).fingerprint)
     found = session.scalars(query).one_or_none()
     limits = DeviceLimits.from_dict(json.loads(found)) if found else DeviceLimits()
@@ -115,7 +115,7 @@ def read_imported_faults(session: Session, device: Device) -> list[Fault]:
 
 
 def import_faults(session: Session, device: Device) -> None:
-    """Add the faults of a device from a table to those known of it here; its row must be there."""
+    """Add the faults of a device from a table to those stored for it; its row must exist."""
     row = session.scalars(select(DeviceRow).where(DeviceRow.fingerprint == device_row(device).fingerprint)).one()
     limits = DeviceLimits.from_dict(json.loads(row.limits))
     imported = [replace(fault, is_imported=True) for fault in device.limits.faults]

@@ -1,4 +1,4 @@
-"""From a place to an engine whose schema is the newest: what is there is looked at, made or migrated first."""
+"""Opens a database: inspects it, creates or migrates it where needed, and returns an engine on the newest schema."""
 
 from pathlib import Path
 
@@ -10,7 +10,7 @@ from autotune.store.migration import Schema, migrate, read_schema
 
 
 def open_for_writing(path: Path, *, makes: bool) -> Engine:
-    """Migrate where needed, and make it where it is missing if it `makes` one. Raises StoreError."""
+    """Open a file, migrating it where needed, and creating it if it is missing and `makes`. Raises StoreError."""
     if not makes:
         _require_file(path)
     prepare_writing(path)
@@ -27,13 +27,13 @@ def open_for_writing(path: Path, *, makes: bool) -> Engine:
 
 
 def open_for_reading(path: Path) -> Engine:
-    """Raises StoreError when there is nothing, or something older."""
+    """Open a file read-only. Raises StoreError when it is missing or empty, or has an older schema."""
     _require_file(path)
     return _require_current(file_engine(path, read_only=True), str(path))
 
 
 def open_server(target: Target, *, read_only: bool) -> Engine:
-    """Make or migrate unless `read_only`. Raises StoreError."""
+    """Open a server's database, creating or migrating the schema unless `read_only`. Raises StoreError."""
     engine = server_engine(target)
     if read_only:
         return _require_current(engine, str(target))

@@ -1,6 +1,6 @@
-"""From what a person names (a file, a URL, or nothing) to an engine that may be used.
+"""Turns what the user names (a file, a URL, or nothing) into an engine.
 
-Engines here never connect by themselves: what is at the place is looked at first.
+Creating an engine does not connect to the database, so that the target can be inspected first.
 """
 
 import os
@@ -28,23 +28,23 @@ _HEADER = b"SQLite format 3\0"
 
 _CONNECTING = {
     "connect_timeout": 10,
-    # A connection that was cut, with nobody there to say so, is noticed within half a minute.
+    # A connection that was cut without notice is detected within half a minute.
     "keepalives_idle": 10,
     "keepalives_interval": 5,
     "keepalives_count": 3,
     "tcp_user_timeout": 30_000,
 }
-"""Of libpq, seconds but for the last one's milliseconds; what the URL says holds over them."""
+"""Options of libpq in seconds, the last one in milliseconds; those given in the URL take precedence."""
 
 IDLE_LIMIT_S = 30.0
-"""After so long in the middle of a transaction the server lets go of what a client held that is gone without a word."""
+"""The server ends a transaction that was idle for this long, and so releases the locks of a client that vanished."""
 
 _SECRETS = ("password", "sslpassword")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Target:
-    """Where a database is: a file of SQLite, or the URL of a server."""
+    """Where a database is: an SQLite file, or the URL of a server."""
 
     path: Path | None = None
     url: str = ""
@@ -54,7 +54,7 @@ class Target:
 
 
 def parse_target(target: str | Path | None) -> Target:
-    """Raises StoreError for a URL that cannot be understood."""
+    """Parse a path or URL; None is the user's own database. Raises StoreError for a text that cannot be used."""
     if target is None:
         return Target(path=default_database())
     if isinstance(target, Path) or "://" not in target:
@@ -68,7 +68,7 @@ def parse_target(target: str | Path | None) -> Target:
         hint = "write it as dialect://user:password@host/database"
         raise StoreError("the URL of the database cannot be understood", hint=hint) from error
     if url.drivername in ("postgres", "postgresql"):
-        # SQLAlchemy's own choice would be a driver of before.
+        # SQLAlchemy's own choice would be an older driver.
         url = url.set(drivername="postgresql+psycopg")
     if url.get_backend_name() == "postgresql":
         return Target(url=url.render_as_string(hide_password=False))
@@ -81,18 +81,18 @@ def parse_target(target: str | Path | None) -> Target:
 
 
 def shown(url: URL) -> str:
-    """The URL as people may see it: without passwords."""
+    """Return the URL without passwords, for display."""
     told = {name: value for name, value in url.query.items() if name not in _SECRETS}
     return url.set(drivername=url.get_backend_name(), query=told).render_as_string(hide_password=True)
 
 
 def server_engine(target: Target) -> Engine:
-    """An engine for PostgreSQL. Raises StoreError when its driver is not installed."""
+    """Return an engine for PostgreSQL. Raises StoreError when its driver is not installed."""
     url = make_url(target.url)
     options: dict[str, Any] = {}
     if url.get_driver_name() == "psycopg":
         connecting = {name: value for name, value in _CONNECTING.items() if name not in url.query}
-        # Statements kept by the server break when another program migrates, and behind some connection poolers.
+        # Server-side prepared statements break when another program migrates, and behind some connection poolers.
         options = {"connect_args": {**connecting, "prepare_threshold": None}, "use_native_hstore": False}
     try:
         engine = create_engine(url, isolation_level="READ COMMITTED", **options)
@@ -114,19 +114,19 @@ def _set_up_session(connection: DBAPIConnection, _: object) -> None:
 
 
 def file_engine(path: Path, *, read_only: bool = False, foreign_keys: bool = True, pooled: bool = True) -> Engine:
-    """An engine for an SQLite file, which is made when it is not there unless `read_only`."""
+    """Return an engine for an SQLite file, which is created if it is missing unless `read_only`."""
     uri = path.absolute().as_uri() + (attempt(lambda: read_only_options(path), str(path)) if read_only else "")
 
     def connect() -> sqlite3.Connection:
-        # isolation_level None: transactions begin where this file says so, not where sqlite3 guesses.
+        # isolation_level None: this module begins transactions explicitly, sqlite3 does not begin them implicitly.
         connection = sqlite3.connect(
             uri, uri=True, timeout=BUSY_TIMEOUT_S, isolation_level=None, check_same_thread=False
         )
         connection.execute(f"PRAGMA foreign_keys = {int(foreign_keys)}")
         connection.execute(f"PRAGMA query_only = {int(read_only)}")
-        # With WAL, FULL waits for the disk at every commit. A kill of the process or of the machine then loses at
-        # most the trial in flight; NORMAL could lose the last few to a power cut. The wait is a few milliseconds,
-        # a trial many times that.
+        # With WAL, FULL waits for the disk at every commit. When the process or the machine is killed, at most the
+        # trial in flight is lost; NORMAL could lose the last few to a power cut. The wait takes a few milliseconds, a
+        # trial many times that.
         connection.execute("PRAGMA synchronous = FULL")
         return connection
 
@@ -140,7 +140,7 @@ def _begin(connection: Connection) -> None:
 
 
 def check_file(path: Path) -> bool:
-    """Whether an SQLite file with contents is there. Raises NotADatabaseError when it is anything else."""
+    """Return whether a non-empty SQLite file exists. Raises NotADatabaseError when the path is anything else."""
     with file_failures(str(path)):
         try:
             status = path.stat()
@@ -158,7 +158,7 @@ def check_file(path: Path) -> bool:
 
 
 def prepare_writing(path: Path) -> None:
-    """Make the folder, and check that it and the file may be written. Raises ReadOnlyDatabaseError, StoreError."""
+    """Create the folder, and check that it and the file are writable. Raises ReadOnlyDatabaseError, StoreError."""
     folder = path.absolute().parent
     with file_failures(str(path)):
         folder.mkdir(parents=True, exist_ok=True)
@@ -170,12 +170,12 @@ def prepare_writing(path: Path) -> None:
 
 
 def use_write_ahead_log(path: Path) -> None:
-    """Let readers and a writer work at the same time; kept in the file. Raises StoreError."""
+    """Let readers and a writer work at the same time; the setting is stored in the file. Raises StoreError."""
 
     def switch() -> None:
         connection = sqlite3.connect(path, timeout=BUSY_TIMEOUT_S, isolation_level=None)
         try:
-            # Asking needs no lock, switching needs the file alone.
+            # Reading the mode needs no lock; switching it needs exclusive access to the file.
             if connection.execute("PRAGMA journal_mode").fetchone() != ("wal",):
                 connection.execute("PRAGMA journal_mode = WAL")
         finally:

@@ -1,4 +1,4 @@
-"""What can go wrong with a database, told in one line; patience with one that is in use or away."""
+"""Turns database failures into one-line errors, and retries while a database is in use or away."""
 
 import enum
 import logging
@@ -19,9 +19,9 @@ _LOG = logging.getLogger(__name__)
 BUSY_TIMEOUT_S = 30.0
 """How long SQLite itself waits for a lock."""
 PATIENCE_S = 60.0
-"""How long it is tried again in all: SQLite does not wait for every kind of lock, and its queue is not fair."""
+"""Total time of retries: SQLite does not wait for every kind of lock, and its queue is not fair."""
 AWAY_PATIENCE_S = 300.0
-"""How long a server may be away, as while it is restarted or upgraded."""
+"""How long a server may be away, for example while it is restarted or upgraded."""
 FIRST_PAUSE_S = 0.01
 LONGEST_PAUSE_S = 0.5
 
@@ -29,7 +29,7 @@ _Result = TypeVar("_Result")
 
 
 class Obstacle(enum.Enum):
-    """What may pass by itself."""
+    """A failure that may be temporary."""
 
     BUSY = "busy"
     FULL = "full"
@@ -37,43 +37,43 @@ class Obstacle(enum.Enum):
 
 
 class Outage:
-    """Since when the server of one store is away. What is tried while it lasts shares its patience."""
+    """How long the server of one store has been away. All transactions tried meanwhile share the time limit."""
 
     def __init__(self) -> None:
         self._since: float | None = None
 
     def lasts_too_long(self, place: str, error: Exception) -> bool:
-        """Told at the first sign that the server is away, and at each one after it."""
+        """Note that the server failed to answer; return whether the outage exceeds AWAY_PATIENCE_S."""
         if self._since is None:
             self._since = time.monotonic()
             _LOG.warning("%s is away (%s): waiting up to %.0f s", place, _first_line(error), AWAY_PATIENCE_S)
         return self.seconds > AWAY_PATIENCE_S
 
     def ends(self, place: str) -> None:
-        """The server has answered."""
+        """Note that the server has answered."""
         if self._since is not None and self.seconds > 1.0:
             _LOG.warning("%s is back after %.0f s", place, self.seconds)
         self._since = None
 
     @property
     def seconds(self) -> float:
-        since = self._since  # which another thread may end meanwhile
+        since = self._since  # a copy, since another thread may end the outage meanwhile
         return time.monotonic() - since if since is not None else 0.0
 
 
 @dataclass(frozen=True, kw_only=True)
 class Patience:
-    """For which obstacles a transaction waits, besides that another program holds the database."""
+    """Which obstacles a transaction waits for, besides another program that holds the database."""
 
     waits_for_space: bool = False
-    """While the disk is full, which others may mend as they made it."""
+    """Whether to wait while the disk is full: the programs that filled it may free space again."""
     outage: Outage | None = None
-    """While the server is away."""
+    """Outage of the server to wait for; None to fail at once when the server is away."""
     hurries: Callable[[], bool] = lambda: False
-    """Then it waits for nothing."""
+    """While it returns True, the transaction waits for nothing."""
 
     def is_over(self, error: Exception, place: str, deadline: float) -> bool:
-        """Whether what went wrong stays so, or has lasted too long; `deadline` by the monotonic clock."""
+        """Return whether the failure is permanent or has lasted too long; `deadline` is by the monotonic clock."""
         is_late = time.monotonic() > deadline
         match _obstacle(error):
             case Obstacle.AWAY:
@@ -91,9 +91,9 @@ _ORDINARY = Patience()
 
 
 def attempt(work: Callable[[], _Result], place: str, patience: Patience = _ORDINARY) -> _Result:
-    """The result of `work`, tried again while another program holds `place`. Raises StoreError.
+    """Return the result of `work`, retried while another program holds `place`. Raises StoreError.
 
-    What was committed as the connection broke is done twice: `work` must bear it.
+    If the connection breaks during a commit that succeeds, `work` runs a second time: it must be safe to repeat.
     """
     outage = patience.outage
     deadline = time.monotonic() + PATIENCE_S
@@ -107,14 +107,14 @@ def attempt(work: Callable[[], _Result], place: str, patience: Patience = _ORDIN
         except (SQLAlchemyError, sqlite3.Error, OverflowError) as error:
             if patience.is_over(error, place, deadline):
                 raise _translated(error, place, outage) from error
-        # Uneven pauses keep two waiting programs from meeting again and again.
+        # Random pauses keep two waiting programs from colliding again and again.
         time.sleep(pause * random.uniform(0.5, 1.0))  # noqa: S311 - no secret
         pause = min(2 * pause, LONGEST_PAUSE_S)
 
 
 @contextmanager
 def file_failures(place: str) -> Iterator[None]:
-    """Turn what the file system refuses into StoreError."""
+    """Turn errors of the file system into StoreError."""
     try:
         yield
     except PermissionError as error:
@@ -126,7 +126,7 @@ def file_failures(place: str) -> Iterator[None]:
 
 
 def not_writable(what: str, path: object) -> ReadOnlyDatabaseError:
-    """The error for a file or folder that may not be written."""
+    """Return the error for a file or folder that is not writable."""
     hint = "give yourself the right to write it, or name another database with --db"
     return ReadOnlyDatabaseError(f"the {what} {path} is not writable", hint=hint)
 
@@ -134,14 +134,14 @@ def not_writable(what: str, path: object) -> ReadOnlyDatabaseError:
 _BUSY = (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED, sqlite3.SQLITE_PROTOCOL)
 
 _BUSY_STATES = ("40001", "40P01", "55P03")
-"""PostgreSQL could not serialize, found a deadlock, or did not get a lock in time."""
+"""SQLSTATEs of PostgreSQL: serialization failure, deadlock, lock not available in time."""
 
 _AWAY_STATES = ("57P01", "57P02", "57P03", "57P05", "25P03", "53300")
-"""PostgreSQL is being stopped, crashed, starts up, ended an idle session or transaction, has too many clients."""
+"""SQLSTATEs of PostgreSQL: stopping, crashed, starting up, idle session or transaction ended, too many clients."""
 
 
 def _obstacle(error: Exception) -> Obstacle | None:
-    """What may pass; None for an error that stays."""
+    """Return the kind of temporary failure; None for a permanent error."""
     code, state = _code(error), _state(error)
     if code in _BUSY or state in _BUSY_STATES:
         return Obstacle.BUSY
@@ -155,19 +155,19 @@ def _is_away(error: Exception, code: int, state: str) -> bool:
         return state.startswith("08") or state in _AWAY_STATES
     if isinstance(error, DBAPIError) and error.connection_invalidated:
         return True
-    # What libpq itself found out has no SQLSTATE: that nobody answers, or that the connection broke.
+    # Errors that libpq itself detects have no SQLSTATE: the server does not answer, or the connection broke.
     return isinstance(error, OperationalError) and not code and not isinstance(error.orig, sqlite3.Error)
 
 
 def _code(error: Exception) -> int:
-    """SQLite's primary result code; 0 when the error is none of SQLite's."""
+    """Return SQLite's primary result code; 0 when the error does not come from SQLite."""
     origin = error.orig if isinstance(error, DBAPIError) else error
     code = getattr(origin, "sqlite_errorcode", 0)
     return code & 0xFF if isinstance(code, int) else 0
 
 
 def _state(error: Exception) -> str:
-    """PostgreSQL's SQLSTATE; empty when there is none."""
+    """Return PostgreSQL's SQLSTATE; empty without one."""
     origin = error.orig if isinstance(error, DBAPIError) else error
     return str(getattr(origin, "sqlstate", "") or getattr(origin, "pgcode", "") or "")
 

@@ -1,4 +1,4 @@
-"""Writes of several threads in one transaction, where they wait for each other anyway: the disk is waited for once."""
+"""Group commit: writes of threads that would wait for each other share one transaction and one wait for the disk."""
 
 import contextlib
 import threading
@@ -12,22 +12,25 @@ from sqlalchemy import Connection, Engine
 from autotune.turns import idle
 
 MOST = 100
-"""In one transaction."""
+"""Most writes in one transaction."""
 
 Work = Callable[[Connection], None]
-"""Bears being done again, after it was rolled back or not."""
+"""A write. It must be safe to repeat, whether or not its first run was rolled back."""
 
 
 @dataclass(eq=False)
 class _Write:
     work: Work
     is_taken: bool = False
-    """By the thread that writes it."""
+    """Whether a thread has taken it to commit it."""
     is_written: "Future[bool]" = field(default_factory=Future)
 
 
 class Together:
-    """Whoever has a place writes what all the others have to write that wait for one."""
+    """Group commit: the thread that has a place also commits the pending writes of the threads waiting for one.
+
+    A place is a permit of the semaphore `places`, which limits the writing transactions of the program.
+    """
 
     def __init__(self, engine: Engine, places: threading.Semaphore) -> None:
         self._engine = engine
@@ -36,7 +39,7 @@ class Together:
         self._waiting: deque[_Write] = deque()
 
     def write(self, work: Work) -> bool:
-        """Whether it is written and safe; when not, which may be another one's fault, it is to be tried alone."""
+        """Return whether `work` was committed. If not, perhaps because of another write, retry it alone."""
         mine = _Write(work)
         self._waiting.append(mine)
         try:
@@ -49,13 +52,13 @@ class Together:
             return mine.is_written.result()
 
     def _withdraw(self, write: _Write) -> None:
-        """As when its thread was interrupted: nobody is to write it later."""
+        """Remove a write whose thread was interrupted, so that no other thread commits it later."""
         with self._lock:
             if not write.is_taken:
                 self._waiting.remove(write)
 
     def _take(self) -> list[_Write]:
-        """Those that have waited longest."""
+        """Take the writes that have waited longest, at most MOST."""
         with self._lock:
             taken = [self._waiting.popleft() for _ in range(min(MOST, len(self._waiting)))]
             for write in taken:
@@ -63,7 +66,7 @@ class Together:
         return taken
 
     def _write_all(self, writes: list[_Write]) -> None:
-        """What goes wrong is not told here: each is tried alone then, and raises what is its own."""
+        """Commit the writes together. Errors are suppressed: each write is then retried alone and raises its own."""
         is_written = False
         try:
             with contextlib.suppress(Exception), self._engine.connect() as connection:

@@ -1,4 +1,4 @@
-"""Rows that are there once, whoever inserts them first and however often: devices, problems, trials."""
+"""Inserts rows exactly once, however many programs insert them and however often: devices, problems, trials."""
 
 from functools import cache
 from typing import Any
@@ -13,9 +13,9 @@ from autotune.store.models import Base, DeviceRow, ProblemRow, device_row, probl
 
 
 def insert_once(connection: Connection, row: Base, *unique: str) -> bool:
-    """Insert a row, unless there is one with the same values in the columns `unique`; whether it was inserted.
+    """Insert a row unless one with the same values in the columns `unique` exists; return whether it was inserted.
 
-    Where another program is inserting it now, its transaction is waited for.
+    Waits for the transaction of another program that is inserting the same row.
     """
     values = {column.name: getattr(row, column.name) for column in row.__table__.columns if not column.primary_key}
     statement = _insertion(type(row), unique, connection.dialect.name)
@@ -25,15 +25,15 @@ def insert_once(connection: Connection, row: Base, *unique: str) -> bool:
 
 @cache
 def _insertion(kind: type[Base], unique: tuple[str, ...], dialect: str) -> Any:
-    """Made once, since making it takes longer than the database does."""
-    # The two databases have the same clause, each by a function of its own.
+    """Return the statement. Cached, since building it takes longer than executing it."""
+    # Both databases have the clause; SQLAlchemy has a separate function for each.
     insert: Any = sqlite.insert if dialect == "sqlite" else postgresql.insert
     statement = insert(kind.__table__).on_conflict_do_nothing(index_elements=unique).inline()
     return statement.execution_options(preserve_rowcount=True)
 
 
 def device_id(session: Session, device: Device, *, is_seen_here: bool) -> int:
-    """The row of a device, made where there is none; its limits are brought up to date where it is seen here."""
+    """Return the id of a device's row, inserted if missing; its limits are updated if `is_seen_here`."""
     row = device_row(device)
     query = select(DeviceRow).where(DeviceRow.fingerprint == row.fingerprint)
     found = session.scalars(query).one_or_none()
@@ -46,7 +46,7 @@ def device_id(session: Session, device: Device, *, is_seen_here: bool) -> int:
 
 
 def problem_id(session: Session, problem: Problem) -> int:
-    """The row of a problem, made where there is none."""
+    """Return the id of a problem's row, inserted if missing."""
     query = select(ProblemRow.id).where(ProblemRow.family == problem.family, ProblemRow.spec == problem.key)
     found = session.scalars(query).one_or_none()
     if found is None:

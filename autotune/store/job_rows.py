@@ -1,4 +1,4 @@
-"""The tables of jobs, what is told of them, and rows made from values and back."""
+"""The tables of jobs, the values that callers see, and conversions between rows and values."""
 
 import enum
 import json
@@ -12,13 +12,13 @@ from autotune.store.models import Base, ProblemRow, plain_text, to_problem
 
 
 class JobState(enum.Enum):
-    """Of a job, and of each of its problems."""
+    """The state of a job, or of one of its problems."""
 
     QUEUED = "queued"
     RUNNING = "running"
     DONE = "done"
     FAILED = "failed"
-    """Of a job: every problem has ended, and one failed at least."""
+    """For a job: every problem has ended and at least one failed."""
     CANCELLED = "cancelled"
 
 
@@ -27,11 +27,11 @@ OPEN_WORDS = sorted(state.value for state in OPEN)
 
 
 class JobKind(enum.Enum):
-    """What is done with each problem."""
+    """What a job does with each problem."""
 
     TUNE = "tune"
     VERIFY = "verify"
-    """A winner measured elsewhere is measured here, against the default and what is known."""
+    """Measure a winner from elsewhere here, against the default and what is known."""
 
 
 _STATES = "state IN ('queued', 'running', 'done', 'failed', 'cancelled')"
@@ -49,18 +49,18 @@ class JobRow(Base):
     id: Mapped[int] = mapped_column(primary_key=True)
     kind: Mapped[str] = mapped_column(String(16))
     device: Mapped[str] = mapped_column(Text)
-    """Slug; the device may be one that was never seen here."""
+    """Slug, possibly of a device that was never seen here."""
     trials: Mapped[int | None] = mapped_column(BigInteger)
     seconds: Mapped[float | None]
     algorithms: Mapped[str] = mapped_column(Text)
     """JSON list of names."""
     seed: Mapped[int] = mapped_column(BigInteger)
     model: Mapped[str] = mapped_column(String(16), default="")
-    """Digest of driver and limits of the device that began it: only workers with an equal one go on with it."""
+    """Digest of driver and limits of the device that began the job: only workers with an equal one continue it."""
     state: Mapped[str] = mapped_column(String(16), index=True)
     message: Mapped[str] = mapped_column(Text)
     submitter: Mapped[str] = mapped_column(String(100), index=True)
-    """Scope of the token and address that it came with."""
+    """Scope of the token and address that the job came with."""
     created_at: Mapped[str] = mapped_column(Text)
     ended_at: Mapped[str] = mapped_column(Text)
 
@@ -78,7 +78,7 @@ class JobProblemRow(Base):
     calls: Mapped[int] = mapped_column(BigInteger)
     label: Mapped[str] = mapped_column(Text)
     candidate: Mapped[str] = mapped_column(Text)
-    """To verify: an entry of a table, as JSON."""
+    """Table entry to verify, as JSON."""
     state: Mapped[str] = mapped_column(String(16), index=True)
     worker: Mapped[str] = mapped_column(Text)
     attempts: Mapped[int]
@@ -91,26 +91,26 @@ class JobProblemRow(Base):
 
 @dataclass(frozen=True, kw_only=True)
 class NewJob:
-    """What is asked for."""
+    """A job to queue."""
 
     kind: JobKind
     device: str
     requests: tuple[Request, ...]
     candidates: tuple[str, ...] = ()
-    """One for each request of a job that verifies."""
+    """Table entries as JSON, one for each request of a verifying job."""
     trials: int | None = None
-    """New ones for each problem."""
+    """Number of new trials for each problem."""
     seconds: float | None = None
-    """Of device time, for all problems together."""
+    """Device time for all problems together."""
     algorithms: tuple[str, ...] = ()
     seed: int = 0
     submitter: str = ""
-    """Who asks, as far as the service can tell; each has a limit."""
+    """Identifies the submitter as far as the service can; limits apply per submitter."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class JobProblem:
-    """One problem of a job, and how far it is."""
+    """One problem of a job, and its progress."""
 
     id: int
     number: int
@@ -118,13 +118,13 @@ class JobProblem:
     candidate: str
     state: JobState
     worker: str
-    """Name of the one that works on it, or did."""
+    """Name of the worker that works on it, or did."""
     attempts: int
     """How often a device took it."""
     trials_before: int
-    """In the ledger when it was first begun."""
+    """Search trials in the ledger when it was first begun."""
     share_s: float
-    """Of the job's seconds, once begun; infinite without a limit."""
+    """Its share of the job's seconds, once begun; infinite without a limit."""
     spent_s: float
     outcome: str
     """JSON, once it has ended."""
@@ -133,7 +133,7 @@ class JobProblem:
 
 @dataclass(frozen=True, kw_only=True)
 class TuningJob:
-    """One job, and how far it is."""
+    """One job, and its progress."""
 
     id: int
     kind: JobKind
@@ -147,13 +147,13 @@ class TuningJob:
     created_at: str
     ended_at: str
     counts: dict[str, int]
-    """Problems by state."""
+    """Number of problems by state."""
     problems: tuple[JobProblem, ...] = ()
-    """Only where one job is asked for."""
+    """Empty where several jobs are listed."""
 
 
 def job_problem_row(job_id: int, number: int, problem_id: int, request: Request, candidate: str) -> JobProblemRow:
-    """A row without an id."""
+    """Return a row without an id."""
     return JobProblemRow(
         job_id=job_id,
         number=number,
@@ -173,7 +173,7 @@ def job_problem_row(job_id: int, number: int, problem_id: int, request: Request,
 
 
 def to_job(row: JobRow, counts: dict[str, int], problems: tuple[JobProblem, ...]) -> TuningJob:
-    """The inverse, with what is counted elsewhere."""
+    """Return the job of a row, with counts and problems that the caller has read."""
     return TuningJob(
         id=row.id,
         kind=JobKind(row.kind),

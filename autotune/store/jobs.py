@@ -1,11 +1,11 @@
-"""The service's jobs: the few transactions that move them on; `job_rows.py` has tables and values.
+"""The transactions that advance the service's jobs; `job_rows.py` has the tables and values.
 
 A job names a device and what to tune or to verify there; each of its problems is a row that a device takes, works on
-and ends. What was running when the service went is queued again: the ledger of trials has what was measured by then,
-and the row how much of the budget is spent. One service works on a database at a time (`service_claim.py`).
+and ends. Problems that were running when the service ended are queued again: the ledger has the trials measured by
+then, and the row has the budget spent. One service works on a database at a time (`service_claim.py`).
 
-What ends, cancels or begins a part of a job locks the row of the job first: two of them at once, on a server, would
-each miss what the other changes, and a job whose last two problems end together would stay open.
+A transaction that begins, ends or cancels a part of a job locks the row of the job first. Otherwise two of them at
+once, on a server, would each miss the other's changes, and a job whose last two problems end together would stay open.
 """
 
 import json
@@ -69,14 +69,14 @@ class JobLedger:
         write_together: Callable[[Work], None],
         problem_id: Callable[[Session, Problem], int],
     ) -> None:
-        """For `Store.jobs` only."""
+        """Called by `Store.jobs` only."""
         self._read = read
         self._write = write
         self._write_together = write_together
         self._problem_id = problem_id
 
     def add(self, new: NewJob) -> int:
-        """Queue a job; its number. Once, also where the answer to the commit is lost and all is done again."""
+        """Queue a job and return its number; once, even if the commit runs again because its answer was lost."""
         added: list[int] = []
 
         def work(session: Session) -> int:
@@ -107,7 +107,7 @@ class JobLedger:
         return self._write(work)
 
     def get(self, job_id: int) -> TuningJob | None:
-        """A job with its problems."""
+        """Return a job with its problems; None for an unknown number."""
 
         def work(session: Session) -> TuningJob | None:
             row = session.get(JobRow, job_id)
@@ -125,7 +125,7 @@ class JobLedger:
         return self._read(work)
 
     def newest(self, most: int, before: int | None = None, states: Collection[JobState] = ()) -> list[TuningJob]:
-        """Jobs without their problems, the newest first; only those with a lower number than `before`."""
+        """Return jobs without their problems, newest first; only those with a lower number than `before`."""
 
         def work(session: Session) -> list[TuningJob]:
             query = select(JobRow).order_by(JobRow.id.desc()).limit(most)
@@ -140,7 +140,7 @@ class JobLedger:
         return self._read(work)
 
     def open_counts(self, *, device: str | None = None, submitter: str | None = None) -> tuple[int, int]:
-        """Jobs that have not ended, and their problems that have not: of all, of one device, or of one submitter."""
+        """Count open jobs and their open problems: of all, of one device, or of one submitter."""
         chosen: list[ColumnElement[bool]] = [JobRow.state.in_(OPEN_WORDS)]
         chosen += [JobRow.device == device] if device is not None else []
         chosen += [JobRow.submitter == submitter[:100]] if submitter is not None else []
@@ -154,7 +154,7 @@ class JobLedger:
         return self._read(work)
 
     def waiting(self) -> set[tuple[str, str]]:
-        """Slug and model of the devices that have something queued; the model is empty where nothing has begun."""
+        """Return slug and model of the devices with queued problems; the model is empty for a job not yet begun."""
         query = (
             select(JobRow.device, JobRow.model)
             .join(JobProblemRow, JobProblemRow.job_id == JobRow.id)
@@ -164,12 +164,12 @@ class JobLedger:
         return self._read(lambda session: {(device, model) for device, model in session.execute(query)})
 
     def take(self, device: str, worker: str, model: str = "", *, begins: bool = True) -> _Taken | None:
-        """The next problem queued for a device, which is running from now on; its job comes without problems.
+        """Mark the next problem queued for a device as running, and return it with its job, which has no problems set.
 
-        Of the jobs begun on devices with the same `model`, and of those that nobody has begun, where this one `begins`.
+        Chosen from jobs begun on devices with the same `model` and, if `begins`, from jobs that have not begun.
 
-        One, also where the answer to the commit is lost and all is done again: what was taken then is taken. A problem
-        that only another installation knows, of another family or other sizes, has failed.
+        If the transaction runs again because the answer to its commit was lost, the problem taken first is returned.
+        A problem that only another installation knows, of another family or with other sizes, is marked as failed.
         """
         taken: list[tuple[int, int]] = []
 
@@ -183,7 +183,7 @@ class JobLedger:
                     known = to_job_problem(row, problem)
                 except ProblemError as error:
                     row.state, row.message = JobState.FAILED.value, plain_text(error.message)
-                    job.message = row.message  # the job is shown without what nobody here can read
+                    job.message = row.message  # the job is shown without problems that this version cannot read
                     session.flush()
                     _settle(session, job)
                     found = None
@@ -195,7 +195,7 @@ class JobLedger:
         return self._write(work)
 
     def new_trials(self, device: str, problem: JobProblem) -> int:
-        """Trials of the search that the ledger has of a problem since it was first begun."""
+        """Count the search trials in the ledger for a problem since it was first begun."""
         spec = problem.request.problem
 
         def work(session: Session) -> int:
@@ -205,7 +205,7 @@ class JobLedger:
         return self._read(work)
 
     def spend(self, problem_id: int, spent_s: float) -> None:
-        """Note what is spent so far."""
+        """Record the seconds spent so far on a problem of a job."""
         named = {"its_id": problem_id, "now_spent_s": spent_s}
 
         def work(connection: Connection) -> None:
@@ -214,9 +214,10 @@ class JobLedger:
         self._write_together(work)
 
     def requeue(self, problem: JobProblem, spent_s: float, message: str) -> None:
-        """As it was taken, and to be gone on with; what was cancelled meanwhile stays cancelled.
+        """Queue a taken problem again, to be continued; if its job was cancelled meanwhile, it is cancelled as well.
 
-        Nothing where it was done before, as where the answer to the commit was lost: another may have taken it since.
+        Does nothing if this attempt at the problem is over, as when the answer to the commit was lost and it runs
+        again: another worker may have taken the problem since.
         """
 
         def work(session: Session) -> None:
@@ -231,7 +232,7 @@ class JobLedger:
         self._write(work)
 
     def end(self, problem: JobProblem, state: JobState, *, outcome: str = "", message: str = "") -> None:
-        """A problem, as it was taken, has ended, and its job with the last one; nothing as with `requeue`."""
+        """End a taken problem, and its job with the last one. Like `requeue`, does nothing if this attempt is over."""
 
         def work(session: Session) -> None:
             found = _as_taken(session, problem.id, problem.attempts)
@@ -246,7 +247,7 @@ class JobLedger:
         self._write(work)
 
     def cancel(self, job_id: int) -> bool:
-        """Whether there was anything left to cancel; what is running is to be stopped by the caller."""
+        """Cancel a job, and return whether it was open. The caller must stop what is running."""
 
         def work(session: Session) -> bool:
             row = _locked(session, job_id)
@@ -260,15 +261,15 @@ class JobLedger:
         return self._write(work)
 
     def is_cancelled(self, job_id: int) -> bool:
-        """Whether nothing more is to be done for a job."""
+        """Return whether a job was cancelled, so that nothing more is to be done for it."""
         query = select(JobRow.state).where(JobRow.id == job_id)
         return self._read(lambda session: session.scalars(query).one() == JobState.CANCELLED.value)
 
     def recover(self, searched: Collection[int] = ()) -> int:
-        """Queue what is running and nobody works on, as when the service before went; how many problems.
+        """Queue running problems that no search works on, as after the previous service ended; return how many.
 
-        `searched` are problems of jobs that somebody does work on. What else does not fit together is put in order: a
-        job that is open though all of it has ended, and a problem that is open though its job has.
+        `searched` are the ids of problems that a search does work on. Other inconsistencies are repaired: an open job
+        whose problems have all ended is ended, and an open problem whose job has ended is cancelled.
         """
 
         def work(session: Session) -> int:
@@ -290,7 +291,7 @@ class JobLedger:
 
 
 def _share(session: Session, job: JobRow) -> float:
-    """An even part, for a problem that begins, of the seconds that others have not used and will not use."""
+    """Return, for a problem that begins, an even part of the seconds that others have not used and will not use."""
     if job.seconds is None:
         return 0.0
     rows = session.scalars(select(JobProblemRow).where(JobProblemRow.job_id == job.id)).all()
@@ -301,7 +302,7 @@ def _share(session: Session, job: JobRow) -> float:
 
 
 def _begun(session: Session, device: str, worker: str, models: Sequence[str]) -> _Found | None:
-    """The next problem of a device, begun."""
+    """Begin the next queued problem of a device and return it."""
     found = _next_queued(session, device, models)
     if found is None:
         return None
@@ -318,7 +319,7 @@ def _begun(session: Session, device: str, worker: str, models: Sequence[str]) ->
 
 
 def _as_taken(session: Session, row_id: int, attempts: int) -> _Found | None:
-    """What was begun, where it was committed."""
+    """Return the problem as this attempt began it, or None if that was not committed or is over."""
     query = _FOUND.where(
         JobProblemRow.id == row_id,
         JobProblemRow.attempts == attempts,
@@ -329,7 +330,7 @@ def _as_taken(session: Session, row_id: int, attempts: int) -> _Found | None:
 
 
 def _next_queued(session: Session, device: str, models: Sequence[str]) -> _Found | None:
-    """The job is locked, and both are as they are then."""
+    """Return the next queued problem with its job, which is locked; both are read after locking."""
     query = (
         _FOUND.where(
             JobRow.device == device,
@@ -350,12 +351,12 @@ def _next_queued(session: Session, device: str, models: Sequence[str]) -> _Found
 
 
 def _locked(session: Session, job_id: int) -> JobRow:
-    """A job as it is now, and stays until the transaction has ended."""
+    """Lock a job until the transaction ends, and return its current row."""
     return session.get_one(JobRow, job_id, with_for_update=True, populate_existing=True)
 
 
 def _settle(session: Session, job: JobRow) -> None:
-    """End a job, which is locked, whose problems have all ended."""
+    """End a locked job if its problems have all ended."""
     counts = _counts(session, [job.id])[job.id]
     if job.state not in OPEN_WORDS or any(counts.get(word) for word in OPEN_WORDS):
         return

@@ -1,6 +1,6 @@
-"""Which schema a database has, and bringing it to the newest.
+"""Determines the schema of a database, and migrates it to the newest.
 
-Alembic is imported only where a migration really runs: it is slow to import.
+Alembic is imported only where a migration runs: it is slow to import.
 """
 
 import enum
@@ -77,11 +77,11 @@ FROM ranked
 JOIN problems ON problems.id = ranked.problem_id
 WHERE ranked.rank_here = 1
 """
-"""The winner that holds for each device, family and problem. It is made anew after every migration."""
+"""The current winner of each device, family and problem. The view is recreated after every migration."""
 
 
 class Schema(enum.Enum):
-    """What a database holds."""
+    """How the schema of a database compares with the newest."""
 
     NOTHING = "nothing"
     OLDER = "older"
@@ -89,7 +89,10 @@ class Schema(enum.Enum):
 
 
 def read_schema(engine: Engine, place: str) -> Schema:
-    """Raises NotADatabaseError for another program's database, NewerSchemaError for a newer version's."""
+    """Return which schema a database has.
+
+    Raises NotADatabaseError for another program's database, NewerSchemaError for a newer version's.
+    """
 
     def read() -> Schema:
         with engine.connect() as connection:
@@ -99,16 +102,16 @@ def read_schema(engine: Engine, place: str) -> Schema:
 
 
 def migrate(engine: Engine, place: str) -> None:
-    """Bring the schema to the newest, all or nothing; two programs may do so at once. Raises StoreError.
+    """Migrate to the newest schema, all or nothing; two programs may do so at once. Raises StoreError.
 
-    The engine must not enforce foreign keys on SQLite.
+    On SQLite, the engine must not enforce foreign keys.
     """
 
     def run() -> None:
         with engine.execution_options(**{BEGIN: "BEGIN IMMEDIATE"}).begin() as connection:
             if connection.dialect.name == "postgresql":
                 connection.execute(text("SELECT pg_advisory_xact_lock(:key)"), {"key": _ADVISORY_LOCK})
-            # Another program may have been first, while this one waited for the lock.
+            # Another program may have migrated while this one waited for the lock.
             if _read_schema(connection, place) is not Schema.CURRENT:
                 _upgrade(connection, place)
 
@@ -118,7 +121,7 @@ def migrate(engine: Engine, place: str) -> None:
 def _read_schema(connection: Connection, place: str) -> Schema:
     tables = set(inspect(connection).get_table_names())
     is_sqlite = connection.dialect.name == "sqlite"
-    # A database server may hold tables of others beside ours; a file may not.
+    # On a server, tables of other programs may exist beside ours; in a file they may not.
     foreign = tables if is_sqlite else tables & Base.metadata.tables.keys()
     revision = None
     if _VERSION_TABLE in tables:
@@ -143,7 +146,7 @@ def _upgrade(connection: Connection, place: str) -> None:
     from alembic.config import Config
 
     config = Config()
-    # Alembic reads its settings with ConfigParser's interpolation, for which a percent sign is special.
+    # Alembic reads its settings with ConfigParser's interpolation, which treats percent signs specially.
     config.set_main_option("script_location", str(data_folder("db") / "migrations").replace("%", "%%"))
     config.set_main_option("path_separator", "os")
     config.attributes["connection"] = connection

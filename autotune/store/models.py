@@ -1,7 +1,7 @@
-"""The tables as typed models, the view as a table to select from, and rows made from values and back.
+"""The tables as typed models, the view as a table to select from, and conversions between rows and values.
 
-The schema itself is made by the migrations in `db/migrations`; a test holds both together. What is JSON is
-stored as text, alike on every database, so that equal values are equal texts.
+The migrations in `db/migrations` create the schema; a test checks that models and migrations agree. JSON is stored as
+text, in the same form on every database, so that equal values are equal texts.
 """
 
 import hashlib
@@ -41,7 +41,7 @@ _Made = TypeVar("_Made")
 
 
 class Base(DeclarativeBase):
-    """The schema."""
+    """Base class of all tables."""
 
     type_annotation_map: ClassVar = {float: Double}
     metadata = MetaData(
@@ -56,13 +56,13 @@ class Base(DeclarativeBase):
 
 
 class DeviceRow(Base):
-    """A device under one driver. Rows of one slug differ in the strings that the driver tells."""
+    """A device under one driver. Rows of one slug differ in the strings that the driver reports."""
 
     __tablename__ = "devices"
 
     id: Mapped[int] = mapped_column(primary_key=True)
     fingerprint: Mapped[str] = mapped_column(String(64), unique=True)
-    """Over slug and raw strings: these may be longer than an index takes."""
+    """SHA-256 of the slug and the raw strings, which may be too long for an index."""
     slug: Mapped[str] = mapped_column(Text, index=True)
     vendor: Mapped[str] = mapped_column(Text)
     model: Mapped[str] = mapped_column(Text)
@@ -101,7 +101,7 @@ class _ProvenanceColumns:
 
 
 class TrialRow(_ProvenanceColumns, Base):
-    """One trial. Rows are only ever added. The columns of a measurement are null without one."""
+    """One trial. Rows are only ever added. Without a measurement its columns are null."""
 
     __tablename__ = "trials"
     __table_args__ = (
@@ -133,11 +133,11 @@ class TrialRow(_ProvenanceColumns, Base):
     clock_mhz: Mapped[float | None]
     temperature_c: Mapped[float | None]
     identity: Mapped[str] = mapped_column(String(32))
-    """Random, or given by who measured: what is stored again after a broken connection is there once."""
+    """Random, or given by the caller that measured: a trial stored again after a broken connection is there once."""
 
 
 class BuildRow(_ProvenanceColumns, Base):
-    """One source built without running it. Rows are only ever added; the newest of a source holds.
+    """One source built without running it. Rows are only ever added; the newest one of a source counts.
 
     Problem and configuration are one example of those that render to the source.
     """
@@ -160,7 +160,7 @@ class BuildRow(_ProvenanceColumns, Base):
 
 
 class WinnerRow(_ProvenanceColumns, Base):
-    """One decision for a winner. Rows are only ever added; the view tells which of them holds."""
+    """One decision for a winner. Rows are only ever added; the view selects the current ones."""
 
     __tablename__ = "winners"
     __table_args__ = (
@@ -173,7 +173,7 @@ class WinnerRow(_ProvenanceColumns, Base):
 
     id: Mapped[int] = mapped_column(primary_key=True)
     device: Mapped[str] = mapped_column(Text)
-    """Slug: a winner serves the device under every driver."""
+    """Slug; a winner applies to the device under every driver."""
     problem_id: Mapped[int] = mapped_column(ForeignKey("problems.id"))
     configuration: Mapped[str] = mapped_column(Text)
     algorithm: Mapped[str] = mapped_column(Text)
@@ -191,7 +191,7 @@ class WinnerRow(_ProvenanceColumns, Base):
 
 BEST = Table(
     "best_configurations",
-    MetaData(),  # apart from the tables, so that nothing tries to create it as one
+    MetaData(),  # not that of the tables, so that the view is not created as a table
     *(Column(name, Text) for name in ("device", "family", "problem")),
     *(Column(name, BigInteger) for name in ("m", "n", "k")),
     *(Column(name) for name in ("algorithm", "configuration", "time_ns", "gflops", "gain_over_default")),
@@ -201,11 +201,11 @@ BEST = Table(
     *(Column(name) for name in ("space_version", "tool_version", "measured_at", "spec", "default_ns", "baseline_ns")),
     *(Column(name) for name in ("verdict", "verifications")),
 )
-"""The view: the winner that holds for each device, family and problem."""
+"""The view: the current winner of each device, family and problem."""
 
 
 def device_row(device: Device) -> DeviceRow:
-    """A row without an id."""
+    """Return a row without an id."""
     strings = (device.slug, device.platform, device.name, device.version, device.opencl_c_version, device.driver)
     return DeviceRow(
         fingerprint=hashlib.sha256(json.dumps(strings).encode()).hexdigest(),
@@ -223,7 +223,7 @@ def device_row(device: Device) -> DeviceRow:
 
 
 def to_device(row: DeviceRow) -> Device:
-    """The device, without the selector, which holds on one machine only."""
+    """Return the device without its selector, which is valid on one machine only."""
     return Device(
         slug=row.slug,
         vendor=row.vendor,
@@ -239,7 +239,7 @@ def to_device(row: DeviceRow) -> Device:
 
 
 def problem_row(problem: Problem) -> ProblemRow:
-    """A row without an id."""
+    """Return a row without an id."""
     sizes = problem.to_dict()
     m, n, k = (size if isinstance(size := sizes.get(name), int) else None for name in ("m", "n", "k"))
     return ProblemRow(
@@ -248,14 +248,14 @@ def problem_row(problem: Problem) -> ProblemRow:
 
 
 def to_problem(family: str, spec: str) -> Problem:
-    """Raises ProblemError when this version does not know the family or its sizes."""
+    """Return the problem of a key. Raises ProblemError when this version does not know the family or its sizes."""
     return find_family(family).problem_type.from_dict(json.loads(spec))
 
 
 def known_rows(rows: Iterable[_Row], make: Callable[[_Row], _Made]) -> list[_Made]:
-    """What is made of rows, without those that only another installation knows: of another family, or other sizes.
+    """Convert rows with `make`, leaving out those that only another installation knows: other families or other sizes.
 
-    The log says once which families these are.
+    Each distinct reason is logged once.
     """
     found = []
     for row in rows:
@@ -274,7 +274,7 @@ def _note(reason: str) -> None:
 def trial_row(
     trial: Trial, provenance: Provenance, purpose: str, device_id: int, problem_id: int, identity: str
 ) -> TrialRow:
-    """A row without an id."""
+    """Return a row without an id."""
     return TrialRow(
         identity=identity,
         device_id=device_id,
@@ -304,7 +304,7 @@ def to_trial(row: TrialRow) -> Trial:
 def build_row(
     build: Build, configuration: Configuration, provenance: Provenance, device_id: int, problem_id: int
 ) -> BuildRow:
-    """A row without an id."""
+    """Return a row without an id."""
     return BuildRow(
         device_id=device_id,
         problem_id=problem_id,
@@ -318,7 +318,7 @@ def build_row(
 
 
 def to_build(row: Any) -> Build:
-    """From the columns of a build."""
+    """Return the build of a row of `builds`."""
     return Build(
         source_hash=row.source_hash,
         state=BuildState(row.state),
@@ -331,7 +331,7 @@ def to_build(row: Any) -> Build:
 
 
 def winner_row(winner: Winner, problem_id: int) -> WinnerRow:
-    """A row without an id."""
+    """Return a row without an id."""
     return WinnerRow(
         device=winner.device,
         problem_id=problem_id,
@@ -352,7 +352,7 @@ def winner_row(winner: Winner, problem_id: int) -> WinnerRow:
 
 
 def to_winner(row: Any) -> Winner:
-    """From a row of the view."""
+    """Return the winner of a row of the view."""
     return Winner(
         device=row.device,
         problem=to_problem(row.family, row.spec),
@@ -372,7 +372,7 @@ def to_winner(row: Any) -> Winner:
 
 
 def to_provenance(row: Any) -> Provenance:
-    """From a trial, or from a row of the view."""
+    """Return the provenance of a trial's row or of a row of the view."""
     return Provenance(
         driver=row.driver,
         template_hash=row.template_hash,
@@ -383,7 +383,7 @@ def to_provenance(row: Any) -> Provenance:
 
 
 def plain_text(text: str) -> str:
-    """The text with what not every database stores (NUL, lone surrogates) written as escapes."""
+    """Return the text with characters that not every database stores (NUL, lone surrogates) written as escapes."""
     return text.encode("utf-8", "backslashreplace").decode().replace("\0", "\\0")
 
 

@@ -1,7 +1,7 @@
-"""Whose trial is in flight: a process on a machine, and whether it still runs.
+"""The owner of a trial in flight: a process on a machine, and whether it still runs.
 
-A trial that a worker of a service has in hand is another matter: the process that stored it is the service, and what
-became of the trial only the worker can tell, wherever the service runs by then.
+A trial that a worker of a service has in hand differs: the process that stored it is the service, and only the worker
+can report what became of it, wherever the service runs by then.
 """
 
 import ctypes
@@ -18,8 +18,8 @@ from pathlib import Path
 from typing import Any
 
 ELSEWHERE_LIMIT = timedelta(hours=1)
-"""Nobody here can see whether a process on another machine runs. A trial takes minutes at most; an hour leaves room
-for clocks that differ."""
+"""Age from which the owner of a trial on another machine counts as gone: whether its process runs cannot be checked
+from here. A trial takes minutes at most; an hour leaves room for clocks that differ."""
 
 _CANNOT_TELL = ""
 
@@ -30,7 +30,7 @@ class Fate(enum.Enum):
     ALIVE = "alive"
     GONE = "gone"
     UNKNOWN = "unknown"
-    """On another machine, and not long ago; or in the hands of a worker that has not been heard yet."""
+    """On another machine, with a recent trial; or the trial is with a worker that has not reported yet."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,40 +38,40 @@ class Holder:
     """The worker of a service that has a trial in hand."""
 
     worker: str
-    """The name it is enrolled by."""
+    """Name under which the worker is enrolled."""
     session: str
-    """A digest of its session: another process of the same worker does not have the trial any more."""
+    """Digest of the worker's session: another process of the same worker no longer has the trial."""
     selector: str = ""
-    """Of the device there: a worker may have several that are equal."""
+    """Selector of the device there: a worker may have several equal devices."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Owner:
-    """One search in one process. Process numbers are used again, so the time of its start belongs to a process."""
+    """One search in one process. Process ids are reused, so the start time is part of the identity."""
 
     host: str
     process_id: int
     process_start: str
-    """As the system tells it, with the boot it belongs to; empty where it cannot be told."""
+    """As the system reports it, with the boot it belongs to; empty if unknown."""
     run: str
-    """Random: two searches of one process differ."""
+    """Random, so that two searches of one process differ."""
     holder: Holder | None = None
-    """Where a worker of a service measures."""
+    """The worker of a service that measures, if one does."""
 
     @property
     def is_of_this_process(self) -> bool:
-        """Whether this program made it."""
+        """Whether this process created it."""
         return (self.host, self.process_id, self.process_start) == _this_process()
 
 
 def new_owner(holder: Holder | None = None) -> Owner:
-    """For one search in this process, or for one that a worker of a service measures for."""
+    """Return an owner for one search in this process, or for one for which a worker of a service measures."""
     host, process_id, process_start = _this_process()
     return Owner(host=host, process_id=process_id, process_start=process_start, run=uuid.uuid4().hex, holder=holder)
 
 
 def fate(owner: Owner, since: str) -> Fate:
-    """Whether the owner of a trial that began at `since` (UTC, ISO 8601) still runs."""
+    """Return whether the owner of a trial that began at `since` (UTC, ISO 8601) still runs."""
     if owner.holder is not None:
         return Fate.ALIVE if owner.is_of_this_process else Fate.UNKNOWN
     if owner.host != _host():
@@ -81,7 +81,7 @@ def fate(owner: Owner, since: str) -> Fate:
 
 
 def is_gone(owner: Owner) -> bool:
-    """Whether the process certainly does not run any more: never certain of one on another machine."""
+    """Return whether the process has certainly ended; always False for a process on another machine."""
     if owner.host != _host():
         return False
     start = _process_start(owner.process_id)
@@ -96,7 +96,7 @@ def _this_process() -> tuple[str, int, str]:
 
 @cache
 def _host() -> str:
-    """The machine's name; in a container, which counts processes by itself, with the number of its namespace."""
+    """Return the machine's name, followed on Linux by the PID namespace: a container numbers its processes itself."""
     try:
         namespace = Path("/proc/self/ns/pid").readlink().name
     except OSError:
@@ -105,7 +105,7 @@ def _host() -> str:
 
 
 def _process_start(process_id: int) -> str | None:
-    """When a process started; empty when that cannot be told, None when there is none of that number."""
+    """Return when a process started; empty if that is unknown, None if no process has that id."""
     if sys.platform == "win32":
         return _start_on_windows(process_id)
     if Path("/proc/self/stat").exists():
@@ -115,13 +115,13 @@ def _process_start(process_id: int) -> str | None:
 
 def _start_from_proc(process_id: int) -> str | None:
     try:
-        # The name of the program, in parentheses, may hold anything.
+        # The name of the program, in parentheses, may contain any character.
         fields = Path(f"/proc/{process_id}/stat").read_text(errors="replace").rpartition(")")[2].split()
     except (FileNotFoundError, ProcessLookupError):
         return _CANNOT_TELL if _exists(process_id) else None
     except OSError:
         return _CANNOT_TELL
-    if fields[0] in "ZX":  # ended, and not yet buried by its parent
+    if fields[0] in "ZX":  # ended, and not yet reaped by its parent
         return None
     return f"{_boot()} {fields[19]}"
 
@@ -145,12 +145,12 @@ def _start_from_ps(process_id: int) -> str | None:
 
 
 def _exists(process_id: int) -> bool:
-    """On POSIX systems only: on Windows the same call ends a process."""
+    """Return whether a process exists. For POSIX systems only: on Windows the same call ends the process."""
     try:
         os.kill(process_id, 0)
     except ProcessLookupError:
         return False
-    except OSError:  # there, and another user's
+    except OSError:  # exists, and belongs to another user
         return True
     return True
 

@@ -1,4 +1,4 @@
-"""What predicts on each device, as the lookup reads it: one document, replaced when it is made anew."""
+"""The predictors of each device in the form that the lookup reads: one document, replaced when it is made anew."""
 
 from sqlalchemy import Index, Text, select, update
 from sqlalchemy.orm import Mapped, Session, mapped_column
@@ -15,17 +15,17 @@ class PredictorsRow(Base):
 
     id: Mapped[int] = mapped_column(primary_key=True)
     device: Mapped[str] = mapped_column(Text)
-    """Slug: they serve the device under every driver."""
+    """Slug; predictors apply to the device under every driver."""
     document: Mapped[str] = mapped_column(Text)
-    """As `autotune.lookup.predictor_text` writes it."""
+    """Text written by `autotune.lookup.predictor_text`."""
 
 
 def read_documents(session: Session) -> dict[str, str]:
-    """By slug."""
+    """Return the documents by slug of the device."""
     return {row.device: row.document for row in session.scalars(select(PredictorsRow).order_by(PredictorsRow.device))}
 
 
 def keep_document(session: Session, slug: str, document: str) -> None:
-    """In the place of what is there of the device."""
+    """Store the document of a device, replacing an earlier one."""
     if not insert_once(session.connection(), PredictorsRow(device=slug, document=document), "device"):
         session.execute(update(PredictorsRow).where(PredictorsRow.device == slug).values(document=document))

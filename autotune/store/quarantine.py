@@ -1,11 +1,11 @@
-"""Trials in flight, and the quarantine: tables, values, and what moves between them within a transaction.
+"""Trials in flight, and the quarantine: tables, values, and moves between them within a transaction.
 
-A trial is in flight from before it is launched until the transaction that stores it. What is still in
-flight when its owner is gone took the process or the machine along, for all that is known: it is quarantined, as is
-what crashed or hung a worker. A trial that ends otherwise takes its configuration out again.
+A trial is in flight from before it is launched until the transaction that stores it. If it is still in flight when its
+owner is gone, it may have crashed the process or the machine: it is quarantined, as is a trial that crashed or hung a
+worker. A trial that ends otherwise takes its configuration out again.
 
-What a worker of a service had in hand when that service went stays in flight until the worker is heard: it brings the
-trial, or says that it has none, or turns out to be another process by now, and only then the trial was lost.
+A trial that a worker of a service had in hand when that service ended stays in flight until the worker reports: it
+delivers the trial, or has none, or is another process by now. Only in the last case was the trial lost.
 """
 
 import json
@@ -35,11 +35,11 @@ from autotune.store.models import Base, DeviceRow, ProblemRow, known_rows, plain
 from autotune.store.owner import Fate, Holder, Owner, fate
 
 LOST = "lost"
-"""Reason of a configuration that was in flight when its owner went; other reasons are values of TrialState."""
+"""Reason of a configuration that was in flight when its owner ended; other reasons are values of TrialState."""
 
 
 class _SubjectColumns:
-    """A configuration at a problem on a device under one driver."""
+    """A configuration for a problem on a device under one driver."""
 
     id: Mapped[int] = mapped_column(primary_key=True)
     device_id: Mapped[int] = mapped_column(ForeignKey("devices.id"))
@@ -49,11 +49,11 @@ class _SubjectColumns:
     since: Mapped[str] = mapped_column(Text)
     """UTC, ISO 8601, seconds."""
     worker: Mapped[str] = mapped_column(Text, default="")
-    """Name of the worker of a service that has, or had, the trial in hand; empty where there was none."""
+    """Name of the worker of a service that has, or had, the trial in hand; empty without one."""
 
 
 class InFlightRow(_SubjectColumns, Base):
-    """One trial in flight, and whose it is. The row goes when the trial is stored."""
+    """One trial in flight and its owner. The row is deleted when the trial is stored."""
 
     __tablename__ = "in_flight"
 
@@ -64,11 +64,11 @@ class InFlightRow(_SubjectColumns, Base):
     session: Mapped[str] = mapped_column(String(32))
     """Digest of the session of that worker."""
     selector: Mapped[str] = mapped_column(String(20))
-    """Of its device."""
+    """Selector of its device."""
 
 
 class QuarantineRow(_SubjectColumns, Base):
-    """One configuration that is not run again unasked."""
+    """One configuration that is not run again unless requested."""
 
     __tablename__ = "quarantine"
     __table_args__ = (
@@ -93,8 +93,9 @@ _THIS = DeviceRow.__table__.alias()
 _ALIKE = select(DeviceRow.id).where(
     _THIS.c.id == bindparam("its_device_id"), DeviceRow.slug == _THIS.c.slug, DeviceRow.driver == _THIS.c.driver
 )
-"""Rows of the same device under the same driver: they may differ in other strings."""
-# Statements of every trial, made once, since making them takes longer than the database does.
+"""Rows of the same device under the same driver; their other strings may differ."""
+# Statements executed for every trial, built once, since building them takes longer than executing them. To land is to
+# be in flight no longer; the ward is the quarantine, in which configurations are confined until they are let out.
 _BEGIN = insert(_FLIGHTS).inline()
 _LAND = delete(_FLIGHTS).where(_is_subject(_FLIGHTS), _FLIGHTS.c.run == bindparam("its_run"))
 _CONFINE = insert(_WARD).inline()
@@ -121,7 +122,7 @@ class InFlight:
 
 @dataclass(frozen=True, kw_only=True)
 class Quarantined:
-    """A configuration that is not run again unasked at a problem, on a device under one driver."""
+    """A configuration that is not run again for a problem unless requested, on a device under one driver."""
 
     device: str
     """Slug."""
@@ -135,7 +136,7 @@ class Quarantined:
 
 
 def begin(connection: Connection, device_id: int, problem_id: int, configuration: Configuration, owner: Owner) -> None:
-    """Mark as in flight; once, however often this is done."""
+    """Mark a configuration as in flight; repeated calls leave one row."""
     land(connection, problem_id, configuration, owner)
     connection.execute(
         _BEGIN,
@@ -157,13 +158,13 @@ def begin(connection: Connection, device_id: int, problem_id: int, configuration
 
 
 def land(connection: Connection, problem_id: int, configuration: Configuration, owner: Owner) -> None:
-    """Not in flight any more, and not to blame."""
+    """Mark a configuration as no longer in flight, without quarantining it."""
     named = {"its_problem_id": problem_id, "its_configuration": configuration.key, "its_run": owner.run}
     connection.execute(_LAND, named)
 
 
 def end(connection: Connection, device_id: int, problem_id: int, trial: Trial, owner: Owner | None) -> None:
-    """A trial has ended, is no longer in flight, and is in quarantine or not by how it ended."""
+    """Mark a trial as no longer in flight, and put it into quarantine or take it out, depending on how it ended."""
     if owner is not None:
         land(connection, problem_id, trial.configuration, owner)
     subject = {"problem_id": problem_id, "configuration": trial.configuration.key}
@@ -176,16 +177,16 @@ def end(connection: Connection, device_id: int, problem_id: int, trial: Trial, o
 
 
 def abandon(session: Session, owner: Owner) -> None:
-    """Nothing of this owner is in flight any more, and nothing is to blame."""
+    """Mark everything of this owner as no longer in flight, without quarantining it."""
     session.execute(delete(InFlightRow).filter_by(run=owner.run))
 
 
 def quarantine_lost(session: Session) -> list[Quarantined]:
-    """Move what is in flight of owners that are gone to the quarantine."""
+    """Move trials in flight whose owners are gone to the quarantine; return the new entries."""
     lost = []
     rows = session.execute(_joined(InFlightRow)).all()
     for item, (row, device, problem) in known_rows(rows, lambda found: (_to_in_flight(*found), found)):
-        # On a database server another program may have been first.
+        # On a database server another program may already have moved it.
         is_taken = item.fate is Fate.GONE and _delete_one(session, row.id)
         if not is_taken:
             continue
@@ -203,7 +204,7 @@ def lose(session: Session, owner: Owner, message: str) -> None:
 
 
 def take_back(session: Session, device_id: int, problem_id: int, configuration: Configuration, worker: str) -> bool:
-    """A worker brings a trial after all: whether it was the one that had it, which is in flight or lost no more."""
+    """Clear a trial that this worker delivers late from those in flight or lost; return whether the worker had it."""
     device = session.get_one(DeviceRow, device_id)
     alike = select(DeviceRow.id).where(DeviceRow.slug == device.slug, DeviceRow.driver == device.driver)
     subject = {"problem_id": problem_id, "configuration": configuration.key, "worker": plain_text(worker)}
@@ -215,9 +216,10 @@ def take_back(session: Session, device_id: int, problem_id: int, configuration: 
 
 
 def settle(session: Session, device_slug: str, holder: Holder) -> None:
-    """A device of a worker has nothing in hand: what former services gave it was never begun, and is not to blame.
+    """Clear what earlier services gave to a device of a worker, which has nothing in hand.
 
-    What they gave to another process of that worker went with it, and is quarantined.
+    Trials given to this process of the worker were never begun, and are not quarantined. Trials given to another
+    process of the worker were lost when that process ended, and are quarantined.
     """
     for row, device, _ in session.execute(_joined(InFlightRow).where(InFlightRow.worker == plain_text(holder.worker))):
         is_of_equal_device = row.session == holder.session and row.selector != holder.selector
@@ -229,20 +231,20 @@ def settle(session: Session, device_slug: str, holder: Holder) -> None:
 
 
 def lose_all_of(session: Session, worker: str) -> None:
-    """A worker is forgotten: nobody else can tell what became of what it had in hand."""
+    """Quarantine what a worker that is forgotten had in hand: only the worker could report what became of it."""
     for row in session.scalars(select(InFlightRow).filter_by(worker=plain_text(worker))).all():
         session.add(_lost(row, f"in flight on {row.worker} when it was forgotten"))
         session.delete(row)
 
 
 def read_quarantine(session: Session, device_slug: str | None, driver: str | None) -> list[Quarantined]:
-    """Entries of a device under a driver, or of all; oldest first."""
+    """Return entries of a device under a driver, or of all; oldest first."""
     rows = session.execute(_chosen(_joined(QuarantineRow), device_slug, driver))
     return known_rows(rows, lambda row: _to_quarantined(*row))
 
 
 def read_in_flight(session: Session, device_slug: str | None, driver: str | None) -> list[InFlight]:
-    """Trials in flight on a device under a driver, or on all; oldest first."""
+    """Return trials in flight on a device under a driver, or on all; oldest first."""
     rows = session.execute(_chosen(_joined(InFlightRow), device_slug, driver))
     return known_rows(rows, lambda row: _to_in_flight(*row))
 

@@ -1,9 +1,9 @@
 """One service works on a database at a time: a claim in the database itself, which its holder renews by a heartbeat.
 
-Whether the holder lives is told by its heartbeat alone, a number that it raises every few seconds: whoever wants the
-claim watches that number by a clock of its own, so that neither clocks of several machines are compared nor processes
-of another machine looked for. Only of a process on the same machine that has certainly ended the claim is taken at
-once. A service that was stopped and goes on finds that its claim is another's, and ends.
+The heartbeat, a number that the holder raises every few seconds, is the only sign that it runs. A service that wants
+the claim watches that number by its own clock, so that it need neither compare clocks of several machines nor look for
+processes on another machine. The claim is taken at once only if its holder was a process on the same machine that has
+certainly ended. A service that was suspended and continues finds that another one has its claim, and ends.
 """
 
 import threading
@@ -21,9 +21,9 @@ from autotune.store.models import Base
 from autotune.store.owner import Owner, is_gone, new_owner
 
 BEAT_S = 3.0
-"""Between two heartbeats."""
+"""Time between two heartbeats."""
 LEASE_S = 15.0
-"""A holder that has been silent for so long has lost its claim to whoever wants it."""
+"""A holder that has been silent for this long loses its claim to any service that wants it."""
 PAUSE_S = 0.2
 
 _Result = TypeVar("_Result")
@@ -54,32 +54,32 @@ class Claim:
     """The right to be the only service on a database. Methods raise StoreError when the database fails."""
 
     def __init__(self, write: _Transact) -> None:
-        """Not held yet."""
+        """Create a claim that is not held yet."""
         self._write = write
         self._me = new_owner()
         self._beaten = float("-inf")
 
     @property
     def is_fresh(self) -> bool:
-        """Whether it cannot be another's yet: nothing may be launched by a service that was stopped, and goes on."""
+        """Whether no other service can have the claim yet; if not, as after a suspension, nothing may be launched."""
         return time.monotonic() - self._beaten < LEASE_S
 
     def is_held(self) -> bool:
-        """Tell the others that this service lives; whether the claim is its own, still or again."""
+        """Renew the heartbeat, and return whether this service has the claim, still or again."""
         now = time.monotonic()
         is_held = self._write(self._beat)
         self._beaten = now if is_held else float("-inf")
         return is_held
 
     def close(self) -> None:
-        """Give it back."""
+        """Release the claim."""
         self._write(lambda session: session.execute(delete(ClaimRow).filter_by(run=self._me.run)))
 
     @contextmanager
     def kept(self, on_lost: Callable[[], None], patience_s: float) -> Iterator[None]:
-        """Beat in a thread until the context ends, and give the claim back then, for which so long is waited.
+        """Renew the heartbeat in a thread until the context ends, then release the claim within `patience_s`.
 
-        `on_lost` is called in that thread, again and again, once the claim is another's.
+        `on_lost` is called in that thread, again and again, once another service has the claim.
         """
         is_over = threading.Event()
         beating = threading.Thread(target=self._keep, args=(is_over, on_lost), daemon=True, name="claim")
@@ -88,18 +88,18 @@ class Claim:
             yield
         finally:
             is_over.set()
-            beating.join(patience_s)  # a database that is stuck may keep the thread
+            beating.join(patience_s)  # the thread may be stuck in the database
 
     def _keep(self, is_over: threading.Event, on_lost: Callable[[], None]) -> None:
         while not is_over.wait(BEAT_S):
-            with suppress(StoreError):  # it is tried again; until then another may take the claim
+            with suppress(StoreError):  # tried again; until then another service may take the claim
                 if not self.is_held():
                     on_lost()
         with suppress(StoreError):
             self.close()
 
     def take(self, seen: ClaimRow | None) -> bool:
-        """Take the claim from a holder that is gone, as it was seen; False where it has moved since."""
+        """Try to take the claim, from the holder `seen` that is gone; return False if it has been renewed since."""
         if seen is not None:
             sign = {"run": seen.run, "beats": seen.beats}
             self._write(lambda session: session.execute(delete(ClaimRow).filter_by(**sign)))
@@ -119,7 +119,7 @@ class Claim:
 
 
 def claimed(read: _Transact, write: _Transact, place: str) -> Claim:
-    """The claim, once it is held. Raises StoreError when another service that lives has it."""
+    """Wait until the claim is held, and return it. Raises StoreError when another running service has it."""
     claim = Claim(write)
     seen, since = read(_holder), time.monotonic()
     while not claim.take(seen if _has_ended(seen, since) else None):
@@ -135,9 +135,9 @@ def claimed(read: _Transact, write: _Transact, place: str) -> Claim:
 
 
 def check_claim(connection: Connection, owner: Owner) -> None:
-    """Raise StoreError where a service begins a trial on a database that another process has claimed.
+    """Raise StoreError if a service begins a trial on a database that another process has claimed.
 
-    Called in the transaction that begins it: a service that was stopped and goes on may not have looked at the claim.
+    Called in the transaction that begins it: a service that was suspended may not have looked at the claim since.
     """
     if owner.holder is None:
         return

@@ -1,4 +1,4 @@
-"""A copy of a database, or of one device's part of it, as an SQLite file that a read-only folder can hold.
+"""Copies a database, or one device's part of it, to an SQLite file that opens in a read-only folder.
 
 The copy gets its schema from the models rather than from the migrations: a service makes copies in several threads,
 and Alembic, which runs migrations, keeps process-wide state.
@@ -28,14 +28,14 @@ _VERSION = "CREATE TABLE alembic_version (version_num VARCHAR(32) NOT NULL CONST
 
 
 def check_snapshot_path(path: Path) -> None:
-    """Raises StoreError where a snapshot may not be written."""
+    """Raise StoreError if a snapshot cannot be written to this path."""
     if check_file(path) and path.with_name(path.name + "-wal").exists():
         raise StoreError(f"{path} is a database in use", hint="name another file")
     prepare_writing(path)
 
 
 def write_snapshot(source: Connection, path: Path, device_slug: str | None) -> None:
-    """Copy rows from an open transaction into a new file, which replaces `path` once it is whole."""
+    """Copy rows from an open transaction into a new file, which replaces `path` once it is complete."""
     with file_failures(str(path)), tempfile.TemporaryDirectory(dir=path.absolute().parent, prefix=".autotune-") as here:
         whole, compact = Path(here) / "whole.sqlite", Path(here) / "compact.sqlite"
         engine = file_engine(whole, foreign_keys=False, pooled=False)
@@ -56,7 +56,7 @@ def _create_schema(copy: Connection) -> None:
 
 
 def _contents(device_slug: str | None) -> Iterable[tuple[Table, Any]]:
-    """Tables with the rows to copy, those referred to first."""
+    """Return tables with queries for the rows to copy, referenced tables first."""
     tables = Base.metadata.tables
     chosen = {name: select(table).order_by(table.c.id) for name, table in tables.items()}
     for name in (
@@ -65,7 +65,7 @@ def _contents(device_slug: str | None) -> Iterable[tuple[Table, Any]]:
         "job_problems",
         "workers",
         "service_claim",
-    ):  # of processes that the copy knows nothing of
+    ):  # state of running processes, which means nothing in a copy
         chosen[name] = chosen[name].where(false())
     if device_slug is not None:
         ids = select(DeviceRow.id).where(DeviceRow.slug == device_slug)
@@ -93,7 +93,7 @@ def _copy(source: Connection, copy: Connection, table: Table, rows: Any) -> None
 
 
 def _compact(whole: Path, compact: Path) -> None:
-    # VACUUM INTO leaves a file without a write-ahead log, whatever the journal of the original.
+    # VACUUM INTO writes a file without a write-ahead log, whatever the journal mode of the original.
     connection = sqlite3.connect(whole, isolation_level=None)
     try:
         connection.execute("VACUUM INTO ?", (str(compact),))

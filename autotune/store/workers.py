@@ -1,8 +1,8 @@
-"""The workers that are enrolled at a service: by which secret each is known, and which device it offers.
+"""The workers that are enrolled at a service: the secret that identifies each, and the device it offers.
 
-The first greeting under a name for a device enrols the worker that sends it; from then on the name belongs to whoever
-has its secret, until an administrator forgets the worker. Of a secret only a digest is kept: it is 32 random bytes,
-so no search through likely ones finds it.
+The first greeting under a name for a device enrols the worker that sends it; from then on the name belongs to the owner
+of the secret, until an administrator forgets the worker. Only a digest of the secret is stored: a secret is 32 random
+bytes, so guessing likely secrets does not find it.
 """
 
 import enum
@@ -28,7 +28,7 @@ _Result = TypeVar("_Result")
 
 
 class WorkerRow(Base):
-    """One worker and one device of its."""
+    """One worker and one of its devices."""
 
     __tablename__ = "workers"
     __table_args__ = (UniqueConstraint("name", "device"),)
@@ -39,11 +39,11 @@ class WorkerRow(Base):
     """Slug."""
     secret_digest: Mapped[str] = mapped_column(String(64))
     model: Mapped[str] = mapped_column(String(16))
-    """Digest of driver and limits of the device as it was offered last."""
+    """Digest of driver and limits of the device as last offered."""
 
 
 class Standing(enum.Enum):
-    """What a greeting shows of a worker."""
+    """What a greeting shows about its sender."""
 
     KNOWN = "known"
     STRANGER = "stranger"
@@ -69,14 +69,14 @@ class WorkerLedger:
     """The workers of an open database. Every method is one transaction, and raises StoreError when that fails."""
 
     def __init__(self, write: _Transact) -> None:
-        """For `Store.workers` only."""
+        """Called by `Store.workers` only."""
         self._write = write
 
     def enrol(self, name: str, secret: str, device: Device) -> Enrolment:
-        """Check the secret of a worker, or enrol it where the name is new for that device.
+        """Check the secret of a worker, or enrol the worker if the name is new for that device.
 
-        Where the driver or the limits of its device have changed, jobs that were begun before go on with them as they
-        are now, unless another worker still offers the device as it was.
+        If the driver or the limits of its device have changed, open jobs begun before continue with the new ones,
+        unless another worker still offers the device as it was.
         """
 
         def work(session: Session) -> Enrolment:
@@ -96,7 +96,7 @@ class WorkerLedger:
         return self._write(work)
 
     def forget(self, name: str) -> bool:
-        """Let the name be enrolled anew, with any secret; whether it was known."""
+        """Remove a worker, so that its name can be enrolled with any secret; return whether the name was known."""
 
         def work(session: Session) -> bool:
             result = session.execute(delete(WorkerRow).where(WorkerRow.name == plain_text(name)))
@@ -107,12 +107,12 @@ class WorkerLedger:
 
 
 def digest_of(secret: str) -> str:
-    """What is kept of a secret."""
+    """Return the digest that is stored of a secret."""
     return hashlib.sha256(secret.encode()).hexdigest()
 
 
 def model_of(device: Device) -> str:
-    """A digest of what makes two devices of one slug measure the same: driver and limits."""
+    """Return a digest of driver and limits: two devices of one slug and equal digests measure the same."""
     told = json.dumps([device.slug, device.driver, device.limits.to_dict()], sort_keys=True)
     return hashlib.sha256(told.encode()).hexdigest()[:16]
 

@@ -1,14 +1,14 @@
 """GEMM: ``C = alpha * op(A) @ op(B) + beta * C``, row-major, plain or transposed operands, batched.
 
-op(A) is m x k, op(B) is k x n, C is m x n; row pitches `lda`, `ldb`, `ldc` and the strides of a batch are in
-elements of what is stored. Work-items run along n in dimension 0 and along m in dimension 1; dimension 2 holds the
-batch and the parts of a split k. With beta zero C is never read.
+op(A) is m x k, op(B) is k x n, C is m x n. Row pitches `lda`, `ldb`, `ldc` and batch strides count elements of the
+stored matrices. Work-items run along n in dimension 0 and along m in dimension 1; dimension 2 holds the batch and the
+parts of a split k. With beta 0, C is never read.
 
-`problem.py` says what can be asked for, `algorithms.py` what can be chosen, `rule.py` what to use untuned,
-`planning.py` what is then run, and `reference.py` what is right.
+`problem.py` defines the problems, `algorithms.py` the search space, `rule.py` the untuned choice, `plan.py` buffers
+and launches, and `reference.py` the verification.
 
-Sources: the `microtile` kernel and its image for B follow Qualcomm's description of SGEMM on Adreno, `dot` the
-float4 dot products used on Mali-T604, `local_tile` the classic tiling through local memory.
+Sources: the `microtile` kernel and its image for B follow Qualcomm's description of SGEMM on Adreno; `dot` follows the
+float4 dot products used on Mali-T604; `local_tile` is the classic tiling through local memory.
 """
 
 from collections.abc import Iterator, Sequence
@@ -42,7 +42,7 @@ class Gemm(KernelFamily):
     def candidates(
         self, problem: Problem, limits: DeviceLimits, starts: Sequence[Configuration]
     ) -> Iterator[Configuration]:
-        """The starts and their variants, as `rule.py` ranks them."""
+        """Yield the valid starts and their variants, as `rule.py` ranks them, without known faults of the driver."""
         assert isinstance(problem, GemmProblem)
         faults = self.faults(limits)
         found = by_rule(problem, limits, starts)
@@ -52,7 +52,7 @@ class Gemm(KernelFamily):
         return tuple(GemmProblem.parse(text) for text in EXAMPLES)
 
     def make_case(self, problem: Problem, seed: int) -> Case:
-        from autotune.kernels.gemm.reference import GemmCase  # loads NumPy, which a lookup does without
+        from autotune.kernels.gemm.reference import GemmCase  # loads NumPy, which lookups do not need
 
         assert isinstance(problem, GemmProblem)
         return GemmCase(problem, seed)

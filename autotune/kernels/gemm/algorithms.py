@@ -1,4 +1,4 @@
-"""What can be chosen for GEMM: its algorithms, their parameters and their constraints.
+"""The algorithms of GEMM with their parameters and constraints.
 
 Constraints may name every parameter, the problem's fields (m, n, k, lda, trans_a, batch, element_bytes, ...; see
 `GemmProblem.constraint_values`) and the device's limits (`DeviceLimits`).

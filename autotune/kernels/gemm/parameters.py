@@ -1,4 +1,4 @@
-"""What the algorithms of GEMM share: parameters that several have, and constraints on them."""
+"""Parameters that several GEMM algorithms share, and the constraints on them."""
 
 from collections.abc import Sequence
 
@@ -12,7 +12,7 @@ def parameter(name: str, values: Sequence[Value], meaning: str) -> Parameter:
 
 
 def newer_parameter(name: str, values: Sequence[Value], meaning: str) -> Parameter:
-    """One that configurations of space version 1 lack: its first value does what they did."""
+    """Return a parameter that configurations of space version 1 lack; its first value does what they did."""
     return Parameter(name=name, values=tuple(values), meaning=meaning, neutral=values[0])
 
 
@@ -96,7 +96,7 @@ HAS_WAVE_SIZE = constraint(
 
 
 FEATURES_OF_DEVICE = (
-    # Before others, which is when the search space can still leave out a value at little cost.
+    # These come first, because early constraints let the search space leave out a value at little cost.
     HAS_INTEGER_DOT,
     HAS_WAVE_SIZE,
     constraint(
@@ -120,7 +120,7 @@ PARTS_TO_COMBINE = constraint(
 
 
 def vectors_work(width: str) -> Constraint:
-    """Vectors as wide as this parameter were not found broken in the types of the problem."""
+    """Return a constraint that allows only vector widths not found broken for the types of the problem."""
     return constraint(
         f"{width}_works",
         f"(mode == 'int8' or {width} <= max_vector_float32) "

@@ -1,4 +1,4 @@
-"""One output a work-item: `naive` and `dot`."""
+"""Algorithms with one output per work-item: `naive` and `dot`."""
 
 from autotune.kernels.gemm.parameters import (
     EDGES,

@@ -1,4 +1,4 @@
-"""How a configuration of GEMM is run: which operands are packed, where they lie, and the launches."""
+"""Plans for GEMM: which operands are packed, where they are stored, and the launches."""
 
 import math
 from dataclasses import replace
@@ -9,18 +9,18 @@ from autotune.model.configuration import Configuration
 from autotune.model.plan import Buffer, Launch, Plan, Role, Scalar
 
 LEAST_COMBINING = 32
-"""Work-items in a work-group that adds up parts; where the product has fewer, the driver chooses."""
+"""Least work-items in a work-group that adds up parts; if the product's has fewer, the driver chooses."""
 
 _C_TYPES = {"float32": "float", "float16": "half", "int8": "char", "int32": "int"}
 
 
 def plan_gemm(problem: GemmProblem, configuration: Configuration) -> Plan:
-    """Buffers and launches in order: packing where the configuration asks for it, the product, parts added up."""
+    """Return the plan: packing if the configuration asks for it, the product, and adding up the parts of a split k."""
     return _Planner(problem, configuration).plan()
 
 
 class _Operand:
-    """Where a kernel finds A or B: a buffer, its pitch, and the elements from matrix to matrix of a batch."""
+    """Where a kernel finds A or B: buffer, pitch and batch stride in elements. An image has pitch 0, stride in rows."""
 
     def __init__(self, buffer: str, pitch: int, stride: int, transposed: int) -> None:
         self.buffer = buffer
@@ -126,7 +126,10 @@ class _Planner:
     def _pack(
         self, source: str, steps: tuple[int, int], size: tuple[int, int], target: str, packed: tuple[int, int]
     ) -> _Operand:
-        """Copy rows x columns, `steps` elements apart, into zero-padded rows without a gap."""
+        """Copy a matrix of `size` (rows, columns) into zero-padded rows without gaps, `packed` (rows, columns) in all.
+
+        `steps` is the elements from row to row and from column to column of the source.
+        """
         p = self._problem
         rows, pitch = packed
         self._scratch(target, p.dtype(source), p.batch * rows * pitch)
@@ -143,7 +146,7 @@ class _Planner:
         return _Operand(target, pitch, rows * pitch, 0)
 
     def _pack_quads(self, steps: tuple[int, int]) -> _Operand:
-        """Copy B into padded rows that hold four elements of k of one column, then four of the next."""
+        """Copy B into padded rows that hold four elements of k of one column, then the same four of the next column."""
         p = self._problem
         self._scratch("b_packed", p.dtype("b"), p.batch * self._depth * self._columns)
         numbers = [_int(number) for number in (p.stride_b, *steps, p.k, p.n)]
@@ -159,7 +162,7 @@ class _Planner:
         return _Operand("b_packed", 4 * self._columns, self._depth * self._columns, 0)
 
     def _pack_image(self, source: str, steps: tuple[int, int], size: tuple[int, int]) -> _Operand:
-        """Copy rows x columns into pixels of four columns; the matrices of a batch one below the other."""
+        """Copy a matrix of `size` (rows, columns) into an image: four columns a pixel, a batch stacked vertically."""
         p = self._problem
         rows, columns = size
         image = self._image(f"{source}_image", Role.SCRATCH, p.dtype(source), (columns, rows * p.batch))
@@ -176,7 +179,10 @@ class _Planner:
         return _Operand(image.name, 0, rows, 0)
 
     def _view_as_image(self, source: str, size: tuple[int, int]) -> _Operand:
-        """Read rows x columns where they are as pixels of four columns, which may hold what lies behind a row."""
+        """Read a matrix of `size` (rows, columns) in place as an image, four columns a pixel.
+
+        The last pixel of a row may contain elements from beyond its end.
+        """
         p = self._problem
         rows, columns = size
         rows_apart = p.stride(source) // p.pitch(source)
@@ -217,7 +223,10 @@ class _Planner:
             self._combine((c, "c", _int(p.ldc), _int(p.stride_c), *sizes, *scale))
 
     def _place_parts(self) -> tuple[str, ...]:
-        """For one launch: what each work-group adds to C, macro-tile by macro-tile, and counters of those."""
+        """For a single launch: add buffers for the parts, ordered by macro-tile, and for a counter per macro-tile.
+
+        Return their names, which are further arguments of the kernel.
+        """
         if not self._is_one_launch:
             return ()
         p = self._problem
@@ -231,7 +240,7 @@ class _Planner:
         return "c_parts", "counters"
 
     def _combine(self, arguments: tuple[str | Scalar, ...]) -> None:
-        """Add up the parts: a vector of C a work-item, in work-groups as large as the product's."""
+        """Launch the sum of the parts: a vector of C per work-item, in work-groups as large as the product's."""
         p = self._problem
         _, local = self._work_sizes()
         items = math.prod(local or (1,))
@@ -247,11 +256,11 @@ class _Planner:
 
     @property
     def _c_aligned(self) -> bool:
-        """Whether every row of C, and of its parts, is whole aligned vectors of four."""
+        """Whether every row of C and of its parts consists of whole aligned vectors of four."""
         return self._problem.ldc % 4 == 0 and self._problem.n % 4 == 0 and self._problem.stride_c % 4 == 0
 
     def _work_sizes(self) -> tuple[tuple[int, int], tuple[int, int] | None]:
-        """Global and local size in dimensions 0 and 1; no local size where the driver chooses."""
+        """Return global and local size in dimensions 0 and 1; the local size is None if the driver chooses it."""
         p = self._problem
         across, down = -(-p.n // self._number("micro_tile_n")), -(-p.m // self._number("micro_tile_m"))
         wide, high, deep = (self._number(f"work_group_{x}") for x in "nmk")

@@ -1,4 +1,4 @@
-"""What can be asked of GEMM: sizes, pitches, layouts, types, batches."""
+"""GEMM problems: sizes, pitches, layouts, types and batches."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -10,7 +10,7 @@ from autotune.model.device import DeviceLimits, mebibytes
 from autotune.model.problem import DTYPE_BYTES, Problem
 
 MAX_ELEMENTS = 2**31 - 1
-"""Kernels index with 32-bit integers."""
+"""Most elements of an operand: kernels index with 32-bit integers."""
 
 MODES = {
     "float32": ("float32", "float32"),
@@ -18,7 +18,7 @@ MODES = {
     "float16-acc16": ("float16", "float16"),
     "int8": ("int32", "int32"),
 }
-"""Numeric modes by the name used after --shape: the type that is accumulated in, and the type of C."""
+"""Type of the accumulator and type of C for each numeric mode, by the name used after --shape."""
 
 
 def _input_type(mode: str) -> str:
@@ -28,7 +28,7 @@ def _input_type(mode: str) -> str:
 _ELEMENT_BYTES = {
     mode: (DTYPE_BYTES[_input_type(mode)], DTYPE_BYTES[of_output]) for mode, (_, of_output) in MODES.items()
 }
-"""Of an input and of the output: asked at every lookup of a new size."""
+"""Bytes of an input and of an output element, precomputed because every lookup of a new size needs them."""
 
 _LAYOUTS = (("00", "01"), ("10", "11"))
 
@@ -77,17 +77,17 @@ EXAMPLES = (
     "5,70,130 float16-acc16 batch=2",
     "70,5,130 float16-acc16",
 )
-"""Small problems, as `GemmProblem.parse` reads them, at which every kernel is checked."""
+"""Small problems on which every kernel is checked, in the form that `GemmProblem.parse` reads."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class GemmProblem(Problem):
-    """Sizes, and in elements row pitches and batch strides; 0 stands for rows and matrices without a gap.
+    """Sizes, row pitches and batch strides in elements; a pitch or stride of 0 means rows or matrices without a gap.
 
     `mode` is float32, float16 (accumulated in float32), float16-acc16 (accumulated in float16), or int8 (accumulated
-    in int32, C is int32). With `trans_a` of 1, A is stored as k x m; with `trans_b`, B as n x k.
+    in int32, C is int32). With `trans_a` 1, A is stored as k x m; with `trans_b` 1, B as n x k.
     `constant` names the operands that keep their values from call to call: "a", "b" or "ab". They are packed once,
-    and the time of a call does not include it.
+    which the time of a call does not include.
     """
 
     family: ClassVar[str] = "gemm"
@@ -109,7 +109,7 @@ class GemmProblem(Problem):
     constant: str = ""
 
     def __post_init__(self) -> None:
-        # Made at every lookup of a new size: what is wrong is looked for only where something is.
+        # This runs at every lookup of a new size: errors are diagnosed only once a quick test has found one.
         if min(self.m, self.n, self.k, self.batch) < 1 or self.trans_a not in (0, 1) or self.trans_b not in (0, 1):
             self._refuse()
         if self.mode not in MODES:
@@ -157,7 +157,7 @@ class GemmProblem(Problem):
 
     @property
     def stored(self) -> dict[str, tuple[int, int]]:
-        """Rows and columns of a, b and c as they lie in memory."""
+        """Rows and columns of a, b and c as stored in memory."""
         return dict(zip("abc", self._shapes, strict=True))
 
     @property
@@ -167,25 +167,25 @@ class GemmProblem(Problem):
         return a, b, (self.m, self.n)
 
     def pitch(self, operand: str) -> int:
-        """Elements from row to row of a, b or c."""
+        """Return the elements from one row of a, b or c to the next."""
         return int(getattr(self, f"ld{operand}"))
 
     def stride(self, operand: str) -> int:
-        """Elements from matrix to matrix of a batch."""
+        """Return the elements from one matrix of a batch to the next."""
         return int(getattr(self, f"stride_{operand}"))
 
     def dtype(self, operand: str) -> str:
-        """Type of the stored elements of a, b or c."""
+        """Return the type of the stored elements of a, b or c."""
         return MODES[self.mode][1] if operand == "c" else _input_type(self.mode)
 
     @property
     def accumulator(self) -> str:
-        """The type sums are kept in."""
+        """Type of the sums."""
         return MODES[self.mode][0]
 
     @property
     def label(self) -> str:
-        """``512x512x512``, then what is out of the ordinary: ``512x512x64 nt batch=12 float16``."""
+        """The sizes, then all that is not a default: ``512x512x512``, ``512x512x64 nt batch=12 float16``."""
         text = f"{self.m}x{self.n}x{self.k}"
         layout = ("t" if self.trans_a else "n") + ("t" if self.trans_b else "n")
         text += f" {layout}" if layout != "nn" else ""
@@ -223,10 +223,10 @@ class GemmProblem(Problem):
 
     @classmethod
     def parse(cls, text: str) -> Self:
-        """``M,N,K``, then in any order a layout (nn, nt, tn, tt), a numeric mode, and ``name=number``.
+        """Parse ``M,N,K`` or ``MxNxK``, then in any order a layout (nn, nt, tn, tt), a mode and ``name=number``.
 
-        An ``x`` separates the sizes as well; names are lda, ldb, ldc, batch, stride_a, stride_b, stride_c:
-        ``512x512x64 nt batch=12 float16``. ``constant=b``, ``constant=a`` or ``constant=ab`` names constant operands.
+        Names are lda, ldb, ldc, batch, stride_a, stride_b, stride_c; ``constant=b``, ``constant=a`` or
+        ``constant=ab`` names constant operands. Example: ``512x512x64 nt batch=12 float16``. Raises ProblemError.
         """
         words = text.strip().lower().replace(",", " ").split()
         if words and words[0].count("x") == 2:
@@ -254,7 +254,7 @@ class GemmProblem(Problem):
         return cls(**values)
 
     def constraint_values(self) -> dict[str, Value]:
-        # Asked at every lookup of a new size.
+        # This runs at every lookup of a new size, hence the precomputed bytes.
         values = self.to_dict()
         values["element_bytes"], _ = _ELEMENT_BYTES[self.mode]
         values["accumulator_bytes"] = DTYPE_BYTES[MODES[self.mode][0]]

@@ -1,4 +1,4 @@
-"""What is right: fresh operands for one verification of GEMM, and the judge of its result."""
+"""Verification of GEMM: fresh random operands, and the check of the result against a float64 reference."""
 
 import math
 from collections.abc import Mapping
@@ -14,19 +14,19 @@ from autotune.space.family import Case
 Matrix = NDArray[np.float64]
 
 _EPSILON = {"float32": 2.0**-23, "float16": 2.0**-10, "int32": 0.0}
-"""Distance from 1 to the next number of a type; whole numbers are exact."""
+"""Distance from 1 to the next number of a type; 0 for integers, which are exact."""
 
 
 class _Check(Protocol):
-    """What is known of one matrix of C."""
+    """A test of one matrix of C."""
 
     def error(self, after: NDArray[Any]) -> float:
-        """The largest error over its tolerance."""
+        """Return the largest ratio of error to tolerance. `after` is the computed C, shape (m, n)."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class _Block:
-    """Single outputs."""
+    """Compares selected rows and columns of C output by output."""
 
     rows: Any
     columns: Any
@@ -39,7 +39,7 @@ class _Block:
 
 @dataclass(frozen=True, kw_only=True)
 class _Combination:
-    """One combination of the rows."""
+    """Compares one linear combination of the rows of C (Freivalds 1979)."""
 
     signs: Matrix
     expected: Matrix
@@ -51,7 +51,7 @@ class _Combination:
 
 @dataclass(frozen=True, kw_only=True)
 class _Lengths:
-    """Squares of the lengths of the rows of op(A) and of the columns of op(B)."""
+    """Squared Euclidean norms of the rows of op(A), shape (m,), and of the columns of op(B), shape (n,)."""
 
     rows: Matrix
     columns: Matrix
@@ -64,16 +64,17 @@ def _largest(difference: Matrix, tolerance: Matrix) -> float:
 
 
 class GemmCase(Case):
-    """Random operands, in [-1, 1) or whole numbers in [-128, 127]; gaps between rows hold NaN or nonsense.
+    """Random operands: floats in [-1, 1) or integers in [-128, 127].
 
-    An even seed has beta zero and C full of NaN or nonsense; an odd one has random beta and C.
+    Gaps between rows are poisoned with NaN, or with the type's largest integer. An even seed gives alpha 1, beta 0
+    and a poisoned C. An odd seed gives a random C with random alpha and beta, which are 3 and -2 for integers.
     """
 
     FULL_REFERENCE_MACS = 2**27
-    """Up to this many multiply-adds a batch every output is computed in float64; above, rows and columns are
-    sampled, and every column is checked through a random combination of the rows (Freivalds)."""
+    """Up to this many multiply-adds in a batch, every output is compared with a float64 reference. Above it, sampled
+    rows and columns are, and a random combination of the rows checks every column (Freivalds 1979)."""
     KEPT_OUTPUTS = 2**22
-    """Of more outputs, what they should be is computed again for every result."""
+    """With more outputs than this, a full reference is not kept but computed again for every result."""
 
     def __init__(self, problem: GemmProblem, seed: int) -> None:
         self._problem = problem
@@ -103,7 +104,7 @@ class GemmCase(Case):
 
     @property
     def _checks(self) -> "list[list[_Check]]":
-        """What to hold the result against, for each matrix of the batch; kept where that is not too much."""
+        """The checks of each matrix of the batch; kept unless they take too much memory."""
         if self._kept_checks is not None:
             return self._kept_checks
         p = self._problem
@@ -114,7 +115,7 @@ class GemmCase(Case):
 
     @property
     def _is_full(self) -> bool:
-        """Whether every single output is compared."""
+        """Whether every output is compared, not only a sample."""
         p = self._problem
         return p.batch * p.m * p.n * p.k <= self.FULL_REFERENCE_MACS
 
@@ -136,7 +137,7 @@ class GemmCase(Case):
         ]
 
     def _random(self, operand: str) -> NDArray[Any]:
-        """A batch of matrices as stored, nonsense where no element of a matrix lies."""
+        """Return a random batch as stored, shape (batch, stride), poisoned outside the matrices."""
         p = self._problem
         dtype = np.dtype(p.dtype(operand))
         size = (p.batch, p.stride(operand))
@@ -159,7 +160,7 @@ class GemmCase(Case):
         values[:] = np.nan if values.dtype.kind == "f" else np.iinfo(values.dtype).max
 
     def _matrices(self, operand: str, values: NDArray[Any]) -> NDArray[Any]:
-        """A view of the elements of all matrices, (batch, rows, columns) as stored."""
+        """Return a view of the matrix elements of stored values: (batch, stride) to (batch, rows, columns)."""
         p = self._problem
         rows, columns = p.stored[operand]
         pitch = p.pitch(operand)
@@ -171,13 +172,13 @@ class GemmCase(Case):
         return p.batch * p.m * p.n != self._stored["c"].size
 
     def _gaps(self, values: NDArray[Any]) -> NDArray[Any]:
-        """Bits of everything in C that is no element of a matrix."""
+        """Return the bits of C, shape (batch, stride), with the elements of the matrices set to 0."""
         bits = values.view(f"u{values.dtype.itemsize}").copy()
         self._matrices("c", bits)[:] = 0
         return bits
 
     def _operand(self, operand: str, number: int) -> Matrix:
-        """op(A) or op(B) of one matrix in float64."""
+        """Return op(A), shape (m, k), or op(B), shape (k, n), of one matrix of the batch in float64."""
         stored = self._matrices(operand, self._stored[operand])[number].astype(np.float64)
         transposed: Matrix = stored.T
         return transposed if getattr(self._problem, f"trans_{operand}") else stored
@@ -189,8 +190,11 @@ class GemmCase(Case):
     def _block(
         self, a: Matrix, b: Matrix, before: NDArray[Any], lengths: "_Lengths", rows: Any, columns: Any
     ) -> "_Block":
-        """Some rows and columns of C. The tolerance of one output is a few rounding errors of the length of its
-        row of A times that of its column of B, which grows with k as the products do."""
+        """Return a check of the given rows and columns of C.
+
+        The tolerance of an output is a few rounding errors of the norm of its row of op(A) times the norm of its
+        column of op(B), which grows with k as the outputs do.
+        """
         alpha, beta = self.scalars["alpha"], self.scalars["beta"]
         expected = alpha * (a[rows] @ b[:, columns])
         scale = abs(alpha) * np.outer(np.sqrt(lengths.rows[rows]), np.sqrt(lengths.columns[columns]))
@@ -201,7 +205,7 @@ class GemmCase(Case):
         return _Block(rows=rows, columns=columns, expected=expected, tolerance=self._tolerance(scale, expected))
 
     def _combination(self, a: Matrix, b: Matrix, before: NDArray[Any], lengths: "_Lengths") -> "_Combination":
-        """w^T C against (w^T A) B for random signs w: finds a wrong output anywhere."""
+        """Return a check of w^T C against (w^T A) B for random signs w, which finds a wrong output anywhere."""
         alpha, beta = self.scalars["alpha"], self.scalars["beta"]
         signs = self._rng.choice([-1.0, 1.0], len(a))
         expected = alpha * ((signs @ a) @ b)
@@ -216,8 +220,11 @@ class GemmCase(Case):
         return _Combination(signs=signs, expected=expected, tolerance=self._tolerance(scale, np.sqrt(squares)))
 
     def _tolerance(self, scale: Matrix, size: Matrix) -> Matrix:
-        """Rounding of a sum over k random terms is about 0.2 epsilons of `scale`, its maximum over millions of
-        outputs below 2; rounding the result to its own type adds half an epsilon of `size`."""
+        """Return the allowed error, of the shape of `scale`, for results of magnitude `size`.
+
+        The rounding error of a sum over k random terms is about 0.2 epsilon of `scale`, and its maximum over
+        millions of outputs is below 2; rounding the result to its own type adds half an epsilon of `size`.
+        """
         p = self._problem
         summing = _EPSILON[p.accumulator] * (4.0 + 0.25 * math.log2(p.k + 1))
         rounding = 2.0 * _EPSILON[p.dtype("c")] if p.dtype("c") != p.accumulator else 0.0

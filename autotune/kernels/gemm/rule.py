@@ -1,21 +1,22 @@
-"""What to use before anything is tuned: a configuration by size and limits, from what the profile names.
+"""The rule for untuned GEMMs: choose a configuration by problem size and device limits from a profile's starts.
 
-Candidates are the profile's starts and variants of them: other shapes of the work-group, half the rows a work-item
-computes, narrower loads where rows do not start at aligned addresses, k shared out. Of the valid ones that is taken
-whose `ESTIMATE` is least, the time of the busiest compute unit in multiply-adds of one lane. So part-filled work-groups
-count like filled ones, idle compute units gain nothing, large micro-tiles save loads, several work-groups at once hide
-waiting, and copies and launches must pay.
+Candidates are the profile's starts and variants of them: other work-group shapes, half the rows per work-item,
+narrower loads where rows do not start at aligned addresses, and a split k. The valid candidate with the smallest
+`ESTIMATE` is chosen. The estimate is the time of the busiest compute unit, in multiply-adds of one lane: part-filled
+work-groups count like full ones, idle compute units gain nothing, large micro-tiles save loads, several work-groups
+at once hide latency, and copies and additional launches must pay off.
 
-The estimate is whole numbers only and one text for Python and for exported C, so that both agree on every choice.
-Where several estimates are equal the first start holds: a profile's order still says what suits a device.
+The estimate uses integers only, and Python and exported C evaluate the same expression, so both make the same choice.
+Ties go to the earliest start: a profile's order still says what suits a device.
 
-Sources: Qualcomm's description of SGEMM on Adreno (fewest part-filled work-groups, large ones, own kernels for small
-sizes). The weights below fit times of an NVIDIA H200 and of PoCL; they rank, and predict no times. Those of
-`local_tile` on a GPU fit 6,087 times at 143 sizes on the H200: what ranks first is in the geometric mean at 0.965 of
-the fastest candidate measured there, at 0.95 to 0.96 where the weights were fitted to other sizes. In other types and
-layouts it is at 0.94 to 0.97 of what tuning finds there (scripts/results/rule_h200.json). On a processor the weights of
-what does not fit the registers and of conversions fit 227 times at 7 products on an AMD Zen 3 (AVX2), where the same
-micro-tile for all processors was at 0.33 of the fastest in float32.
+Sources: Qualcomm's description of SGEMM on Adreno (fewest part-filled work-groups, large work-groups, separate kernels
+for small sizes). The weights below are fitted to times of an NVIDIA H200 and of PoCL; they rank candidates and do not
+predict times. The weights of `local_tile` on a GPU are fitted to 6,087 times at 143 sizes on the H200: the first
+candidate reaches 0.965 (geometric mean) of the speed of the fastest one measured there, and 0.95 to 0.96 at sizes that
+the weights were not fitted to. In other types and layouts it reaches 0.94 to 0.97 of the tuned speed
+(scripts/results/rule_h200.json). The CPU weights of conversions and of vectors that do not fit the registers are
+fitted to 227 times at 7 products on an AMD Zen 3 (AVX2), where one micro-tile for all processors reached 0.33 of the
+fastest in float32.
 """
 
 import itertools
@@ -45,41 +46,41 @@ _WORK = (
 _LOOP = f"{_STEPS} * ({_ROUNDS} * {_WORK} + {_TURNS} * wait)"
 _DOUBT = "(doubt + spare * (element_bytes // 4) * (1 - max(trans_a, trans_b)) + tall * min(n // (4 * columns), 1))"
 ESTIMATE = Expression(f"({_LOOP} + {_TURNS} * begin + {_JOINS} * join + besides + {_COPIES}) * {_DOUBT}")
-"""Over the problem, the device's limits, and what `_numbers` tells of a candidate."""
+"""The estimate, over values of the problem, limits of the device, and the `_numbers` of a candidate."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class _Weights:
-    """What costs how many multiply-adds of one lane; on a CPU how many eighths of a vector operation."""
+    """Costs in multiply-adds of one lane; on a CPU in eighths of a vector operation."""
 
     near: int
-    """An element loaded from a cache; half as much from an image's or from local memory, twice by `vload`."""
+    """An element loaded from a cache; an image's cache and local memory cost half as much, `vload` twice."""
     crowded: int
-    """The same, more, of B where few places of a cache hold its rows, which begin a multiple of 4 KiB apart, or where
-    they are so many that the columns a work-group comes back to do not fit."""
+    """Surcharge on an element of B when its rows share few places of a cache, because they begin a multiple of 4 KiB
+    apart, or when there are so many rows that the columns a work-group returns to do not fit."""
     far: int
     """An element that a work-group loads once for all its work-items."""
     copy: int
-    """An element read or written once more by another kernel."""
+    """An element that another kernel reads or writes in addition."""
     launch: int
     latency: int
-    """Waiting for memory, shared among the steps of k under way at once."""
+    """The wait for memory, divided among the steps of k that are under way at once."""
     part: int
-    """An element of C written or read once more where several work-groups share its k."""
+    """An element of C written or read in addition because several work-groups share its k."""
     join: int
-    """The same, by the last work-group of a macro-tile alone."""
+    """The same, when only the last work-group of a macro-tile does it."""
     joining: int
-    """A second launch that adds up parts."""
+    """A second launch, which adds up the parts."""
     finding: int
-    """In one launch, finding out which work-group is the last."""
+    """Finding out, in one launch, which work-group is the last."""
     aside: int
-    """An element of B put aside by `panel`."""
+    """An element of B that `panel` copies to local memory."""
     spill: int = 0
-    """A vector that the registers do not hold."""
+    """A vector that does not fit the registers."""
     convert: int = 0
-    """A vector of B that is converted as it is loaded, as float16 and int8 are."""
+    """A vector of B that is converted when loaded, as float16 and int8 are."""
     convert_one: int = 0
-    """The same of one element of A."""
+    """One element of A that is converted when loaded."""
 
 
 _GPU = _Weights(
@@ -91,36 +92,36 @@ _CPU = _Weights(
     aside=18, spill=56, convert=80, convert_one=150,
 )  # fmt: skip
 _FAR_LOAD = 14
-"""As `far`, for each load of a `local_tile` from global memory on a GPU, however wide; twice that for the instruction
-that copies."""
+"""The `far` of a `local_tile` on a GPU, for each load from global memory, however wide; twice that for the copy
+instruction."""
 _TILE_LATENCY = 60_000
-"""As `latency`, for the next tiles of a `local_tile` on a GPU, 16 deep; it grows with the square of that."""
+"""The `latency` of a `local_tile` on a GPU, for the next tiles at `tile_k` 16; it grows with the square of `tile_k`."""
 _TILE_BEGIN = 370_000
-"""Until the first work-groups of a `local_tile` that a compute unit runs at once are at work, and the last at rest."""
+"""Ramp-up and ramp-down of the work-groups of a `local_tile` that a compute unit runs at once."""
 _SPARE = 100
-"""Doubt about what stands in for a start in other modes, where the start itself is for plain float32."""
+"""Doubt added to the substitute of a start for other modes, in plain float32, which the start itself supports."""
 _TALL = 2
-"""Doubt about a `local_tile` four times as high as it is wide, where there are columns for several of them."""
+"""Doubt added to a `local_tile` at least four times as high as wide, where C has columns for several of them."""
 _ONE_TURN = 2**40
-"""Work-groups resident at once, where waiting is counted once for all."""
+"""Number of resident work-groups with which waiting is counted once for all."""
 _EIGHTHS = 8
 _CPU_LANES, _LEAST_LANES = 8, 4
-"""Elements of float32 in a vector register where the driver does not tell, and at least where it tells the truth."""
+"""Elements of float32 in a vector register: assumed when the driver does not report it, and the least believed."""
 _FEW_REGISTERS, _MANY_REGISTERS, _ANY_REGISTERS = 16, 32, 1024
-"""Vector registers of a processor: many where they hold 16 elements, as with AVX-512; as many as are wanted where it is
+"""Vector registers of a processor: few; many if they hold 16 elements, as with AVX-512; and without a limit if it is
 not known what they hold."""
 _CPU_TILES = ((4, 8), (6, 8), (8, 8), (4, 16), (6, 16), (8, 16), (4, 32), (6, 32), (12, 32), (4, 64), (6, 64))
-"""Shapes of a micro-tile, of which some fit the registers of any processor."""
+"""Shapes of a micro-tile (rows, columns); some of them fit the registers of any processor."""
 _MOST_JOINED = 16
-"""Parts of k that the last work-group of a macro-tile is let to join. By the host's clock over a batch, on an H200, one
+"""Most parts of k that the last work-group of a macro-tile joins. By the host's clock over a batch, on an H200, one
 launch took 0.91 of the time of two with 2 parts (median of 9 configurations), 0.97 with 4 (23), 0.89 with 8 (20)."""
 
 Candidates = Mapping[Configuration, Mapping[str, int]]
-"""What the default of one device is chosen from, and what `ESTIMATE` knows of each."""
+"""The configurations from which a device's default is chosen, each with the numbers that `ESTIMATE` needs."""
 
 
 def by_rule(problem: GemmProblem, limits: DeviceLimits, starts: Sequence[Configuration]) -> Iterator[Configuration]:
-    """The valid candidates, best first; without those that load less at a time than the rows allow."""
+    """Yield the valid candidates, best first, without those whose loads are narrower than the rows allow."""
     values = {**limits.constraint_values(), **problem.constraint_values()}
     asked = [values[name] for name in _ASKED]
     rows_of_a = problem.lda % 4 == 0 and problem.stride_a % 4 == 0
@@ -137,7 +138,7 @@ _estimate = ESTIMATE.taking(*_ASKED, *_NUMBERS)
 
 @dataclass(frozen=True)
 class _Known:
-    """The candidates of a device, and those of them that matter where the rows of A and of B are aligned or not."""
+    """The candidates of a device, and the relevant ones for aligned or unaligned rows of A and of B."""
 
     starts: tuple[Configuration, ...]
     limits: DeviceLimits
@@ -145,13 +146,13 @@ class _Known:
 
     @cached_property
     def that_matter(self) -> Mapping[tuple[bool, bool], list[tuple[Configuration, tuple[int, ...]]]]:
-        """With the numbers that the estimate takes."""
+        """Relevant candidates with the arguments of the estimate, by whether rows of A and of B are aligned."""
         known = [(c, tuple(numbers[name] for name in _NUMBERS)) for c, numbers in self.candidates.items()]
         cases = ((False, False), (False, True), (True, False), (True, True))
         return {case: [item for item in known if self._matters(item[0], *case)] for case in cases}
 
     def _matters(self, configuration: Configuration, rows_of_a: bool, rows_of_b: bool) -> bool:
-        """Whether rows allow its loads, and no wider ones that are known and promise no less."""
+        """Return whether the rows allow its loads, and no candidate has wider ones without more doubt."""
         return configuration.algorithm != "local_tile" or all(
             self._has_right_width(configuration, f"{x}_load_width", aligned)
             for x, aligned in (("a", rows_of_a), ("b", rows_of_b))
@@ -160,7 +161,7 @@ class _Known:
     def _has_right_width(self, configuration: Configuration, name: str, is_aligned: bool) -> bool:
         if not is_aligned:
             return configuration[name] != 4 or configuration["edges"] == "pad"
-        if configuration[name] != 1 or configuration.number("stages") > 2:  # a copy turns its operand by elements alone
+        if configuration[name] != 1 or configuration.number("stages") > 2:  # the copy transposes only by elements
             return True
         wider = (self.candidates.get(_changed(configuration, **{name: width})) for width in (2, 4))
         doubt = self.candidates[configuration]["doubt"]
@@ -172,13 +173,14 @@ _MOST_EXPANDED = 64
 
 
 def candidates(starts: tuple[Configuration, ...], limits: DeviceLimits) -> Candidates:
-    """The starts, then their variants; only what is declared."""
+    """Return the starts, then their variants, without those that the algorithm does not declare."""
     return _known(starts, limits, "").candidates
 
 
 def _known(starts: tuple[Configuration, ...], limits: DeviceLimits, constant: str) -> _Known:
-    """Kept for the next problem of the same device."""
-    # By identity, since hashing the starts takes longer than the choice; what is kept cannot lose its identity.
+    """Return the candidates of a device, cached for its next problem."""
+    # The key is identities, since hashing the starts takes longer than the choice. A cached value holds references to
+    # the objects, so their identities stay valid.
     place = (id(starts), id(limits), constant)
     known = _EXPANDED.get(place)
     if known is None:
@@ -202,7 +204,7 @@ def _is_declared(configuration: Configuration) -> bool:
 
 
 def _is_valid(configuration: Configuration, values: Mapping[str, Value]) -> bool:
-    """Whether a declared configuration keeps the constraints of its algorithm."""
+    """Return whether a declared configuration satisfies the constraints of its algorithm."""
     given = {**values, **dict(configuration.values)}
     return all(c.condition(given) for c in _ALGORITHMS[configuration.algorithm].constraints)
 
@@ -212,7 +214,7 @@ def _expand(starts: tuple[Configuration, ...], limits: DeviceLimits, constant: s
     known = {c: {**_numbers(c, limits, constant), "doubt": 8, "spare": 0} for c in declared}
     for start in declared:
         for variant in filter(_is_declared, _variants(start, limits)):
-            # It must promise an eighth more than what somebody found good, on a device like this.
+            # A variant must promise an eighth more than a start, which was found good on a device like this.
             doubt = 8 if limits.is_cpu and limits.native_vector_float32 else 9
             known.setdefault(variant, {**_numbers(variant, limits, constant), "doubt": doubt, "spare": 0})
     for origin, numbers in list(known.items()):
@@ -228,7 +230,10 @@ def _changed(start: Configuration, **changes: Value) -> Configuration:
 
 
 def _variants(start: Configuration, limits: DeviceLimits) -> Iterator[Configuration]:
-    """Other shapes of the work-group, none larger than the start's, which the kernel is known to get; see above."""
+    """Yield variants of a start (see the module's docstring).
+
+    No work-group is larger than the start's, a size that the kernel is known to get.
+    """
     if start.algorithm == "microtile":
         items = start.number("work_group_m") * start.number("work_group_n")
         if limits.is_cpu:
@@ -254,7 +259,7 @@ def _variants(start: Configuration, limits: DeviceLimits) -> Iterator[Configurat
 
 
 def _tiles_of_processor(start: Configuration, limits: DeviceLimits) -> Iterator[Configuration]:
-    """The largest micro-tile of the profile in other shapes, where it is known which of them the registers hold."""
+    """Yield other shapes of the profile's largest micro-tile, if it is known which of them fit the registers."""
     largest = start.number("micro_tile_m") == 8 and start.number("micro_tile_n") == 32
     if largest and limits.is_cpu and limits.native_vector_float32 >= _LEAST_LANES:
         for high, wide in _CPU_TILES:
@@ -262,7 +267,7 @@ def _tiles_of_processor(start: Configuration, limits: DeviceLimits) -> Iterator[
 
 
 def _of_other_modes(configuration: Configuration) -> Iterator[Configuration]:
-    """What stands for a configuration in the modes that its multiply-add or its copy instruction does not serve."""
+    """Yield the substitute for modes that the configuration's multiply-add or copy instruction does not support."""
     changes: dict[str, Value] = {}
     if dict(configuration.values).get("multiply_add") == "mad":
         changes["multiply_add"] = "operator"
@@ -273,7 +278,7 @@ def _of_other_modes(configuration: Configuration) -> Iterator[Configuration]:
 
 
 def _tile_variants(start: Configuration, limits: DeviceLimits) -> Iterator[Configuration]:
-    """Narrower loads, and where all of k is one part, all numbers of parts: what the weights are fitted to."""
+    """Yield narrower loads and, if k is not split, every split of k. The weights are fitted to these."""
     widths = (dict.fromkeys((start.number(f"{x}_load_width"), 1)) for x in "ab")
     for a_width, b_width in itertools.product(*widths):
         loading = _changed(start, a_load_width=a_width, b_load_width=b_width)
@@ -287,24 +292,27 @@ def _tile_variants(start: Configuration, limits: DeviceLimits) -> Iterator[Confi
 
 
 def _joins(configuration: Configuration) -> bool:
-    """Whether the last work-group could join parts of k, and they are not too many for it."""
+    """Return whether k is split into parts, and not into too many for the last work-group to join."""
     parts = dict(configuration.values).get("split_k", 1)
     return isinstance(parts, int) and 1 < parts <= _MOST_JOINED
 
 
 def _numbers(configuration: Configuration, limits: DeviceLimits, constant: str) -> dict[str, int]:
-    """What `ESTIMATE` knows of a configuration.
+    """Return the numbers that `ESTIMATE` needs of a configuration, by name.
 
-    `rows`, `columns`: outputs of a work-group, or of a work-item where the driver chooses the work-group; `chunk`
-    of those share a compute unit's time. `parts`: into how many k is divided, `split` of them by work-groups.
-    `work` is that of a step of k for a chunk, `convert` what types narrower than the sums add, `gather` what each
-    column that is not `spared` adds where the k of B is far apart, `crowd` what rows of B add that a cache does not
-    hold; `depth` is how much of k a step takes.
-    `wait` is what a compute unit waits in a step, whatever the `resident` work-groups do that it runs at once, and
-    `begin` until these are at work; `join` is for each macro-tile whose parts the last work-group adds up.
-    `besides` is for further launches, `copies` for each element of A, B or C that they read and write; packing a
-    constant operand costs nothing.
-    `tall` is added to the doubt about a tile where there are columns for several.
+    `rows`, `columns`: outputs of a work-group, or of a work-item if the driver chooses the work-group.
+    `chunk`: how many of these share a compute unit's time.
+    `parts`, `split`: parts into which k is divided in all, and among work-groups.
+    `depth`: elements of k in a step.
+    `work`: cost of a step of k for a chunk. Added to it are `convert` for types narrower than the sums, `gather` for
+    each column beyond `spared` if successive k of B are in different rows, and `crowd` for rows of B that a cache does
+    not hold.
+    `wait`: cost of waiting in a step, once for all the `resident` work-groups that a compute unit runs at once.
+    `begin`: cost of the ramp-up and ramp-down of these.
+    `join`: cost of a macro-tile whose parts the last work-group adds up.
+    `besides`: cost of further launches. `copies_a`, `copies_b`, `copies_c`: cost of each element of A, B or C that
+    they read and write. Packing a constant operand costs nothing.
+    `tall`: doubt added for a tall tile, if there are columns for several.
     """
     weights = _CPU if limits.is_cpu else _GPU
     shape = _Shape(configuration, limits)
@@ -341,7 +349,7 @@ def _numbers(configuration: Configuration, limits: DeviceLimits, constant: str) 
 
 
 class _Shape:
-    """A configuration as work-items by rows, columns and parts of k, and what each of them does."""
+    """Work-items of a configuration along rows, columns and parts of k, and the cost of their work."""
 
     def __init__(self, configuration: Configuration, limits: DeviceLimits) -> None:
         self.algorithm = configuration.algorithm
@@ -370,17 +378,17 @@ class _Shape:
 
     @property
     def items(self) -> int:
-        """Work-items that a work-group takes the time of, or micro-tiles of one work-item, which are as many."""
+        """Work-items of a work-group, rounded up to whole sub-groups; each micro-tile of a `panel` counts as one."""
         return -(-self.high * self.wide * self.deep // self.lanes) * self.lanes
 
     def work(self, weights: _Weights) -> int:
-        """Of one step of k for a work-group: multiply-adds and loads of its work-items, and what they share."""
+        """Return the cost of a step of k for a work-group: the work of its work-items and the loads they share."""
         if self.is_tiled:
             loads = self.depth * self.high * self.tile_m // self.number("a_load_width")
             loads += self.depth * self.wide * self.tile_n // self.number("b_load_width")
             far = _FAR_LOAD * (2 if self.number("stages") > 2 else 1)
             return self.depth * self.items * self._work_of_item(weights.near // 2) + far * loads
-        columns = 0 if self.is_thin_on_cpu else self.wide * self.tile_n  # few of them stay in the nearest cache
+        columns = 0 if self.is_thin_on_cpu else self.wide * self.tile_n  # so few stay in the nearest cache
         shared = (self.high * self.tile_m + columns) * self.deep
         of_item = self._work_of_item_on_cpu(weights) if self.is_cpu else self._work_of_item(weights.near)
         put_aside = weights.aside * self.tile_n if self.algorithm == "panel" else 0
@@ -395,7 +403,10 @@ class _Shape:
         return self.tile_m * self.tile_n + near_a * self.tile_m + near_b * self.tile_n
 
     def _work_of_item_on_cpu(self, weights: _Weights) -> int:
-        """A work-item fills the vector unit: vectors lie along n and meet single elements of A, or lie along k."""
+        """Return the cost of a work-item, which fills the vector unit itself.
+
+        Its vectors lie along n, each multiplied by single elements of A, or along k.
+        """
         width = min(self.number("vector_width"), self.vector_lanes)
         near = weights.near
         near_a = near // width if self.is_thin_on_cpu else near
@@ -404,7 +415,7 @@ class _Shape:
         return work if self.is_thin_on_cpu else work + weights.spill * max(0, held - self.registers)
 
     def conversion(self, weights: _Weights) -> int:
-        """Of one step of k for a work-group, where what is loaded has to be converted: `panel` has done so for B."""
+        """Return the cost of converting what a work-group loads in a step of k; `panel` has already converted B."""
         if not self.is_cpu or self.is_thin_on_cpu:
             return 0
         vectors_of_b = self.tile_n // min(self.number("vector_width"), self.vector_lanes)
@@ -413,11 +424,11 @@ class _Shape:
 
     @property
     def depth(self) -> int:
-        """How much of k a step takes."""
+        """Elements of k in a step."""
         return self.number("tile_k") if self.is_tiled else 1
 
     def resident(self) -> int:
-        """Work-groups that a compute unit runs at once, where a tile waits for memory as a whole."""
+        """Return how many work-groups a compute unit runs at once, for `local_tile`, which waits by the tile."""
         if not self.is_tiled:
             return _ONE_TURN
         group = WorkGroup(
@@ -437,13 +448,16 @@ class _Shape:
         return self.is_cpu and self.algorithm in ("dot", "column")
 
     def gathering(self, work: int, weights: _Weights) -> int:
-        """Where elements of B from one row after the other make a vector: a CPU picks each, a GPU wastes its loads."""
+        """Return the extra cost, for each column, of vectors along k whose elements are in successive rows of B.
+
+        A CPU loads each element separately; a GPU wastes part of its loads.
+        """
         if self.algorithm not in ("dot", "column") or (self.is_cpu and self.text("b_storage") == "transposed"):
             return 0
         return 4 * weights.near * self.tile_n if self.is_cpu else work // 4
 
     def wait(self, weights: _Weights) -> int:
-        """For memory, in a step; steps of k whose loads do not wait for one another share it."""
+        """Return the cost of waiting for memory in a step, shared by steps whose loads do not wait for each other."""
         if self.is_tiled:
             return _TILE_LATENCY * self.depth**2 // 256 // (2 if self.number("stages") > 2 else 1)
         along_k = self.number("vector_width") if self.algorithm in ("dot", "column") else 1

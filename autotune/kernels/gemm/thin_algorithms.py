@@ -1,4 +1,4 @@
-"""Few rows or few columns, as fast as the other operand can be read: `row` and `column`."""
+"""Algorithms for few rows (`row`) or few columns (`column`), limited by the speed of reading the larger operand."""
 
 from autotune.kernels.combination import COMBINE, HAS_ORDERING
 from autotune.kernels.gemm.parameters import (

@@ -1,4 +1,4 @@
-"""A tile of outputs a work-item: `microtile` from registers alone, `local_tile` and `panel` through local memory."""
+"""Algorithms with a tile of outputs per work-item: `microtile` in registers, `local_tile`, `panel` in local memory."""
 
 from autotune.kernels.combination import COMBINE, HAS_ORDERING
 from autotune.kernels.gemm.parameters import (

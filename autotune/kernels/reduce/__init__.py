@@ -1,13 +1,13 @@
-"""Reduce: one number for each row of a (batch, channels) input, row-major: sum, mean, max or min.
+"""Reduce: the sum, mean, max or min of each row of a row-major (batch, channels) input.
 
-Rows lie `pitch` elements apart. float16 is read and written as such and accumulated in float32. A row that holds
-NaN gives NaN, for max and min too, as NumPy and torch have it. Row offsets are 64 bits wide, so only memory limits
-the input; one row, and the number of rows, stay below 2**31.
+Rows start `pitch` elements apart. float16 is read and written as such and accumulated in float32. A row with a NaN
+gives NaN, for max and min too, as in NumPy and torch. Row offsets are 64 bits wide, so only memory limits the input;
+the length of a row and the number of rows stay below 2**31.
 
-`problem.py` says what can be asked for, `algorithms.py` what can be chosen, `rule.py` what to begin with,
-`planning.py` what is then run, and `reference.py` what is right.
+`problem.py` defines the problems, `algorithms.py` the search space, `rule.py` the untuned choice, `plan.py` buffers
+and launches, and `reference.py` the verification.
 
-Sources: `sub_group` follows a published reduction for phones: one work-group a row, the device's own reduction
+Sources: `sub_group` follows a published reduction for phones: one work-group per row, the device's own reduction
 within a sub-group, local memory between sub-groups. The others are the classic forms.
 """
 
@@ -43,7 +43,7 @@ class Reduce(KernelFamily):
     def candidates(
         self, problem: Problem, limits: DeviceLimits, starts: Sequence[Configuration]
     ) -> Iterator[Configuration]:
-        """The starts that are valid here, also in one launch, then those of a rule by size."""
+        """Yield the valid starts, their valid variants in one launch, then the valid configurations of `by_rule`."""
         assert isinstance(problem, ReduceProblem)
         in_one_launch = [variant for start in starts for variant in one_launch_variants(start, limits)]
         wanted = [*starts, *in_one_launch, *by_rule(problem, limits)]
@@ -53,7 +53,7 @@ class Reduce(KernelFamily):
         return EXAMPLES
 
     def make_case(self, problem: Problem, seed: int) -> Case:
-        from autotune.kernels.reduce.reference import ReduceCase  # loads NumPy, which a lookup does without
+        from autotune.kernels.reduce.reference import ReduceCase  # loads NumPy, which lookups do not need
 
         assert isinstance(problem, ReduceProblem)
         return ReduceCase(problem, seed)

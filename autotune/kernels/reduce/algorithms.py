@@ -1,4 +1,4 @@
-"""What can be chosen for a reduction: the algorithms with their parameters and constraints."""
+"""The algorithms of a reduction with their parameters and constraints."""
 
 from collections.abc import Sequence
 

@@ -1,4 +1,4 @@
-"""How a configuration of a reduction is run: buffers, launches, and what the template must know of the sizes."""
+"""Plans for reductions: buffers, launches, and the template's values that depend on the sizes."""
 
 from autotune.kernels.combination import counters, is_one_launch, standard_for
 from autotune.kernels.reduce.problem import ReduceProblem
@@ -6,11 +6,11 @@ from autotune.model.configuration import Configuration, Value
 from autotune.model.plan import Buffer, Launch, Plan, Role, Scalar
 
 LEAST_SUB_GROUP = 16
-"""Work-items assumed in a sub-group; where there are more, each reduces several rows, where fewer, some none."""
+"""Work-items assumed in a sub-group. Larger sub-groups reduce several rows each; of smaller ones, some reduce none."""
 
 
 def plan_reduce(problem: ReduceProblem, configuration: Configuration) -> Plan:
-    """Buffers and launches in order: the rows or parts of them, and the parts joined."""
+    """Return the plan: reduce the rows, or parts of them and then join the parts."""
     elements = problem.batch * problem.pitch
     buffers = [
         Buffer(name="input", role=Role.INPUT, dtype=problem.dtype, elements=elements),
@@ -71,7 +71,7 @@ def _launches_of_split_row(
 
 
 def rows_per_group(configuration: Configuration) -> int:
-    """Rows that a work-group does, side by side or one after the other."""
+    """Return the number of rows that a work-group reduces, side by side or one after the other."""
     items = configuration.number("work_group_size")
     if configuration.algorithm == "serial":
         return max(items, 1)
@@ -89,7 +89,7 @@ def _build_options(configuration: Configuration) -> tuple[str, ...]:
 
 
 def _template_values(problem: ReduceProblem, configuration: Configuration) -> tuple[tuple[str, Value], ...]:
-    """Types, and which guards the sizes call for: a row is whole passes, a ragged one, and single elements."""
+    """Return the types and the guards that the sizes need: a row is whole passes, a ragged pass, single elements."""
     width = configuration.number("vector_width")
     vectors = problem.channels // width
     in_pass = configuration.number("unroll") * items_per_row(configuration)
@@ -105,7 +105,7 @@ def _template_values(problem: ReduceProblem, configuration: Configuration) -> tu
 
 
 def items_per_row(configuration: Configuration) -> int:
-    """Work-items that share a row."""
+    """Return the number of work-items that share a row."""
     if configuration.algorithm == "serial":
         return 1
     return max(1, configuration.number("work_group_size") // rows_per_group(configuration))

@@ -1,4 +1,4 @@
-"""What can be asked of a reduction: sizes, operation, type and pitch."""
+"""Reduction problems: sizes, operation, type and pitch."""
 
 import re
 from collections.abc import Sequence
@@ -12,12 +12,12 @@ from autotune.model.problem import DTYPE_BYTES, Problem
 OPERATIONS = ("sum", "mean", "max", "min")
 DTYPES = ("float32", "float16")
 MAX_LENGTH = 2**31 - 1
-"""Rows, and elements of a row: kernels take them as 32-bit integers."""
+"""Most rows, and most elements of a row: kernels take both as 32-bit integers."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class ReduceProblem(Problem):
-    """Sizes, and the pitch of rows in elements; a pitch of 0 means rows without a gap."""
+    """Sizes, operation, type and row pitch in elements; a pitch of 0 means rows without a gap."""
 
     family: ClassVar[str] = "reduce"
     size_axes: ClassVar[tuple[str, ...]] = ("batch", "channels")
@@ -63,8 +63,8 @@ class ReduceProblem(Problem):
 
     @classmethod
     def parse(cls, text: str) -> Self:
-        """``BATCH,CHANNELS[,operation[,dtype]]``; an ``x`` separates the sizes as well."""
-        # ASCII alone: \d and isdecimal() would let other digits through.
+        """Parse ``BATCH,CHANNELS[,operation[,dtype]]`` or ``BATCHxCHANNELS...``. Raises ProblemError."""
+        # [0-9], because \d and isdecimal() also accept digits that are not ASCII.
         found = re.fullmatch(
             r"\s*([+-]?[0-9]{1,19})\s*[,x]\s*([+-]?[0-9]{1,19})(?:[\s,]+([a-z]+)(?:[\s,]+([a-z0-9]+))?)?\s*",
             text[:200].lower(),
@@ -110,4 +110,4 @@ EXAMPLES = (
     ReduceProblem(batch=5, channels=4096, operation="max", dtype="float16"),
     ReduceProblem(batch=2, channels=9001, operation="min", dtype="float16", pitch=9008),
 )
-"""Small problems at which every kernel is checked."""
+"""Small problems on which every kernel is checked."""

@@ -1,4 +1,4 @@
-"""What is right: fresh rows for one verification of a reduction, and the judge of its result."""
+"""Verification of a reduction: fresh random rows, and the check of the result against a float64 reference."""
 
 import math
 from collections.abc import Mapping
@@ -13,17 +13,17 @@ from autotune.space.family import Case
 
 
 class ReduceCase(Case):
-    """Random rows, gaps between them filled with NaN, the output poisoned; a float64 reference.
+    """Random rows, with the gaps between them and the output poisoned with NaN.
 
-    An even seed draws odd eighths: their sums are exact in float32 in any order, so that a sum of float32 has to be
-    exact, and one element missing or counted twice shows in a row of any length. An odd seed draws from [-1, 1),
-    judged by a tolerance, and puts NaN or an infinity into some rows.
+    An even seed draws odd eighths, whose float32 sums are exact in any order. So a float32 sum must be exact, and a
+    missing or doubled element is detected in a row of any length. An odd seed draws from [-1, 1), compares with a
+    tolerance, and puts NaN or an infinity into some rows.
     """
 
     DISTINCT_ELEMENTS = 2**23
-    """Beyond these the rows come again: drawing and judging more would take longer than everything else."""
+    """With more elements the rows repeat: drawing and checking more would take longer than everything else."""
     SPECIAL_ROWS = 3
-    """Rows of each special kind, where there are rows enough."""
+    """Most rows of each special kind."""
 
     def __init__(self, problem: ReduceProblem, seed: int) -> None:
         self._problem = p = problem
@@ -44,8 +44,11 @@ class ReduceCase(Case):
         self.scalars: Mapping[str, float] = {}
 
     def _make_special(self, values: NDArray[np.float32], rng: np.random.Generator) -> None:
-        """NaN and infinities in a quarter of the rows at most, each kind: with one row there is none, since that
-        one must show rounding too. For max and min also rows that hold nothing but the worst there is."""
+        """Put NaN, infinity and minus infinity into at most a quarter of the rows each.
+
+        A single row gets none, since it must show rounding too. For max some rows become all minus infinity, for min
+        all infinity.
+        """
         p = self._problem
         count = min(len(values) // 4, self.SPECIAL_ROWS)
         for special in (np.nan, np.inf, -np.inf):
@@ -67,7 +70,7 @@ class ReduceCase(Case):
 
     @cached_property
     def _expected(self) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-        """Results of all rows, and the error allowed to each."""
+        """Expected results, and the error allowed for each; both of shape (batch,)."""
         p = self._problem
         rows = self._rows[:, : p.channels].astype(np.float64)
         with np.errstate(invalid="ignore"):
@@ -75,9 +78,12 @@ class ReduceCase(Case):
         return np.resize(expected, p.batch), np.resize(self._tolerance(rows, expected), p.batch)
 
     def _tolerance(self, rows: NDArray[np.float64], expected: NDArray[np.float64]) -> NDArray[np.float64]:
-        """A largest and a smallest element are exact. A sum may be rounded to the type of the output, and where it
-        is not exact each addition rounds: one after the other, the error of random terms came to 1.9 epsilon times
-        their norm times the root of their number, at most, among millions of rows."""
+        """Return the error allowed for each row, shape (rows,).
+
+        Max and min are exact. A sum may be rounded to the type of the output, and unless it is exact each addition
+        rounds: when random terms were added one after the other, the largest error among millions of rows was
+        1.9 epsilon times their norm times the square root of their number.
+        """
         p = self._problem
         exact = np.full(len(expected), 1e-30)
         if p.operation in ("max", "min"):

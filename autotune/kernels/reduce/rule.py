@@ -1,7 +1,7 @@
-"""What to begin with where neither a profile nor a measurement says: a configuration by size and limits.
+"""The rule for untuned reductions, after the profile's starts: choose a configuration by size and limits.
 
-The rule is a list in order of preference, and for each entry the problems it is meant for, told by `ESTIMATE`: one
-text for Python and for exported C.
+The rule is a list in order of preference. `ESTIMATE` says for which problems each entry is meant; Python and exported
+C evaluate the same expression.
 """
 
 from collections.abc import Iterator, Mapping
@@ -17,21 +17,24 @@ ESTIMATE = Expression(
     "(order + 1) * (least_channels <= channels and channels <= most_channels and"
     " (aligned == 2 or aligned == (pitch % width == 0))) - 1"
 )
-"""The place of a candidate in the order, or -1 where the rule does not mean it for a problem; over the problem and
-the numbers of a candidate. `aligned` is 1 where rows must start at whole vectors, 0 where they must not."""
+"""Position of a candidate in the order, or -1 if the rule does not mean it for the problem; over values of the problem
+and the numbers of a candidate. `aligned` is 1 if rows must start at whole vectors, 0 if they must not, 2 if either."""
 
 _WHOLE = {"least_channels": 1, "most_channels": MAX_LENGTH}
 
 
 def by_rule(problem: ReduceProblem, limits: DeviceLimits) -> Iterator[Configuration]:
-    """What to begin with, best first: rows too few for the device are split, short ones share a work-group."""
+    """Yield configurations, best first. Rows too few for the device are split, short rows share a work-group."""
     values = problem.to_dict()
     known = _named_by_rule(limits.is_cpu, limits.ordering).items()
     return (configuration for configuration, numbers in known if ESTIMATE({**values, **numbers}) >= 0)
 
 
 def candidates(starts: tuple[Configuration, ...], limits: DeviceLimits) -> Mapping[Configuration, Mapping[str, int]]:
-    """The starts, also in one launch, then what the rule may name, with the numbers that `ESTIMATE` knows of each."""
+    """Return the starts, their variants in one launch and all of the rule's configurations.
+
+    Each comes with the numbers that `ESTIMATE` needs.
+    """
     first = dict.fromkeys([*starts, *(v for start in starts for v in one_launch_variants(start, limits))])
     found = {start: {**_WHOLE, "aligned": 2, "width": 1, "order": order} for order, start in enumerate(first)}
     for configuration, numbers in _named_by_rule(limits.is_cpu, limits.ordering).items():
@@ -61,7 +64,7 @@ def _named_by_rule(is_cpu: bool, ordering: str) -> Mapping[Configuration, Mappin
 
 
 def _readings(width: int) -> Iterator[tuple[dict[str, int], dict[str, Value]]]:
-    """Aligned where rows allow it; what `ESTIMATE` must know, and the parameters."""
+    """Yield aligned loads, then vload for rows that are not aligned: numbers for `ESTIMATE`, and parameters."""
     if width == 1:
         yield {"aligned": 2, "width": 1}, {"vector_width": 1, "loads": "vload"}
         return
@@ -72,7 +75,7 @@ def _readings(width: int) -> Iterator[tuple[dict[str, int], dict[str, Value]]]:
 def _shared_rows(
     width: int, numbers: Mapping[str, int], reading: Mapping[str, Value]
 ) -> dict[Configuration, dict[str, int]]:
-    """256 work-items over as many rows as leave each of them two vectors or more, by the length of a row."""
+    """Return configurations by row length: 256 work-items share so many rows that each gets two vectors or more."""
     found: dict[Configuration, dict[str, int]] = {}
     for lanes in (2, 4, 8, 16, 32, 64, 128, 256):
         shortest = 1 if lanes == 2 else 2 * lanes * width
@@ -89,7 +92,7 @@ def _shared_rows(
                 **reading,
             )
             if least <= most:
-                # Two and four lanes make one configuration, for lengths that follow each other.
+                # Two and four lanes give the same configuration, for adjacent ranges of lengths.
                 least = min(least, found.get(configuration, {}).get("least_channels", least))
                 found[configuration] = {**numbers, "least_channels": least, "most_channels": most}
     return found
