@@ -13,10 +13,10 @@ from typing import Any
 
 import pytest
 
+from autotune import codec
 from autotune.errors import TableError
 from autotune.export import export_table, read_table
 from autotune.kernels.gemm import GemmProblem
-from autotune.lookup import document as document_module
 from autotune.model.configuration import Configuration
 from autotune.model.trial import Verdict
 from autotune.paths import data_folder
@@ -251,7 +251,7 @@ REFUSED: list[tuple[str, Any, str]] = [
     (ENTRY + "gflops", 1e9, "gflops: does not follow from the times"),
     (ENTRY + "samples", -1, "devices[0].entries[0].samples: must be from 0"),
     (ENTRY + "verdict", "great", "devices[0].entries[0].verdict: must be one of faster, tie, default"),
-    (ENTRY + "verdict", ["tie"], "devices[0].entries[0].verdict: must be one of faster, tie, default"),
+    (ENTRY + "verdict", ["tie"], "devices[0].entries[0].verdict: must be a text, not a list"),
     (ENTRY + "verifications", -1, "devices[0].entries[0].verifications: must be from 0"),
     (ENTRY + "samples", 2**31, "devices[0].entries[0].samples: must be from 0"),
     (ENTRY + "is_default", 0, "devices[0].entries[0].is_default: must be true or false"),
@@ -310,7 +310,7 @@ def test_a_large_file_is_refused_before_it_is_read(tmp_path: Path) -> None:
 
 
 def test_a_file_without_end_is_read_to_the_limit_only(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(document_module, "MAX_BYTES", 10_000)
+    monkeypatch.setattr(codec, "MAX_BYTES", 10_000)
     assert "/dev/zero: a table has at most" in refusal(Path("/dev/zero"))
 
 

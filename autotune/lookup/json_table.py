@@ -101,12 +101,12 @@ def _read_limits(node: Node) -> DeviceLimits:
 
 def _read_fault(node: Node) -> Fault:
     """Read a fault. Its names may come from another version, in which case it matches nothing."""
-    members = node.members()
+    fault, members = read(Fault, node), node.members()
     if "algorithm" not in members and "parameter" not in members:
         raise node.wrong("needs an algorithm or a parameter")
     if ("value" in members) != ("parameter" in members):
         raise node.wrong("a parameter comes with its value")
-    return read(Fault, node)
+    return fault
 
 
 def _read_entries(slug: str, node: Node) -> list[Winner]:

@@ -4,6 +4,7 @@ The migrations in `db/migrations` create the schema; a test checks that models a
 text, in the same form on every database, so that equal values are equal texts.
 """
 
+import dataclasses
 import hashlib
 import json
 import logging
@@ -391,40 +392,26 @@ def _provenance_columns(provenance: Provenance) -> dict[str, Any]:
     return {**vars(provenance), "driver": plain_text(provenance.driver)}
 
 
+_MEASURED = {
+    field.name: "samples" if field.name == "samples_ns" else field.name
+    for field in dataclasses.fields(Measurement)
+    if field.compare
+}
+"""Columns of a measurement by the names of its fields."""
+
+
 def _measurement_columns(measurement: Measurement | None) -> dict[str, Any]:
     if measurement is None:
         return {}
-    return {
-        "time_ns": measurement.time_ns,
-        "samples": json.dumps(measurement.samples_ns),
-        "calls_per_sample": measurement.calls_per_sample,
-        "timer": measurement.timer.value,
-        "prepare_ns": measurement.prepare_ns,
-        "build_ns": measurement.build_ns,
-        "error_ratio": measurement.error_ratio,
-        "private_memory_bytes": measurement.private_memory_bytes,
-        "kernel_work_group_limit": measurement.kernel_work_group_limit,
-        "launch_overhead_ns": measurement.launch_overhead_ns,
-        "clock_mhz": measurement.clock_mhz,
-        "temperature_c": measurement.temperature_c,
-    }
+    columns = {column: getattr(measurement, name) for name, column in _MEASURED.items()}
+    return {**columns, "samples": json.dumps(measurement.samples_ns), "timer": measurement.timer.value}
 
 
 def _to_measurement(row: TrialRow) -> Measurement:
-    return Measurement(
-        time_ns=_number(row.time_ns),
-        samples_ns=tuple(json.loads(row.samples or "[]")),
-        calls_per_sample=row.calls_per_sample or 0,
-        timer=Timer(row.timer),
-        prepare_ns=_number(row.prepare_ns),
-        build_ns=_number(row.build_ns),
-        error_ratio=_number(row.error_ratio),
-        private_memory_bytes=row.private_memory_bytes or 0,
-        kernel_work_group_limit=row.kernel_work_group_limit or 0,
-        launch_overhead_ns=row.launch_overhead_ns or 0.0,
-        clock_mhz=row.clock_mhz,
-        temperature_c=row.temperature_c,
-    )
+    found = {name: getattr(row, column) for name, column in _MEASURED.items()}
+    known = {name: value for name, value in found.items() if value is not None}
+    samples_ns = tuple(json.loads(row.samples or "[]"))
+    return Measurement(**{**known, "samples_ns": samples_ns, "timer": Timer(row.timer)})
 
 
 def _number(value: float | None) -> float:
