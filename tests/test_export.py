@@ -26,7 +26,7 @@ from autotune.kernels.gemm import FAMILY, GemmProblem
 from autotune.kernels.reduce import ReduceProblem
 from autotune.lookup import Match, TuningTable, table_order
 from autotune.lookup.json_table import read_contents
-from autotune.lookup.predictor import Cost, Costs, Evaluation, Neighbours, Node, Point, Predictor, Reach, Tree
+from autotune.lookup.predictor import Cost, Costs, Evaluation, Neighbours, Point, Predictor, Reach
 from autotune.model.configuration import Configuration, Value
 from autotune.model.device import Device, DeviceLimits
 from autotune.model.problem import Problem
@@ -336,7 +336,7 @@ def test_c_gives_the_answers_of_python(store: Store, tmp_path: Path, device: Dev
     for problem, one, other in zip(problems, answers, expected, strict=True):
         assert one == other, problem
     matches = {answer["match"] for answer in expected}
-    assert matches == ({6} if device is BARE else {1, 2, 3, 6}) | {0}
+    assert matches == {ADRENO: {1, 2, 3, 6}, CPU: {1, 3, 6}, BARE: {6}}[device] | {0}
 
 
 def as_json(store: Store, slug: str | None, folder: Path, family: str = "gemm") -> TuningTable:
@@ -362,15 +362,6 @@ def points(numbers: random.Random, axes: int, choices: int) -> tuple[Point, ...]
 
 
 def models(numbers: random.Random, axes: int, choices: int) -> list[Any]:
-    one, other = tuple(range(choices)), tuple(reversed(range(choices)))
-    tree = Tree(
-        nodes=(
-            Node(exponents=(1, -1, *[0] * (axes - 2)), threshold=1.5, below=1, above=2),
-            Node(exponents=(1,) * axes, threshold=20.0, below=2, above=3),
-            Node(ranking=one),
-            Node(ranking=other),
-        )
-    )
     costs = tuple(
         Cost(
             tile=(numbers.choice((1, 4, 32)), *(numbers.choice((1, 4, 32)) for _ in range(axes - 3)), 0, 1)[-axes:],
@@ -383,7 +374,7 @@ def models(numbers: random.Random, axes: int, choices: int) -> list[Any]:
     )
     grid = points(numbers, axes, choices)
     neighbours = [Neighbours(count=count, points=grid) for count in (3, 30)]
-    return [tree, *neighbours, Costs(terms=costs)]
+    return [*neighbours, Costs(terms=costs)]
 
 
 def make_larger(problem: Problem) -> Problem:
@@ -394,7 +385,7 @@ def make_larger(problem: Problem) -> Problem:
 
 @needs_compiler
 @pytest.mark.parametrize("family", ["gemm", "reduce"])
-@pytest.mark.parametrize("number", range(4))
+@pytest.mark.parametrize("number", range(3))
 def test_c_predicts_as_python_does(tmp_path: Path, family: str, number: int) -> None:
     numbers = random.Random(number)
     plain: Problem = GemmProblem(m=64, n=64, k=64) if family == "gemm" else ReduceProblem(batch=64, channels=64)

@@ -18,7 +18,7 @@ from autotune.errors import (
 )
 from autotune.kernels.gemm import FAMILY, GemmProblem
 from autotune.lookup import Match, TuningTable
-from autotune.lookup.predictor import Evaluation, Node, Predictor, Reach, Tree
+from autotune.lookup.predictor import Evaluation, Neighbours, Point, Predictor, Reach
 from autotune.lookup.trials import read_trials
 from autotune.model.configuration import Configuration
 from autotune.model.trial import Measurement, Timer, Trial, TrialState
@@ -59,7 +59,7 @@ def test_a_server_predicts_as_a_snapshot_of_it_does(server: str, tmp_path: Path)
     other = FAMILY.complete(Configuration.of("naive", work_group_m=1, work_group_n=4))
     predictor = Predictor(
         example=GemmProblem(m=8, n=8, k=8), sizes=9, configurations=(other, PLAIN), favours="predicted",
-        model=Tree(nodes=(Node(ranking=(0, 1)),)),
+        model=Neighbours(count=1, points=(Point(sizes=(8, 8, 8, 1), losses=(0.0, 0.5)),)),
         expected=Evaluation(sizes=9, predicted=even, nearest=even, default=even),
     )  # fmt: skip
     with Store.open(server) as store:

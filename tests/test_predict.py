@@ -27,7 +27,7 @@ from autotune.lookup import Entry, Match, TuningTable
 from autotune.lookup.agreement import agrees
 from autotune.lookup.json_table import read_contents
 from autotune.lookup.legality import Legality
-from autotune.lookup.predictor import Cost, Costs, Evaluation, Neighbours, Node, Point, Predictor, Reach, Tree
+from autotune.lookup.predictor import Cost, Costs, Evaluation, Neighbours, Point, Predictor, Reach
 from autotune.lookup.predictor_text import read_predictors, to_plain
 from autotune.measure import worker as worker_module
 from autotune.model.configuration import Configuration
@@ -129,12 +129,18 @@ def even(value: float) -> Reach:
 EVALUATION = Evaluation(sizes=9, predicted=even(0.96), nearest=even(0.9), default=even(0.5))
 
 
+def ranks(count: int) -> Neighbours:
+    """A model that ranks so many configurations in their own order, whatever the size."""
+    losses = tuple(0.1 * choice for choice in range(count))
+    return Neighbours(count=1, points=(Point(sizes=(1, 1, 1, 1), losses=losses),))
+
+
 def predictor(model: Any = None, **changes: Any) -> Predictor:
     made = Predictor(
         example=product(64, 64, 64),
         sizes=9,
         configurations=(LARGE, SMALL, ROWS),
-        model=model or Tree(nodes=(Node(ranking=(0, 1, 2)),)),
+        model=model or ranks(3),
         favours="predicted",
         expected=EVALUATION,
     )
@@ -321,12 +327,6 @@ def test_a_sum_of_costs_is_what_its_terms_say() -> None:
 
 
 def test_models_evaluate_as_written() -> None:
-    tree = Tree(
-        nodes=(
-            Node(exponents=(1, -1, 0, 0), threshold=0.0, below=1, above=2), Node(ranking=(1, 0)), Node(ranking=(0, 1)),
-        )
-    )  # fmt: skip
-    assert [tree.ranking(product(m, 64, 64), 1)[0] for m in (32, 64, 65)] == [1, 1, 0]
     near = Neighbours(
         count=1,
         points=(Point(sizes=(8, 8, 8, 1), losses=(0.0, 0.5)), Point(sizes=(512, 512, 512, 1), losses=(0.5, 0.0))),
@@ -370,7 +370,7 @@ def test_what_was_measured_comes_before_what_is_predicted() -> None:
     found = known.find(GPU.slug, m=64, n=64, k=65)
     assert (found.match, found.configuration, found.source_problem) == (Match.PREDICTED, LARGE, None)
     assert found.expected_loss == pytest.approx(0.04)
-    assert found.because == "predicted by a tree over 3 configurations that cover 9 measured sizes"
+    assert found.because == "predicted by neighbours over 3 configurations that cover 9 measured sizes"
     nearest = replace(predictor(), model=Neighbours(count=1, points=()))
     assert nearest.because.startswith("predicted by neighbours over 3")
 
@@ -496,17 +496,17 @@ def test_a_predictor_that_contradicts_its_table_is_not_taken_over(
 
 def test_a_predictor_carried_away_by_estimates_is_not_made(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     assert make_predictors(store, GPU, "gemm")[0].favours == "predicted"
-    fit_tree = FITS["tree"]
+    fit = FITS["neighbours"]
 
     def fit_wrong(samples: Any) -> Any:
         """Right where a size is left out; from all of them, the slowest configuration for each."""
-        good = fit_tree(samples)
-        assert isinstance(good, Tree)
+        good = fit(samples)
+        assert isinstance(good, Neighbours)
         if len(samples.problems) < len(SIZES):
             return good
-        return replace(good, nodes=tuple(replace(node, ranking=node.ranking[::-1]) for node in good.nodes))
+        return replace(good, points=tuple(replace(p, losses=tuple(-loss for loss in p.losses)) for p in good.points))
 
-    monkeypatch.setattr(selection, "FITS", {"tree": fit_wrong})
+    monkeypatch.setattr(selection, "FITS", {"neighbours": fit_wrong})
     assert make_predictors(store, GPU, "gemm")[0].favours != "predicted"
 
 
@@ -526,7 +526,7 @@ def test_a_prediction_that_is_not_valid_is_passed_over() -> None:
     assert known.find(GPU.slug, m=15, n=64, k=64).configuration == ROWS
     assert known.find(GPU.slug, m=15, n=63, k=64).configuration == SMALL
     hopeless = table(
-        predictor(configurations=(LARGE,), model=Tree(nodes=(Node(ranking=(0,)),))),
+        predictor(configurations=(LARGE,), model=ranks(1)),
         entries=((product(1, 1, 2), SMALL),),
     )
     found = hopeless.find(GPU.slug, m=1, n=1, k=3)
@@ -604,17 +604,10 @@ def test_legality_agrees_with_the_family() -> None:
 @pytest.mark.parametrize(
     "model",
     [
-        Tree(
-            nodes=(
-                Node(exponents=(1, -1, 0, 0), threshold=0.5, below=1, above=2),
-                Node(ranking=(2, 0, 1)),
-                Node(ranking=(0, 1, 2)),
-            )
-        ),
         Neighbours(count=3, points=(Point(sizes=(8, 8, 8, 1), losses=(0.0, 0.5, 0.25)),)),
         Costs(terms=(Cost(tile=(16, 4, 0, 1), split=2, step=8, at_once=4, weights=(1.0, 2.0, 0, 0.5, 0.1, 9.0)),) * 3),
     ],
-    ids=["tree", "neighbours", "costs"],
+    ids=["neighbours", "costs"],
 )
 def test_a_predictor_comes_back_as_it_was_written(model: Any) -> None:
     written = predictor(model, measured=EVALUATION)
@@ -632,7 +625,7 @@ def hostile(path: str, value: Any) -> Any:
     return [data]
 
 
-LEAF = {"ranking": [0, 1, 2]}
+POINT = {"sizes": [1, 1, 1, 1], "losses": [0, 1, 2]}
 COST = {"tile": [1, 1, 0, 1], "split": 1, "step": 8, "at_once": 1, "weights": [0] * 6}
 HOSTILE = {
     "no such family": ("family", "of_tomorrow", "no kernel family"),
@@ -644,24 +637,12 @@ HOSTILE = {
     "too many configurations": ("configurations", [{}] * 33, "more than 32 items"),
     "no size": ("example.m", 0, "m must be at least 1"),
     "favours": ("favours", "luck", "must be one of"),
-    "no model": ("model", {"kind": "oracle"}, "must be tree, neighbours or costs"),
-    "no nodes": ("model.nodes", [], "needs at least one item"),
-    "many nodes": ("model.nodes", [LEAF] * 256, "more than 255 items"),
-    "ranking too long": ("model.nodes.0.ranking", [0, 1, 2, 0], "more than 3 items"),
-    "ranking twice": ("model.nodes.0.ranking", [0, 1, 1], "every configuration once"),
-    "ranking outside": ("model.nodes.0.ranking", [0, 1, 3], "must be from 0 to 2"),
-    "a loop": (
-        "model.nodes", [{"exponents": [1, 0, 0, 0], "threshold": 1, "below": 0, "above": 0}], "below: must be",
-    ),
-    "nan": (
-        "model.nodes", [{"exponents": [1, 0, 0, 0], "threshold": math.nan, "below": 1, "above": 1}, LEAF], "threshold",
-    ),
-    "large exponent": (
-        "model.nodes", [{"exponents": [9, 0, 0, 0], "threshold": 0, "below": 1, "above": 1}, LEAF], "from -4 to 4",
-    ),
-    "axes": (
-        "model.nodes", [{"exponents": [1], "threshold": 0, "below": 1, "above": 1}, LEAF], "needs 4 items",
-    ),
+    "no model": ("model", {"kind": "oracle"}, "must be neighbours or costs"),
+    "no points": ("model.points", [], "needs at least one item"),
+    "many points": ("model.points", [POINT] * 1025, "more than 1024 items"),
+    "too many losses": ("model.points.0.losses", [0, 1, 2, 0], "more than 3 items"),
+    "nan": ("model.points.0.losses.0", math.nan, "losses[0]: must be from -1000 to 1000"),
+    "axes": ("model.points.0.sizes", [1], "needs 4 items"),
     "no neighbour": ("model", {"kind": "neighbours", "count": 0, "points": [{}]}, "must be at least 1"),
     "size of zero": (
         "model", {"kind": "neighbours", "count": 1, "points": [{"sizes": [0, 1, 1, 1], "losses": [0, 0, 0]}]},
@@ -776,7 +757,7 @@ class FakeWorker:
 
 
 def test_regret_is_measured_in_turns_against_what_was_tuned(store: Store) -> None:
-    held = [w for w in store.best(GPU.slug, "gemm") if w.problem in (product(1, 128, 64), product(256, 128, 64))]
+    held = [w for w in store.best(GPU.slug, "gemm") if w.problem in (product(1, 16, 64), product(1024, 128, 64))]
     worker = FakeWorker()
     comparisons = measure_regret(GPU, held, store, worker, rounds=3)
     assert [c.problem for c in comparisons] == [w.problem for w in held]

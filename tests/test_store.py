@@ -111,7 +111,8 @@ def start(program: str, *arguments: str) -> "subprocess.Popen[str]":
 
 ADD_TRIALS = """
 import sys
-from autotune.model.problem import Configuration, Device
+from autotune.model.configuration import Configuration
+from autotune.model.device import Device
 from autotune.kernels.gemm import GemmProblem
 from autotune.store import Store
 from autotune.model.trial import Provenance, Trial, TrialState
@@ -808,7 +809,7 @@ def public() -> Iterator[Path]:
 AS_ANOTHER_USER = """
 import os, sys
 from autotune.errors import AutotuneError
-from autotune import resources
+from autotune import paths
 from autotune.store import Store
 # The other user may not be able to enter the folders that these come from.
 import sqlalchemy.dialects.sqlite.pysqlite

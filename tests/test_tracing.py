@@ -8,7 +8,8 @@ from autotune import tracing
 from autotune.process.child import Child
 
 CHILD = (
-    "from autotune import child, tracing\n"
+    "from autotune import tracing\n"
+    "from autotune.process import child\n"
     "def answer(message, entering):\n"
     "    entering('work')\n"
     "    with tracing.span('inner'):\n"

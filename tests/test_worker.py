@@ -105,7 +105,7 @@ def test_a_child_may_take_long_to_load_and_longer_to_open_a_device_the_longer_th
     monkeypatch.setattr(child, "START_LIMIT_S", 0.2)
     monkeypatch.setattr(child, "FIRST_PAUSE_S", 0.01)
     code = (
-        "import sys, time; time.sleep(float(sys.argv[1])); from autotune import child\n"
+        "import sys, time; time.sleep(float(sys.argv[1])); from autotune.process import child\n"
         "def answer(seconds, entering):\n"
         "    time.sleep(seconds); entering('run'); return 'done'\n"
         "child.serve(answer)\n"

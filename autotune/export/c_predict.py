@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Sequence
 from math import log2
 from string import Template
 
-from autotune.lookup.predictor import Costs, Neighbours, Predictor, Tree
+from autotune.lookup.predictor import Costs, Neighbours, Predictor
 from autotune.model.configuration import Configuration
 
 # Shared by all devices; one for each family.
@@ -41,26 +41,6 @@ static inline void ${name}(const struct ${prefix}_problem *p, long long compute_
 #pragma STDC FP_CONTRACT OFF
 #endif
 ${body}}
-""")
-
-_TREE = Template("""\
-    static const struct { double exponents[${axes}], threshold; int below, above, leaf; } nodes[] = {
-${nodes}
-    };
-    static const int places[][${choices}] = {
-${places}
-    };
-    double logs[${axes}], value;
-    int node = 0, axis, choice;
-    (void)compute_units;
-    ${prefix}_logarithms(p, logs);
-    while (nodes[node].leaf < 0) {
-        value = 0.0;
-        for (axis = 0; axis < ${axes}; axis++)
-            if (nodes[node].exponents[axis] != 0.0) value += nodes[node].exponents[axis] * logs[axis];
-        node = value <= nodes[node].threshold ? nodes[node].below : nodes[node].above;
-    }
-    for (choice = 0; choice < ${choices}; choice++) scores[choice] = (double)places[nodes[node].leaf][choice];
 """)
 
 _NEIGHBOURS = Template("""\
@@ -176,8 +156,6 @@ def ranking_function(predictor: Predictor, name: str, prefix: str, sizes: Sequen
     """
     known = {"prefix": prefix, "axes": len(sizes), "choices": len(predictor.configurations)}
     match predictor.model:
-        case Tree() as tree:
-            body = _tree(tree, known)
         case Neighbours() as neighbours:
             body = _NEIGHBOURS.substitute(
                 known,
@@ -220,20 +198,6 @@ def use(
 def decline(condition: str) -> str:
     """Return C code that leaves the answer to the default."""
     return _DECLINE.substitute(condition=condition)
-
-
-def _tree(tree: Tree, known: dict[str, object]) -> str:
-    nodes: list[str] = []
-    places: list[str] = []
-    axes = known["axes"]
-    assert isinstance(axes, int)
-    for node in tree.nodes:
-        leaf = len(places) if node.ranking else -1
-        if node.ranking:
-            places.append(", ".join(str(node.ranking.index(choice)) for choice in range(len(node.ranking))))
-        exponents = node.exponents or (0,) * axes
-        nodes.append(f"{{{_numbers(exponents)}, {float(node.threshold)!r}, {node.below}, {node.above}, {leaf}}}")
-    return _TREE.substitute(known, nodes=_rows(nodes), places=_rows(f"{{{of_leaf}}}" for of_leaf in places))
 
 
 def _costs(costs: Costs, sizes: Sequence[str], bytes_moved: str) -> str:

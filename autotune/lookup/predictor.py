@@ -42,40 +42,6 @@ class Evaluation:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Node:
-    """A node of a decision tree, split by a sum of logarithms of sizes.
-
-    If ``sum(exponent * log2(size)) <= threshold``, the next node is number `below`, else number `above`; both come
-    later than this one. A leaf has a `ranking` instead.
-    """
-
-    exponents: tuple[int, ...] = ()
-    threshold: float = 0.0
-    below: int = 0
-    above: int = 0
-    ranking: tuple[int, ...] = ()
-
-
-@dataclass(frozen=True, kw_only=True)
-class Tree:
-    """A decision tree over sizes and their ratios and products."""
-
-    nodes: tuple[Node, ...]
-
-    def ranking(self, problem: Problem, compute_units: int) -> Sequence[int]:  # noqa: ARG002 - alike in all models
-        """Return the numbers of the configurations, best first."""
-        logs = [log2(size) for size in problem.size_vector]
-        node = self.nodes[0]
-        while not node.ranking:
-            value = 0.0
-            for exponent, log in zip(node.exponents, logs, strict=True):
-                if exponent:
-                    value += exponent * log
-            node = self.nodes[node.below if value <= node.threshold else node.above]
-        return node.ranking
-
-
-@dataclass(frozen=True, kw_only=True)
 class Point:
     """A measured size and each configuration's loss there: the logarithm of its time divided by the tuned time."""
 
@@ -233,7 +199,7 @@ class CostPlan(NamedTuple):
     """For each term: index into `groups`, `at_once`, indices into `depths` and `bases`, the other weights."""
 
 
-Model = Tree | Neighbours | Costs
+Model = Neighbours | Costs
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -267,8 +233,7 @@ class Predictor:
     @property
     def model_name(self) -> str:
         """Name shown to users."""
-        names = {Tree: "a tree", Neighbours: "neighbours", Costs: "a sum of costs"}
-        return names[type(self.model)]
+        return "neighbours" if isinstance(self.model, Neighbours) else "a sum of costs"
 
     @cached_property
     def predicted_loss(self) -> float:

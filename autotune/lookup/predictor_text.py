@@ -18,19 +18,15 @@ from autotune.lookup.predictor import (
     Point,
     Predictor,
     Reach,
-    Tree,
 )
-from autotune.lookup.predictor import Node as Step
 from autotune.model.configuration import Configuration
 from autotune.space.family import KernelFamily
 
 MAX_PREDICTORS = 64
 """Maximum number for one device."""
 MAX_CONFIGURATIONS = 32
-MAX_NODES = 255
 MAX_POINTS = 1024
 MAX_SIZE = 2**63 - 1
-MAX_EXPONENT = 4
 MAX_COST = 1e15
 """Nanoseconds."""
 MAX_STEP = 2**20
@@ -78,21 +74,6 @@ def read_predictors(node: Node) -> list[Predictor]:
 
 def _plain_model(model: Model) -> dict[str, Any]:
     match model:
-        case Tree(nodes=nodes):
-            return {
-                "kind": "tree",
-                "nodes": [
-                    {"ranking": node.ranking}
-                    if node.ranking
-                    else {
-                        "exponents": node.exponents,
-                        "threshold": node.threshold,
-                        "below": node.below,
-                        "above": node.above,
-                    }
-                    for node in nodes
-                ],
-            }
         case Neighbours(count=count, points=points):
             return {"kind": "neighbours", "count": count, "points": [vars(point) for point in points]}
         case Costs(terms=terms):
@@ -144,10 +125,6 @@ def _read_model(node: Node, axes: int, choices: int) -> Model:
     if kind is None:
         raise node.wrong("kind is missing")
     match kind.value:
-        case "tree":
-            nodes = node.record(("kind", "nodes"))["nodes"]
-            items = _some(nodes, MAX_NODES)
-            return Tree(nodes=tuple(_read_step(item, i, len(items), axes, choices) for i, item in enumerate(items)))
         case "neighbours":
             members = node.record(("kind", "count", "points"))
             count = members["count"].whole(MAX_POINTS)
@@ -159,34 +136,7 @@ def _read_model(node: Node, axes: int, choices: int) -> Model:
             terms = node.record(("kind", "terms"))["terms"]
             return Costs(terms=_read_costs(terms, axes, choices))
         case _:
-            raise kind.wrong("must be tree, neighbours or costs")
-
-
-def _read_step(node: Node, number: int, count: int, axes: int, choices: int) -> Step:
-    if "ranking" in node.members():
-        ranking = node.record(("ranking",))["ranking"]
-        order = tuple(item.whole(choices - 1) for item in _exactly(ranking, choices))
-        if len(set(order)) < choices:
-            raise ranking.wrong("must name every configuration once")
-        return Step(ranking=order)
-    members = node.record(("exponents", "threshold", "below", "above"))
-    # Children come later than their parent, so that every path ends.
-    for name in ("below", "above"):
-        if not number < members[name].whole(count - 1):
-            raise members[name].wrong(f"must be above {number}")
-    exponents = tuple(_exponent(item) for item in _exactly(members["exponents"], axes))
-    return Step(
-        exponents=exponents,
-        threshold=members["threshold"].number(-1e6, 1e6),
-        below=members["below"].value,
-        above=members["above"].value,
-    )
-
-
-def _exponent(node: Node) -> int:
-    if type(node.value) is not int or abs(node.value) > MAX_EXPONENT:
-        raise node.wrong(f"must be a whole number from -{MAX_EXPONENT} to {MAX_EXPONENT}")
-    return node.value
+            raise kind.wrong("must be neighbours or costs")
 
 
 def _read_point(node: Node, axes: int, choices: int) -> Point:

@@ -398,6 +398,8 @@ _MEASURED = {
     if field.compare
 }
 """Columns of a measurement by the names of its fields."""
+_SENSED = {field.name for field in dataclasses.fields(Measurement) if field.default is None}
+"""Fields that may be unknown."""
 
 
 def _measurement_columns(measurement: Measurement | None) -> dict[str, Any]:
@@ -409,9 +411,10 @@ def _measurement_columns(measurement: Measurement | None) -> dict[str, Any]:
 
 def _to_measurement(row: TrialRow) -> Measurement:
     found = {name: getattr(row, column) for name, column in _MEASURED.items()}
-    known = {name: value for name, value in found.items() if value is not None}
+    for name in found.keys() - _SENSED:  # a NaN is stored as null
+        found[name] = math.nan if found[name] is None else found[name]
     samples_ns = tuple(json.loads(row.samples or "[]"))
-    return Measurement(**{**known, "samples_ns": samples_ns, "timer": Timer(row.timer)})
+    return Measurement(**{**found, "samples_ns": samples_ns, "timer": Timer(row.timer)})
 
 
 def _number(value: float | None) -> float:
