@@ -5,6 +5,7 @@ import json
 import random
 import shutil
 from collections.abc import Iterable
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -240,6 +241,17 @@ def test_hostile_faults_are_refused_by_their_path(exported: Path, fault: Any, me
     schema = json.loads((data_folder("db") / "table.schema.json").read_text())
     jsonschema = pytest.importorskip("jsonschema")
     assert not jsonschema.Draft202012Validator(schema).is_valid(plain)
+
+
+def test_imported_faults_stay_where_the_device_is_described_without_them(exported: Path, store: Store) -> None:
+    contents = read_contents(exported)
+    described = replace(contents.devices[0], limits=replace(contents.devices[0].limits, faults=()))
+    with Store.open(exported.with_name("other.sqlite")) as other:
+        other.import_winners(contents.winners, contents.devices)
+        other.add_device(replace(described, limits=replace(described.limits, compute_units=77)))
+        [known] = other.devices()
+        assert known.limits.compute_units == 77
+        assert other.imported_faults(known) == [EVERYWHERE]
 
 
 def test_imported_faults_hold_until_something_here_contradicts_them(exported: Path, tmp_path: Path) -> None:

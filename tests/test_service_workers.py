@@ -3,7 +3,7 @@
 import stat
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -17,7 +17,7 @@ from starlette.testclient import TestClient
 import autotune
 from autotune.cli import main
 from autotune.codec import Node
-from autotune.errors import RefusedError, StoreError, TableError, UsageError
+from autotune.errors import RefusedError, ServiceError, StoreError, TableError, UsageError
 from autotune.kernels.gemm import FAMILY, GemmProblem
 from autotune.model.configuration import Configuration
 from autotune.model.trial import Job, Request, Timer, Trial, TrialState
@@ -338,6 +338,43 @@ def test_a_worker_tells_what_was_refused(server: Server, client: Client) -> None
     client.cancel(job["id"])
     offer.close()
     thread.join(20)
+
+
+def offer_to(answers: Callable[[str], Any], told: list[str]) -> Offer:
+    """An offer to a service whose answers are invented: `answers` gets the path of each call."""
+    offer = Offer(invented_worker("http://127.0.0.1:1"), DEVICE, FakeWorker(invented_time), told.append)
+    offer._connection.call = lambda _, path, *rest, **options: answers(path)  # type: ignore[method-assign]
+    return offer
+
+
+@pytest.mark.parametrize("answer", [["not", "a", "service"], {"trial": 5}, {"trial": {"id": 1}}, None, "<html>"])
+def test_an_odd_answer_from_a_proxy_does_not_end_a_worker(answer: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(work_loop, "FIRST_PAUSE_S", 0.01)
+    told: list[str] = []
+    turns: list[str] = []
+
+    def answers(path: str) -> Any:
+        if path == "/api/workers":
+            return {"id": "w1"}
+        if path.endswith("/leave"):
+            return {}
+        turns.append(path)
+        if len(turns) == 2:
+            offer.is_stopping = True
+        if len(turns) > 1:
+            return {}
+        if answer == "<html>":
+            raise ServiceError("it does not answer as a service does")
+        return answer
+
+    offer = offer_to(answers, told)
+    offer.serve()
+    assert len(turns) == 2 and any("does not answer as a service does; trying again" in line for line in told)
+
+
+def test_what_never_was_a_service_ends_the_worker_with_a_reason() -> None:
+    with pytest.raises(ServiceError, match="does not answer as a service does"):
+        offer_to(lambda path: ["a", "web", "page"], []).serve()
 
 
 # What was in hand when a service went

@@ -102,7 +102,7 @@ class TuningTable:
         self._misses = misses
         self._chain = Chain(contents, name or source)
         self._answers: dict[tuple[object, ...], Tuned] = {}
-        self._asked: dict[int, Device] = {}
+        self._asked: dict[int, str | Device] = {}
 
     @property
     def devices(self) -> tuple[Device, ...]:
@@ -138,7 +138,7 @@ class TuningTable:
             self._asked.clear()
             self._answers.clear()
         self._answers[question] = answer
-        if isinstance(device, Device):
+        if device.__class__ is not str:
             # Keeping the device alive keeps its identity unique. Devices are stored after answers and cleared before
             # them; otherwise another thread could drop the device and leave its answer.
             self._asked[id(device)] = device

@@ -90,6 +90,8 @@ class Offer:
         self._pause_s = FIRST_PAUSE_S
         self._told = ""
         """The last reported reason why the service is not available."""
+        self._was_accepted = False
+        """Whether a service has ever registered the device."""
         self.is_stopping = False
         self._closing = threading.Event()
 
@@ -99,7 +101,10 @@ class Offer:
         return self._current is not None
 
     def serve(self) -> None:
-        """Serve until stopped. Raises RefusedError for refusals that waiting does not fix, such as a wrong token."""
+        """Serve until stopped. Raises RefusedError for refusals that waiting does not fix, such as a wrong token.
+
+        Raises ServiceError where what answers the first greeting is not a service; later on, that is a proxy between.
+        """
         while not self._closing.is_set() and not (self.is_stopping and not self.is_measuring):
             try:
                 self._take_turn()
@@ -116,6 +121,10 @@ class Offer:
                     raise
                 else:
                     self._bear(error)
+            except ServiceError as error:
+                if not self._was_accepted:
+                    raise
+                self._bear(error)
             else:
                 self._return_to_service()
 
@@ -164,10 +173,13 @@ class Offer:
         )
         if results:
             self._current, self._delivered = None, results
-        answer = answer if isinstance(answer, dict) else {}
+        if not isinstance(answer, dict):
+            raise self._not_a_service()
         if answer.get("refused"):
             self._tell(f"{self._device.slug}: a result was refused: {printable(str(answer['refused']))}")
         given = answer.get("trial")
+        if given is not None and not (isinstance(given, dict) and {"id", "job"} <= given.keys()):
+            raise self._not_a_service()
         if given is not None and not self.is_stopping and self._current is None and given["id"] != trial_id:
             self._begin(given)
 
@@ -190,14 +202,20 @@ class Offer:
             "results": [*self._delivered, *finished],
         }
         try:
-            self._id = str(self._connection.call("POST", "/api/workers", form)["id"])
+            answer = self._connection.call("POST", "/api/workers", form)
         except RefusedError as error:
             if finished and error.status == _TEMPLATES_DIFFER:  # the results were accepted anyway
                 self._current, self._delivered = None, finished
             raise
+        if not isinstance(answer, dict) or "id" not in answer:
+            raise self._not_a_service()
+        self._id, self._was_accepted = str(answer["id"]), True
         if finished:
             self._current, self._delivered = None, finished
         self._tell(f"{self._device.slug} is offered to {self._service.url}")
+
+    def _not_a_service(self) -> ServiceError:
+        return ServiceError(f"{self._service.url} does not answer as a service does")
 
     def _begin(self, given: dict[str, Any]) -> None:
         self._current = str(given["id"]), self._measuring.submit(self._measure, given["job"])
@@ -208,8 +226,11 @@ class Offer:
             job = read_job(Node(plain, "job"), self._device.selector, self._options)
             return {"job": plain, "trial": plain_trial(self._worker.run(job))}
         except (WorkerError, TableError) as error:
-            self._tell(f"{self._device.slug}: {error}")
-            return {"job": plain, "trouble": printable(str(error))}
+            reason = str(error)
+        except Exception as error:  # noqa: BLE001 - one trial must not end the worker with all its devices
+            reason = f"unexpected {type(error).__name__}: {error}"
+        self._tell(f"{self._device.slug}: {reason}")
+        return {"job": plain, "trouble": printable(reason)}
 
     def _bear(self, error: ServiceError, longest_s: float = LONGEST_PAUSE_S) -> None:
         """Wait before the next try, longer each time, with jitter so that not all workers return at once."""

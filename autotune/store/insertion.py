@@ -1,5 +1,7 @@
 """Inserts rows exactly once, however many programs insert them and however often: devices, problems, trials."""
 
+import json
+from dataclasses import replace
 from functools import cache
 from typing import Any
 
@@ -7,7 +9,7 @@ from sqlalchemy import Connection, select
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.orm import Session
 
-from autotune.model.device import Device
+from autotune.model.device import Device, DeviceLimits
 from autotune.model.problem import Problem
 from autotune.store.models import Base, DeviceRow, ProblemRow, device_row, problem_row
 
@@ -33,7 +35,10 @@ def _insertion(kind: type[Base], unique: tuple[str, ...], dialect: str) -> Any:
 
 
 def device_id(session: Session, device: Device, *, is_seen_here: bool) -> int:
-    """Return the id of a device's row, inserted if missing; its limits are updated if `is_seen_here`."""
+    """Return the id of a device's row, inserted if missing; its limits are updated if `is_seen_here`.
+
+    Faults that came with imported tables stay: a device is often described without them.
+    """
     row = device_row(device)
     query = select(DeviceRow).where(DeviceRow.fingerprint == row.fingerprint)
     found = session.scalars(query).one_or_none()
@@ -41,7 +46,10 @@ def device_id(session: Session, device: Device, *, is_seen_here: bool) -> int:
         insert_once(session.connection(), row, "fingerprint")
         found = session.scalars(query).one()
     if is_seen_here and found.limits != row.limits:
-        found.limits = row.limits
+        stored = DeviceLimits.from_dict(json.loads(found.limits))
+        imported = (fault for fault in stored.faults if fault.is_imported)
+        faults = tuple(dict.fromkeys([*device.limits.faults, *imported]))
+        found.limits = device_row(replace(device, limits=replace(device.limits, faults=faults))).limits
     return found.id
 
 
