@@ -21,8 +21,7 @@ from rich.console import Console
 import autotune
 from autotune import __main__ as loading
 from autotune import cli, search
-from autotune.cli import lookup as commands_module
-from autotune.cli import main
+from autotune.cli import arguments, main
 from autotune.cli.arguments import make_parser
 from autotune.cli.options import parse_budget
 from autotune.cli.output import write
@@ -402,7 +401,7 @@ def test_an_error_of_the_system_is_blamed_on_the_output_only_where_that_fails(
     def fail(_: object) -> int:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(commands_module, "presets_command", fail)
+    monkeypatch.setattr(arguments, "presets_command", fail)
     assert main(["presets"]) == 1
     error = capsys.readouterr().err
     assert "standard output" not in error and "unexpected OSError: [Errno 28] No space left on device" in error
@@ -415,7 +414,7 @@ def test_a_missing_package_is_one_line_that_says_what_to_install(
     def fail(_: object) -> int:
         raise ModuleNotFoundError(f"No module named {module!r}", name=module)
 
-    monkeypatch.setattr(commands_module, "presets_command", fail)
+    monkeypatch.setattr(arguments, "presets_command", fail)
     assert main(["presets"]) == 1
     install = f'in the checkout of autotune: pip install ".[{extra}]"'
     assert capsys.readouterr().err == f"autotune: error: {module} is not installed ({install})\n"
