@@ -19,7 +19,7 @@ HOLDER = """
 import sys
 from pathlib import Path
 from autotune.cli import device_lock
-from autotune.model.problem import Device
+from autotune.model.device import Device
 device_lock.SHARED_FOLDER = Path(sys.argv[1])
 with device_lock.DeviceLock(Device(slug="adreno-730", vendor="", model="", family="adreno", selector="9:0")):
     print("held", flush=True)
