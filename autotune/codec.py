@@ -86,7 +86,7 @@ class Node:
 
     def text(self) -> str:
         if not isinstance(self.value, str):
-            raise self.wrong(f"must be a text, not {_kind(self.value)}")
+            raise self.wrong(f"must be a string, not {_kind(self.value)}")
         if len(self.value) > MAX_TEXT:
             raise self.wrong(f"is longer than {MAX_TEXT} characters")
         if _UNPRINTABLE.search(self.value):
@@ -141,7 +141,7 @@ def read_file(path: Path) -> bytes:
 
 
 def _too_large() -> TableError:
-    return TableError(f"a table has at most {MAX_BYTES // 2**20} MiB", hint="export one device at a time")
+    return TableError(f"a table may have at most {MAX_BYTES // 2**20} MiB", hint="export one device at a time")
 
 
 def parse(source: str | bytes) -> Node:
@@ -164,7 +164,7 @@ def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for name, value in pairs:
         if name in found:
-            raise TableError(f"a member {name[:80]!r} stands twice in one object")
+            raise TableError(f"member {name[:80]!r} occurs twice in one object")
         found[name] = value
     return found
 
@@ -176,11 +176,11 @@ def _parse_whole(digits: str) -> int:
 
 
 def _refuse_constant(name: str) -> Any:
-    raise TableError(f"{name} is no JSON number")
+    raise TableError(f"{name} is not a JSON number")
 
 
 def _kind(value: Any) -> str:
-    names = {dict: "an object", list: "a list", str: "a text", bool: "a truth value", type(None): "null"}
+    names = {dict: "an object", list: "a list", str: "a string", bool: "a boolean", type(None): "null"}
     return names.get(type(value), "a number")
 
 
@@ -217,7 +217,7 @@ class Items(NamedTuple):
 LOCAL: Mapping[str, Any] = {"is_local": True}
 """Metadata of a dataclass field that concerns one machine or process only, and never crosses a border."""
 
-SLUG = Pattern(_SLUG, "must be up to 64 small letters, digits and single hyphens")
+SLUG = Pattern(_SLUG, "must be up to 64 lowercase letters, digits and single hyphens")
 COUNT = Bounds(0, 2**31 - 1)
 _ANY_COUNT = Bounds(0, MAX_NUMBER)
 

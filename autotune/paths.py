@@ -55,7 +55,7 @@ def is_newest_revision(place: object, revision: str) -> bool:
             hint="name another database with --db, or move this one away and tune again",
         )
     raise NewerSchemaError(
-        f"{place} has schema {revision[:20]}, this version of autotune knows {known[-1]} at most", hint=UPGRADE_HINT
+        f"{place} has schema {revision[:20]}, this version of autotune supports {known[-1]} at most", hint=UPGRADE_HINT
     )
 
 

@@ -118,14 +118,14 @@ class TestNearRow:
 @pytest.mark.parametrize(
     ("name", "options", "message", "hint"),
     [
-        ("tpa", "", "there is no 'tpa'", "exhaustive"),
+        ("tpa", "", "unknown sampler 'tpa'", "exhaustive"),
         ("no_such_package.samplers:Fine", "", "cannot be imported", "install no_such_package"),
         ("optuna.samplers:NoneSuch", "", "has no attribute 'NoneSuch'", "package.module:Class"),
-        ("pathlib:Path", "", "is no sampler", "BaseSampler"),
-        ("optuna.samplers:GridSampler", "", "cannot be made: .*search_space", "search_space"),
-        ("tpe", '{"magic": 1}', "cannot be made: .*magic", "n_startup_trials"),
-        ("tpe", "{", "no JSON", "multivariate"),
-        ("tpe", "[1]", "no JSON object", "multivariate"),
+        ("pathlib:Path", "", "is not a sampler", "BaseSampler"),
+        ("optuna.samplers:GridSampler", "", "cannot be created: .*search_space", "search_space"),
+        ("tpe", '{"magic": 1}', "cannot be created: .*magic", "n_startup_trials"),
+        ("tpe", "{", "not valid JSON", "multivariate"),
+        ("tpe", "[1]", "not a JSON object", "multivariate"),
         ("random", '{"seed": 1}', "random takes no options", "name a class"),
     ],
 )
@@ -165,7 +165,7 @@ def test_a_sampler_that_fails_is_told_before_or_while_searching(
 ) -> None:
     (tmp_path / "samplers_that_break.py").write_text(BROKEN)
     monkeypatch.syspath_prepend(tmp_path)
-    with pytest.raises(UsageError, match="does not propose: RuntimeError: had enough"):
+    with pytest.raises(UsageError, match="failed to propose a configuration: RuntimeError: had enough"):
         SamplerChoice.parse("samplers_that_break:Refuses")
     choice = SamplerChoice.parse("samplers_that_break:Refuses", '{"after": 100}')
     worker = FakeWorker(time_of)

@@ -277,10 +277,10 @@ REDUCE = ("run", "--device", "adreno", "--family", "reduce")
         ((*RUN, "--budget", "nan"), "got 'nan'"),
         ((*RUN, "--budget", ""), "got ''"),
         ((*RUN, "--budget", "10"), "expected a duration such as 90s, 10m or 1h30m, got '10'"),
-        ((*RUN, "--trials", "0"), "--trials: '0' is no integer from 1"),
-        ((*RUN, "--trials", "-3"), "--trials: '-3' is no integer"),
-        ((*RUN, "--trials", "1e3"), "--trials: '1e3' is no integer"),
-        ((*RUN, "--seed", "-1"), "--seed: '-1' is no integer"),
+        ((*RUN, "--trials", "0"), "--trials: expected an integer from 1 to 1000000000, got '0'"),
+        ((*RUN, "--trials", "-3"), "--trials: expected an integer from 1 to 1000000000, got '-3'"),
+        ((*RUN, "--trials", "1e3"), "--trials: expected an integer from 1 to 1000000000, got '1e3'"),
+        ((*RUN, "--seed", "-1"), "--seed: expected an integer from 0 to 2147483647, got '-1'"),
         ((*RUN, "--algorithm", "magic"), "gemm has no algorithm 'magic' (there are naive"),
         ((*RUN, "--fast"), "unrecognized arguments: --fast"),
         ((*RUN, "--family", "fft"), "argument --family: invalid choice: 'fft' (choose from"),
@@ -299,7 +299,7 @@ REDUCE = ("run", "--device", "adreno", "--family", "reduce")
         (("lookup", "--device", "adreno", "--family", "reduce", "1", "2", "3"), "'1,2,3' is not a shape (write BATCH"),
         (("lookup", "--device", "a", "1", "2", "3", "--db", "x", "--table", "y"), "not allowed with"),
         (("export", "--format", "xml"), "invalid choice: 'xml'"),
-        (("export", "--format", "sqlite"), "a SQLite table is a file (--output FILE)"),
+        (("export", "--format", "sqlite"), "a SQLite table can be written only to a file (give --output FILE)"),
         (("export", "--format", "sqlite", "--output", "x", "--family", "gemm"), "holds every kernel family (leave out"),
         (("presets", "alexnet"), "there is no preset 'alexnet'"),
     ],
@@ -490,8 +490,8 @@ def test_devices_tells_limits_and_traps(tune: FakeTune, capsys: pytest.CaptureFi
     ):
         assert text in out
     assert "beware" in out
-    assert "events, a tick is 52 ns at most, said to be 1 us" in out
-    assert "25 us each in a row, 1.4 ms until the end of one is known" in out
+    assert "events, a tick is 52 ns at most, reported as 1 us" in out
+    assert "25 us each in a row, 1.4 ms until one is known to have ended" in out
     print_devices([DEVICE], {}, sys.stdout, {"0:0": Calibration(timer=Timer.HOST, reason="event times are zero")})
     assert "the host's clock, since event times are zero" in capsys.readouterr().out
     print_devices([DEVICE], {}, sys.stdout, {"0:0": "calibration took more than 20 s"})
@@ -629,12 +629,12 @@ def test_run_takes_an_end_by_gain_and_a_sampler(
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--until-gain", "0"], "'0' is no share above 0 and below 1"),
-        (["--until-gain", "100%"], "'100%' is no share"),
-        (["--until-gain", "1"], "'1' is no share"),
-        (["--until-gain", "1%", "--sampler", "random"], "--until-gain goes with --sampler ours"),
-        (["--sampler", "grid"], "--sampler: there is no 'grid'"),
-        (["--sampler-options", "{}x"], "--sampler-options: no JSON"),
+        (["--until-gain", "0"], "expected a share above 0 and below 1, got '0'"),
+        (["--until-gain", "100%"], "expected a share above 0 and below 1, got '100%'"),
+        (["--until-gain", "1"], "expected a share above 0 and below 1, got '1'"),
+        (["--until-gain", "1%", "--sampler", "random"], "--until-gain needs --sampler ours"),
+        (["--sampler", "grid"], "--sampler: unknown sampler 'grid'"),
+        (["--sampler-options", "{}x"], "--sampler-options: not valid JSON"),
     ],
 )
 def test_run_refuses_ends_and_samplers_that_there_are_not(
@@ -819,9 +819,9 @@ def test_lookup_of_a_device_that_nobody_knows_is_what_python_answers(
     out, err = capsys.readouterr()
     expected = TuningTable.open(empty).find(slug, m=512, n=512, k=512)
     assert (json.loads(out)["match"], json.loads(out)["configuration"]) == ("default", expected.configuration.to_dict())
-    assert err == f"note: 512x512x512 is not tuned on {slug}, this is the built-in default: autotune run tunes it\n"
+    assert err == f"note: 512x512x512 is not tuned on {slug}; this is the built-in default (autotune run tunes it)\n"
     assert main([*lookup, "--tuned"]) == 1
-    assert f"for 512x512x512 on {slug} there is only the built-in default" in capsys.readouterr().err
+    assert f"there is only the built-in default for 512x512x512 on {slug}" in capsys.readouterr().err
 
 
 class TestSuggestions:
@@ -885,7 +885,7 @@ def test_run_tunes_what_lookups_missed_most_and_forgets_it(
     monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path))
     run = ("run", "--device", "adreno", "--db", database, "--trials", "1", "--misses", "--quiet")
     assert main([*run]) == 2
-    assert "tells of no miss on adreno-730" in capsys.readouterr().err
+    assert "lists no miss on adreno-730" in capsys.readouterr().err
     log = MissLog(default_file())
     often, once, elsewhere = (GemmProblem(m=size, n=8, k=8) for size in (7, 5, 3))
     for slug, problem in (("adreno-730", once), ("mali-g78", elsewhere), ("adreno-730", often)):
@@ -928,7 +928,7 @@ def test_json_holds_every_family_and_comes_back_whole(
     assert _families(tables.read_text()) == [["gemm", "reduce"]]
     other = str(tmp_path / "other.sqlite")
     assert main(["import", str(tables), "--db", other]) == 0
-    assert capsys.readouterr().out == "2 taken over, 0 left as they were\n"
+    assert capsys.readouterr().out == "2 imported, 0 not imported\n"
     assert main(["export", "--format", "json", "--db", other]) == 0
     assert capsys.readouterr().out == tables.read_text()
     assert main(["export", "--format", "json", "--family", "reduce", "--db", stored]) == 0
@@ -1010,8 +1010,8 @@ def test_plain_progress_tells_better_trials_and_then_every_ten_seconds() -> None
         "  trial 1/4, best 1 GFLOP/s, about 0:07 of trials to go",
         "  a trial timed out, and its process was replaced",
         "  trial 3/4, best 1 GFLOP/s, 1 failed (1 timed out), about 0:20 of trials to go",
-        "  the device runs 1.4 times slower than at the start: times are corrected; it rests for 0:10",
-        "  the device runs as fast as at the start again",
+        "  the device runs 1.4 times slower than at the start: times are corrected; pausing for 0:10",
+        "  the device runs again as fast as at the start",
         "  comparing the best 4, the default among them",
         "  1 GFLOP/s with dot, 1 ms, 2x (1.9 to 2.1) vs default (2 trials, 1 failed (1 timed out))",
     ]
@@ -1070,9 +1070,9 @@ def test_plain_progress_names_the_problem_again_where_slices_and_finals_change_i
         "  searching 5000 configurations",
         "  trial 1, best 0.002 GFLOP/s, 1:40 left",
         "[1/2] 100x100x50 (fc)",
-        "  goes on: may still gain 3.4%; the best single trials would save 50% of all time",
+        "  continues: may still gain 3.4%; the best single trials would save 50% of the time",
         "  trial 2, best 2 GFLOP/s, may still gain 3.4%, 1:39 left",
-        "  goes on: may still gain 3.4%; the best single trials would save 56% of all time",
+        "  continues: may still gain 3.4%; the best single trials would save 56% of the time",
         "[2/2] 10x10x10",
         "  0.002 GFLOP/s with dot, 1 ms, 2x (1.9 to 2.1) vs default (2 trials, may still gain <0.1%)",
     ]
@@ -1300,7 +1300,10 @@ def test_misses_are_listed_and_forgotten(
     ("budget", "expected"),
     [
         (Budget(seconds=60), "tuning 2 shapes on adreno-730: about 1:00\n"),
-        (Budget(seconds=4), "about 0:10 whatever the budget, since each takes two trials and a comparison, some 5 s\n"),
+        (
+            Budget(seconds=4),
+            "about 0:10 whatever the budget, since each takes two trials and a comparison, about 5 s\n",
+        ),
         (Budget(trials=100), "100 trials each, about 3 minutes at one a second\n"),
         (Budget(until_gain=0.01), "until nothing is left to gain\n"),
     ],
@@ -1340,10 +1343,10 @@ def test_tune_interrupt_resume_look_up_export_and_import(tmp_path: Path) -> None
         assert output.stat().st_size > 100
 
     other = tmp_path / "other.sqlite"
-    assert _command("import", str(table), "--db", str(other)).stdout == "1 taken over, 0 left as they were\n"
+    assert _command("import", str(table), "--db", str(other)).stdout == "1 imported, 0 not imported\n"
     assert (
         _command("import", str(table), "--db", str(other)).stdout
-        == "0 taken over, 1 left as they were, as what is stored is confirmed or faster\n"
+        == "0 imported, 1 not imported, because the stored ones are confirmed or faster\n"
     )
     slug = json.loads(exact.stdout)["device"]
     again = _command("export", "--device", slug, "--format", "json", "--db", str(other))

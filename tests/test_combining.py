@@ -122,8 +122,8 @@ def test_many_calls_in_a_row_are_right_and_alike(
 
 
 SPOILED = [
-    ("atomic_store_explicit(count, 0", "atomic_store_explicit(count, 1", "left other than zeros in counters"),
-    ("is_last_of(4, counters", "is_last_of(4, counters + 100", "wrote behind the end of counters"),
+    ("atomic_store_explicit(count, 0", "atomic_store_explicit(count, 1", "left values other than zero in counters"),
+    ("is_last_of(4, counters", "is_last_of(4, counters + 100", "wrote past the end of counters"),
 ]
 """What to replace, by what, and what is told of it."""
 

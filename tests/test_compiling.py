@@ -435,8 +435,8 @@ def test_the_counts_as_json(command_line: Callable[..., tuple[int, str, str]], m
     [
         (("--shape", "1,2"), "is not a shape"),
         (("--algorithm", "x"), "no algorithm 'x'"),
-        (("--sample", "0"), "--sample: '0' is no integer from 1"),
-        (("--jobs", "many"), "--jobs: 'many' is no integer from 1"),
+        (("--sample", "0"), "--sample: expected an integer from 1 to 1000000000, got '0'"),
+        (("--jobs", "many"), "--jobs: expected an integer from 1 to 1024, got 'many'"),
         (("--device", "nothing"), "no device fits"),
     ],
 )

@@ -130,10 +130,10 @@ def test_a_shape_names_its_constant_operands(text: str, constant: str) -> None:
 @pytest.mark.parametrize(
     ("word", "message", "hint"),
     [
-        ("constant-b", "'constant-b' is no layout", "did you mean constant=b?"),
-        ("const=b", "'const=b' is no layout", "did you mean constant=b?"),
-        ("constant", "'constant' is no layout", "did you mean constant=b?"),
-        ("constant=", "'constant=' is no layout", "did you mean constant=b?"),
+        ("constant-b", "'constant-b' is not a layout", "did you mean constant=b?"),
+        ("const=b", "'const=b' is not a layout", "did you mean constant=b?"),
+        ("constant", "'constant' is not a layout", "did you mean constant=b?"),
+        ("constant=", "'constant=' is not a layout", "did you mean constant=b?"),
         ("constant=c", "constant must be a, b or ab, not 'c'", "constant=b packs B once"),
     ],
 )

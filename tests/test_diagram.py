@@ -94,5 +94,5 @@ def test_a_space_far_too_large_to_list_takes_no_time() -> None:
 
 
 def test_more_than_can_be_numbered_is_refused() -> None:
-    with pytest.raises(ConfigurationError, match="cannot be numbered"):
+    with pytest.raises(ConfigurationError, match="too many configurations to number them"):
         Diagram.of_tables([10] * 19, [])

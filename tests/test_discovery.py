@@ -291,7 +291,7 @@ def test_icd_files_that_cannot_work_are_named(tmp_path: Path, monkeypatch: pytes
     with pytest.raises(DeviceSelectionError) as caught:
         discover_here([])
     bad = "bad.icd (its library /gone/libgone.so is missing)"
-    assert f"(now {bad}, empty.icd (empty, or it cannot be read), good.icd)" in caught.value.hint
+    assert f"(now {bad}, empty.icd (empty or unreadable), good.icd)" in caught.value.hint
 
 
 def test_no_platform_is_a_clear_error(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -375,7 +375,7 @@ def test_of_several_runtimes_of_one_processor_the_newest_pocl_is_taken(caplog: p
     ]
     with caplog.at_level(logging.WARNING):
         assert select("cpu", here).selector == "3:0"
-    assert "pocl-amd-epyc-avx2@3.1+debian (3:0) drives the processor" in caplog.text
+    assert "pocl-amd-epyc-avx2@3.1+debian (3:0) is used for the processor" in caplog.text
     assert "pocl-amd-epyc-avx2@3.0-rc2 (2:0)" in caplog.text
     assert select("cpu", here[::-1]).selector == "3:0", "whatever the order"
     assert select("pocl-amd-epyc-avx2", here).selector == "3:0"

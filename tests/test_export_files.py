@@ -61,7 +61,7 @@ def test_a_changed_example_stays_and_other_changes_are_asked_about(tmp_path: Pat
         assert "mine" in (tmp_path / "main.c").read_text()
     with (tmp_path / "autotune.c").open("a") as file:
         file.write("/* mine */\n")
-    with pytest.raises(UsageError, match=r"changed since: autotune\.c"):
+    with pytest.raises(UsageError, match=r"changed since their export: autotune\.c"):
         write_package(tmp_path, FILES)
     write_package(tmp_path, FILES, force=True)
     assert contents(tmp_path)["autotune.c"] == FILES["autotune.c"]
@@ -115,7 +115,7 @@ def test_an_output_file_is_replaced_only_where_it_is_an_export(tmp_path: Path, t
     if is_ours:
         check_replaceable(path)
     else:
-        with pytest.raises(UsageError, match="there already"):
+        with pytest.raises(UsageError, match="already exists"):
             check_replaceable(path)
 
 
@@ -129,7 +129,7 @@ def test_the_command_replaces_its_own_files_and_others_only_by_force(
     capsys.readouterr()
     output.write_text("my notes\n")
     assert main(export) != 0
-    assert "table is" in capsys.readouterr().err and output.read_text() == "my notes\n"
+    assert "table already exists and is not" in capsys.readouterr().err and output.read_text() == "my notes\n"
     if form != "sqlite":  # the store never replaces what is no database of its own
         assert main([*export, "--force"]) == 0
         assert output.read_text() != "my notes\n"
@@ -169,4 +169,4 @@ def test_a_device_that_is_stored_nowhere_is_told_with_those_that_are(
     assert main([*export, "nvidia-h202"]) == 2
     assert "(did you mean nvidia-h200?)" in capsys.readouterr().err
     assert main([*export, "zebra"]) == 2
-    assert "stored are nvidia-h100-80gb-hbm3, nvidia-h200" in capsys.readouterr().err
+    assert "stored devices: nvidia-h100-80gb-hbm3, nvidia-h200" in capsys.readouterr().err

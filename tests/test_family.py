@@ -226,7 +226,7 @@ def test_problem_beyond_memory_is_told_before_measuring() -> None:
 
 def test_a_mode_the_device_does_not_compute_in_is_told_before_measuring() -> None:
     problem = GemmProblem.parse("8,8,8 float16-acc16")
-    with pytest.raises(ProblemError, match="does not compute in float16"):
+    with pytest.raises(ProblemError, match="has no float16 arithmetic"):
         problem.check_device(DeviceLimits())
     problem.check_device(DeviceLimits(has_float16=True))
     GemmProblem.parse("8,8,8 float16").check_device(DeviceLimits())

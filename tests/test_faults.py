@@ -225,8 +225,8 @@ def test_faults_travel_with_json_tables(exported: Path) -> None:
     ("fault", "message"),
     [
         ({"algorithm": "panel"}, "family is missing"), ({"family": "gemm"}, "needs an algorithm or a parameter"),
-        ({"family": "gemm", "algorithm": 1}, "algorithm: must be a text"),
-        ({"family": "gemm", "parameter": "unroll"}, "a parameter comes with its value"),
+        ({"family": "gemm", "algorithm": 1}, "algorithm: must be a string"),
+        ({"family": "gemm", "parameter": "unroll"}, "needs parameter and value together"),
         ({"family": "gemm", "parameter": "unroll", "value": 1.5}, "value: must be a whole number"),
         ({"family": "gemm", "algorithm": "x\ny"}, "control character"),
         ({"family": "gemm", "all": 1}, "unknown member"),

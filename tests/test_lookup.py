@@ -137,7 +137,7 @@ def test_a_nearest_configuration_that_is_not_valid_is_passed_over() -> None:
     )
     found = measured.find(GPU.slug, m=31, n=64, k=64)
     assert (found.match, found.source_problem) == (Match.NEAREST, product(32, 80, 64))
-    assert "2 nearer ones would not be valid" in found.because
+    assert "2 nearer configurations would not be valid" in found.because
     assert not FAMILY.violations(found.problem, found.configuration, GPU.limits)
 
 
@@ -146,7 +146,7 @@ def test_without_a_valid_one_the_profile_decides() -> None:
     starts = find_profile(GPU).starting("gemm")
     assert found.match is Match.DEFAULT
     assert found.configuration == FAMILY.default(found.problem, GPU.limits, starts)
-    assert "of 1 comparable shape near it none has a configuration valid here" in found.because
+    assert "none of the configurations of 1 comparable shape near it is valid here" in found.because
 
 
 def test_what_the_device_can_no_longer_do_is_not_an_exact_hit() -> None:
@@ -207,12 +207,12 @@ def test_a_default_says_what_it_rests_on() -> None:
     )
     starts = find_profile(GPU).starting("gemm")
     assert start.configuration in starts and start.because.endswith(
-        "the default is by rule from the profile 'adreno-7??'"
+        "the default is chosen by rule from the configurations of the profile 'adreno-7??'"
     )
     assert variant.configuration not in starts
     assert by_size.configuration != find_family("reduce").baseline
     for found in (variant, by_size):
-        assert "the default is by rule from the sizes, the device's limits and the profile" in found.because
+        assert "the default is chosen by rule from the sizes, the device's limits and the profile" in found.because
     plain = table().find(device("x", family="gpu"), product(1, 1, 1))
     assert plain.configuration == FAMILY.baseline
 
@@ -401,7 +401,7 @@ BROKEN: dict[str, tuple[Callable[[Path], object], type[AutotuneError], str]] = {
     "problem": (execute("UPDATE problems SET spec = id"), TableError, "best_configurations (adreno-730, gemm)"),
     "nested": (execute(f"UPDATE winners SET configuration = '{'[' * 99999}'"), TableError, "a row of best"),
     "blob": (execute("UPDATE winners SET configuration = x'ff00'"), TableError, "a row of best_configurations"),
-    "time": (execute("UPDATE winners SET time_ns = 'soon'"), TableError, "time_ns is no time"),
+    "time": (execute("UPDATE winners SET time_ns = 'soon'"), TableError, "time_ns is not a positive number"),
     "json": (lambda path: path.write_text('{"format": "autotune-table"'), TableError, "not JSON"),
     "other json": (lambda path: path.write_text("{}"), TableError, "is not a tuning table"),
 }  # fmt: skip

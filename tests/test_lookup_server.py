@@ -114,7 +114,7 @@ def test_sqlalchemy_is_not_loaded(server: str) -> None:
         ("UPDATE alembic_version SET version_num = '0999'", NewerSchemaError, "0999"),
         ("UPDATE alembic_version SET version_num = 'ab12cd34'", NotADatabaseError, "another program"),
         ("DROP VIEW best_configurations", NotADatabaseError, "another program"),
-        ("DROP SCHEMA here CASCADE; CREATE SCHEMA here", StoreError, "holds no tables of autotune"),
+        ("DROP SCHEMA here CASCADE; CREATE SCHEMA here", StoreError, "contains no tables of autotune"),
         ("UPDATE winners SET configuration = '[1]'", TableError, "a row of best_configurations"),
         ("UPDATE devices SET limits = '[1'", TableError, "a row of devices"),
     ],
@@ -138,7 +138,7 @@ def test_what_cannot_be_read_is_one_clear_line(
             "cannot reach postgresql://me@localhost/x",
         ),
         ("postgresql://me:secret@local host/?nonsense=1", StoreError, "cannot be understood"),
-        ("mysql://me:secret@localhost/x", TableError, "no table is found by mysql://"),
+        ("mysql://me:secret@localhost/x", TableError, "cannot open a table from a URL of the kind mysql://"),
         ("sqlite:///nowhere/x.sqlite", TableError, "there is no table"),
     ],
 )
@@ -151,5 +151,5 @@ def test_urls_that_lead_nowhere(postgresql_server: Server, url: str, error: type
 
 def test_the_extra_is_named_where_the_driver_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "psycopg", None)
-    with pytest.raises(StoreError, match=r'pip install "\.\[postgres\]", or autotune export'):
+    with pytest.raises(StoreError, match=r'pip install "\.\[postgres\]", or open a file written by autotune export'):
         TuningTable.open("postgresql://me:secret@host/db")

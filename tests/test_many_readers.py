@@ -130,7 +130,7 @@ def test_one_follower_too_many_is_refused_in_order(
             lines = Connection(server.url).lines(f"/api/jobs/{job_id}/events", timeout_s=10)
             stack.enter_context(closing(lines))  # type: ignore[type-var]  # a generator
             assert next(lines) == "event: job"
-        with pytest.raises(RefusedError, match="2 readers follow jobs already") as refused:
+        with pytest.raises(RefusedError, match="2 readers are already following jobs") as refused:
             next(Connection(server.url).lines(f"/api/jobs/{job_id}/events", timeout_s=10))
         assert refused.value.status == 429
     wait_for(lambda: not server.service.feed._channels)  # and those that have gone make room

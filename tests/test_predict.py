@@ -820,14 +820,14 @@ def test_evaluate_prints_what_is_reached_and_lookup_tells_it(
     database = commands.location
     assert main(["evaluate", "--device", "adreno", "--holdout", "5", "--db", database]) == 0
     out, err = capsys.readouterr()
-    assert out.splitlines()[0] == "5 sizes held out on adreno-730; parts of the tuned speed:"
+    assert out.splitlines()[0] == "5 sizes held out on adreno-730; fractions of the tuned speed reached:"
     assert [line.split()[0] for line in out.splitlines()[2:]] == ["predicted", "nearest", "default"]
     assert len(err.splitlines()) == 5
     (known,) = all_predictors(commands)[GPU.slug]
     assert known.measured and known.measured.sizes == 5
     assert main(["lookup", "--device", "adreno-730", "3,500,64", "--db", database, "--explain"]) == 0
     shown = capsys.readouterr().out
-    assert "at 5 sizes, measured at sizes held out" in shown and "predicted    median" in shown
+    assert "at 5 sizes, measured at held-out sizes" in shown and "predicted    median" in shown
     assert "expected loss" in shown
 
 

@@ -192,8 +192,8 @@ def test_a_variant_keeps_what_it_does_not_replace() -> None:
     [
         ("build_options = [\n'x'\n= 1", "line 3"),
         ("build_options = '-cl-mad-enable'", "build_options must be a list"),
-        ("build_options = [1]", "build_options must hold texts"),
-        ("traps = [['x']]", "traps must hold texts"),
+        ("build_options = [1]", "build_options must hold strings"),
+        ("traps = [['x']]", "traps must hold strings"),
         ("speed = 1", "speed is not known"),
         ("starts = 1", "starts must be a table"),
         ("[starts.gemm]\nalgorithm = 'naive'", "starts.gemm must be a list"),

@@ -111,7 +111,7 @@ def test_a_trial_that_cannot_be_stored_is_named_and_ends_the_run(
             change(place, "ALTER TABLE trials RENAME TO spoilt")
         return invented_time(job)
 
-    with pytest.raises(StoreError, match=r"trials.*; a trial is not stored: .*complete, \d+ ns") as caught:
+    with pytest.raises(StoreError, match=r"trials.*; this trial was not stored: .*complete, \d+ ns") as caught:
         search(any_store, FakeWorker(spoil))
     assert str(measured[3]) in str(caught.value)
     change(place, "ALTER TABLE spoilt RENAME TO trials")

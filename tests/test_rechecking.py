@@ -95,7 +95,7 @@ def test_what_takes_longer_than_before_is_said_to(store: Store, winner: Winner) 
     [found] = again(store, FakeWorker(lambda job: 1.5 * invented_time(job)))
     assert found.standing is Standing.SLOWER
     assert found.slower_by == pytest.approx(1.5)
-    assert recheck_text(found) == "slower: 1.5 times the time of before"
+    assert recheck_text(found) == "slower: 1.5 times the earlier time"
 
 
 def test_a_winner_that_is_beaten_under_the_new_driver_gives_way(store: Store, winner: Winner) -> None:
@@ -134,7 +134,7 @@ def test_the_default_takes_over_from_all_that_fail(store: Store, winner: Winner)
     assert found.after is not None and found.after.configuration == DEFAULT
     assert recheck_text(found) == "failed: the default takes over"
     [lost] = again(store, FakeWorker(lambda _: TrialState.CRASHED), device=dataclasses.replace(DEVICE, driver="3"))
-    assert (lost.after, recheck_text(lost)) == (None, "failed: nothing takes over")
+    assert (lost.after, recheck_text(lost)) == (None, "failed: nothing replaces it")
 
 
 def test_a_winner_of_another_search_space_is_not_run(store: Store, winner: Winner) -> None:
@@ -252,7 +252,7 @@ def test_verify_says_when_nothing_is_left(
     _measures(monkeypatch, FakeWorker(lambda _: TrialState.CRASHED))
     assert main(["verify", "--device", "cpu", "--db", database, "--quiet"]) == 1
     shown = capsys.readouterr()
-    assert "failed: nothing takes over" in shown.out and "crashed: as told" in shown.out
+    assert "failed: nothing replaces it" in shown.out and "crashed: as told" in shown.out
     assert shown.err.startswith("autotune: error: no configuration runs right for 96x96x96")
 
 

@@ -284,7 +284,7 @@ def test_a_database_locked_by_another_program(path: Path, is_for_ever: bool) -> 
 
         worker = FakeWorker(outcome)
         if is_for_ever:
-            with pytest.raises(StoreError, match="is locked by another program; a trial is not stored: "):
+            with pytest.raises(StoreError, match="is locked by another program; this trial was not stored: "):
                 search(store, worker)
         else:
             search(store, worker)

@@ -199,7 +199,7 @@ def test_buffers_with_a_problem(gemm: Gemm) -> None:
     cl.enqueue_copy(gemm.queue, after, memory[2])
     assert np.array_equal(after[:, :13], product(a[:, :20], b[:, :13]))
     assert np.array_equal(after[:, 13:], c[:, 13:])
-    with pytest.raises(ProblemError, match=r"out holds 540 bytes, .* takes 3"):
+    with pytest.raises(ProblemError, match=r"out holds 540 bytes, .* needs 3"):
         gemm(*memory, problem=replace(problem, ldc=100, stride_c=0))
 
 
@@ -276,14 +276,14 @@ def test_an_image_serves_where_nothing_measured_reads_one(gemm: Gemm) -> None:
     chosen = gemm.choice(a, b)
     assert chosen and "image" in chosen.because
     assert np.array_equal(gemm(a, gemm.prepare(b)), product(a, b))
-    with pytest.raises(ProblemError, match="passed whole"):
+    with pytest.raises(ProblemError, match="not a view of it"):
         gemm(a, b[:, ::-1])
-    with pytest.raises(ProblemError, match="passed whole"):
+    with pytest.raises(ProblemError, match="not a view of it"):
         gemm.prepare(b[:, ::-1])
     with pytest.raises(ProblemError, match="must hold"):
         gemm(matrix(2, 9, 13), b, trans_b=True)
     taller = gemm.allocate((2, 40, 13), np.float32, image=True)
-    with pytest.raises(ProblemError, match="passed whole"):
+    with pytest.raises(ProblemError, match="not a view of it"):
         gemm(a[0], taller[1, 20:])
     with pytest.raises(ProblemError, match="only b"):
         gemm(b, matrix(2, 13, 4))
@@ -399,13 +399,13 @@ def test_trials_of_a_database_tell_what_packing_cost(pocl: Device, make: Callabl
 @pytest.mark.parametrize(
     ("a", "b", "out", "settings", "message"),
     [
-        (matrix(3, 4), matrix(5, 6), None, {}, "4 and 5 should be one number"),
+        (matrix(3, 4), matrix(5, 6), None, {}, "4 and 5 should be equal"),
         (matrix(3, 4), matrix(4, 6), matrix(3, 5), {}, "out is 3 x 5, the product is 3 x 6"),
         (matrix(3, 4), matrix(4, 6), matrix(3, 6, dtype="float16"), {}, "out is float16"),
         (matrix(3, 4), matrix(4, 6), np.zeros((6, 3), np.float32).T, {}, "stored by columns"),
         (matrix(3, 4), matrix(4, 6, dtype="int8"), None, {}, "a is float32, b is int8"),
-        (matrix(3, 4, dtype="float64"), matrix(4, 6, dtype="float64"), None, {}, "no product of float64"),
-        (matrix(3, 4), matrix(4, 6), None, {"mode": "int8"}, "which mode int8 is not for"),
+        (matrix(3, 4, dtype="float64"), matrix(4, 6, dtype="float64"), None, {}, "product of float64 is not supported"),
+        (matrix(3, 4), matrix(4, 6), None, {"mode": "int8"}, "which mode int8 does not accept"),
         (matrix(3, 4), matrix(4, 6), None, {"mode": "bf16"}, "no numeric mode 'bf16'"),
         (matrix(3, 4), matrix(4, 6), None, {"beta": 1.0}, "pass out"),
         (matrix(6, 8)[::2, ::2], matrix(4, 6), None, {}, "neither rows nor columns of a are contiguous"),
@@ -414,8 +414,8 @@ def test_trials_of_a_database_tell_what_packing_cost(pocl: Device, make: Callabl
         (matrix(3, 4), matrix(4, 6), np.broadcast_to(np.zeros((3, 6), np.float32), (3, 6)), {}, "read-only"),
         (matrix(4), matrix(4, 6), None, {}, "a has 1 axes"),
         (matrix(0, 4), matrix(4, 6), None, {}, "a is empty"),
-        (matrix(2, 3, 4), matrix(3, 4, 6), None, {}, "batches must be of one length"),
-        (matrix(3, 4), matrix(2, 4, 6), None, {}, "batches must be of one length"),
+        (matrix(2, 3, 4), matrix(3, 4, 6), None, {}, "batches must have the same length"),
+        (matrix(3, 4), matrix(2, 4, 6), None, {}, "batches must have the same length"),
         (matrix(2, 4, 3), matrix(4, 6), None, {"trans_a": True}, "one b for a batch"),
         ([[1.0]], matrix(1, 6), None, {}, "a is a list"),
         (matrix(3, 4, dtype="int8"), matrix(4, 6, dtype="int8"), None, {"alpha": 0.5}, "whole numbers"),
@@ -425,7 +425,7 @@ def test_trials_of_a_database_tell_what_packing_cost(pocl: Device, make: Callabl
         (matrix(3, 4), matrix(4, 6), matrix(3, 6), {"beta": "2"}, "beta is a str"),
         (
             matrix(3, 4, dtype="float16"), matrix(4, 6, dtype="float16"), None, {"mode": "float16-acc16"},
-            "does not compute in float16",
+            "has no float16 arithmetic",
         ),
     ],
 )  # fmt: skip
@@ -501,7 +501,7 @@ def test_which_device(pocl: Device, monkeypatch: pytest.MonkeyPatch, gemm: Gemm)
     monkeypatch.setattr(engine, "discover_here", lambda: [pocl, gpu, gpu])
     with pytest.raises(DeviceSelectionError, match="2 devices fit 'gpu'"):
         engine.default_device("")
-    with pytest.raises(DeviceSelectionError, match="one is enough"):
+    with pytest.raises(DeviceSelectionError, match="pass only one of them"):
         Gemm("cpu", queue=gemm.queue)
     unordered = cl.command_queue_properties.OUT_OF_ORDER_EXEC_MODE_ENABLE
     with pytest.raises(DeviceSelectionError, match="out of order"):
@@ -772,7 +772,7 @@ def test_reductions_that_do_not_fit(reduce: Reduce, values: Any, operation: str,
 
 def test_rows_at_several_distances_cannot_be_reduced_where_they_are(reduce: Reduce) -> None:
     values = reduce.allocate((4, 6, 8), np.float32)
-    with pytest.raises(ProblemError, match="one distance"):
+    with pytest.raises(ProblemError, match="not evenly spaced"):
         reduce(values[:, ::2][:, :2])
     assert np.array_equal(reduce(np.asarray(values.copy()[:, :2])), np.zeros((4, 2)))
 

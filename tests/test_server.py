@@ -196,7 +196,8 @@ def test_a_server_that_is_away_for_a_while_is_waited_for(
     assert [c.number("number") for c in stored(store)] == [0, 1]
     told = [record.getMessage() for record in caplog.records]
     assert len(told) == 2
-    assert "is away" in told[0] and "waiting up to 300 s" in told[0] and "is back after" in told[1]
+    assert "cannot be reached" in told[0] and "trying again for up to 300 s" in told[0]
+    assert "can be reached again after" in told[1]
 
 
 def test_a_server_that_stays_away_is_an_error_and_all_is_well_once_it_is_back(
@@ -205,7 +206,7 @@ def test_a_server_that_stays_away_is_an_error_and_all_is_well_once_it_is_back(
     monkeypatch.setattr(failures, "AWAY_PATIENCE_S", 1.0)
     postgresql_server.stop()
     try:
-        with pytest.raises(DatabaseAwayError, match=r"has been away for [1-9]\d* s"):
+        with pytest.raises(DatabaseAwayError, match=r"has been unreachable for [1-9]\d* s"):
             add(store)
         with monkeypatch.context() as patch:
             patch.setattr(time, "sleep", lambda _: pytest.fail("its patience is used up"))

@@ -245,7 +245,7 @@ def test_a_second_service_at_a_port_in_use_touches_nothing(server: Server, clien
 
 def test_a_second_service_on_the_same_database_is_refused(database: Path) -> None:
     with Store.open(database) as store:
-        with serving(database), pytest.raises(StoreError, match=r"another service works on .*--db"):
+        with serving(database), pytest.raises(StoreError, match=r"another service is using .*--db"):
             serve(Place(port=0), store, lambda _: None)
         store.claim_service().close()
 

@@ -370,7 +370,7 @@ def test_other_machines_are_served_with_a_token_only(tmp_path: Path, capsys: pyt
         read_access(Place(host="0.0.0.0"))
     file = tmp_path / "token"
     file.write_text(READING)
-    with pytest.raises(UsageError, match="one for writing"):
+    with pytest.raises(UsageError, match="need a token for writing"):
         read_access(Place(read_token_file=file))
     assert not read_access(Place(host="0.0.0.0", token_file=file)).is_open
     assert main(["serve", "--host", "0.0.0.0", "--db", str(tmp_path / "db.sqlite")]) == 2

@@ -597,7 +597,7 @@ def test_a_service_that_beats_keeps_its_claim_and_one_that_was_stopped_loses_it(
 
     thread = threading.Thread(target=beats)
     thread.start()
-    with pytest.raises(StoreError, match=r"another service works on .*--db"):
+    with pytest.raises(StoreError, match=r"another service is using .*--db"):
         any_store.claim_service()
     is_over.set()
     thread.join()

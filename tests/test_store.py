@@ -676,7 +676,7 @@ def test_an_sqlite_url_is_a_path(path: Path) -> None:
         ("sqlite:///x.sqlite?mode=ro", "plain file"),
         ("nonsense://host/x", "of the kind 'nonsense'"),
         ("mysql://user:secret@host/x", "of the kind 'mysql'"),
-        ("postgresql+nonsense://host/x", "no driver is known"),
+        ("postgresql+nonsense://host/x", "names an unknown driver"),
         ("://", "cannot be understood"),
         ("postgresql://user:secret@host:port/x", "cannot be understood"),
         ("postgresql+pg8000://user:secret@host/x", "driver for .* is not installed .*pip install pg8000"),

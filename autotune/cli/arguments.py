@@ -83,7 +83,7 @@ def _add_doctor(subparsers: Any) -> None:
         subparsers,
         "doctor",
         doctor_command,
-        "Check what works on a device, each in a child process, and keep a search from what does not.",
+        "Check which features of a device work, each in a child process; searches avoid those that do not.",
         "doctor",
         "doctor --device cpu --json",
     )
@@ -110,7 +110,7 @@ def _add_run(subparsers: Any) -> None:
         subparsers,
         "run",
         run_command,
-        "Search the fastest kernel for each shape and keep it. The same command again continues.",
+        "Search for the fastest kernel for each shape and store it. Repeating the command continues the search.",
         "run --device cpu --shape 512,512,512 --budget 2m",
         "run --device adreno --shape 64,3136,576 1000,1,2048 --trials 200 --algorithm microtile",
         "run --device mali --preset resnet50 --budget 1h --db phone.sqlite",
@@ -121,20 +121,20 @@ def _add_run(subparsers: Any) -> None:
     )
     add_wanted(parser)
     parser.add_argument(
-        "--misses", action="store_true", help="sizes that lookups on this machine asked for and never found"
+        "--misses", action="store_true", help="tune the sizes that lookups on this machine asked for and never found"
     )
     parser.add_argument(
         "--until-gain",
         metavar="SHARE",
         type=parse_share,
-        help="end a shape's search where 25 more trials are expected to save less than this: 1%%, 0.01",
+        help="end a shape's search once 25 more trials are expected to save less than this: 1%%, 0.01",
     )
     parser.add_argument(
         "--sampler",
         metavar="NAME",
         default="ours",
-        help="what proposes configurations: ours, tpe, random, exhaustive, or a class of Optuna's kind by its path, "
-        "such as optuna.samplers:CmaEsSampler (ours)",
+        help="sampler that proposes configurations: ours, tpe, random, exhaustive, or the path of an Optuna sampler "
+        "class, such as optuna.samplers:CmaEsSampler (ours)",
     )
     parser.add_argument(
         "--sampler-options", metavar="JSON", default="", help="arguments of that class: '{\"multivariate\": true}'"
@@ -142,13 +142,14 @@ def _add_run(subparsers: Any) -> None:
     parser.add_argument(
         "--retry-quarantined",
         action="store_true",
-        help="begin with what crashed, hung or was running when an earlier run was killed; otherwise never run again",
+        help="begin with the configurations that crashed, hung or were running when an earlier run was killed; "
+        "without this option they are never run again",
     )
     parser.add_argument(
         "--no-crossover",
         dest="crossover",
         action="store_false",
-        help="do not compare a few of the products with the host's BLAS, some seconds at the end",
+        help="skip the comparison of a few products with the host's BLAS at the end, which takes some seconds",
     )
     parser.add_argument("--quiet", action="store_true", help="no progress, only the final table")
     add_wide(parser)
@@ -162,12 +163,12 @@ def _add_verify(subparsers: Any) -> None:
         subparsers,
         "verify",
         verify_command,
-        "Verify and time what is tuned again; what fails or lost its lead gives way to the next best or the default.",
+        "Verify and time winners again; one that fails or lost its lead is replaced by the next best or the default.",
         "verify --device adreno",
         "verify --device cpu --shape 512,512,512 --json",
     )
     add_device(parser)
-    add_family(parser, "all that are tuned when left out; gemm for shapes given here", default=None)
+    add_family(parser, "all that are tuned if left out; gemm for shapes given here", default=None)
     add_shape(parser, "a tuned shape to verify, instead of all")
     add_shapes(parser)
     parser.add_argument("--quiet", action="store_true", help="no progress, only the final table")
@@ -180,7 +181,7 @@ def _add_status(subparsers: Any) -> None:
         subparsers,
         "status",
         status_command,
-        "Tell for each device what is tuned, what is out of date, and how the trials ended.",
+        "Show for each device what is tuned, what is out of date, and how the trials ended.",
         "status",
         "status --device adreno --json",
     )
@@ -194,22 +195,22 @@ def _add_compile(subparsers: Any) -> None:
         subparsers,
         "compile",
         compile_command,
-        "Build kernels without running them: failures, spills and limits, which a later run then skips.",
+        "Build kernels without running them, to find failures, spills and limits, which a later run then skips.",
         "compile --device adreno --algorithm microtile --sample 2000",
         "compile --device mali --shape 512,512,512 --jobs 8 --db phone.sqlite --json > builds.json",
     )
     add_device(parser)
     add_family(parser, "whose configurations to build")
-    add_shape(parser, f"a shape whose valid configurations to build; {DEFAULT_SIZE} for every size when left out")
+    add_shape(parser, f"a shape to build the valid configurations of; {DEFAULT_SIZE} for every size if left out")
     parser.add_argument(
-        "--algorithm", metavar="NAME", nargs="+", action="extend", default=[], help="build these alone: naive, dot, ..."
+        "--algorithm", metavar="NAME", nargs="+", action="extend", default=[], help="build only these: naive, dot, ..."
     )
     parser.add_argument(
         "--sample", metavar="N", type=parse_sample, help="at most N configurations of each algorithm, drawn at random"
     )
-    parser.add_argument("--seed", metavar="N", type=parse_seed, default=0, help="of the sample (0)")
+    parser.add_argument("--seed", metavar="N", type=parse_seed, default=0, help="seed of the sample (0)")
     parser.add_argument(
-        "--jobs", metavar="N", type=parse_jobs, help="processes that build; one for each core by default"
+        "--jobs", metavar="N", type=parse_jobs, help="number of build processes; one for each core by default"
     )
     parser.add_argument("--quiet", action="store_true", help="no progress, only the final table")
     add_database(parser)
@@ -221,7 +222,7 @@ def _add_evaluate(subparsers: Any) -> None:
         subparsers,
         "evaluate",
         evaluate_command,
-        "Measure how much of the tuned speed is reached at sizes left out, predicted from the others.",
+        "Measure how much of the tuned speed is reached at held-out sizes, predicted from the others.",
         "evaluate --device cpu --holdout 10",
         "evaluate --device adreno --shapes others.txt --budget 10m --json > regret.json",
     )
@@ -236,7 +237,7 @@ def _add_evaluate(subparsers: Any) -> None:
         "--budget",
         metavar="TIME",
         type=parse_budget,
-        help="tune these shapes afresh in so much time, and compare with that: then they need not be tuned before",
+        help="tune these shapes afresh within this time and compare with that; they need not be tuned before",
     )
     parser.add_argument("--quiet", action="store_true", help="no line for each size, only the table")
     add_database(parser)
@@ -255,14 +256,14 @@ def _add_lookup(subparsers: Any) -> None:
         "lookup --device cpu --family reduce 512 768 max",
     )
     _add_asked(parser)
-    parser.add_argument("--explain", action="store_true", help="say where the answer comes from and why")
-    parser.add_argument("--tuned", action="store_true", help="fail where only the built-in default is left")
+    parser.add_argument("--explain", action="store_true", help="show where the answer comes from and why")
+    parser.add_argument("--tuned", action="store_true", help="fail if there is only the built-in default")
 
 
 def _add_asked(parser: argparse.ArgumentParser) -> None:
     """Add the arguments that say what to look up, and in which table."""
     add_device(parser)
-    add_family(parser, "of the shape")
+    add_family(parser, "that of the shape")
     parser.add_argument(
         "shape",
         metavar="SHAPE",
@@ -280,7 +281,7 @@ def _add_show(subparsers: Any) -> None:
         subparsers,
         "show",
         show_command,
-        "Show the kernel to use for a shape: source, build options, buffers, sizes and arguments, for own host code.",
+        "Show the kernel to use for a shape: source, build options, buffers, sizes, arguments, for your own host code.",
         "show --device adreno-730 64,3136,576",
         "show --device cpu 512 512 512 --source > gemm.cl",
         "show --device cpu --family reduce 512 768 max --json",
@@ -298,7 +299,7 @@ def _add_misses(subparsers: Any) -> None:
         "misses",
         "misses --clear",
     )
-    parser.add_argument("--device", metavar="SLUG", help="those of one device")
+    parser.add_argument("--device", metavar="SLUG", help="only those of this device")
     parser.add_argument("--clear", action="store_true", help="forget them all")
     add_json(parser)
 
@@ -308,7 +309,7 @@ def _add_help(subparsers: Any) -> None:
         subparsers,
         "help",
         lambda options: help_command(make_parser(), options),
-        "Show a topic of the manual, or how a command is used; lists the topics when neither is named.",
+        "Show a topic of the manual, or how a command is used; without an argument, list the topics.",
         "help start",
         "help run",
         "help tuning | less",
@@ -328,24 +329,24 @@ def _add_export(subparsers: Any) -> None:
         "export --format json > tables.json",
     )
     add_device(parser, required=False)
-    add_family(parser, "all that are stored when left out; CSV holds one", default=None)
-    parser.add_argument("--format", choices=FORMATS, required=True, help="form of the table")
-    parser.add_argument("--output", metavar="FILE", type=Path, help="where to; standard output when left out")
+    add_family(parser, "all that are stored if left out; CSV holds one", default=None)
+    parser.add_argument("--format", choices=FORMATS, required=True, help="format of the table")
+    parser.add_argument("--output", metavar="FILE", type=Path, help="file to write; standard output if left out")
     parser.add_argument(
         "--kernels",
         metavar="DIR",
         type=Path,
-        help="with c: a folder of C99 with the kernels, and what builds and runs them",
+        help="with --format c: folder to write the kernels to, with C99 code that builds and runs them",
     )
     parser.add_argument(
         "--also",
         metavar="SLUG",
         action="append",
         default=[],
-        help="with --kernels: another device to answer for, by what its relatives measured",
+        help="with --kernels: another device to include, from the measurements of its relatives",
     )
     parser.add_argument(
-        "--force", action="store_true", help="overwrite files that autotune did not write; never a changed main.c"
+        "--force", action="store_true", help="overwrite files that autotune did not write, but never a changed main.c"
     )
     add_database(parser)
 
@@ -355,10 +356,10 @@ def _add_import(subparsers: Any) -> None:
         subparsers,
         "import",
         import_command,
-        "Take an exported JSON table into the database; better measurements stay.",
+        "Import an exported JSON table into the database; better measurements there are kept.",
         "import tables.json",
     )
-    parser.add_argument("file", metavar="FILE", type=Path, help="what autotune export --format json wrote")
+    parser.add_argument("file", metavar="FILE", type=Path, help="file written by autotune export --format json")
     add_database(parser)
 
 
@@ -367,20 +368,22 @@ def _add_serve(subparsers: Any) -> None:
         subparsers,
         "serve",
         serve_command,
-        "Serve jobs, lookups and tables over HTTP; devices come with autotune worker.",
+        "Serve jobs, lookups and tables over HTTP; autotune worker adds devices.",
         "serve",
         "serve --host 0.0.0.0 --token-file token --read-token-file read-token --db postgresql://...",
     )
     parser.add_argument("--host", metavar="H", default="127.0.0.1", help="address to listen at (127.0.0.1)")
     parser.add_argument("--port", metavar="N", type=parse_port, default=8765, help="port (8765; 0 for a free one)")
-    parser.add_argument("--token-file", metavar="FILE", type=Path, help="administrators' token, in its first line")
+    parser.add_argument(
+        "--token-file", metavar="FILE", type=Path, help="file with the administrators' token in its first line"
+    )
     for scope, meaning in (
         ("read", "reading only"),
-        ("submit", "reading, and for jobs and uploads"),
+        ("submit", "reading, jobs and uploads"),
         ("worker", "workers only"),
     ):
-        parser.add_argument(f"--{scope}-token-file", metavar="FILE", type=Path, help=f"token for {meaning}")
-    parser.add_argument("--public-url", metavar="URL", default="", help="where a proxy in front of it is reached")
+        parser.add_argument(f"--{scope}-token-file", metavar="FILE", type=Path, help=f"file with a token for {meaning}")
+    parser.add_argument("--public-url", metavar="URL", default="", help="address of a proxy in front of the service")
     add_database(parser)
 
 
@@ -389,13 +392,13 @@ def _add_worker(subparsers: Any) -> None:
         subparsers,
         "worker",
         worker_command,
-        "Offer the devices of this machine to a service; calls out only.",
+        "Offer the devices of this machine to a service; makes outgoing connections only.",
         "worker --server http://10.0.0.5:8765 --token-file worker-token",
         "worker --server http://10.0.0.5:8765 --device adreno --name phone-3",
     )
     add_server(parser)
-    parser.add_argument("--name", metavar="NAME", help="of this machine, for people; its host name when left out")
-    parser.add_argument("--device", metavar="D", action="append", default=[], help="offer this one only")
+    parser.add_argument("--name", metavar="NAME", help="name of this machine, for people; its host name if left out")
+    parser.add_argument("--device", metavar="D", action="append", default=[], help="offer only this device")
 
 
 def _add_workers(subparsers: Any) -> None:
@@ -406,8 +409,10 @@ def _add_workers(subparsers: Any) -> None:
         "Administer the workers of a service.",
         "workers forget phone-3 --server http://10.0.0.5:8765 --token-file token",
     )
-    parser.add_argument("action", choices=["forget"], help="forget: let the name be enrolled anew, as after a new disk")
-    parser.add_argument("name", metavar="NAME", help="of the worker")
+    parser.add_argument(
+        "action", choices=["forget"], help="forget: let the name be enrolled again, for example after a new disk"
+    )
+    parser.add_argument("name", metavar="NAME", help="name of the worker")
     add_server(parser)
 
 
@@ -416,7 +421,7 @@ def _add_submit(subparsers: Any) -> None:
         subparsers,
         "submit",
         submit_command,
-        "Give a service something to tune, and leave.",
+        "Submit shapes to tune to a service, without waiting for the results.",
         "submit --server http://10.0.0.5:8765 --device adreno-730 --shape 64,3136,576 --trials 200",
         "submit --server http://10.0.0.5:8765 --device mali --preset resnet50 --budget 2h",
     )
@@ -430,12 +435,12 @@ def _add_jobs(subparsers: Any) -> None:
         subparsers,
         "jobs",
         jobs_command,
-        "List the jobs of a service, or look at one, or follow it.",
+        "List the jobs of a service, or show or follow one of them.",
         "jobs --server http://10.0.0.5:8765",
         "jobs 3 --follow --server http://10.0.0.5:8765",
     )
-    parser.add_argument("job", metavar="JOB", nargs="?", type=parse_job, help="the number of one")
-    parser.add_argument("--follow", action="store_true", help="show its progress until it has ended, then its table")
+    parser.add_argument("job", metavar="JOB", nargs="?", type=parse_job, help="number of a job")
+    parser.add_argument("--follow", action="store_true", help="show the job's progress until it ends, then its table")
     parser.add_argument("--quiet", action="store_true", help="no progress, only the final table")
     add_wide(parser)
     add_server(parser)
@@ -447,8 +452,8 @@ def _add_cancel(subparsers: Any) -> None:
         subparsers,
         "cancel",
         cancel_command,
-        "Stop a job of a service after the running trial; what it found stays.",
+        "Stop a job of a service after the running trial; its results are kept.",
         "cancel 3 --server http://10.0.0.5:8765",
     )
-    parser.add_argument("job", metavar="JOB", type=parse_job, help="its number")
+    parser.add_argument("job", metavar="JOB", type=parse_job, help="number of the job")
     add_server(parser)

@@ -34,8 +34,10 @@ def named_device(selector: str, known: Sequence[Device]) -> Device:
 
 def _no_such_device(selector: str, known: Sequence[Device]) -> NoSuchDeviceError:
     slugs = sorted({device.slug for device in known})
-    hint = did_you_mean(selector, [*slugs, *FAMILIES]) or f"stored are {', '.join(slugs)}"
-    return NoSuchDeviceError(f"no device fits {selector[:80]!r}, neither of this machine nor a stored one", hint=hint)
+    hint = did_you_mean(selector, [*slugs, *FAMILIES]) or f"stored devices: {', '.join(slugs)}"
+    return NoSuchDeviceError(
+        f"no device fits {selector[:80]!r}, neither on this machine nor among those stored", hint=hint
+    )
 
 
 def named_or_guessed_device(selector: str, known: Sequence[Device]) -> Device:

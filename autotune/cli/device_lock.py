@@ -54,7 +54,7 @@ class DeviceLock:
         while not _try_lock(self._file):
             if not has_told:
                 has_told = True
-                tell(f"waiting: {_holder(self._file)} is measuring on {self._device.slug} (Ctrl-C ends the waiting)")
+                tell(f"waiting: {_holder(self._file)} is measuring on {self._device.slug} (Ctrl-C stops waiting)")
             if self._should_stop():
                 self._file.close()
                 raise WorkerError(f"stopped while waiting for {self._device.slug}")
@@ -121,7 +121,7 @@ def _open(name: str) -> IO[bytes] | None:
                 path.chmod(0o666)  # despite the umask: all users lock the same file
         return os.fdopen(number, "r+b", buffering=0)
     except (OSError, AutotuneError) as error:
-        tell(f"another program may measure on the device at the same time: no file can be locked ({error})")
+        tell(f"cannot lock a file ({error}): another program may measure on the device at the same time")
         return None
 
 

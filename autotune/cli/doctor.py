@@ -71,7 +71,7 @@ def _applied(checkup: Checkup, device: "Device") -> "Device":
     if not checkup.can_search:
         raise AutotuneError(f"{device.slug} cannot be tuned: {_reason(checkup)}", hint=_mend(device))
     if checkup.broken:
-        tell(f"{device.slug}: broken and left out: {summary(checkup.broken)}; `autotune doctor` tells more")
+        tell(f"{device.slug}: broken and left out: {summary(checkup.broken)}; `autotune doctor` shows more")
     return checkup.applied_to(device)
 
 
@@ -91,7 +91,7 @@ def _mend(device: "Device") -> str:
             "this PoCL cannot compile for this processor: install Debian's pocl-opencl-icd, or on x86 PyPI's "
             "intel-opencl-rt, and choose that device"
         )
-    return "install another OpenCL driver for it, or choose another device; `autotune doctor` tells more"
+    return "install another OpenCL driver for it, or choose another device; `autotune doctor` shows more"
 
 
 # Output
@@ -122,7 +122,7 @@ def _print_device(device: "Device", checkup: Checkup, faults: "list[KnownFault]"
             if finding.health is Health.BROKEN:
                 print(f"           {consequence(finding)}")
     for known in faults:
-        told = f"{known.configurations} configurations tried" if known.configurations else "as a table tells"
+        told = f"{known.configurations} configurations tried" if known.configurations else "known from a tuning table"
         print(f"  {'broken':8} {known.fault}: {told}, none right; not proposed by the search")
     print(f"verdict: {_verdict(checkup, len(faults))} ({checkup.seconds:.1f} s)")
 
@@ -142,10 +142,10 @@ def _word(finding: Finding) -> str:
 
 def _verdict(checkup: Checkup, faults: int) -> str:
     if not checkup.can_search:
-        return f"no search can work here: {_reason(checkup)}"
+        return f"no search is possible here: {_reason(checkup)}"
     broken = len(checkup.broken) + faults
     if not broken:
-        return "a search can work, nothing offered is broken"
+        return "a search can work; nothing that the device offers is broken"
     return f"a search can work, without {summary(checkup.broken) or 'what trials found broken'}"
 
 

@@ -54,16 +54,16 @@ def evaluate_command(options: argparse.Namespace) -> int:
             on_progress=lambda comparison: None if options.quiet else tell(_line(comparison)),
         )
         if interrupts.are_requested:
-            return tell_stopped(options, "its figures are not kept. To measure all")
+            return tell_stopped(options, "the figures of this run are not kept. To measure all")
         if not comparisons:
-            raise UsageError("nothing that was tuned for these sizes runs any more", hint="tune them again")
+            raise UsageError("none of the configurations tuned for these sizes runs any more", hint="tune them again")
         refresh_predictors(store, device, [options.family])
         kinds: dict[object, list[Comparison]] = {}
         for comparison in comparisons:
             kinds.setdefault(comparison.problem.kind, []).append(comparison)
         for of_kind in kinds.values():
             if not note_measured(store, device.slug, of_kind[0].problem, summarise(of_kind)):
-                tell(f"too few sizes like {of_kind[0].problem.label} are tuned to predict from")
+                tell(f"too few sizes like {of_kind[0].problem.label} are tuned to make predictions from")
     _report(options, device, comparisons, summarise(comparisons))
     return 0
 
@@ -77,7 +77,7 @@ def _held_out(options: argparse.Namespace, store: "Store", device: "Device") -> 
         others = " and others" if len(missing) > 5 else ""
         raise UsageError(
             f"{', '.join(missing[:5])}{others}: not tuned on {device.slug}, so there is nothing to compare with",
-            hint="autotune run first, or tune them afresh with --budget",
+            hint="tune them with autotune run first, or afresh with --budget",
         )
     return [winners[problem] for problem in chosen]
 
@@ -112,7 +112,7 @@ def _sizes(options: argparse.Namespace, tuned: "Collection[Problem]", device: "D
     if not chosen or not set(tuned) - set(chosen):
         raise UsageError(
             f"{len(tuned)} sizes of {options.family} are tuned on {device.slug}: too few to hold some out",
-            hint="autotune run first, or hold out fewer",
+            hint="tune more with autotune run first, or hold out fewer",
         )
     return chosen
 
@@ -129,7 +129,7 @@ def _report(
     if options.json:
         print_json(_plain(device, comparisons, evaluation))
         return
-    print(f"{evaluation.sizes} sizes held out on {device.slug}; parts of the tuned speed:")
+    print(f"{evaluation.sizes} sizes held out on {device.slug}; fractions of the tuned speed reached:")
     print(f"{'':12}{'geo. mean':>10}{'median':>10}{'10th pct.':>10}{'worst':>10}")
     for name in FAVOURS:
         reach = getattr(evaluation, name)

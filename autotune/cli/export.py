@@ -22,13 +22,13 @@ DEFAULT_FAMILY = "gemm"
 
 def export_command(options: argparse.Namespace) -> int:
     if options.format == "sqlite" and options.output is None:
-        raise UsageError("a SQLite table is a file", hint="--output FILE")
+        raise UsageError("a SQLite table can be written only to a file", hint="give --output FILE")
     if options.format == "sqlite" and options.family:
         raise UsageError("a SQLite table holds every kernel family", hint="leave out --family")
     if options.kernels and (options.format != "c" or options.output):
-        raise UsageError("--kernels writes a folder of C", hint="--format c --kernels DIR, without --output")
+        raise UsageError("--kernels writes a folder of C files", hint="use --format c --kernels DIR, without --output")
     if options.also and not options.kernels:
-        raise UsageError("--also is for a folder of C", hint="--kernels DIR")
+        raise UsageError("--also needs --kernels", hint="give --kernels DIR")
     from autotune.export import check_replaceable
 
     if options.output and not options.force:
@@ -91,7 +91,7 @@ def _source(options: argparse.Namespace) -> "Iterator[tuple[Store, str | None]]"
             yield stack.enter_context(_opened(shipped[slug])), slug
         else:
             there = ", ".join(sorted(stored | shipped.keys()))
-            raise DeviceSelectionError(f"nothing is stored for {slug}", hint=f"there are {there}; or autotune run")
+            raise DeviceSelectionError(f"nothing is stored for {slug}", hint=f"there are {there}; or tune it")
 
 
 @contextlib.contextmanager
@@ -124,6 +124,6 @@ def _text(store: "Store", slug: str | None, families: Sequence[str], form: str) 
     if form == "csv":
         raise UsageError(
             f"a CSV table has the columns of one kernel family, and {', '.join(families)} are stored",
-            hint=f"--family {families[0]}",
+            hint=f"choose one, such as --family {families[0]}",
         )
     return "\n".join(str(export_table(store, slug, family, form)) for family in families)

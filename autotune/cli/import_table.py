@@ -12,6 +12,6 @@ def import_command(options: argparse.Namespace) -> int:
     with Store.open(options.db) as store:
         added, kept = store.import_winners(contents.winners, contents.devices)
         add_predictors(store, contents.predictors)
-    because = ", as what is stored is confirmed or faster" if kept else ""
-    print(f"{added} taken over, {kept} left as they were{because}")
+    because = ", because the stored ones are confirmed or faster" if kept else ""
+    print(f"{added} imported, {kept} not imported{because}")
     return 0

@@ -64,10 +64,10 @@ def lookup_command(options: argparse.Namespace) -> int:
     problem = tuned.problem
     if tuned.match is Match.DEFAULT:
         if options.tuned:
-            hint = "autotune run tunes it"
-            raise TableError(f"for {problem.label} on {device.slug} there is only the built-in default", hint=hint)
+            hint = "tune it with autotune run"
+            raise TableError(f"there is only the built-in default for {problem.label} on {device.slug}", hint=hint)
         tell(
-            f"note: {problem.label} is not tuned on {device.slug}, this is the built-in default: autotune run tunes it"
+            f"note: {problem.label} is not tuned on {device.slug}; this is the built-in default (autotune run tunes it)"
         )
     if options.json:
         print_json({"device": device.slug, "problem": problem.to_dict(), **plain_tuned(tuned)})
@@ -96,7 +96,7 @@ def _expectations(table: "TuningTable", tuned: "Tuned") -> list[tuple[str, str]]
     predictor = table.predictor(tuned.source_device or tuned.device, tuned.problem)
     told = predictor and (predictor.measured or predictor.expected)
     if predictor and told:
-        how = "measured at sizes held out" if predictor.measured else "of trials, each size left out in turn"
+        how = "measured at held-out sizes" if predictor.measured else "from trials, leaving out each size in turn"
         facts.append(("reached", f"part of the tuned speed at {told.sizes} sizes, {how}"))
         for name in FAVOURS:
             reach = getattr(told, name)

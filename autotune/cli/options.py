@@ -89,7 +89,7 @@ def add_shape(parser: argparse.ArgumentParser, meaning: str) -> None:
         nargs="+",
         action="extend",
         default=[],
-        help=f"{meaning}; one value each, quoted where it has words: "
+        help=f"{meaning}; one value per shape, quoted if it has words: "
         '512,512,512 (or 512x512x512) "64,64,64 nt float16 batch=12" "1,4096,4096 constant=b"; '
         "for reduce BATCH,CHANNELS[,operation[,dtype]]",
     )
@@ -102,7 +102,7 @@ def add_shapes(parser: argparse.ArgumentParser) -> None:
         type=Path,
         action="append",
         default=[],
-        help="one shape a line, SHAPE [words of the shape] [xCOUNT] [label], # begins a comment; "
+        help="file with one shape per line: SHAPE [words of the shape] [xCOUNT] [label], # begins a comment; "
         "or CSV with the header m,n,k,calls,label",
     )
 
@@ -116,23 +116,23 @@ def add_database(parser: Any) -> None:
 
 
 def add_json(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--json", action="store_true", help="print JSON for machines")
+    parser.add_argument("--json", action="store_true", help="print JSON instead of text")
 
 
 def add_wide(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--wide",
         action="store_true",
-        help="every column of the table, also those that do not fit the terminal: trials of this run, samples of the "
-        "winner's time, verifications of its result, ...",
+        help="show every column of the table, also those that do not fit the terminal: trials of this run, samples of "
+        "the winner's time, verifications of its result, ...",
     )
 
 
 def add_wanted(parser: argparse.ArgumentParser) -> None:
     """Add the options that say what to tune, on which device, and for how long."""
     add_device(parser)
-    add_family(parser, "of the shapes given here; a preset knows its own")
-    add_shape(parser, "a shape to tune for")
+    add_family(parser, "that of the shapes given here; a preset has its own")
+    add_shape(parser, "a shape to tune")
     add_shapes(parser)
     parser.add_argument(
         "--preset", metavar="NAME", action="append", default=[], help="the products of a network; see autotune presets"
@@ -145,16 +145,18 @@ def add_wanted(parser: argparse.ArgumentParser) -> None:
         nargs="+",
         action="extend",
         default=[],
-        help="search these alone: naive, dot, ...",
+        help="search only these: naive, dot, ...",
     )
-    parser.add_argument("--seed", metavar="N", type=parse_seed, default=0, help="of the search and its inputs (0)")
+    parser.add_argument("--seed", metavar="N", type=parse_seed, default=0, help="seed of the search and its inputs (0)")
 
 
 def add_server(parser: argparse.ArgumentParser, *, required: bool = True) -> None:
     parser.add_argument(
-        "--server", metavar="URL", required=required, help="of autotune serve, such as http://10.0.0.5:8765"
+        "--server", metavar="URL", required=required, help="address of autotune serve, such as http://10.0.0.5:8765"
     )
-    parser.add_argument("--token-file", metavar="FILE", type=Path, help="whose first line is the service's token")
+    parser.add_argument(
+        "--token-file", metavar="FILE", type=Path, help="file with the service's token in its first line"
+    )
 
 
 def parse_budget(text: str) -> float:
@@ -173,13 +175,16 @@ def parse_share(text: str) -> float:
     match = re.fullmatch(r"(\d{1,9}(?:\.\d{1,9})?)(%?)", text.strip(), re.ASCII)
     share = float(match[1]) / (100 if match[2] else 1) if match else 0.0
     if not 0 < share < 1:
-        raise UsageError(f"--until-gain: {text.strip()[:80]!r} is no share above 0 and below 1", hint="1%, 0.01")
+        given = text.strip()[:80]
+        raise UsageError(
+            f"--until-gain: expected a share above 0 and below 1, got {given!r}", hint="such as 1% or 0.01"
+        )
     return share
 
 
 def _integer(name: str, text: str, least: int, most: int) -> int:
     if not re.fullmatch(r"[+-]?[0-9]{1,18}", text.strip()) or not least <= int(text) <= most:
-        raise UsageError(f"{name}: {text.strip()[:80]!r} is no integer from {least} to {most}")
+        raise UsageError(f"{name}: expected an integer from {least} to {most}, got {text.strip()[:80]!r}")
     return int(text)
 
 

@@ -187,4 +187,4 @@ def _refuse_what_stays_here(options: argparse.Namespace) -> None:
     if given:
         names = ", ".join(f"--{name.replace('_', '-')}" for name in given)
         verb = "is" if len(given) == 1 else "are"
-        raise UsageError(f"{names} {verb} for devices of this machine", hint="leave out --server")
+        raise UsageError(f"{names} {verb} supported only for devices of this machine", hint="leave out --server")

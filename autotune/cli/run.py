@@ -157,7 +157,7 @@ def _with_misses(requests: "list[Request]", device: "Device") -> "list[Request]"
         if miss.device == device.slug
     ]
     if not (missed or requests):
-        raise UsageError(f"{path} tells of no miss on {device.slug}", hint="give --shape SHAPE or --shapes FILE")
+        raise UsageError(f"{path} lists no miss on {device.slug}", hint="give --shape SHAPE or --shapes FILE")
     return merge([*requests, *missed])
 
 
@@ -173,7 +173,7 @@ def _learn(store: "Store", device: "Device", outcomes: "Sequence[Outcome]") -> N
         if done & read_misses(default_file()).keys():
             forget_misses(default_file(), done)
     except (AutotuneError, OSError) as error:
-        tell(f"lookups do not know of this run yet: {error}")
+        tell(f"lookups cannot use the results of this run yet: {error}")
 
 
 def _compare_with_host(
@@ -192,7 +192,7 @@ def _compare_with_host(
         if points:
             Crossover(points=tuple(points)).over(Crossover.read(device.slug, place)).write(device.slug, place)
     except (AutotuneError, OSError) as error:
-        tell(f"it is not kept where the host's BLAS is faster: {error}")
+        tell(f"could not save where the host's BLAS is faster: {error}")
 
 
 def _use_default_preset(options: argparse.Namespace) -> None:
@@ -246,7 +246,7 @@ def _sampler(options: argparse.Namespace) -> "SamplerChoice | None":
 
     if options.until_gain is not None and options.sampler != "ours":
         raise UsageError(
-            "--until-gain goes with --sampler ours: others do not estimate what is left to gain",
+            "--until-gain needs --sampler ours: other samplers do not estimate what is left to gain",
             hint="give --trials N or --budget TIME",
         )
     return SamplerChoice.parse(options.sampler, options.sampler_options)
@@ -260,7 +260,7 @@ def _tell_size(device: "Device", requests: "Sequence[Request]", algorithms: Sequ
     count = sum(len(space_of(request.problem, device, profile, algorithms)) for request in requests)
     tell(
         f"exhaustive: {count} configurations in all, {days_text(count)} at one a second; "
-        "Ctrl-C keeps what is measured by then"
+        "Ctrl-C stops and keeps what has been measured"
     )
 
 
@@ -273,7 +273,7 @@ def _tell_duration(device: "Device", requests: "Sequence[Request]", budget: "Bud
     if budget.seconds is not None:
         about = f"about {duration_text(budget.seconds)}"
         if least_s > budget.seconds:
-            each = f"each takes two trials and a comparison, some {LEAST_SECONDS:g} s"
+            each = f"each takes two trials and a comparison, about {LEAST_SECONDS:g} s"
             about = f"about {duration_text(least_s)} whatever the budget, since {each}"
     elif budget.trials is not None:
         about = f"{budget.trials} trials each, about {days_text(budget.trials * len(requests))} at one a second"
@@ -335,7 +335,7 @@ class Interrupts:
         self._count += 1
         if self._count == 1:
             with contextlib.suppress(OSError):
-                os.write(2, f"\nstopping after {self._unfinished}; once more to stop at once\n".encode())
+                os.write(2, f"\nstopping after {self._unfinished}; interrupt again to stop at once\n".encode())
         elif self._count == 2:
             raise KeyboardInterrupt  # as it propagates, the ledger notes that the running trial is not at fault
         else:

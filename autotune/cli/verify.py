@@ -51,7 +51,7 @@ def _wanted(options: argparse.Namespace, store: "Store", slug: str) -> "list[Win
     wanted = [request.problem for request in read_requests(problem_type, options.shape, options.shapes)]
     missing = [problem.label for problem in wanted if problem not in tuned]
     if missing:
-        raise UsageError(f"not tuned for {slug}: {', '.join(missing[:5])}", hint="autotune status tells what is")
+        raise UsageError(f"not tuned for {slug}: {', '.join(missing[:5])}", hint="autotune status shows what is tuned")
     return [tuned[problem] for problem in wanted]
 
 

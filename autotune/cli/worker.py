@@ -33,5 +33,5 @@ def worker_command(options: argparse.Namespace) -> int:
 def workers_command(options: argparse.Namespace) -> int:
     with open_client(options) as client:
         client.forget_worker(options.name)
-    tell(f"{options.name} is forgotten: the next worker of that name is enrolled")
+    tell(f"{options.name} is forgotten; the next worker with that name will be enrolled as new")
     return 0

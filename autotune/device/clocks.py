@@ -135,7 +135,7 @@ def _distrust(observed: Observations, tick: float, speed: float, drift: float) -
     if any(_runs_backwards(spans) for spans in (observed.spans, [(r.event_start, r.event_end) for r in observed.long])):
         return "event times run backwards"
     if tick > COARSE_NS:
-        return f"event times tick every {tick / 1000:.4g} us only"
+        return f"event times tick only every {tick / 1000:.4g} us"
     if drift > TOLERANCE:
         return f"the clock of events drifts: its speed changes by {drift:.0%} within milliseconds"
     if abs(speed - 1) > TOLERANCE:

@@ -126,7 +126,7 @@ def select(selector: str, devices: Sequence[Device]) -> Device:
     if len(matches) > 1 and _drive_one_processor(matches):
         chosen = max(matches, key=_preference)
         others = ", ".join(f"{_exact(device)} ({device.selector})" for device in matches if device is not chosen)
-        _LOG.warning("%s (%s) drives the processor; so could %s", _exact(chosen), chosen.selector, others)
+        _LOG.warning("%s (%s) is used for the processor; also available: %s", _exact(chosen), chosen.selector, others)
         return chosen
     if len(matches) == 1:
         return matches[0]
@@ -212,7 +212,7 @@ def _listing(devices: Sequence[Device]) -> str:
 
 _CHOOSE = (
     "choose by slug, family, platform:device numbers or part of a name, as `autotune devices` lists them; "
-    "add @ and a driver's version to tell two of one slug apart"
+    "add @ and a driver's version to distinguish devices with the same slug"
 )
 
 _DRIVER_FILES = {
@@ -223,7 +223,7 @@ _DRIVER_FILES = {
         "/usr/lib/aarch64-linux-gnu/libmali.so",
     ),
 }
-_POCL = f"an OpenCL device that runs on the processor is installed by: {install_hint('pocl')}"
+_POCL = f"to install an OpenCL device that runs on the processor: {install_hint('pocl')}"
 _INSTALL = {
     "cpu": _POCL,
     "pocl": _POCL,
@@ -263,7 +263,7 @@ def _cache_mend() -> str:
     folder = Path(next(set_here, "")).absolute()
     nearest = next(path for path in (folder, *folder.parents) if path.exists())
     is_writable = nearest.is_dir() and os.access(nearest, os.W_OK)
-    return "" if is_writable else f", where it can write to {folder}: set POCL_CACHE_DIR to another folder"
+    return "" if is_writable else f"; PoCL cannot write to {folder}: set POCL_CACHE_DIR to another folder"
 
 
 if __name__ == "__main__":

@@ -61,7 +61,7 @@ def _named(file: Path) -> str:
     """Return the file's name, with what is wrong with it as far as that can be seen without loading a driver."""
     library = _library(file)
     if not library:
-        return f"{file.name} (empty, or it cannot be read)"
+        return f"{file.name} (empty or unreadable)"
     is_missing = Path(library).is_absolute() and not Path(library).exists()
     return f"{file.name} (its library {library[:80]} is missing)" if is_missing else file.name
 

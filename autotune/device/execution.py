@@ -78,7 +78,7 @@ def kind_of(operand: Any) -> Kind | None:
 def queue_of(context: cl.Context) -> cl.CommandQueue:
     """Return a queue for the context's device. Raises DeviceSelectionError when the context has several devices."""
     if len(context.devices) != 1:
-        raise DeviceSelectionError(f"the context has {len(context.devices)} devices", hint="pass a queue of one")
+        raise DeviceSelectionError(f"the context has {len(context.devices)} devices", hint="pass a queue of one device")
     return cl.CommandQueue(context, context.devices[0])
 
 
@@ -183,7 +183,7 @@ class Executor:
         Raises DeviceSelectionError when the queue runs out of order or the device does not answer.
         """
         if queue.properties & cl.command_queue_properties.OUT_OF_ORDER_EXEC_MODE_ENABLE:
-            raise DeviceSelectionError("the queue runs out of order", hint="pass one that runs in order")
+            raise DeviceSelectionError("the queue executes out of order", hint="pass an in-order queue")
         self.queue = queue
         self.context = queue.context
         self.session = Session.on(queue)
@@ -239,7 +239,7 @@ class Executor:
         context = shared_memory(operand).context if kind in (Kind.SHARED, Kind.IMAGE) else operand.context  # type: ignore[union-attr]
         if context != self.context:
             raise ProblemError(
-                f"{name} lies in memory of another OpenCL context than that of {self.device.slug}",
+                f"{name} belongs to another OpenCL context, not that of {self.device.slug}",
                 hint="pass queue= or context= of your arrays",
             )
 

@@ -60,7 +60,7 @@ class SharedMemory:
     def take(self, queue: cl.CommandQueue, *, wait: bool = True) -> None:
         """Map it for the host again, after everything enqueued; waits for that if `wait` is set. Raises LaunchError."""
         if self._mapping is None and self._map(queue, wait=wait) != self.address:
-            raise LaunchError("the driver mapped memory to another place than before; its NumPy views are void")
+            raise LaunchError("the driver mapped memory to a different address; its NumPy views are now invalid")
 
     def _map(self, queue: cl.CommandQueue, *, wait: bool = True) -> int:
         try:
@@ -174,5 +174,5 @@ def part_of(memory: cl.Buffer, offset_bytes: int, what: str) -> cl.Buffer:
 def _pixels(shape: tuple[int, ...]) -> tuple[int, int]:
     """Return width and height in pixels of an image. Raises ProblemError for a shape that an image cannot have."""
     if len(shape) not in (2, 3):
-        raise ProblemError(f"an image is (rows, columns) or (batch, rows, columns), not {shape}")
+        raise ProblemError(f"expected an image of shape (rows, columns) or (batch, rows, columns), got {shape}")
     return -(-shape[-1] // _PIXEL), shape[-2] * (shape[0] if len(shape) == 3 else 1)

@@ -169,7 +169,7 @@ def _list(data: Any, source: str, key: str) -> list[Any]:
 def _texts(data: Any, source: str, key: str) -> tuple[str, ...]:
     for item in _list(data, source, key):
         if not isinstance(item, str):
-            raise _wrong(source, key, f"must hold texts, not {item!r}")
+            raise _wrong(source, key, f"must hold strings, not {item!r}")
     return tuple(data)
 
 
@@ -190,5 +190,5 @@ def _values_by_parameter(data: Any, source: str, key: str) -> Mapping[str, tuple
     for name, values in table.items():
         items = _list(values, source, f"{key}.{name}")
         if not items or any(type(item) not in (int, str) for item in items):
-            raise _wrong(source, f"{key}.{name}", "must hold integers or texts, at least one")
+            raise _wrong(source, f"{key}.{name}", "must hold at least one integer or string, and nothing else")
     return {name: tuple(values) for name, values in table.items()}

@@ -77,8 +77,8 @@ class _Progress(ABC):
         if self._total > 1 and least_s > seconds:
             self._say(
                 self._current,
-                f"{self._total} shapes need about {duration_text(least_s)} at least; the budget of "
-                f"{duration_text(seconds)} leaves out trials and finals of some",
+                f"{self._total} shapes need at least about {duration_text(least_s)}; with the budget of "
+                f"{duration_text(seconds)}, some shapes go without trials and finals",
             )
         else:
             self._mention(self._current, f"about {max(1, round(trials))} trials fit into the budget")
@@ -87,7 +87,7 @@ class _Progress(ABC):
         self._current = state = self._states[request.problem]
         gain = f"may still gain {percent_text(state.gain_left)}; " if state.gain_left is not None else ""
         saved = 1 - total.best_ns / total.default_ns if total.default_ns else 0.0
-        self._mention(state, f"goes on: {gain}the best single trials would save {percent_text(saved)} of all time")
+        self._mention(state, f"continues: {gain}the best single trials would save {percent_text(saved)} of the time")
 
     def trial_finished(self, request: Request, trial: Trial, new_trials: int, best_ns: float) -> None:
         self._current = state = self._states[request.problem]
@@ -112,7 +112,7 @@ class _Progress(ABC):
         self._show(is_better=False)
 
     def device_drifted(self, request: Request, slowdown: float, rest_s: float) -> None:
-        rest = f"; it rests for {duration_text(rest_s)}" if rest_s else ""
+        rest = f"; pausing for {duration_text(rest_s)}" if rest_s else ""
         self._say(self._states[request.problem], f"the device runs {drift_text(slowdown)}{rest}")
 
     def problem_finished(self, outcome: "Outcome") -> None:

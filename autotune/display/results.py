@@ -55,7 +55,7 @@ def _device_rows(device: Device) -> list[tuple[str, str]]:
     if limits.image_pitch_alignment:
         images += f", row pitch in steps of {limits.image_pitch_alignment} pixels"
     sizes = ", ".join(map(str, limits.sub_group_sizes))
-    sub_groups = f"of {sizes} work-items" if sizes else "yes, sizes not told" if limits.has_sub_groups else "none"
+    sub_groups = f"of {sizes} work-items" if sizes else "yes, sizes not reported" if limits.has_sub_groups else "none"
     kind = "dedicated" if limits.local_memory_is_dedicated else "part of global memory"
     return [
         ("vendor, model", ", ".join(filter(None, (device.vendor, device.model)))),
@@ -81,12 +81,12 @@ def _clock_rows(calibration: Calibration | str | None) -> list[tuple[str, str]]:
     if calibration is None or isinstance(calibration, str):
         return [("timer", f"not calibrated: {calibration}")] if calibration else []
     is_event = calibration.timer is Timer.EVENT
-    told = f", said to be {time_text(calibration.told_tick_ns)}" if calibration.told_tick_ns else ""
+    told = f", reported as {time_text(calibration.told_tick_ns)}" if calibration.told_tick_ns else ""
     timer = f"events, a tick is {time_text(calibration.tick_ns)} at most{told}"
     overhead, latency = time_text(calibration.launch_overhead_ns), time_text(calibration.launch_latency_ns)
     return [
         ("timer", timer if is_event else f"the host's clock, since {calibration.reason}"),
-        ("launch", f"{overhead} each in a row, {latency} until the end of one is known"),
+        ("launch", f"{overhead} each in a row, {latency} until one is known to have ended"),
     ]
 
 

@@ -73,7 +73,7 @@ def verdict_text(winner: Winner) -> str:
 def drift_text(slowdown: float) -> str:
     """Describe drift: ``1.4 times slower than at the start: times are corrected``."""
     if slowdown == 1:
-        return "as fast as at the start again"
+        return "again as fast as at the start"
     how = f"{slowdown:.3g} times slower" if slowdown > 1 else f"{1 / slowdown:.3g} times faster"
     return f"{how} than at the start: times are corrected"
 
@@ -83,14 +83,14 @@ def baseline_gain_text(winner: Winner) -> str:
 
 
 def recheck_text(recheck: "Recheck") -> str:
-    """Describe a recheck: ``still holds``, ``slower: 1.2 times the time of before``, ``failed: panel takes over``."""
+    """Describe a recheck: ``still holds``, ``slower: 1.2 times the earlier time``, ``failed: panel takes over``."""
     from autotune.search.verification import Standing
 
     word, after = recheck.standing.value, recheck.after
     if recheck.standing is Standing.HOLDS:
         return word
     if recheck.standing is Standing.SLOWER:
-        return f"{word}: {recheck.slower_by:.3g} times the time of before"
+        return f"{word}: {recheck.slower_by:.3g} times the earlier time"
     if after is None:
-        return f"{word}: nothing takes over"
+        return f"{word}: nothing replaces it"
     return f"{word}: {'the default' if after.is_default else after.configuration.algorithm} takes over"

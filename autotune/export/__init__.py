@@ -38,7 +38,7 @@ def export_table(store: Store, device_slug: str | None, family: str, form: str) 
     Raises DeviceSelectionError, UsageError, ProblemError for an unknown family, TableError, StoreError.
     """
     if form not in FORMATS:
-        raise UsageError(f"there is no format {form[:80]!r}", hint=f"there are {', '.join(FORMATS)}")
+        raise UsageError(f"there is no export format {form[:80]!r}", hint=f"there are {', '.join(FORMATS)}")
     find_family(family)
     _check_stored(store, device_slug)
     if form == "sqlite":
@@ -78,7 +78,7 @@ def export_package(
 def _check_stored(store: Store, device_slug: str | None) -> None:
     known = sorted({device.slug for device in store.devices()})
     if device_slug is not None and device_slug not in known:
-        there = f"there are {', '.join(known)}" if known else "there is none yet: autotune run makes the first"
+        there = f"there are {', '.join(known)}" if known else "no device is stored yet: tune one with autotune run"
         raise DeviceSelectionError(f"nothing is stored for a device {device_slug[:80]!r}", hint=there)
 
 

@@ -294,7 +294,7 @@ class Writer:
         if derived:
             return derived
         if name not in limits:
-            raise TableError(f"a constraint of {algorithm.name} names {name!r}, which C does not know")
+            raise TableError(f"a constraint of {algorithm.name} uses {name!r}, which has no equivalent in C")
         return f"{limits[name]}LL"
 
     def _meaning_in_estimate(self, name: str, limits: Mapping[str, int]) -> str:

@@ -68,7 +68,7 @@ def package_files(tables: Mapping[str, Sequence[DeviceTable]]) -> dict[str, str]
     """
     families = [name for name in FAMILIES if name in tables]
     if not any(tables[name] for name in families):
-        raise TableError("nothing is stored to export", hint="autotune run first")
+        raise TableError("nothing is stored to export", hint="tune something with autotune run first")
     devices = [table.device for table in tables[families[0]]]
     check_distinct(device.slug for device in devices)
     library = data_folder("templates") / "c"
@@ -79,7 +79,10 @@ def package_files(tables: Mapping[str, Sequence[DeviceTable]]) -> dict[str, str]
     pool = SourcePool()
     kernels = [_Kernels(find_family(name), list(map(plain_part, tables[name])), pool).to_c() for name in families]
     if len(pool) >= _NO_SOURCE:
-        raise TableError(f"{len(pool)} kernel sources are too many", hint="export one device or one family at a time")
+        raise TableError(
+            f"a package may have {_NO_SOURCE - 1} kernel sources, not {len(pool)}",
+            hint="export one device or one family at a time",
+        )
     members = "\n".join(
         f"    enum autotune_match (*find_{name})(const struct autotune_{name}_problem *,"
         f" struct autotune_{name}_configuration *);\n"

@@ -91,5 +91,5 @@ _RULES = {
 def problem_rules(family: str) -> ProblemRules:
     """Return the rules of a family. Raises UsageError for a family without a C export."""
     if family not in _RULES:
-        raise UsageError(f"{family} has no export to C", hint="export it to json")
+        raise UsageError(f"{family} cannot be exported to C", hint="export it to JSON")
     return _RULES[family]

@@ -33,7 +33,7 @@ def check_replaceable(path: Path) -> None:
     with contextlib.suppress(OSError), path.open("rb") as file:
         beginning = file.read(1000)
         if beginning and not _OURS.match(beginning):
-            raise UsageError(f"{path} is there already, and not a table of autotune", hint="--force overwrites it")
+            raise UsageError(f"{path} already exists and is not a table of autotune", hint="--force overwrites it")
 
 
 def write_package(folder: Path, files: Mapping[str, str], *, force: bool = False) -> list[str]:
@@ -78,7 +78,7 @@ def _check_files(folder: Path, files: Mapping[str, str], *, force: bool) -> list
     if not force and foreign:
         raise UsageError(f"{folder} has files that autotune did not write: {', '.join(foreign)}", hint=_FORCE)
     if not force and set(changed) - {EXAMPLE}:
-        raise UsageError(f"{folder} has files that were changed since: {', '.join(changed)}", hint=_FORCE)
+        raise UsageError(f"{folder} has files that were changed since their export: {', '.join(changed)}", hint=_FORCE)
     return kept
 
 

@@ -19,8 +19,8 @@ LAST_GROUP = "last_group_"
 COMBINE = Parameter(
     name="combine",
     values=(SECOND_LAUNCH, *(LAST_GROUP + ordering for ordering in ORDERINGS)),
-    meaning="parts of a result are joined by a second launch, or by the work-group that finishes last, which may "
-    "read what the others wrote by the order that PTX, OpenCL C 2.0 or 3.0 promises",
+    meaning="what joins the parts of a result: a second launch, or the last work-group to finish, which sees what the "
+    "others wrote thanks to the memory ordering of PTX, OpenCL C 2.0 or OpenCL C 3.0",
     neutral=SECOND_LAUNCH,
 )
 
@@ -34,7 +34,7 @@ HAS_ORDERING = Constraint(
             ]
         )
     ),
-    because="the device promises no order among the work-groups of a launch, or by another of these means",
+    because="the device does not support this memory ordering between the work-groups of a launch",
 )
 
 _STANDARDS = {LAST_GROUP + "cl2": "CL2.0", LAST_GROUP + "cl3": "CL3.0"}

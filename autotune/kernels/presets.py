@@ -216,7 +216,7 @@ PRESETS = {
     for entry in (
         Preset(
             name=DEFAULT_PRESET,
-            meaning="sizes that any library is asked for; what run tunes when no shape is given",
+            meaning="sizes that every library is used for; tuned by run when no shape is given",
             products=_general,
         ),
         Preset(
@@ -341,7 +341,7 @@ def _from_csv(header: list[str], line: str, problem_type: type[Problem]) -> Requ
     try:
         cells = [cell.strip() for cell in next(csv.reader([line], skipinitialspace=True, strict=True))]
     except csv.Error as error:
-        raise UsageError(f"is no line of CSV: {error}") from error
+        raise UsageError(f"is not a line of CSV: {error}") from error
     if len(set(header)) != len(header):
         raise UsageError("the header names a column twice")
     if len(cells) != len(header):

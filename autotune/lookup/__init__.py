@@ -169,7 +169,7 @@ def _read(place: "Path", *, may_be_missing: bool) -> "Contents":
     except FileNotFoundError:
         if may_be_missing:
             return nothing
-        raise TableError(f"there is no table {place}", hint="autotune run or autotune export makes one") from None
+        raise TableError(f"there is no table {place}", hint="create one with autotune run or autotune export") from None
     except OSError as error:
         raise TableError(f"{place} cannot be read: {error.strerror}") from error
     if start.startswith(b"SQLite format 3\0"):
@@ -193,7 +193,8 @@ def _read_url(url: str) -> "tuple[Contents, str]":
         return _read(Path(rest.removeprefix("/")), may_be_missing=False), rest.removeprefix("/")
     if not scheme.startswith("postgres"):
         raise TableError(
-            f"no table is found by {scheme[:40]}://", hint="name a file, or postgresql://user@host/database"
+            f"cannot open a table from a URL of the kind {scheme[:40]}://",
+            hint="name a file, or postgresql://user@host/database",
         )
     from autotune.lookup.database import Database
     from autotune.lookup.postgresql_table import Server

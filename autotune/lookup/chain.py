@@ -54,7 +54,7 @@ class Place:
             violation = self._legality.violation(entry.configuration, question.values)
             if not violation:
                 return self._measured(entry, Match.EXACT, question, f"{label} was measured on {self._source}", 0.0)
-            reasons.append(f"what was measured for {label} is no longer valid ({violation})")
+            reasons.append(f"the configuration measured for {label} is no longer valid ({violation})")
         predictor = self.predictor(question.problem)
         way = predictor.way(question.problem) if predictor is not None else ""
         if predictor is not None and way == "predicted":
@@ -64,7 +64,10 @@ class Place:
         if entry is None:
             reasons.append(f"{question.problem.label} was not measured on {self._source}")
         if way == "default":
-            reasons.append("at sizes left out, the default did better there than what was measured near them")
+            reasons.append(
+                f"at sizes left out for evaluation, the default did better on {self._source} than the nearest measured"
+                " configuration"
+            )
             return None
         loss = predictor.loss("nearest") if predictor else None
         is_own = self._source == self._device.slug
@@ -110,10 +113,12 @@ class Place:
                 f"{entry.problem.label}, off by a factor of {factor:.3g}"
             )
             if passed_over:
-                reasons.append(f"{_count(passed_over, 'nearer one')} would not be valid")
+                reasons.append(f"{_count(passed_over, 'nearer configuration')} would not be valid")
             return self._measured(entry, Match.NEAREST, question, "; ".join(reasons), loss)
         if near:
-            reasons.append(f"of {_count(len(near), 'comparable shape')} near it none has a configuration valid here")
+            reasons.append(
+                f"none of the configurations of {_count(len(near), 'comparable shape')} near it is valid here"
+            )
         elif ranked:
             factor, number = ranked[0]
             label = entries[number].problem.label
@@ -253,11 +258,11 @@ class Chain:
         family = question.family
         configuration = family.default(question.problem, device.limits, starts)
         if configuration in starts:
-            origin = f"is by rule from the profile {profile.name!r}"
+            origin = f"is chosen by rule from the configurations of the profile {profile.name!r}"
         elif configuration == family.baseline:
-            origin = f"is the plainest kernel of {family.name}, as nothing by rule is valid"
+            origin = f"is the plainest kernel of {family.name}, as nothing chosen by rule is valid"
         else:
-            origin = f"is by rule from the sizes, the device's limits and the profile {profile.name!r}"
+            origin = f"is chosen by rule from the sizes, the device's limits and the profile {profile.name!r}"
         return Tuned(
             configuration=configuration,
             match=Match.DEFAULT,
@@ -298,7 +303,7 @@ def relatives(
         yield from ((match, device) for device in found[:_MOST_RELATIVES])
 
 
-_RELATION = {Match.SIBLING: "has the same architecture", Match.VENDOR: "is of the same family"}
+_RELATION = {Match.SIBLING: "has the same architecture", Match.VENDOR: "belongs to the same family of devices"}
 
 
 def _may_be_related(slug: str, running: Device) -> bool:

@@ -166,7 +166,7 @@ def plain(text: str) -> dict[str, Any]:
 
 def _time(value: Any) -> float:
     if not isinstance(value, float | int) or not isfinite(value) or value <= 0:
-        raise ValueError("time_ns is no time")
+        raise ValueError("time_ns is not a positive number")
     return float(value)
 
 

@@ -63,11 +63,11 @@ def read_contents(source: str | bytes | Path) -> Contents:
 def _read(document: Node) -> Contents:
     members = document.members()
     if "format" not in members or members["format"].value != FORMAT:
-        raise TableError("is not a tuning table", hint=f'its "format" would be "{FORMAT}"')
+        raise TableError("is not a tuning table", hint=f'a tuning table has "format": "{FORMAT}"')
     version = Node(document.value.get("schema_version"), "schema_version").whole()
     if version > SCHEMA_VERSION:
         raise TableError(
-            f"has schema version {version}, this version of autotune knows {SCHEMA_VERSION} at most",
+            f"has schema version {version}; this version of autotune reads versions up to {SCHEMA_VERSION}",
             hint=UPGRADE_HINT,
         )
     if version < 1:
@@ -79,7 +79,7 @@ def _read(document: Node) -> Contents:
     for node in members["devices"].items():
         device, entries = read_device(node), node.member("entries")
         if device.slug in devices:
-            raise node.wrong(f"slug: {device.slug} stands in the table already")
+            raise node.wrong(f"slug: {device.slug} is already in the table")
         devices[device.slug] = device
         winners.extend(_read_entries(device.slug, entries))
         predictors[device.slug] = read_predictors(node.members().get("predictors", Node([], "")))
@@ -105,7 +105,7 @@ def _read_fault(node: Node) -> Fault:
     if "algorithm" not in members and "parameter" not in members:
         raise node.wrong("needs an algorithm or a parameter")
     if ("value" in members) != ("parameter" in members):
-        raise node.wrong("a parameter comes with its value")
+        raise node.wrong("needs parameter and value together")
     return fault
 
 
@@ -116,7 +116,7 @@ def _read_entries(slug: str, node: Node) -> list[Winner]:
         winner = read_entry(slug, item)
         place = winner.problem.family, winner.problem.key
         if place in seen:
-            raise item.wrong(f"problem: {winner.problem.label} stands in entries[{seen[place]}] already")
+            raise item.wrong(f"problem: {winner.problem.label} is already in entries[{seen[place]}]")
         seen[place] = number
         winners.append(winner)
     return winners
@@ -177,7 +177,7 @@ def read_configuration(node: Node, family: KernelFamily) -> Configuration:
         raise node.wrong("algorithm is missing")
     for name, member in members.items():
         if type(member.value) not in (int, str) or (name == "algorithm" and type(member.value) is not str):
-            raise member.wrong(f"must be {'a text' if name == 'algorithm' else 'a whole number or a text'}")
+            raise member.wrong(f"must be {'a string' if name == 'algorithm' else 'a whole number or a string'}")
     values = {name: member.value for name, member in members.items() if name != "algorithm"}
     configuration = family.complete(
         Configuration(algorithm=members["algorithm"].value, values=tuple(sorted(values.items())))

@@ -25,7 +25,7 @@ class Server:
             from psycopg import ProgrammingError
             from psycopg.conninfo import conninfo_to_dict, make_conninfo
         except ImportError as error:
-            hint = f"{install_hint('postgres')}, or autotune export and open the file"
+            hint = f"{install_hint('postgres')}, or open a file written by autotune export"
             raise StoreError("the driver for PostgreSQL is not installed", hint=hint) from error
         try:
             # The part after a plus sign names the driver of the store.
@@ -60,7 +60,7 @@ class Server:
         except psycopg.Error as error:
             reason = (str(error).strip().splitlines() or [type(error).__name__])[0][:200]
             if isinstance(error, psycopg.OperationalError) and not error.sqlstate:
-                hint = "see whether the server runs and lets you in"
+                hint = "check that the server is running and accepts your login"
                 raise DatabaseAwayError(f"cannot reach {self}: {reason}", hint=hint) from error
             raise StoreError(f"{self} cannot be read: {reason}") from error
 
@@ -68,7 +68,7 @@ class Server:
         has_version, has_view = ask(_OURS)[0]
         revision = ask("SELECT max(version_num) FROM alembic_version")[0][0] if has_version else None
         if revision is None:
-            raise StoreError(f"{self} holds no tables of autotune", hint="autotune run makes them")
+            raise StoreError(f"{self} contains no tables of autotune", hint="create them with autotune run")
         if not has_view or not str(revision).isdecimal():
             raise NotADatabaseError(f"{self} is a database of another program", hint="name another database")
         is_newest_revision(self, str(revision))

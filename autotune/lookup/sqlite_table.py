@@ -56,9 +56,13 @@ def _reported(path: Path) -> Iterator[None]:
     except sqlite3.Error as error:
         code = getattr(error, "sqlite_errorcode", 0) & 0xFF
         if code in (sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_CORRUPT):
-            raise NotADatabaseError(f"{path} is damaged: {error}", hint="take it from a backup or an export") from error
+            raise NotADatabaseError(
+                f"{path} is damaged: {error}", hint="restore it from a backup or an export"
+            ) from error
         if code in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
-            raise StoreError(f"{path} is locked by another program", hint="try again when that has ended") from error
+            raise StoreError(
+                f"{path} is locked by another program", hint="try again when that program has ended"
+            ) from error
         raise StoreError(f"{path} cannot be read: {error}") from error
 
 
@@ -84,8 +88,8 @@ def read_only_options(path: Path) -> str:
     # assures SQLite that there are no writers, but then changes still in a log or a journal would be missed.
     beside = [path.with_name(path.name + ending) for ending in ("-wal", "-journal")]
     if any(file.exists() and file.stat().st_size for file in beside):
-        hint = "copy the file and those named like it to a folder that may be written, and name the copy"
-        raise StoreError(f"{path} was not closed, and its folder is not writable", hint=hint)
+        hint = "copy the file and the -wal and -journal files beside it to a writable folder, and open the copy"
+        raise StoreError(f"{path} was not closed properly, and its folder is not writable", hint=hint)
     return "?mode=ro&immutable=1"
 
 

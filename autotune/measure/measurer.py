@@ -201,7 +201,7 @@ class _Runner:
             least_ns = self._tools.probe.least_ns(kernels, launches, limit_ns)
         self._place.zero()  # with only a part of the work-groups, counters stop halfway
         if least_ns > limit_ns:
-            message = f"not run in full: a part of its work-groups tells that a call takes {least_ns / 1e6:.3g} ms"
+            message = f"not run in full: extrapolated from some work-groups, a call takes {least_ns / 1e6:.3g} ms"
             raise _Refused(TrialState.TOO_SLOW, message)
 
     def _verify(self, job: Job, seed: int) -> float:
@@ -245,7 +245,7 @@ class _Runner:
             if not self._operands.are_intact(loaded):
                 raise _Refused(TrialState.WRONG_RESULT, f"the kernel writes into its inputs ({on})")
         if not ratio <= 1.0:
-            raise _Refused(TrialState.WRONG_RESULT, f"error is {ratio:.3g} times its tolerance ({on})")
+            raise _Refused(TrialState.WRONG_RESULT, f"the error is {ratio:.3g} times the tolerance ({on})")
         return ratio, outputs
 
     def _error_ratio(self, case: Case, outputs: Mapping[str, NDArray[Any]]) -> float:
@@ -272,13 +272,13 @@ class _Runner:
         """Raises _Refused when a buffer that must be left zero is not: the next call would go wrong."""
         for buffer in self._zeroed:
             if self._read_back(buffer).any():
-                raise _Refused(TrialState.WRONG_RESULT, f"the kernel left other than zeros in {buffer.name}")
+                raise _Refused(TrialState.WRONG_RESULT, f"the kernel left values other than zero in {buffer.name}")
 
     def _read_back(self, buffer: Buffer) -> NDArray[Any]:
         values = np.empty(with_canary(buffer).elements, NUMPY_TYPES[buffer.dtype])
         self._session.read(self._place.memory[buffer.name], values)
         if values[buffer.elements :].tobytes() != canary(buffer.dtype).tobytes():
-            raise _Refused(TrialState.WRONG_RESULT, f"the kernel wrote behind the end of {buffer.name}")
+            raise _Refused(TrialState.WRONG_RESULT, f"the kernel wrote past the end of {buffer.name}")
         return values[: buffer.elements]
 
     def _bind(self, scalars: Mapping[str, float]) -> None:

@@ -160,7 +160,7 @@ def consequence(finding: Finding) -> str:
     if probe == EMPTY_KERNEL:
         return "nothing can be tuned here"
     if probe == CLOCKS:
-        return "times are taken by the host's clock"
+        return "times are taken with the host's clock"
     if probe == VSTORE_HALF:
         return "float16 problems are refused"
     if probe == HALF_ARITHMETIC:
@@ -185,6 +185,6 @@ def summary(findings: Sequence[Finding]) -> str:
     names: dict[str, str] = {}
     for finding in findings:
         dtype, _, width = finding.probe.partition(" vectors of ")
-        text = f"{dtype} vectors from {width} elements on" if width else finding.probe
+        text = f"{dtype} vectors of {width} or more elements" if width else finding.probe
         names.setdefault(dtype if width else finding.probe, text)
     return ", ".join(names.values())

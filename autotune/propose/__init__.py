@@ -97,7 +97,7 @@ class SpaceSampler(BaseSampler):
     def sample_independent(
         self, study: Study, trial: FrozenTrial, param_name: str, param_distribution: BaseDistribution
     ) -> Any:
-        raise NotImplementedError(f"{param_name} is no parameter of the search space")
+        raise NotImplementedError(f"{param_name} is not a parameter of the search space")
 
     def expected_gain(self, study: Study) -> float:
         """Return the fraction of the best time that the next trial is expected to save; 1 before there is a model."""

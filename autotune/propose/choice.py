@@ -44,9 +44,11 @@ class SamplerChoice:
         try:
             given = json.loads(options) if options else {}
         except json.JSONDecodeError as error:
-            raise UsageError(f"--sampler-options: no JSON: {error}", hint='such as {"multivariate": true}') from error
+            raise UsageError(
+                f"--sampler-options: not valid JSON: {error}", hint='such as {"multivariate": true}'
+            ) from error
         if not isinstance(given, dict):
-            raise UsageError("--sampler-options: is no JSON object", hint='such as {"multivariate": true}')
+            raise UsageError("--sampler-options: not a JSON object", hint='such as {"multivariate": true}')
         choice = cls(name=name, options=given)
         choice.check()
         return choice
@@ -74,8 +76,8 @@ class SamplerChoice:
             _try(sampler)
         except Exception as error:  # an unknown class may raise anything
             raise UsageError(
-                f"--sampler {self.name} does not propose: {type(error).__name__}: {error}",
-                hint=_missing(error) or "it is asked for one categorical and one integer parameter at least",
+                f"--sampler {self.name} failed to propose a configuration: {type(error).__name__}: {error}",
+                hint=_missing(error) or "it must be able to propose a categorical and an integer parameter",
             ) from error
 
     def make(self, space: SearchSpace, seed: int, prior: Prior) -> BaseSampler:
@@ -98,8 +100,9 @@ class SamplerChoice:
             return kind(**arguments)
         except (ImportError, TypeError, ValueError) as error:
             raise UsageError(
-                f"--sampler {self.name} cannot be made: {error}",
-                hint=_missing(error) or f"its arguments go into --sampler-options; {path} has {_arguments_of(kind)}",
+                f"--sampler {self.name} cannot be created: {error}",
+                hint=_missing(error)
+                or f"pass its arguments with --sampler-options; {path} accepts {_arguments_of(kind)}",
             ) from error
 
 
@@ -128,7 +131,7 @@ class ListSampler(BaseSampler):
     def sample_independent(
         self, study: Study, trial: FrozenTrial, param_name: str, param_distribution: BaseDistribution
     ) -> Any:
-        raise NotImplementedError(f"{param_name} is no parameter of the search space")
+        raise NotImplementedError(f"{param_name} is not a parameter of the search space")
 
 
 def random_rows(space: SearchSpace, seed: int) -> Iterator[int]:
@@ -164,7 +167,7 @@ def _load(path: str) -> type[BaseSampler]:
     module_name, colon, class_name = path.partition(":")
     if not (colon and module_name and class_name):
         raise UsageError(
-            f"--sampler: there is no {path[:80]!r}",
+            f"--sampler: unknown sampler {path[:80]!r}",
             hint=f"{', '.join(NAMES)}, or a class by its path, such as optuna.samplers:CmaEsSampler",
         )
     try:
@@ -174,7 +177,9 @@ def _load(path: str) -> type[BaseSampler]:
     except AttributeError as error:
         raise UsageError(f"--sampler: {error}", hint="the path is package.module:Class") from error
     if not (isinstance(kind, type) and issubclass(kind, BaseSampler)):
-        raise UsageError(f"--sampler: {path} is no sampler", hint="a class that derives from Optuna's BaseSampler")
+        raise UsageError(
+            f"--sampler: {path} is not a sampler", hint="give a class that derives from Optuna's BaseSampler"
+        )
     return kind
 
 

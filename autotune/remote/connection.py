@@ -22,11 +22,11 @@ class Connection:
         """`url` is the address of the service, such as http://127.0.0.1:8765. Raises UsageError."""
         parts = urlsplit(url if "://" in url else f"http://{url}")
         if parts.scheme not in ("http", "https") or not parts.hostname or parts.username:
-            raise UsageError(f"{url[:200]!r} is no address of a service", hint="such as http://127.0.0.1:8765")
+            raise UsageError(f"{url[:200]!r} is not the URL of a service", hint="for example http://127.0.0.1:8765")
         try:
             self._port = parts.port
         except ValueError as error:
-            raise UsageError(f"{url[:200]!r} has a port that is none") from error
+            raise UsageError(f"{url[:200]!r} has an invalid port") from error
         self.url = f"{parts.scheme}://{parts.netloc}{parts.path.rstrip('/')}"
         self._host = parts.hostname
         self._is_secure = parts.scheme == "https"
@@ -45,7 +45,7 @@ class Connection:
         try:
             return json.loads(data) if data else None
         except ValueError as error:
-            raise ServiceError(f"{self.url} does not answer as a service does") from error
+            raise ServiceError(f"{self.url} does not answer like an autotune service") from error
 
     def fetch(self, method: str, path: str, body: object = None, *, timeout_s: float = TIMEOUT_S) -> bytes:
         """Return the answer as bytes."""
@@ -108,7 +108,7 @@ class Connection:
         data: bytes = self._guarded(lambda: answer.read(MAX_ANSWER_BYTES + 1))
         if len(data) > MAX_ANSWER_BYTES:
             self.close()
-            raise ServiceError(f"{self.url} sends more than {MAX_ANSWER_BYTES // 2**20} MiB")
+            raise ServiceError(f"the answer from {self.url} is larger than {MAX_ANSWER_BYTES // 2**20} MiB")
         return data
 
     def _guarded(self, read: Any) -> Any:

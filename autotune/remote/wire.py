@@ -74,7 +74,7 @@ def read_trial(node: Node, job: Job) -> Trial:
     trial = read(Trial, node, given={name: getattr(job, name) for name in _KNOWN})
     measured = node.member("measurement")
     if (trial.measurement is not None) != (trial.state is TrialState.COMPLETE):
-        raise measured.wrong("belongs to what is complete, and to nothing else")
+        raise measured.wrong("must be present if the trial is complete, and only then")
     if trial.measurement is not None:
         _check_plausible(trial.measurement, measured, job)
     return trial
@@ -84,16 +84,16 @@ def _check_plausible(measured: Measurement, node: Node, job: Job) -> None:
     """Whether a measurement of a job agrees with itself and with what devices can do. Raises TableError."""
     time_ns, samples = measured.time_ns, measured.samples_ns
     if not samples:
-        raise node.member("samples_ns").wrong("has no sample")
+        raise node.member("samples_ns").wrong("must not be empty")
     if abs(statistics.median(samples) - time_ns) > ROUNDING * time_ns:
         raise node.wrong(f"time_ns is {time_ns:g}, but the median of samples_ns is {statistics.median(samples):g}")
     if job.problem.flops / min(samples) * 1e9 > MAX_FLOPS_PER_SECOND:
         raise node.wrong(f"{min(samples):g} ns for {job.problem.label} is faster than any device")
     if min(samples) * measured.calls_per_sample < TICK_NS * (1 - ROUNDING):
-        raise node.wrong(f"{measured.calls_per_sample} calls of {min(samples):g} ns are less than a tick of any clock")
+        raise node.wrong(f"{measured.calls_per_sample} calls of {min(samples):g} ns take less than a tick of any clock")
     if len(samples) > max(1, job.samples):
-        raise node.wrong(f"has {len(samples)} samples, of {job.samples} that were asked for")
+        raise node.wrong(f"has {len(samples)} samples, more than the {job.samples} that were requested")
     if job.timer is Timer.HOST and measured.timer is not Timer.HOST:
-        raise node.wrong("has times by events, but times by the host's clock were asked for")
+        raise node.wrong("has times from events, but times from the host's clock were requested")
     if measured.prepare_ns > time_ns * (1 + ROUNDING):
-        raise node.wrong(f"prepare_ns is {measured.prepare_ns:g}, which is no part of {time_ns:g}")
+        raise node.wrong(f"prepare_ns is {measured.prepare_ns:g}, more than time_ns, which is {time_ns:g}")

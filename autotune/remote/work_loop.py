@@ -290,7 +290,7 @@ def _kept(name: str, size: int) -> str:
                 file.write(digits)
             return digits
     raise UsageError(
-        f"{place} cannot be read, or is not what autotune wrote", hint="delete it; the worker gets a new one"
+        f"{place} cannot be read, or was not written by autotune", hint="delete it; a new one is then created"
     )
 
 

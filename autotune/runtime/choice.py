@@ -91,12 +91,12 @@ def _ranked(
     starts = find_profile(device).starting(family.name)
     if weights is Weights.IN_IMAGE:
         for start in (*starts, *map(family.complete, _image_kernels())):
-            yield Choice(configuration=start, because="B lies in an image, and nothing measured reads one here")
+            yield Choice(configuration=start, because="B is in an image, which no measured configuration reads here")
     default = family.default(problem, device.limits, starts)
-    yield Choice(configuration=default, because="what is tuned does not work here: the default")
+    yield Choice(configuration=default, because="the tuned configuration does not work here: this is the default")
     for configuration in _others(family.candidates(problem, device.limits, starts), default):
-        yield Choice(configuration=configuration, because="the default does not work here: the next by rule")
-    yield Choice(configuration=family.baseline, because="nothing else works here: the plainest kernel")
+        yield Choice(configuration=configuration, because="the default does not work here: this is the next by rule")
+    yield Choice(configuration=family.baseline, because="nothing else works here: this is the plainest kernel")
 
 
 def _others(candidates: Iterable[Configuration], default: Configuration) -> Iterator[Configuration]:
@@ -127,7 +127,7 @@ def _best_packed(family: KernelFamily, table: TuningTable, device: Device, tuned
     best = min(times, key=lambda configuration: times[configuration], default=None)
     if best is None or not times[best] < _MARGIN * times.get(tuned.configuration, float("inf")):
         return
-    because = f"fastest trial of {tuned.problem.label} where packing B does not count"
+    because = f"fastest trial of {tuned.problem.label} when packing B is not counted"
     yield Choice(configuration=best, because=because, is_verified=True, template_hash=hashes[best])
 
 

@@ -87,7 +87,7 @@ class Crossover:
         try:
             return cls(points=tuple(_points(data, device)))
         except (KeyError, TypeError, ValueError, AttributeError, ProblemError) as error:
-            raise TableError(f"{place} is no record of crossovers: {str(error)[:200]}") from error
+            raise TableError(f"{place} is not a record of crossovers: {str(error)[:200]}") from error
 
     def over(self, former: "Crossover") -> "Crossover":
         """Return the points of both; those of `self` replace points of `former` with the same product."""
@@ -206,9 +206,9 @@ def _median_ns(side: Callable[[], object]) -> float:
 
 def _points(data: Any, device: str) -> Iterable[CrossoverPoint]:
     if data["format"] != _FORMAT or data["version"] != _VERSION:
-        raise ValueError(f"format {data['format']!r} of version {data['version']!r}")
+        raise ValueError(f"unexpected format {data['format']!r} or version {data['version']!r}")
     for row in data["devices"].get(device, []):
         times = float(row["host_ns"]), float(row["device_ns"])
         if not all(isfinite(value) and value > 0 for value in times):
-            raise ValueError("a time is no time")
+            raise ValueError("a time is not a positive number")
         yield CrossoverPoint(problem=GemmProblem.from_dict(row["problem"]), host_ns=times[0], device_ns=times[1])

@@ -284,7 +284,7 @@ def open_executor(device: str, place: "Queue | Context | None", binaries: Path |
     cache = _cache(binaries)
     if place is not None:
         if device:
-            raise DeviceSelectionError("a device was named, and a queue or context passed", hint="one is enough")
+            raise DeviceSelectionError("both a device and a queue or context were passed", hint="pass only one of them")
         return Executor(place if isinstance(place, Queue) else queue_of(place), cache)
     return executor_of(default_device(device).selector, cache)
 
@@ -386,7 +386,7 @@ def check_apart(out: Any, kind: Kind, operands: Iterable[tuple[str, Any]]) -> No
     """Raise ProblemError where `out` overlaps an operand that kernels read in place. Copied operands may overlap."""
     for name, operand in operands:
         if out is operand or (kind is not Kind.HOST and share_elements(out, operand)):
-            raise ProblemError(f"out shares memory with {name}", hint="pass other memory")
+            raise ProblemError(f"out shares memory with {name}", hint="pass memory that does not overlap")
 
 
 def form(operand: Any, name: str) -> tuple[Any, ...]:

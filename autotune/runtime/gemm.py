@@ -153,7 +153,7 @@ class Gemm(OnDevice):
 
     def _new_result(self, request: GemmRequest, beta: float) -> Any:
         if beta:
-            raise ProblemError("beta adds to what out holds", hint="pass out")
+            raise ProblemError("beta scales the previous content of out, but no out was passed", hint="pass out")
         dtype = request.gemm.dtype("c")
         match request.kinds[2]:
             case Kind.ARRAY:
@@ -244,7 +244,7 @@ class Gemm(OnDevice):
             return executor.array_memory(operand, _SHOWN[number]) if operand.offset else operand.base_data
         if operand.size < request.bytes[number]:
             raise ProblemError(
-                f"{_SHOWN[number]} holds {operand.size} bytes, {request.gemm.label} takes {request.bytes[number]}"
+                f"{_SHOWN[number]} holds {operand.size} bytes, {request.gemm.label} needs {request.bytes[number]}"
             )
         return operand
 

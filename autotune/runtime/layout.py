@@ -50,7 +50,7 @@ def read_layout(name: str, array: Any, *, packs: bool) -> Layout:
     shape, dtype = tuple(int(size) for size in array.shape), array.dtype
     strides = tuple(int(stride) for stride in array.strides)
     if len(shape) not in (2, 3):
-        raise ProblemError(f"{name} has {len(shape)} axes", hint="a matrix has two, a batch of them three")
+        raise ProblemError(f"{name} has {len(shape)} axes", hint="pass two axes for a matrix, three for a batch")
     _check_bytes(name, dtype)
     if min(shape) < 1:
         raise ProblemError(f"{name} is empty: its shape is {shape}")
@@ -60,7 +60,7 @@ def read_layout(name: str, array: Any, *, packs: bool) -> Layout:
     if not is_transposed and not _is_run(columns, across, size):
         raise ProblemError(
             f"neither rows nor columns of {name} are contiguous: its strides are {strides} bytes",
-            hint="numpy.ascontiguousarray makes them so",
+            hint="pass a copy made by numpy.ascontiguousarray",
         )
     stored_rows, run = (columns, rows) if is_transposed else (rows, columns)
     step = across if is_transposed else down
@@ -91,7 +91,7 @@ def gemm_problem(
     if k != depth:
         raise ProblemError(
             f"a is {a.shape}{' transposed' if trans_a else ''} and b is {b.shape}{' transposed' if trans_b else ''}: "
-            f"{k} and {depth} should be one number"
+            f"{k} and {depth} should be equal"
         )
     batch = _batch(a, b, c, trans_a=trans_a)
     if a.batch > 1 and batch == 1:
@@ -136,7 +136,7 @@ def reduce_problem(array: Any, operation: str, *, packs: bool) -> ReduceProblem:
     if not _is_run(channels, int(array.strides[-1]), size):
         raise ProblemError(
             f"the last axis is not contiguous: strides are {tuple(array.strides)} bytes",
-            hint="numpy.ascontiguousarray makes it so",
+            hint="pass a copy made by numpy.ascontiguousarray",
         )
     rows = 1
     step = channels * size
@@ -144,7 +144,7 @@ def reduce_problem(array: Any, operation: str, *, packs: bool) -> ReduceProblem:
         if length > 1 and rows > 1 and stride != rows * step:
             if not packs:
                 raise ProblemError(
-                    "rows do not lie at one distance from another", hint="reduce a contiguous copy, or part by part"
+                    "the rows are not evenly spaced", hint="reduce a contiguous copy, or one part at a time"
                 )
         elif length > 1 and rows == 1:
             step = int(stride)
@@ -155,7 +155,9 @@ def reduce_problem(array: Any, operation: str, *, packs: bool) -> ReduceProblem:
 
 def _check_bytes(name: str, dtype: Any) -> None:
     if not dtype.isnative:
-        raise ProblemError(f"{name} has the byte order of another machine", hint="astype to the plain type")
+        raise ProblemError(
+            f"{name} does not have this machine's byte order", hint="pass x.astype(x.dtype.newbyteorder('='))"
+        )
 
 
 def _is_run(length: int, stride: int, size: int) -> bool:
@@ -175,15 +177,15 @@ def _elements(name: str, stride: int, size: int, least: int) -> int:
 
 def _mode(a: Layout, b: Layout, mode: str) -> str:
     if a.dtype != b.dtype:
-        raise ProblemError(f"a is {a.dtype}, b is {b.dtype}: they must be of one type")
+        raise ProblemError(f"a is {a.dtype}, b is {b.dtype}: they must have the same type")
     if not mode:
         if a.dtype not in _MODE_OF:
-            raise ProblemError(f"there is no product of {a.dtype}", hint=f"there are {', '.join(_MODE_OF)}")
+            raise ProblemError(f"a product of {a.dtype} is not supported", hint=f"there are {', '.join(_MODE_OF)}")
         return _MODE_OF[a.dtype]
     if mode not in MODES:
         raise ProblemError(f"gemm has no numeric mode {mode[:80]!r}", hint=f"there are {', '.join(MODES)}")
     if a.dtype != mode.removesuffix("-acc16"):
-        raise ProblemError(f"a and b are {a.dtype}, which mode {mode} is not for")
+        raise ProblemError(f"a and b are {a.dtype}, which mode {mode} does not accept")
     return mode
 
 
@@ -191,12 +193,12 @@ def _batch(a: Layout, b: Layout, c: Layout | None, *, trans_a: bool) -> int:
     """Return the number of matrices in the batch; 1 where one B serves all of A."""
     if b.is_batched or not a.is_batched:
         if a.batch != b.batch or a.is_batched != b.is_batched:
-            raise ProblemError(f"a is {a.shape} and b is {b.shape}: batches must be of one length")
+            raise ProblemError(f"a is {a.shape} and b is {b.shape}: batches must have the same length")
         return a.batch
     if a.batch > 1 and (trans_a or not a.has_whole_rows or (c is not None and not c.has_whole_rows)):
         raise ProblemError(
-            "one b for a batch of a needs matrices that follow one another by rows, in a and in out",
-            hint="give b a batch as well, or copy",
+            "one b for a batch of a requires that a and out store their matrices by rows, one directly after another",
+            hint="pass a batch for b as well, or copies of a and out",
         )
     return 1
 
@@ -206,4 +208,6 @@ def _check_result(c: Layout, m: int, n: int, a: Layout) -> None:
         expected = f"{f'{a.batch} x ' if a.is_batched else ''}{m} x {n}"
         raise ProblemError(f"out is {c.shape}, the product is {expected}")
     if c.is_transposed:
-        raise ProblemError("out is stored by columns", hint="pass rows; the product of transposes is (B^T A^T)^T")
+        raise ProblemError(
+            "out is stored by columns", hint="pass one stored by rows, or compute the transpose, B^T A^T"
+        )

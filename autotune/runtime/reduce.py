@@ -123,17 +123,17 @@ def _check_result(out: Any, kind: Kind, values: Any) -> None:
             f"the result is {values.dtype} of shape {tuple(values.shape[:-1])}"
         )
     if kind is not Kind.HOST and not out.flags.c_contiguous:
-        raise ProblemError("out has gaps", hint="pass contiguous memory")
+        raise ProblemError("out is not contiguous", hint="pass contiguous memory")
 
 
 def _read_buffers(values: Any, out: Any, kind: Kind, kind_out: Kind, problem: ReduceProblem | None) -> Request:
     if problem is None:
         raise ProblemError("a buffer has no shape", hint="pass problem=ReduceProblem(batch=..., channels=...)")
     if kind is not Kind.BUFFER or kind_out is not Kind.BUFFER or out is None:
-        raise ProblemError("with a problem both the input and out must be buffers")
+        raise ProblemError("when problem is passed, both the input and out must be buffers")
     size = DTYPE_BYTES[problem.dtype]
     needed = ((problem.batch - 1) * problem.pitch + problem.channels) * size, problem.batch * size
     for name, memory, least in (("the input", values, needed[0]), ("out", out, needed[1])):
         if memory.size < least:
-            raise ProblemError(f"{name} holds {memory.size} bytes, {problem.label} takes {least}")
+            raise ProblemError(f"{name} holds {memory.size} bytes, {problem.label} needs {least}")
     return Request(problem=problem, weights=Weights.PER_CALL, kinds=(Kind.BUFFER, Kind.BUFFER))

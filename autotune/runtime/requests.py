@@ -75,7 +75,7 @@ def read_request(owner: object, operands: tuple[Any, Any, Any], how: How, crosso
     if how.problem or Kind.BUFFER in (kind_a, kind_c) or (kind_b is Kind.BUFFER and not prepared):
         return _read_buffers((kind_a, kind_b, kind_c), how.problem)
     if kind_a is Kind.IMAGE or kind_c is Kind.IMAGE:
-        raise ProblemError("only b can lie in an image")
+        raise ProblemError("only b can be in an image")
     if prepared:
         how = _as_prepared(prepared, owner, how)
     if kind_b is Kind.IMAGE and how.trans_b:
@@ -103,7 +103,7 @@ def _read_buffers(kinds: tuple[Kind | None, ...], problem: GemmProblem | None) -
     if problem is None:
         raise ProblemError("a buffer has no shape", hint="pass problem=GemmProblem(m=..., n=..., k=..., ...)")
     if any(kind is not Kind.BUFFER for kind in kinds):
-        raise ProblemError("with a problem all of a, b and out must be buffers")
+        raise ProblemError("when problem is passed, all of a, b and out must be buffers")
     return GemmRequest(problem, Weights.PER_CALL, (Kind.BUFFER,) * 3, (problem.m, problem.n))
 
 
@@ -111,7 +111,7 @@ def _as_prepared(b: PreparedMatrix, owner: object, how: How) -> How:
     if b.owner is not owner:
         raise ProblemError("b was prepared by another Gemm")
     if how.trans_b:
-        raise ProblemError("b was prepared", hint="say trans_b when it is")
+        raise ProblemError("b was prepared, so trans_b cannot be set here", hint="pass trans_b to prepare")
     return how._replace(trans_b=b.is_transposed)
 
 
@@ -131,7 +131,7 @@ def check_scalars(request: GemmRequest, scalars: tuple[Any, Any]) -> None:
 def check_image(b: Any) -> None:
     memory = shared_memory(b)
     if memory is None or not memory.is_whole(b):
-        raise ProblemError("an image for b must be passed whole", hint="allocate one for this matrix")
+        raise ProblemError("b must be an image as allocated, not a view of it", hint="allocate one for this matrix")
 
 
 def _weights(kind: Kind, *, is_prepared: bool) -> Weights:

@@ -251,7 +251,7 @@ class Verifier:
         self, family: KernelFamily, problem: Problem, configuration: Configuration, build_options: Sequence[str]
     ) -> Verdict:
         unable = f"{configuration.algorithm} cannot be checked before its first use on {self._device.slug}"
-        hint = "pass verify=False where you have verified it yourself"
+        hint = "pass verify=False if you have verified it yourself"
         if not self._device.selector:
             raise WorkerError(f"{unable}: the driver does not list the device", hint=hint)
         small = small_problem(family, problem, configuration, self._device.limits)

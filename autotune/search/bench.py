@@ -240,7 +240,7 @@ class Bench:
             what = f"{trial.configuration}, {trial.state.value}"
             if trial.measurement:
                 what += f", {trial.time_ns:.0f} ns"
-            raise type(error)(f"{error.message}; a trial is not stored: {what}", hint=error.hint) from error
+            raise type(error)(f"{error.message}; this trial was not stored: {what}", hint=error.hint) from error
         self._held.discard(trial.configuration)
         if self._following:
             self._held.add(self._following.job.configuration)

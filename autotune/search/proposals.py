@@ -130,7 +130,7 @@ class Proposals:
         except Exception as error:  # an unknown sampler may raise anything
             raise UsageError(
                 f"the sampler {self._choice.name} failed: {type(error).__name__}: {error}",
-                hint="every trial is kept; go on with another one, or leave out --sampler",
+                hint="all trials are stored; continue with another sampler, or leave out --sampler",
             ) from error
         row = near_row(self._space, algorithm, indices)
         return asked, None if row is None else self._space[row]

@@ -130,7 +130,7 @@ def read_token(path: Path) -> str:
     if not LEAST_TOKEN <= len(token) <= MAX_TOKEN or not token.isprintable() or " " in token:
         raise UsageError(
             f"{path}: a token is {LEAST_TOKEN} to {MAX_TOKEN} printable characters without a space",
-            hint="such as python -c 'import secrets; print(secrets.token_urlsafe())'",
+            hint="make one with python -c 'import secrets; print(secrets.token_urlsafe())'",
         )
     return token
 
@@ -212,7 +212,7 @@ def _limit(path: str) -> int:
 
 
 def _too_large(path: str) -> tuple[int, str, str]:
-    return 413, f"a body here has at most {_limit(path) // 2**20} MiB", ""
+    return 413, f"the body of this request may have at most {_limit(path) // 2**20} MiB", ""
 
 
 def _same(told: str, token: str) -> bool:

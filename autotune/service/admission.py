@@ -71,14 +71,14 @@ class Admission:
     def _refusal(self, scope: Scope, headers: dict[bytes, bytes]) -> _Refusal | None:
         host = _text(headers.get(b"host"))
         if self._is_open and _name(host) not in LOOPBACK:
-            return 403, "without a token only requests to this machine itself are answered", "see --token-file"
+            return 403, "without a token, only requests to localhost are served", "start the service with --token-file"
         if self._is_open and (_is_forwarded(headers) or scope.get("http_version") == "1.0"):
-            return 403, "without a token no request from a proxy is answered", "start the service with --token-file"
+            return 403, "without a token, requests from a proxy are not served", "start the service with --token-file"
         is_api = scope["path"].startswith("/api/")
         origin = _text(headers.get(b"origin"))
         is_foreign = bool(origin) and _netloc(origin) != host.lower() and origin.lower() != self._public_origin
         if is_foreign and (is_api or scope["method"] not in _SAFE):
-            return 403, "requests from another site are not answered", "behind a proxy, start it with --public-url"
+            return 403, "requests from another site are not answered", "behind a proxy, use autotune serve --public-url"
         if is_api and _text(headers.get(b"sec-fetch-site")) not in _OWN:
             return 403, "requests from another site are not answered", ""
         return None
@@ -139,7 +139,7 @@ def read_origin(url: str) -> str:
     except ValueError:
         is_url = False
     if not is_url:
-        raise UsageError(f"{visible(url)!r} is not a public URL", hint="such as --public-url https://tuner.example")
+        raise UsageError(f"{visible(url)!r} is not a public URL", hint="for example --public-url https://tuner.example")
     netloc = parts.netloc.rpartition(":")[0] if default else parts.netloc
     return f"{parts.scheme}://{netloc}".lower()
 

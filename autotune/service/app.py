@@ -32,22 +32,22 @@ _LOG = logging.getLogger(__name__)
 DESCRIPTION = """\
 Tuning jobs for OpenCL devices that workers offer, lookups, and tables.
 
-Where the service has tokens, every request needs `Authorization: Bearer TOKEN`; the token for reading allows GET only.
-Every refusal is `{"error": {"message": ..., "hint": ...}}`.
+If the service has tokens, every request needs `Authorization: Bearer TOKEN`; the token for reading permits only GET.
+The body of every refusal is `{"error": {"message": ..., "hint": ...}}`.
 """
 
 REFUSALS: dict[int | str, dict[str, Any]] = {
     status: {"model": RefusalAnswer, "description": meaning}
     for status, meaning in (
-        (400, "the request cannot be met as it is"),
-        (401, "no token, or a wrong one"),
-        (403, "not with this token, or not from there"),
-        (404, "there is no such thing"),
-        (409, "not now, or not together with what is there"),
+        (400, "the request cannot be fulfilled as it is"),
+        (401, "the token is missing or wrong"),
+        (403, "not permitted with this token, from this origin, or under this worker's name"),
+        (404, "not found"),
+        (409, "conflicts with the state or the version of the service"),
         (413, "the body is too large"),
-        (422, "the request has not the right form"),
-        (429, "there is too much to do already"),
-        (503, "the database is away, or too many ask for the same"),
+        (422, "the request is malformed"),
+        (429, "a limit is reached, such as the number of open jobs"),
+        (503, "the database is unavailable, the service is stopping, or too many requests are waiting"),
     )
 }
 
@@ -115,7 +115,7 @@ async def _refuse_own(_: Request, error: Exception) -> JSONResponse:
         status = 429
     elif isinstance(error, StoreError):
         _LOG.warning("%s", error)
-        return _refusal(503, "the database cannot be used now")  # without the location, which is private
+        return _refusal(503, "the database is unavailable")  # without the location, which is private
     return _refusal(status, error.message, error.hint)
 
 
@@ -133,7 +133,7 @@ def _word(place: object) -> str:
 async def _refuse_http(_: Request, error: Exception) -> JSONResponse:
     assert isinstance(error, HTTPException)
     if error.detail == HTTPStatus.NOT_FOUND.phrase:  # no route matched; routes name what is missing
-        return _refusal(404, "the service has nothing at this address", "/openapi.json tells what it has")
+        return _refusal(404, "the service has nothing at this address", "/openapi.json lists all addresses")
     response = _refusal(error.status_code, str(error.detail))
     response.headers.update(error.headers or {})
     return response
@@ -141,4 +141,4 @@ async def _refuse_http(_: Request, error: Exception) -> JSONResponse:
 
 async def _refuse_unexpected(_: Request, error: Exception) -> JSONResponse:
     _LOG.error("unexpected", exc_info=error)
-    return _refusal(500, "the service has made a mistake; its log tells which")
+    return _refusal(500, "internal error; the log of the service shows where")

@@ -112,7 +112,7 @@ class Connections:
         for connection in late:
             connection.drop()
         if late:
-            _LOG.info("%d connections were closed on which no request arrived in time", len(late))
+            _LOG.info("%d connections were closed because no request arrived in time", len(late))
         if self._open:
             self._sweep_soon()
 

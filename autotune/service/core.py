@@ -84,7 +84,7 @@ class Service:
         lost = await asyncio.to_thread(self.store.quarantine_lost)
         queued = await asyncio.to_thread(self.store.jobs.recover)
         if lost or queued:
-            _LOG.info("%s trials were lost, %s problems go on", len(lost), queued)
+            _LOG.info("%s trials were lost, %s problems continue", len(lost), queued)
         await asyncio.to_thread(code_version)  # slow once; else the first worker would delay all others
         await self._refresh_lookups()
         keeping = (self._keep_dispatching(), self._keep_refreshing())
@@ -166,7 +166,7 @@ class Service:
         """Allow the name to be enrolled again with another secret. Returns whether it was known. Raises StoreError."""
         for station in self.fleet.stations():
             if station.name == name:
-                self.fleet.lose(station, "it was forgotten")
+                self.fleet.lose(station, "its name was released by autotune workers forget")
         return await asyncio.to_thread(self.store.workers.forget, name)
 
     async def _keep_dispatching(self) -> None:
@@ -194,7 +194,7 @@ class Service:
                 self._loop.call_soon_threadsafe(self._give_way)
 
     def _give_way(self) -> None:
-        _LOG.error("another service has taken over %s: this one ends", self.store.location)
+        _LOG.error("another service has taken over %s; this one stops", self.store.location)
         for search in self.searches.values():
             search.is_superseded = True
         self._on_superseded()
@@ -321,7 +321,7 @@ class Service:
                 refresh_predictors(self.store, search.errand.station.device, families)
                 self.lookups.renew_predictors()
         except (AutotuneError, OSError) as error:
-            _LOG.warning("predictors are not made anew: %s", error)
+            _LOG.warning("predictors were not rebuilt: %s", error)
 
 
 def _open_to(station: Station, leaders: dict[str, str]) -> set[tuple[str, str]]:

@@ -84,9 +84,9 @@ class Feed:
     def join(self, job_id: int, read: Read) -> "Reader":
         """Follow a job. The caller has to call `leave` in the end. Raises FullError when there are too many readers."""
         if sum(len(channel.readers) for channel in self._channels.values()) >= MAX_READERS:
-            raise FullError(f"{MAX_READERS} readers follow jobs already", hint="try again later")
+            raise FullError(f"{MAX_READERS} readers are already following jobs", hint="try again later")
         if self._is_closed:
-            raise FullError("the service ends", hint="try again later")
+            raise FullError("the service is stopping", hint="try again later")
         channel = self._channels.get(job_id)
         if channel is None:
             channel = self._channels[job_id] = _Channel(read, lambda: self._channels.pop(job_id, None))
@@ -209,7 +209,7 @@ class _Channel:
                 self._is_stale = True
                 return
             if not isinstance(error, HTTPException):
-                _LOG.error("a job cannot be told to its readers", exc_info=True)
+                _LOG.error("a job cannot be sent to its readers", exc_info=True)
             self.end()
             return
         changes = picture.changes(self._shown) if self._shown else ""

@@ -181,11 +181,11 @@ class Fleet:
                 known.heard = time.monotonic()
                 return known
             if await self._lives(known):
-                raise NameTakenError(f"another worker is called {name} and offers {device.slug}")
+                raise NameTakenError(f"another worker named {name} already offers {device.slug}")
             if not known.is_lost:
-                self.lose(known, "its worker was started anew")
+                self.lose(known, "its worker was restarted")
         if len(self._stations) >= MAX_STATIONS:
-            raise WorkerError(f"there are {MAX_STATIONS} devices already")
+            raise WorkerError(f"{MAX_STATIONS} devices are already offered, the most this service accepts")
         station = Station(
             id=secrets.token_hex(8),
             name=name,
@@ -278,7 +278,7 @@ class Fleet:
             station.trouble, station.trials = "", station.trials + 1
             assignment.finish(trial)
         else:
-            raise node.wrong("has neither a trial nor a trouble")
+            raise node.wrong("must have a trial or a trouble")
         return ""
 
     def _note_trouble(self, station: Station, assignment: Assignment, trouble: str) -> None:
@@ -292,7 +292,7 @@ class Fleet:
             assignment.fail(Stopping())
             return
         if station.is_lost:
-            assignment.fail(WorkerError(f"{station.name} is gone"))  # the trial was never given
+            assignment.fail(WorkerError(f"worker {station.name} is no longer connected"))  # the trial was never given
             return
         assignment.set_deadline()
         station.assignment = assignment
@@ -316,25 +316,25 @@ class Fleet:
         assignment, station.assignment = station.assignment, None
         station.turn.set()
         if assignment is not None:
-            assignment.fail(WorkerLostError(f"lost with {station.name}: {why}"))
+            assignment.fail(WorkerLostError(f"lost with worker {station.name}: {why}"))
         self._on_change()
 
     def dismiss(self, station: Station) -> None:
         """Remove the station of a worker that ends in order. Its trial, not begun or aborted, is not to blame."""
         station.is_lost = True
         if station.assignment is not None:
-            station.assignment.fail(WorkerError(f"{station.name} was ended"))
+            station.assignment.fail(WorkerError(f"worker {station.name} was stopped"))
             station.assignment = None
-        self.lose(station, "it was ended")
+        self.lose(station, "it was stopped")
 
     def sweep(self) -> None:
         """Lose stations that are silent, and those that do not deliver their trial in time."""
         now = time.monotonic()
         for station in self.stations():
             if station.heard < now - SILENT_S:
-                self.lose(station, f"not heard for {SILENT_S:g} s")
+                self.lose(station, f"it sent nothing for {SILENT_S:g} s")
             elif station.assignment is not None and station.assignment.deadline < now:
-                self.lose(station, "it did not bring its result in time")
+                self.lose(station, "it did not deliver its result in time")
 
     def stop(self) -> None:
         """End all waiting: of stations for trials, and of searches for results."""

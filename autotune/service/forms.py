@@ -27,14 +27,14 @@ class JobForm(_Form):
     """What to tune, where, and for how long."""
 
     device: str = Field(max_length=200, min_length=1, pattern=NAME, description="slug, family, or part of a name")
-    family: Word = Field("gemm", description="kernel family of the shapes; a preset knows its own")
-    shapes: list[Shape] = Field([], max_length=MAX_SHAPES, description="lines as a shapes file has them, CSV as well")
-    presets: list[Word] = Field([], max_length=20, description="names of presets: the products of a network")
-    trials: int | None = Field(None, ge=1, le=MAX_TRIALS, description="new trials for each shape at most")
+    family: Word = Field("gemm", description="kernel family of `shapes`; each preset has its own")
+    shapes: list[Shape] = Field([], max_length=MAX_SHAPES, description="lines as in a shapes file, also CSV")
+    presets: list[Word] = Field([], max_length=20, description="names of presets, each the products of a network")
+    trials: int | None = Field(None, ge=1, le=MAX_TRIALS, description="maximum number of new trials for each shape")
     seconds: float | None = Field(
-        None, gt=0, le=MAX_SECONDS, allow_inf_nan=False, strict=False, description="device time for all shapes"
+        None, gt=0, le=MAX_SECONDS, allow_inf_nan=False, strict=False, description="device time for all shapes together"
     )
-    algorithms: list[Word] = Field([], max_length=50, description="search these alone")
+    algorithms: list[Word] = Field([], max_length=50, description="search only these")
     seed: int = Field(0, ge=0, lt=2**31)
 
     model_config = ConfigDict(
@@ -50,25 +50,27 @@ class WorkerForm(_Form):
     """A device offered by a worker."""
 
     name: str = Field(min_length=1, max_length=MAX_WORKER_NAME, pattern=NAME)
-    secret: str = Field(pattern=SECRET_DIGITS, description="random, kept by the worker: shows that the name is its own")
-    session: str = Field(pattern=SESSION, description="random, of the worker process; part of every turn")
-    code: str = Field(min_length=1, max_length=100, pattern=NAME, description="wire format and templates")
-    selector: str = Field(max_length=20, pattern=r"^[0-9:]*$", description="platform:device numbers there")
-    device: dict[str, Any] = Field(description="as in an exported table, entries left empty")
-    results: list[dict[str, Any]] = Field([], max_length=MAX_RESULTS, description="what it has in hand from before")
+    secret: str = Field(pattern=SECRET_DIGITS, description="random, kept by the worker: proves that it owns the name")
+    session: str = Field(pattern=SESSION, description="random, chosen by the worker process; part of every turn")
+    code: str = Field(
+        min_length=1, max_length=100, pattern=NAME, description="identifies the wire format and templates"
+    )
+    selector: str = Field(max_length=20, pattern=r"^[0-9:]*$", description="platform:device on the worker's machine")
+    device: dict[str, Any] = Field(description="as in an exported table, with `entries` empty")
+    results: list[dict[str, Any]] = Field([], max_length=MAX_RESULTS, description="results left from earlier")
 
 
 class TurnForm(_Form):
     """A worker reports what it is measuring, delivers results, and asks for the next trial."""
 
     session: str = Field(pattern=SESSION)
-    running: str = Field("", max_length=32, pattern=r"^[0-9a-f]*$", description="the trial it measures")
+    running: str = Field("", max_length=32, pattern=r"^[0-9a-f]*$", description="the trial that is being measured")
     waited_s: float = Field(
         0.0,
         ge=0,
         allow_inf_nan=False,
         strict=False,
-        description="how long the trial it has in hand waited for another program that measures on the device",
+        description="how long the trial being measured waited for another program that measures on the device",
     )
     results: list[dict[str, Any]] = Field([], max_length=MAX_RESULTS)
     wait_s: float = Field(0.0, ge=0, le=30, allow_inf_nan=False, strict=False)
@@ -129,9 +131,9 @@ class JobView(BaseModel):
     message: str
     created_at: str
     ended_at: str
-    counts: dict[str, int] = Field(description="problems by state")
+    counts: dict[str, int] = Field(description="number of problems in each state")
     problems: list[ProblemView] = Field(description="empty in lists of jobs")
-    left_out: list[str] = Field([], description="shapes of presets that the device cannot hold, told once")
+    left_out: list[str] = Field([], description="shapes of presets that the device cannot hold; only after submitting")
 
 
 class JobList(BaseModel):
@@ -147,8 +149,8 @@ class StationView(BaseModel):
     selector: str
     state: str = Field(description="idle, busy, troubled or lost")
     since: str
-    heard_s: float = Field(description="seconds since it was heard")
-    trials: int = Field(description="measured since it came")
+    heard_s: float = Field(description="seconds since the worker was last heard from")
+    trials: int = Field(description="number of trials measured since it was offered")
     trouble: str
     job: int | None
     problem: int | None
@@ -164,7 +166,7 @@ class DeviceView(BaseModel):
     name: str
     driver: str
     state: str = Field(description="idle, busy, troubled, or offline when no worker offers it")
-    tuned: int = Field(description="problems with a winner")
+    tuned: int = Field(description="number of problems with a winner")
     stations: list[StationView]
 
 
@@ -223,10 +225,10 @@ class TrialList(BaseModel):
 class UploadAnswer(BaseModel):
     """How an uploaded table is processed."""
 
-    jobs: list[int] = Field(description="one a device, queued: what they measure counts")
+    jobs: list[int] = Field(description="queued, one for each device; only what they measure counts")
     accepted: int
-    left_out: int = Field(description="known to hold here already")
-    predictors_ignored: int = Field(description="models are made here, from what is measured here")
+    left_out: int = Field(description="number of winners already confirmed here")
+    predictors_ignored: int = Field(description="the service builds predictors only from its own measurements")
 
 
 class PresetView(BaseModel):
@@ -248,14 +250,14 @@ class GreetingAnswer(BaseModel):
     """The offered device was accepted."""
 
     id: str
-    wait_s: float = Field(description="how long a turn may wait")
+    wait_s: float = Field(description="the longest that a turn may wait, in seconds")
 
 
 class TurnAnswer(BaseModel):
     """The trial to measure next, in the format of `autotune.remote.wire`; null means to ask again."""
 
     trial: dict[str, Any] | None
-    refused: str = Field("", description="why a result that it brought does not count")
+    refused: str = Field("", description="why a delivered result does not count")
 
 
 class Health(BaseModel):

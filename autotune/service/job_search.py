@@ -86,8 +86,8 @@ class Search:
         except AutotuneError as error:
             self._end(JobState.FAILED, message=str(error))
         except Exception as error:  # noqa: BLE001 - any error is recorded in the job
-            _LOG.error("job %s, problem %s", self.errand.job.id, problem.number, exc_info=True)
-            self._end(JobState.FAILED, message=f"unexpected {type(error).__name__}")
+            _LOG.error("job %s failed at problem %s", self.errand.job.id, problem.number, exc_info=True)
+            self._end(JobState.FAILED, message=f"unexpected error: {type(error).__name__}")
         finally:
             self.helpers.close()  # also if the search never began
         self._tell_job()

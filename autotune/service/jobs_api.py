@@ -20,20 +20,20 @@ LARGEST = 2**31 - 1
 JobId = Annotated[int, Path(ge=1, le=LARGEST)]
 
 EVENTS = """\
-What happens to a job as server-sent events, until it has ended. The data of each is JSON:
+The progress of a job as server-sent events, until the job has ended. The data of each event is JSON:
 
-- `job`: the whole job, as `GET /api/jobs/{job_id}` has it; first of all
-- `job_changed`: the job again where a state has changed, at most once a second; its `problems` are only those that
-  are not as they were
+- `job`: the complete job, as `GET /api/jobs/{job_id}` returns it; always the first event
+- `job_changed`: the job again after a state has changed, at most once a second; its `problems` are only those that
+  have changed
 - `problem_started`: problem (its number), configurations, resumed
 - `trial_finished`: problem, trial (configuration, state, time_ns, message), new_trials, best_ns, failures
 - `device_drifted`: problem, slowdown, rest_s
 - `finals_started`: problem, finalists
 - `problem_finished`: problem, outcome
-- `recheck_started`, `recheck_finished`: of a job that verifies
-- `end`: nothing comes after it
+- `recheck_started`, `recheck_finished`: only in jobs of kind `verify`
+- `end`: the last event
 
-Events that a reader missed are not repeated: the first `job` of a new reading tells how things stand.
+Missed events are not repeated: a reader that connects again gets the current state in the first `job`.
 """
 
 

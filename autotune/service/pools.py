@@ -33,7 +33,7 @@ class Pool:
     async def run(self, work: Callable[_Given, _Result], *given: _Given.args, **named: _Given.kwargs) -> _Result:
         """Return what the work returns, or raise what it raises. Raises BusyError at once when the queue is full."""
         if not self._places.acquire(blocking=False):
-            raise BusyError(f"too many requests for {self._name} wait already", hint=f"try again in {RETRY_AFTER_S} s")
+            raise BusyError(f"too many requests for {self._name} are waiting", hint=f"try again in {RETRY_AFTER_S} s")
         try:
             future = self._executor.submit(work, *given, **named)
         except BaseException:

@@ -83,7 +83,7 @@ def _default(winner: Winner) -> Rival:
         time_ns=winner.default_ns,
         low_ns=winner.time_ns * winner.gain_low if known else None,
         high_ns=winner.time_ns * winner.gain_high if known else None,
-        note="its ratio to the winner, measured in turns" if known else "no final has compared it yet",
+        note="its ratio to the winner, measured in turns" if known else "not yet compared in finals",
     )
 
 

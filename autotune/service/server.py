@@ -72,15 +72,17 @@ def read_access(place: Place) -> Access:
     writing, reading, submitting, working = (read_token(file) if file else "" for file in files)
     given = [token for token in (writing, reading, submitting, working) if token]
     if given and not writing:
-        raise UsageError("tokens for some need one for writing, of the administrators", hint="--token-file FILE")
+        raise UsageError(
+            "tokens for reading, submitting or workers also need a token for writing", hint="add --token-file FILE"
+        )
     if len(set(given)) < len(given):
         raise UsageError("two of the token files hold the same token", hint="give each scope a token of its own")
     if place.host not in LOOPBACK and not writing:
-        raise UsageError(f"without a token only this machine is served, not {place.host}", hint="--token-file FILE")
+        raise UsageError(f"without a token only this machine is served, not {place.host}", hint="add --token-file FILE")
     if place.public_url:
         read_origin(place.public_url)
         if not writing:
-            raise UsageError("a service behind a proxy needs a token", hint="--token-file FILE")
+            raise UsageError("a service behind a proxy needs a token", hint="add --token-file FILE")
     return Access(writing=writing, reading=reading, submitting=submitting, working=working)
 
 

@@ -15,7 +15,7 @@ from autotune.service.tables_api import Slug
 from autotune.store import Store
 
 Family = Annotated[str, Query(max_length=64, pattern=r"^[a-z0-9_]+$")]
-Shape = Annotated[str, Query(min_length=1, max_length=500, description="M,N,K and words, as after --shape")]
+Shape = Annotated[str, Query(min_length=1, max_length=500, description="M,N,K and words, as for --shape")]
 
 
 class RivalView(BaseModel):
@@ -23,7 +23,7 @@ class RivalView(BaseModel):
 
     name: str
     time_ns: float
-    low_ns: float | None = Field(description="bounds at 95%, null where none are known")
+    low_ns: float | None = Field(description="95% interval with `high_ns`; null where unknown")
     high_ns: float | None
     note: str
 
@@ -56,10 +56,10 @@ class SizeAnswer(BaseModel):
     flops: int
     bytes_moved: int
     winner: dict[str, Any] | None = Field(description="an entry of a table")
-    rivals: list[RivalView] = Field(description="the winner first; empty without one")
+    rivals: list[RivalView] = Field(description="the winner first; empty if there is none")
     host: list[RivalView] = Field(description="the host's BLAS and the device, copies included, where measured")
-    parameters: list[ShareView] = Field(description="`algorithm` over all trials, then those of one algorithm")
-    searched: str = Field(description="the algorithm whose parameters these are")
+    parameters: list[ShareView] = Field(description="`algorithm` over all trials, then the parameters of one algorithm")
+    searched: str = Field(description="the algorithm that has these `parameters`")
 
 
 def size_routes(store: Store, pools: Pools) -> APIRouter:

@@ -44,7 +44,7 @@ def submit(store: Store, form: JobForm, present: Sequence[Device], submitter: st
         for name in form.algorithms:
             find_family(family).algorithm(name)
     if len(kept) > MAX_SHAPES:
-        raise UsageError(f"a job has at most {MAX_SHAPES} shapes", hint="make several of it")
+        raise UsageError(f"a job has at most {MAX_SHAPES} shapes", hint="split it into several jobs")
     _check_room(store, {device.slug: len(kept)}, submitter)
     has_limit = form.trials is not None or form.seconds is not None
     job = NewJob(
@@ -67,7 +67,7 @@ def chosen_device(selector: str, devices: Iterable[Device]) -> Device:
     if selector in by_slug:
         return by_slug[selector]
     if not by_slug:
-        raise DeviceSelectionError("there is no device yet", hint="autotune worker --server URL offers one")
+        raise DeviceSelectionError("there is no device yet", hint="offer one with autotune worker --server URL")
     try:
         return select(selector, list(by_slug.values()))
     except DeviceSelectionError as error:
@@ -137,4 +137,4 @@ def _check_share(whose: str, there: tuple[int, int], wanted: tuple[int, int], sh
     most_jobs, most_problems = max(1, round(share * MAX_OPEN_JOBS)), round(share * MAX_OPEN_PROBLEMS)
     if there[0] + wanted[0] > most_jobs or there[1] + wanted[1] > most_problems:
         told = " ".join(filter(None, (f"{there[0]} jobs with {there[1]} shapes", whose, "are open already")))
-        raise FullError(told, hint=f"at most {most_jobs} with {most_problems}; wait, or cancel some")
+        raise FullError(told, hint=f"at most {most_jobs} with {most_problems} are allowed; wait, or cancel some")

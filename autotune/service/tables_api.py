@@ -50,7 +50,7 @@ assert set(_MEDIA) == set(FORMATS)
 SLUG = r"^[a-z0-9]+(-[a-z0-9]+)*$"
 Slug = Annotated[str, Path(max_length=64, pattern=SLUG)]
 Family = Annotated[str, Query(max_length=64, pattern=r"^[a-z0-9_]+$", description=" or ".join(family_names()))]
-Shape = Annotated[str, Query(min_length=1, max_length=500, description="M,N,K and words, as after --shape")]
+Shape = Annotated[str, Query(min_length=1, max_length=500, description="M,N,K and words, as for --shape")]
 
 _LOOKUP_EXAMPLES = {"tuned": {"value": "64,3136,576"}, "with words": {"value": "64,64,64 nt float16 batch=12"}}
 

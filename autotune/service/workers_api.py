@@ -17,7 +17,7 @@ from autotune.store.workers import Standing
 
 StationId = Annotated[str, Path(pattern=r"^[0-9a-f]{16}$")]
 WorkerName = Annotated[str, Path(pattern=NAME, max_length=MAX_WORKER_NAME)]
-FOREIGN_NAME = "start this one with --name, or have an administrator forget that one: autotune workers forget NAME"
+FOREIGN_NAME = "start this one with another --name, or have an administrator run autotune workers forget NAME"
 
 
 def turns_of(service: Service) -> TakeTurn:
@@ -64,7 +64,7 @@ def worker_routes(service: Service) -> APIRouter:
         except TableError as error:
             raise HTTPException(422, str(error)) from error
         except Stopping as error:
-            raise HTTPException(503, "the service ends") from error
+            raise HTTPException(503, "the service is stopping") from error
 
     @routes.post("/{station_id}/leave", status_code=204)
     async def leave(station_id: StationId, form: LeaveForm) -> None:
@@ -88,9 +88,9 @@ async def _greeted(service: Service, form: WorkerForm, address: str) -> Station:
         raise HTTPException(422, str(error)) from error
     enrolment = await asyncio.to_thread(service.store.workers.enrol, form.name, form.secret, device)
     if enrolment.standing is Standing.TOO_MANY:
-        raise HTTPException(429, "no more workers are enrolled here")
+        raise HTTPException(429, "the service accepts no more workers")
     if enrolment.standing is Standing.STRANGER:
-        raise HTTPException(403, f"another worker is enrolled as {form.name}; {FOREIGN_NAME}")
+        raise HTTPException(403, f"another worker is already enrolled as {form.name}; {FOREIGN_NAME}")
     is_alike = form.code == code_version()
     for result in _nodes(form.results):
         await service.take_late(form.name, device, result, has_our_templates=is_alike)
@@ -99,7 +99,7 @@ async def _greeted(service: Service, form: WorkerForm, address: str) -> Station:
     try:
         station = await service.fleet.greet(form.name, form.session, device, address, enrolment.rank)
     except NameTakenError as error:
-        raise HTTPException(403, f"{error.message}; start one of them with --name") from error
+        raise HTTPException(403, f"{error.message}; start one of them with another --name") from error
     except WorkerError as error:
         raise HTTPException(429, error.message) from error
     return station

@@ -37,7 +37,7 @@ class Diagram:
         for targets in reversed(edges):
             counts = np.append(below, 0)[targets]  # the target -1 indexes the appended 0
             if counts.sum(dtype=np.float64) > MOST_PATHS:
-                raise ConfigurationError("a search space of so many configurations cannot be numbered")
+                raise ConfigurationError("the search space has too many configurations to number them")
             ends = np.cumsum(counts, axis=1)
             # The extra last state, also reached as -1, absorbs every path that is not allowed.
             self._edges.insert(0, _with_last(np.where(counts > 0, targets, -1), -1))

@@ -526,7 +526,7 @@ def _require_device(session: Session, slug: str) -> None:
 
 
 def _unknown_device(slug: str) -> StoreError:
-    return StoreError(f"the database knows no device {slug[:80]!r}", hint="add the device before its winners")
+    return StoreError(f"the database has no device {slug[:80]!r}", hint="add the device before its winners")
 
 
 def _merit(samples: int, time_ns: float) -> tuple[bool, float]:

@@ -48,7 +48,7 @@ def open_server(target: Target, *, read_only: bool) -> Engine:
 
 def _require_file(path: Path) -> None:
     if not check_file(path):
-        raise MissingDatabaseError(f"there is no database {path}", hint="autotune run makes one")
+        raise MissingDatabaseError(f"there is no database {path}", hint="create one with autotune run")
 
 
 def _require_current(engine: Engine, place: str) -> Engine:
@@ -61,5 +61,5 @@ def _require_current(engine: Engine, place: str) -> Engine:
         return engine
     engine.dispose()
     if schema is Schema.NOTHING:
-        raise StoreError(f"the database {place} is empty", hint="autotune run fills it")
+        raise StoreError(f"the database {place} is empty", hint="fill it with autotune run")
     raise StoreError(f"{place} has an older schema", hint=f"bring it up to date: autotune run --db {place} ...")

@@ -74,7 +74,7 @@ def parse_target(target: str | Path | None) -> Target:
         return Target(url=url.render_as_string(hide_password=False))
     if url.get_backend_name() != "sqlite":
         hint = "name an SQLite file, or postgresql://user@host/database"
-        raise StoreError(f"no database of the kind {url.drivername[:40]!r} can be used", hint=hint)
+        raise StoreError(f"databases of the kind {url.drivername[:40]!r} are not supported", hint=hint)
     if not url.database or url.query or url.database.startswith(("file:", ":memory:")):
         raise StoreError(f"{target[:200]!r} does not name a plain file", hint="give the path of the file instead")
     return Target(path=Path(url.database))
@@ -97,7 +97,7 @@ def server_engine(target: Target) -> Engine:
     try:
         engine = create_engine(url, isolation_level="READ COMMITTED", **options)
     except NoSuchModuleError as error:
-        raise StoreError(f"no driver is known by the scheme of {target}", hint="try postgresql://...") from error
+        raise StoreError(f"the scheme of {target} names an unknown driver", hint="try postgresql://...") from error
     except ImportError as error:
         hint = install_hint("postgres") if error.name == "psycopg" else f"pip install {error.name}"
         raise StoreError(f"the driver for {target} is not installed", hint=hint) from error

@@ -46,13 +46,15 @@ class Outage:
         """Note that the server failed to answer; return whether the outage exceeds AWAY_PATIENCE_S."""
         if self._since is None:
             self._since = time.monotonic()
-            _LOG.warning("%s is away (%s): waiting up to %.0f s", place, _first_line(error), AWAY_PATIENCE_S)
+            _LOG.warning(
+                "%s cannot be reached (%s): trying again for up to %.0f s", place, _first_line(error), AWAY_PATIENCE_S
+            )
         return self.seconds > AWAY_PATIENCE_S
 
     def ends(self, place: str) -> None:
         """Note that the server has answered."""
         if self._since is not None and self.seconds > 1.0:
-            _LOG.warning("%s is back after %.0f s", place, self.seconds)
+            _LOG.warning("%s can be reached again after %.0f s", place, self.seconds)
         self._since = None
 
     @property
@@ -127,7 +129,7 @@ def file_failures(place: str) -> Iterator[None]:
 
 def not_writable(what: str, path: object) -> ReadOnlyDatabaseError:
     """Return the error for a file or folder that is not writable."""
-    hint = "give yourself the right to write it, or name another database with --db"
+    hint = "change its permissions, or name another database with --db"
     return ReadOnlyDatabaseError(f"the {what} {path} is not writable", hint=hint)
 
 
@@ -181,21 +183,25 @@ def _translated(error: Exception, place: str, outage: Outage | None) -> StoreErr
         case (sqlite3.SQLITE_READONLY | sqlite3.SQLITE_PERM, _) | (_, "25006"):
             return not_writable("database", place)
         case (sqlite3.SQLITE_FULL, _) | (_, "53100"):
-            return StoreError(f"no space is left to write {place}", hint="free some; what was stored before is safe")
+            return StoreError(
+                f"no space is left to write {place}", hint="free disk space; what was stored before is safe"
+            )
         case (sqlite3.SQLITE_NOTADB, _):
             return NotADatabaseError(f"{place} is not a database", hint="name another file")
         case (sqlite3.SQLITE_CORRUPT, _):
             hint = f"save what is left with: sqlite3 {place} .recover"
             return StoreError(f"the database {place} is damaged", hint=hint)
         case (sqlite3.SQLITE_CANTOPEN, _):
-            return StoreError(f"cannot open {place}", hint="see whether its folder exists and may be written")
+            return StoreError(f"cannot open {place}", hint="check that its folder exists and is writable")
     reason = _first_line(error)
     if _obstacle(error) is not Obstacle.AWAY:
         return StoreError(f"the database {place} failed: {reason}")
     if outage is None:
-        return DatabaseAwayError(f"cannot reach {place}: {reason}", hint="see whether the server runs and lets you in")
-    hint = "start its server, then go on; what was stored before is safe"
-    return DatabaseAwayError(f"{place} has been away for {outage.seconds:.0f} s: {reason}", hint=hint)
+        return DatabaseAwayError(
+            f"cannot reach {place}: {reason}", hint="check that the server is running and accepts your login"
+        )
+    hint = "start its server, then try again; what was stored before is safe"
+    return DatabaseAwayError(f"{place} has been unreachable for {outage.seconds:.0f} s: {reason}", hint=hint)
 
 
 def _first_line(error: Exception) -> str:

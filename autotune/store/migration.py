@@ -158,4 +158,4 @@ def _upgrade(connection: Connection, place: str) -> None:
         return
     connection.exec_driver_sql(f"PRAGMA application_id = {APPLICATION_ID}")
     if connection.exec_driver_sql("PRAGMA foreign_key_check").first():
-        raise StoreError(f"{place} could not be upgraded: rows refer to others that are not there")
+        raise StoreError(f"{place} could not be upgraded: some rows refer to missing rows")

@@ -269,7 +269,7 @@ def known_rows(rows: Iterable[_Row], make: Callable[[_Row], _Made]) -> list[_Mad
 
 @cache
 def _note(reason: str) -> None:
-    _LOG.warning("rows that another installation stored are left out: %s", reason)
+    _LOG.warning("skipped rows stored by another installation: %s", reason)
 
 
 def trial_row(

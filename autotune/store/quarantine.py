@@ -226,14 +226,14 @@ def settle(session: Session, device_slug: str, holder: Holder) -> None:
         if device.slug != device_slug or _owner(row).is_of_this_process or is_of_equal_device:
             continue
         if row.session != holder.session:
-            session.add(_lost(row, f"in flight on {row.worker} when it was ended"))
+            session.add(_lost(row, f"in flight on {row.worker} when that worker ended"))
         session.delete(row)
 
 
 def lose_all_of(session: Session, worker: str) -> None:
     """Quarantine what a worker that is forgotten had in hand: only the worker could report what became of it."""
     for row in session.scalars(select(InFlightRow).filter_by(worker=plain_text(worker))).all():
-        session.add(_lost(row, f"in flight on {row.worker} when it was forgotten"))
+        session.add(_lost(row, f"in flight on {row.worker} when that worker was forgotten"))
         session.delete(row)
 
 

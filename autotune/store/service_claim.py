@@ -127,7 +127,7 @@ def claimed(read: _Transact, write: _Transact, place: str) -> Claim:
         found = read(_holder)
         if found is not None and seen is not None and found.run == seen.run and found.beats != seen.beats:
             raise StoreError(
-                f"another service works on {place}", hint="end that one, or name another database with --db"
+                f"another service is using {place}", hint="stop that service, or name another database with --db"
             )
         if found is None or seen is None or found.run != seen.run:
             seen, since = found, time.monotonic()

@@ -36,16 +36,16 @@ INTEGER_DOT = newer_parameter(
     "multiply and add four pairs of int8 at a time, by cl_khr_integer_dot_product or cl_arm_integer_dot_product_int8",
 )
 WAVE_SIZE = newer_parameter(
-    "wave_size", ("any", "half", "full"), "work-items Adreno runs in step: the compiler's choice, or what is required"
+    "wave_size", ("any", "half", "full"), "work-items that Adreno runs in step: chosen by the compiler, or required"
 )
 QCOM_16_BIT = newer_parameter(
     "qcom_16_bit", ("off", "on"), "build with -qcom-accelerate-16-bit: whole waves of float16 on Adreno"
 )
 REGISTER_CAP = newer_parameter(
-    "register_cap", (0, 64, 128), "registers NVIDIA's compiler may give a work-item; 0: as many as it likes"
+    "register_cap", (0, 64, 128), "registers NVIDIA's compiler may give a work-item; 0: no limit"
 )
 REGISTER_ALLOCATION = newer_parameter(
-    "register_allocation", (0, 32, 64), "registers Arm's compiler gives a work-item; 0 leaves them to it"
+    "register_allocation", (0, 32, 64), "registers Arm's compiler gives a work-item; 0: its own choice"
 )
 WORK_GROUP = (
     parameter("work_group_m", (0, 1, 2, 4, 8, 16, 32), "work-items along m; 0 leaves the work-group to the driver"),
@@ -80,7 +80,7 @@ FEATURES = tuple(
 
 WHOLE_NUMBERS = (
     constraint("no_relaxed_integers", "mode != 'int8' or relaxed_math == 'off'", "integers are exact in any case"),
-    constraint("no_mad_of_integers", "mode != 'int8' or multiply_add == 'operator'", "mad() is for fractions"),
+    constraint("no_mad_of_integers", "mode != 'int8' or multiply_add == 'operator'", "mad() needs floating point"),
 )
 
 
@@ -91,7 +91,7 @@ HAS_INTEGER_DOT = constraint(
     "the device has no such product, or the numbers are not int8",
 )
 HAS_WAVE_SIZE = constraint(
-    "has_wave_size", "wave_size == 'any' or has_wave_sizes == 1", "the device lets nobody choose the size of a wave"
+    "has_wave_size", "wave_size == 'any' or has_wave_sizes == 1", "the size of a wave cannot be chosen on the device"
 )
 
 
@@ -102,14 +102,14 @@ FEATURES_OF_DEVICE = (
     constraint(
         "has_qcom_16_bit",
         "qcom_16_bit == 'off' or (has_qcom_compiler == 1 and mode in ('float16', 'float16-acc16'))",
-        "the option is of Qualcomm's compiler, and for float16",
+        "only Qualcomm's compiler has the option, for float16",
     ),
-    constraint("has_register_cap", "register_cap == 0 or has_register_cap == 1", "the option is of NVIDIA's compiler"),
+    constraint("has_register_cap", "register_cap == 0 or has_register_cap == 1", "only NVIDIA's compiler has it"),
     constraint(
         "has_register_allocation",
         "register_allocation == 0 or (register_allocation == 32 and allocates_32_registers == 1) "
         "or (register_allocation == 64 and allocates_64_registers == 1)",
-        "the device allocates no such number of registers, or cannot be told to",
+        "the device cannot be made to allocate this number of registers",
     ),
 )
 

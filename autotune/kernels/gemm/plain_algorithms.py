@@ -18,18 +18,18 @@ from autotune.space.family import Algorithm
 
 NAIVE = Algorithm(
     name="naive",
-    meaning="one output a work-item, scalar loop over k",
+    meaning="one output per work-item, scalar loop over k",
     parameters=WORK_GROUP,
     constraints=(
         *WORK_GROUP_LIMITS,
-        constraint("rows_to_do", "work_group_m - 1 < m", "part of every work-group would have no row to do"),
-        constraint("columns_to_do", "work_group_n - 1 < n", "part of every work-group would have no column to do"),
+        constraint("rows_to_do", "work_group_m - 1 < m", "part of every work-group would have no row to compute"),
+        constraint("columns_to_do", "work_group_n - 1 < n", "part of every work-group would have no column to compute"),
     ),
 )
 
 DOT = Algorithm(
     name="dot",
-    meaning="one output a work-item, vector dot products along k",
+    meaning="one output per work-item, vector dot products along k",
     parameters=(
         *WORK_GROUP,
         parameter("vector_width", (2, 4, 8, 16), "elements of k in one product"),
@@ -43,9 +43,9 @@ DOT = Algorithm(
     constraints=(
         *WORK_GROUP_LIMITS,
         vectors_work("vector_width"),
-        constraint("rows_to_do", "work_group_m - 1 < m", "part of every work-group would have no row to do"),
-        constraint("columns_to_do", "work_group_n - 1 < n", "part of every work-group would have no column to do"),
-        constraint("step_within_k", "vector_width * unroll < 2 * k", "one step is more than all of k"),
+        constraint("rows_to_do", "work_group_m - 1 < m", "part of every work-group would have no row to compute"),
+        constraint("columns_to_do", "work_group_n - 1 < n", "part of every work-group would have no column to compute"),
+        constraint("step_within_k", "vector_width * unroll < 2 * k", "one step is longer than k"),
         aligned(
             "edges == 'pad' or ((trans_a == 1 or (lda % vector_width == 0 and stride_a % vector_width == 0)) "
             "and (trans_b == 0 or (ldb % vector_width == 0 and stride_b % vector_width == 0)))"

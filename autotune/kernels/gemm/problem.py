@@ -151,7 +151,7 @@ class GemmProblem(Problem):
         if pitch < columns:
             raise ProblemError(f"ld{operand} must be at least {columns}, the length of a row, not {pitch}")
         if stride < rows * pitch:
-            raise ProblemError(f"stride_{operand} must be at least {rows * pitch}, a whole matrix, not {stride}")
+            raise ProblemError(f"stride_{operand} must be at least {rows * pitch}, the size of a matrix, not {stride}")
         object.__setattr__(self, _PITCHES[operand], pitch)
         raise ProblemError(f"{self.label} has an operand of more than {MAX_ELEMENTS} elements")
 
@@ -246,7 +246,7 @@ class GemmProblem(Problem):
             elif equals and name in cls.__dataclass_fields__ and name not in ("m", "n", "k", *_TEXTS):
                 values[name] = _whole_number(digits, wrong)
             else:
-                told = f"{wrong.message}: {word[:40]!r} is no layout, numeric mode or value"
+                told = f"{wrong.message}: {word[:40]!r} is not a layout, numeric mode or value"
                 hint = did_you_mean(word, _WORDS) or f"such as 512,512,512 nt batch=12, and {', '.join(MODES)}"
                 raise ProblemError(told, hint=hint)
         if len(values.keys() & {"m", "n", "k"}) < 3:
@@ -265,9 +265,9 @@ class GemmProblem(Problem):
 
     def check_device(self, limits: DeviceLimits) -> None:
         if self.accumulator == "float16" and not limits.has_float16:
-            raise ProblemError(f"{self.label}: the device does not compute in float16", hint="float16 does without")
+            raise ProblemError(f"{self.label}: the device has no float16 arithmetic", hint="use float16")
         if self.mode.startswith("float16") and limits.max_vector_float16 == 0:
-            raise ProblemError(f"{self.label}: the driver gets half precision wrong", hint="float32 works")
+            raise ProblemError(f"{self.label}: the driver gets half precision wrong", hint="use float32")
         sizes = {
             operand.upper(): self.batch * self.stride(operand) * DTYPE_BYTES[self.dtype(operand)] for operand in "abc"
         }

@@ -33,7 +33,7 @@ ROW = Algorithm(
         HAS_ORDERING,
         PARTS_TO_COMBINE,
         vectors_work("vector_width"),
-        constraint("few_rows", "m <= 16 and micro_tile_m < 2 * m", "an algorithm for few rows"),
+        constraint("few_rows", "m <= 16 and micro_tile_m < 2 * m", "the algorithm is for few rows"),
         constraint("rows_of_b", "trans_b == 0", "the kernel reads rows of B"),
         constraint(
             "vectors_fill_tile",
@@ -51,20 +51,20 @@ ROW = Algorithm(
         constraint(
             "columns_to_do",
             "work_group_n * micro_tile_n - micro_tile_n < n",
-            "part of every work-group would have no column to do",
+            "part of every work-group would have no column to compute",
         ),
         constraint(
             "work_group_fits_device",
             "work_group_n * work_group_k <= min(max_work_group_size, 1024) and work_group_n <= max_work_group_0 "
             "and work_group_k <= max_work_group_1 and (is_cpu == 0 or work_group_n * work_group_k <= 64)",
-            "the work-group exceeds what the device allows, or what a CPU adds up well",
+            "the work-group exceeds what the device allows, or is too large for a CPU",
         ),
         constraint(
             "sums_fit_local_memory",
             "work_group_k // 2 * work_group_n * micro_tile_n * accumulator_bytes <= local_memory_bytes",
             "the sums of a work-group exceed local memory",
         ),
-        constraint("step_within_k", "work_group_k * unroll * split_k <= k", "some work-items would have no k to do"),
+        constraint("step_within_k", "work_group_k * unroll * split_k <= k", "some work-items would have no part of k"),
         constraint("parts_stay_small", "split_k == 1 or batch * m * n * split_k <= 33554432", "the parts fit 128 MiB"),
         aligned("(ldb % vector_width == 0 and stride_b % vector_width == 0 and n % vector_width == 0)"),
         constraint("alignment_matters", "loads == 'vload' or vector_width > 1", "single elements are always aligned"),
@@ -93,7 +93,7 @@ COLUMN = Algorithm(
     ),
     constraints=(
         vectors_work("vector_width"),
-        constraint("few_columns", "n <= 16 and micro_tile_n < 2 * n", "an algorithm for few columns"),
+        constraint("few_columns", "n <= 16 and micro_tile_n < 2 * n", "the algorithm is for few columns"),
         constraint("rows_of_a", "trans_a == 0", "the kernel reads rows of A"),
         constraint(
             "registers_hold_it",
@@ -101,19 +101,21 @@ COLUMN = Algorithm(
             "or (is_cpu == 1 and micro_tile_m * (micro_tile_n + unroll) * vector_width <= 384)",
             "the registers do not hold the sums and what is loaded",
         ),
-        constraint("rows_to_do", "(work_group_m - 1) * micro_tile_m < m", "part of a group would have no row to do"),
+        constraint(
+            "rows_to_do", "(work_group_m - 1) * micro_tile_m < m", "part of a group would have no row to compute"
+        ),
         constraint(
             "work_group_fits_device",
             "work_group_m * work_group_k <= min(max_work_group_size, 1024) and work_group_k <= max_work_group_0 "
             "and work_group_m <= max_work_group_1 and (is_cpu == 0 or work_group_m * work_group_k <= 64)",
-            "the work-group exceeds what the device allows, or what a CPU adds up well",
+            "the work-group exceeds what the device allows, or is too large for a CPU",
         ),
         constraint(
             "sums_fit_local_memory",
             "work_group_m * work_group_k * accumulator_bytes <= local_memory_bytes",
             "the sums of a work-group exceed local memory",
         ),
-        constraint("step_within_k", "work_group_k * vector_width < 2 * k", "half the items would have no k to do"),
+        constraint("step_within_k", "work_group_k * vector_width < 2 * k", "half the items would have no part of k"),
         aligned(
             "(lda % vector_width == 0 and stride_a % vector_width == 0 "
             "and (trans_b == 0 or (ldb % vector_width == 0 and stride_b % vector_width == 0)))"

@@ -34,13 +34,13 @@ def _view_fits(operand: str, rows: str) -> Constraint:
         f"{operand}_storage != 'image_view' or (has_image_from_buffer == 1 and trans_{operand} == 0 "
         f"and {pitch} % (4 * max(image_pitch_alignment, 1)) == 0 and (batch == 1 or {stride} % {pitch} == 0) "
         f"and (batch - 1) * ({stride} // {pitch}) + {rows} <= max_image_height)",
-        f"the device cannot read {operand.upper()} where it is as an image with its pitch and height",
+        f"the device cannot read {operand.upper()} in place as an image of its pitch and height",
     )
 
 
 MICROTILE = Algorithm(
     name="microtile",
-    meaning="a register micro-tile a work-item; A and B from images or buffers",
+    meaning="one register micro-tile per work-item; A and B from images or buffers",
     parameters=(
         parameter("micro_tile_m", (1, 2, 3, 4, 6, 8, 12, 16), "rows of C a work-item computes"),
         parameter("micro_tile_n", (1, 2, 4, 8, 16, 32, 64), "columns of C a work-item computes"),
@@ -88,14 +88,14 @@ MICROTILE = Algorithm(
             "rows_to_do",
             "(work_group_m * micro_tile_m - micro_tile_m < m or (is_cpu == 1 and work_group_m * micro_tile_m < 2 * m)) "
             "and micro_tile_m < 2 * m",
-            "part of every work-group would have no row to do, which costs a processor little",
+            "part of every work-group would have no row to compute, which costs little on a CPU",
         ),
         constraint(
             "columns_to_do",
             "work_group_n * micro_tile_n - micro_tile_n < n and micro_tile_n < 2 * n",
-            "part of every work-group would have no column to do",
+            "part of every work-group would have no column to compute",
         ),
-        constraint("step_within_k", "unroll < 2 * k", "one step is more than all of k"),
+        constraint("step_within_k", "unroll < 2 * k", "one step is longer than k"),
         constraint(
             "tile_within_row",
             "edges == 'pad' or b_storage != 'buffer' or micro_tile_n <= n",
@@ -118,7 +118,7 @@ MICROTILE = Algorithm(
         constraint(
             "image_needs_no_padding",
             "(a_storage == 'buffer' and b_storage == 'buffer') or edges == 'guard'",
-            "an image pads itself",
+            "images need no padding",
         ),
         aligned(
             "edges == 'pad' or ((a_storage != 'buffer' or (lda % a_vector_width == 0 "
@@ -145,7 +145,7 @@ MICROTILE = Algorithm(
         constraint(
             "integer_dot_of_packed_rows",
             "integer_dot == 'off' or (edges == 'pad' and a_vector_width >= 4)",
-            "four elements of k have to lie side by side, which packing sees to",
+            "four elements of k have to lie side by side, which packing ensures",
         ),
         constraint(
             "waves_are_filled",
@@ -170,7 +170,7 @@ MICROTILE = Algorithm(
 
 LOCAL_TILE = Algorithm(
     name="local_tile",
-    meaning="macro-tiles of A and B in local memory, a register micro-tile a work-item",
+    meaning="macro-tiles of A and B in local memory, one register micro-tile per work-item",
     parameters=(
         parameter("work_group_m", (4, 8, 16, 32), "work-items along m"),
         parameter("work_group_n", (4, 8, 16, 32), "work-items along n"),
@@ -188,7 +188,7 @@ LOCAL_TILE = Algorithm(
             "tiles in local memory at once; with two the next is fetched ahead, with more NVIDIA's copy instruction "
             "fetches further ahead",
         ),
-        parameter("sub_group_columns", (0, 4, 8, 16), "32 work-items as a block of so many columns; 0: as a row"),
+        parameter("sub_group_columns", (0, 4, 8, 16), "32 work-items as a block of this many columns; 0: as a row"),
         parameter("group_rows", (0, 4, 8), "rows of work-groups that run as one band; 0: row by row"),
         parameter("split_k", (1, 2, 3, 4, 5, 6, 8, 12, 16, 32), "work-groups that share the k of one macro-tile"),
         COMBINE,
@@ -234,14 +234,14 @@ LOCAL_TILE = Algorithm(
         constraint(
             "rows_to_do",
             "work_group_m * micro_tile_m < 2 * m + 8",
-            "most of every work-group would have no row to do",
+            "most of every work-group would have no row to compute",
         ),
         constraint(
             "columns_to_do",
             "work_group_n * micro_tile_n < 2 * n + 8",
-            "most of every work-group would have no column to do",
+            "most of every work-group would have no column to compute",
         ),
-        constraint("step_within_k", "tile_k < 2 * k + 8", "one tile is more than all of k"),
+        constraint("step_within_k", "tile_k < 2 * k + 8", "one tile is longer than k"),
         constraint(
             "sub_groups_fill_work_group",
             "sub_group_columns == 0 or (is_cpu == 0 and work_group_n % max(sub_group_columns, 1) == 0 "
@@ -268,7 +268,7 @@ LOCAL_TILE = Algorithm(
             "split_fills_device",
             "split_k == 1 or (batch * m * n * split_k) // (work_group_m * micro_tile_m * work_group_n * micro_tile_n) "
             "<= 16 * compute_units",
-            "there are work-groups enough without splitting k",
+            "there are enough work-groups without splitting k",
         ),
         constraint(
             "aligned_rows",
@@ -280,7 +280,7 @@ LOCAL_TILE = Algorithm(
             "copies_by_instruction",
             "stages <= 2 or (has_ptx == 1 and mode == 'float32' and edges == 'guard' "
             "and (a_load_width == 1 or trans_a == 1) and (b_load_width == 1 or trans_b == 0))",
-            "only NVIDIA's compiler takes the instruction, and it does not turn what it copies",
+            "only NVIDIA's compiler accepts the instruction, and it cannot transpose what it copies",
         ),
         WHOLE_NUMBERS[1],
         constraint(
@@ -305,7 +305,7 @@ LOCAL_TILE = Algorithm(
 
 PANEL = Algorithm(
     name="panel",
-    meaning="for processors: a work-item goes down micro-tiles of C and reads their columns of B from a copy",
+    meaning="for CPUs: a work-item computes micro-tiles of C one below the other, reading B from a copy",
     parameters=(
         parameter("micro_tile_m", (2, 4, 6, 8, 12, 16), "rows of C in a micro-tile"),
         parameter("micro_tile_n", (4, 8, 16, 32, 48, 64), "columns of C in a micro-tile"),
@@ -329,10 +329,10 @@ PANEL = Algorithm(
             "accumulator_bytes * micro_tile_n * (tile_k + tiles_m * micro_tile_m) <= local_memory_bytes",
             "the copy of B and the sums exceed local memory",
         ),
-        constraint("rows_to_do", "(tiles_m - 1) * micro_tile_m < m", "some micro-tiles would have no row to do"),
-        constraint("columns_to_do", "micro_tile_n <= 2 * n", "most of a micro-tile would have no column to do"),
-        constraint("panel_within_k", "tile_k <= 64 or tile_k < 2 * k", "one panel is more than all of k"),
-        constraint("step_within_k", "unroll < 2 * k", "one step is more than all of k"),
+        constraint("rows_to_do", "(tiles_m - 1) * micro_tile_m < m", "some micro-tiles would have no row to compute"),
+        constraint("columns_to_do", "micro_tile_n <= 2 * n", "most of a micro-tile would have no column to compute"),
+        constraint("panel_within_k", "tile_k <= 64 or tile_k < 2 * k", "one panel is longer than k"),
+        constraint("step_within_k", "unroll < 2 * k", "one step is longer than k"),
         WHOLE_NUMBERS[1],
     ),
     features=(

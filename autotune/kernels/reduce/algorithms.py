@@ -56,11 +56,11 @@ _LOCAL_MEMORY = _constraint(
 
 _SHARED_ROWS = (
     _constraint("row_is_shared", "work_group_size >= 2 * rows_per_group", "a row needs two work-items or more"),
-    _constraint("rows_to_do", "rows_per_group < 2 * batch", "most of every work-group would have no row to do"),
+    _constraint("rows_to_do", "rows_per_group < 2 * batch", "most of every work-group would have no row to compute"),
     _constraint(
         "items_to_do",
         "work_group_size * vector_width * unroll < 2 * channels * rows_per_group",
-        "one pass of the work-items that share a row is more than all of it",
+        "one pass of the work-items that share a row is longer than the row",
     ),
 )
 
@@ -71,19 +71,21 @@ def _features(*texts: str) -> tuple[Expression, ...]:
 
 _SERIAL = Algorithm(
     name="serial",
-    meaning="one row a work-item",
+    meaning="one row per work-item",
     parameters=(_work_group(0, 1, 8, 32, 64, 128, 256), *_READING),
     constraints=(
         *_COMMON,
-        _constraint("rows_to_do", "work_group_size < 2 * batch", "most of every work-group would have no row to do"),
-        _constraint("pass_within_row", "vector_width * unroll < 2 * channels", "one pass is more than all of a row"),
+        _constraint(
+            "rows_to_do", "work_group_size < 2 * batch", "most of every work-group would have no row to compute"
+        ),
+        _constraint("pass_within_row", "vector_width * unroll < 2 * channels", "one pass is longer than a row"),
     ),
     features=_features(),
 )
 
 _LOCAL_TREE = Algorithm(
     name="local_tree",
-    meaning="a work-group for one row or several, joined by a tree in local memory",
+    meaning="one or several rows per work-group, joined by a tree in local memory",
     parameters=(
         _work_group(16, 32, 64, 128, 256, 512, 1024),
         _ROWS,
@@ -111,19 +113,19 @@ _SHUFFLE = Algorithm(
         *_COMMON,
         *_SHARED_ROWS,
         _LOCAL_MEMORY,
-        _constraint("device_takes_ptx", "has_ptx == 1", "only NVIDIA's compiler takes the instruction"),
+        _constraint("device_takes_ptx", "has_ptx == 1", "only NVIDIA's compiler accepts the instruction"),
     ),
     features=_features("work_group_size // rows_per_group"),
 )
 
 _SUB_GROUP = Algorithm(
     name="sub_group",
-    meaning="a row a work-group or a sub-group, joined by the device's sub-group reduction",
+    meaning="one row per work-group or sub-group, joined by the device's sub-group reduction",
     parameters=(
         _work_group(16, 32, 64, 128, 256, 512, 1024),
         _parameter("row_of", ("work_group", "sub_group"), "what shares a row"),
         *_READING,
-        _parameter("standard", ("CL2.0", "CL3.0"), "the OpenCL C that sub-groups are asked for under"),
+        _parameter("standard", ("CL2.0", "CL3.0"), "OpenCL C version under which sub-groups are requested"),
     ),
     constraints=(
         *_COMMON,
@@ -133,7 +135,7 @@ _SUB_GROUP = Algorithm(
             "items_to_do",
             "(row_of == 'work_group' and work_group_size * vector_width * unroll < 2 * channels) "
             "or (row_of == 'sub_group' and vector_width * unroll < channels)",
-            "one pass of the work-items that share a row is more than all of it",
+            "one pass of the work-items that share a row is longer than the row",
         ),
     ),
     features=_features(),
@@ -141,7 +143,7 @@ _SUB_GROUP = Algorithm(
 
 _SPLIT_ROW = Algorithm(
     name="split_row",
-    meaning="several work-groups a row, whose parts a second kernel joins, or the last of them to finish",
+    meaning="several work-groups per row; a second kernel, or the last of them to finish, joins their parts",
     parameters=(
         _work_group(1, 64, 128, 256, 512, 1024),
         _parameter("parts", (2, 4, 8, 16, 32, 64, 128, 256, 384, 512, 768, 1024, 2048), "work-groups that share a row"),
@@ -155,10 +157,10 @@ _SPLIT_ROW = Algorithm(
         _constraint(
             "split_leaves_work",
             "parts * work_group_size * vector_width * unroll < 2 * channels",
-            "one pass of the work-items that share a row is more than all of it",
+            "one pass of the work-items that share a row is longer than the row",
         ),
         _constraint(
-            "split_fills_device", "batch * parts <= 32 * compute_units", "there are rows enough without splitting them"
+            "split_fills_device", "batch * parts <= 32 * compute_units", "there are enough rows without splitting them"
         ),
     ),
     features=_features("parts * work_group_size"),

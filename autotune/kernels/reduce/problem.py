@@ -78,7 +78,7 @@ class ReduceProblem(Problem):
 
     def check_device(self, limits: DeviceLimits) -> None:
         if self.dtype == "float16" and limits.max_vector_float16 == 0:
-            raise ProblemError(f"{self.label}: the driver gets half precision wrong", hint="float32 works")
+            raise ProblemError(f"{self.label}: the driver gets half precision wrong", hint="use float32")
         size = DTYPE_BYTES[self.dtype]
         needed, output = size * self.batch * self.pitch, size * self.batch
         if max(needed, output) > limits.max_allocation_bytes:
