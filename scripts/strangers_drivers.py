@@ -99,8 +99,9 @@ def run(*command: str, environment: Mapping[str, str] | None = None) -> str:
 
 
 def requirements() -> list[str]:
+    """What tuning needs, without a driver."""
     project = tomllib.loads((REPOSITORY / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-    return list(project["dependencies"])
+    return [*project["dependencies"], *project["optional-dependencies"]["tune"]]
 
 
 def environment_with(work: Work, name: str, *packages: str) -> Path:
