@@ -8,6 +8,7 @@ import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
+from graphlib import TopologicalSorter
 from pathlib import Path
 
 import pytest
@@ -140,6 +141,17 @@ def test_imports_point_only_up() -> None:
         if target not in ORDER or ORDER.index(target) > ORDER.index(stage):
             wrong.append(f"{item.place}: {stage} imports {target}")
     assert wrong == []
+
+
+def test_no_files_import_one_another_in_a_circle() -> None:
+    modules = {_module(file) for file in _files()}
+    graph: dict[str, set[str]] = {}
+    for file in _files():
+        of_file = graph.setdefault(_module(file), set())
+        for item in _imports(file):
+            members = {f"{item.name}.{member}" for member in item.members} & modules
+            of_file |= members or ({item.name} & modules)
+    tuple(TopologicalSorter(graph).static_order())  # raises CycleError, which names the circle
 
 
 def test_imports_are_absolute() -> None:

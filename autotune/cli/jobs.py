@@ -1,14 +1,15 @@
 """The commands `autotune submit`, `autotune jobs` and `autotune cancel`, which call a service."""
 
 import argparse
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from autotune.cli.output import print_json, tell
+from autotune.cli.remote_run import follow
+from autotune.cli.service_client import open_client, tell_left_out, wanted
 from autotune.errors import UsageError
 
 if TYPE_CHECKING:
-    from autotune.remote import Client
+    pass
 
 
 def submit_command(options: argparse.Namespace) -> int:
@@ -38,8 +39,6 @@ def jobs_command(options: argparse.Namespace) -> int:
                     tell("there are no jobs yet")
             return 0
         if options.follow:
-            from autotune.cli.remote_run import follow
-
             return follow(client, client.job(options.job), options)
         job = client.job(options.job)
         if options.json:
@@ -57,47 +56,6 @@ def cancel_command(options: argparse.Namespace) -> int:
     return 0
 
 
-def wanted(options: argparse.Namespace) -> dict[str, Any]:
-    """Return what to tune as keyword arguments of `Client.submit`. Raises UsageError when a file cannot be read."""
-    shapes = list(options.shape)
-    for path in options.shapes:
-        shapes += _lines(path)
-    return {
-        "shapes": shapes,
-        "presets": options.preset,
-        "family": options.family,
-        "trials": options.trials,
-        "seconds": options.budget,
-        "algorithms": options.algorithm,
-        "seed": options.seed,
-    }
-
-
-def open_client(options: argparse.Namespace) -> "Client":
-    """Return a client of the service that --server names. Raises UsageError."""
-    from autotune.remote import Client
-
-    return Client(options.server, token_of(options))
-
-
-def token_of(options: argparse.Namespace) -> str:
-    """Return the first line of --token-file; empty without that option. Raises UsageError when it cannot be read."""
-    if options.token_file is None:
-        return ""
-    try:
-        lines = Path(options.token_file).read_text(encoding="ascii").splitlines()
-    except (OSError, UnicodeDecodeError) as error:
-        raise UsageError(f"{options.token_file}: cannot be read as a token") from error
-    return lines[0].strip() if lines else ""
-
-
-def _lines(path: Path) -> list[str]:
-    """Return the lines of a shapes file that are not empty; the service parses them. Raises UsageError."""
-    from autotune.kernels.presets import read_lines
-
-    return [line for line in read_lines(path) if line.strip()]
-
-
 def _counted(job: dict[str, Any]) -> str:
     count = sum(job["counts"].values())
     return f"{count} shape{'' if count == 1 else 's'}"
@@ -112,8 +70,3 @@ def _job_line(job: dict[str, Any]) -> str:
 def _reason(plain: dict[str, Any]) -> str:
     """Return the message of a job or of one of its problems after a comma; empty if there is none."""
     return f", {plain['message']}" if plain["message"] else ""
-
-
-def tell_left_out(job: dict[str, Any]) -> None:
-    for message in job["left_out"]:
-        tell(f"left out: {message}")

@@ -7,8 +7,8 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import autotune
-from autotune.cli.jobs import open_client, tell_left_out, wanted
 from autotune.cli.output import STOPPED, plain_outcome, print_json, standard_error, tell
+from autotune.cli.service_client import open_client, tell_left_out, wanted
 from autotune.codec import parse
 from autotune.errors import AutotuneError, UsageError
 from autotune.kernels import find_family

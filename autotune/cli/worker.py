@@ -2,10 +2,10 @@
 
 import argparse
 
-from autotune.cli.jobs import open_client, token_of
 from autotune.cli.output import (
     tell,
 )
+from autotune.cli.service_client import open_client, token_of
 
 
 def worker_command(options: argparse.Namespace) -> int:

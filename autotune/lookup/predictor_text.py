@@ -19,6 +19,7 @@ from autotune.lookup.predictor import (
     Predictor,
     Reach,
 )
+from autotune.lookup.values import read_configuration, read_family
 from autotune.model.configuration import Configuration
 from autotune.space.family import KernelFamily
 
@@ -86,8 +87,6 @@ def _plain_evaluation(evaluation: Evaluation) -> dict[str, Any]:
 
 
 def _read_predictor(node: Node) -> Predictor:
-    from autotune.lookup.json_table import read_configuration, read_family
-
     members = node.record(
         ("family", "example", "sizes", "configurations", "model", "favours", "expected"),
         ("measured", "left_to_default"),

@@ -12,7 +12,8 @@ from typing import Any
 from autotune.codec import Node, read, write
 from autotune.kernels import family_names, find_family
 from autotune.kernels.render import template_hash
-from autotune.lookup.json_table import MAX_FLOPS_PER_SECOND, read_device, read_family, readers_for
+from autotune.lookup.json_table import MAX_FLOPS_PER_SECOND, read_device
+from autotune.lookup.values import read_family, readers_for
 from autotune.model.device import Device
 from autotune.model.trial import Job, Measurement, Timer, Trial, TrialState
 
