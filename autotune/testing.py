@@ -18,7 +18,7 @@ from autotune.model.configuration import Configuration, Value
 from autotune.model.device import Device, DeviceLimits
 from autotune.model.problem import Problem
 from autotune.model.trial import Build, BuildJob, BuildState, Job, Measurement, Request, Trial, TrialState
-from autotune.process.child import Leave
+from autotune.process.child import Permission
 from autotune.search import Outcome, Total
 from autotune.space.diagram import Paths
 from autotune.space.family import Algorithm, KernelFamily
@@ -214,9 +214,9 @@ class FakeWorker:
         self.jobs: list[Job] = []
         self.is_closed = False
 
-    def run(self, job: Job, leave: Leave | None = None) -> Trial:
-        if leave:
-            leave.result()
+    def run(self, job: Job, permission: Permission | None = None) -> Trial:
+        if permission:
+            permission.result()
         self.jobs.append(job)
         outcome = self._outcome(job)
         if isinstance(outcome, TrialState):

@@ -19,7 +19,7 @@ from autotune.measure.build_pool import BuilderPool
 from autotune.model.configuration import Configuration
 from autotune.model.device import Device
 from autotune.model.trial import Build, BuildJob, BuildState, Job, Request, Trial, TrialState
-from autotune.process.child import Leave
+from autotune.process.child import Permission
 from autotune.search import Budget, Clock, Outcome, compilation, finals, tune
 from autotune.search.ahead import BATCH, Ahead, builders_for
 from autotune.search.bench import Bench
@@ -162,10 +162,10 @@ def test_nothing_is_launched_that_is_not_alone_in_flight(store: Store, device: D
     early: list[int] = []
 
     class Watching(FakeWorker):
-        def run(self, job: Job, leave: Leave | None = None) -> Trial:
+        def run(self, job: Job, permission: Permission | None = None) -> Trial:
             held = store.in_flight()
             early.append(sum(flight.configuration != job.configuration for flight in held))
-            trial = super().run(job, leave)
+            trial = super().run(job, permission)
             assert [flight.configuration for flight in store.in_flight()] == [job.configuration]
             return trial
 
@@ -430,7 +430,7 @@ def test_flights_keep_their_order_whichever_thread_is_first() -> None:
         flight.start()
     second.withdraw()
     third.allow()
-    assert worker.jobs == [], "the first has no leave, and the others wait for it"
+    assert worker.jobs == [], "the first has no permission, and the others wait for it"
     first.allow()
     assert third.result()[0].seed == 2
     assert worker.jobs == [jobs[0], jobs[2]], "what was withdrawn is never launched"

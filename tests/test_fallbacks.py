@@ -13,7 +13,7 @@ from autotune.kernels import find_family
 from autotune.model.configuration import Configuration
 from autotune.model.problem import Problem
 from autotune.model.trial import Job, Request, Trial, TrialState, Verdict
-from autotune.process.child import Leave
+from autotune.process.child import Permission
 from autotune.search import Budget, Failure, Outcome, space_of, tune
 from autotune.search.fallbacks import GRAVE_STATES, MODERATE, Suspicion, safe_configurations
 from autotune.search.time_limits import FIRST_SHARE, LEAST_S
@@ -72,8 +72,8 @@ class SlowCompiler(FakeWorker):
         self._clock = clock
         self._build_s = build_s
 
-    def run(self, job: Job, leave: Leave | None = None) -> Trial:
-        trial = super().run(job, leave)
+    def run(self, job: Job, permission: Permission | None = None) -> Trial:
+        trial = super().run(job, permission)
         self._clock.now += min(self._build_s, job.build_limit_s)
         if self._build_s > job.build_limit_s:
             return Trial(configuration=job.configuration, state=TrialState.TIMED_OUT, message="build took too long")
@@ -231,9 +231,9 @@ def test_a_default_that_needs_longer_than_the_first_limit_gets_another_chance_on
     """The default builds for 18 s where the limit is 15 s; plain kernels take 6 s, which shows that all is slow."""
 
     class Slow(SlowCompiler):
-        def run(self, job: Job, leave: Leave | None = None) -> Trial:
+        def run(self, job: Job, permission: Permission | None = None) -> Trial:
             self._build_s = 18.0 if is_default(job.configuration) else 6.0
-            return super().run(job, leave)
+            return super().run(job, permission)
 
     worker = Slow(clock, 6.0)
     outcome = search(store, clock, worker, seconds=90.0)

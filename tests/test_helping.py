@@ -10,7 +10,7 @@ from autotune.device.profile import find_profile
 from autotune.errors import WorkerError, WorkerLostError
 from autotune.kernels.gemm import GemmProblem
 from autotune.model.trial import Build, BuildState, Job, Request, Trial, TrialState
-from autotune.process.child import Leave
+from autotune.process.child import Permission
 from autotune.search import Budget, Outcome, ahead, tune
 from autotune.search.ahead import Prepared
 from autotune.search.bench import Bench
@@ -33,11 +33,11 @@ class Failing(FakeWorker):
         self.error = error
         self.failed: list[Job] = []
 
-    def run(self, job: Job, leave: Leave | None = None) -> Trial:
+    def run(self, job: Job, permission: Permission | None = None) -> Trial:
         if self.jobs:
             self.failed.append(job)
             raise self.error
-        return super().run(job, leave)
+        return super().run(job, permission)
 
 
 def _tuned(store: Store, own: FakeWorker, *others: FakeWorker) -> Outcome:

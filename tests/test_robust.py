@@ -24,7 +24,7 @@ from autotune.model.configuration import Configuration
 from autotune.model.device import Device
 from autotune.model.trial import Job, Request, Timer, Trial, TrialState
 from autotune.process import child
-from autotune.process.child import Leave
+from autotune.process.child import Permission
 from autotune.search import Budget, Outcome, tune
 from autotune.store import Owner, Store, database
 from autotune.store import failures as failures_module
@@ -77,13 +77,13 @@ class Faulty:
     def is_done(self) -> bool:
         return not self._left
 
-    def run(self, job: Job, leave: Leave | None = None) -> Trial:
+    def run(self, job: Job, permission: Permission | None = None) -> Trial:
         behaviour = self._left.pop(0)
         limit_s = LIMITS_S.get(behaviour, 60.0)
         job = dataclasses.replace(
             job, seed=behaviour, samples=1, min_sample_ns=1000, build_limit_s=limit_s, run_limit_s=limit_s
         )
-        self.trials.append(self._worker.run(job, leave))
+        self.trials.append(self._worker.run(job, permission))
         return self.trials[-1]
 
     def close(self) -> None:

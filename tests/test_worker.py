@@ -20,7 +20,7 @@ from autotune.measure.worker import Worker
 from autotune.model.device import Device
 from autotune.model.trial import QUARANTINED_STATES, Job, TrialState
 from autotune.process import child
-from autotune.process.child import Child, Leave
+from autotune.process.child import Child, Permission
 
 EVIL = (sys.executable, str(Path(__file__).parent / "evil_worker.py"))
 FINE, NEVER_ENDING, STRAY_WRITE, SLOW_BUILD, ABORT, NO_BUILD, OWN_FAULT = 0, 1, 2, 3, 4, 5, 10
@@ -128,7 +128,7 @@ def test_a_child_may_take_long_to_load_and_longer_to_open_a_device_the_longer_th
 
 def test_nothing_is_launched_without_leave_and_the_child_serves_on(pocl: Device) -> None:
     with Worker(EVIL) as worker, ThreadPoolExecutor(1) as aside:
-        leaves = [Leave() for _ in range(3)]
+        leaves = [Permission() for _ in range(3)]
         flight = aside.submit(worker.run, job(pocl, FINE, limit_s=20.0), leaves[0])
         with pytest.raises(TimeoutError):
             flight.result(timeout=1.0)
@@ -142,7 +142,7 @@ def test_nothing_is_launched_without_leave_and_the_child_serves_on(pocl: Device)
         with pytest.raises(TimeoutError):
             flight.result(timeout=1.0)
         leaves[2].set_result(None)
-        assert flight.result().state is TrialState.COMPLETE, "by its own leave, not that of the one before"
+        assert flight.result().state is TrialState.COMPLETE, "by its own permission, not that of the one before"
         assert worker.pid == first
 
 
@@ -217,12 +217,12 @@ def test_what_was_withdrawn_does_not_answer_for_the_next(pocl: Device) -> None:
     """Searches that share a worker begin while what another one withdrew is still in it."""
     with Worker() as worker, ThreadPoolExecutor(2) as aside:
         assert worker.run(job(pocl, FINE)).state is TrialState.COMPLETE
-        first, leave = worker.pid, Leave()
-        withdrawn = aside.submit(worker.run, job(pocl, FINE), leave)
+        first, permission = worker.pid, Permission()
+        withdrawn = aside.submit(worker.run, job(pocl, FINE), permission)
         following = aside.submit(worker.run, dataclasses.replace(job(pocl, FINE), seed=7))
         with pytest.raises(TimeoutError):
             following.result(timeout=0.5)
-        leave.cancel()
+        permission.cancel()
         with pytest.raises(CancelledError):
             withdrawn.result()
         trial = following.result()
@@ -251,11 +251,11 @@ def test_a_child_may_be_closed_by_two_threads_at_once(monkeypatch: pytest.Monkey
 def test_no_child_is_started_again_for_what_was_withdrawn() -> None:
     with Child((sys.executable, "-c", "import time; time.sleep(60)")) as one, ThreadPoolExecutor(1) as aside:
         one.start()
-        leave = Leave()
-        flight = aside.submit(one.ask, "a job", {"run": 60.0}, "run", leave)
+        permission = Permission()
+        flight = aside.submit(one.ask, "a job", {"run": 60.0}, "run", permission)
         with pytest.raises(TimeoutError):
             flight.result(timeout=0.2)
-        leave.cancel()
+        permission.cancel()
         one.close()
         with pytest.raises(CancelledError):
             flight.result(timeout=10.0)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Protocol, Self
 from autotune.model.checkup import Examination
 from autotune.model.trial import Job, Trial, TrialState
 from autotune.process import child
-from autotune.process.child import Leave
+from autotune.process.child import Permission
 
 if TYPE_CHECKING:
     from autotune.device.session import Session
@@ -28,10 +28,10 @@ WORKER = (sys.executable, "-m", "autotune.measure.worker")
 class Measures(Protocol):
     """What a search needs to measure: `Worker`, or a fake."""
 
-    def run(self, job: Job, leave: Leave | None = None) -> Trial:
-        """Measure a job. Nothing is launched before the future `leave` has a result; None means no waiting.
+    def run(self, job: Job, permission: Permission | None = None) -> Trial:
+        """Measure a job. Nothing is launched before the future `permission` has a result; None means no waiting.
 
-        Raises CancelledError when `leave` is cancelled.
+        Raises CancelledError when `permission` is cancelled.
         """
         ...
 
@@ -77,25 +77,25 @@ class Worker:
         """Start the child now, since a device may take seconds to open. Raises WorkerError when that fails."""
         self._child.start()
 
-    def run(self, job: Job, leave: Leave | None = None) -> Trial:
+    def run(self, job: Job, permission: Permission | None = None) -> Trial:
         """Measure a job; when the child dies or exceeds a limit, the trial ends as crashed or timed out. Thread-safe.
 
-        The child builds first and launches only when the future `leave` has a result. Raises WorkerError when no
-        child can be started or the child cannot use the device at all, CancelledError when `leave` is cancelled.
+        The child builds first and launches only when the future `permission` has a result. Raises WorkerError when no
+        child can be started or the child cannot use the device at all, CancelledError when `permission` is cancelled.
         """
         with self._turn:
-            if leave and leave.cancelled():
+            if permission and permission.cancelled():
                 raise CancelledError
             is_fresh = self._child.answers == 0
-            trial = self._run_once(job, leave)
+            trial = self._run_once(job, permission)
             if trial.state is TrialState.LAUNCH_FAILED and not is_fresh:
                 # An earlier trial may have broken the context; in a fresh child a failure is due to this configuration.
-                trial = self._run_once(job, leave)
+                trial = self._run_once(job, permission)
             return trial
 
-    def _run_once(self, job: Job, leave: Leave | None) -> Trial:
+    def _run_once(self, job: Job, permission: Permission | None) -> Trial:
         limits_s = {"build": job.build_limit_s, "run": job.run_limit_s}
-        answer = self._child.ask(job, limits_s, "run" if leave else "", leave)
+        answer = self._child.ask(job, limits_s, "run" if permission else "", permission)
         if isinstance(answer, child.Loss):
             state = _state_of(answer, job)
             return Trial(configuration=job.configuration, state=state, message=answer.message, seed=job.seed)

@@ -56,13 +56,13 @@ measuring a hundred kernels."""
 Entering = Callable[[str], None]
 """Reports to the parent which phase of its work the child begins; every phase has its own time limit."""
 
-Leave = Future[None]
+Permission = Future[None]
 """Permission to begin a phase: it gets a result when the phase may begin, and is cancelled when the work is withdrawn.
 """
 
 
 class _Withdrawn(BaseException):
-    """Raised in the child to abandon work whose leave was cancelled."""
+    """Raised in the child to abandon work whose permission was cancelled."""
 
 
 class _NoStart(Exception):
@@ -124,29 +124,31 @@ class Child:
         """Process id of the child while one is running, else None."""
         return self._process.pid if self._process else None
 
-    def ask(self, message: object, limits_s: Mapping[str, float], awaited: str = "", leave: Leave | None = None) -> Any:
+    def ask(
+        self, message: object, limits_s: Mapping[str, float], awaited: str = "", permission: Permission | None = None
+    ) -> Any:
         """Send a message and return the child's answer, or a Loss; `limits_s` has the time limit of each phase.
 
         If it has a limit for the phase "start", a child that exceeds it is a Loss too, and is not replaced.
 
-        The phase `awaited` begins when `leave` gets a result. Raises CancelledError if `leave` is cancelled.
+        The phase `awaited` begins when `permission` gets a result. Raises CancelledError if `permission` is cancelled.
         A child that dies, hangs or gives up before its first phase is replaced a few times, unless another thread
         has closed it. Raises WorkerError when no child can be started or survives its start, or when a child reports
         that it cannot work at all before any child has answered.
         """
         for tries_left in reversed(range(START_TRIES)):
             try:
-                return self._ask_once(message, limits_s, awaited, leave or _given())
+                return self._ask_once(message, limits_s, awaited, permission or _given())
             except _NoStart as reason:
                 self.close()
-                if leave and leave.cancelled():  # no caller is left to use or close a replacement
+                if permission and permission.cancelled():  # no caller is left to use or close a replacement
                     raise CancelledError from reason
                 if not tries_left or isinstance(reason, _Closed):
                     raise WorkerError(str(reason)) from reason
                 _LOG.warning("a child process is replaced: %s", reason)
                 time.sleep(FIRST_PAUSE_S * 2 ** (START_TRIES - 1 - tries_left))
 
-    def _ask_once(self, message: object, limits_s: Mapping[str, float], awaited: str, leave: Leave) -> Any:
+    def _ask_once(self, message: object, limits_s: Mapping[str, float], awaited: str, permission: Permission) -> Any:
         self.start()
         self._asked += 1
         try:
@@ -154,8 +156,8 @@ class Child:
         except OSError:
             raise _NoStart(self._last_words()) from None
         if awaited:
-            self._pass_on(leave)
-        answer = self._await_answer(limits_s, awaited, leave)
+            self._pass_on(permission)
+        answer = self._await_answer(limits_s, awaited, permission)
         if not isinstance(answer, Loss):
             self._has_answered = True
             self.answers += 1
@@ -199,7 +201,7 @@ class Child:
         if errors is not None:
             errors.close()
 
-    def _await_answer(self, limits_s: Mapping[str, float], awaited: str, leave: Leave) -> Any:
+    def _await_answer(self, limits_s: Mapping[str, float], awaited: str, permission: Permission) -> Any:
         phase, limit = "start", self._first_limit_s
         while True:
             self.phase = phase
@@ -212,7 +214,7 @@ class Child:
                 phase, limit = content, limits_s[content]
                 if phase == awaited:
                     with contextlib.suppress(CancelledError):  # the child will answer "withdrawn"
-                        leave.result()
+                        permission.result()
             elif kind == "withdrawn":
                 raise CancelledError
             elif kind == "answer":
@@ -243,16 +245,16 @@ class Child:
         """Limit for the first reply to a message; a child that was stopped or hangs between messages never replies."""
         return LOAD_LIMIT_S if self._load_s is None else max(RESPONSE_LIMIT_S, self._load_s)
 
-    def _pass_on(self, leave: Leave) -> None:
-        """Forward the decision about `leave` to the child as soon as it is made, from the thread that makes it."""
+    def _pass_on(self, permission: Permission) -> None:
+        """Forward the decision about `permission` to the child as soon as it is made, from the thread that makes it."""
         assert self._process and self._process.stdin
         stream, number = self._process.stdin, self._asked
 
-        def tell(decided: Leave) -> None:
+        def tell(decided: Permission) -> None:
             with contextlib.suppress(OSError, ValueError):  # the thread that waits for the answer sees that it died
                 write(stream, (number, not decided.cancelled()))
 
-        leave.add_done_callback(tell)
+        permission.add_done_callback(tell)
 
     def _last_words(self) -> str:
         """Describe how a child ended before it began its work. Raises _Closed if another thread has closed it."""
@@ -328,7 +330,7 @@ def serve(answer: Callable[[Any, Entering], Any], prepare: Callable[[], None] = 
     while True:
         number, *asked = messages.get()
         if len(asked) < 2:
-            continue  # a leave that arrived after its message had ended
+            continue  # a permission that arrived after its message had ended
         awaited, message = asked
 
         def enter(phase: str, number: int = number, awaited: str = awaited) -> None:
@@ -371,7 +373,7 @@ def _in_one_line(error: Exception) -> str:
 
 
 def _await_leave(messages: "queue.Queue[Any]", number: int) -> None:
-    """Wait for the leave of the message with that number. Raises _Withdrawn if it was cancelled."""
+    """Wait for the permission of the message with that number. Raises _Withdrawn if it was cancelled."""
     while True:
         of, is_given = messages.get()
         if of == number:
@@ -380,10 +382,10 @@ def _await_leave(messages: "queue.Queue[Any]", number: int) -> None:
         raise _Withdrawn
 
 
-def _given() -> Leave:
-    leave = Leave()
-    leave.set_result(None)
-    return leave
+def _given() -> Permission:
+    permission = Permission()
+    permission.set_result(None)
+    return permission
 
 
 def _signal_name(number: int) -> str:
@@ -397,7 +399,7 @@ def _collect(messages: "queue.Queue[Any]", replies: _Replies) -> None:
     with contextlib.suppress(EOFError, OSError):
         while True:
             message = read(sys.stdin.buffer)
-            if len(message) > 2:  # a leave has two elements
+            if len(message) > 2:  # a permission has two elements
                 replies.send("alive", None)
             messages.put(message)
     os._exit(0)

@@ -6,7 +6,7 @@ from typing import Self
 
 from autotune.measure.worker import Measures, waited_s
 from autotune.model.trial import Job, Trial
-from autotune.process.child import Leave
+from autotune.process.child import Permission
 from autotune.search.contract import Clock
 
 
@@ -18,7 +18,7 @@ class Flight:
         self._worker = worker
         self._before = before
         self._clock = clock
-        self._leave = Leave()
+        self._permission = Permission()
         self._allowed_at = 0.0
         self._is_withdrawn = self._is_begun = False
         self._result: Future[tuple[Trial, float]] = Future()
@@ -32,18 +32,18 @@ class Flight:
     @property
     def is_allowed(self) -> bool:
         """Whether the job may have been launched."""
-        return self._leave.done() and not self._leave.cancelled()
+        return self._permission.done() and not self._permission.cancelled()
 
     def allow(self) -> None:
         """Permit the launch."""
-        if not self._leave.done():
+        if not self._permission.done():
             self._allowed_at = self._clock()
-            self._leave.set_result(None)
+            self._permission.set_result(None)
 
     def withdraw(self) -> None:
         """Forbid the launch, unless it has happened; the result is not needed."""
         self._is_withdrawn = True
-        self._leave.cancel()
+        self._permission.cancel()
 
     def result(self) -> tuple[Trial, float]:
         """Return the trial and the seconds it took, waiting excluded; run the job here if it has not begun."""
@@ -65,7 +65,7 @@ class Flight:
         if self._is_withdrawn:
             raise CancelledError
         started, waited_before_s = self._clock(), waited_s(self._worker)
-        trial = self._worker.run(self.job, None if self.is_allowed else self._leave)
+        trial = self._worker.run(self.job, None if self.is_allowed else self._permission)
         took_s = self._clock() - started - (waited_s(self._worker) - waited_before_s)
         build_s = trial.measurement.build_ns / 1e9 if trial.measurement else 0.0
         return trial, took_s - max(0.0, self._allowed_at - started - build_s)
