@@ -1,7 +1,7 @@
-"""What a service and a worker send each other: jobs go, trials come back, as JSON.
+"""The JSON that a service and its workers exchange: jobs go out, trials come back.
 
-Both sides read as hostile input what the other sends. A job holds values of declared parameters, sizes and numbers;
-the kernel, its build options and the device are the worker's own business, so none of them crosses the line.
+Each side reads what the other sends as hostile input. A job holds values of declared parameters, sizes and numbers. The
+kernel source, the build options and the device belong to the worker, so none of them is sent.
 """
 
 import hashlib
@@ -18,20 +18,21 @@ from autotune.model.device import Device
 from autotune.model.trial import Job, Measurement, Timer, Trial, TrialState
 
 TICK_NS = 1.0
-"""Of events and of the host's clock, which both tell whole nanoseconds: no sample is shorter."""
+"""Resolution of event times and of the host clock, both of which count whole nanoseconds: no sample is shorter."""
 ROUNDING = 1e-6
 FORMAT = 1
-"""Of what is sent; one more with every change, so that a service and a worker that differ in it part at once."""
+"""Version of the messages, increased with every change: a service and a worker that differ in it refuse each other."""
 
 _KNOWN = ("configuration", "seed")
-"""Fields of a trial that whoever sent its job knows."""
+"""Fields of a trial that are not sent, since the service knows them from the job."""
 
 
 @cache
 def code_version() -> str:
-    """Format, templates and search spaces in one word: only what agrees in it measures the same thing.
+    """Return a digest of the message format, the templates and the search spaces.
 
-    Not the version of autotune, most of which has nothing to do with what is measured.
+    A service and a worker with the same digest measure the same thing. The version of autotune is not part of it, since
+    most changes do not affect what is measured.
     """
     digest = hashlib.sha256(f"{FORMAT} ".encode())
     for name in family_names():
@@ -42,22 +43,22 @@ def code_version() -> str:
 
 
 def plain_device(device: Device) -> dict[str, Any]:
-    """As `read_own_device` reads it: a device of a table, without entries."""
+    """Return a device as `read_own_device` reads it: the device of a table without entries."""
     return {**write(device), "entries": []}
 
 
 def read_own_device(node: Node) -> Device:
-    """What a worker says of its device. Raises TableError."""
+    """Read the device that a worker describes. Raises TableError."""
     return read_device(node)
 
 
 def plain_job(job: Job) -> dict[str, Any]:
-    """As `read_job` reads it: everything but the device and its build options."""
+    """Return a job as `read_job` reads it: everything but the device and its build options."""
     return {"family": job.problem.family, **write(job)}
 
 
 def read_job(node: Node, selector: str, build_options: tuple[str, ...]) -> Job:
-    """A job for one's own device. Raises TableError for anything that is not declared."""
+    """Read a job for the worker's own device. Raises TableError for anything that is not declared."""
     readers = readers_for(read_family(node.member("family")))
     return read(
         Job, node, given={"selector": selector, "build_options": build_options}, beside=("family",), readers=readers
@@ -65,13 +66,13 @@ def read_job(node: Node, selector: str, build_options: tuple[str, ...]) -> Job:
 
 
 def plain_trial(trial: Trial) -> dict[str, Any]:
-    """As `read_trial` reads it: everything but what the service knows of it."""
+    """Return a trial as `read_trial` reads it, without the fields that the service knows."""
     plain: dict[str, Any] = write(trial, without=_KNOWN)
     return plain
 
 
 def read_trial(node: Node, job: Job) -> Trial:
-    """What became of a job. Raises TableError, also for times that no device can have measured."""
+    """Read the trial of a job. Raises TableError, also for times that no device can have measured."""
     trial = read(Trial, node, given={name: getattr(job, name) for name in _KNOWN})
     measured = node.member("measurement")
     if (trial.measurement is not None) != (trial.state is TrialState.COMPLETE):
@@ -82,7 +83,7 @@ def read_trial(node: Node, job: Job) -> Trial:
 
 
 def _check_plausible(measured: Measurement, node: Node, job: Job) -> None:
-    """Whether a measurement of a job agrees with itself and with what devices can do. Raises TableError."""
+    """Check that a measurement is consistent and within what devices can do. Raises TableError."""
     time_ns, samples = measured.time_ns, measured.samples_ns
     if not samples:
         raise node.member("samples_ns").wrong("must not be empty")
