@@ -50,7 +50,7 @@ OWNERS = {
     "pynvml": {"device/sensors.py"},
     "sqlalchemy": {"store"},
     "alembic": {"store/migration.py"},
-    "psycopg": {"lookup/postgresql_table.py"},  # the store reaches it through SQLAlchemy
+    "psycopg": set(),  # the store reaches it through SQLAlchemy
     "optuna": {"propose", "search/proposals.py"},
     "rich": {"display"},
     "fastapi": {"service"},

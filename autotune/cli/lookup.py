@@ -24,16 +24,29 @@ MOST_NAMED = 8
 
 def find_tuned(options: argparse.Namespace) -> "tuple[TuningTable, Device, Tuned]":
     """Look up SHAPE for --device in --table, --db or the user's database. Raises AutotuneError."""
-    from autotune.lookup import TuningTable
-
     problem = _parse_shape(options.family, options.shape)
-    table = TuningTable.open(options.table or options.db, log_misses=False)
+    table = _open_table(options.table or options.db)
     device = named_or_guessed_device(options.device, table.devices)
     known = [one.slug for one in table.devices]
     if known and device.slug not in known:
         others = ", ".join(known[:MOST_NAMED]) + (f" and {len(known) - MOST_NAMED} more" if known[MOST_NAMED:] else "")
         tell(f"note: nothing was measured on {device.slug}; there are measurements of {others}")
     return table, device, table.find(device, problem)
+
+
+def _open_table(place: str | None) -> "TuningTable":
+    """Open a file, or a database server by its URL."""
+    from autotune.lookup import TuningTable
+
+    if "://" not in str(place):
+        return TuningTable.open(place, log_misses=False)
+    from autotune.lookup.contents import entries_of
+    from autotune.predict import all_predictors
+    from autotune.store import Store
+
+    with Store.open(place, read_only=True) as store:
+        devices, predictors = store.devices(), all_predictors(store)
+        return TuningTable(devices, entries_of(devices, store.best()), source=store.location, predictors=predictors)
 
 
 def _parse_shape(family: str, shape: Sequence[str]) -> "Problem":

@@ -1,8 +1,8 @@
 """Runtime lookup of tuned configurations: `TuningTable.find`. Uses only the standard library, so it loads quickly.
 
-A table is read from the user's database layered over the shipped tables, from an SQLite file, from an exported JSON
-table, or, with the extra `postgres`, from a PostgreSQL server. From a large database only the rows that a lookup needs
-are read. Nothing is written except the log of misses, and only the user's own table writes that.
+A table is read from the user's database layered over the shipped tables, from an SQLite file, or from an exported JSON
+table. From a large database only the rows that a lookup needs are read. Nothing is written except the log of misses,
+and only the user's own table writes that.
 
 `answer.py` defines the result of a lookup, `chain.py` its steps, `contents.py` the data sources, and `predictor.py`
 the models for sizes that were never measured.
@@ -61,7 +61,7 @@ class TuningTable:
 
     @classmethod
     def open(cls, path: "str | Path | None" = None, *, log_misses: bool = True) -> Self:
-        """Open a database (path or URL) or a JSON table; without a path, the user's database over the shipped tables.
+        """Open an SQLite file or a JSON table; without a path, the user's database over the shipped tables.
 
         Only without a path, problems that the table does not contain are logged for `autotune run --misses`, unless
         `log_misses` is False. Raises TableError, NotADatabaseError, NewerSchemaError or StoreError.
@@ -70,10 +70,7 @@ class TuningTable:
 
         table = cls.__new__(cls)
         if isinstance(path, str) and "://" in path:
-            contents, source = _read_url(path)
-            table._fill(contents, source, None, source)
-            table.place = source if path.startswith("sqlite:") else path
-            return table
+            path = _path_of(path)
         if path is not None:
             table._fill(_read(Path(path), may_be_missing=False), str(path), None, Path(path).name)
             return table
@@ -184,23 +181,15 @@ def _read(place: "Path", *, may_be_missing: bool) -> "Contents":
     raise NotADatabaseError(f"{place} is neither a database nor a JSON table", hint="name another file")
 
 
-def _read_url(url: str) -> "tuple[Contents, str]":
-    """Return the contents and the name to show to users. Raises what `TuningTable.open` raises."""
+def _path_of(url: str) -> str:
+    """Return the path of an SQLite URL. Raises TableError for any other URL."""
     scheme, _, rest = url.partition("://")
-    if scheme == "sqlite":
-        from pathlib import Path
-
-        return _read(Path(rest.removeprefix("/")), may_be_missing=False), rest.removeprefix("/")
-    if not scheme.startswith("postgres"):
+    if scheme != "sqlite":
         raise TableError(
             f"cannot open a table from a URL of the kind {scheme[:40]}://",
-            hint="name a file, or postgresql://user@host/database",
+            hint="write a file with autotune export --format sqlite, or ask the service that uses the database",
         )
-    from autotune.lookup.database import Database
-    from autotune.lookup.postgresql_table import Server
-
-    server = Server(url)
-    return Database(server), str(server)
+    return rest.removeprefix("/")
 
 
 def _plain_product(m: object, n: object, k: object) -> Problem:

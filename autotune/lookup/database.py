@@ -1,21 +1,21 @@
-"""The contents of a database, SQLite or PostgreSQL: reads rows and returns devices and entries.
+"""The contents of an SQLite database: reads rows and returns devices and entries.
 
-`sqlite_table.py` and `postgresql_table.py` run the queries. The SQL is plain and works on both, as the lookup must not
-wait for SQLAlchemy to load.
+`sqlite_table.py` runs the queries, since the lookup must not wait for SQLAlchemy to load.
 """
 
 import json
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import partial
 from math import isfinite
-from typing import Any, Protocol
+from typing import Any
 
 from autotune.errors import ConfigurationError, ProblemError, TableError
 from autotune.kernels import family_names, find_family
 from autotune.lookup.answer import Entry
 from autotune.lookup.contents import Row, Shelf
 from autotune.lookup.predictor import Predictor
+from autotune.lookup.sqlite_table import Ask, File
 from autotune.model.configuration import Configuration
 from autotune.model.device import Device, DeviceLimits
 from autotune.space.family import KernelFamily
@@ -40,21 +40,6 @@ _ENTRIES = """
 
 _PREDICTORS = "SELECT document FROM predictors WHERE device = ?"
 
-Ask = Callable[..., list[tuple[Any, ...]]]
-"""Takes a query with ? for its parameters, then the parameters; returns the rows."""
-
-
-class Source(Protocol):
-    """Access to a database. As text, its name for users."""
-
-    def reading(self) -> AbstractContextManager[Ask]:
-        """Provide a function for queries that all see the same state. Raises StoreError, NotADatabaseError."""
-        ...
-
-    def is_filled(self, ask: Ask) -> bool:
-        """Return whether there is anything to read. Raises NotADatabaseError, NewerSchemaError."""
-        ...
-
 
 class Database:
     """The contents of a database: devices are read at once, the measurements of a device when they are requested.
@@ -62,7 +47,7 @@ class Database:
     Rows with families, sizes or configurations unknown to this version are skipped: they belong to another version.
     """
 
-    def __init__(self, source: Source) -> None:
+    def __init__(self, source: File) -> None:
         """Raises NotADatabaseError, NewerSchemaError or StoreError for the source, TableError for a broken row."""
         self._source = source
         self._devices: dict[str, Device] = {}
@@ -124,7 +109,7 @@ class Database:
         return Shelf({row[0]: row for row in rows}, reader)
 
 
-def _device(row: Sequence[Any], source: Source) -> Device:
+def _device(row: Sequence[Any], source: File) -> Device:
     values = dict(zip(_DEVICE, row, strict=True))
     with _row_of(source, "devices", str(values["slug"])):
         limits = DeviceLimits.from_dict(json.loads(values.pop("limits")))
@@ -140,7 +125,7 @@ def _versions(devices: Iterable[Device]) -> dict[tuple[str, str], str]:
     return {place: next(iter(versions)) for place, versions in found.items() if len(versions) == 1}
 
 
-def _entry(source: Source, slug: str, family: KernelFamily, versions: Mapping[str, str], row: Row) -> Entry | None:
+def _entry(source: File, slug: str, family: KernelFamily, versions: Mapping[str, str], row: Row) -> Entry | None:
     """Return the entry, or None if this version does not know it. Raises TableError for a broken row."""
     with _row_of(source, "best_configurations", f"{slug}, {family.name}"):
         problem, configuration, time_ns = plain(row[0]), plain(row[1]), _time(row[2])
@@ -171,7 +156,7 @@ def _time(value: Any) -> float:
 
 
 @contextmanager
-def _row_of(source: Source, table: str, row: str) -> Iterator[None]:
+def _row_of(source: File, table: str, row: str) -> Iterator[None]:
     try:
         yield
     except (ValueError, TypeError, AttributeError, RecursionError) as error:

@@ -5,14 +5,16 @@ Nothing is written: another program may be using the file, and its folder may be
 
 import os
 import sqlite3
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
 from autotune.errors import NotADatabaseError, StoreError
-from autotune.lookup.database import Ask
 from autotune.paths import APPLICATION_ID, is_newest_revision
+
+Ask = Callable[..., list[tuple[Any, ...]]]
+"""Runs a query, with ? for its parameters, which follow it; returns the rows."""
 
 _WAIT_S = 10.0
 """Time to wait while another program has the file locked."""

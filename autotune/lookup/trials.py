@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from autotune.errors import AutotuneError
-from autotune.lookup.database import Source, plain
+from autotune.lookup.database import plain
+from autotune.lookup.sqlite_table import File
 from autotune.model.configuration import Configuration
 from autotune.model.device import Device
 from autotune.model.problem import Problem
@@ -63,14 +64,6 @@ def read_trials(place: str | Path, device: Device, problem: Problem) -> list[Tim
     ]
 
 
-def _source(place: str | Path) -> Source | None:
-    if isinstance(place, str) and "://" in place:
-        from autotune.lookup.postgresql_table import Server
-
-        return Server(place)
+def _source(place: str | Path) -> File | None:
     with Path(place).open("rb") as file:
-        if not file.read(16).startswith(b"SQLite format 3\0"):
-            return None
-    from autotune.lookup.sqlite_table import File
-
-    return File(Path(place))
+        return File(Path(place)) if file.read(16).startswith(b"SQLite format 3\0") else None
