@@ -944,7 +944,8 @@ def test_other_forms_hold_every_family_that_they_can(stored: str, capsys: pytest
     assert "autotune_find_gemm_adreno_730" in captured.out and "autotune_find_reduce_adreno_730" in captured.out
     assert captured.err == ""
     assert main(["export", "--format", "csv", "--db", stored]) == 2
-    assert "one kernel family, and gemm, reduce are stored (choose one, such as --family gemm)" in capsys.readouterr().err
+    wanted = "one kernel family, and gemm, reduce are stored (choose one, such as --family gemm)"
+    assert wanted in capsys.readouterr().err
     assert main(["export", "--format", "csv", "--family", "reduce", "--db", stored]) == 0
     header, row = capsys.readouterr().out.splitlines()
     assert header.startswith("device,family,batch,channels,") and row.startswith("adreno-730,reduce,64,1000,sum,")
