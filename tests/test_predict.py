@@ -15,6 +15,7 @@ import pytest
 import factories
 from autotune import search
 from autotune.cli import main
+from autotune.cli.lookup import open_table
 from autotune.codec import Node as Document
 from autotune.device import discovery
 from autotune.device.profile import find_profile
@@ -682,15 +683,15 @@ def test_two_of_one_kind_are_refused() -> None:
 def test_predictors_lie_in_the_database_and_are_found_by_lookups(place: str) -> None:
     with Store.open(place) as store:
         fill(store)
-        assert TuningTable.open(place).find(GPU.slug, m=2, n=700, k=64).match is Match.DEFAULT
+        assert open_table(place).find(GPU.slug, m=2, n=700, k=64).match is Match.DEFAULT
         (made,) = refresh_predictors(store, GPU, ["gemm"])
-        found = TuningTable.open(place).find(GPU.slug, m=2, n=700, k=64)
+        found = open_table(place).find(GPU.slug, m=2, n=700, k=64)
         assert (found.match, found.configuration) == (Match.PREDICTED, ROWS)
         assert note_measured(store, GPU.slug, product(1, 1, 1), EVALUATION)
         assert not note_measured(store, GPU.slug, product(1, 1, 1, trans_a=1), EVALUATION)
         # What was measured outlives the next making.
         assert refresh_predictors(store, GPU, ["gemm"]) == [replace(made, measured=EVALUATION)]
-        known = TuningTable.open(place).predictor(GPU.slug, product(5, 5, 5))
+        known = open_table(place).predictor(GPU.slug, product(5, 5, 5))
         assert known and known.measured == EVALUATION
 
 

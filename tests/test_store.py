@@ -22,9 +22,9 @@ from sqlalchemy import Engine, event
 
 import factories
 from autotune import paths
+from autotune.cli.lookup import open_table
 from autotune.errors import AutotuneError, NewerSchemaError, NotADatabaseError, ReadOnlyDatabaseError, StoreError
 from autotune.kernels.gemm import GemmProblem
-from autotune.lookup import TuningTable
 from autotune.model.configuration import Configuration
 from autotune.model.device import Device, DeviceLimits
 from autotune.model.trial import Measurement, Timer, Trial, TrialState, Winner
@@ -614,7 +614,7 @@ def test_a_database_of_a_development_version_is_refused_and_left_alone(place: st
         with pytest.raises(StoreError, match=message):
             Store.open(place, read_only=read_only)
     with pytest.raises(StoreError, match=message):
-        TuningTable.open(place)
+        open_table(place)
     assert rows(place, "SELECT version_num FROM alembic_version") == [("0011",)]
 
 
@@ -808,6 +808,7 @@ def public() -> Iterator[Path]:
 
 AS_ANOTHER_USER = """
 import os, sys
+from autotune.cli.lookup import open_table
 from autotune.errors import AutotuneError
 from autotune import paths
 from autotune.store import Store

@@ -25,7 +25,7 @@ MOST_NAMED = 8
 def find_tuned(options: argparse.Namespace) -> "tuple[TuningTable, Device, Tuned]":
     """Look up SHAPE for --device in --table, --db or the user's database. Raises AutotuneError."""
     problem = _parse_shape(options.family, options.shape)
-    table = _open_table(options.table or options.db)
+    table = open_table(options.table or options.db)
     device = named_or_guessed_device(options.device, table.devices)
     known = [one.slug for one in table.devices]
     if known and device.slug not in known:
@@ -34,7 +34,7 @@ def find_tuned(options: argparse.Namespace) -> "tuple[TuningTable, Device, Tuned
     return table, device, table.find(device, problem)
 
 
-def _open_table(place: str | None) -> "TuningTable":
+def open_table(place: str | None) -> "TuningTable":
     """Open a file, or a database server by its URL."""
     from autotune.lookup import TuningTable
 
