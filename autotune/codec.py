@@ -257,7 +257,9 @@ def write(value: Any, *, without: Sequence[str] = ()) -> Any:
     `read` is the inverse. Texts lose what a reader would refuse; numbers that are not finite become null.
     """
     if hasattr(value, "to_dict"):
-        return value.to_dict()
+        return write(value.to_dict())
+    if isinstance(value, Mapping):
+        return {name: write(item) for name, item in value.items()}
     if dataclasses.is_dataclass(value):
         names = (field.name for field in _fields(cast("Any", type(value))) if field.name not in without)
         return {name: write(getattr(value, name)) for name in names}

@@ -10,6 +10,8 @@ import pytest
 
 from autotune.codec import COUNT, LOCAL, SLUG, Bounds, Items, Node, Null, read, write
 from autotune.errors import TableError
+from autotune.lookup.json_table import read_device
+from autotune.model.device import Device, DeviceLimits
 
 
 class Colour(enum.Enum):
@@ -68,6 +70,10 @@ def test_a_type_may_have_a_reader_of_its_own() -> None:
 
 def test_texts_are_written_as_they_can_be_read() -> None:
     assert write("a\nb") == "a b"
+    limits = DeviceLimits(extensions=("cl_khr_fp16\x00", "cl_\u202ekhr"))
+    assert write(limits)["extensions"] == ["cl_khr_fp16 ", "cl_ khr"]
+    device = Device(slug="a", family="cpu", vendor="v\n", model="", limits=limits)
+    assert read_device(Node(json.loads(json.dumps({**write(device), "entries": []})), "")).vendor == "v "
 
 
 @pytest.mark.parametrize(
