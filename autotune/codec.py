@@ -1,4 +1,4 @@
-"""The one reader and writer of values that cross a border: a process, the network, a table, the command line.
+"""The one reader and writer of values that leave the process: to the network and in tables.
 
 A document is read as hostile input: bounded, and with errors that name the path of what is wrong. Dataclasses are
 written and read by walking their fields; annotations hold the bounds of numbers, lists and texts.
@@ -188,7 +188,7 @@ def _kind(value: Any) -> str:
 
 
 class Bounds(NamedTuple):
-    """The range of a number that comes from outside, as an annotation: `Annotated[float, Bounds(0, 1)]`."""
+    """An annotation that limits a number: `Annotated[float, Bounds(0, 1)]`."""
 
     least: float
     most: float
@@ -196,26 +196,26 @@ class Bounds(NamedTuple):
 
 
 class Null(NamedTuple):
-    """The value that a document gives as null, as an annotation: one that JSON has no number for, such as infinity."""
+    """An annotation naming the value that null stands for: one that JSON cannot represent, such as infinity."""
 
     value: float
 
 
 class Pattern(NamedTuple):
-    """What a text has to match as a whole, as an annotation, and how an error describes that."""
+    """An annotation with the expression that a whole text must match, and the error message if it does not."""
 
     expression: re.Pattern[str]
     description: str
 
 
 class Items(NamedTuple):
-    """How many items a list may have, as an annotation; `MAX_ITEMS` without."""
+    """An annotation that limits the number of items of a list, in place of `MAX_ITEMS`."""
 
     most: int
 
 
 LOCAL: Mapping[str, Any] = {"is_local": True}
-"""Metadata of a dataclass field that concerns one machine or process only, and never crosses a border."""
+"""Metadata of a dataclass field that belongs to one machine or process and is never written or read."""
 
 SLUG = Pattern(_SLUG, "must be up to 64 lowercase letters, digits and single hyphens")
 COUNT = Bounds(0, 2**31 - 1)
@@ -233,7 +233,7 @@ class _Field(NamedTuple):
 
 @cache
 def _fields(kind: Any) -> tuple[_Field, ...]:
-    """Fields that cross borders. Those of a class with `is_sparse` may be left out where they have a default."""
+    """Return the fields that are written and read. In a class with `is_sparse`, those with a default may be missing."""
     is_sparse, missing = getattr(kind, "is_sparse", False), dataclasses.MISSING
     found = []
     for field in dataclasses.fields(kind):
@@ -252,9 +252,9 @@ def _unwrapped(wanted: Any) -> tuple[Any, tuple[Any, ...]]:
 
 
 def write(value: Any, *, without: Sequence[str] = ()) -> Any:
-    """Return a value as JSON has it, by walking dataclasses; `without` names fields of the outermost to leave out.
+    """Return the JSON form of a value, walking dataclasses; `without` names fields of the outermost one to leave out.
 
-    `read` is the inverse. Texts lose what a reader would refuse; numbers that are not finite become null.
+    `read` is the inverse. Characters that a reader would refuse become spaces; numbers that are not finite become null.
     """
     if hasattr(value, "to_dict"):
         return write(value.to_dict())
@@ -282,10 +282,11 @@ def read(
     beside: Sequence[str] = (),
     readers: Mapping[type, Reader] = MappingProxyType({}),
 ) -> _T:
-    """Return a dataclass from a document that is read as hostile input: the inverse of `write`.
+    """Read a dataclass from a document, treating it as hostile input: the inverse of `write`.
 
-    The document has a member for each field and no other, but for the names in `beside`; fields that are `given` are
-    not read. Types found in `readers` are read by these. Raises TableError, which names the path of what is wrong.
+    The document must have one member for each field, except those in `given`, which supplies their values. Other
+    members are refused unless `beside` names them. Types that `readers` contains are read by their own reader. Raises
+    TableError, which names the path of the faulty value.
     """
     fields = [field for field in _fields(cast("Any", kind)) if field.name not in given]
     required = [field.name for field in fields if not field.is_optional]

@@ -257,6 +257,12 @@ def test_a_plainest_kernel_that_hangs_is_tried_once_beyond_the_budget(store: Sto
     assert worker.measured[-1] == GEMM.baseline and clock.now - began < 10 + 60 + LEAST_S
 
 
+def test_without_a_budget_of_time_a_plainest_kernel_that_hangs_gets_no_third_chance(store: Store, clock: Clock) -> None:
+    worker, requests = SlowCompiler(clock, math.inf), [Request(problem=PROBLEM)]
+    [outcome] = tune(DEVICE, requests, store, Budget(trials=40), Silence(), worker=worker, clock=clock)
+    assert outcome.winner is None and worker.measured.count(GEMM.baseline) == 2
+
+
 def test_a_plainest_kernel_that_crashed_is_not_tried_again(store: Store, clock: Clock) -> None:
     worker = failing(clock, TrialState.CRASHED, lambda configuration: True)
     outcome = search(store, clock, worker, seconds=10.0)

@@ -364,16 +364,16 @@ def test_an_odd_answer_from_a_proxy_does_not_end_a_worker(answer: Any, monkeypat
         if len(turns) > 1:
             return {}
         if answer == "<html>":
-            raise ServiceError("it does not answer as a service does")
+            raise ServiceError("it does not answer like an autotune service")
         return answer
 
     offer = offer_to(answers, told)
     offer.serve()
-    assert len(turns) == 2 and any("does not answer as a service does; trying again" in line for line in told)
+    assert len(turns) == 2 and any("does not answer like an autotune service; trying again" in line for line in told)
 
 
 def test_what_never_was_a_service_ends_the_worker_with_a_reason() -> None:
-    with pytest.raises(ServiceError, match="does not answer as a service does"):
+    with pytest.raises(ServiceError, match="does not answer like an autotune service"):
         offer_to(lambda path: ["a", "web", "page"], []).serve()
 
 

@@ -85,8 +85,7 @@ def _read(document: Node) -> Contents:
 
 def read_device(node: Node) -> Device:
     """Read a device; its entries and predictors are not read yet."""
-    beside = ("entries", "predictors")
-    return read(Device, node, beside=beside, readers={DeviceLimits: _read_limits, Fault: _read_fault})
+    return read(Device, node, beside=("entries", "predictors"), readers={DeviceLimits: _read_limits})
 
 
 def _read_limits(node: Node) -> DeviceLimits:

@@ -45,7 +45,7 @@ class Connection:
         try:
             return json.loads(data) if data else None
         except ValueError as error:
-            raise ServiceError(f"{self.url} does not answer like an autotune service") from error
+            raise self.not_a_service() from error
 
     def fetch(self, method: str, path: str, body: object = None, *, timeout_s: float = TIMEOUT_S) -> bytes:
         """Return the answer as bytes."""
@@ -117,6 +117,10 @@ class Connection:
         except (OSError, http.client.HTTPException, ValueError) as error:
             self.close()
             raise self._unreachable(error) from error
+
+    def not_a_service(self) -> ServiceError:
+        """Return the error for an answer that no service gives."""
+        return ServiceError(f"{self.url} does not answer like an autotune service")
 
     def _unreachable(self, error: Exception) -> UnreachableError:
         told = getattr(error, "strerror", None) or str(error) or type(error).__name__

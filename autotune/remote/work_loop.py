@@ -103,7 +103,8 @@ class Offer:
     def serve(self) -> None:
         """Serve until stopped. Raises RefusedError for refusals that waiting does not fix, such as a wrong token.
 
-        Raises ServiceError where what answers the first greeting is not a service; later on, that is a proxy between.
+        Raises ServiceError if the first answer is not that of a service; after that, an odd answer is taken to come
+        from a proxy, and the call is repeated.
         """
         while not self._closing.is_set() and not (self.is_stopping and not self.is_measuring):
             try:
@@ -174,12 +175,12 @@ class Offer:
         if results:
             self._current, self._delivered = None, results
         if not isinstance(answer, dict):
-            raise self._not_a_service()
+            raise self._connection.not_a_service()
         if answer.get("refused"):
             self._tell(f"{self._device.slug}: a result was refused: {printable(str(answer['refused']))}")
         given = answer.get("trial")
         if given is not None and not (isinstance(given, dict) and {"id", "job"} <= given.keys()):
-            raise self._not_a_service()
+            raise self._connection.not_a_service()
         if given is not None and not self.is_stopping and self._current is None and given["id"] != trial_id:
             self._begin(given)
 
@@ -208,14 +209,11 @@ class Offer:
                 self._current, self._delivered = None, finished
             raise
         if not isinstance(answer, dict) or "id" not in answer:
-            raise self._not_a_service()
+            raise self._connection.not_a_service()
         self._id, self._was_accepted = str(answer["id"]), True
         if finished:
             self._current, self._delivered = None, finished
         self._tell(f"{self._device.slug} is offered to {self._service.url}")
-
-    def _not_a_service(self) -> ServiceError:
-        return ServiceError(f"{self._service.url} does not answer as a service does")
 
     def _begin(self, given: dict[str, Any]) -> None:
         self._current = str(given["id"]), self._measuring.submit(self._measure, given["job"])

@@ -96,12 +96,13 @@ class Finals:
         budget, it may exceed the deadline: a search that ends with nothing would be useless.
         """
         knowledge, baseline = self._knowledge, self._knowledge.family.baseline
+        is_last_resort = math.isinf(knowledge.best_ns) and math.isfinite(deadline)
         before = knowledge.known.get(baseline)
-        if math.isinf(knowledge.best_ns) and before and before.state is TrialState.TIMED_OUT:
-            knowledge.release(baseline)
-        if baseline in knowledge.known or baseline in knowledge.quarantine or self._should_stop():
+        if is_last_resort and before and before.state is TrialState.TIMED_OUT:
+            knowledge.release(baseline)  # the budget had cut its limits short
+        if baseline in knowledge.known or baseline in knowledge.quarantine:
             return
-        if math.isinf(knowledge.best_ns):
+        if is_last_resort:
             self._bench.lift_limits()
             self._learn_baseline(self._bench.search_job(baseline))
             return
