@@ -241,6 +241,21 @@ def test_a_default_that_needs_longer_than_the_first_limit_gets_another_chance_on
     assert outcome.winner is not None and outcome.winner.verdict is not Verdict.DEFAULT_FAILED
 
 
+def test_wide_kernels_that_build_long_are_waited_for_after_a_default_that_hangs(store: Store, clock: Clock) -> None:
+    """Plain kernels build in 0.5 s, wide ones in 7 s, as float16 does on PoCL."""
+
+    class Slow(SlowCompiler):
+        def run(self, job: Job, permission: Permission | None = None) -> Trial:
+            hangs = is_default(job.configuration)
+            self._build_s = math.inf if hangs else 7.0 if width(job.configuration) > MODERATE else 0.5
+            return super().run(job, permission)
+
+    worker = Slow(clock, 7.0)
+    outcome = search(store, clock, worker)
+    assert sum(width(configuration) > MODERATE for configuration in worker.measured) > 2
+    assert outcome.failures == {TrialState.TIMED_OUT.value: 1}
+
+
 def test_where_nothing_has_run_right_the_plainest_kernel_may_go_beyond_the_budget(store: Store, clock: Clock) -> None:
     """Every build takes 12 s, and the budget is 10: a result that comes late is of use, and none is of no use."""
     worker, began = SlowCompiler(clock, 12.0), clock.now

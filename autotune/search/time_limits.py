@@ -29,8 +29,9 @@ LONGER_SHARE = 0.8
 """The same, when nothing else has worked."""
 SLOW_SHARE = 0.4
 """Upper limit of the same, on a device where the programs of its checkup take long."""
-SHARE = 1 / 10
-"""The same afterwards, where that exceeds a few times the usual."""
+RUN_SHARE, BUILD_SHARE = 1 / 10, 1 / 5
+"""The same afterwards, where that exceeds a few times the usual. Plain kernels, which may be all that has run so far,
+build in a tenth of the time of wide ones, and a build that hangs leaves the device free."""
 LEAST_S = 5.0
 """Shortest limit: other programs may delay a sound kernel on a busy machine for seconds."""
 
@@ -68,7 +69,8 @@ class TimeLimits:
     def build_s(self, job: Job, left_s: float = math.inf) -> float:
         """Return the seconds the job may build, at most its own limit; `left_s` is what is left of the budget."""
         usual_s = _usual(self._build_s) if self._is_enough else 0.0
-        return self._limit_s(job.build_limit_s, max(self._build_s, default=0.0), usual_s, LEAST_BUILD_S, left_s)
+        longest_s = max(self._build_s, default=0.0)
+        return self._limit_s(job.build_limit_s, longest_s, usual_s, LEAST_BUILD_S, BUILD_SHARE, left_s)
 
     def run_s(self, job: Job, left_s: float = math.inf) -> float:
         """Return the seconds the job may run, at most its own limit.
@@ -78,23 +80,26 @@ class TimeLimits:
         if job.verifications or job.is_cut_off:
             return job.run_limit_s
         usual_s = max(self._best_run_s, _usual(self._run_s)) if self._is_enough else 0.0
-        return self._limit_s(job.run_limit_s, max(self._run_s, default=0.0), usual_s, LEAST_RUN_S, left_s)
+        longest_s = max(self._run_s, default=0.0)
+        return self._limit_s(job.run_limit_s, longest_s, usual_s, LEAST_RUN_S, RUN_SHARE, left_s)
 
     @property
     def _is_enough(self) -> bool:
         return len(self._run_s) >= LEAST_TRIALS
 
-    def _limit_s(self, own_s: float, longest_s: float, usual_s: float, least_s: float, left_s: float) -> float:
+    def _limit_s(
+        self, own_s: float, longest_s: float, usual_s: float, least_s: float, share: float, left_s: float
+    ) -> float:
         left_s = max(0.0, left_s)
         if self.are_lifted:
             return own_s
         if not self._is_enough:
-            share = SHARE if self._run_s else self.first_share
+            share = share if self._run_s else self.first_share
             slow_s = min(FACTOR * self._program_s, SLOW_SHARE * left_s)
             return min(own_s, max(LEAST_S, share * left_s, slow_s, FACTOR * longest_s))
         # A hang near the end of the budget must not take five times as long as a slow device's usual trial.
         seen_s = min(FACTOR * usual_s, max(left_s, 2 * usual_s))
-        return min(own_s, max(LEAST_S, seen_s, min(least_s, SHARE * left_s)))
+        return min(own_s, max(LEAST_S, seen_s, min(least_s, share * left_s)))
 
     @property
     def typical_s(self) -> float:
