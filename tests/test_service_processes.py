@@ -8,6 +8,7 @@ import subprocess
 import sys
 import threading
 import time
+import urllib.request
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing, suppress
@@ -153,6 +154,10 @@ def test_a_worker_tunes_a_family_from_outside_the_package(
         _await(lambda: client.lookup(pocl.slug, "64,96", "transpose")["configuration"] == winner["configuration"])
         [device] = json.loads(client.export("json", device=pocl.slug, family="transpose"))["devices"]
         assert [entry["family"] for entry in device["entries"]] == ["transpose"]
+    request = urllib.request.Request(f"{processes.url}/api/families", headers={"Authorization": f"Bearer {TOKEN}"})
+    with urllib.request.urlopen(request) as answer:
+        [known] = [family for family in json.load(answer)["families"] if family["name"] == "transpose"]
+    assert known["axes"] == ["rows", "columns"] and known["shape_examples"] == ["512,768"]
 
 
 def test_a_service_ends_though_its_database_is_stuck_and_what_was_measured_is_stored_later(

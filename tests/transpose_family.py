@@ -46,6 +46,7 @@ class TransposeProblem(Problem):
     family: ClassVar[str] = "transpose"
     size_axes: ClassVar[tuple[str, ...]] = ("rows", "columns")
     shape_format: ClassVar[str] = "rows,columns"
+    shape_examples: ClassVar[tuple[str, ...]] = ("512,768",)
 
     rows: int
     columns: int
