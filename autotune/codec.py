@@ -314,6 +314,11 @@ def _read_value(wanted: Any, marks: Sequence[Any], node: Node, readers: Mapping[
         inner, inner_marks = _unwrapped(get_args(wanted)[0])
         most = next((mark.most for mark in marks if isinstance(mark, Items)), MAX_ITEMS)
         return tuple(_read_value(inner, inner_marks, item, readers) for item in node.items(most))
+    if get_origin(wanted) is dict:
+        members, (_, inner) = node.members(), get_args(wanted)
+        if len(members) > MAX_ITEMS:
+            raise node.wrong(f"has more than {MAX_ITEMS} members")
+        return {Node(name, node.path).text(): _read_value(inner, (), item, readers) for name, item in members.items()}
     if wanted in readers:
         return readers[wanted](node)
     if dataclasses.is_dataclass(wanted):

@@ -12,12 +12,21 @@ from autotune.errors import StoreError
 from autotune.measure.worker import Measures, waited_s
 from autotune.model.configuration import Configuration
 from autotune.model.device import Device
+from autotune.model.events import (
+    BudgetJudged,
+    DeviceDrifted,
+    FinalsStarted,
+    GainEstimated,
+    Listener,
+    Outcome,
+    TrialFinished,
+)
 from autotune.model.trial import Job, Request, Trial, TrialState, Winner
 from autotune.propose.choice import SamplerChoice
 from autotune.search import finals, significance
 from autotune.search.ahead import FAILURES, Ahead, Builds, Prepared
 from autotune.search.bench import Bench
-from autotune.search.contract import Limits, Listener, Outcome
+from autotune.search.contract import Limits
 from autotune.search.fallbacks import FailureCounts
 from autotune.search.finals import Finals
 from autotune.search.gain import FEWEST_TRIALS, GainLeft
@@ -85,8 +94,7 @@ class ProblemSearch:
             self._helpers,
             lambda place: Bench(self._knowledge, profile, store, place, self._left_s, self._clock),
         )
-        drifted = partial(listener.device_drifted, request)
-        self._sentinel = Sentinel(self._knowledge, self._bench, drifted, limits.should_stop)
+        self._sentinel = Sentinel(self._knowledge, self._bench, self._report_drift, limits.should_stop)
         self._failures = FailureCounts()
         self.new_trials = 0
         self.seconds = 0.0
@@ -317,7 +325,10 @@ class ProblemSearch:
             return
         self._gain.observe(next_gain, self.new_trials)
         assert self._gain.share is not None
-        self._listener.gain_estimated(self.request, self._gain.share)
+        self._listener(GainEstimated(request=self.request, gain_left=self._gain.share))
+
+    def _report_drift(self, slowdown: float, rest_s: float) -> None:
+        self._listener(DeviceDrifted(request=self.request, slowdown=slowdown, rest_s=rest_s))
 
     @property
     def _trials_left(self) -> float:
@@ -411,7 +422,14 @@ class ProblemSearch:
         if self._knowledge.best_ns < before_ns:
             with tracing.span("ledger: winner"):
                 self._knowledge.record_provisional()
-        self._listener.trial_finished(self.request, trial, self.new_trials, self._knowledge.best_ns)
+        finished = TrialFinished(
+            request=self.request,
+            trial=trial,
+            new_trials=self.new_trials,
+            best_ns=self._knowledge.best_ns,
+            failures=self._failures.by_state,
+        )
+        self._listener(finished)
         if self.new_trials == self.JUDGED_TRIALS and math.isfinite(self._limits.seconds):
             self._judge_budget()
         return trial
@@ -420,7 +438,8 @@ class ProblemSearch:
         trial_s, seconds = self._bench.trial_seconds, self._limits.seconds
         if trial_s:
             left_s = max(0.0, self._left_s() - self._finals_share())
-            self._listener.budget_judged(self.new_trials + left_s / trial_s, trial_s, seconds)
+            trials = self.new_trials + left_s / trial_s
+            self._listener(BudgetJudged(request=self.request, trials=trials, seconds=seconds))
 
     def _decide(self, deadline: float) -> Winner | None:
         deciding = Finals(self._knowledge, self._bench, self._store, self._limits.should_stop)
@@ -428,7 +447,7 @@ class ProblemSearch:
         finalists = deciding.finalists(deadline)
         if not finalists:
             return None
-        self._listener.finals_started(self.request, len(finalists))
+        self._listener(FinalsStarted(request=self.request, finalists=len(finalists)))
         winner = deciding.decide(finalists, deadline)
         for trial in deciding.failed:
             self._failures.count(trial)
