@@ -256,22 +256,22 @@ def write(value: Any, *, without: Sequence[str] = ()) -> Any:
 
     `read` is the inverse. Characters that a reader would refuse become spaces; numbers that are not finite become null.
     """
-    if hasattr(value, "to_dict"):
-        return write(value.to_dict())
-    if isinstance(value, Mapping):
-        return {name: write(item) for name, item in value.items()}
-    if dataclasses.is_dataclass(value):
-        names = (field.name for field in _fields(cast("Any", type(value))) if field.name not in without)
-        return {name: write(getattr(value, name)) for name in names}
-    if isinstance(value, enum.Enum):
-        return value.value
+    if isinstance(value, float):  # the most frequent kinds come first
+        return value if isfinite(value) else None
+    if value is None or isinstance(value, int):
+        return value
     if isinstance(value, str):
         return printable(value)
     if isinstance(value, tuple | list):
         return [write(item) for item in value]
-    if isinstance(value, float) and not isfinite(value):
-        return None
-    return value
+    if hasattr(value, "to_dict"):
+        return write(value.to_dict())
+    if isinstance(value, Mapping):
+        return {name: write(item) for name, item in value.items()}
+    if isinstance(value, enum.Enum):
+        return value.value
+    names = (field.name for field in _fields(cast("Any", type(value))) if field.name not in without)
+    return {name: write(getattr(value, name)) for name in names}
 
 
 def read(

@@ -14,7 +14,6 @@ from autotune.model.events import (
     ProblemFinished,
     ProblemStarted,
     ShareStarted,
-    Total,
     TrialFinished,
 )
 from autotune.model.problem import Problem
@@ -82,7 +81,7 @@ class Recorder:
         self.bests: list[float] = []
         self.drifts: list[tuple[float, float]] = []
         self.gains: list[float] = []
-        self.totals: list[Total] = []
+        self.shares: list[ShareStarted] = []
         self.finals: list[int] = []
         self.outcomes: list[Outcome] = []
 
@@ -101,7 +100,7 @@ class Recorder:
             case GainEstimated():
                 self.gains.append(event.gain_left)
             case ShareStarted():
-                self.totals.append(event.total)
+                self.shares.append(event)
             case FinalsStarted():
                 self.finals.append(event.finalists)
             case ProblemFinished():

@@ -65,7 +65,6 @@ from autotune.model.events import (
     ProblemFinished,
     ProblemStarted,
     ShareStarted,
-    Total,
     TrialFinished,
 )
 from autotune.model.problem import Problem
@@ -1083,10 +1082,10 @@ def test_plain_progress_names_the_problem_again_where_slices_and_finals_change_i
         listener(_started(request, number, 2, 0))
         listener(_finished(request, _trial(1e6), 1, 1e6))
     listener(GainEstimated(request=REQUEST, gain_left=0.034))
-    listener(ShareStarted(request=REQUEST, total=Total(calls=4, default_ns=8e6, best_ns=4e6)))
+    listener(ShareStarted(request=REQUEST, calls=4, default_ns=8e6, best_ns=4e6))
     clock.now += 1
     listener(_finished(REQUEST, _trial(5e5), 2, 5e5))
-    listener(ShareStarted(request=REQUEST, total=Total(calls=4, default_ns=8e6, best_ns=3.5e6)))
+    listener(ShareStarted(request=REQUEST, calls=4, default_ns=8e6, best_ns=3.5e6))
     winner = _winner(other.problem)
     listener(ProblemFinished(request=other, outcome=replace(_outcome(other, winner), gain_left=0.0004, failures={})))
     assert stream.getvalue().splitlines() == [

@@ -6,7 +6,6 @@ from typing import Any
 
 import pytest
 
-from autotune.cli import remote_run
 from autotune.codec import Node, write
 from autotune.errors import TableError
 from autotune.kernels.gemm import FAMILY, GemmProblem
@@ -22,12 +21,11 @@ from autotune.model.events import (
     ProblemFinished,
     ProblemStarted,
     ShareStarted,
-    Total,
     TrialFinished,
 )
 from autotune.model.trial import Request, TrialState
 from autotune.remote import Event as RemoteEvent
-from autotune.remote.events import plain_event, plain_outcome, read_event
+from autotune.remote.events import Follower, job_outcome, plain_event, plain_outcome, read_event
 from autotune.testing import INVENTED_PROCESSOR as DEVICE
 from factories import trial, winner
 
@@ -42,7 +40,7 @@ EVENTS: list[Event] = [
     DeviceDrifted(request=REQUEST, slowdown=1.25, rest_s=10.0),
     GainEstimated(request=REQUEST, gain_left=0.03),
     BudgetJudged(request=REQUEST, trials=31.5, seconds=20.0, least_s=3.0),
-    ShareStarted(request=REQUEST, total=Total(calls=3, default_ns=2e6, best_ns=1e6)),
+    ShareStarted(request=REQUEST, calls=3, default_ns=2e6, best_ns=1e6),
     FinalsStarted(request=REQUEST, finalists=5),
     ProblemFinished(
         request=REQUEST,
@@ -64,9 +62,9 @@ def test_an_outcome_tells_what_it_took_and_whether_it_is_finished() -> None:
     request = Request(problem=GemmProblem(m=8, n=8, k=8), calls=3, label="fc")
     outcome = Outcome(request=request, winner=None, new_trials=3, resumed_trials=0, failures={}, is_finished=True)
     asked = {**_asked(request), "outcome": plain_outcome(outcome)}
-    told = remote_run._outcome(DEVICE.slug, {**asked, "state": "cancelled", "spent_s": 12.5})
+    told = job_outcome(DEVICE.slug, {**asked, "state": "cancelled", "spent_s": 12.5})
     assert told == replace(outcome, seconds=12.5, is_finished=False)
-    assert remote_run._outcome(DEVICE.slug, {**asked, "state": "done", "spent_s": 1.0}).is_finished
+    assert job_outcome(DEVICE.slug, {**asked, "state": "done", "spent_s": 1.0}).is_finished
 
 
 def _sent(event: Event) -> Node:
@@ -112,13 +110,15 @@ def test_an_event_that_no_service_sends_is_refused(number: int, member: str, val
 
 def test_who_follows_late_gets_the_latest_event_of_each_kind_once() -> None:
     told: list[Event] = []
+    said: list[str] = []
     other = Request(problem=GemmProblem(m=8, n=8, k=8))
     job = {"id": 1, "device": DEVICE.slug, "state": "running", "problems": [_asked(REQUEST), _asked(other, 1)]}
-    follower = remote_run._Follower(job, told.append)
+    follower = Follower(job, told.append, said.append)
     progress = {event.name: plain_event(event) for event in EVENTS[:2]} | {"of a later version": {}}
     running = {**job, "problems": [{**_asked(REQUEST), "progress": progress}, _asked(other, 1)]}
     for _ in range(2):
         follower.take(RemoteEvent(name="job", data=running))
+    assert said == []
     assert told == EVENTS[:2]
     started = {"problem": 1, **plain_event(EVENTS[0])}
     follower.take(RemoteEvent(name="problem_started", data=started))

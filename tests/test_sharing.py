@@ -147,7 +147,7 @@ def test_it_ends_early_where_nothing_is_left(store: Store, clock: Clock) -> None
 def test_the_total_falls_from_that_of_the_defaults(store: Store, clock: Clock) -> None:
     recorder = Recorder()
     share(store, clock, worker_of(clock, lambda _: 0.6), 40, recorder, calls=(3, 2))
-    totals = recorder.totals
+    totals = recorder.shares
     assert {total.calls for total in totals} == {5}
     assert all(total.best_ns <= total.default_ns for total in totals)
     assert [t.best_ns for t in totals] == sorted((t.best_ns for t in totals), reverse=True)

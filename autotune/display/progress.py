@@ -101,9 +101,9 @@ class _Progress(ABC):
                 )
             case BudgetJudged(trials=trials):
                 self._mention(state, f"about {max(1, round(trials))} trials fit into the budget")
-            case ShareStarted(total=total):
+            case ShareStarted(default_ns=default_ns, best_ns=best_ns):
                 gain = f"may still gain {percent_text(state.gain_left)}; " if state.gain_left is not None else ""
-                saved = percent_text(1 - total.best_ns / total.default_ns if total.default_ns else 0.0)
+                saved = percent_text(1 - best_ns / default_ns if default_ns else 0.0)
                 self._mention(state, f"continues: {gain}the best single trials would save {saved} of the time")
             case FinalsStarted(finalists=finalists):
                 state.is_in_finals = True

@@ -51,15 +51,6 @@ class Outcome:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Total:
-    """Time of all calls of the problems measured so far, nanoseconds."""
-
-    calls: int
-    default_ns: float
-    best_ns: float
-
-
-@dataclass(frozen=True, kw_only=True)
 class _OfProblem:
     name: ClassVar[str]
     """Name of the event where a service sends it."""
@@ -125,7 +116,10 @@ class ShareStarted(_OfProblem):
     """The search of a problem resumes after others: it is expected to save most of the time of all calls."""
 
     name = "share_started"
-    total: Total
+    calls: int
+    """Of the problems measured so far, whose time in all follows."""
+    default_ns: float
+    best_ns: float
 
 
 @dataclass(frozen=True, kw_only=True)

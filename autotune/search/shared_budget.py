@@ -8,7 +8,7 @@ divided by the duration of a trial. Last come all finals, the most important fir
 import math
 from collections.abc import Callable, Iterator, Sequence
 
-from autotune.model.events import BudgetJudged, Listener, Outcome, ProblemFinished, ShareStarted, Total
+from autotune.model.events import BudgetJudged, Listener, Outcome, ProblemFinished, ShareStarted
 from autotune.search import significance
 from autotune.search.contract import Clock
 from autotune.search.gain import HORIZON_TRIALS
@@ -106,7 +106,7 @@ class Sharing:
             # Rebuilding a model may take longer than a slice: at least one trial is made all the same.
             return is_beaten or now >= limit or (now >= end and new > 0)
 
-        self._listener(ShareStarted(request=search.request, total=self._total()))
+        self._listener(self._share(search))
         self._search(search, is_enough)
         return search.new_trials > before or search.is_over
 
@@ -146,12 +146,13 @@ class Sharing:
     def _finals_seconds(self, search: ProblemSearch, rounds: int) -> float:
         return search.finals_seconds(rounds) if search.new_trials else 0.0
 
-    def _total(self) -> Total:
-        run = [search for search in self._searches if math.isfinite(search.best_ns)]
-        return Total(
-            calls=sum(search.request.calls for search in run),
-            default_ns=sum(search.request.calls * search.default_ns for search in run),
-            best_ns=sum(search.request.calls * search.best_ns for search in run),
+    def _share(self, search: ProblemSearch) -> ShareStarted:
+        run = [other for other in self._searches if math.isfinite(other.best_ns)]
+        return ShareStarted(
+            request=search.request,
+            calls=sum(other.request.calls for other in run),
+            default_ns=sum(other.request.calls * other.default_ns for other in run),
+            best_ns=sum(other.request.calls * other.best_ns for other in run),
         )
 
     def _finish(self) -> list[Outcome]:
