@@ -28,8 +28,10 @@ from autotune.export.contents import read_contents
 from autotune.export.json_table import write_json
 from autotune.kernels.gemm import FAMILY, GemmProblem
 from autotune.model.configuration import Configuration
+from autotune.model.events import Event, ProblemFinished, ProblemStarted, TrialFinished
 from autotune.model.trial import Job, Request, Trial, TrialState
 from autotune.remote import Client, work_loop
+from autotune.remote.events import Follower
 from autotune.remote.wire import plain_job, plain_trial, read_job, read_trial
 from autotune.remote.work_loop import Offer
 from autotune.search import Budget, tune
@@ -95,6 +97,38 @@ def test_events_tell_the_search_in_order_and_end(server: Server, client: Client)
     assert [data["new_trials"] for data in told] == sorted(data["new_trials"] for data in told)
     outcome = next(event.data["outcome"] for event in events if event.name == "problem_finished")
     assert outcome["winner"]["problem"] == PROBLEM.to_dict()
+
+
+def _progress(client: Client, job_id: int) -> Any:
+    """The latest event of each name."""
+    return client.job(job_id)["problems"][0]["progress"]
+
+
+def test_who_follows_late_is_told_of_the_search_so_far(server: Server, client: Client) -> None:
+    measured: list[Job] = []
+    goes_on = threading.Event()
+
+    def paused(job: Job) -> float:
+        measured.append(job)
+        assert len(measured) < 5 or goes_on.wait(30)
+        return invented_time(job)
+
+    told: list[Event] = []
+    with offering(server.url, work=paused):
+        job = client.submit(DEVICE.slug, shapes=["96,96,96 x3 late"], trials=9, algorithms=["microtile"])
+        wait_for(lambda: len(measured) == 5 and _progress(client, job["id"])["trial_finished"]["new_trials"] == 4)
+        follower = Follower(job, told.append, lambda _: None)
+        for event in client.follow(job["id"]):
+            follower.take(event)
+            goes_on.set()
+    started, trial, *later = told
+    request = Request(problem=PROBLEM, calls=3, label="late")
+    assert isinstance(started, ProblemStarted) and isinstance(trial, TrialFinished)
+    assert (started.request, started.number, started.total, trial.new_trials) == (request, 1, 1, 4)
+    trials = [event.new_trials for event in later if isinstance(event, TrialFinished)]
+    assert trials == sorted(trials) and trials[-1] == 9
+    assert isinstance(later[-1], ProblemFinished)
+    assert later[-1].outcome.winner is not None
 
 
 def test_equal_devices_share_a_job(server: Server, client: Client) -> None:

@@ -80,7 +80,7 @@ class _Progress(ABC):
         if isinstance(event, ProblemStarted):
             self._begin(event)
         state = self._states[event.request.problem]
-        if not isinstance(event, ProblemFinished):
+        if not isinstance(event, ProblemFinished):  # another may be searched by now, on an equal device
             self._current = state
         match event:
             case ProblemStarted(configurations=count, resumed_trials=resumed):
