@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from importlib.util import find_spec
-from typing import IO, TYPE_CHECKING
+from typing import IO, TYPE_CHECKING, assert_never
 
 from autotune.display.words import (
     drift_text,
@@ -19,19 +19,7 @@ from autotune.display.words import (
     time_text,
     verdict_text,
 )
-from autotune.model.events import (
-    BudgetJudged,
-    DeviceDrifted,
-    Event,
-    FinalsStarted,
-    GainEstimated,
-    Listener,
-    Outcome,
-    ProblemFinished,
-    ProblemStarted,
-    ShareStarted,
-    TrialFinished,
-)
+from autotune.model import events
 from autotune.model.problem import Problem
 from autotune.model.trial import Request, TrialState, Winner
 
@@ -75,51 +63,53 @@ class _Progress(ABC):
         self._states: dict[Problem, _State] = {}
         self._current: _State | None = None
 
-    def __call__(self, event: Event) -> None:
+    def __call__(self, event: events.Event) -> None:
         """Take in an event of the search, and show what it says."""
-        if isinstance(event, ProblemStarted):
+        if isinstance(event, events.ProblemStarted):
             self._begin(event)
         state = self._states[event.request.problem]
-        if not isinstance(event, ProblemFinished):  # another may be searched by now, on an equal device
+        if not isinstance(event, events.ProblemFinished):  # another may be searched by now, on an equal device
             self._current = state
         match event:
-            case ProblemStarted(configurations=count, resumed_trials=resumed):
+            case events.ProblemStarted(configurations=count, resumed_trials=resumed):
                 continuing = f"; continuing: {resumed} trials stored" if resumed else ""
                 self._mention(state, f"searching {_count_text(count)} configurations{continuing}")
-            case TrialFinished():
+            case events.TrialFinished():
                 self._count_trial(state, event)
-            case DeviceDrifted(slowdown=slowdown, rest_s=rest_s):
+            case events.DeviceDrifted(slowdown=slowdown, rest_s=rest_s):
                 rest = f"; pausing for {duration_text(rest_s)}" if rest_s else ""
                 self._say(state, f"the device runs {drift_text(slowdown)}{rest}")
-            case GainEstimated(gain_left=gain_left):
+            case events.GainEstimated(gain_left=gain_left):
                 state.gain_left = gain_left
-            case BudgetJudged(seconds=seconds, least_s=least_s) if least_s > seconds:
+            case events.BudgetJudged(seconds=seconds, least_s=least_s) if least_s > seconds:
                 self._say(
                     state,
                     f"{self._total} shapes need at least about {duration_text(least_s)}; with the budget of "
                     f"{duration_text(seconds)}, some shapes go without trials and finals",
                 )
-            case BudgetJudged(trials=trials):
+            case events.BudgetJudged(trials=trials):
                 self._mention(state, f"about {max(1, round(trials))} trials fit into the budget")
-            case ShareStarted(default_ns=default_ns, best_ns=best_ns):
+            case events.ShareStarted(default_ns=default_ns, best_ns=best_ns):
                 gain = f"may still gain {percent_text(state.gain_left)}; " if state.gain_left is not None else ""
                 saved = percent_text(1 - best_ns / default_ns if default_ns else 0.0)
                 self._mention(state, f"continues: {gain}the best single trials would save {saved} of the time")
-            case FinalsStarted(finalists=finalists):
+            case events.FinalsStarted(finalists=finalists):
                 state.is_in_finals = True
                 self._mention(state, f"comparing the best {finalists}, the default among them")
                 self._show(is_better=False)
-            case ProblemFinished(outcome=outcome):
+            case events.ProblemFinished(outcome=outcome):
                 state.is_finished = True
                 self._say(state, _outcome_line(outcome))
+            case _:
+                assert_never(event)
 
-    def _begin(self, event: ProblemStarted) -> None:
+    def _begin(self, event: events.ProblemStarted) -> None:
         if not self._states:
             self._started = self._clock()  # the budget does not include checking the device
         self._states[event.request.problem] = _State(request=event.request, number=event.number)
         self._total = event.total
 
-    def _count_trial(self, state: _State, event: TrialFinished) -> None:
+    def _count_trial(self, state: _State, event: events.TrialFinished) -> None:
         is_better, trial = event.best_ns < state.best_ns, event.trial
         state.trials, state.best_ns, state.failures = event.new_trials, event.best_ns, event.failures
         self._all_trials += 1
@@ -268,7 +258,7 @@ def _is_live(stream: IO[str]) -> bool:
 @contextmanager
 def progress(
     budget: "Budget", stream: IO[str], *, is_quiet: bool, phase: Callable[[], str] = str
-) -> Iterator[Listener]:
+) -> Iterator[events.Listener]:
     """Provide a listener for `stream`: live on a terminal, otherwise plain lines."""
     if is_quiet:
         yield lambda _: None
@@ -385,7 +375,7 @@ def building_line(progress: "Progress") -> str:
     return f"{subject}: {', '.join(part for part in parts if part)}"
 
 
-def _outcome_line(outcome: Outcome) -> str:
+def _outcome_line(outcome: events.Outcome) -> str:
     """``165 GFLOP/s with panel, 711 us, 1.4x (1.3 to 1.6) vs default (27 trials, may still gain 2.1%)``."""
     winner, trials = outcome.winner, f"{outcome.new_trials} trial{'' if outcome.new_trials == 1 else 's'}"
     if outcome.resumed_trials:
