@@ -256,22 +256,22 @@ def write(value: Any, *, without: Sequence[str] = ()) -> Any:
 
     `read` is the inverse. Characters that a reader would refuse become spaces; numbers that are not finite become null.
     """
-    if hasattr(value, "to_dict"):
-        return write(value.to_dict())
-    if isinstance(value, Mapping):
-        return {name: write(item) for name, item in value.items()}
-    if dataclasses.is_dataclass(value):
-        names = (field.name for field in _fields(cast("Any", type(value))) if field.name not in without)
-        return {name: write(getattr(value, name)) for name in names}
-    if isinstance(value, enum.Enum):
-        return value.value
+    if isinstance(value, float):  # the most frequent kinds come first
+        return value if isfinite(value) else None
+    if value is None or isinstance(value, int):
+        return value
     if isinstance(value, str):
         return printable(value)
     if isinstance(value, tuple | list):
         return [write(item) for item in value]
-    if isinstance(value, float) and not isfinite(value):
-        return None
-    return value
+    if hasattr(value, "to_dict"):
+        return write(value.to_dict())
+    if isinstance(value, Mapping):
+        return {name: write(item) for name, item in value.items()}
+    if isinstance(value, enum.Enum):
+        return value.value
+    names = (field.name for field in _fields(cast("Any", type(value))) if field.name not in without)
+    return {name: write(getattr(value, name)) for name in names}
 
 
 def read(
@@ -314,6 +314,11 @@ def _read_value(wanted: Any, marks: Sequence[Any], node: Node, readers: Mapping[
         inner, inner_marks = _unwrapped(get_args(wanted)[0])
         most = next((mark.most for mark in marks if isinstance(mark, Items)), MAX_ITEMS)
         return tuple(_read_value(inner, inner_marks, item, readers) for item in node.items(most))
+    if get_origin(wanted) is dict:
+        members, (_, inner) = node.members(), get_args(wanted)
+        if len(members) > MAX_ITEMS:
+            raise node.wrong(f"has more than {MAX_ITEMS} members")
+        return {Node(name, node.path).text(): _read_value(inner, (), item, readers) for name, item in members.items()}
     if wanted in readers:
         return readers[wanted](node)
     if dataclasses.is_dataclass(wanted):

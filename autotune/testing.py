@@ -17,9 +17,8 @@ from autotune.errors import ProblemError
 from autotune.model.configuration import Configuration, Value
 from autotune.model.device import Device, DeviceLimits
 from autotune.model.problem import Problem
-from autotune.model.trial import Build, BuildJob, BuildState, Job, Measurement, Request, Trial, TrialState
+from autotune.model.trial import Build, BuildJob, BuildState, Job, Measurement, Trial, TrialState
 from autotune.process.child import Permission
-from autotune.search import Outcome, Total
 from autotune.space.diagram import Paths
 from autotune.space.family import Algorithm, KernelFamily
 from autotune.space.search_space import SearchSpace
@@ -184,26 +183,6 @@ INVENTED_PROCESSOR = Device(
     ),
 )
 """A device of which only name and limits are used."""
-
-
-class Silence:
-    """A search listener that does nothing."""
-
-    def problem_started(self, request: Request, number: int, total: int, space_size: int, resumed: int) -> None: ...
-
-    def trial_finished(self, request: Request, trial: Trial, new_trials: int, best_ns: float) -> None: ...
-
-    def device_drifted(self, request: Request, slowdown: float, rest_s: float) -> None: ...
-
-    def gain_estimated(self, request: Request, gain_left: float) -> None: ...
-
-    def budget_judged(self, trials: float, least_s: float, seconds: float) -> None: ...
-
-    def share_started(self, request: Request, total: Total) -> None: ...
-
-    def finals_started(self, request: Request, finalists: int) -> None: ...
-
-    def problem_finished(self, outcome: Outcome) -> None: ...
 
 
 class FakeWorker:

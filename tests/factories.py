@@ -5,10 +5,19 @@ from typing import Any
 from autotune.kernels.gemm import GemmProblem
 from autotune.model.configuration import Configuration
 from autotune.model.device import Device, DeviceLimits
+from autotune.model.events import (
+    DeviceDrifted,
+    Event,
+    FinalsStarted,
+    GainEstimated,
+    Outcome,
+    ProblemFinished,
+    ProblemStarted,
+    ShareStarted,
+    TrialFinished,
+)
 from autotune.model.problem import Problem
-from autotune.model.trial import Measurement, Provenance, Request, Timer, Trial, TrialState, Verdict, Winner
-from autotune.search import Outcome, Total
-from autotune.testing import Silence
+from autotune.model.trial import Measurement, Provenance, Timer, Trial, TrialState, Verdict, Winner
 
 
 def device(slug: str = "adreno-730", *, limits: DeviceLimits | None = None, **changes: Any) -> Device:
@@ -62,7 +71,7 @@ def winner(
     return Winner(device=slug, problem=problem, configuration=configuration, time_ns=time_ns, **{**known, **changes})
 
 
-class Recorder(Silence):
+class Recorder:
     """A listener of searches that keeps what it is told."""
 
     def __init__(self) -> None:
@@ -72,31 +81,28 @@ class Recorder(Silence):
         self.bests: list[float] = []
         self.drifts: list[tuple[float, float]] = []
         self.gains: list[float] = []
-        self.totals: list[Total] = []
+        self.shares: list[ShareStarted] = []
         self.finals: list[int] = []
         self.outcomes: list[Outcome] = []
 
-    def problem_started(self, request: Request, number: int, total: int, space_size: int, resumed: int) -> None:
-        self.started.append((request.problem.label, number, total, resumed))
-        assert space_size > 0
-
-    def trial_finished(self, request: Request, trial: Trial, new_trials: int, best_ns: float) -> None:
-        self.trials.append(trial)
-        self.order.append(request.problem.label)
-        self.bests.append(best_ns)
-        assert best_ns <= trial.time_ns
-
-    def device_drifted(self, request: Request, slowdown: float, rest_s: float) -> None:
-        self.drifts.append((slowdown, rest_s))
-
-    def gain_estimated(self, request: Request, gain_left: float) -> None:
-        self.gains.append(gain_left)
-
-    def share_started(self, request: Request, total: Total) -> None:
-        self.totals.append(total)
-
-    def finals_started(self, request: Request, finalists: int) -> None:
-        self.finals.append(finalists)
-
-    def problem_finished(self, outcome: Outcome) -> None:
-        self.outcomes.append(outcome)
+    def __call__(self, event: Event) -> None:
+        match event:
+            case ProblemStarted():
+                self.started.append((event.request.problem.label, event.number, event.total, event.resumed_trials))
+                assert event.configurations > 0
+            case TrialFinished(trial=trial, best_ns=best_ns):
+                self.trials.append(trial)
+                self.order.append(event.request.problem.label)
+                self.bests.append(best_ns)
+                assert best_ns <= trial.time_ns
+            case DeviceDrifted():
+                self.drifts.append((event.slowdown, event.rest_s))
+            case GainEstimated():
+                self.gains.append(event.gain_left)
+            case ShareStarted():
+                self.shares.append(event)
+            case FinalsStarted():
+                self.finals.append(event.finalists)
+            case ProblemFinished():
+                assert event.outcome.request == event.request
+                self.outcomes.append(event.outcome)

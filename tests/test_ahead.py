@@ -18,9 +18,10 @@ from autotune.kernels.gemm import FAMILY, GemmProblem
 from autotune.measure.build_pool import BuilderPool
 from autotune.model.configuration import Configuration
 from autotune.model.device import Device
+from autotune.model.events import Outcome
 from autotune.model.trial import Build, BuildJob, BuildState, Job, Request, Trial, TrialState
 from autotune.process.child import Permission
-from autotune.search import Budget, Clock, Outcome, compilation, finals, tune
+from autotune.search import Budget, Clock, compilation, finals, tune
 from autotune.search.ahead import BATCH, Ahead, builders_for
 from autotune.search.bench import Bench
 from autotune.search.contract import Limits
@@ -30,7 +31,7 @@ from autotune.search.one_problem import ProblemSearch
 from autotune.search.proposals import Proposals
 from autotune.space.search_space import SearchSpace
 from autotune.store import Store
-from autotune.testing import FakeBuilds, FakeWorker, Silence
+from autotune.testing import FakeBuilds, FakeWorker
 from factories import INVENTED_GPU as GPU
 from factories import Recorder
 
@@ -194,7 +195,7 @@ def test_a_slice_ends_when_it_is_asked_to(store: Store) -> None:
     limits = Limits(trials=None, seconds=math.inf, should_stop=lambda: False, retries_quarantined=False)
     worker = FakeWorker(lambda _: 1000.0)
     search = ProblemSearch(
-        GPU, profile, Request(problem=PROBLEM), space, store, worker, Silence(), limits, 0, FakeBuilds(2)
+        GPU, profile, Request(problem=PROBLEM), space, store, worker, lambda _: None, limits, 0, FakeBuilds(2)
     )
     for _ in range(4):
         before = search.new_trials

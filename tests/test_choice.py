@@ -11,14 +11,15 @@ from autotune.device.profile import find_profile
 from autotune.errors import UsageError
 from autotune.kernels.gemm import FAMILY, GemmProblem
 from autotune.model.device import DeviceLimits
+from autotune.model.events import Outcome
 from autotune.model.trial import Job, Request
 from autotune.propose import Prior
 from autotune.propose.choice import SamplerChoice, near_row
-from autotune.search import Budget, Outcome, tune
+from autotune.search import Budget, tune
 from autotune.search.proposals import suggest
 from autotune.space.search_space import SearchSpace
 from autotune.store import Store
-from autotune.testing import INVENTED_PROCESSOR, FakeWorker, Silence
+from autotune.testing import INVENTED_PROCESSOR, FakeWorker
 from untraced import untraced
 
 DEVICE = INVENTED_PROCESSOR
@@ -34,7 +35,7 @@ def time_of(job: Job) -> float:
 def run(store: Store, worker: FakeWorker, choice: SamplerChoice, trials: int | None, *algorithms: str) -> Outcome:
     budget = Budget(trials=trials)
     requests = [Request(problem=PROBLEM)]
-    return tune(DEVICE, requests, store, budget, Silence(), worker=worker, sampler=choice, algorithms=algorithms)[0]
+    return tune(DEVICE, requests, store, budget, worker=worker, sampler=choice, algorithms=algorithms)[0]
 
 
 @pytest.mark.parametrize("name", ["ours", "tpe", "random", "exhaustive", "optuna.samplers:RandomSampler"])
@@ -81,7 +82,7 @@ def test_tpe_learns_through_what_its_proposals_are_moved_to(tmp_path: Path) -> N
         worker = FakeWorker(time_of)
         with Store.open(tmp_path / f"{name}{seed}.sqlite") as own:
             tune(
-                DEVICE, [Request(problem=PROBLEM)], own, Budget(trials=60), Silence(), worker=worker, seed=seed,
+                DEVICE, [Request(problem=PROBLEM)], own, Budget(trials=60), worker=worker, seed=seed,
                 sampler=SamplerChoice.parse(name), algorithms=["microtile"],
             )  # fmt: skip
         last = [job for job in worker.jobs if job.verify][35:60]
@@ -178,6 +179,6 @@ def test_a_sampler_that_fails_is_told_before_or_while_searching(
 def test_only_ours_estimates_what_is_left_to_gain(store: Store) -> None:
     with pytest.raises(UsageError, match="does not estimate"):
         tune(
-            DEVICE, [Request(problem=PROBLEM)], store, Budget(until_gain=0.01), Silence(),
+            DEVICE, [Request(problem=PROBLEM)], store, Budget(until_gain=0.01),
             worker=FakeWorker(time_of), sampler=SamplerChoice(name="tpe"),
         )  # fmt: skip

@@ -10,6 +10,7 @@ import signal
 import sqlite3
 import subprocess
 import sys
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -55,10 +56,21 @@ from autotune.measure import calibration, doctor, worker
 from autotune.model.checkup import Checkup
 from autotune.model.configuration import Configuration
 from autotune.model.device import Device, DeviceLimits
+from autotune.model.events import (
+    DeviceDrifted,
+    FinalsStarted,
+    GainEstimated,
+    Listener,
+    Outcome,
+    ProblemFinished,
+    ProblemStarted,
+    ShareStarted,
+    TrialFinished,
+)
 from autotune.model.problem import Problem
 from autotune.model.trial import Calibration, Request, Timer, Trial, TrialState, Verdict, Winner
 from autotune.runtime import comparison
-from autotune.search import Budget, Listener, Outcome, SamplerChoice, Total, compilation
+from autotune.search import Budget, SamplerChoice, compilation
 from autotune.store import Store, new_owner
 from factories import trial, winner
 from untraced import untraced
@@ -96,6 +108,18 @@ def _trial(time_ns: float | None) -> Trial:
     return trial(START, TrialState.TIMED_OUT if time_ns is None else time_ns)
 
 
+def _started(request: Request, number: int, total: int, resumed: int) -> ProblemStarted:
+    return ProblemStarted(request=request, number=number, total=total, configurations=5000, resumed_trials=resumed)
+
+
+def _finished(
+    request: Request, trial: Trial, new_trials: int, best_ns: float, failed: Sequence[TrialState] = ()
+) -> TrialFinished:
+    """`failed` are the states of all trials so far that failed."""
+    failures = Counter(state.value for state in failed)
+    return TrialFinished(request=request, trial=trial, new_trials=new_trials, best_ns=best_ns, failures=failures)
+
+
 class FakeTune:
     """Stands for search.tune: tells the listener of two trials a request, and remembers what it was asked."""
 
@@ -118,16 +142,16 @@ class FakeTune:
         self.requests, self.budget, self.options = list(requests), budget, options
         outcomes = []
         for number, request in enumerate(requests, start=1):
-            listener.problem_started(request, number, len(requests), 5000, 85 if number == 1 else 0)
-            listener.trial_finished(request, _trial(1e6), 1, 1e6)
-            listener.trial_finished(request, _trial(None), 2, 1e6)
+            listener(_started(request, number, len(requests), 85 if number == 1 else 0))
+            listener(_finished(request, _trial(1e6), 1, 1e6))
+            listener(_finished(request, _trial(None), 2, 1e6, [TrialState.TIMED_OUT]))
             self.during()
             was_stopped = options["should_stop"]()
             if not was_stopped:
-                listener.finals_started(request, 4)
+                listener(FinalsStarted(request=request, finalists=4))
             winner = _winner(request.problem) if self.wins else None
             outcomes.append(_outcome(request, winner, is_finished=not was_stopped))
-            listener.problem_finished(outcomes[-1])
+            listener(ProblemFinished(request=request, outcome=outcomes[-1]))
             if was_stopped:
                 break
         return outcomes
@@ -994,17 +1018,17 @@ REQUEST = Request(problem=GemmProblem(m=100, n=100, k=50), label="fc")
 def test_plain_progress_tells_better_trials_and_then_every_ten_seconds() -> None:
     stream, clock = io.StringIO(), Clock()
     listener = PlainProgress(Budget(trials=4, seconds=100), stream, clock)
-    listener.problem_started(REQUEST, 1, 2, 5000, 0)
+    listener(_started(REQUEST, 1, 2, 0))
     clock.now += 1
-    listener.trial_finished(REQUEST, _trial(1e6), 1, 1e6)
+    listener(_finished(REQUEST, _trial(1e6), 1, 1e6))
     clock.now += 1
-    listener.trial_finished(REQUEST, _trial(None), 2, 1e6)
+    listener(_finished(REQUEST, _trial(None), 2, 1e6, [TrialState.TIMED_OUT]))
     clock.now += 10
-    listener.trial_finished(REQUEST, _trial(2e6), 3, 1e6)
-    listener.device_drifted(REQUEST, 1.4, 10.0)
-    listener.device_drifted(REQUEST, 1.0, 0.0)
-    listener.finals_started(REQUEST, 4)
-    listener.problem_finished(_outcome(REQUEST, _winner(GemmProblem(m=100, n=100, k=50))))
+    listener(_finished(REQUEST, _trial(2e6), 3, 1e6, [TrialState.TIMED_OUT]))
+    listener(DeviceDrifted(request=REQUEST, slowdown=1.4, rest_s=10.0))
+    listener(DeviceDrifted(request=REQUEST, slowdown=1.0, rest_s=0.0))
+    listener(FinalsStarted(request=REQUEST, finalists=4))
+    listener(ProblemFinished(request=REQUEST, outcome=_outcome(REQUEST, _winner(GemmProblem(m=100, n=100, k=50)))))
     assert stream.getvalue().splitlines() == [
         "[1/2] 100x100x50 (fc)",
         "  searching 5000 configurations",
@@ -1021,11 +1045,12 @@ def test_plain_progress_tells_better_trials_and_then_every_ten_seconds() -> None
 def test_progress_tells_the_first_loss_of_the_measuring_process_of_each_kind() -> None:
     stream = io.StringIO()
     listener = PlainProgress(Budget(), stream, Clock())
-    listener.problem_started(REQUEST, 1, 1, 5000, 0)
+    listener(_started(REQUEST, 1, 1, 0))
     ends = (TrialState.CRASHED, TrialState.CRASHED, TrialState.WRONG_RESULT, TrialState.TIMED_OUT)
     for number, state in enumerate(ends, start=1):
         trial = Trial(configuration=START, state=state, message=f"run: number {number}")
-        listener.trial_finished(REQUEST, trial, number, float("inf"))
+        listener(_finished(REQUEST, trial, number, float("inf"), ends[:number]))
+    listener(_finished(REQUEST, trial, 5, float("inf")))  # counts of a service need not fit
     assert stream.getvalue().splitlines()[2:] == [
         "  a trial crashed, and its process was replaced (run: number 1)",
         "  a trial timed out, and its process was replaced (run: number 4)",
@@ -1036,11 +1061,11 @@ def test_plain_progress_by_time_alone_counts_down_and_says_what_exceeds_it() -> 
     stream, clock = io.StringIO(), Clock()
     listener = PlainProgress(Budget(seconds=30), stream, clock)
     clock.now += 20  # checking the device
-    listener.problem_started(REQUEST, 1, 1, 5000, 3)
+    listener(_started(REQUEST, 1, 1, 3))
     clock.now += 10
-    listener.trial_finished(REQUEST, _trial(None), 1, float("inf"))
+    listener(_finished(REQUEST, _trial(None), 1, float("inf"), [TrialState.TIMED_OUT]))
     clock.now += 90
-    listener.trial_finished(REQUEST, _trial(1e6), 2, 1e6)
+    listener(_finished(REQUEST, _trial(1e6), 2, 1e6, [TrialState.TIMED_OUT]))
     assert stream.getvalue().splitlines() == [
         "[1/1] 100x100x50 (fc)",
         "  searching 5000 configurations; continuing: 3 trials stored",
@@ -1054,15 +1079,15 @@ def test_plain_progress_names_the_problem_again_where_slices_and_finals_change_i
     listener = PlainProgress(Budget(seconds=100), stream, clock)
     other = Request(problem=GemmProblem(m=10, n=10, k=10), calls=3)
     for number, request in enumerate((REQUEST, other), start=1):
-        listener.problem_started(request, number, 2, 5000, 0)
-        listener.trial_finished(request, _trial(1e6), 1, 1e6)
-    listener.gain_estimated(REQUEST, 0.034)
-    listener.share_started(REQUEST, Total(calls=4, default_ns=8e6, best_ns=4e6))
+        listener(_started(request, number, 2, 0))
+        listener(_finished(request, _trial(1e6), 1, 1e6))
+    listener(GainEstimated(request=REQUEST, gain_left=0.034))
+    listener(ShareStarted(request=REQUEST, calls=4, default_ns=8e6, best_ns=4e6))
     clock.now += 1
-    listener.trial_finished(REQUEST, _trial(5e5), 2, 5e5)
-    listener.share_started(REQUEST, Total(calls=4, default_ns=8e6, best_ns=3.5e6))
+    listener(_finished(REQUEST, _trial(5e5), 2, 5e5))
+    listener(ShareStarted(request=REQUEST, calls=4, default_ns=8e6, best_ns=3.5e6))
     winner = _winner(other.problem)
-    listener.problem_finished(replace(_outcome(other, winner), gain_left=0.0004, failures={}))
+    listener(ProblemFinished(request=other, outcome=replace(_outcome(other, winner), gain_left=0.0004, failures={})))
     assert stream.getvalue().splitlines() == [
         "[1/2] 100x100x50 (fc)",
         "  searching 5000 configurations",
@@ -1087,15 +1112,15 @@ class TestLiveProgress:
         clock = Clock()
         listener = self._listener(Budget(seconds=100), clock)
         assert listener.picture() == Picture(line="starting", total=1.0, left="1:40 left")
-        listener.problem_started(REQUEST, 1, 2, 5000, 0)
-        listener.trial_finished(REQUEST, _trial(1e6), 1, 1e6)
+        listener(_started(REQUEST, 1, 2, 0))
+        listener(_finished(REQUEST, _trial(1e6), 1, 1e6))
         clock.now += 40
         assert listener.picture() == Picture(
             title="0 of 2 shapes", done=0.4, total=1.0, left="1:00 left",
             line="100x100x50  measuring  trial 1, best 1 GFLOP/s",
         )  # fmt: skip
         clock.now += 65
-        listener.finals_started(REQUEST, 6)
+        listener(FinalsStarted(request=REQUEST, finalists=6))
         picture = listener.picture()
         assert (picture.done, picture.left) == (1.0, "0:05 past the budget")
         assert picture.line == "100x100x50  comparing, best 1 GFLOP/s"
@@ -1113,8 +1138,8 @@ class TestLiveProgress:
         console = Console(file=stream, force_terminal=True, width=60, markup=False, _environ={"TERM": "xterm"})
         listener = self._listener(Budget(seconds=100), clock)
         bar = LiveBar(stream, listener.picture, console)
-        listener.problem_started(REQUEST, 1, 1, 5000, 0)
-        listener.trial_finished(REQUEST, _trial(None), 1, float("inf"))
+        listener(_started(REQUEST, 1, 1, 0))
+        listener(_finished(REQUEST, _trial(None), 1, float("inf"), [TrialState.TIMED_OUT]))
 
         def drawn() -> list[str]:
             with console.capture() as capture:

@@ -44,7 +44,7 @@ from autotune.search.compilation import (
 )
 from autotune.space.search_space import SearchSpace
 from autotune.store import ExampleBuild, Store
-from autotune.testing import FakeWorker, Silence
+from autotune.testing import FakeWorker
 from factories import INVENTED_GPU as DEVICE
 from factories import provenance
 
@@ -290,7 +290,7 @@ def test_the_search_measures_nothing_that_is_known_to_be_unfit_but_the_default(s
     assert default in unfit
     worker = FakeWorker(lambda job: 1000.0)
     requests = [Request(problem=PROBLEM)]
-    (outcome,) = tune(DEVICE, requests, store, Budget(trials=20), Silence(), worker=worker, algorithms=["dot"])
+    (outcome,) = tune(DEVICE, requests, store, Budget(trials=20), worker=worker, algorithms=["dot"])
     assert outcome.new_trials == 20
     assert worker.measured[0] == default
     assert [c for c in worker.measured[1:] if c in unfit and c != default] == []

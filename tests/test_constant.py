@@ -41,7 +41,7 @@ from autotune.service.app import make_app
 from autotune.service.core import Service
 from autotune.space.family import KernelFamily
 from autotune.store import Store
-from autotune.testing import INVENTED_PROCESSOR, FakeWorker, Silence
+from autotune.testing import INVENTED_PROCESSOR, FakeWorker
 
 PLAIN = GemmProblem(m=64, n=48, k=40)
 CONSTANT = replace(PLAIN, constant="b")
@@ -221,7 +221,7 @@ def test_a_search_finds_what_is_fastest_without_packing(tmp_path: Path) -> None:
     for problem, worker in workers.items():
         with Store.open(tmp_path / f"constant-{problem.constant}.sqlite") as fresh:
             budget = Budget(trials=40)
-            [outcome] = tune(DEVICE, [Request(problem=problem)], fresh, budget, Silence(), worker=worker)
+            [outcome] = tune(DEVICE, [Request(problem=problem)], fresh, budget, worker=worker)
         assert outcome.winner is not None
         winners[problem] = outcome.winner
         assert {job.problem for job in worker.jobs} == {problem}, "search, finals, default and baseline alike"
@@ -236,7 +236,7 @@ def test_the_search_tries_what_won_with_packing_early(store: Store) -> None:
     worker = FakeWorker(invented_time)
     store.record_winner(a_winner(PLAIN, PADDED, 1e3))
     near = replace(CONSTANT, k=44, lda=0, stride_a=0, stride_b=0)
-    tune(DEVICE, [Request(problem=near)], store, Budget(trials=4), Silence(), worker=worker)
+    tune(DEVICE, [Request(problem=near)], store, Budget(trials=4), worker=worker)
     assert PADDED in worker.measured[:3]
 
 

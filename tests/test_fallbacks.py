@@ -11,14 +11,15 @@ from autotune.device.profile import find_profile
 from autotune.display import print_failures
 from autotune.kernels import find_family
 from autotune.model.configuration import Configuration
+from autotune.model.events import BudgetJudged, Event, Failure, Outcome
 from autotune.model.problem import Problem
 from autotune.model.trial import Job, Request, Trial, TrialState, Verdict
 from autotune.process.child import Permission
-from autotune.search import Budget, Failure, Outcome, space_of, tune
+from autotune.search import Budget, space_of, tune
 from autotune.search.fallbacks import GRAVE_STATES, MODERATE, Suspicion, safe_configurations
 from autotune.search.time_limits import FIRST_SHARE, LEAST_S
 from autotune.store import Store
-from autotune.testing import INVENTED_PROCESSOR, FakeWorker, Silence
+from autotune.testing import INVENTED_PROCESSOR, FakeWorker
 from invented_clock import Clock
 
 DEVICE = INVENTED_PROCESSOR
@@ -85,7 +86,7 @@ def search(
     store: Store, clock: Clock, worker: FakeWorker, problem: Problem = PROBLEM, seconds: float = BUDGET_S
 ) -> Outcome:
     requests = [Request(problem=problem)]
-    [outcome] = tune(DEVICE, requests, store, Budget(seconds=seconds), Silence(), worker=worker, clock=clock)
+    [outcome] = tune(DEVICE, requests, store, Budget(seconds=seconds), worker=worker, clock=clock)
     return outcome
 
 
@@ -168,7 +169,7 @@ def test_a_run_in_which_nearly_everything_failed_says_so_with_the_commonest_caus
         return landscape(job) if job.configuration == GEMM.baseline else TrialState.CRASHED
 
     request = Request(problem=PROBLEM)
-    [outcome] = tune(DEVICE, [request], store, Budget(trials=8), Silence(), worker=FakeWorker(outcome_of))
+    [outcome] = tune(DEVICE, [request], store, Budget(trials=8), worker=FakeWorker(outcome_of))
     assert outcome.is_mostly_failed
     assert outcome.commonest_failure == Failure(state=TrialState.CRASHED, count=7, message="as told")
     shown = io.StringIO()
@@ -177,33 +178,29 @@ def test_a_run_in_which_nearly_everything_failed_says_so_with_the_commonest_caus
     assert first == "Nearly everything failed on some-phone: 7 of 8 trials of 256x256x256."
     assert cause == "Most often (7 times) it crashed: as told"
     assert "autotune doctor --device some-phone" in hint
-    [sound] = tune(DEVICE, [request], store, Budget(trials=3), Silence(), worker=FakeWorker(landscape))
+    [sound] = tune(DEVICE, [request], store, Budget(trials=3), worker=FakeWorker(landscape))
     silent = io.StringIO()
     print_failures([sound], "some-phone", silent)
     assert silent.getvalue() == ""
 
 
 def test_it_is_told_how_many_trials_fit_and_when_a_budget_is_too_short_for_all(store: Store, clock: Clock) -> None:
-    class Judged(Silence):
-        def __init__(self) -> None:
-            self.judged: list[tuple[float, float, float]] = []
-
-        def budget_judged(self, trials: float, least_s: float, seconds: float) -> None:
-            self.judged.append((trials, least_s, seconds))
-
     def measure(job: Job) -> float:
         clock.now += 1.0 if job.verify else 0.01
         return landscape(job)
 
-    one, many = Judged(), Judged()
-    tune(DEVICE, [Request(problem=PROBLEM)], store, Budget(seconds=20), one, worker=FakeWorker(measure), clock=clock)
-    [(trials, _, _)] = one.judged
-    assert 8 <= trials <= 20, "a second each, and the finals"
+    one: list[Event] = []
+    many: list[Event] = []
+    own = FakeWorker(measure)
+    tune(DEVICE, [Request(problem=PROBLEM)], store, Budget(seconds=20), one.append, worker=own, clock=clock)
+    [judged] = [event for event in one if isinstance(event, BudgetJudged)]
+    assert 8 <= judged.trials <= 20, "a second each, and the finals"
+    assert judged.least_s <= judged.seconds
     requests = [Request(problem=GEMM.problem_type.parse(f"64,64,{k}")) for k in range(64, 64 + 12 * 8, 8)]
     began = clock.now
-    outcomes = tune(DEVICE, requests, store, Budget(seconds=20), many, worker=FakeWorker(measure), clock=clock)
-    [(_, least_s, seconds)] = many.judged
-    assert least_s > seconds == 20, "12 shapes, two trials each"
+    outcomes = tune(DEVICE, requests, store, Budget(seconds=20), many.append, worker=FakeWorker(measure), clock=clock)
+    [judged] = [event for event in many if isinstance(event, BudgetJudged)]
+    assert judged.least_s > judged.seconds == 20, "12 shapes, two trials each"
     assert all(outcome.winner for outcome in outcomes)
     assert clock.now - began <= 1.1 * 20 + 5.0
 
@@ -274,7 +271,7 @@ def test_a_plainest_kernel_that_hangs_is_tried_once_beyond_the_budget(store: Sto
 
 def test_without_a_budget_of_time_a_plainest_kernel_that_hangs_gets_no_third_chance(store: Store, clock: Clock) -> None:
     worker, requests = SlowCompiler(clock, math.inf), [Request(problem=PROBLEM)]
-    [outcome] = tune(DEVICE, requests, store, Budget(trials=40), Silence(), worker=worker, clock=clock)
+    [outcome] = tune(DEVICE, requests, store, Budget(trials=40), worker=worker, clock=clock)
     assert outcome.winner is None and worker.measured.count(GEMM.baseline) == 2
 
 

@@ -31,7 +31,7 @@ from autotune.search.faults import find_faults, known_faults, with_faults
 from autotune.space.search_space import SearchSpace
 from autotune.store import Store
 from autotune.store.checkups import Ending
-from autotune.testing import INVENTED_PROCESSOR, FakeWorker, Silence
+from autotune.testing import INVENTED_PROCESSOR, FakeWorker
 from untraced import untraced
 
 DEVICE = dataclasses.replace(INVENTED_PROCESSOR, version="OpenCL 3.0 invented")
@@ -47,7 +47,7 @@ def crashes_when_wide(job: Job) -> float | TrialState:
 
 
 def search(store: Store, worker: FakeWorker, problem: GemmProblem, trials: int = 12, **options: Any) -> None:
-    tune(DEVICE, [Request(problem=problem)], store, Budget(trials=trials), Silence(), worker=worker, **options)
+    tune(DEVICE, [Request(problem=problem)], store, Budget(trials=trials), worker=worker, **options)
 
 
 def endings(states: Iterable[tuple[str, int, TrialState]], **changes: Any) -> list[Ending]:

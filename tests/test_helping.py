@@ -9,15 +9,16 @@ import pytest
 from autotune.device.profile import find_profile
 from autotune.errors import WorkerError, WorkerLostError
 from autotune.kernels.gemm import GemmProblem
+from autotune.model.events import Event, FinalsStarted, Outcome, TrialFinished
 from autotune.model.trial import Build, BuildState, Job, Request, Trial, TrialState
 from autotune.process.child import Permission
-from autotune.search import Budget, Outcome, ahead, tune
+from autotune.search import Budget, ahead, tune
 from autotune.search.ahead import Prepared
 from autotune.search.bench import Bench
 from autotune.search.helpers import MOST_HELPERS, Crew, Helpers
 from autotune.search.knowledge import Knowledge
 from autotune.store import Store
-from autotune.testing import INVENTED_PROCESSOR, FakeWorker, Silence
+from autotune.testing import INVENTED_PROCESSOR, FakeWorker
 from invented_service import invented_time
 
 PROBLEM = GemmProblem(m=96, n=96, k=96)
@@ -45,9 +46,7 @@ def _tuned(store: Store, own: FakeWorker, *others: FakeWorker) -> Outcome:
     for other in others:
         assert helpers.join(other)
     requests, budget = [Request(problem=PROBLEM)], Budget(trials=TRIALS)
-    [outcome] = tune(
-        INVENTED_PROCESSOR, requests, store, budget, Silence(), algorithms=["microtile"], worker=own, helpers=helpers
-    )
+    [outcome] = tune(INVENTED_PROCESSOR, requests, store, budget, algorithms=["microtile"], worker=own, helpers=helpers)
     assert not helpers.join(FakeWorker(invented_time))
     return outcome
 
@@ -139,17 +138,13 @@ def test_a_helper_that_is_recalled_goes_and_is_not_recalled_twice(store: Store) 
     own = FakeWorker(recalling)
     left: list[int] = []
 
-    class Watching(Silence):
-        def finals_started(self, request: Request, finalists: int) -> None:
+    def watch(event: Event) -> None:
+        if isinstance(event, FinalsStarted) or (isinstance(event, TrialFinished) and event.new_trials == TRIALS):
             left.append(sum(not other.is_closed for other in others))
-
-        def trial_finished(self, request: Request, trial: Trial, new_trials: int, best_ns: float) -> None:
-            if new_trials == TRIALS:
-                left.append(sum(not other.is_closed for other in others))
 
     budget = Budget(trials=TRIALS)
     requests = [Request(problem=PROBLEM)]
-    tune(INVENTED_PROCESSOR, requests, store, budget, Watching(), algorithms=["microtile"], worker=own, helpers=helpers)
+    tune(INVENTED_PROCESSOR, requests, store, budget, watch, algorithms=["microtile"], worker=own, helpers=helpers)
     assert left == [1, 0]
 
 

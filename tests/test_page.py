@@ -124,6 +124,8 @@ def test_a_job_is_submitted_watched_and_its_table_downloaded(seen: Seen, monkeyp
     row = page.get_by_role("row", name="64x64x64")
     expect(row).to_contain_text("running")
     expect(row).to_contain_text("of 30")
+    expect(row).to_contain_text("search")
+    expect(row).to_contain_text("configurations")
     monkeypatch.setattr(Pace, "seconds", 0.0)
     expect(page.locator(".history canvas")).to_be_visible()
     expect(page.locator(".heading .state")).to_have_text("done", timeout=30_000)

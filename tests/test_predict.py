@@ -33,6 +33,7 @@ from autotune.lookup.predictor_text import read_predictors, to_plain
 from autotune.measure import worker as worker_module
 from autotune.model.configuration import Configuration
 from autotune.model.device import Device, DeviceLimits
+from autotune.model.events import Outcome
 from autotune.model.plan import Plan
 from autotune.model.problem import Problem
 from autotune.model.trial import Job, Request, Trial, TrialState, Winner
@@ -54,7 +55,7 @@ from autotune.predict.observations import observe
 from autotune.predict.regret import choose_held_out, measure_regret, summarise
 from autotune.predict.selection import _samples, cover, favoured, fit, reach
 from autotune.process.child import Permission
-from autotune.search import Budget, Outcome
+from autotune.search import Budget
 from autotune.space.family import Algorithm, Case, KernelFamily, Parameter
 from autotune.store import Store, StoredTrial
 from factories import product, provenance, trial

@@ -19,13 +19,14 @@ from autotune.kernels.gemm import FAMILY, GemmProblem
 from autotune.model.checkup import Checkup
 from autotune.model.configuration import Configuration
 from autotune.model.device import Device
+from autotune.model.events import Outcome
 from autotune.model.trial import Job, Request, Trial, TrialState
-from autotune.search import Budget, Outcome, time_limits, tune
+from autotune.search import Budget, time_limits, tune
 from autotune.search.one_problem import ProblemSearch
 from autotune.store import Fate, Owner, Store, failures, models, new_owner
 from autotune.store import owner as owner_module
 from autotune.store.owner import fate
-from autotune.testing import INVENTED_PROCESSOR, FakeWorker, Silence
+from autotune.testing import INVENTED_PROCESSOR, FakeWorker
 from databases import change
 from factories import provenance
 
@@ -44,7 +45,7 @@ def invented_time(job: Job) -> float:
 
 
 def search(store: Store, worker: FakeWorker, trials: int = 12, problem: GemmProblem = PROBLEM, **more: Any) -> Outcome:
-    return tune(DEVICE, [Request(problem=problem)], store, Budget(trials=trials), Silence(), worker=worker, **more)[0]
+    return tune(DEVICE, [Request(problem=problem)], store, Budget(trials=trials), worker=worker, **more)[0]
 
 
 def dead_owner() -> Owner:
@@ -426,7 +427,7 @@ def test_the_first_trials_may_take_longer_where_the_checkup_took_long(program_s:
 def test_the_checkup_of_a_device_tells_a_search_how_slow_it_is(store: Store, is_full: bool, expected_s: float) -> None:
     store.keep_checkup(DEVICE, Checkup(findings=(), is_full=is_full, seconds=4.0))
     worker = FakeWorker(invented_time)
-    tune(DEVICE, [Request(problem=PROBLEM)], store, Budget(trials=1, seconds=60), Silence(), worker=worker)
+    tune(DEVICE, [Request(problem=PROBLEM)], store, Budget(trials=1, seconds=60), worker=worker)
     assert worker.jobs[0].build_limit_s == pytest.approx(expected_s, rel=0.05)
 
 

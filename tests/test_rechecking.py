@@ -37,13 +37,6 @@ def invented_time(job: Job) -> float:
     return 1e6 / area * (1 + (zlib.crc32(job.configuration.key.encode()) % 97) / 1e4)
 
 
-class Silent:
-    """A listener to anything."""
-
-    def __getattr__(self, name: str) -> Any:
-        return lambda *_: None
-
-
 class Recorder:
     def __init__(self) -> None:
         self.started: list[tuple[str, int, int]] = []
@@ -59,9 +52,7 @@ class Recorder:
 @pytest.fixture
 def winner(store: Store) -> Winner:
     """Tuned before anything changed."""
-    outcome = tune(
-        DEVICE, [Request(problem=PROBLEM)], store, Budget(trials=24), Silent(), worker=FakeWorker(invented_time)
-    )[0]
+    outcome = tune(DEVICE, [Request(problem=PROBLEM)], store, Budget(trials=24), worker=FakeWorker(invented_time))[0]
     assert outcome.winner is not None and outcome.winner.verdict is Verdict.FASTER
     return outcome.winner
 
@@ -169,7 +160,7 @@ def test_a_run_under_a_new_driver_begins_with_the_winner_and_the_best_of_before(
     known = sorted((s.trial for s in store.trials(DEVICE.slug, "gemm")), key=lambda trial: trial.time_ns)
     best = list(dict.fromkeys(trial.configuration for trial in known if trial.configuration != DEFAULT))[:5]
     worker = FakeWorker(invented_time)
-    tune(NEWER, [Request(problem=PROBLEM)], store, Budget(trials=9), Silent(), worker=worker)
+    tune(NEWER, [Request(problem=PROBLEM)], store, Budget(trials=9), worker=worker)
     assert worker.measured[:2] == [DEFAULT, winner.configuration]
     assert set(best) <= set(worker.measured[:7])
     assert len(set(worker.measured[:9])) == 9, "each once, before the finals"

@@ -33,7 +33,7 @@ from autotune.search import Budget, tune
 from autotune.space.family import KernelFamily
 from autotune.space.search_space import SearchSpace
 from autotune.store import Store
-from autotune.testing import FakeWorker, Silence
+from autotune.testing import FakeWorker
 from untraced import untraced
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -420,7 +420,7 @@ def test_search_and_store_take_the_family_as_any_other(tmp_path: Path) -> None:
     device = Device(slug="a-b", vendor="a", model="b", family="gpu", selector="0:0", limits=PHONE)
     store = Store.open(tmp_path / "reduce.sqlite")
     problem = ReduceProblem(batch=512, channels=768, operation="max", dtype="float16")
-    outcomes = tune(device, [Request(problem=problem)], store, Budget(trials=20), Silence(), worker=FakeWorker(time_of))
+    outcomes = tune(device, [Request(problem=problem)], store, Budget(trials=20), worker=FakeWorker(time_of))
     [winner] = store.best("a-b", "reduce")
     assert outcomes[0].winner is not None
     assert winner.problem == problem

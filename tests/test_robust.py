@@ -22,13 +22,14 @@ from autotune.kernels.gemm import FAMILY, GemmProblem
 from autotune.measure.worker import Measures, Worker
 from autotune.model.configuration import Configuration
 from autotune.model.device import Device
+from autotune.model.events import Outcome
 from autotune.model.trial import Job, Request, Timer, Trial, TrialState
 from autotune.process import child
 from autotune.process.child import Permission
-from autotune.search import Budget, Outcome, tune
+from autotune.search import Budget, tune
 from autotune.store import Owner, Store, database
 from autotune.store import failures as failures_module
-from autotune.testing import INVENTED_PROCESSOR, FakeWorker, Silence
+from autotune.testing import INVENTED_PROCESSOR, FakeWorker
 from untraced import untraced
 
 EVIL = (sys.executable, str(Path(__file__).parent / "evil_worker.py"))
@@ -44,7 +45,7 @@ def search(
 ) -> Outcome:
     requests = [Request(problem=PROBLEM)]
     return tune(
-        device, requests, store, Budget(trials=trials), Silence(), worker=worker, algorithms=["dot"],
+        device, requests, store, Budget(trials=trials), worker=worker, algorithms=["dot"],
         should_stop=should_stop,
     )[0]  # fmt: skip
 

@@ -13,12 +13,13 @@ from autotune.device.profile import find_profile
 from autotune.errors import ConfigurationError, ProblemError, WorkerError
 from autotune.kernels.gemm import FAMILY, GemmProblem
 from autotune.model.configuration import Configuration
+from autotune.model.events import Outcome
 from autotune.model.trial import Job, Request, Trial, TrialState, Verdict
 from autotune.process.child import Permission
-from autotune.search import Budget, Outcome, tune
+from autotune.search import Budget, tune
 from autotune.space.search_space import SearchSpace
 from autotune.store import Store
-from autotune.testing import INVENTED_PROCESSOR, FakeWorker, Silence
+from autotune.testing import INVENTED_PROCESSOR, FakeWorker
 from factories import Recorder
 
 DEVICE = INVENTED_PROCESSOR
@@ -153,7 +154,7 @@ def test_a_database_with_an_algorithm_that_is_gone_can_be_searched_with(store: S
     near = GemmProblem(m=96, n=96, k=104)
     first = FakeWorker(invented_time)
     for problem in (PROBLEM, near):
-        tune(DEVICE, [Request(problem=problem)], store, Budget(trials=4), Silence(), worker=first)
+        tune(DEVICE, [Request(problem=problem)], store, Budget(trials=4), worker=first)
         [winner] = [w for w in store.best(DEVICE.slug) if w.problem == problem]
         for number in range(10):
             gone = Configuration.of("gone", micro_tile_m=number)

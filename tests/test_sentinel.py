@@ -8,9 +8,10 @@ import pytest
 from autotune.device.profile import find_profile
 from autotune.kernels.gemm import FAMILY, GemmProblem
 from autotune.model.configuration import Configuration
+from autotune.model.events import Outcome
 from autotune.model.trial import Job, Provenance, Request, Timer, Trial
 from autotune.process.child import Permission
-from autotune.search import Budget, Outcome, sentinel, tune
+from autotune.search import Budget, sentinel, tune
 from autotune.search.drift import Drift
 from autotune.search.knowledge import Knowledge
 from autotune.store import Store

@@ -23,7 +23,7 @@ from autotune.store.database import parse_target
 from autotune.store.insertion import problem_id
 from autotune.store.jobs import JobKind, JobState, NewJob
 from autotune.store.models import winner_row
-from autotune.testing import INVENTED_PROCESSOR, FakeWorker, Silence
+from autotune.testing import INVENTED_PROCESSOR, FakeWorker
 from databases import Server, cut, rows
 from factories import provenance
 
@@ -305,7 +305,7 @@ def test_a_search_goes_on_where_the_server_went_away(postgresql_server: Server, 
         return 1e6 / (1 + len(job.configuration.key))
 
     worker = FakeWorker(outcome)
-    [found] = tune(DEVICE, [Request(problem=PROBLEM)], store, Budget(trials=8), Silence(), worker=worker)
+    [found] = tune(DEVICE, [Request(problem=PROBLEM)], store, Budget(trials=8), worker=worker)
     for timer in timers:
         timer.join()
     assert len(timers) == 2

@@ -1,6 +1,8 @@
 """The service with invented devices: real HTTP, real database, the real worker's side, times by a formula."""
 
+import io
 import json
+import re
 import shutil
 import socket
 import sqlite3
@@ -8,6 +10,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, closing
 from dataclasses import fields, replace
 from pathlib import Path
@@ -17,15 +20,18 @@ import pytest
 
 pytest.importorskip("fastapi")
 
-from autotune.cli import main, remote_run
+from autotune.cli import main
 from autotune.codec import Node
+from autotune.display import PlainProgress
 from autotune.errors import RefusedError, ServiceError, StoreError, TableError
 from autotune.export.contents import read_contents
 from autotune.export.json_table import write_json
 from autotune.kernels.gemm import FAMILY, GemmProblem
 from autotune.model.configuration import Configuration
+from autotune.model.events import Event, ProblemFinished, ProblemStarted, TrialFinished
 from autotune.model.trial import Job, Request, Trial, TrialState
 from autotune.remote import Client, work_loop
+from autotune.remote.events import Follower
 from autotune.remote.wire import plain_job, plain_trial, read_job, read_trial
 from autotune.remote.work_loop import Offer
 from autotune.search import Budget, tune
@@ -34,7 +40,7 @@ from autotune.service.core import in_fair_order
 from autotune.service.server import Place, Server, serve
 from autotune.store import Holder, Store, new_owner
 from autotune.store.jobs import JobKind, JobLedger, JobState, NewJob
-from autotune.testing import INVENTED_PROCESSOR, FakeWorker, Silence
+from autotune.testing import INVENTED_PROCESSOR, FakeWorker
 from invented_service import HandMade, ended, invented_time, invented_worker, offering, serving, wait_for
 
 DEVICE = INVENTED_PROCESSOR
@@ -71,7 +77,7 @@ def test_a_job_stores_what_a_local_run_stores(server: Server, client: Client, da
     with Store.open(tmp_path / "local.sqlite") as local, Store.open(database) as stored:
         here = FakeWorker(invented_time)
         names = ["microtile", "naive"]
-        tune(DEVICE, [Request(problem=PROBLEM)], local, Budget(trials=15), Silence(), algorithms=names, worker=here)
+        tune(DEVICE, [Request(problem=PROBLEM)], local, Budget(trials=15), algorithms=names, worker=here)
         searched = [s.trial.configuration for s in stored.trials(DEVICE.slug, "gemm") if s.purpose == "search"]
         assert searched == [s.trial.configuration for s in local.trials(DEVICE.slug, "gemm") if s.purpose == "search"]
         assert _winners(stored) == _winners(local) != []
@@ -91,6 +97,38 @@ def test_events_tell_the_search_in_order_and_end(server: Server, client: Client)
     assert [data["new_trials"] for data in told] == sorted(data["new_trials"] for data in told)
     outcome = next(event.data["outcome"] for event in events if event.name == "problem_finished")
     assert outcome["winner"]["problem"] == PROBLEM.to_dict()
+
+
+def _progress(client: Client, job_id: int) -> Any:
+    """The latest event of each name."""
+    return client.job(job_id)["problems"][0]["progress"]
+
+
+def test_who_follows_late_is_told_of_the_search_so_far(server: Server, client: Client) -> None:
+    measured: list[Job] = []
+    goes_on = threading.Event()
+
+    def paused(job: Job) -> float:
+        measured.append(job)
+        assert len(measured) < 5 or goes_on.wait(30)
+        return invented_time(job)
+
+    told: list[Event] = []
+    with offering(server.url, work=paused):
+        job = client.submit(DEVICE.slug, shapes=["96,96,96 x3 late"], trials=9, algorithms=["microtile"])
+        wait_for(lambda: len(measured) == 5 and _progress(client, job["id"])["trial_finished"]["new_trials"] == 4)
+        follower = Follower(job, told.append, lambda _: None)
+        for event in client.follow(job["id"]):
+            follower.take(event)
+            goes_on.set()
+    started, trial, *later = told
+    request = Request(problem=PROBLEM, calls=3, label="late")
+    assert isinstance(started, ProblemStarted) and isinstance(trial, TrialFinished)
+    assert (started.request, started.number, started.total, trial.new_trials) == (request, 1, 1, 4)
+    trials = [event.new_trials for event in later if isinstance(event, TrialFinished)]
+    assert trials == sorted(trials) and trials[-1] == 9
+    assert isinstance(later[-1], ProblemFinished)
+    assert later[-1].outcome.winner is not None
 
 
 def test_equal_devices_share_a_job(server: Server, client: Client) -> None:
@@ -480,7 +518,7 @@ def test_an_uploaded_table_counts_only_after_it_was_measured(server: Server, cli
     problems = [PROBLEM, GemmProblem(m=64, n=64, k=64)]
     requests = [Request(problem=problem) for problem in problems]
     fake = FakeWorker(invented_time)
-    tune(DEVICE, requests, other, Budget(trials=12), Silence(), algorithms=["microtile"], worker=fake)
+    tune(DEVICE, requests, other, Budget(trials=12), algorithms=["microtile"], worker=fake)
     tables = read_contents(other, None, "gemm")
     boasting = [replace(w, time_ns=w.time_ns / 100, baseline_ns=None) for w in tables[0].winners]
     claimed = write_json([replace(tables[0], winners=tuple(boasting))]).encode()
@@ -524,12 +562,31 @@ def test_commands_talk_to_the_service(server: Server, capsys: pytest.CaptureFixt
     assert main(["run", *to, "--device", "cpu", "--misses"]) == 2
 
 
-def test_an_outcome_tells_what_it_took_and_whether_it_is_finished() -> None:
-    plain: dict[str, Any] = {"winner": None, "new_trials": 3, "resumed_trials": 0, "failures": {}}
-    asked = {"family": "gemm", "problem": {"m": 8, "n": 8, "k": 8}, "calls": 1, "label": ""}
-    told = remote_run._outcome(DEVICE.slug, {**asked, "state": "cancelled", "spent_s": 12.5, "outcome": plain})
-    assert (told.seconds, told.is_finished) == (12.5, False)
-    assert remote_run._outcome(DEVICE.slug, {**asked, "state": "done", "spent_s": 1.0, "outcome": plain}).is_finished
+def test_a_followed_job_shows_the_lines_of_a_local_run(
+    server: Server, client: Client, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def ending(job: Job) -> float | TrialState:
+        return invented_time(job) if job.configuration.algorithm == "microtile" else TrialState.CRASHED
+
+    def lines(text: str) -> list[str]:
+        """All but how long the rest will take."""
+        return [re.sub(r", about \S+ of trials to go", "", line) for line in text.splitlines()]
+
+    names, local, request = ["microtile", "naive"], io.StringIO(), Request(problem=PROBLEM, calls=2, label="fc")
+    with Store.open(tmp_path / "local.sqlite") as store:
+        listener = PlainProgress(Budget(trials=30), local)
+        tune(DEVICE, [request], store, Budget(trials=30), listener, algorithms=names, worker=FakeWorker(ending))
+    server.service.store.add_device(DEVICE)
+    job = client.submit(DEVICE.slug, shapes=[f"{SHAPE} x2 fc"], trials=30, algorithms=names)
+    with ThreadPoolExecutor(1) as threads:
+        followed = threads.submit(main, ["jobs", str(job["id"]), "--follow", "--server", server.url])
+        wait_for(lambda: any(channel._shown for channel in server.service.feed._channels.values()))
+        with offering(server.url, work=ending):
+            assert followed.result(60) == 0
+    waiting, *told = lines(capsys.readouterr().err)
+    assert waiting == f"job {job['id']} waits for {DEVICE.slug}"
+    assert told == lines(local.getvalue())
+    assert len(told) > 5 and any("may still gain" in line for line in told)
 
 
 @pytest.mark.parametrize(

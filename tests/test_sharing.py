@@ -10,11 +10,12 @@ from typing import Any
 import pytest
 
 from autotune.kernels.gemm import GemmProblem
+from autotune.model.events import Listener, Outcome
 from autotune.model.trial import Job, Request, TrialState
-from autotune.search import Budget, Listener, Outcome, SamplerChoice, one_problem, shared_budget, tune
+from autotune.search import Budget, SamplerChoice, one_problem, shared_budget, tune
 from autotune.search.gain import EVERY_TRIALS, GainLeft
 from autotune.store import Store
-from autotune.testing import INVENTED_PROCESSOR, FakeBuilds, FakeWorker, Silence
+from autotune.testing import INVENTED_PROCESSOR, FakeBuilds, FakeWorker
 from factories import Recorder
 from invented_clock import Clock
 
@@ -47,12 +48,12 @@ def worker_of(clock: Clock, seconds: Callable[[Job], float], time_ns: Callable[[
 
 
 def share(
-    store: Store, clock: Clock, worker: FakeWorker, seconds: float, listener: Listener | None = None, **options: Any
+    store: Store, clock: Clock, worker: FakeWorker, seconds: float, listener: Listener = lambda _: None, **options: Any
 ) -> Any:
     """For two sizes or more, of the few configurations of one algorithm."""
     requests = requests_of(*options.pop("calls"))
     options = {"algorithms": ["dot"], "clock": clock, **options}
-    return tune(DEVICE, requests, store, Budget(seconds=seconds), listener or Silence(), worker=worker, **options)
+    return tune(DEVICE, requests, store, Budget(seconds=seconds), listener, worker=worker, **options)
 
 
 def requests_of(*calls: int) -> list[Request]:
@@ -146,7 +147,7 @@ def test_it_ends_early_where_nothing_is_left(store: Store, clock: Clock) -> None
 def test_the_total_falls_from_that_of_the_defaults(store: Store, clock: Clock) -> None:
     recorder = Recorder()
     share(store, clock, worker_of(clock, lambda _: 0.6), 40, recorder, calls=(3, 2))
-    totals = recorder.totals
+    totals = recorder.shares
     assert {total.calls for total in totals} == {5}
     assert all(total.best_ns <= total.default_ns for total in totals)
     assert [t.best_ns for t in totals] == sorted((t.best_ns for t in totals), reverse=True)
@@ -221,7 +222,7 @@ def test_a_search_ends_where_less_is_left_to_gain_than_asked_for(store: Store, t
         with Store.open(tmp_path / f"{name}.sqlite") as own:
             budget = Budget(until_gain=threshold, trials=200)
             worker = FakeWorker(landscape)
-            return tune(DEVICE, requests_of(1), own, budget, Silence(), worker=worker, algorithms=["dot"])[0]
+            return tune(DEVICE, requests_of(1), own, budget, worker=worker, algorithms=["dot"])[0]
 
     soon, late = run(0.3, "soon"), run(0.03, "late")
     assert 15 <= soon.new_trials < late.new_trials < 200
@@ -232,5 +233,5 @@ def test_a_search_ends_where_less_is_left_to_gain_than_asked_for(store: Store, t
 
 def test_a_number_of_trials_is_kept_to_whatever_is_left_to_gain(store: Store) -> None:
     flat = FakeWorker(lambda _: 1000.0)
-    outcome = tune(DEVICE, requests_of(1), store, Budget(trials=45), Silence(), worker=flat, algorithms=["dot"])[0]
+    outcome = tune(DEVICE, requests_of(1), store, Budget(trials=45), worker=flat, algorithms=["dot"])[0]
     assert outcome.new_trials == 45

@@ -9,11 +9,14 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
+from autotune import __version__
 from autotune.errors import UsageError
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from autotune.model.events import Outcome
     from autotune.model.trial import Calibration, Request, Winner
-    from autotune.search import Outcome
     from autotune.search.compilation import Report, Spread
     from autotune.search.overview import Overview
     from autotune.search.verification import Recheck
@@ -73,6 +76,25 @@ def plain_calibration(calibration: "Calibration | str | None") -> dict[str, Any]
 
 def plain_request(request: "Request") -> dict[str, Any]:
     return {"problem": request.problem.to_dict(), "calls": request.calls, "label": request.label}
+
+
+def print_result(options: argparse.Namespace, device: str, outcomes: "Sequence[Outcome]", *, is_complete: bool) -> None:
+    """Print the outcomes of a run as a table, or as JSON if --json was given."""
+    from autotune.display import print_outcomes, total_ns
+
+    if not options.json:
+        print_outcomes(outcomes, sys.stdout, is_wide=options.wide)
+        return
+    before, after = total_ns(outcomes)
+    print_json(
+        {
+            "device": device,
+            "tool_version": __version__,
+            "is_complete": is_complete,
+            "outcomes": [plain_outcome(outcome) for outcome in outcomes],
+            "total": {"default_ns": before, "tuned_ns": after},
+        }
+    )
 
 
 def plain_outcome(outcome: "Outcome") -> dict[str, Any]:

@@ -10,8 +10,7 @@ from pathlib import Path
 from types import FrameType, TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
-import autotune
-from autotune.cli.output import STOPPED, plain_outcome, print_json, standard_error, tell, tell_stopped
+from autotune.cli.output import STOPPED, print_result, standard_error, tell, tell_stopped
 from autotune.cli.remote_run import run_elsewhere
 from autotune.errors import AutotuneError, ConfigurationError, ProblemError, UsageError
 from autotune.kernels import find_family
@@ -19,9 +18,10 @@ from autotune.kernels import find_family
 if TYPE_CHECKING:
     from autotune.measure.worker import Worker
     from autotune.model.device import Device
+    from autotune.model.events import Outcome
     from autotune.model.problem import Problem
     from autotune.model.trial import Request
-    from autotune.search import Budget, Outcome, SamplerChoice
+    from autotune.search import Budget, SamplerChoice
     from autotune.store import Quarantined, Store
 
 DEFAULT_TRIALS = 100
@@ -353,22 +353,11 @@ def _report(
     *,
     was_stopped: bool,
 ) -> int:
-    from autotune.display import print_failures, print_outcomes, total_ns
+    from autotune.display import print_failures
 
     print_failures(outcomes, device.slug, sys.stderr if options.json else sys.stdout)
-    if options.json:
-        before, after = total_ns(outcomes)
-        print_json(
-            {
-                "device": device.slug,
-                "tool_version": autotune.__version__,
-                "is_complete": not was_stopped and len(outcomes) == len(requests),
-                "outcomes": [plain_outcome(outcome) for outcome in outcomes],
-                "total": {"default_ns": before, "tuned_ns": after},
-            }
-        )
-    else:
-        print_outcomes(outcomes, sys.stdout, is_wide=options.wide)
+    is_complete = not was_stopped and len(outcomes) == len(requests)
+    print_result(options, device.slug, outcomes, is_complete=is_complete)
     if was_stopped:
         return tell_stopped(options, "every trial is kept. To go on")
     failed = [outcome.request.problem.label for outcome in outcomes if outcome.winner is None]

@@ -3,12 +3,11 @@
 import os
 import time
 from abc import ABC, abstractmethod
-from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from importlib.util import find_spec
-from typing import IO, TYPE_CHECKING
+from typing import IO, TYPE_CHECKING, assert_never
 
 from autotune.display.words import (
     drift_text,
@@ -20,12 +19,13 @@ from autotune.display.words import (
     time_text,
     verdict_text,
 )
+from autotune.model import events
 from autotune.model.problem import Problem
-from autotune.model.trial import Request, Trial, TrialState, Winner
+from autotune.model.trial import Request, TrialState, Winner
 
 if TYPE_CHECKING:
     from autotune.display.live import Picture
-    from autotune.search import Budget, Listener, Outcome, Total
+    from autotune.search import Budget
     from autotune.search.compilation import Progress
     from autotune.search.verification import Recheck, RecheckListener
 
@@ -46,13 +46,13 @@ class _State:
     trials: int = 0
     best_ns: float = float("inf")
     gain_left: float | None = None
-    failures: Counter[str] = field(default_factory=Counter)
+    failures: dict[str, int] = field(default_factory=dict)
     is_in_finals: bool = False
     is_finished: bool = False
 
 
 class _Progress(ABC):
-    """A search.Listener that keeps the state to show; subclasses decide when and how to show it."""
+    """A listener that keeps the state to show; subclasses decide when and how to show it."""
 
     def __init__(self, budget: "Budget", clock: Callable[[], float] = time.monotonic) -> None:
         self._budget = budget
@@ -63,62 +63,61 @@ class _Progress(ABC):
         self._states: dict[Problem, _State] = {}
         self._current: _State | None = None
 
-    def problem_started(self, request: Request, number: int, total: int, space_size: int, resumed: int) -> None:
+    def __call__(self, event: events.Event) -> None:
+        """Take in an event of the search, and show what it says."""
+        if isinstance(event, events.ProblemStarted):
+            self._begin(event)
+        state = self._states[event.request.problem]
+        if not isinstance(event, events.ProblemFinished):  # another may be searched by now, on an equal device
+            self._current = state
+        match event:
+            case events.ProblemStarted(configurations=count, resumed_trials=resumed):
+                continuing = f"; continuing: {resumed} trials stored" if resumed else ""
+                self._mention(state, f"searching {_count_text(count)} configurations{continuing}")
+            case events.TrialFinished():
+                self._count_trial(state, event)
+            case events.DeviceDrifted(slowdown=slowdown, rest_s=rest_s):
+                rest = f"; pausing for {duration_text(rest_s)}" if rest_s else ""
+                self._say(state, f"the device runs {drift_text(slowdown)}{rest}")
+            case events.GainEstimated(gain_left=gain_left):
+                state.gain_left = gain_left
+            case events.BudgetJudged(seconds=seconds, least_s=least_s) if least_s > seconds:
+                self._say(
+                    state,
+                    f"{self._total} shapes need at least about {duration_text(least_s)}; with the budget of "
+                    f"{duration_text(seconds)}, some shapes go without trials and finals",
+                )
+            case events.BudgetJudged(trials=trials):
+                self._mention(state, f"about {max(1, round(trials))} trials fit into the budget")
+            case events.ShareStarted(default_ns=default_ns, best_ns=best_ns):
+                gain = f"may still gain {percent_text(state.gain_left)}; " if state.gain_left is not None else ""
+                saved = percent_text(1 - best_ns / default_ns if default_ns else 0.0)
+                self._mention(state, f"continues: {gain}the best single trials would save {saved} of the time")
+            case events.FinalsStarted(finalists=finalists):
+                state.is_in_finals = True
+                self._mention(state, f"comparing the best {finalists}, the default among them")
+                self._show(is_better=False)
+            case events.ProblemFinished(outcome=outcome):
+                state.is_finished = True
+                self._say(state, _outcome_line(outcome))
+            case _:
+                assert_never(event)
+
+    def _begin(self, event: events.ProblemStarted) -> None:
         if not self._states:
             self._started = self._clock()  # the budget does not include checking the device
-        state = _State(request=request, number=number)
-        self._states[request.problem] = self._current = state
-        self._total = total
-        continuing = f"; continuing: {resumed} trials stored" if resumed else ""
-        self._mention(state, f"searching {_count_text(space_size)} configurations{continuing}")
+        self._states[event.request.problem] = _State(request=event.request, number=event.number)
+        self._total = event.total
 
-    def budget_judged(self, trials: float, least_s: float, seconds: float) -> None:
-        assert self._current
-        if self._total > 1 and least_s > seconds:
-            self._say(
-                self._current,
-                f"{self._total} shapes need at least about {duration_text(least_s)}; with the budget of "
-                f"{duration_text(seconds)}, some shapes go without trials and finals",
-            )
-        else:
-            self._mention(self._current, f"about {max(1, round(trials))} trials fit into the budget")
-
-    def share_started(self, request: Request, total: "Total") -> None:
-        self._current = state = self._states[request.problem]
-        gain = f"may still gain {percent_text(state.gain_left)}; " if state.gain_left is not None else ""
-        saved = 1 - total.best_ns / total.default_ns if total.default_ns else 0.0
-        self._mention(state, f"continues: {gain}the best single trials would save {percent_text(saved)} of the time")
-
-    def trial_finished(self, request: Request, trial: Trial, new_trials: int, best_ns: float) -> None:
-        self._current = state = self._states[request.problem]
-        is_better = best_ns < state.best_ns
-        state.trials, state.best_ns = new_trials, best_ns
+    def _count_trial(self, state: _State, event: events.TrialFinished) -> None:
+        is_better, trial = event.best_ns < state.best_ns, event.trial
+        state.trials, state.best_ns, state.failures = event.new_trials, event.best_ns, event.failures
         self._all_trials += 1
-        if trial.state is not TrialState.COMPLETE:
-            state.failures[trial.state.value] += 1
-        if trial.state in _REPLACING and state.failures[trial.state.value] == 1:
+        if trial.state in _REPLACING and state.failures.get(trial.state.value) == 1:
             reason = f" ({trial.message[:200]})" if trial.message else ""
             tell = self._say if trial.state is TrialState.CRASHED else self._mention
             tell(state, f"a trial {_REPLACING[trial.state]}, and its process was replaced{reason}")
         self._show(is_better=is_better)
-
-    def gain_estimated(self, request: Request, gain_left: float) -> None:
-        self._states[request.problem].gain_left = gain_left
-
-    def finals_started(self, request: Request, finalists: int) -> None:
-        self._current = state = self._states[request.problem]
-        state.is_in_finals = True
-        self._mention(state, f"comparing the best {finalists}, the default among them")
-        self._show(is_better=False)
-
-    def device_drifted(self, request: Request, slowdown: float, rest_s: float) -> None:
-        rest = f"; pausing for {duration_text(rest_s)}" if rest_s else ""
-        self._say(self._states[request.problem], f"the device runs {drift_text(slowdown)}{rest}")
-
-    def problem_finished(self, outcome: "Outcome") -> None:
-        state = self._states[outcome.request.problem]
-        state.is_finished = True
-        self._say(state, _outcome_line(outcome))
 
     def _title(self, state: _State) -> str:
         label = state.request.label
@@ -251,18 +250,6 @@ class LiveProgress(_Progress):
         pass
 
 
-class Silence(_Progress):
-    """A search.Listener that prints nothing."""
-
-    def _say(self, state: _State, line: str) -> None:
-        pass
-
-    _mention = _say
-
-    def _show(self, *, is_better: bool) -> None:
-        pass
-
-
 def _is_live(stream: IO[str]) -> bool:
     """Return whether a bar can be drawn on the stream; that needs rich, which a slim installation lacks."""
     return stream.isatty() and os.environ.get("TERM") not in ("dumb", "unknown") and find_spec("rich") is not None
@@ -271,10 +258,10 @@ def _is_live(stream: IO[str]) -> bool:
 @contextmanager
 def progress(
     budget: "Budget", stream: IO[str], *, is_quiet: bool, phase: Callable[[], str] = str
-) -> "Iterator[Listener]":
+) -> Iterator[events.Listener]:
     """Provide a listener for `stream`: live on a terminal, otherwise plain lines."""
     if is_quiet:
-        yield Silence(budget)
+        yield lambda _: None
     elif not _is_live(stream):
         yield PlainProgress(budget, stream)
     else:
@@ -388,7 +375,7 @@ def building_line(progress: "Progress") -> str:
     return f"{subject}: {', '.join(part for part in parts if part)}"
 
 
-def _outcome_line(outcome: "Outcome") -> str:
+def _outcome_line(outcome: events.Outcome) -> str:
     """``165 GFLOP/s with panel, 711 us, 1.4x (1.3 to 1.6) vs default (27 trials, may still gain 2.1%)``."""
     winner, trials = outcome.winner, f"{outcome.new_trials} trial{'' if outcome.new_trials == 1 else 's'}"
     if outcome.resumed_trials:

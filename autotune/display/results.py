@@ -23,7 +23,7 @@ from autotune.model.trial import BuildState, Calibration, Request, Timer, TrialS
 if TYPE_CHECKING:
     from autotune.kernels.presets import Preset
     from autotune.lookup.misses import Miss
-    from autotune.search import Outcome
+    from autotune.model.events import Outcome
     from autotune.search.compilation import AlgorithmReport, Report
     from autotune.search.overview import Overview
     from autotune.search.verification import Recheck

@@ -8,12 +8,13 @@ from autotune.errors import ProblemError, UsageError
 from autotune.kernels import find_family
 from autotune.measure.worker import Measures, Worker
 from autotune.model.device import Device
+from autotune.model.events import Listener, Outcome, ProblemFinished, ProblemStarted
 from autotune.model.problem import Problem
 from autotune.model.trial import Request
 from autotune.propose.choice import SamplerChoice
 from autotune.search import gain
 from autotune.search.ahead import Builds, builders_for
-from autotune.search.contract import Budget, Clock, Failure, Limits, Listener, Outcome, Total
+from autotune.search.contract import Budget, Clock, Limits
 from autotune.search.faults import with_faults
 from autotune.search.helpers import Helpers
 from autotune.search.one_problem import ProblemSearch
@@ -21,9 +22,7 @@ from autotune.search.shared_budget import Sharing
 from autotune.space.search_space import SearchSpace
 from autotune.store import Store
 
-__all__ = [
-    "Budget", "Clock", "Failure", "Listener", "Outcome", "SamplerChoice", "Total", "builders_for", "space_of", "tune",
-]  # fmt: skip
+__all__ = ["Budget", "Clock", "SamplerChoice", "builders_for", "space_of", "tune"]
 
 
 def tune(
@@ -31,7 +30,7 @@ def tune(
     requests: Sequence[Request],
     store: Store,
     budget: Budget,
-    listener: Listener,
+    listener: Listener = lambda _: None,
     *,
     algorithms: Sequence[str] = (),
     seed: int = 0,
@@ -91,7 +90,14 @@ def tune(
                 sound, profile, request, space, store, place, listener, limits, seed, builds,
                 choice=sampler, helpers=helpers,
             )  # fmt: skip
-            listener.problem_started(request, number, len(requests), len(space), search.resumed_trials)
+            started = ProblemStarted(
+                request=request,
+                number=number,
+                total=len(requests),
+                configurations=len(space),
+                resumed_trials=search.resumed_trials,
+            )
+            listener(started)
             yield search
 
     try:
@@ -131,7 +137,7 @@ def _in_turn(searches: Iterator[ProblemSearch], listener: Listener) -> list[Outc
     outcomes = []
     for search in searches:
         outcomes.append(search.run())
-        listener.problem_finished(outcomes[-1])
+        listener(ProblemFinished(request=search.request, outcome=outcomes[-1]))
         if not outcomes[-1].is_finished:
             break
     return outcomes

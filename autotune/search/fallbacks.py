@@ -10,9 +10,9 @@ from collections.abc import Iterable
 
 from autotune.measure.worker import SPOILING
 from autotune.model.configuration import Configuration
+from autotune.model.events import Failure
 from autotune.model.trial import QUARANTINED_STATES, Trial, TrialState
 from autotune.propose.choice import near_row
-from autotune.search.contract import Failure
 from autotune.space.family import Parameter
 from autotune.space.search_space import SearchSpace
 

@@ -10,6 +10,7 @@ from autotune import tracing
 from autotune.device.profile import Profile
 from autotune.errors import StoreError
 from autotune.measure.worker import Measures, waited_s
+from autotune.model import events
 from autotune.model.configuration import Configuration
 from autotune.model.device import Device
 from autotune.model.trial import Job, Request, Trial, TrialState, Winner
@@ -17,7 +18,7 @@ from autotune.propose.choice import SamplerChoice
 from autotune.search import finals, significance
 from autotune.search.ahead import FAILURES, Ahead, Builds, Prepared
 from autotune.search.bench import Bench
-from autotune.search.contract import Limits, Listener, Outcome
+from autotune.search.contract import Limits
 from autotune.search.fallbacks import FailureCounts
 from autotune.search.finals import Finals
 from autotune.search.gain import FEWEST_TRIALS, GainLeft
@@ -51,7 +52,7 @@ class ProblemSearch:
         space: SearchSpace,
         store: Store,
         worker: Measures,
-        listener: Listener,
+        listener: events.Listener,
         limits: Limits,
         seed: int,
         builds: Builds | None = None,
@@ -85,8 +86,7 @@ class ProblemSearch:
             self._helpers,
             lambda place: Bench(self._knowledge, profile, store, place, self._left_s, self._clock),
         )
-        drifted = partial(listener.device_drifted, request)
-        self._sentinel = Sentinel(self._knowledge, self._bench, drifted, limits.should_stop)
+        self._sentinel = Sentinel(self._knowledge, self._bench, self._report_drift, limits.should_stop)
         self._failures = FailureCounts()
         self.new_trials = 0
         self.seconds = 0.0
@@ -138,7 +138,7 @@ class ProblemSearch:
             return self.seconds / max(self.new_trials, 1)
         return max(0.0, self.seconds - self._begun_seconds) / trials
 
-    def run(self) -> Outcome:
+    def run(self) -> events.Outcome:
         """Search until the budget ends, then decide the winner in the finals."""
         self.search()
         return self.finish(self._deadline)
@@ -170,7 +170,7 @@ class ProblemSearch:
         if working:
             working[1].abandon()
 
-    def finish(self, deadline: float | None) -> Outcome:
+    def finish(self, deadline: float | None) -> events.Outcome:
         """Run the finals until `deadline` on the monotonic clock, and return the outcome of the request.
 
         Without a deadline there is no time for finals, and the winner is provisional.
@@ -182,7 +182,7 @@ class ProblemSearch:
         if not self._limits.should_stop():
             winner = self.decided or (None if deadline is None else self._decide(deadline))
         self.seconds += self._clock() - started
-        return Outcome(
+        return events.Outcome(
             request=self.request,
             winner=winner or self._knowledge.record_provisional(),
             new_trials=self.new_trials,
@@ -317,7 +317,10 @@ class ProblemSearch:
             return
         self._gain.observe(next_gain, self.new_trials)
         assert self._gain.share is not None
-        self._listener.gain_estimated(self.request, self._gain.share)
+        self._listener(events.GainEstimated(request=self.request, gain_left=self._gain.share))
+
+    def _report_drift(self, slowdown: float, rest_s: float) -> None:
+        self._listener(events.DeviceDrifted(request=self.request, slowdown=slowdown, rest_s=rest_s))
 
     @property
     def _trials_left(self) -> float:
@@ -411,7 +414,14 @@ class ProblemSearch:
         if self._knowledge.best_ns < before_ns:
             with tracing.span("ledger: winner"):
                 self._knowledge.record_provisional()
-        self._listener.trial_finished(self.request, trial, self.new_trials, self._knowledge.best_ns)
+        finished = events.TrialFinished(
+            request=self.request,
+            trial=trial,
+            new_trials=self.new_trials,
+            best_ns=self._knowledge.best_ns,
+            failures=self._failures.by_state,
+        )
+        self._listener(finished)
         if self.new_trials == self.JUDGED_TRIALS and math.isfinite(self._limits.seconds):
             self._judge_budget()
         return trial
@@ -420,7 +430,8 @@ class ProblemSearch:
         trial_s, seconds = self._bench.trial_seconds, self._limits.seconds
         if trial_s:
             left_s = max(0.0, self._left_s() - self._finals_share())
-            self._listener.budget_judged(self.new_trials + left_s / trial_s, trial_s, seconds)
+            trials = self.new_trials + left_s / trial_s
+            self._listener(events.BudgetJudged(request=self.request, trials=trials, seconds=seconds))
 
     def _decide(self, deadline: float) -> Winner | None:
         deciding = Finals(self._knowledge, self._bench, self._store, self._limits.should_stop)
@@ -428,7 +439,7 @@ class ProblemSearch:
         finalists = deciding.finalists(deadline)
         if not finalists:
             return None
-        self._listener.finals_started(self.request, len(finalists))
+        self._listener(events.FinalsStarted(request=self.request, finalists=len(finalists)))
         winner = deciding.decide(finalists, deadline)
         for trial in deciding.failed:
             self._failures.count(trial)

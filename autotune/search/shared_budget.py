@@ -8,8 +8,9 @@ divided by the duration of a trial. Last come all finals, the most important fir
 import math
 from collections.abc import Callable, Iterator, Sequence
 
+from autotune.model.events import BudgetJudged, Listener, Outcome, ProblemFinished, ShareStarted
 from autotune.search import significance
-from autotune.search.contract import Clock, Listener, Outcome, Total
+from autotune.search.contract import Clock
 from autotune.search.gain import HORIZON_TRIALS
 from autotune.search.one_problem import ProblemSearch
 
@@ -80,10 +81,12 @@ class Sharing:
 
         self._search(search, is_enough)
         if len(self._searches) == 1 and still_to_come > 1 and search.trial_seconds:
-            trial_s, least_s = search.trial_seconds, self._finals_seconds(search, FINALS_ROUNDS)
-            problem_s = FIRST_TRIALS * trial_s + least_s + ROUND_S * FINALS_ROUNDS
+            trial_s, finals_s = search.trial_seconds, self._finals_seconds(search, FINALS_ROUNDS)
+            problem_s = FIRST_TRIALS * trial_s + finals_s + ROUND_S * FINALS_ROUNDS
             trials = (1 - FINALS_SHARE) * self._seconds / trial_s
-            self._listener.budget_judged(trials, still_to_come * problem_s, self._seconds)
+            least_s = still_to_come * problem_s
+            judged = BudgetJudged(request=search.request, trials=trials, seconds=self._seconds, least_s=least_s)
+            self._listener(judged)
 
     def _go_on(self) -> bool:
         """Run a slice of the most promising search; return False when time is up or nothing is left to gain."""
@@ -103,7 +106,7 @@ class Sharing:
             # Rebuilding a model may take longer than a slice: at least one trial is made all the same.
             return is_beaten or now >= limit or (now >= end and new > 0)
 
-        self._listener.share_started(search.request, self._total())
+        self._listener(self._share(search))
         self._search(search, is_enough)
         return search.new_trials > before or search.is_over
 
@@ -143,12 +146,13 @@ class Sharing:
     def _finals_seconds(self, search: ProblemSearch, rounds: int) -> float:
         return search.finals_seconds(rounds) if search.new_trials else 0.0
 
-    def _total(self) -> Total:
-        run = [search for search in self._searches if math.isfinite(search.best_ns)]
-        return Total(
-            calls=sum(search.request.calls for search in run),
-            default_ns=sum(search.request.calls * search.default_ns for search in run),
-            best_ns=sum(search.request.calls * search.best_ns for search in run),
+    def _share(self, search: ProblemSearch) -> ShareStarted:
+        run = [other for other in self._searches if math.isfinite(other.best_ns)]
+        return ShareStarted(
+            request=search.request,
+            calls=sum(other.request.calls for other in run),
+            default_ns=sum(other.request.calls * other.default_ns for other in run),
+            best_ns=sum(other.request.calls * other.best_ns for other in run),
         )
 
     def _finish(self) -> list[Outcome]:
@@ -160,5 +164,5 @@ class Sharing:
             share = foreseen[0] / sum(foreseen) if sum(foreseen) else 1.0
             left_s = self.left_s
             found[search] = search.finish(self._clock() + share * left_s if left_s > 0 else None)
-            self._listener.problem_finished(found[search])
+            self._listener(ProblemFinished(request=search.request, outcome=found[search]))
         return [found[search] for search in self._searches]

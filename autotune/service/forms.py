@@ -114,7 +114,7 @@ class ProblemView(BaseModel):
     outcome: dict[str, Any] | None = Field(
         description="tune: winner (an entry of a table), new_trials, resumed_trials, failures; verify: winner, result"
     )
-    progress: dict[str, Any] | None = Field(description="while running: phase, new_trials, best_ns, failures by state")
+    progress: dict[str, Any] | None = Field(description="while running: the latest event of each name")
 
 
 class JobView(BaseModel):

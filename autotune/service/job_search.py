@@ -5,16 +5,17 @@ import logging
 import time
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from autotune.codec import parse
 from autotune.errors import AutotuneError, StoreError, WorkerError
 from autotune.lookup.json_table import plain_entry, read_entry
 from autotune.measure.worker import waited_s
-from autotune.model.trial import Request, Trial, TrialState, Winner
-from autotune.search import Budget, Outcome, tune
-from autotune.search.contract import Total
+from autotune.model.events import Event, ProblemFinished, ProblemStarted, TrialFinished
+from autotune.model.trial import Winner
+from autotune.remote.events import plain_event, plain_outcome
+from autotune.search import Budget, tune
 from autotune.search.helpers import Helpers
 from autotune.search.verification import Recheck, recheck
 from autotune.service.events import Feed
@@ -53,8 +54,8 @@ class Search:
         self.is_superseded = False
         """Whether another service has taken over the database, and records the outcome."""
         self.helpers = Helpers()
-        self.progress: dict[str, Any] = {"problem": errand.problem.number, "phase": "search"}
-        """Progress, as the API shows it; replaced as a whole, since other threads read it meanwhile."""
+        self.progress: dict[str, Any] = {}
+        """The latest event of each name, as sent; replaced as a whole, since other threads read it meanwhile."""
         self._store = store
         self._feed = feed
         self._is_stopping = is_stopping
@@ -118,7 +119,7 @@ class Search:
             [problem.request],
             self._store,
             budget,
-            self,
+            self._report,
             algorithms=job.algorithms,
             seed=job.seed,
             should_stop=self.stop,
@@ -130,7 +131,7 @@ class Search:
             self._requeue("")
             return
         new_trials = self._store.jobs.new_trials(job.device, problem)
-        told = json.dumps(plain_outcome(outcome, new_trials))
+        told = json.dumps(plain_outcome(replace(outcome, new_trials=new_trials)))
         failed = "" if outcome.winner else "no configuration ran right"
         state = JobState.CANCELLED if self.is_cancelled else JobState.FAILED if failed else JobState.DONE
         self._end(state, outcome=told, message=failed)
@@ -184,7 +185,9 @@ class Search:
     def _spent_s(self) -> float:
         return self.errand.problem.spent_s + time.monotonic() - self._began - waited_s(self._worker)
 
-    def _tell(self, name: str, **data: Any) -> None:
+    def _tell(self, name: str, data: dict[str, Any]) -> None:
+        """Send an event to the followers of the job, and keep it for those that come later."""
+        self.progress = {**self.progress, name: data}
         self._feed.tell(self.errand.job.id, name, {"problem": self.errand.problem.number, **data})
 
     def _tell_job(self) -> None:
@@ -195,67 +198,21 @@ class Search:
             self._noted = time.monotonic()
             self._store.jobs.spend(self.errand.problem.id, self._spent_s)
 
-    # Events of a search and of a recheck.
-
-    def problem_started(self, request: Request, number: int, total: int, space_size: int, resumed: int) -> None:  # noqa: ARG002
-        facts = {"configurations": space_size, "resumed": resumed}
-        self.progress = {**self.progress, **facts}
-        self._tell("problem_started", **facts)
-
-    def trial_finished(self, request: Request, trial: Trial, new_trials: int, best_ns: float) -> None:  # noqa: ARG002
-        best = best_ns if best_ns < float("inf") else None
-        failures = dict(self.progress.get("failures", {}))
-        if trial.state is not TrialState.COMPLETE:
-            failures[trial.state.value] = failures.get(trial.state.value, 0) + 1
-        facts = {"new_trials": self._trials_before + new_trials, "best_ns": best, "failures": failures}
-        self.progress = {**self.progress, **facts}
-        self._tell("trial_finished", trial=plain_trial(trial), **facts)
+    def _report(self, event: Event) -> None:
+        """Send an event of the search as one of the job, which has other problems and may have searched before."""
+        match event:
+            case ProblemStarted():
+                total = sum(self.errand.job.counts.values())
+                event = replace(event, number=self.errand.problem.number + 1, total=total)
+            case TrialFinished():
+                event = replace(event, new_trials=self._trials_before + event.new_trials)
+            case ProblemFinished() if not event.outcome.is_finished:
+                return
+        self._tell(event.name, plain_event(event))
         self._note_spent()
-
-    def device_drifted(self, request: Request, slowdown: float, rest_s: float) -> None:  # noqa: ARG002
-        self._tell("device_drifted", slowdown=slowdown, rest_s=rest_s)
-
-    def gain_estimated(self, request: Request, gain_left: float) -> None:  # noqa: ARG002
-        self.progress = {**self.progress, "gain_left": gain_left}
-
-    def budget_judged(self, trials: float, least_s: float, seconds: float) -> None:
-        """Not reported: clients that follow the job see the time left."""
-
-    def share_started(self, request: Request, total: Total) -> None:
-        """Not reported: a search here has one problem, which no other interrupts."""
-
-    def finals_started(self, request: Request, finalists: int) -> None:  # noqa: ARG002
-        self.progress = {**self.progress, "phase": "finals", "finalists": finalists}
-        self._note_spent()
-        self._tell("finals_started", finalists=finalists)
-
-    def problem_finished(self, outcome: Outcome) -> None:
-        if outcome.is_finished:
-            self._tell("problem_finished", outcome=plain_outcome(outcome, outcome.new_trials))
 
     def recheck_started(self, winner: Winner, number: int, total: int) -> None:  # noqa: ARG002
-        self.progress = {**self.progress, "phase": "verification"}
-        self._tell("recheck_started", time_ns=winner.time_ns)
+        self._tell("recheck_started", {"time_ns": winner.time_ns})
 
     def recheck_finished(self, recheck: Recheck) -> None:
-        self._tell("recheck_finished", result=recheck.standing.value, message=recheck.message)
-
-
-def plain_outcome(outcome: Outcome, new_trials: int) -> dict[str, Any]:
-    """Return an outcome as the API shows it."""
-    return {
-        "winner": plain_entry(outcome.winner) if outcome.winner else None,
-        "new_trials": new_trials,
-        "resumed_trials": outcome.resumed_trials,
-        "failures": outcome.failures,
-    }
-
-
-def plain_trial(trial: Trial) -> dict[str, Any]:
-    """Return a trial as the API shows it."""
-    return {
-        "configuration": trial.configuration.to_dict(),
-        "state": trial.state.value,
-        "time_ns": trial.measurement.time_ns if trial.measurement else None,
-        "message": trial.message,
-    }
+        self._tell("recheck_finished", {"result": recheck.standing.value, "message": recheck.message})

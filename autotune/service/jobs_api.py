@@ -25,11 +25,10 @@ The progress of a job as server-sent events, until the job has ended. The data o
 - `job`: the complete job, as `GET /api/jobs/{job_id}` returns it; always the first event
 - `job_changed`: the job again after a state has changed, at most once a second; its `problems` are only those that
   have changed
-- `problem_started`: problem (its number), configurations, resumed
-- `trial_finished`: problem, trial (configuration, state, time_ns, message), new_trials, best_ns, failures
-- `device_drifted`: problem, slowdown, rest_s
-- `finals_started`: problem, finalists
-- `problem_finished`: problem, outcome
+- the events of the searches, each with the number of its problem as `problem`: `problem_started` (number, from 1;
+  total, configurations, resumed_trials), `trial_finished` (trial, new_trials, best_ns, failures by state),
+  `device_drifted` (slowdown, rest_s), `gain_estimated` (gain_left), `budget_judged` (trials, seconds, least_s),
+  `finals_started` (finalists), `problem_finished` (outcome)
 - `recheck_started`, `recheck_finished`: only in jobs of kind `verify`
 - `end`: the last event
 

@@ -31,7 +31,6 @@ from autotune.service.forms import (
     UploadAnswer,
     WinnerList,
 )
-from autotune.service.job_search import plain_trial
 from autotune.service.pools import Pools
 from autotune.service.submission import take_table
 from autotune.service.views import device_views
@@ -190,9 +189,15 @@ def _entry_view(winner: Winner) -> dict[str, Any]:
 
 
 def _trial_view(stored: StoredTrial) -> TrialView:
-    made = stored.provenance
+    trial, made = stored.trial, stored.provenance
     return TrialView(
-        **plain_trial(stored.trial), purpose=stored.purpose, measured_at=made.measured_at, driver=made.driver
+        configuration=trial.configuration.to_dict(),
+        state=trial.state.value,
+        time_ns=trial.measurement.time_ns if trial.measurement else None,
+        message=trial.message,
+        purpose=stored.purpose,
+        measured_at=made.measured_at,
+        driver=made.driver,
     )
 
 

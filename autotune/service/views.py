@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
+from autotune.codec import write
 from autotune.model.device import Device
 from autotune.service.core import Service
 from autotune.service.events import Picture
@@ -52,18 +53,16 @@ def _problem_view(problem: JobProblem, service: Service) -> ProblemView:
         number=problem.number,
         family=asked.family,
         shape=asked.label,
-        problem=asked.to_dict(),
         flops=asked.flops,
         bytes_moved=asked.bytes_moved,
-        calls=problem.request.calls,
-        label=problem.request.label,
+        **write(problem.request),
         state=problem.state.value,
         worker=problem.worker,
         attempts=problem.attempts,
         spent_s=round(problem.spent_s, 1),
         message=problem.message,
         outcome=outcome,
-        progress=dict(search.progress) if search else None,
+        progress=search.progress if search else None,
     )
 
 

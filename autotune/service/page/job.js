@@ -51,20 +51,10 @@ class JobPage {
   }
 
   happen(name, data, problem) {
-    const progress = (problem.progress ??= { phase: "search" });
-    if (name === "problem_started") Object.assign(progress, { configurations: data.configurations, resumed: data.resumed });
-    if (name === "trial_finished") this.trial(data, progress);
-    if (name === "finals_started") Object.assign(progress, { phase: "finals", finalists: data.finalists });
-    if (name === "recheck_started") progress.phase = "verification";
+    (problem.progress ??= {})[name] = data; // the latest of each name, as the service keeps them
+    if (name === "trial_finished" && this.charted === data.problem) this.history?.add(ofSearch(data.trial));
     if (name === "problem_finished") problem.outcome = data.outcome;
     if (name === "device_drifted") this.tell(drift(data));
-  }
-
-  trial(data, progress) {
-    progress.new_trials = data.new_trials;
-    progress.best_ns = data.best_ns;
-    progress.failures = data.failures;
-    if (this.charted === data.problem) this.history?.add({ ...data.trial, purpose: "search" });
   }
 
   // A device without a wait may finish hundreds of trials a second; a picture a frame is enough.
@@ -128,6 +118,8 @@ class JobPage {
   tell = (text) => (this.note.textContent = text);
 }
 
+const ofSearch = ({ measurement, ...trial }) => ({ ...trial, time_ns: measurement?.time_ns ?? null, purpose: "search" });
+
 function withChanges(job, changed) {
   const problems = [...job.problems];
   for (const problem of changed.problems) problems[problem.number] = problem;
@@ -136,31 +128,35 @@ function withChanges(job, changed) {
 
 function row(job, problem) {
   const progress = problem.progress ?? {};
+  const latest = progress.trial_finished ?? {};
   const outcome = problem.outcome ?? {};
   const winner = outcome.winner ?? null;
-  const best = winner?.time_ns ?? progress.best_ns ?? null;
+  const best = winner?.time_ns ?? latest.best_ns ?? null;
   const label = problem.label || problem.calls > 1 ? h("small", {}, [problem.label, problem.calls > 1 && `×${problem.calls}`].filter(Boolean).join(" ")) : null;
   return h("tr", {},
     rowHead(sizeLink(job.device, problem.family, problem.shape), label),
-    cell(state(problem.state), problem.state === "running" && progress.phase ? h("small", {}, progress.phase) : null),
+    cell(state(problem.state), problem.state === "running" ? h("small", {}, phase(job, progress)) : null),
     numeric(trials(problem, job)),
     numeric(best ? time(best) : "–"),
     numeric(best ? rate(problem, best) : "–"),
     numeric(winner ? gain(winner) : "–"),
-    cell(problem.state === "queued" ? "–" : failures(outcome.failures ?? progress.failures)),
+    cell(problem.state === "queued" ? "–" : failures(outcome.failures ?? latest.failures)),
     cell(message(problem, outcome)),
   );
 }
 
+const phase = (job, progress) => (job.kind === "verify" ? "verification" : progress.finals_started ? "finals" : "search");
+
 function trials(problem, job) {
-  const done = problem.outcome?.new_trials ?? problem.progress?.new_trials;
+  const done = problem.outcome?.new_trials ?? problem.progress?.trial_finished?.new_trials;
   if (done === undefined || done === null) return "–";
   return problem.state === "running" && job.trials ? `${done} of ${job.trials}` : `${done}`;
 }
 
 function message(problem, outcome) {
+  const space = problem.progress?.problem_started?.configurations;
   const parts = [problem.message, outcome.result, outcome.winner && outcome.winner.configuration.algorithm];
-  if (problem.state === "running") parts.push(problem.worker && `on ${problem.worker}`, problem.progress?.configurations && count(problem.progress.configurations, "configuration"));
+  if (problem.state === "running") parts.push(problem.worker && `on ${problem.worker}`, space && count(space, "configuration"));
   else if (problem.spent_s) parts.push(duration(problem.spent_s));
   return parts.filter(Boolean).join(", ");
 }
