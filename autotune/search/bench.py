@@ -8,7 +8,6 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from autotune import tracing
-from autotune.device.profile import Profile
 from autotune.errors import AutotuneError, StoreError, WorkerLostError
 from autotune.measure.worker import Measures
 from autotune.model.configuration import Configuration
@@ -17,7 +16,7 @@ from autotune.search.contract import Clock
 from autotune.search.flight import Flight
 from autotune.search.knowledge import Knowledge
 from autotune.search.time_limits import LONGER_SHARE, TimeLimits
-from autotune.store import Store, new_owner
+from autotune.store import new_owner
 
 SAME_INPUTS = 32
 """Consecutive trials of a search that share their inputs. Drawing inputs, computing the reference and copying both to
@@ -37,8 +36,6 @@ class Bench:
     def __init__(
         self,
         knowledge: Knowledge,
-        profile: Profile,
-        store: Store,
         worker: Measures,
         left_s: Callable[[], float] = lambda: math.inf,
         clock: Clock | None = None,
@@ -46,9 +43,8 @@ class Bench:
         """`left_s` returns the seconds left of the budget, which limit how long a trial may take."""
         self._left_s = left_s
         self.clock = clock or Clock()
-        self._knowledge = knowledge
-        self._profile = profile
-        self._store = store
+        self.knowledge = knowledge
+        self._store = store = knowledge.store
         self._worker = worker
         self._owner = new_owner(getattr(worker, "holder", None))  # only a worker of a service has a holder
         checkup = store.checkup(knowledge.device)
@@ -67,11 +63,11 @@ class Bench:
     def job(self, configuration: Configuration) -> Job:
         """Return the job that measures a configuration on fresh inputs."""
         return Job(
-            selector=self._knowledge.device.selector,
-            problem=self._knowledge.problem,
+            selector=self.knowledge.device.selector,
+            problem=self.knowledge.problem,
             configuration=configuration,
-            build_options=self._profile.build_options,
-            timer=self._knowledge.timer,
+            build_options=self.knowledge.profile.build_options,
+            timer=self.knowledge.timer,
             seed=self.new_seed(),
         )
 
@@ -148,13 +144,13 @@ class Bench:
         """Record a configuration as in flight before it is measured or a builder launches it; remove those `landed`."""
         self._held.add(configuration)  # first, since a connection may break after the database has done its work
         with tracing.span("ledger: in flight"):
-            self._store.begin_trial(self._knowledge.device, self._knowledge.problem, configuration, self._owner, landed)
+            self._store.begin_trial(self.knowledge.device, self.knowledge.problem, configuration, self._owner, landed)
         self._held.difference_update(landed)
 
     def land(self, landed: Sequence[Configuration]) -> None:
         """Remove configurations, which are not to blame, from those in flight."""
         with tracing.span("ledger: landed"):
-            self._store.land_trials(self._knowledge.device, self._knowledge.problem, landed, self._owner)
+            self._store.land_trials(self.knowledge.device, self.knowledge.problem, landed, self._owner)
         self._held.difference_update(landed)
 
     def release(self) -> None:
@@ -195,7 +191,7 @@ class Bench:
     @property
     def build_limit_s(self) -> float:
         """Time limit of a build in another process."""
-        return self._limits.build_s(self.job(self._knowledge.family.baseline), self._left_s())
+        return self._limits.build_s(self.job(self.knowledge.family.baseline), self._left_s())
 
     def _flight(self, job: Job) -> Flight:
         left_s = self._left_s()
@@ -228,7 +224,7 @@ class Bench:
 
     def record(self, trial: Trial, purpose: str = "search") -> Trial:
         """Store a trial, and record the next job as in flight. Raises StoreError, naming the trial."""
-        knowledge = self._knowledge
+        knowledge = self.knowledge
         following = self.following.configuration if self.following else None
         provenance = knowledge.provenance(trial.configuration)
         try:

@@ -2,7 +2,7 @@
 
 import math
 
-from autotune.device.profile import Profile
+from autotune.device.profile import find_profile
 from autotune.kernels import find_family
 from autotune.kernels.render import changes, provenance_now
 from autotune.model.configuration import Configuration
@@ -19,23 +19,24 @@ from autotune.store import Store, StoredTrial
 class Knowledge:
     """The latest judgement of every measured configuration, and the winner that follows from it."""
 
-    def __init__(self, device: Device, profile: Profile, problem: Problem, store: Store) -> None:
+    def __init__(self, device: Device, problem: Problem, store: Store) -> None:
         self.device = device
+        self.profile = find_profile(device)
         self.problem = problem
         self.family: KernelFamily = find_family(problem.family)
-        self.starts = profile.starting(self.family.name)
+        self.starts = self.profile.starting(self.family.name)
         self.default = self.family.default(problem, device.limits, self.starts)
         self.known: dict[Configuration, Trial] = {}
         self.best_ns = math.inf
         self.drift = Drift(is_shared=self.device.limits.is_cpu)
         self._unsound: set[Configuration] = set()
-        self._store = store
+        self.store = store
         stored = store.trials(device.slug, self.family.name, problem)
         self.timer = Timer.HOST if any(map(self._found_events_wrong, stored)) else Timer.EVENT
         """Source of all known times. Times of events and of the host's clock are never compared."""
-        current = [s for s in stored if self._is_current(s) and self._is_comparable(s.trial)]
+        current = [s for s in stored if self._is_usable(s)]
         self.resumed = [s for s in current if s.purpose == "search"]
-        self.stale = [s for s in stored if not (self._is_current(s) and self._is_comparable(s.trial))]
+        self.stale = [s for s in stored if not self._is_usable(s)]
         """Trials under another driver, template, space or timer: useful only as a guess."""
         right = {s.trial.configuration for s in current if s.trial.state is TrialState.COMPLETE}
         self.quarantine = quarantine_of(device, problem, store, right)
@@ -111,12 +112,16 @@ class Knowledge:
     @property
     def decided(self) -> Winner | None:
         """The winner of earlier finals, if nothing that it depends on has changed since."""
-        for winner in self._store.best(self.device.slug, self.family.name):
-            if winner.problem != self.problem or not winner.is_final:
-                continue
-            if not changes(winner.provenance, self.family, winner.configuration, self.device.driver):
-                return winner if self.is_sound(winner.configuration) else None
-        return None
+        winner = self.incumbent
+        if winner is None or not self._is_current(winner.provenance, winner.configuration):
+            return None
+        return winner if self.is_sound(winner.configuration) else None
+
+    @property
+    def incumbent(self) -> Winner | None:
+        """The winner of earlier finals."""
+        winner = self.store.winner(self.device.slug, self.problem)
+        return winner if winner and winner.is_final else None
 
     def record_provisional(self) -> Winner | None:
         """Store and return the best so far, or the unbeaten default, as a winner that no final has confirmed."""
@@ -130,7 +135,7 @@ class Knowledge:
         gain = Gain(ratio=ratio, low=ratio, high=ratio)
         decision = Decision(configuration=best.configuration, gain=gain, verdict=Verdict.PROVISIONAL)
         winner = self.winner(decision, best.time_ns, samples=0, verifications=0)
-        self._store.record_winner(winner)
+        self.store.record_winner(winner)
         return winner
 
     def winner(self, decision: Decision, time_ns: float, *, samples: int, verifications: int) -> Winner:
@@ -188,6 +193,9 @@ class Knowledge:
         provenance = self.provenance(trial.configuration)
         self.stale.append(StoredTrial(trial=trial, problem=self.problem, provenance=provenance, purpose="search"))
 
-    def _is_current(self, stored: StoredTrial) -> bool:
-        """Return whether a stored trial is valid for today's driver, template and space."""
-        return not changes(stored.provenance, self.family, stored.trial.configuration, self.device.driver)
+    def _is_usable(self, stored: StoredTrial) -> bool:
+        return self._is_current(stored.provenance, stored.trial.configuration) and self._is_comparable(stored.trial)
+
+    def _is_current(self, made: Provenance, configuration: Configuration) -> bool:
+        """Return whether a measurement is valid for today's driver, template and space."""
+        return not changes(made, self.family, configuration, self.device.driver)

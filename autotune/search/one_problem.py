@@ -7,7 +7,6 @@ from collections.abc import Callable
 from functools import partial
 
 from autotune import tracing
-from autotune.device.profile import Profile
 from autotune.errors import StoreError
 from autotune.measure.worker import Measures, waited_s
 from autotune.model.configuration import Configuration
@@ -46,7 +45,6 @@ class ProblemSearch:
     def __init__(
         self,
         device: Device,
-        profile: Profile,
         request: Request,
         space: SearchSpace,
         store: Store,
@@ -62,7 +60,6 @@ class ProblemSearch:
         """`choice` defaults to the project's own sampler; `helpers` are equal devices that measure until the finals."""
         self.request = request
         self._space = space
-        self._store = store
         self._listener = listener
         self._limits = limits
         self._clock = limits.clock
@@ -75,18 +72,15 @@ class ProblemSearch:
         self._gain = GainLeft()
         self._programs: dict[bytes, Trial] = {}
         """Trials of this run by the program that ran (`Prepared.program`)."""
-        self._knowledge = Knowledge(device, profile, request.problem, store)
+        self._knowledge = Knowledge(device, request.problem, store)
         self._timer = self._knowledge.timer
-        self._bench = Bench(self._knowledge, profile, store, worker, self._left_s, self._clock)
+        self._bench = Bench(self._knowledge, worker, self._left_s, self._clock)
         self._helpers = Helpers() if helpers is None else helpers
         self._crew = Crew(
-            worker,
-            self._bench,
-            self._helpers,
-            lambda place: Bench(self._knowledge, profile, store, place, self._left_s, self._clock),
+            worker, self._bench, self._helpers, lambda place: Bench(self._knowledge, place, self._left_s, self._clock)
         )
         drifted = partial(listener.device_drifted, request)
-        self._sentinel = Sentinel(self._knowledge, self._bench, drifted, limits.should_stop)
+        self._sentinel = Sentinel(self._bench, drifted, limits.should_stop)
         self._failures = FailureCounts()
         self.new_trials = 0
         self.seconds = 0.0
@@ -281,12 +275,10 @@ class ProblemSearch:
         started, trials = self._clock(), self.new_trials
         self._programs.clear()
         self._timer = self._knowledge.timer
-        proposals = Proposals(self._knowledge, self._space, self._store, self._seed, self._choice)
-        ahead = Ahead(proposals, self._knowledge, self._bench, self._builds, lambda: self.is_over)
+        proposals = Proposals(self._knowledge, self._space, self._seed, self._choice)
+        ahead = Ahead(proposals, self._bench, self._builds, lambda: self.is_over)
         self._working = proposals, ahead
-        opening = Opening(
-            self._knowledge, self._space, self._bench, proposals, self._measure, is_over=lambda: self.is_over
-        )
+        opening = Opening(self._space, self._bench, proposals, self._measure, is_over=lambda: self.is_over)
         if self._limits.retries_quarantined and not self._is_begun:
             opening.try_again(filter(self._is_of_today, sorted(self._knowledge.quarantine, key=lambda c: c.key)))
         self._is_begun = True
@@ -423,7 +415,7 @@ class ProblemSearch:
             self._listener.budget_judged(self.new_trials + left_s / trial_s, trial_s, seconds)
 
     def _decide(self, deadline: float) -> Winner | None:
-        deciding = Finals(self._knowledge, self._bench, self._store, self._limits.should_stop)
+        deciding = Finals(self._bench, self._limits.should_stop)
         deciding.measure_baseline(deadline)
         finalists = deciding.finalists(deadline)
         if not finalists:

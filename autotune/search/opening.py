@@ -7,7 +7,6 @@ from autotune.model.configuration import Configuration
 from autotune.model.trial import Trial, TrialState
 from autotune.search.bench import Bench
 from autotune.search.fallbacks import safe_configurations
-from autotune.search.knowledge import Knowledge
 from autotune.search.proposals import Proposals
 from autotune.space.search_space import SearchSpace
 
@@ -27,7 +26,6 @@ class Opening:
 
     def __init__(
         self,
-        knowledge: Knowledge,
         space: SearchSpace,
         bench: Bench,
         proposals: Proposals,
@@ -35,7 +33,7 @@ class Opening:
         is_over: Callable[[], bool],
     ) -> None:
         """`measure` runs, stores and counts a trial; `is_over` returns whether the budget has ended."""
-        self._knowledge = knowledge
+        self._knowledge = bench.knowledge
         self._space = space
         self._bench = bench
         self._proposals = proposals
