@@ -22,9 +22,8 @@ from autotune.process.child import Permission
 from autotune.propose.proposer import ModelProposer
 from autotune.search import Budget, Clock, Outcome, compilation, finals, tune
 from autotune.search.ahead import BATCH, Ahead, builders_for
-from autotune.search.bench import Bench
+from autotune.search.bench import Bench, Flight
 from autotune.search.contract import Limits
-from autotune.search.flight import Flight
 from autotune.search.knowledge import Knowledge
 from autotune.search.one_problem import ProblemSearch
 from autotune.search.proposals import Proposals

@@ -90,7 +90,7 @@ def tune(
                 sound, request, space, store, place, listener, limits, seed, builds,
                 choice=sampler, helpers=helpers,
             )  # fmt: skip
-            listener.problem_started(request, number, len(requests), len(space), search.resumed_trials)
+            listener.problem_started(request, number, len(requests), len(space), len(search.knowledge.resumed))
             yield search
 
     try:

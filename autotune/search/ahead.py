@@ -22,8 +22,8 @@ from autotune.model.device import Device
 from autotune.model.plan import Plan
 from autotune.model.trial import Build, BuildJob, BuildState, TrialState
 from autotune.search.bench import Bench
-from autotune.search.compilation import Sources
 from autotune.search.proposals import Proposals
+from autotune.search.sources import Sources
 
 BATCH = 8
 """Builds in a batch where building and measuring alternate. Some builds take ten times as long as most."""

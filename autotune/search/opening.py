@@ -62,6 +62,13 @@ class Opening:
         if is_slow and default in self._timed_out and default not in self._retried:
             self.try_again([default])
 
+    def try_quarantined(self) -> None:
+        """Measure again the quarantined configurations that are still in the space, the default and the baseline."""
+        knowledge = self._knowledge
+        legal = (knowledge.default, knowledge.family.baseline)
+        known = sorted(knowledge.quarantine, key=lambda configuration: configuration.key)
+        self.try_again(c for c in known if c in legal or self._space.row_of(c) is not None)
+
     def try_again(self, configurations: Iterable[Configuration]) -> None:
         """Measure quarantined configurations again; those that fail again return to quarantine."""
         for configuration in configurations:

@@ -10,9 +10,9 @@ from autotune.model.problem import Problem
 from autotune.model.trial import Trial, TrialState, Winner
 from autotune.propose.choice import SamplerChoice
 from autotune.propose.prior import Source
-from autotune.search.compilation import Unfit
 from autotune.search.fallbacks import Suspicion
 from autotune.search.knowledge import Knowledge
+from autotune.search.sources import Unfit
 from autotune.space.search_space import SearchSpace
 
 

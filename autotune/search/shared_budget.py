@@ -76,7 +76,8 @@ class Sharing:
 
         def is_enough() -> bool:
             first = FIRST_TRIALS if self.left_s > 0 else 1
-            return search.tried >= LEAST_TRIALS or (search.tried >= first and self._clock() >= until)
+            tried = len(search.knowledge.known)
+            return tried >= LEAST_TRIALS or (tried >= first and self._clock() >= until)
 
         self._search(search, is_enough)
         if len(self._searches) == 1 and still_to_come > 1 and search.trial_seconds:
@@ -125,7 +126,7 @@ class Sharing:
         """Return the nanoseconds of all calls expected to be saved by one second of tuning."""
         gain = search.gain_left
         if gain is None:
-            gain = min(1.0, UNKNOWN_GAIN / max(search.tried, 1))
+            gain = min(1.0, UNKNOWN_GAIN / max(len(search.knowledge.known), 1))
         return self._weight(search) * gain / (HORIZON_TRIALS * max(search.trial_seconds, 1e-3))
 
     def _weight(self, search: ProblemSearch) -> float:
@@ -147,7 +148,7 @@ class Sharing:
         run = [search for search in self._searches if math.isfinite(search.best_ns)]
         return Total(
             calls=sum(search.request.calls for search in run),
-            default_ns=sum(search.request.calls * search.default_ns for search in run),
+            default_ns=sum(search.request.calls * search.knowledge.default_ns for search in run),
             best_ns=sum(search.request.calls * search.best_ns for search in run),
         )
 
