@@ -271,11 +271,11 @@ class Bench:
     @property
     def build_limit_s(self) -> float:
         """Time limit of a build in another process."""
-        return self._limits.build_s(self.job(self.knowledge.family.baseline), self._left_s())
+        return self._limits.build_s(self._left_s())
 
     def _flight(self, job: Job) -> Flight:
         left_s = self._left_s()
-        build_s, run_s = self._limits.build_s(job, left_s), self._limits.run_s(job, left_s)
+        build_s, run_s = self._limits.build_s(left_s), self._limits.run_s(job, left_s)
         limited = dataclasses.replace(job, build_limit_s=build_s, run_limit_s=run_s)
         return Flight(limited, self._worker, self._latest, self.clock)
 
