@@ -12,7 +12,6 @@ from typing import Any
 import pytest
 
 from autotune import search as search_module
-from autotune.device.profile import find_profile
 from autotune.errors import UsageError, WorkerError
 from autotune.kernels.gemm import FAMILY, GemmProblem
 from autotune.measure.build_pool import BuilderPool
@@ -21,11 +20,11 @@ from autotune.model.device import Device
 from autotune.model.events import Outcome
 from autotune.model.trial import Build, BuildJob, BuildState, Job, Request, Trial, TrialState
 from autotune.process.child import Permission
+from autotune.propose.proposer import ModelProposer
 from autotune.search import Budget, Clock, compilation, finals, tune
 from autotune.search.ahead import BATCH, Ahead, builders_for
-from autotune.search.bench import Bench
+from autotune.search.bench import Bench, Flight
 from autotune.search.contract import Limits
-from autotune.search.flight import Flight
 from autotune.search.knowledge import Knowledge
 from autotune.search.one_problem import ProblemSearch
 from autotune.search.proposals import Proposals
@@ -54,11 +53,10 @@ def run(
 
 
 def ahead_of(store: Store, device: Device, builds: FakeBuilds) -> Ahead:
-    profile = find_profile(device)
-    knowledge = Knowledge(device, profile, PROBLEM, store)
+    knowledge = Knowledge(device, PROBLEM, store)
     space = SearchSpace(FAMILY, PROBLEM, device.limits, algorithms=["microtile"])
-    bench = Bench(knowledge, profile, store, FakeWorker(lambda _: 1000.0))
-    return Ahead(Proposals(knowledge, space, store, seed=0), knowledge, bench, builds)
+    bench = Bench(knowledge, FakeWorker(lambda _: 1000.0))
+    return Ahead(Proposals(knowledge, space, seed=0), bench, builds)
 
 
 def test_a_device_of_its_own_is_never_without_builds_under_way(store: Store) -> None:
@@ -190,13 +188,11 @@ def test_a_stop_waits_for_what_may_be_running_and_for_nothing_else(store: Store,
 
 def test_a_slice_ends_when_it_is_asked_to(store: Store) -> None:
     """But for one trial, which may follow at once on a device of its own."""
-    profile = find_profile(GPU)
     space = SearchSpace(FAMILY, PROBLEM, GPU.limits, algorithms=["microtile"])
     limits = Limits(trials=None, seconds=math.inf, should_stop=lambda: False, retries_quarantined=False)
     worker = FakeWorker(lambda _: 1000.0)
-    search = ProblemSearch(
-        GPU, profile, Request(problem=PROBLEM), space, store, worker, lambda _: None, limits, 0, FakeBuilds(2)
-    )
+    request = Request(problem=PROBLEM)
+    search = ProblemSearch(GPU, request, space, store, worker, lambda _: None, limits, 0, FakeBuilds(2))
     for _ in range(4):
         before = search.new_trials
         search.search(lambda before=before: search.new_trials - before >= 5)  # type: ignore[misc]
@@ -225,8 +221,7 @@ def test_a_sampler_that_fails_while_a_trial_runs_does_not_take_it_along(
 
 def run_and_follow(store: Store, device: Device, worker: FakeWorker) -> tuple[Bench, list[Job]]:
     """One trial is measured and stored, another is in the worker meanwhile."""
-    profile = find_profile(device)
-    bench = Bench(Knowledge(device, profile, PROBLEM, store), profile, store, worker)
+    bench = Bench(Knowledge(device, PROBLEM, store), worker)
     space = SearchSpace(FAMILY, PROBLEM, device.limits, algorithms=["naive"])
     jobs = [bench.job(configuration) for configuration in space.configurations([0, 1])]
     assert not bench.has_launched
@@ -405,9 +400,9 @@ def test_on_a_device_all_is_as_without(store: Store, pocl: Device, monkeypatch: 
 
 
 def test_of_trials_that_have_ended_little_is_remembered_and_none_is_proposed_again(store: Store) -> None:
-    knowledge = Knowledge(GPU, find_profile(GPU), PROBLEM, store)
+    knowledge = Knowledge(GPU, PROBLEM, store)
     space = SearchSpace(FAMILY, PROBLEM, GPU.limits, algorithms=["dot"])
-    proposals = Proposals(knowledge, space, store, seed=0)
+    proposals = Proposals(knowledge, space, seed=0)
     proposed = set()
     for number in range(30):
         configuration = proposals.next()
@@ -416,9 +411,9 @@ def test_of_trials_that_have_ended_little_is_remembered_and_none_is_proposed_aga
         trial = FakeWorker(lambda _: 1000.0).run(Job(selector="0:0", problem=PROBLEM, configuration=configuration))
         knowledge.learn(trial)
         proposals.tell(trial)
-        [*_, last] = proposals._study.get_trials(deepcopy=False)
-        assert (last.number, last.value, last.params, last.distributions) == (number, 1000.0, {}, {})
-        assert space[last.user_attrs["row"]] == configuration
+        assert isinstance(proposals._proposer, ModelProposer) and not proposals._running
+        assert list(proposals._proposer.known.log_times.values()) == [math.log(1000.0)] * (number + 1)
+        assert space[list(proposals._proposer.known.log_times)[-1]] == configuration
 
 
 def test_flights_keep_their_order_whichever_thread_is_first() -> None:

@@ -51,7 +51,7 @@ OWNERS = {
     "sqlalchemy": {"store"},
     "alembic": {"store/migration.py"},
     "psycopg": set(),  # the store reaches it through SQLAlchemy
-    "optuna": {"propose", "search/proposals.py"},
+    "optuna": {"propose/study.py"},
     "rich": {"display"},
     "fastapi": {"service"},
     "markdown_it": {"service/manual_pages.py"},

@@ -1,5 +1,6 @@
 """Samplers other than ours: by name, by import path, at random, exhaustive; through the same search."""
 
+import json
 import math
 import re
 from pathlib import Path
@@ -13,10 +14,9 @@ from autotune.kernels.gemm import FAMILY, GemmProblem
 from autotune.model.device import DeviceLimits
 from autotune.model.events import Outcome
 from autotune.model.trial import Job, Request
-from autotune.propose import Prior
-from autotune.propose.choice import SamplerChoice, near_row
+from autotune.propose.choice import SamplerChoice
+from autotune.propose.study import construct
 from autotune.search import Budget, tune
-from autotune.search.proposals import suggest
 from autotune.space.search_space import SearchSpace
 from autotune.store import Store
 from autotune.testing import INVENTED_PROCESSOR, FakeWorker
@@ -67,8 +67,9 @@ def test_exhaustive_goes_by_rows_and_random_by_its_seed() -> None:
     space = SearchSpace(FAMILY, PROBLEM, LIMITS, algorithms=["naive"])
 
     def drawn(name: str, seed: int) -> list[int]:
-        study = optuna.create_study(sampler=SamplerChoice(name=name).make(space, seed, Prior()))
-        rows = [space.row_of(suggest(study.ask(), space)) for _ in range(len(space))]
+        proposer = SamplerChoice(name=name).make(space, seed)
+        rows = [proposer.ask() for _ in range(len(space) + 1)]
+        assert rows.pop() is None, "each row once"
         return [row for row in rows if row is not None]
 
     assert drawn("exhaustive", 0) == list(range(len(space)))
@@ -99,12 +100,12 @@ class TestNearRow:
             configuration = self.SPACE[row]
             parameters = self.SPACE.parameters[configuration.algorithm]
             indices = {p.name: p.values.index(configuration[p.name]) for p in parameters}
-            assert near_row(self.SPACE, configuration.algorithm, indices) == row
+            assert self.SPACE.near_row(configuration.algorithm, indices) == row
 
     def test_an_invalid_one_keeps_what_it_can(self) -> None:
         parameters = self.SPACE.parameters["microtile"]
         largest = {p.name: len(p.values) - 1 for p in parameters}
-        row = near_row(self.SPACE, "microtile", largest)
+        row = self.SPACE.near_row("microtile", largest)
         assert row is not None
         found = self.SPACE[row]
         first = parameters[0]
@@ -113,7 +114,7 @@ class TestNearRow:
 
     def test_an_algorithm_without_rows_has_none(self) -> None:
         parameters = self.SPACE.parameters["row"]
-        assert near_row(self.SPACE, "row", {p.name: 0 for p in parameters}) is None
+        assert self.SPACE.near_row("row", {p.name: 0 for p in parameters}) is None
 
 
 @pytest.mark.parametrize(
@@ -138,13 +139,12 @@ def test_errors_say_what_to_do(name: str, options: str, message: str, hint: str)
 
 @pytest.mark.filterwarnings("ignore::optuna.exceptions.ExperimentalWarning")
 def test_options_reach_the_class_and_the_seed_only_where_it_has_one() -> None:
-    choice = SamplerChoice.parse("optuna.samplers:TPESampler", '{"n_startup_trials": 3}')
-    sampler = choice._construct(7)
+    path, options = "optuna.samplers:TPESampler", {"n_startup_trials": 3}
+    SamplerChoice.parse(path, json.dumps(options))
+    sampler = construct("tpe", path, options, 7)
     assert isinstance(sampler, optuna.samplers.TPESampler)
     assert sampler._n_startup_trials == 3
-    assert isinstance(
-        SamplerChoice.parse("optuna.samplers:BruteForceSampler")._construct(0), optuna.samplers.BaseSampler
-    )
+    assert isinstance(construct("all", "optuna.samplers:BruteForceSampler", {}, 0), optuna.samplers.BruteForceSampler)
 
 
 BROKEN = """

@@ -30,18 +30,8 @@ from autotune.model.device import Device, DeviceLimits
 from autotune.model.plan import Plan
 from autotune.model.trial import Build, BuildState, Request
 from autotune.search import Budget, compilation, tune
-from autotune.search.compilation import (
-    Extent,
-    Progress,
-    Report,
-    Sources,
-    Unfit,
-    compile_space,
-    first_complaint,
-    is_limited,
-    spills,
-    work_items_of_group,
-)
+from autotune.search.compilation import Extent, Progress, Report, compile_space, first_complaint
+from autotune.search.sources import Sources, Unfit, is_limited, spills, work_items_of_group
 from autotune.space.search_space import SearchSpace
 from autotune.store import ExampleBuild, Store
 from autotune.testing import FakeWorker

@@ -93,7 +93,7 @@ def search(
 @pytest.mark.parametrize("shape", ["256,256,256", "256,256,256 nn int8", "1,4096,512", "33,17,9"])
 def test_safe_configurations_are_valid_plain_and_of_every_algorithm(shape: str) -> None:
     problem = GEMM.problem_type.parse(shape)
-    space = space_of(problem, DEVICE, PROFILE, ())
+    space = space_of(problem, DEVICE)
     default = GEMM.default(problem, DEVICE.limits, PROFILE.starting("gemm"))
     safe = safe_configurations(space, default, GEMM.baseline)
     assert {c.algorithm for c in safe} == {span.algorithm for span in space.spans if span.count}

@@ -99,24 +99,24 @@ def test_the_default_stays_in_until_the_gain_over_it_tells_something() -> None:
 
 
 @pytest.mark.parametrize(
-    ("times", "incumbents", "expected"),
+    ("times", "incumbent", "expected"),
     [
-        (of_rounds(default=SLOW_ONE, first=FASTEST, second=SLOWER), [], (FIRST, Verdict.FASTER)),
-        (of_rounds(default=NEARLY, first=FASTEST), [], (DEFAULT, Verdict.TIE)),
-        (of_rounds(default=FASTEST, first=NEARLY), [], (DEFAULT, Verdict.TIE)),
-        (of_rounds(default=FASTEST, first=SLOW_ONE), [], (DEFAULT, Verdict.DEFAULT)),
-        (of_rounds(default=FASTEST), [], (DEFAULT, Verdict.DEFAULT)),
-        (of_rounds(default=SLOW_ONE, first=FASTEST, second=NEARLY), [SECOND], (SECOND, Verdict.FASTER)),
-        (of_rounds(default=SLOW_ONE, first=FASTEST, second=SLOWER), [SECOND], (FIRST, Verdict.FASTER)),
-        (of_rounds(default=NEARLY, first=FASTEST, second=FASTEST), [SECOND], (DEFAULT, Verdict.TIE)),
-        (of_rounds(first=FASTEST, second=SLOW_ONE), [], (FIRST, Verdict.DEFAULT_FAILED)),
-        (of_rounds(first=FASTEST, second=NEARLY), [SECOND], (SECOND, Verdict.DEFAULT_FAILED)),
+        (of_rounds(default=SLOW_ONE, first=FASTEST, second=SLOWER), None, (FIRST, Verdict.FASTER)),
+        (of_rounds(default=NEARLY, first=FASTEST), None, (DEFAULT, Verdict.TIE)),
+        (of_rounds(default=FASTEST, first=NEARLY), None, (DEFAULT, Verdict.TIE)),
+        (of_rounds(default=FASTEST, first=SLOW_ONE), None, (DEFAULT, Verdict.DEFAULT)),
+        (of_rounds(default=FASTEST), None, (DEFAULT, Verdict.DEFAULT)),
+        (of_rounds(default=SLOW_ONE, first=FASTEST, second=NEARLY), SECOND, (SECOND, Verdict.FASTER)),
+        (of_rounds(default=SLOW_ONE, first=FASTEST, second=SLOWER), SECOND, (FIRST, Verdict.FASTER)),
+        (of_rounds(default=NEARLY, first=FASTEST, second=FASTEST), SECOND, (DEFAULT, Verdict.TIE)),
+        (of_rounds(first=FASTEST, second=SLOW_ONE), None, (FIRST, Verdict.DEFAULT_FAILED)),
+        (of_rounds(first=FASTEST, second=NEARLY), SECOND, (SECOND, Verdict.DEFAULT_FAILED)),
     ],
 )  # fmt: skip
 def test_the_default_and_then_the_incumbent_stay_unless_surely_beaten(
-    times: significance.Times, incumbents: list[Configuration], expected: tuple[Configuration, Verdict]
+    times: significance.Times, incumbent: Configuration | None, expected: tuple[Configuration, Verdict]
 ) -> None:
-    found = decide(times, DEFAULT, incumbents)
+    found = decide(times, DEFAULT, incumbent)
     assert (found.configuration, found.verdict) == expected
     assert found.gain.is_sure == (found.verdict is Verdict.FASTER)
 
@@ -161,9 +161,9 @@ class Arena:
     """Finals among a few configurations of known times."""
 
     def __init__(self, store: Store, worker: FakeWorker, device: Device = DEVICE, clock: Clock | None = None) -> None:
-        self.knowledge = Knowledge(device, PROFILE, PROBLEM, store)
-        self.bench = Bench(self.knowledge, PROFILE, store, worker, clock=clock)
-        self.finals = Finals(self.knowledge, self.bench, store, lambda: False)
+        self.knowledge = Knowledge(device, PROBLEM, store)
+        self.bench = Bench(self.knowledge, worker, clock=clock)
+        self.finals = Finals(self.bench, lambda: False)
         self.worker = worker
 
     def learn(self, *configurations: Configuration) -> None:
@@ -369,7 +369,7 @@ def test_stopping_in_the_finals_decides_nothing(store: Store) -> None:
     worker = FakeWorker(as_told)
     arena = Arena(store, worker)
     arena.learn(*TIMES)
-    finals = Finals(arena.knowledge, arena.bench, store, lambda: len(worker.jobs) >= 7)
+    finals = Finals(arena.bench, lambda: len(worker.jobs) >= 7)
     assert finals.decide(finals.finalists(), float("inf")) is None
     assert len(worker.jobs) == 7
     assert store.best(DEVICE.slug) == []

@@ -6,7 +6,6 @@ from collections.abc import Callable
 
 import pytest
 
-from autotune.device.profile import find_profile
 from autotune.errors import WorkerError, WorkerLostError
 from autotune.kernels.gemm import GemmProblem
 from autotune.model.events import Event, FinalsStarted, Outcome, TrialFinished
@@ -160,13 +159,12 @@ class Assembled:
     """A crew without a search."""
 
     def __init__(self, store: Store, own: FakeWorker, *others: FakeWorker) -> None:
-        profile = find_profile(INVENTED_PROCESSOR)
-        knowledge = Knowledge(INVENTED_PROCESSOR, profile, PROBLEM, store)
+        knowledge = Knowledge(INVENTED_PROCESSOR, PROBLEM, store)
         self.family = knowledge.family
-        self.bench = Bench(knowledge, profile, store, own)
+        self.bench = Bench(knowledge, own)
         helpers = Helpers()
         assert all(helpers.join(other) for other in others)
-        self.crew = Crew(own, self.bench, helpers, lambda place: Bench(knowledge, profile, store, place))
+        self.crew = Crew(own, self.bench, helpers, lambda place: Bench(knowledge, place))
 
     def begin(self, place: FakeWorker, build: Build | None = None) -> Prepared:
         prepared = Prepared(configuration=self.family.baseline, build=build)

@@ -405,10 +405,10 @@ def test_limits_are_a_few_times_the_usual(build_s: float, run_s: float, expected
     assert trial.measurement
     limits = TimeLimits()
     for number in range(3):
-        assert (limits.build_s(job), limits.run_s(job)) == (60.0, 30.0), f"too early after {number}"
+        assert (limits.build_s(), limits.run_s(job)) == (60.0, 30.0), f"too early after {number}"
         measurement = dataclasses.replace(trial.measurement, build_ns=build_s * 1e9)
         limits.learn(dataclasses.replace(trial, measurement=measurement), run_s)
-    assert (limits.build_s(job), limits.run_s(job)) == expected
+    assert (limits.build_s(), limits.run_s(job)) == expected
 
 
 @pytest.mark.parametrize(
@@ -420,7 +420,7 @@ def test_the_first_trials_may_take_longer_where_the_checkup_took_long(program_s:
     from autotune.search.time_limits import TimeLimits
 
     limits = TimeLimits(program_s)
-    assert limits.build_s(Job(selector="0:0", problem=PROBLEM, configuration=DEFAULT), left_s=60.0) == expected_s
+    assert limits.build_s(left_s=60.0) == expected_s
 
 
 @pytest.mark.parametrize(("is_full", "expected_s"), [(False, 20.0), (True, 10.0)])

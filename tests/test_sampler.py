@@ -3,38 +3,26 @@
 import copy
 import math
 import random
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 import numpy as np
-import optuna
 import pytest
 
 from autotune.kernels.gemm import FAMILY, GemmProblem
 from autotune.model.configuration import Configuration, Value
 from autotune.model.device import DeviceLimits
-from autotune.propose import (
-    AT_LEAST,
-    ROW,
-    Explorer,
-    Observations,
-    Prior,
-    Source,
-    SpaceExhaustedError,
-    SpaceSampler,
-    distributions,
-    to_params,
-)
-from autotune.propose.explorer import expected_improvement
+from autotune.propose.explorer import Explorer, Observations, expected_improvement
 from autotune.propose.features import Features
 from autotune.propose.gaussian import GaussianProcess, Hyperparameters, HyperPrior, fit
 from autotune.propose.neighbours import Neighbours
-from autotune.search.proposals import suggest
+from autotune.propose.prior import Source
+from autotune.propose.proposer import ModelProposer
+from autotune.propose.study import distributions, to_params
 from autotune.space.search_space import SearchSpace
 from untraced import untraced
 
 ALGORITHMS = ("naive", "dot", "local_tile", "microtile")
 LIMITS = DeviceLimits(has_images=True, max_image_width=8192, max_image_height=8192)
-optuna.logging.set_verbosity(optuna.logging.WARNING)
 
 
 def invented_time(configuration: Configuration) -> float:
@@ -60,18 +48,20 @@ def known_of(space: SearchSpace, rows: Iterable[int]) -> Observations:
     return Observations(log_times=dict(zip(numbers, log_times, strict=True)))
 
 
+def asked_rows(proposer: ModelProposer, count: int) -> list[int]:
+    """The rows of `count` proposals in a row; fewer if the space runs out."""
+    rows = (proposer.ask() for _ in range(count))
+    return [row for row in rows if row is not None]
+
+
 def explore(space: SearchSpace, trials: int, seed: int, fails_from: int = 10**9) -> list[Configuration]:
-    study = optuna.create_study(sampler=SpaceSampler(space, seed))
+    proposer = ModelProposer(space, seed)
     asked_for: list[Configuration] = []
     for number in range(trials):
-        asked = study.ask()
-        configuration = suggest(asked, space)
-        asked.set_user_attr(ROW, space.row_of(configuration))
-        if number % fails_from == fails_from - 1:
-            study.tell(asked, state=optuna.trial.TrialState.FAIL)
-        else:
-            study.tell(asked, invented_time(configuration))
-        asked_for.append(configuration)
+        for row in asked_rows(proposer, 1):
+            is_failed = number % fails_from == fails_from - 1
+            proposer.tell(row, None if is_failed else invented_time(space[row]))
+            asked_for.append(space[row])
     return asked_for
 
 
@@ -86,18 +76,16 @@ def test_proposals_are_valid_and_never_repeat() -> None:
 
 def test_a_small_space_is_explored_whole_and_then_exhausted() -> None:
     space = SearchSpace(FAMILY, GemmProblem(m=4, n=4, k=4), LIMITS, algorithms=["naive"])
-    assert set(explore(space, len(space), seed=0)) == set(space)
-    with pytest.raises(SpaceExhaustedError):
-        explore(space, len(space) + 1, seed=0)
+    asked = explore(space, len(space) + 1, seed=0)
+    assert len(asked) == len(space) and set(asked) == set(space)
 
 
 def test_a_space_of_one_configuration_is_explored_too() -> None:
     space = SearchSpace(FAMILY, GemmProblem(m=1, n=1, k=1), LIMITS, algorithms=["row"])
     assert len(space) == 1
     explorer = Explorer(space)
-    assert explorer.propose(Observations()) == [0]
-    with pytest.raises(SpaceExhaustedError):
-        explorer.propose(Observations(log_times={0: 1.0}))
+    assert explorer.propose(Observations()) == 0
+    assert explorer.propose(Observations(log_times={0: 1.0})) is None
 
 
 @untraced()
@@ -123,15 +111,17 @@ def test_parameters_fit_their_distributions() -> None:
     space = SearchSpace(FAMILY, GemmProblem(m=64, n=64, k=64), LIMITS)
     everything = distributions(space)
     for row in range(0, len(space), len(space) // 50):
-        for name, value in to_params(space, space[row]).items():
+        for name, value in to_params(space, row).items():
             assert everything[name]._contains(everything[name].to_internal_repr(value))
 
 
-def test_enqueued_configurations_come_first() -> None:
+def test_enqueued_rows_come_first() -> None:
     space = SearchSpace(FAMILY, GemmProblem(m=64, n=64, k=64), LIMITS)
-    study = optuna.create_study(sampler=SpaceSampler(space))
-    study.enqueue_trial(to_params(space, space[77]))
-    assert suggest(study.ask(), space) == space[77]
+    proposer = ModelProposer(space)
+    proposer.enqueue([77, 5])
+    assert proposer.known.pending == {77, 5}
+    assert asked_rows(proposer, 2) == [77, 5]
+    assert proposer.known.pending == {77, 5}, "they have no result yet"
 
 
 def plain_prior(features: int) -> HyperPrior:
@@ -166,20 +156,20 @@ def test_points_believed_are_as_if_measured() -> None:
     assert believing.log_likelihood == pytest.approx(anew.log_likelihood)
 
 
-def test_a_study_is_read_as_it_goes_on() -> None:
-    space = small_space()
-    sampler = SpaceSampler(space, 0)
-    study = optuna.create_study(sampler=sampler)
-    first, second = (study.ask({}) for _ in range(2))
-    first.set_user_attr(ROW, 5)
-    second.set_user_attr(ROW, 7)
-    assert sampler._known(study) == Observations(pending=frozenset({5, 7}))
-    assert sampler._known(study, leaving_out=second.number).pending == {5}
-    study.tell(second, 2.0)
-    assert sampler._known(study) == Observations(log_times={7: math.log(2.0)}, pending=frozenset({5}))
-    study.tell(first, state=optuna.trial.TrialState.FAIL)
-    assert sampler._known(study) == Observations(log_times={7: math.log(2.0)}, failed=frozenset({5}))
-    assert sampler._known(optuna.create_study(sampler=sampler)) == Observations(), "another study"
+def test_results_replace_what_is_pending() -> None:
+    proposer = ModelProposer(small_space())
+    proposer.enqueue([5, 7])
+    assert asked_rows(proposer, 2) == [5, 7]
+    assert proposer.known == Observations(pending=frozenset({5, 7}))
+    proposer.tell(7, 2.0)
+    assert proposer.known == Observations(log_times={7: math.log(2.0)}, pending=frozenset({5}))
+    proposer.tell(5)
+    assert proposer.known == Observations(log_times={7: math.log(2.0)}, failed=frozenset({5}))
+    proposer.tell(7, 3.0)
+    proposer.tell(7)
+    proposer.tell(9, at_least_ns=4.0)
+    expected = Observations(log_times={7: math.log(2.0)}, failed=frozenset({5}), at_least={9: math.log(4.0)})
+    assert proposer.known == expected, "a row that ran correctly keeps its shortest time"
 
 
 def test_expected_improvement_prefers_the_better_and_the_less_known() -> None:
@@ -221,7 +211,8 @@ def test_what_fails_is_avoided_where_it_is_likely() -> None:
     failed: set[int] = set()
     proposed = []
     for _ in range(45):
-        [row] = explorer.propose(Observations(log_times=times, failed=frozenset(failed)))
+        row = explorer.propose(Observations(log_times=times, failed=frozenset(failed)))
+        assert row is not None
         proposed.append(row)
         if space[row].number("micro_tile_m") * space[row].number("micro_tile_n") > 16:
             failed.add(row)
@@ -233,8 +224,8 @@ def test_what_fails_is_avoided_where_it_is_likely() -> None:
 def test_a_space_where_nearly_everything_fails_is_still_explored() -> None:
     space = small_space()
     known = Observations(failed=frozenset(range(0, len(space), 3)), log_times={1: 1.0, 4: 1.5, 7: 0.5})
-    [row] = Explorer(space).propose(known)
-    assert row not in known.taken
+    row = Explorer(space).propose(known)
+    assert row is not None and row not in known.taken
 
 
 def test_the_first_trials_are_spread_over_the_space() -> None:
@@ -248,7 +239,7 @@ def test_the_first_trials_are_spread_over_the_space() -> None:
         return float(np.sort(distances, axis=1)[:, 1].mean())
 
     drawn = [nearest(np.random.default_rng(seed).choice(len(space), 8, replace=False)) for seed in range(20)]
-    proposed = [nearest(Explorer(space, seed).propose(Observations(), 8)) for seed in range(3)]
+    proposed = [nearest(asked_rows(ModelProposer(space, seed), 8)) for seed in range(3)]
     assert min(proposed) > np.median(drawn)
 
 
@@ -271,59 +262,60 @@ def test_what_was_cut_off_counts_as_at_least_that_slow() -> None:
     worst = max(known.log_times.values())
     cut_off = Observations(log_times=known.log_times, at_least={int(row): worst + 1 for row in rows[10:]})
     free, bounded = Explorer(space, seed=0), Explorer(space, seed=0)
-    free_mean = free.foretell(known, rows[10:])
-    assert (bounded.foretell(cut_off, rows[10:]) > free_mean).all()
-    assert set(bounded.propose(cut_off, 3)).isdisjoint(rows.tolist())
+    points = Features(space).of(rows[10:])
+    [unbounded_expert], [bounded_expert] = free._believe(known).experts, bounded._believe(cut_off).experts
+    assert (bounded_expert.predict(rows[10:], points)[0] > unbounded_expert.predict(rows[10:], points)[0]).all()
+    assert bounded.propose(cut_off) not in rows.tolist()
 
 
-def test_a_batch_is_distinct_and_takes_account_of_itself() -> None:
+def test_what_is_proposed_ahead_of_the_results_is_distinct_and_takes_account_of_itself() -> None:
     space = small_space()
-    explorer = Explorer(space, seed=0)
     known = known_of(space, np.random.default_rng(0).choice(len(space), 15, replace=False))
-    batch = explorer.propose(known, 16)
+    proposer = ModelProposer(space)
+    for row, log_time in known.log_times.items():
+        proposer.tell(row, math.exp(log_time))
+    batch = asked_rows(proposer, 16)
     assert len(set(batch)) == 16
     assert known.taken.isdisjoint(batch)
-    again = explorer.propose(Observations(log_times=known.log_times, pending=frozenset(batch)))
-    assert again[0] not in batch
+    again = Explorer(space).propose(Observations(log_times=known.log_times, pending=frozenset(batch)))
+    assert again is not None and again not in batch
 
 
-def test_a_batch_ends_with_the_space() -> None:
+def test_proposals_ahead_of_the_results_end_with_the_space() -> None:
     space = SearchSpace(FAMILY, GemmProblem(m=4, n=4, k=4), LIMITS, algorithms=["naive"])
-    assert sorted(Explorer(space).propose(Observations(), len(space) + 9)) == list(range(len(space)))
+    assert sorted(asked_rows(ModelProposer(space), len(space) + 9)) == list(range(len(space)))
 
 
-def test_a_study_may_be_asked_ahead_of_its_results() -> None:
+def test_results_may_stay_behind_the_proposals() -> None:
     space = small_space()
-    study = optuna.create_study(sampler=SpaceSampler(space, 3))
-    study.enqueue_trial(to_params(space, space[5]))
-    running = []
-    seen: list[Configuration] = []
+    proposer = ModelProposer(space, 3)
+    proposer.enqueue([5])
+    running: list[int] = []
+    seen: list[int] = []
     for _ in range(40):
-        asked = study.ask()
-        running.append((asked, suggest(asked, space)))
-        seen.append(running[-1][1])
+        running += asked_rows(proposer, 1)
+        seen.append(running[-1])
         if len(running) == 16:
-            first, configuration = running.pop(0)
-            first.set_user_attr(ROW, space.row_of(configuration))
-            study.tell(first, invented_time(configuration))
+            first = running.pop(0)
+            proposer.tell(first, invented_time(space[first]))
     assert len(set(seen)) == 40
 
 
-def test_a_trial_cut_off_is_told_as_such() -> None:
+def test_trials_that_were_cut_off_are_neither_failed_nor_proposed_again() -> None:
     space = small_space()
-    sampler = SpaceSampler(space, 0)
-    study = optuna.create_study(sampler=sampler)
+    proposer = ModelProposer(space, 0)
+    before = proposer.expected_gain
+    rows = []
     for number in range(14):
-        asked = study.ask()
-        configuration = suggest(asked, space)
-        asked.set_user_attr(ROW, space.row_of(configuration))
+        rows += asked_rows(proposer, 1)
         if number % 4 == 3:
-            asked.set_user_attr(AT_LEAST, 9000.0)
-            study.tell(asked, state=optuna.trial.TrialState.FAIL)
+            proposer.tell(rows[-1], at_least_ns=9000.0)
         else:
-            study.tell(asked, invented_time(configuration))
-    assert len({t.user_attrs[ROW] for t in study.trials}) == 14
-    assert 0.0 <= sampler.expected_gain(study) < 1.0
+            proposer.tell(rows[-1], invented_time(space[rows[-1]]))
+    assert len(set(rows)) == 14
+    assert proposer.known.at_least.keys() == set(rows[3::4]) and not proposer.known.failed
+    after = proposer.expected_gain
+    assert before is None and after is not None and 0.0 <= after < 1.0
 
 
 def test_the_expected_gain_falls_as_more_is_known() -> None:
@@ -339,31 +331,34 @@ def test_the_expected_gain_falls_as_more_is_known() -> None:
     assert explorer.expected_gain(everything) == 0.0
 
 
-def source_of(space: SearchSpace, sign: float) -> Prior:
+def source_of(space: SearchSpace, sign: float) -> Source:
     rows = np.random.default_rng(5).choice(len(space), 120, replace=False).tolist()
     configurations = tuple(space[row] for row in rows)
     times = tuple(sign * math.log(invented_time(configuration)) + 3.0 for configuration in configurations)
-    return Prior(sources=(Source(name="elsewhere", configurations=configurations, log_times=times),))
+    return Source(name="elsewhere", configurations=configurations, log_times=times)
 
 
-def search_with(space: SearchSpace, prior: Prior | None, trials: int) -> list[float]:
-    explorer = Explorer(space, 2, prior)
+def search_with(space: SearchSpace, sources: Sequence[Source], trials: int) -> list[float]:
+    explorer = Explorer(space, 2, sources)
     known = Observations()
     for _ in range(trials):
-        known = known_of(space, [*known.log_times, *explorer.propose(known)])
+        row = explorer.propose(known)
+        assert row is not None
+        known = known_of(space, [*known.log_times, row])
     return list(np.minimum.accumulate(list(known.log_times.values())))
 
 
 def test_what_a_sibling_knows_is_used_and_what_misleads_is_dropped() -> None:
     space = small_space()
     best = min(math.log(invented_time(configuration)) for configuration in space)
-    assert search_with(space, source_of(space, 1.0), 5)[-1] <= best + 0.1
-    cold, misled = (search_with(space, prior, 40)[-1] for prior in (None, source_of(space, -1.0)))
+    assert search_with(space, [source_of(space, 1.0)], 5)[-1] <= best + 0.1
+    cold, misled = (search_with(space, sources, 40)[-1] for sources in ([], [source_of(space, -1.0)]))
     assert misled <= cold + 0.2
 
 
 def test_a_source_of_other_parameters_is_left_out() -> None:
     space = small_space()
     other = Configuration.of("elsewhere", x=1)
-    prior = Prior(sources=(Source(name="other", configurations=(other,) * 5, log_times=(1.0,) * 5),))
-    assert len(Explorer(space, 0, prior).propose(Observations(), 3)) == 3
+    source = Source(name="other", configurations=(other,) * 5, log_times=(1.0,) * 5)
+    assert Explorer(space, 0, [source])._sources == []
+    assert len(asked_rows(ModelProposer(space, 0, [source]), 3)) == 3

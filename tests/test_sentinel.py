@@ -150,7 +150,7 @@ def test_a_device_that_slows_by_40_percent_half_way_still_gets_its_best(
 def test_what_is_stored_is_corrected_alike_when_it_is_read_again(store: Store, clock: Clock) -> None:
     worker, _ = slowing(1.4, 33)
     search(store, clock, worker, trials=70)
-    again = Knowledge(DEVICE, find_profile(DEVICE), PROBLEM, store)
+    again = Knowledge(DEVICE, PROBLEM, store)
     assert again.drift.slowdown == pytest.approx(1.4)
     after = [t for t in again.ranking if t.configuration not in worker.measured[21:45]]
     assert len(after) > 40
@@ -234,19 +234,19 @@ def test_times_by_events_and_by_the_host_are_never_compared(store: Store, clock:
     assert {FAMILY.default(PROBLEM, DEVICE.limits, find_profile(DEVICE).starting("gemm")), fastest_before} <= by_host
     assert outcome.winner is not None
     assert outcome.winner.configuration == min(by_host, key=own_time)
-    again = Knowledge(DEVICE, find_profile(DEVICE), PROBLEM, store)
+    again = Knowledge(DEVICE, PROBLEM, store)
     assert again.timer is Timer.HOST
     assert {t.measurement.timer for t in again.ranking if t.measurement} == {Timer.HOST}
 
 
 def test_events_found_wrong_once_are_not_believed_again_whatever_was_stored_last(store: Store) -> None:
     store.add_device(DEVICE)
-    knowledge = Knowledge(DEVICE, find_profile(DEVICE), PROBLEM, store)
+    knowledge = Knowledge(DEVICE, PROBLEM, store)
     now = knowledge.provenance(FAMILY.baseline)
 
     def stored_by(timer: Timer, provenance: Provenance) -> Timer:
         store.add_trial(DEVICE, PROBLEM, trial(FAMILY.baseline, 1.0, timer=timer), provenance)
-        return Knowledge(DEVICE, find_profile(DEVICE), PROBLEM, store).timer
+        return Knowledge(DEVICE, PROBLEM, store).timer
 
     assert stored_by(Timer.EVENT, now) is Timer.EVENT
     assert stored_by(Timer.HOST, replace(now, driver="another driver")) is Timer.EVENT

@@ -53,11 +53,9 @@ def _tell_size(options: argparse.Namespace, device: "Device", problems: "Sequenc
     """Print how many configurations will be built, unless --sample bounds them or --quiet is given."""
     if options.sample is not None or options.quiet:
         return
-    from autotune.device.profile import find_profile
     from autotune.search import space_of
 
-    profile = find_profile(device)
-    count = sum(len(space_of(problem, device, profile, options.algorithm)) for problem in problems)
+    count = sum(len(space_of(problem, device, options.algorithm)) for problem in problems)
     jobs = options.jobs or usable_cores()
     tell(
         f"{count} configurations, of which those with equal sources are built once: up to {days_text(count / jobs)} "

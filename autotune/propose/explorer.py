@@ -1,4 +1,4 @@
-"""Proposes the next rows of a space, one or a batch, and estimates the remaining gain.
+"""Proposes the next row of a space, and estimates the remaining gain.
 
 Times are modelled on a logarithmic scale that is compressed further above the best, since how bad a bad configuration
 is says little about the good ones. The proposal is the row with the largest expected improvement (Jones, Schonlau,
@@ -16,12 +16,8 @@ from numpy.typing import NDArray
 from autotune.propose.features import Features, Rows
 from autotune.propose.gaussian import Array, GaussianProcess, Hyperparameters, HyperPrior, fit
 from autotune.propose.neighbours import Neighbours
-from autotune.propose.prior import Prior, SourceModel
+from autotune.propose.prior import Source, SourceModel
 from autotune.space.search_space import SearchSpace
-
-
-class SpaceExhaustedError(Exception):
-    """Every configuration of the space has been proposed."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -104,7 +100,7 @@ class Explorer:
     LEARNT, RELEARNT = 100, 4
     """Above LEARNT observations one more hardly changes the hyperparameters, so only every RELEARNT-th refits them."""
 
-    def __init__(self, space: SearchSpace, seed: int = 0, prior: Prior | None = None) -> None:
+    def __init__(self, space: SearchSpace, seed: int = 0, sources: Sequence[Source] = ()) -> None:
         self._space = space
         self._size = len(space)
         self._rng = np.random.default_rng(seed)
@@ -114,28 +110,31 @@ class Explorer:
         self._starts: dict[int, Hyperparameters] = {}
         self._beliefs: _Beliefs | None = None
         self._remembered = np.zeros(0, dtype=np.int64)
-        self._sources = self._model_sources(prior or Prior())
+        self._sources = self._model_sources(sources)
 
-    def _model_sources(self, prior: Prior) -> list[SourceModel]:
+    def _model_sources(self, sources: Sequence[Source]) -> list[SourceModel]:
         models = []
-        for source in prior.sources[: self.BELIEVED_SOURCES]:
+        for source in sources[: self.BELIEVED_SOURCES]:
             if sum(map(self._features.can_describe, source.configurations)) >= self.LEAST_TRIALS:
                 model = SourceModel(source, self._space, self._features, self._hyper_prior)
                 models.append(model)
                 self._remembered = np.append(self._remembered, model.best_rows)
         return models
 
-    def propose(self, known: Observations, count: int = 1) -> list[int]:
-        """Return `count` distinct rows that are not taken, the most promising first; fewer if the space runs out.
-
-        Each takes those before it into account. Raises SpaceExhaustedError when no row is left.
-        """
-        found: list[int] = []
-        while len(found) < count and len(known.taken) + len(found) < self._size:
-            found.append(self._next(known, [*known.pending, *found]))
-        if not found:
-            raise SpaceExhaustedError
-        return found
+    def propose(self, known: Observations) -> int | None:
+        """Return the most promising row that is not taken; None when no row is left."""
+        taken = known.taken
+        if len(taken) >= self._size:
+            return None
+        start = self._source_start(taken)
+        if start is not None:
+            return start
+        if not self._is_modelled(known) or self._is_excursion(taken):
+            return self._first(known, taken)
+        beliefs = self._believe(known)
+        experts = tuple(self._with_pending(e, list(known.pending)) for e in beliefs.experts)
+        beliefs = dataclasses.replace(beliefs, experts=experts, least=self._worthwhile(len(taken)))
+        return self._climb(beliefs, self._candidates(known, taken, self._rng), taken)
 
     def expected_gain(self, known: Observations) -> float:
         """Return the fraction of the best time that the next proposal is expected to save.
@@ -147,26 +146,6 @@ class Explorer:
         beliefs = self._believe(known)
         candidates = self._candidates(known, known.taken, np.random.default_rng(len(known.taken)))
         return 1.0 - math.exp(-float(self._gains(beliefs, candidates).max()))
-
-    def foretell(self, known: Observations, rows: Rows) -> Array:
-        """Return for each of n rows the expected log time above the best so far, shape (n,); needs a model."""
-        beliefs = self._believe(known)
-        points = self._features.of(rows)
-        squeezed = np.sum([e.trust * e.predict(rows, points)[0] for e in beliefs.experts], axis=0)
-        trusts = sum(e.trust for e in beliefs.experts)
-        return np.asarray(np.expm1(squeezed / trusts), dtype=np.float64)
-
-    def _next(self, known: Observations, pending: Sequence[int]) -> int:
-        taken = {*known.taken, *pending}
-        start = self._source_start(taken)
-        if start is not None:
-            return start
-        if not self._is_modelled(known) or self._is_excursion(taken):
-            return self._first(known, taken)
-        beliefs = self._believe(known)
-        experts = tuple(self._with_pending(e, pending) for e in beliefs.experts)
-        beliefs = dataclasses.replace(beliefs, experts=experts, least=self._worthwhile(len(taken)))
-        return self._climb(beliefs, self._candidates(known, taken, self._rng), taken)
 
     def _climb(self, beliefs: _Beliefs, rows: Rows, taken: set[int]) -> int:
         """Return the best row of a beam search that starts at the most promising candidates."""

@@ -25,13 +25,6 @@ class Source:
     """Natural logarithms of the times in any unit: only differences count."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Prior:
-    """All prior knowledge, the most similar source first."""
-
-    sources: tuple[Source, ...] = ()
-
-
 class SourceModel:
     """A source's times as a function on this space.
 

@@ -3,7 +3,7 @@
 import math
 from collections.abc import Callable, Iterator, Sequence
 
-from autotune.device.profile import Profile, find_profile
+from autotune.device.profile import find_profile
 from autotune.errors import ProblemError, UsageError
 from autotune.kernels import find_family
 from autotune.measure.worker import Measures, Worker
@@ -60,11 +60,10 @@ def tune(
         raise UsageError(
             f"the sampler {sampler.name} does not estimate what is left to gain", hint="leave out --until-gain"
         )
-    profile = find_profile(device)
     for request in requests:
         request.problem.check_device(device.limits)
     for request in requests[1:] if algorithms else ():  # the first is checked below, before it is measured
-        space_of(request.problem, device, profile, algorithms)
+        space_of(request.problem, device, algorithms)
     place = worker or Worker()
     if worker is None and builds is None:
         builds = builders_for(device, jobs)
@@ -85,9 +84,9 @@ def tune(
         for number, request in enumerate(requests, start=1):
             store.quarantine_lost()
             sound = device if retries_quarantined else with_faults(device, store)
-            space = space_of(request.problem, sound, profile, algorithms)
+            space = space_of(request.problem, sound, algorithms)
             search = ProblemSearch(
-                sound, profile, request, space, store, place, listener, limits, seed, builds,
+                sound, request, space, store, place, listener, limits, seed, builds,
                 choice=sampler, helpers=helpers,
             )  # fmt: skip
             started = ProblemStarted(
@@ -95,7 +94,7 @@ def tune(
                 number=number,
                 total=len(requests),
                 configurations=len(space),
-                resumed_trials=search.resumed_trials,
+                resumed_trials=len(search.knowledge.resumed),
             )
             listener(started)
             yield search
@@ -112,7 +111,7 @@ def tune(
             builds.close()
 
 
-def space_of(problem: Problem, device: Device, profile: Profile, algorithms: Sequence[str]) -> SearchSpace:
+def space_of(problem: Problem, device: Device, algorithms: Sequence[str] = ()) -> SearchSpace:
     """Return the search space of a problem on a device.
 
     Raises ConfigurationError for an unknown algorithm, ProblemError when none of the named algorithms can solve the
@@ -123,7 +122,7 @@ def space_of(problem: Problem, device: Device, profile: Profile, algorithms: Seq
         problem,
         device.limits,
         algorithms=algorithms,
-        overrides=profile.overrides_for(problem.family),
+        overrides=find_profile(device).overrides_for(problem.family),
     )
     if algorithms and not len(space):
         names = " and ".join(algorithms)

@@ -16,17 +16,14 @@ from typing import Protocol
 
 from autotune import tracing
 from autotune.device.processors import usable_cores
-from autotune.device.profile import find_profile
-from autotune.kernels import find_family
 from autotune.measure.build_pool import BuilderPool
 from autotune.model.configuration import Configuration
 from autotune.model.device import Device
 from autotune.model.plan import Plan
 from autotune.model.trial import Build, BuildJob, BuildState, TrialState
 from autotune.search.bench import Bench
-from autotune.search.compilation import Sources
-from autotune.search.knowledge import Knowledge
 from autotune.search.proposals import Proposals
+from autotune.search.sources import Sources
 
 BATCH = 8
 """Builds in a batch where building and measuring alternate. Some builds take ten times as long as most."""
@@ -91,7 +88,6 @@ class Ahead:
     def __init__(
         self,
         proposals: Proposals,
-        knowledge: Knowledge,
         bench: Bench,
         builds: Builds | None,
         is_over: Callable[[], bool] = lambda: False,
@@ -100,11 +96,12 @@ class Ahead:
         self._is_over = is_over
         self._bench = bench
         self._proposals = proposals
+        knowledge = bench.knowledge
         self._problem = knowledge.problem
-        self._family = find_family(self._problem.family)
+        self._family = knowledge.family
         self._selector = knowledge.device.selector
         self._takes_turns = knowledge.device.limits.is_cpu
-        self._sources = Sources(self._family, find_profile(knowledge.device).build_options)
+        self._sources = Sources(self._family, knowledge.profile.build_options)
         self._builds = builds
         self._building: dict[Future[Build], Prepared] = {}
         self._ready: deque[Prepared] = deque()

@@ -1,23 +1,25 @@
-"""Measuring a configuration: from the job to a stored trial."""
+"""Measuring a configuration: from the job, through the worker ("in flight"), to a stored trial."""
 
 import contextlib
 import dataclasses
 import math
+import threading
 from collections.abc import Callable, Sequence
+from concurrent.futures import CancelledError, Future, wait
+from typing import Self
 
 import numpy as np
 
 from autotune import tracing
-from autotune.device.profile import Profile
 from autotune.errors import AutotuneError, StoreError, WorkerLostError
-from autotune.measure.worker import Measures
+from autotune.measure.worker import Measures, waited_s
 from autotune.model.configuration import Configuration
 from autotune.model.trial import Job, Trial
+from autotune.process.child import Permission
 from autotune.search.contract import Clock
-from autotune.search.flight import Flight
 from autotune.search.knowledge import Knowledge
 from autotune.search.time_limits import LONGER_SHARE, TimeLimits
-from autotune.store import Store, new_owner
+from autotune.store import new_owner
 
 SAME_INPUTS = 32
 """Consecutive trials of a search that share their inputs. Drawing inputs, computing the reference and copying both to
@@ -25,6 +27,70 @@ the device takes longer than measuring most kernels; the finals have inputs of t
 SEARCH_TICKS = 250
 """Shortest length of a sample in a search: 0.4% is precise enough, since the finals decide."""
 SEARCH_AGREEMENT = 0.02
+
+
+class Flight:
+    """One job in the worker. It begins when the one before it has ended, and awaits permission for its first launch.
+
+    Until then it may be built there.
+    """
+
+    def __init__(self, job: Job, worker: Measures, before: Self | None, clock: Clock) -> None:
+        self.job = job
+        self._worker = worker
+        self._before = before
+        self._clock = clock
+        self._permission = Permission()
+        self._allowed_at = 0.0
+        self._is_withdrawn = self._is_begun = False
+        self._result: Future[tuple[Trial, float]] = Future()
+
+    def start(self) -> None:
+        """Begin, in a thread, unless it has begun."""
+        if not self._is_begun:
+            threading.Thread(target=self._fly, daemon=True).start()
+            self._is_begun = True  # only if the thread has started; otherwise `result` runs the job
+
+    @property
+    def is_allowed(self) -> bool:
+        """Whether the job may have been launched."""
+        return self._permission.done() and not self._permission.cancelled()
+
+    def allow(self) -> None:
+        """Permit the launch."""
+        if not self._permission.done():
+            self._allowed_at = self._clock()
+            self._permission.set_result(None)
+
+    def withdraw(self) -> None:
+        """Forbid the launch, unless it has happened; the result is not needed."""
+        self._is_withdrawn = True
+        self._permission.cancel()
+
+    def result(self) -> tuple[Trial, float]:
+        """Return the trial and the seconds it took, waiting excluded; run the job here if it has not begun."""
+        if not self._is_begun:
+            self._is_begun = True
+            self._fly()
+        return self._result.result()
+
+    def _fly(self) -> None:
+        try:
+            self._result.set_result(self._measured())
+        except BaseException as error:  # noqa: BLE001 - raised where the result is read
+            self._result.set_exception(error)
+
+    def _measured(self) -> tuple[Trial, float]:
+        if self._before:
+            wait([self._before._result])
+            self._before = None  # otherwise no flight would ever be freed
+        if self._is_withdrawn:
+            raise CancelledError
+        started, waited_before_s = self._clock(), waited_s(self._worker)
+        trial = self._worker.run(self.job, None if self.is_allowed else self._permission)
+        took_s = self._clock() - started - (waited_s(self._worker) - waited_before_s)
+        build_s = trial.measurement.build_ns / 1e9 if trial.measurement else 0.0
+        return trial, took_s - max(0.0, self._allowed_at - started - build_s)
 
 
 class Bench:
@@ -37,8 +103,6 @@ class Bench:
     def __init__(
         self,
         knowledge: Knowledge,
-        profile: Profile,
-        store: Store,
         worker: Measures,
         left_s: Callable[[], float] = lambda: math.inf,
         clock: Clock | None = None,
@@ -46,9 +110,8 @@ class Bench:
         """`left_s` returns the seconds left of the budget, which limit how long a trial may take."""
         self._left_s = left_s
         self.clock = clock or Clock()
-        self._knowledge = knowledge
-        self._profile = profile
-        self._store = store
+        self.knowledge = knowledge
+        self._store = store = knowledge.store
         self._worker = worker
         self._owner = new_owner(getattr(worker, "holder", None))  # only a worker of a service has a holder
         checkup = store.checkup(knowledge.device)
@@ -67,16 +130,26 @@ class Bench:
     def job(self, configuration: Configuration) -> Job:
         """Return the job that measures a configuration on fresh inputs."""
         return Job(
-            selector=self._knowledge.device.selector,
-            problem=self._knowledge.problem,
+            selector=self.knowledge.device.selector,
+            problem=self.knowledge.problem,
             configuration=configuration,
-            build_options=self._profile.build_options,
-            timer=self._knowledge.timer,
+            build_options=self.knowledge.profile.build_options,
+            timer=self.knowledge.timer,
             seed=self.new_seed(),
         )
 
-    def search_job(self, configuration: Configuration) -> Job:
-        """Return the job that shows if a configuration is worth a final: shared inputs, as few samples as possible."""
+    def search_job(
+        self,
+        configuration: Configuration,
+        *,
+        source: str = "",
+        binary: bytes = b"",
+        give_up_above_ns: float = math.inf,
+    ) -> Job:
+        """Return the job that shows if a configuration is worth a final: shared inputs, as few samples as possible.
+
+        `source` and `binary` are those of its build in advance.
+        """
         if self._seed_uses % SAME_INPUTS == 0:
             self._shared_seed = self.new_seed()
         self._seed_uses += 1
@@ -85,6 +158,9 @@ class Bench:
             seed=self._shared_seed,
             min_sample_ticks=SEARCH_TICKS,
             agreement=SEARCH_AGREEMENT,
+            source=source,
+            binary=binary,
+            give_up_above_ns=give_up_above_ns,
         )
 
     def new_seed(self) -> int:
@@ -148,13 +224,13 @@ class Bench:
         """Record a configuration as in flight before it is measured or a builder launches it; remove those `landed`."""
         self._held.add(configuration)  # first, since a connection may break after the database has done its work
         with tracing.span("ledger: in flight"):
-            self._store.begin_trial(self._knowledge.device, self._knowledge.problem, configuration, self._owner, landed)
+            self._store.begin_trial(self.knowledge.device, self.knowledge.problem, configuration, self._owner, landed)
         self._held.difference_update(landed)
 
     def land(self, landed: Sequence[Configuration]) -> None:
         """Remove configurations, which are not to blame, from those in flight."""
         with tracing.span("ledger: landed"):
-            self._store.land_trials(self._knowledge.device, self._knowledge.problem, landed, self._owner)
+            self._store.land_trials(self.knowledge.device, self.knowledge.problem, landed, self._owner)
         self._held.difference_update(landed)
 
     def release(self) -> None:
@@ -195,11 +271,11 @@ class Bench:
     @property
     def build_limit_s(self) -> float:
         """Time limit of a build in another process."""
-        return self._limits.build_s(self.job(self._knowledge.family.baseline), self._left_s())
+        return self._limits.build_s(self._left_s())
 
     def _flight(self, job: Job) -> Flight:
         left_s = self._left_s()
-        build_s, run_s = self._limits.build_s(job, left_s), self._limits.run_s(job, left_s)
+        build_s, run_s = self._limits.build_s(left_s), self._limits.run_s(job, left_s)
         limited = dataclasses.replace(job, build_limit_s=build_s, run_limit_s=run_s)
         return Flight(limited, self._worker, self._latest, self.clock)
 
@@ -228,7 +304,7 @@ class Bench:
 
     def record(self, trial: Trial, purpose: str = "search") -> Trial:
         """Store a trial, and record the next job as in flight. Raises StoreError, naming the trial."""
-        knowledge = self._knowledge
+        knowledge = self.knowledge
         following = self.following.configuration if self.following else None
         provenance = knowledge.provenance(trial.configuration)
         try:

@@ -12,7 +12,6 @@ from autotune.measure.worker import SPOILING
 from autotune.model.configuration import Configuration
 from autotune.model.events import Failure
 from autotune.model.trial import QUARANTINED_STATES, Trial, TrialState
-from autotune.propose.choice import near_row
 from autotune.space.family import Parameter
 from autotune.space.search_space import SearchSpace
 
@@ -30,7 +29,7 @@ def safe_configuration(space: SearchSpace, algorithm: str) -> Configuration | No
     Returns None if the algorithm has no valid configuration for the problem.
     """
     indices = {parameter.name: _safe_index(parameter) for parameter in space.parameters[algorithm]}
-    row = near_row(space, algorithm, indices)
+    row = space.near_row(algorithm, indices)
     return None if row is None else space[row]
 
 

@@ -10,9 +10,7 @@ from autotune.model.configuration import Configuration
 from autotune.model.trial import Job, Trial, TrialState, Verdict, Winner
 from autotune.search import significance
 from autotune.search.bench import Bench
-from autotune.search.knowledge import Knowledge
 from autotune.search.time_limits import LEAST_S
-from autotune.store import Store
 
 FINALISTS = 6
 """Number of the fastest; fewer for long kernels. More cost little, since the slow drop out after the first rounds."""
@@ -73,10 +71,9 @@ def foreseen_seconds(
 class Finals:
     """The finals of one problem."""
 
-    def __init__(self, knowledge: Knowledge, bench: Bench, store: Store, should_stop: Callable[[], bool]) -> None:
-        self._knowledge = knowledge
+    def __init__(self, bench: Bench, should_stop: Callable[[], bool]) -> None:
+        self._knowledge = bench.knowledge
         self._bench = bench
-        self._store = store
         self._should_stop = should_stop
         self._times: dict[Configuration, dict[int, float]] = {}
         self._samples: dict[Configuration, int] = {}
@@ -127,8 +124,8 @@ class Finals:
         knowledge = self._knowledge
         near = [t.configuration for t in knowledge.ranking if t.time_ns <= FAR_SLOWER * knowledge.best_ns]
         best = near[: self._affordable(deadline)]
-        wanted = dict.fromkeys([*best[:1], knowledge.default, *self._near_baseline(), *self._incumbents(), *best[1:]])
-        return [c for c in wanted if knowledge.is_sound(c)]
+        wanted = dict.fromkeys([*best[:1], knowledge.default, *self._near_baseline(), self._incumbent, *best[1:]])
+        return [c for c in wanted if c and knowledge.is_sound(c)]
 
     def _affordable(self, deadline: float) -> int:
         """Return how many of the best can take part in the least number of rounds, at least one."""
@@ -153,7 +150,6 @@ class Finals:
         self._seconds = self._deadline - self._bench.clock()
         self._times = {c: {} for c in finalists}
         self._samples = dict.fromkeys(finalists, 0)
-        incumbents = self._incumbents()
         while self._times:
             self._play()
             if self._should_stop():
@@ -161,23 +157,23 @@ class Finals:
             self._times = {c: times for c, times in self._times.items() if times}
             if not self._times:
                 break
-            decision = self._decision(incumbents)
+            decision = self._decision()
             verifications = self._verify(decision.configuration)
             if verifications:
                 return self._record(decision, verifications)
         return None
 
-    def _decision(self, incumbents: Sequence[Configuration]) -> significance.Decision:
+    def _decision(self) -> significance.Decision:
         default, baseline = self._knowledge.default, self._knowledge.family.baseline
         if self._played < significance.LOOKS[0]:
             return significance.decide_early(self._times, default)
-        return significance.decide(self._times, default, incumbents, baseline=baseline)
+        return significance.decide(self._times, default, self._incumbent, baseline=baseline)
 
-    def _incumbents(self) -> list[Configuration]:
-        """Return the configuration of the winner of earlier finals, if there is one."""
-        knowledge = self._knowledge
-        winners = self._store.best(knowledge.device.slug, knowledge.family.name)
-        return [w.configuration for w in winners if w.problem == knowledge.problem and w.is_final]
+    @property
+    def _incumbent(self) -> Configuration | None:
+        """The configuration of the winner of earlier finals."""
+        winner = self._knowledge.incumbent
+        return winner.configuration if winner else None
 
     def _near_baseline(self) -> list[Configuration]:
         """Return the baseline if it is a rival; if it is far slower, the time of its one trial is enough."""
@@ -291,7 +287,7 @@ class Finals:
         if baseline in self._times:
             over_baseline = significance.gain(self._times, baseline, decision.configuration)
             winner = dataclasses.replace(winner, baseline_ns=over_baseline.ratio * winner.time_ns)
-        self._store.record_winner(winner)
+        self._knowledge.store.record_winner(winner)
         return winner
 
     def _median_ns(self, configuration: Configuration) -> float:

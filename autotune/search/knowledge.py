@@ -1,8 +1,10 @@
 """What is known of one problem on one device: the trials of the ledger and of this run, judged."""
 
 import math
+from collections import defaultdict
+from collections.abc import Set as AbstractSet
 
-from autotune.device.profile import Profile
+from autotune.device.profile import find_profile
 from autotune.kernels import find_family
 from autotune.kernels.render import changes, provenance_now
 from autotune.model.configuration import Configuration
@@ -10,35 +12,38 @@ from autotune.model.device import Device
 from autotune.model.problem import Problem
 from autotune.model.trial import QUARANTINED_STATES, Provenance, Timer, Trial, TrialState, Verdict, Winner
 from autotune.search.drift import SENTINEL, Drift
-from autotune.search.quarantine import quarantine_of
 from autotune.search.significance import Decision, Gain
 from autotune.space.family import KernelFamily
-from autotune.store import Store, StoredTrial
+from autotune.store import Fate, Store, StoredTrial
+
+FAILED_PROBLEMS = 2
+"""A configuration that crashed or was lost at this many problems of a family is not run at any other problem of it."""
 
 
 class Knowledge:
     """The latest judgement of every measured configuration, and the winner that follows from it."""
 
-    def __init__(self, device: Device, profile: Profile, problem: Problem, store: Store) -> None:
+    def __init__(self, device: Device, problem: Problem, store: Store) -> None:
         self.device = device
+        self.profile = find_profile(device)
         self.problem = problem
         self.family: KernelFamily = find_family(problem.family)
-        self.starts = profile.starting(self.family.name)
+        self.starts = self.profile.starting(self.family.name)
         self.default = self.family.default(problem, device.limits, self.starts)
         self.known: dict[Configuration, Trial] = {}
         self.best_ns = math.inf
         self.drift = Drift(is_shared=self.device.limits.is_cpu)
         self._unsound: set[Configuration] = set()
-        self._store = store
+        self.store = store
         stored = store.trials(device.slug, self.family.name, problem)
         self.timer = Timer.HOST if any(map(self._found_events_wrong, stored)) else Timer.EVENT
         """Source of all known times. Times of events and of the host's clock are never compared."""
-        current = [s for s in stored if self._is_current(s) and self._is_comparable(s.trial)]
+        current = [s for s in stored if self._is_usable(s)]
         self.resumed = [s for s in current if s.purpose == "search"]
-        self.stale = [s for s in stored if not (self._is_current(s) and self._is_comparable(s.trial))]
+        self.stale = [s for s in stored if not self._is_usable(s)]
         """Trials under another driver, template, space or timer: useful only as a guess."""
         right = {s.trial.configuration for s in current if s.trial.state is TrialState.COMPLETE}
-        self.quarantine = quarantine_of(device, problem, store, right)
+        self.quarantine = self._quarantined(right)
         """Configurations that are not to be run."""
         for item in current:
             has_left_quarantine = item.trial.state in QUARANTINED_STATES and not self.is_quarantined(item.trial)
@@ -85,6 +90,12 @@ class Knowledge:
         return configuration in self.known and configuration not in self._unsound | self.quarantine
 
     @property
+    def default_ns(self) -> float:
+        """Time of the default, or of the best if the default did not run correctly."""
+        default = self.known.get(self.default)
+        return default.time_ns if default and default.state is TrialState.COMPLETE else self.best_ns
+
+    @property
     def is_all_lost(self) -> bool:
         """Whether something ran correctly, and none of it may be run any more."""
         return math.isinf(self.best_ns) and any(t.state is TrialState.COMPLETE for t in self.known.values())
@@ -111,12 +122,16 @@ class Knowledge:
     @property
     def decided(self) -> Winner | None:
         """The winner of earlier finals, if nothing that it depends on has changed since."""
-        for winner in self._store.best(self.device.slug, self.family.name):
-            if winner.problem != self.problem or not winner.is_final:
-                continue
-            if not changes(winner.provenance, self.family, winner.configuration, self.device.driver):
-                return winner if self.is_sound(winner.configuration) else None
-        return None
+        winner = self.incumbent
+        if winner is None or not self._is_current(winner.provenance, winner.configuration):
+            return None
+        return winner if self.is_sound(winner.configuration) else None
+
+    @property
+    def incumbent(self) -> Winner | None:
+        """The winner of earlier finals."""
+        winner = self.store.winner(self.device.slug, self.problem)
+        return winner if winner and winner.is_final else None
 
     def record_provisional(self) -> Winner | None:
         """Store and return the best so far, or the unbeaten default, as a winner that no final has confirmed."""
@@ -124,13 +139,11 @@ class Knowledge:
         if not ranking:
             return None
         best = ranking[0]
-        reference = self.known.get(self.default, best)
-        default_ns = reference.time_ns if reference.state is TrialState.COMPLETE else best.time_ns
-        ratio = default_ns / best.time_ns
+        ratio = self.default_ns / best.time_ns
         gain = Gain(ratio=ratio, low=ratio, high=ratio)
         decision = Decision(configuration=best.configuration, gain=gain, verdict=Verdict.PROVISIONAL)
         winner = self.winner(decision, best.time_ns, samples=0, verifications=0)
-        self._store.record_winner(winner)
+        self.store.record_winner(winner)
         return winner
 
     def winner(self, decision: Decision, time_ns: float, *, samples: int, verifications: int) -> Winner:
@@ -151,6 +164,28 @@ class Knowledge:
             verifications=verifications,
             provenance=self.provenance(decision.configuration),
         )
+
+    def _quarantined(self, right_here: AbstractSet[Configuration]) -> set[Configuration]:
+        """Return the configurations not to be run at the problem, on the device under its driver.
+
+        Configurations in flight on another machine are included, since it is unknown here whether that machine still
+        runs. Failures at other problems do not count against those in `right_here`, which ran correctly at this one.
+        """
+        device, problem = self.device, self.problem
+        stored = self.store.quarantined(device.slug, device.driver)
+        entries = [q for q in stored if q.problem.family == problem.family]
+        here = {q.configuration for q in entries if q.problem == problem}
+        problems: defaultdict[Configuration, set[Problem]] = defaultdict(set)
+        for entry in entries:
+            if entry.reason != TrialState.TIMED_OUT.value:  # slowness at large sizes says nothing about small ones
+                problems[entry.configuration].add(entry.problem)
+        everywhere = {configuration for configuration, seen in problems.items() if len(seen) >= FAILED_PROBLEMS}
+        elsewhere = {
+            flight.configuration
+            for flight in self.store.in_flight(device.slug, device.driver)
+            if flight.problem == problem and flight.fate is Fate.UNKNOWN
+        }
+        return here | (everywhere - right_here) | elsewhere
 
     def _recall(self, stored: StoredTrial) -> None:
         """Take in a trial of the ledger, judged as it was when it was measured."""
@@ -188,6 +223,9 @@ class Knowledge:
         provenance = self.provenance(trial.configuration)
         self.stale.append(StoredTrial(trial=trial, problem=self.problem, provenance=provenance, purpose="search"))
 
-    def _is_current(self, stored: StoredTrial) -> bool:
-        """Return whether a stored trial is valid for today's driver, template and space."""
-        return not changes(stored.provenance, self.family, stored.trial.configuration, self.device.driver)
+    def _is_usable(self, stored: StoredTrial) -> bool:
+        return self._is_current(stored.provenance, stored.trial.configuration) and self._is_comparable(stored.trial)
+
+    def _is_current(self, made: Provenance, configuration: Configuration) -> bool:
+        """Return whether a measurement is valid for today's driver, template and space."""
+        return not changes(made, self.family, configuration, self.device.driver)

@@ -7,7 +7,6 @@ from collections.abc import Callable
 from functools import partial
 
 from autotune import tracing
-from autotune.device.profile import Profile
 from autotune.errors import StoreError
 from autotune.measure.worker import Measures, waited_s
 from autotune.model import events
@@ -47,7 +46,6 @@ class ProblemSearch:
     def __init__(
         self,
         device: Device,
-        profile: Profile,
         request: Request,
         space: SearchSpace,
         store: Store,
@@ -63,7 +61,6 @@ class ProblemSearch:
         """`choice` defaults to the project's own sampler; `helpers` are equal devices that measure until the finals."""
         self.request = request
         self._space = space
-        self._store = store
         self._listener = listener
         self._limits = limits
         self._clock = limits.clock
@@ -76,17 +73,14 @@ class ProblemSearch:
         self._gain = GainLeft()
         self._programs: dict[bytes, Trial] = {}
         """Trials of this run by the program that ran (`Prepared.program`)."""
-        self._knowledge = Knowledge(device, profile, request.problem, store)
-        self._timer = self._knowledge.timer
-        self._bench = Bench(self._knowledge, profile, store, worker, self._left_s, self._clock)
+        self.knowledge = Knowledge(device, request.problem, store)
+        self._timer = self.knowledge.timer
+        self._bench = Bench(self.knowledge, worker, self._left_s, self._clock)
         self._helpers = Helpers() if helpers is None else helpers
         self._crew = Crew(
-            worker,
-            self._bench,
-            self._helpers,
-            lambda place: Bench(self._knowledge, profile, store, place, self._left_s, self._clock),
+            worker, self._bench, self._helpers, lambda place: Bench(self.knowledge, place, self._left_s, self._clock)
         )
-        self._sentinel = Sentinel(self._knowledge, self._bench, self._report_drift, limits.should_stop)
+        self._sentinel = Sentinel(self._bench, self._report_drift, limits.should_stop)
         self._failures = FailureCounts()
         self.new_trials = 0
         self.seconds = 0.0
@@ -102,30 +96,13 @@ class ProblemSearch:
         return self._ends + waited_s(self._worker)
 
     @property
-    def resumed_trials(self) -> int:
-        """Number of trials in the ledger that this search resumes from."""
-        return len(self._knowledge.resumed)
-
-    @property
-    def tried(self) -> int:
-        """Number of configurations measured, earlier ones included."""
-        return len(self._knowledge.known)
-
-    @property
     def gain_left(self) -> float | None:
         """Share of the best time that more trials are expected to save; None before a model can estimate it."""
         return 0.0 if self._is_exhausted else self._gain.share
 
     @property
     def best_ns(self) -> float:
-        return self._knowledge.best_ns
-
-    @property
-    def default_ns(self) -> float:
-        """Time of the default, or of the best if the default did not run correctly."""
-        default = self._knowledge.known.get(self._knowledge.default)
-        is_right = default is not None and default.state is TrialState.COMPLETE
-        return default.time_ns if default is not None and is_right else self.best_ns
+        return self.knowledge.best_ns
 
     @property
     def trial_seconds(self) -> float:
@@ -180,13 +157,14 @@ class ProblemSearch:
         self._helpers.close()  # finals compare times measured on one device
         winner = None
         if not self._limits.should_stop():
-            winner = self.decided or (None if deadline is None else self._decide(deadline))
+            winner = None if self.new_trials else self.knowledge.decided
+            winner = winner or (None if deadline is None else self._decide(deadline))
         self.seconds += self._clock() - started
         return events.Outcome(
             request=self.request,
-            winner=winner or self._knowledge.record_provisional(),
+            winner=winner or self.knowledge.record_provisional(),
             new_trials=self.new_trials,
-            resumed_trials=self.resumed_trials,
+            resumed_trials=len(self.knowledge.resumed),
             failures=self._failures.by_state,
             commonest_failure=self._failures.commonest,
             is_finished=not self._limits.should_stop(),
@@ -194,16 +172,11 @@ class ProblemSearch:
             gain_left=self.gain_left,
         )
 
-    @property
-    def decided(self) -> Winner | None:
-        """The winner of earlier finals, if nothing was measured and nothing it depends on has changed since."""
-        return None if self.new_trials else self._knowledge.decided
-
     def finals_seconds(self, rounds: int = significance.LOOKS[-1]) -> float:
         """Return how long finals of `rounds` rounds may take, judging by how long trials took without building."""
         bench = self._bench
         return finals.foreseen_seconds(
-            self._knowledge.best_ns, bench.typical_seconds, bench.fresh_inputs_seconds, rounds
+            self.knowledge.best_ns, bench.typical_seconds, bench.fresh_inputs_seconds, rounds
         )
 
     @property
@@ -243,10 +216,14 @@ class ProblemSearch:
             self._learn_from_crew(proposals)
             return has_more or self._crew.is_at_work
         prepared = ahead.next(self._bench.typical_seconds, self._trials_left)
-        if prepared is not None:
+        if prepared is None:
+            return False
+        trial = self._without_running(prepared)
+        if trial is None:
             meanwhile = partial(self._go_on, prepared, ahead, is_enough) if ahead.builds_ahead else None
-            proposals.tell(self._measure_prepared(prepared, meanwhile))
-        return prepared is not None
+            trial = self._note_measured(self._run(prepared, meanwhile), prepared)
+        proposals.tell(trial)
+        return True
 
     def _share_out(self, proposals: Proposals, ahead: Ahead) -> bool:
         """Give each free device something to measure; return False when there is nothing."""
@@ -280,15 +257,13 @@ class ProblemSearch:
         """
         started, trials = self._clock(), self.new_trials
         self._programs.clear()
-        self._timer = self._knowledge.timer
-        proposals = Proposals(self._knowledge, self._space, self._store, self._seed, self._choice)
-        ahead = Ahead(proposals, self._knowledge, self._bench, self._builds, lambda: self.is_over)
+        self._timer = self.knowledge.timer
+        proposals = Proposals(self.knowledge, self._space, self._seed, self._choice)
+        ahead = Ahead(proposals, self._bench, self._builds, lambda: self.is_over)
         self._working = proposals, ahead
-        opening = Opening(
-            self._knowledge, self._space, self._bench, proposals, self._measure, is_over=lambda: self.is_over
-        )
+        opening = Opening(self._space, self._bench, proposals, self._measure, is_over=lambda: self.is_over)
         if self._limits.retries_quarantined and not self._is_begun:
-            opening.try_again(filter(self._is_of_today, sorted(self._knowledge.quarantine, key=lambda c: c.key)))
+            opening.try_quarantined()
         self._is_begun = True
         opening.run(lambda: ahead.start(self._trials_left - 1))
         self._begun_seconds += self._clock() - started
@@ -306,11 +281,11 @@ class ProblemSearch:
     @property
     def _has_other_timer(self) -> bool:
         """Whether times come from another clock than when the search began."""
-        return self._knowledge.timer is not self._timer
+        return self.knowledge.timer is not self._timer
 
     def _estimate(self, proposals: Proposals) -> None:
         """Every few trials, ask the model what is left to gain."""
-        if self.tried < FEWEST_TRIALS or not self._gain.is_due(self.new_trials):
+        if len(self.knowledge.known) < FEWEST_TRIALS or not self._gain.is_due(self.new_trials):
             return
         next_gain = proposals.expected_gain
         if next_gain is None:
@@ -326,13 +301,8 @@ class ProblemSearch:
     def _trials_left(self) -> float:
         if self._limits.trials is None:
             return math.inf
-        spare = self.SPARE_TRIALS if self._knowledge.is_all_lost else 0
+        spare = self.SPARE_TRIALS if self.knowledge.is_all_lost else 0
         return self._limits.trials + spare - self.new_trials
-
-    def _is_of_today(self, configuration: Configuration) -> bool:
-        knowledge = self._knowledge
-        is_known = configuration in (knowledge.default, knowledge.family.baseline)
-        return is_known or self._space.row_of(configuration) is not None
 
     def _left_s(self) -> float:
         """Return the seconds left of the budget, which limit what a single trial may take."""
@@ -343,13 +313,6 @@ class ProblemSearch:
         if math.isinf(self._limits.seconds):
             return 0.0
         return min(self.FINALS_SHARE * self._limits.seconds, self.finals_seconds())
-
-    def _measure_prepared(self, prepared: Prepared, meanwhile: Callable[[], None] | None) -> Trial:
-        """Return a new trial of a configuration that was built in advance."""
-        known = self._without_running(prepared)
-        if known is not None:
-            return known
-        return self._note_measured(self._run(prepared, meanwhile), prepared)
 
     def _note_measured(self, measured: Trial, prepared: Prepared) -> Trial:
         """Take in a new trial of the search's own device; configurations with the same program reuse it."""
@@ -394,11 +357,11 @@ class ProblemSearch:
         return self._bench.run(self._bench.following or self._job(prepared), "search", prepared.build_ns, meanwhile)
 
     def _job(self, prepared: Prepared) -> Job:
-        return dataclasses.replace(
-            self._bench.search_job(prepared.configuration),
+        return self._bench.search_job(
+            prepared.configuration,
             source=prepared.source,
             binary=prepared.build.binary if prepared.build else b"",
-            give_up_above_ns=self.GIVE_UP_FACTOR * self._knowledge.best_ns * self._sentinel.slowdown,
+            give_up_above_ns=self.GIVE_UP_FACTOR * self.knowledge.best_ns * self._sentinel.slowdown,
         )
 
     def _note(self, measured: Trial) -> Trial:
@@ -409,16 +372,16 @@ class ProblemSearch:
         """Count a trial, learn from it and report it."""
         self.new_trials += 1
         self._failures.count(trial)
-        before_ns = self._knowledge.best_ns
-        self._knowledge.learn(trial)
-        if self._knowledge.best_ns < before_ns:
+        before_ns = self.knowledge.best_ns
+        self.knowledge.learn(trial)
+        if self.knowledge.best_ns < before_ns:
             with tracing.span("ledger: winner"):
-                self._knowledge.record_provisional()
+                self.knowledge.record_provisional()
         finished = events.TrialFinished(
             request=self.request,
             trial=trial,
             new_trials=self.new_trials,
-            best_ns=self._knowledge.best_ns,
+            best_ns=self.knowledge.best_ns,
             failures=self._failures.by_state,
         )
         self._listener(finished)
@@ -434,7 +397,7 @@ class ProblemSearch:
             self._listener(events.BudgetJudged(request=self.request, trials=trials, seconds=seconds))
 
     def _decide(self, deadline: float) -> Winner | None:
-        deciding = Finals(self._knowledge, self._bench, self._store, self._limits.should_stop)
+        deciding = Finals(self._bench, self._limits.should_stop)
         deciding.measure_baseline(deadline)
         finalists = deciding.finalists(deadline)
         if not finalists:

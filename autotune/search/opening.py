@@ -7,7 +7,6 @@ from autotune.model.configuration import Configuration
 from autotune.model.trial import Trial, TrialState
 from autotune.search.bench import Bench
 from autotune.search.fallbacks import safe_configurations
-from autotune.search.knowledge import Knowledge
 from autotune.search.proposals import Proposals
 from autotune.space.search_space import SearchSpace
 
@@ -27,7 +26,6 @@ class Opening:
 
     def __init__(
         self,
-        knowledge: Knowledge,
         space: SearchSpace,
         bench: Bench,
         proposals: Proposals,
@@ -35,7 +33,7 @@ class Opening:
         is_over: Callable[[], bool],
     ) -> None:
         """`measure` runs, stores and counts a trial; `is_over` returns whether the budget has ended."""
-        self._knowledge = knowledge
+        self._knowledge = bench.knowledge
         self._space = space
         self._bench = bench
         self._proposals = proposals
@@ -63,6 +61,13 @@ class Opening:
         is_slow = self._has_footing() and self._bench.build_limit_s > SLOWER * limit_s
         if is_slow and default in self._timed_out and default not in self._retried:
             self.try_again([default])
+
+    def try_quarantined(self) -> None:
+        """Measure again the quarantined configurations that are still in the space, the default and the baseline."""
+        knowledge = self._knowledge
+        legal = (knowledge.default, knowledge.family.baseline)
+        known = sorted(knowledge.quarantine, key=lambda configuration: configuration.key)
+        self.try_again(c for c in known if c in legal or self._space.row_of(c) is not None)
 
     def try_again(self, configurations: Iterable[Configuration]) -> None:
         """Measure quarantined configurations again; those that fail again return to quarantine."""

@@ -12,7 +12,6 @@ from autotune.model.configuration import Configuration
 from autotune.model.trial import Job, Trial, TrialState
 from autotune.search.bench import Bench
 from autotune.search.drift import SENTINEL, Revision
-from autotune.search.knowledge import Knowledge
 from autotune.turns import idle
 
 EVERY_TRIALS = 20
@@ -40,15 +39,9 @@ HELPS = 0.98
 class Sentinel:
     """Watches the device's speed during one search."""
 
-    def __init__(
-        self,
-        knowledge: Knowledge,
-        bench: Bench,
-        tell: Callable[[float, float], None],
-        should_stop: Callable[[], bool],
-    ) -> None:
+    def __init__(self, bench: Bench, tell: Callable[[float, float], None], should_stop: Callable[[], bool]) -> None:
         """`tell` receives the slowdown when it has changed, and the seconds of the rest that follows."""
-        self._knowledge = knowledge
+        self._knowledge = knowledge = bench.knowledge
         self._bench = bench
         self._clock = bench.clock
         self._tell = tell

@@ -77,7 +77,8 @@ class Sharing:
 
         def is_enough() -> bool:
             first = FIRST_TRIALS if self.left_s > 0 else 1
-            return search.tried >= LEAST_TRIALS or (search.tried >= first and self._clock() >= until)
+            tried = len(search.knowledge.known)
+            return tried >= LEAST_TRIALS or (tried >= first and self._clock() >= until)
 
         self._search(search, is_enough)
         if len(self._searches) == 1 and still_to_come > 1 and search.trial_seconds:
@@ -128,7 +129,7 @@ class Sharing:
         """Return the nanoseconds of all calls expected to be saved by one second of tuning."""
         gain = search.gain_left
         if gain is None:
-            gain = min(1.0, UNKNOWN_GAIN / max(search.tried, 1))
+            gain = min(1.0, UNKNOWN_GAIN / max(len(search.knowledge.known), 1))
         return self._weight(search) * gain / (HORIZON_TRIALS * max(search.trial_seconds, 1e-3))
 
     def _weight(self, search: ProblemSearch) -> float:
@@ -151,7 +152,7 @@ class Sharing:
         return ShareStarted(
             request=search.request,
             calls=sum(other.request.calls for other in run),
-            default_ns=sum(other.request.calls * other.default_ns for other in run),
+            default_ns=sum(other.request.calls * other.knowledge.default_ns for other in run),
             best_ns=sum(other.request.calls * other.best_ns for other in run),
         )
 

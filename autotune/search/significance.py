@@ -5,7 +5,7 @@ round. Repeated looks and picking the best of several would make plain 95% inter
 widened so that 95% holds all the same (`scripts/check_finals` measures how often).
 """
 
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
 
@@ -96,7 +96,7 @@ def still_in_question(times: Times, default: Configuration) -> list[Configuratio
 def decide(
     times: Times,
     default: Configuration,
-    incumbents: Collection[Configuration] = (),
+    incumbent: Configuration | None = None,
     *,
     baseline: Configuration | None = None,
 ) -> Decision:
@@ -105,7 +105,7 @@ def decide(
     A choice that is slower than the `baseline` by more than a close tie is replaced by the fastest, which is called a
     tie if it is not surely faster than the default.
     """
-    decision = _decide(times, default, incumbents)
+    decision = _decide(times, default, incumbent)
     chosen = decision.configuration
     if baseline is None or baseline not in times or gain(times, chosen, baseline).ratio <= 1.0 + NARROW:
         return decision
@@ -125,16 +125,18 @@ def decide_early(times: Times, default: Configuration) -> Decision:
     return Decision(configuration=leader, gain=gain(times, default, leader), verdict=Verdict.PROVISIONAL)
 
 
-def _decide(times: Times, default: Configuration, incumbents: Collection[Configuration]) -> Decision:
+def _decide(times: Times, default: Configuration, incumbent: Configuration | None) -> Decision:
     leader = _leader(times)
+    first = incumbent if incumbent is not None and incumbent in times else leader
+    if gain(times, first, leader).is_sure:
+        first = leader
     if default not in times:
-        chosen = _unbeaten_incumbent(times, leader, incumbents) or leader
-        return Decision(configuration=chosen, gain=NO_GAIN, verdict=Verdict.DEFAULT_FAILED)
+        return Decision(configuration=first, gain=NO_GAIN, verdict=Verdict.DEFAULT_FAILED)
     if leader == default:
         is_alone = all(gain(times, c, default).is_sure for c in times if c != default)
         verdict = Verdict.DEFAULT if is_alone else Verdict.TIE
         return Decision(configuration=default, gain=NO_GAIN, verdict=verdict)
-    for candidate in dict.fromkeys([_unbeaten_incumbent(times, leader, incumbents) or leader, leader]):
+    for candidate in dict.fromkeys([first, leader]):
         over_default = gain(times, default, candidate)
         if over_default.is_sure:
             return Decision(configuration=candidate, gain=over_default, verdict=Verdict.FASTER)
@@ -148,15 +150,6 @@ def _leader(times: Times) -> Configuration:
         if gain(times, leader, other).ratio > 1.0:
             leader = other
     return leader
-
-
-def _unbeaten_incumbent(
-    times: Times, leader: Configuration, incumbents: Collection[Configuration]
-) -> Configuration | None:
-    for incumbent in incumbents:
-        if incumbent in times and not gain(times, incumbent, leader).is_sure:
-            return incumbent
-    return None
 
 
 @cache

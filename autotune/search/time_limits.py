@@ -12,7 +12,7 @@ import statistics
 from collections import deque
 from collections.abc import Collection
 
-from autotune.model.trial import Job, Trial
+from autotune.model.trial import BUILD_LIMIT_S, Job, Trial
 
 LEAST_TRIALS = 3
 """Complete trials needed before there is a usual time."""
@@ -66,11 +66,11 @@ class TimeLimits:
             self._best_ns = trial.time_ns
             self._best_run_s = run_s
 
-    def build_s(self, job: Job, left_s: float = math.inf) -> float:
-        """Return the seconds the job may build, at most its own limit; `left_s` is what is left of the budget."""
+    def build_s(self, left_s: float = math.inf) -> float:
+        """Return the seconds a job may build; `left_s` is what is left of the budget."""
         usual_s = _usual(self._build_s) if self._is_enough else 0.0
         longest_s = max(self._build_s, default=0.0)
-        return self._limit_s(job.build_limit_s, longest_s, usual_s, LEAST_BUILD_S, BUILD_SHARE, left_s)
+        return self._limit_s(BUILD_LIMIT_S, longest_s, usual_s, LEAST_BUILD_S, BUILD_SHARE, left_s)
 
     def run_s(self, job: Job, left_s: float = math.inf) -> float:
         """Return the seconds the job may run, at most its own limit.

@@ -7,7 +7,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from autotune.device.profile import find_profile
 from autotune.measure.worker import Measures, Worker
 from autotune.model.configuration import Configuration
 from autotune.model.device import Device
@@ -95,13 +94,12 @@ class _Rechecking:
     def __init__(
         self, device: Device, winner: Winner, store: Store, worker: Measures, should_stop: Callable[[], bool]
     ) -> None:
-        profile = find_profile(device)
         self._should_stop = should_stop
-        self._knowledge = Knowledge(device, profile, winner.problem, store)
+        self._knowledge = Knowledge(device, winner.problem, store)
         today = self._knowledge.family.complete(winner.configuration)
         self._winner = dataclasses.replace(winner, configuration=today)
-        self._bench = Bench(self._knowledge, profile, store, worker)
-        self._finals = Finals(self._knowledge, self._bench, store, should_stop)
+        self._bench = Bench(self._knowledge, worker)
+        self._finals = Finals(self._bench, should_stop)
 
     def run(self) -> Recheck:
         before = self._winner

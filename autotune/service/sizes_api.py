@@ -77,7 +77,7 @@ def size_routes(store: Store, pools: Pools) -> APIRouter:
 def _size(store: Store, slug: str, shape: str, family: str) -> SizeAnswer:
     problem = find_family(family).problem_type.parse(shape)
     trials = store.trials(slug, family, problem)
-    winner = next((w for w in store.best(slug, family) if w.problem == problem), None)
+    winner = store.winner(slug, problem)
     shares = importance.shares(trials, winner.configuration.algorithm if winner else None)
     try:
         host = rivals.host_rivals(slug, problem)

@@ -138,6 +138,16 @@ class SearchSpace:
         [row] = self.rows(algorithm, np.array([path], dtype=np.uint16))
         return int(row) if row >= 0 else None
 
+    def near_row(self, algorithm: str, indices: Mapping[str, int]) -> int | None:
+        """Return a valid row near these indices into the values of an algorithm's parameters; None if it has no row.
+
+        Greedy: each parameter in order takes the nearest value that some valid row combines with those chosen before.
+        """
+        parameters = self.parameters[algorithm]
+        wanted, are_numeric = [indices[p.name] for p in parameters], [p.is_numeric for p in parameters]
+        path = self.diagrams[algorithm].nearest(wanted, are_numeric)
+        return None if path is None else self.row_at(algorithm, path)
+
 
 def _fault_table(fault: Fault, algorithm: str, parameters: Sequence[Parameter]) -> tuple[list[int], NDArray[np.bool_]]:
     """Return the layer that a fault constrains, and which of its values the fault allows; see `_table`."""

@@ -385,6 +385,13 @@ class Store:
         winners = self._read(lambda session: known_rows(session.execute(query), to_winner))
         return sorted(winners, key=_place)
 
+    def winner(self, device_slug: str, problem: Problem) -> Winner | None:
+        """Return the current winner of one problem on a device; None without one."""
+        query = select(BEST).where(
+            BEST.c.device == device_slug, BEST.c.family == problem.family, BEST.c.spec == problem.key
+        )
+        return next(iter(self._read(lambda session: known_rows(session.execute(query), to_winner))), None)
+
     def decisions(self) -> int:
         """Count the winners recorded and imported.
 
