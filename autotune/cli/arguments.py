@@ -6,15 +6,13 @@ from typing import Any
 
 import autotune
 from autotune.cli.compile import DEFAULT_SIZE, compile_command
-from autotune.cli.devices import devices_command
 from autotune.cli.doctor import doctor_command
 from autotune.cli.evaluate import HELD_OUT, evaluate_command
-from autotune.cli.export import export_command
+from autotune.cli.export import export_command, import_command
 from autotune.cli.help import help_command
-from autotune.cli.import_table import import_command
 from autotune.cli.jobs import cancel_command, jobs_command, submit_command
+from autotune.cli.lists import devices_command, misses_command, presets_command, status_command
 from autotune.cli.lookup import lookup_command
-from autotune.cli.misses import misses_command
 from autotune.cli.options import (
     Parser,
     add_command,
@@ -36,13 +34,10 @@ from autotune.cli.options import (
     parse_seed,
     parse_share,
 )
-from autotune.cli.presets import presets_command
 from autotune.cli.run import run_command
-from autotune.cli.serve import serve_command
+from autotune.cli.serve import serve_command, worker_command, workers_command
 from autotune.cli.show import show_command
-from autotune.cli.status import status_command
 from autotune.cli.verify import verify_command
-from autotune.cli.worker import worker_command, workers_command
 
 FORMATS = ("json", "csv", "markdown", "c", "sqlite")
 

@@ -1,4 +1,4 @@
-"""The command `autotune export`: write the table of one kernel family, or of all that are stored."""
+"""The commands `autotune export`, which writes a table of one or all kernel families, and `autotune import`."""
 
 import argparse
 import contextlib
@@ -127,3 +127,18 @@ def _text(store: "Store", slug: str | None, families: Sequence[str], form: str) 
             hint=f"choose one, such as --family {families[0]}",
         )
     return "\n".join(str(export_table(store, slug, family, form)) for family in families)
+
+
+def import_command(options: argparse.Namespace) -> int:
+    """Add the winners and predictors of an exported table to a database."""
+    from autotune.lookup.json_table import read_contents
+    from autotune.predict import add_predictors
+    from autotune.store import Store
+
+    contents = read_contents(options.file)
+    with Store.open(options.db) as store:
+        added, kept = store.import_winners(contents.winners, contents.devices)
+        add_predictors(store, contents.predictors)
+    because = ", because the stored ones are confirmed or faster" if kept else ""
+    print(f"{added} imported, {kept} not imported{because}")
+    return 0

@@ -11,12 +11,13 @@ from dataclasses import dataclass, replace
 from sqlalchemy import String, Text, select, update
 from sqlalchemy.orm import Mapped, Session, mapped_column
 
+from autotune.codec import parse, read, write
 from autotune.model.checkup import PROBES_VERSION, Checkup
 from autotune.model.configuration import Configuration
 from autotune.model.device import Device, DeviceLimits, Fault
 from autotune.model.trial import TrialState
 from autotune.store.insertion import insert_once
-from autotune.store.models import Base, DeviceRow, ProblemRow, TrialRow, device_row, plain_text
+from autotune.store.models import Base, DeviceRow, ProblemRow, TrialRow, device_row, plain_text, value_of
 
 
 class CheckupRow(Base):
@@ -42,12 +43,12 @@ def read_checkup(session: Session, device: Device) -> Checkup | None:
     row = session.scalars(query).one_or_none()
     if row is None or row.probes_version != PROBES_VERSION:
         return None
-    return Checkup.from_dict(json.loads(row.document))
+    return read(Checkup, parse(row.document))
 
 
 def keep_checkup(session: Session, device: Device, checkup: Checkup) -> None:
     """Store a checkup, replacing an earlier one of the same device and driver."""
-    fingerprint, document = _fingerprint(device), plain_text(json.dumps(checkup.to_dict()))
+    fingerprint, document = _fingerprint(device), plain_text(json.dumps(write(checkup)))
     row = CheckupRow(
         fingerprint=fingerprint,
         device=device.slug,
@@ -94,16 +95,7 @@ def read_endings(session: Session, device: Device, states: Collection[TrialState
         )
         .distinct()
     )
-    return [
-        Ending(
-            family=row.family,
-            configuration=Configuration.from_dict(json.loads(row.configuration)),
-            state=TrialState(row.state),
-            template_hash=row.template_hash,
-            tool_version=row.tool_version,
-        )
-        for row in session.execute(query)
-    ]
+    return [value_of(Ending, row) for row in session.execute(query)]
 
 
 def read_imported_faults(session: Session, device: Device) -> list[Fault]:
@@ -120,4 +112,4 @@ def import_faults(session: Session, device: Device) -> None:
     limits = DeviceLimits.from_dict(json.loads(row.limits))
     imported = [replace(fault, is_imported=True) for fault in device.limits.faults]
     faults = tuple(dict.fromkeys([*imported, *limits.faults]))
-    row.limits = json.dumps(replace(limits, faults=faults).to_dict(), sort_keys=True)
+    row.limits = json.dumps(write(replace(limits, faults=faults)), sort_keys=True)

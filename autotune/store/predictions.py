@@ -17,7 +17,7 @@ class PredictorsRow(Base):
     device: Mapped[str] = mapped_column(Text)
     """Slug; predictors apply to the device under every driver."""
     document: Mapped[str] = mapped_column(Text)
-    """Text written by `autotune.lookup.predictor_text`."""
+    """Text written by `autotune.lookup.values`."""
 
 
 def read_documents(session: Session) -> dict[str, str]:
