@@ -361,6 +361,9 @@ def _reader_of_one(wanted: Any, marks: Sequence[Any]) -> _ReadValue:
         read_item = _reader(get_args(wanted)[0])
         most, least = next((mark for mark in marks if isinstance(mark, Items)), Items(MAX_ITEMS))
         return lambda node, readers: tuple([read_item(item, readers) for item in node.items(most, least)])
+    if get_origin(wanted) is Mapping:
+        read_member = _reader(get_args(wanted)[1])
+        return lambda node, readers: {name: read_member(item, readers) for name, item in node.members().items()}
     bounds = next((mark for mark in marks if isinstance(mark, Bounds)), _ANY_COUNT)
     if wanted is bool:
         return lambda node, _: node.truth()

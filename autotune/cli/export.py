@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from autotune.cli.device_choice import named_device
+from autotune.cli.lookup import named_device
 from autotune.cli.output import tell, write
 from autotune.errors import DeviceSelectionError, MissingDatabaseError, UsageError
 from autotune.lookup.chain import guess

@@ -3,7 +3,7 @@
 import argparse
 import sys
 
-from autotune.cli.device_choice import named_device
+from autotune.cli.lookup import named_device
 from autotune.cli.output import print_json, tell
 from autotune.codec import write
 from autotune.errors import AutotuneError

@@ -22,7 +22,7 @@ MAX_PREDICTORS = 64
 def readers_for(family: KernelFamily) -> dict[type, Reader]:
     """Return the readers of problems and configurations of a family, for `codec.read`."""
     return {
-        Problem: lambda node: read_problem(node, family),
+        **dict.fromkeys((Problem, family.problem_type), lambda node: read_problem(node, family)),
         Configuration: lambda node: read_configuration(node, family),
     }
 

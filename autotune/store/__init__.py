@@ -23,7 +23,7 @@ from autotune.model.configuration import Configuration
 from autotune.model.device import Device, Fault
 from autotune.model.problem import Problem
 from autotune.model.trial import Build, Provenance, Trial, TrialState, Winner
-from autotune.store import checkups, insertion, predictions, quarantine, service_claim
+from autotune.store import checkups, insertion, quarantine, service_claim
 from autotune.store.connection import open_for_reading, open_for_writing, open_server
 from autotune.store.database import BEGIN, Target, parse_target
 from autotune.store.failures import AWAY_PATIENCE_S, Outage, Patience, attempt
@@ -448,11 +448,11 @@ class Store:
 
     def predictors(self) -> dict[str, str]:
         """Return the predictors of each device, by slug, as documents for `autotune.lookup.values`."""
-        return self._read(predictions.read_documents)
+        return self._read(checkups.read_documents)
 
     def keep_predictors(self, device_slug: str, document: str) -> None:
         """Store the predictors of a device, replacing earlier ones."""
-        self._write(lambda session: predictions.keep_document(session, device_slug, document))
+        self._write(lambda session: checkups.keep_document(session, device_slug, document))
 
     def snapshot(self, path: str | Path, device_slug: str | None = None) -> None:
         """Write an SQLite file that opens in a read-only folder, with all rows or one device's; replaces a file there.

@@ -1,6 +1,6 @@
-"""What is stored about a device under its driver: its checkup, how its trials ended, and faults from imported tables.
+"""What is stored about a device: its checkup, how its trials ended, faults from imported tables, and its predictors.
 
-The checkup is one document, replaced by a newer one.
+Checkups and predictors are documents, replaced by newer ones.
 """
 
 import hashlib
@@ -8,7 +8,7 @@ import json
 from collections.abc import Collection
 from dataclasses import dataclass, replace
 
-from sqlalchemy import String, Text, select, update
+from sqlalchemy import Index, String, Text, select, update
 from sqlalchemy.orm import Mapped, Session, mapped_column
 
 from autotune.codec import parse, read, write
@@ -113,3 +113,30 @@ def import_faults(session: Session, device: Device) -> None:
     imported = [replace(fault, is_imported=True) for fault in device.limits.faults]
     faults = tuple(dict.fromkeys([*imported, *limits.faults]))
     row.limits = json.dumps(write(replace(limits, faults=faults)), sort_keys=True)
+
+
+# Predictors
+
+
+class PredictorsRow(Base):
+    """The predictors of one device."""
+
+    __tablename__ = "predictors"
+    __table_args__ = (Index(None, "device", unique=True),)
+
+    id: Mapped[int] = mapped_column(primary_key=True)
+    device: Mapped[str] = mapped_column(Text)
+    """Slug; predictors apply to the device under every driver."""
+    document: Mapped[str] = mapped_column(Text)
+    """Text written by `autotune.lookup.values`."""
+
+
+def read_documents(session: Session) -> dict[str, str]:
+    """Return the documents by slug of the device."""
+    return {row.device: row.document for row in session.scalars(select(PredictorsRow).order_by(PredictorsRow.device))}
+
+
+def keep_document(session: Session, slug: str, document: str) -> None:
+    """Store the document of a device, replacing an earlier one."""
+    if not insert_once(session.connection(), PredictorsRow(device=slug, document=document), "device"):
+        session.execute(update(PredictorsRow).where(PredictorsRow.device == slug).values(document=document))
