@@ -8,7 +8,7 @@ import dataclasses
 import enum
 import json
 import re
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from functools import cache
 from math import inf, isfinite
 from pathlib import Path
@@ -277,27 +277,27 @@ def write(value: Any, *, without: Sequence[str] = ()) -> Any:
 
     `read` is the inverse. Characters that a reader would refuse become spaces; numbers that are not finite become null.
     """
-    if hasattr(value, "to_dict"):
-        return write(value.to_dict())
-    if isinstance(value, Mapping):
-        return {name: write(item) for name, item in value.items()}
-    if dataclasses.is_dataclass(value):
-        kind = cast("Any", type(value))
-        plain = {} if _tag(kind) is None else {"kind": _tag(kind)}
-        for field in _fields(kind):
-            item = getattr(value, field.name)
-            if field.name not in without and item != field.omitted:
-                plain[field.name] = write(item)
-        return plain
-    if isinstance(value, enum.Enum):
-        return value.value
+    if isinstance(value, float):  # the most frequent kinds come first
+        return value if isfinite(value) else None
+    if value is None or isinstance(value, int):
+        return value
     if isinstance(value, str):
         return printable(value)
     if isinstance(value, tuple | list):
         return [write(item) for item in value]
-    if isinstance(value, float) and not isfinite(value):
-        return None
-    return value
+    if hasattr(value, "to_dict"):
+        return write(value.to_dict())
+    if isinstance(value, Mapping):
+        return {name: write(item) for name, item in value.items()}
+    if isinstance(value, enum.Enum):
+        return value.value
+    kind = cast("Any", type(value))
+    plain = {} if _tag(kind) is None else {"kind": _tag(kind)}
+    for field in _fields(kind):
+        item = getattr(value, field.name)
+        if field.name not in without and item != field.omitted:
+            plain[field.name] = write(item)
+    return plain
 
 
 def read(
@@ -361,9 +361,9 @@ def _reader_of_one(wanted: Any, marks: Sequence[Any]) -> _ReadValue:
         read_item = _reader(get_args(wanted)[0])
         most, least = next((mark for mark in marks if isinstance(mark, Items)), Items(MAX_ITEMS))
         return lambda node, readers: tuple([read_item(item, readers) for item in node.items(most, least)])
-    if get_origin(wanted) is Mapping:
+    if get_origin(wanted) in (dict, Mapping):
         read_member = _reader(get_args(wanted)[1])
-        return lambda node, readers: {name: read_member(item, readers) for name, item in node.members().items()}
+        return lambda node, readers: {name: read_member(item, readers) for name, item in _named(node)}
     bounds = next((mark for mark in marks if isinstance(mark, Bounds)), _ANY_COUNT)
     if wanted is bool:
         return lambda node, _: node.truth()
@@ -375,6 +375,14 @@ def _reader_of_one(wanted: Any, marks: Sequence[Any]) -> _ReadValue:
     if wanted is float:
         return lambda node, _: node.number(*bounds)
     return lambda node, readers: _read_other(wanted, node, readers)
+
+
+def _named(node: Node) -> Iterable[tuple[str, Node]]:
+    """Return the members of an object whose names are data, as hostile as any other text."""
+    members = node.members()
+    if len(members) > MAX_ITEMS:
+        raise node.wrong(f"has more than {MAX_ITEMS} members")
+    return [(Node(name, "a name", node).text(), member) for name, member in members.items()]
 
 
 def _read_other(wanted: Any, node: Node, readers: _Readers) -> Any:
