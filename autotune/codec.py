@@ -8,9 +8,9 @@ import dataclasses
 import enum
 import json
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from functools import cache
-from math import isfinite
+from math import inf, isfinite
 from pathlib import Path
 from types import MappingProxyType, NoneType, UnionType
 from typing import Annotated, Any, NamedTuple, TypeVar, cast, get_args, get_origin
@@ -44,16 +44,27 @@ def visible(name: str) -> str:
 
 
 class Node:
-    """A value of the document and its path."""
+    """A value of the document, and its place there: the name of the member or the number of the item in its parent."""
 
-    def __init__(self, value: Any, path: str) -> None:
+    __slots__ = ("_name", "_parent", "value")
+
+    def __init__(self, value: Any, name: str | int = "", parent: "Node | None" = None) -> None:
         self.value = value
-        self.path = path
+        self._name = name
+        self._parent = parent
+
+    @property
+    def path(self) -> str:
+        """The names and numbers that lead from the root to this value, made only for errors, since it takes time."""
+        above = self._parent.path if self._parent else ""
+        if isinstance(self._name, int):
+            return f"{above}[{self._name}]"
+        return f"{above}.{visible(self._name)}" if above else visible(self._name)
 
     def wrong(self, what: str, *, hint: str = "") -> TableError:
         return TableError(f"{self.path}: {what}" if self.path else what, hint=hint)
 
-    def record(self, required: Sequence[str], optional: Sequence[str] = ()) -> dict[str, "Node"]:
+    def record(self, required: Collection[str], optional: Collection[str] = ()) -> dict[str, "Node"]:
         """Return the members of an object, which must have all of `required` and may also have those of `optional`."""
         members = self.members()
         for name in members:
@@ -67,8 +78,7 @@ class Node:
     def members(self) -> dict[str, "Node"]:
         if not isinstance(self.value, dict):
             raise self.wrong(f"must be an object, not {_kind(self.value)}")
-        prefix = f"{self.path}." if self.path else ""
-        return {name: Node(value, prefix + visible(name)) for name, value in self.value.items()}
+        return {name: Node(value, name, self) for name, value in self.value.items()}
 
     def member(self, name: str) -> "Node":
         """The member of that name. Raises TableError where there is none."""
@@ -77,12 +87,14 @@ class Node:
             raise self.wrong(f"{name} is missing")
         return members[name]
 
-    def items(self, most: int | None = None) -> list["Node"]:
+    def items(self, most: float = inf, least: int = 0) -> list["Node"]:
         if not isinstance(self.value, list):
             raise self.wrong(f"must be a list, not {_kind(self.value)}")
-        if most is not None and len(self.value) > most:
+        if len(self.value) > most:
             raise self.wrong(f"has more than {most} items")
-        return [Node(value, f"{self.path}[{number}]") for number, value in enumerate(self.value)]
+        if len(self.value) < least:
+            raise self.wrong(f"needs at least {'one item' if least == 1 else f'{least} items'}")
+        return [Node(value, number, self) for number, value in enumerate(self.value)]
 
     def text(self) -> str:
         if not isinstance(self.value, str):
@@ -157,7 +169,7 @@ def parse(source: str | bytes) -> Node:
         raise TableError("lists and objects are nested too deeply") from error
     except json.JSONDecodeError as error:
         raise TableError(f"not JSON: {error.msg} at line {error.lineno}, column {error.colno}") from error
-    return Node(data, "")
+    return Node(data)
 
 
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -212,6 +224,7 @@ class Items(NamedTuple):
     """An annotation that limits the number of items of a list, in place of `MAX_ITEMS`."""
 
     most: int
+    least: int = 0
 
 
 LOCAL: Mapping[str, Any] = {"is_local": True}
@@ -222,33 +235,41 @@ COUNT = Bounds(0, 2**31 - 1)
 _ANY_COUNT = Bounds(0, MAX_NUMBER)
 
 Reader = Callable[[Node], Any]
+_Readers = Mapping[type, Reader]
+_ReadValue = Callable[[Node, _Readers], Any]
 
 
 class _Field(NamedTuple):
     name: str
-    type: Any
-    marks: tuple[Any, ...]
+    read: _ReadValue
     is_optional: bool
+    omitted: Any
+    """The value that is not written."""
 
 
 @cache
 def _fields(kind: Any) -> tuple[_Field, ...]:
-    """Return the fields that are written and read. In a class with `is_sparse`, those with a default may be missing."""
-    is_sparse, missing = getattr(kind, "is_sparse", False), dataclasses.MISSING
+    """Return the fields that are written and read. In a class with `is_sparse`, those with a default may be missing.
+
+    With `omits_defaults` they may be missing too, and are left out by `write` while they have their default.
+    """
+    omits, missing = getattr(kind, "omits_defaults", False), dataclasses.MISSING
+    is_sparse = omits or getattr(kind, "is_sparse", False)
     found = []
     for field in dataclasses.fields(kind):
         if not field.metadata.get("is_local"):
-            wanted, marks = _unwrapped(field.type)
             has_default = field.default is not missing or field.default_factory is not missing
-            found.append(_Field(field.name, wanted, marks, is_sparse and has_default))
+            omitted = field.default if omits else missing
+            found.append(_Field(field.name, _reader(field.type), is_sparse and has_default, omitted))
     return tuple(found)
 
 
-def _unwrapped(wanted: Any) -> tuple[Any, tuple[Any, ...]]:
-    if get_origin(wanted) is Annotated:
-        inner, *marks = get_args(wanted)
-        return inner, tuple(marks)
-    return wanted, ()
+@cache
+def _tag(kind: Any) -> str | None:
+    """Return the class variable `kind` of a class that is told apart by it, from others of a union."""
+    names = {field.name for field in dataclasses.fields(kind)}
+    tag = getattr(kind, "kind", None)
+    return tag if isinstance(tag, str) and "kind" not in names else None
 
 
 def write(value: Any, *, without: Sequence[str] = ()) -> Any:
@@ -270,8 +291,13 @@ def write(value: Any, *, without: Sequence[str] = ()) -> Any:
         return {name: write(item) for name, item in value.items()}
     if isinstance(value, enum.Enum):
         return value.value
-    names = (field.name for field in _fields(cast("Any", type(value))) if field.name not in without)
-    return {name: write(getattr(value, name)) for name in names}
+    kind = cast("Any", type(value))
+    plain = {} if _tag(kind) is None else {"kind": _tag(kind)}
+    for field in _fields(kind):
+        item = getattr(value, field.name)
+        if field.name not in without and item != field.omitted:
+            plain[field.name] = write(item)
+    return plain
 
 
 def read(
@@ -279,8 +305,8 @@ def read(
     node: Node,
     *,
     given: Mapping[str, Any] = MappingProxyType({}),
-    beside: Sequence[str] = (),
-    readers: Mapping[type, Reader] = MappingProxyType({}),
+    beside: Collection[str] = (),
+    readers: _Readers = MappingProxyType({}),
 ) -> _T:
     """Read a dataclass from a document, treating it as hostile input: the inverse of `write`.
 
@@ -292,58 +318,86 @@ def read(
     required = [field.name for field in fields if not field.is_optional]
     optional = [field.name for field in fields if field.is_optional]
     members = node.record(required, (*optional, *beside))
-    values = {
-        field.name: _read_value(field.type, field.marks, members[field.name], readers)
-        for field in fields
-        if field.name in members
-    }
+    values = {field.name: field.read(members[field.name], readers) for field in fields if field.name in members}
     return kind(**values, **given)
 
 
-def _read_value(wanted: Any, marks: Sequence[Any], node: Node, readers: Mapping[type, Reader]) -> Any:
-    null: list[Any] = [mark.value for mark in marks if isinstance(mark, Null)]
-    if isinstance(wanted, UnionType):
-        options = get_args(wanted)
-        if NoneType in options:
-            null.append(None)
-        is_text = str in options and isinstance(node.value, str)
-        wanted = str if is_text else next(option for option in options if option is not NoneType)
-    if node.value is None and null:
-        return null[0]
+# What an annotation says is worked out once: documents have many values of few types.
+
+
+def _reader(annotation: Any) -> _ReadValue:
+    """Return the function that reads values of an annotated type."""
+    wanted, *marks = get_args(annotation) if get_origin(annotation) is Annotated else (annotation,)
+    nulls: list[Any] = [mark.value for mark in marks if isinstance(mark, Null)]
+    options = list(get_args(wanted)) if isinstance(wanted, UnionType) else [wanted]
+    if NoneType in options:
+        nulls.append(None)
+        options.remove(NoneType)
+    read_value = _reader_of_union(options, marks) if options[1:] else _reader_of_one(options[0], marks)
+    if not nulls:
+        return read_value
+    return lambda node, readers: nulls[0] if node.value is None else read_value(node, readers)
+
+
+def _reader_of_union(options: Sequence[Any], marks: Sequence[Any]) -> _ReadValue:
+    """Return the function for texts and one other type, or for dataclasses that the member `kind` tells apart."""
+    if str in options:
+        read_text = _reader_of_one(str, marks)
+        read_other = _reader_of_one(next(option for option in options if option is not str), marks)
+        return lambda node, readers: (read_text if isinstance(node.value, str) else read_other)(node, readers)
+    kinds = {_tag(option): option for option in options}
+
+    def read_tagged(node: Node, readers: _Readers) -> Any:
+        tag = node.member("kind")
+        if tag.text() not in kinds:
+            raise tag.wrong(f"must be one of {', '.join(map(str, kinds))}")
+        return read(kinds[tag.value], node, beside=("kind",), readers=readers)
+
+    return read_tagged
+
+
+def _reader_of_one(wanted: Any, marks: Sequence[Any]) -> _ReadValue:
     if get_origin(wanted) is tuple:
-        inner, inner_marks = _unwrapped(get_args(wanted)[0])
-        most = next((mark.most for mark in marks if isinstance(mark, Items)), MAX_ITEMS)
-        return tuple(_read_value(inner, inner_marks, item, readers) for item in node.items(most))
-    if get_origin(wanted) is dict:
-        members, (_, inner) = node.members(), get_args(wanted)
-        if len(members) > MAX_ITEMS:
-            raise node.wrong(f"has more than {MAX_ITEMS} members")
-        return {Node(name, node.path).text(): _read_value(inner, (), item, readers) for name, item in members.items()}
+        read_item = _reader(get_args(wanted)[0])
+        most, least = next((mark for mark in marks if isinstance(mark, Items)), Items(MAX_ITEMS))
+        return lambda node, readers: tuple([read_item(item, readers) for item in node.items(most, least)])
+    if get_origin(wanted) in (dict, Mapping):
+        read_member = _reader(get_args(wanted)[1])
+        return lambda node, readers: {name: read_member(item, readers) for name, item in _named(node)}
+    bounds = next((mark for mark in marks if isinstance(mark, Bounds)), _ANY_COUNT)
+    if wanted is bool:
+        return lambda node, _: node.truth()
+    if wanted is str:
+        patterns = [mark for mark in marks if isinstance(mark, Pattern)]
+        return lambda node, _: _read_text(patterns, node)
+    if wanted is int:
+        return lambda node, _: node.whole(int(bounds.most), int(bounds.least))
+    if wanted is float:
+        return lambda node, _: node.number(*bounds)
+    return lambda node, readers: _read_other(wanted, node, readers)
+
+
+def _named(node: Node) -> Iterable[tuple[str, Node]]:
+    """Return the members of an object whose names are data, as hostile as any other text."""
+    members = node.members()
+    if len(members) > MAX_ITEMS:
+        raise node.wrong(f"has more than {MAX_ITEMS} members")
+    return [(Node(name, "a name", node).text(), member) for name, member in members.items()]
+
+
+def _read_other(wanted: Any, node: Node, readers: _Readers) -> Any:
     if wanted in readers:
         return readers[wanted](node)
     if dataclasses.is_dataclass(wanted):
         return read(cast("type[Any]", wanted), node, readers=readers)
-    return _read_scalar(wanted, marks, node)
-
-
-def _read_scalar(wanted: type, marks: Sequence[Any], node: Node) -> Any:
-    bounds = next((mark for mark in marks if isinstance(mark, Bounds)), _ANY_COUNT)
-    if wanted is bool:
-        return node.truth()
-    if wanted is str:
-        return _read_text(marks, node)
-    if wanted is int:
-        return node.whole(int(bounds.most), int(bounds.least))
-    if wanted is float:
-        return node.number(*bounds)
     if issubclass(wanted, enum.Enum):
         return node.choice(wanted)
     raise TypeError(f"a value of type {wanted} cannot be read")
 
 
-def _read_text(marks: Sequence[Any], node: Node) -> str:
+def _read_text(patterns: Sequence[Pattern], node: Node) -> str:
     text = node.text()
-    for mark in marks:
-        if isinstance(mark, Pattern) and not mark.expression.fullmatch(text):
-            raise node.wrong(mark.description)
+    for pattern in patterns:
+        if not pattern.expression.fullmatch(text):
+            raise node.wrong(pattern.description)
     return text

@@ -15,10 +15,11 @@ from typing import Any
 
 import pytest
 
+from autotune.codec import write
 from autotune.device import answers as driver_answers
 from autotune.device import description, discovery
 from autotune.device import pocl as pocl_repair
-from autotune.device.discovery import discover, discover_here, select, to_plain
+from autotune.device.discovery import discover, discover_here, select
 from autotune.device.pocl import set_threads
 from autotune.device.processors import usable_cores
 from autotune.device.profile import find_profile
@@ -187,7 +188,7 @@ def test_nonsense_answers_do_no_harm() -> None:
     assert found.limits.compute_units == 1
     assert found.limits.max_work_item_sizes == (64, 64, 64)
     assert found.limits.max_image_width == 0
-    json.dumps(to_plain(found))
+    json.dumps(write(found))
 
 
 @pytest.mark.parametrize(
@@ -539,7 +540,7 @@ def test_the_mend_tells_of_a_cache_that_cannot_be_written(
 
 def test_plain_data_survives_json(several: list[Device]) -> None:
     for found in several:
-        plain = to_plain(found)
+        plain = write(found)
         assert json.loads(json.dumps(plain)) == plain
         assert DeviceLimits.from_dict(plain["limits"]) == found.limits
         assert plain["slug"] == found.slug

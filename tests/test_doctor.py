@@ -41,7 +41,7 @@ from autotune.model.problem import Problem
 from autotune.remote.wire import plain_device, read_own_device
 from autotune.space.search_space import SearchSpace
 from autotune.store import Store, checkups
-from autotune.store.models import device_row, to_device
+from autotune.store.models import device_row, value_of
 from autotune.testing import INVENTED_PROCESSOR
 
 PROBER = (sys.executable, str(Path(__file__).with_name("evil_prober.py")))
@@ -214,7 +214,7 @@ def test_what_is_broken_is_stored_and_announced_with_the_limits() -> None:
     fault = Fault(family="gemm", algorithm="panel", parameter="unroll", value=8)
     sick = broken(vector_probe("float32", 8), "gemm panel", fault=fault).applied_to(CAPABLE)
     assert (sick.limits.max_vector_float32, sick.limits.faults) == (4, (fault,))
-    assert to_device(device_row(sick)).limits == sick.limits
+    assert value_of(Device, device_row(sick)).limits == sick.limits
     sent = json.loads(json.dumps(plain_device(sick)))
     assert read_own_device(Node(sent, "device")).limits == sick.limits
 

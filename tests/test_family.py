@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from autotune.codec import write
 from autotune.errors import ConfigurationError, ProblemError
 from autotune.kernels import find_family
 from autotune.kernels.gemm import FAMILY, GemmProblem
@@ -79,13 +80,13 @@ def _storages(space: SearchSpace) -> set[object]:
 
 def test_every_algorithm_with_images_needs_a_device_with_images() -> None:
     problem = GemmProblem(m=64, n=64, k=64)
-    blind = DeviceLimits.from_dict({**GPU.to_dict(), "has_images": False})
+    blind = DeviceLimits.from_dict({**write(GPU), "has_images": False})
     assert _storages(SearchSpace(FAMILY, problem, blind, algorithms=["microtile"])) == {"buffer"}
     assert _storages(SearchSpace(FAMILY, problem, GPU, algorithms=["microtile"])) == {"buffer", "image"}
 
 
 def test_an_image_too_high_for_the_device_is_not_proposed() -> None:
-    limits = DeviceLimits.from_dict({**GPU.to_dict(), "max_image_height": 63})
+    limits = DeviceLimits.from_dict({**write(GPU), "max_image_height": 63})
     space = SearchSpace(FAMILY, GemmProblem(m=64, n=64, k=64), limits, algorithms=["microtile"])
     assert _storages(space) == {"buffer"}
 
@@ -160,7 +161,7 @@ def test_configuration_refuses_wrong_types(data: dict[str, Any]) -> None:
 
 
 def test_limits_round_trip_and_forget_unknown_fields() -> None:
-    data = json.loads(json.dumps({**GPU.to_dict(), "invented_later": 1}))
+    data = json.loads(json.dumps({**write(GPU), "invented_later": 1}))
     assert DeviceLimits.from_dict(data) == GPU
 
 

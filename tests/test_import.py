@@ -206,7 +206,7 @@ REFUSED: list[tuple[str, Any, str]] = [
     ("devices.0.limits.compute_units", -1, "devices[0].limits.compute_units: must be from 0"),
     ("devices.0.limits.compute_units", 2**63, "devices[0].limits.compute_units: must be from 0"),
     ("devices.0.limits.has_images", 1, "devices[0].limits.has_images: must be true or false"),
-    ("devices.0.limits.max_work_item_sizes", [1], "devices[0].limits: max_work_item_sizes: needs at least 2 items"),
+    ("devices.0.limits.max_work_item_sizes", [1], "devices[0].limits.max_work_item_sizes: needs at least 2 items"),
     ("devices.0.limits.max_work_item_sizes", 64, "devices[0].limits.max_work_item_sizes: must be a list"),
     ("devices.0.limits.sub_group_sizes", [8, "8"], "devices[0].limits.sub_group_sizes[1]: must be a whole number"),
     ("devices.0.limits.extensions", ["x"] * 1025, "devices[0].limits.extensions: has more than 1024 items"),

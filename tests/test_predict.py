@@ -29,7 +29,7 @@ from autotune.lookup.agreement import agrees
 from autotune.lookup.json_table import read_contents
 from autotune.lookup.legality import Legality
 from autotune.lookup.predictor import Cost, Costs, Evaluation, Neighbours, Point, Predictor, Reach
-from autotune.lookup.predictor_text import read_predictors, to_plain
+from autotune.lookup.values import plain_predictor, read_predictors
 from autotune.measure import worker as worker_module
 from autotune.model.configuration import Configuration
 from autotune.model.device import Device, DeviceLimits
@@ -557,9 +557,9 @@ def test_where_a_size_is_one_the_default_may_answer() -> None:
         found = known.find(GPU.slug, one)
         assert found.match is Match.DEFAULT
         assert found.expected_loss == pytest.approx(0.5)
-    assert read_predictors(Document(json.loads(json.dumps([to_plain(predictor(left_to_default=(0, 2)))])), "")) == [
-        predictor(left_to_default=(0, 2))
-    ]
+    assert read_predictors(
+        Document(json.loads(json.dumps([plain_predictor(predictor(left_to_default=(0, 2)))])), "")
+    ) == [predictor(left_to_default=(0, 2))]
 
 
 def test_rows_are_left_to_the_default_where_it_did_better_or_nobody_measured(tmp_path: Path) -> None:
@@ -613,12 +613,12 @@ def test_legality_agrees_with_the_family() -> None:
 )
 def test_a_predictor_comes_back_as_it_was_written(model: Any) -> None:
     written = predictor(model, measured=EVALUATION)
-    assert read_predictors(Document(json.loads(json.dumps([to_plain(written)])), "")) == [written]
+    assert read_predictors(Document(json.loads(json.dumps([plain_predictor(written)])), "")) == [written]
 
 
 def hostile(path: str, value: Any) -> Any:
     """A predictor's data with something else at a path; the model may be replaced too."""
-    data = json.loads(json.dumps(to_plain(predictor())))
+    data = json.loads(json.dumps(plain_predictor(predictor())))
     place: Any = data
     *way, last = path.split(".")
     for step in way:
@@ -635,24 +635,24 @@ HOSTILE = {
     "a value that is none": (
         "configurations.0.work_group_m", 3, "work_group_m=3 is not among",
     ),
-    "no configuration": ("configurations", [], "needs at least one"),
+    "no configuration": ("configurations", [], "configurations: needs at least one item"),
     "too many configurations": ("configurations", [{}] * 33, "more than 32 items"),
     "no size": ("example.m", 0, "m must be at least 1"),
     "favours": ("favours", "luck", "must be one of"),
-    "no model": ("model", {"kind": "oracle"}, "must be neighbours or costs"),
-    "no points": ("model.points", [], "needs at least one item"),
+    "no model": ("model", {"kind": "oracle"}, "must be one of neighbours, costs"),
+    "no points": ("model.points", [], "points: needs at least one item"),
     "many points": ("model.points", [POINT] * 1025, "more than 1024 items"),
-    "too many losses": ("model.points.0.losses", [0, 1, 2, 0], "more than 3 items"),
+    "too many losses": ("model.points.0.losses", [0, 1, 2, 0], "losses: needs 3 items"),
     "nan": ("model.points.0.losses.0", math.nan, "losses[0]: must be from -1000 to 1000"),
     "axes": ("model.points.0.sizes", [1], "needs 4 items"),
-    "no neighbour": ("model", {"kind": "neighbours", "count": 0, "points": [{}]}, "must be at least 1"),
+    "no neighbour": ("model", {"kind": "neighbours", "count": 0, "points": [{}]}, "count: must be from 1"),
     "size of zero": (
         "model", {"kind": "neighbours", "count": 1, "points": [{"sizes": [0, 1, 1, 1], "losses": [0, 0, 0]}]},
-        "sizes[0]: must be at least 1",
+        "sizes[0]: must be from 1",
     ),
-    "split": ("model", {"kind": "costs", "terms": [{**COST, "split": 0}] * 3}, "split: must be at least 1"),
+    "split": ("model", {"kind": "costs", "terms": [{**COST, "split": 0}] * 3}, "split: must be from 1"),
     "costs": ("model", {"kind": "costs", "terms": [COST] * 2}, "needs 3 items"),
-    "step of zero": ("model", {"kind": "costs", "terms": [{**COST, "step": 0}] * 3}, "step: must be at least 1"),
+    "step of zero": ("model", {"kind": "costs", "terms": [{**COST, "step": 0}] * 3}, "step: must be from 1"),
     "cost": ("model", {"kind": "costs", "terms": [{**COST, "weights": [1e16] * 6}] * 3}, "weights"),
     "shared sizes": (
         "model", {"kind": "costs", "terms": [COST, COST, {**COST, "tile": [1, 0, 1, 1]}]}, "terms[2]: all must share",
@@ -675,7 +675,7 @@ def test_what_a_predictor_may_not_hold_is_refused_with_its_path(name: str) -> No
 
 def test_two_of_one_kind_are_refused() -> None:
     with pytest.raises(TableError, match="stands twice"):
-        read_predictors(Document(json.loads(json.dumps([to_plain(predictor())] * 2)), "predictors"))
+        read_predictors(Document(json.loads(json.dumps([plain_predictor(predictor())] * 2)), "predictors"))
 
 
 # In the database
@@ -901,7 +901,7 @@ def test_every_model_that_is_fitted_may_be_written(store: Store, name: str) -> N
     completed = observed.completed(everything, prices)
     samples = _samples(observed, cover(completed, 3), everything, completed, prices)
     made = predictor(FITS[name](samples), configurations=samples.configurations)
-    data = json.loads(json.dumps(to_plain(made)))
+    data = json.loads(json.dumps(plain_predictor(made)))
     assert read_predictors(Document([data], "")) == [made]
     jsonschema = pytest.importorskip("jsonschema")
     schema = json.loads((data_folder("db") / "table.schema.json").read_text())

@@ -261,7 +261,9 @@ def test_verdicts_survive_junk(tmp_path: Path) -> None:
     assert verdicts.is_empty
     verdicts.add("one", Verdict(failure=""))
     with path.open("ab") as file:
-        file.write(b'\xff\x00{"key": 3}\n[]\n{"key": "two", "failure": "", "late": 1, "at": 0}\n{"key": "torn", "fai')
+        file.write(
+            b'\xff\x00{"key": 3}\n[]\n{"key": "two", "failure": "", "was_late": 1, "at_s": 0}\n{"key": "torn", "fai'
+        )
     verdicts.add("three", Verdict(failure="crashed: x"))
     again = Verdicts(path)
     assert again.get("one") == Verdict(failure="") and again.get("three") == Verdict(failure="crashed: x")

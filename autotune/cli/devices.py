@@ -3,35 +3,28 @@
 import argparse
 import sys
 
-from autotune.cli.output import (
-    plain_calibration,
-    print_json,
-)
+from autotune.cli.output import print_json
+from autotune.codec import write
 
 
 def devices_command(options: argparse.Namespace) -> int:
-    from autotune.device.discovery import discover, to_plain
+    """List this machine's OpenCL devices, and how far their clocks can be trusted."""
+    from autotune.device.discovery import discover
     from autotune.device.profile import find_profile
+    from autotune.display import print_devices
     from autotune.measure.calibration import try_calibration
 
     devices = discover()
-    profiles = [find_profile(device) for device in devices]
+    profiles = {device.slug: find_profile(device) for device in devices}
     clocks = {} if options.no_clocks else {device.selector: try_calibration(device.selector) for device in devices}
-    if options.json:
-        print_json(
-            [
-                {
-                    **to_plain(device),
-                    "profile": profile.name,
-                    "traps": list(profile.traps),
-                    "clocks": plain_calibration(clocks.get(device.selector)),
-                }
-                for device, profile in zip(devices, profiles, strict=True)
-            ]
-        )
+    if not options.json:
+        print_devices(devices, {slug: profile.traps for slug, profile in profiles.items()}, sys.stdout, clocks)
         return 0
-    from autotune.display import print_devices
-
-    traps = {device.slug: profile.traps for device, profile in zip(devices, profiles, strict=True)}
-    print_devices(devices, traps, sys.stdout, clocks)
+    rows = []
+    for device in devices:
+        profile, clock = profiles[device.slug], clocks.get(device.selector)
+        told = {"trouble": clock} if isinstance(clock, str) else clock  # why they could not be calibrated
+        more = {"selector": device.selector, "profile": profile.name, "traps": profile.traps, "clocks": told}
+        rows.append({**write(device), **write(more)})
+    print_json(rows)
     return 0

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import autotune
 from autotune.cli.output import print_json, tell
+from autotune.codec import write
 from autotune.errors import AutotuneError
 from autotune.model.checkup import EMPTY_KERNEL, Checkup, Finding, Health, consequence, summary
 
@@ -157,8 +158,8 @@ def _plain(device: "Device", checkup: Checkup, faults: "list[KnownFault]") -> di
         "verdict": _verdict(checkup, len(faults)),
         "seconds": checkup.seconds,
         "findings": [
-            {**finding.to_dict(), "consequence": consequence(finding) if finding.health is Health.BROKEN else ""}
+            {**write(finding), "consequence": consequence(finding) if finding.health is Health.BROKEN else ""}
             for finding in checkup.findings
         ],
-        "known_faults": [{**k.fault.to_dict(), "configurations": k.configurations} for k in faults],
+        "known_faults": [{**write(k.fault), "configurations": k.configurations} for k in faults],
     }

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from autotune.cli.output import print_json, standard_error, tell, tell_stopped
 from autotune.cli.run import Interrupts, read_requests
+from autotune.codec import write
 from autotune.errors import UsageError
 from autotune.kernels import find_family
 from autotune.lookup.predictor import FAVOURS
@@ -140,16 +141,6 @@ def _report(
 def _plain(device: "Device", comparisons: "list[Comparison]", evaluation: "Evaluation") -> dict[str, Any]:
     return {
         "device": device.slug,
-        "sizes": evaluation.sizes,
-        **{name: vars(getattr(evaluation, name)) for name in FAVOURS},
-        "comparisons": [
-            {
-                "problem": comparison.problem.to_dict(),
-                "match": comparison.match.value,
-                "tuned_ns": comparison.tuned_ns,
-                "reached": comparison.reached,
-                "failed": list(comparison.failed),
-            }
-            for comparison in comparisons
-        ],
+        **write(evaluation),
+        "comparisons": [write(comparison, without=("times_ns",)) for comparison in comparisons],
     }

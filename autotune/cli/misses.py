@@ -3,13 +3,11 @@
 import argparse
 import sys
 
-from autotune.cli.output import (
-    print_json,
-    tell,
-)
+from autotune.cli.output import print_json, tell
 
 
 def misses_command(options: argparse.Namespace) -> int:
+    """List the sizes that lookups asked for and that were never measured."""
     from autotune.display import print_misses
     from autotune.lookup.misses import default_file, forget_misses, read_misses
 

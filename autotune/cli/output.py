@@ -9,17 +9,16 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
-from autotune import __version__
+from autotune import __version__, codec
 from autotune.errors import UsageError
+from autotune.lookup.json_table import plain_entry
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from autotune.model.events import Outcome
-    from autotune.model.trial import Calibration, Request, Winner
-    from autotune.search.compilation import Report, Spread
-    from autotune.search.overview import Overview
-    from autotune.search.verification import Recheck
+    from autotune.model.trial import Winner
+    from autotune.search.compilation import Report
 
 STOPPED = 130
 """Exit status after Ctrl-C, as a shell reports it."""
@@ -67,17 +66,6 @@ def print_json(content: object) -> None:
     print(json.dumps(content, indent=2, ensure_ascii=True, allow_nan=False))
 
 
-def plain_calibration(calibration: "Calibration | str | None") -> dict[str, Any] | None:
-    """Return None if the clocks were left out, or only the trouble if they could not be calibrated."""
-    if calibration is None or isinstance(calibration, str):
-        return {"trouble": calibration} if calibration else None
-    return {**vars(calibration), "timer": calibration.timer.value}
-
-
-def plain_request(request: "Request") -> dict[str, Any]:
-    return {"problem": request.problem.to_dict(), "calls": request.calls, "label": request.label}
-
-
 def print_result(options: argparse.Namespace, device: str, outcomes: "Sequence[Outcome]", *, is_complete: bool) -> None:
     """Print the outcomes of a run as a table, or as JSON if --json was given."""
     from autotune.display import print_outcomes, total_ns
@@ -98,59 +86,14 @@ def print_result(options: argparse.Namespace, device: str, outcomes: "Sequence[O
 
 
 def plain_outcome(outcome: "Outcome") -> dict[str, Any]:
-    return {
-        **plain_request(outcome.request),
-        "winner": plain_winner(outcome.winner) if outcome.winner else None,
-        "new_trials": outcome.new_trials,
-        "resumed_trials": outcome.resumed_trials,
-        "failures": outcome.failures,
-        "seconds": round(outcome.seconds, 3),
-        "gain_left": outcome.gain_left,
-        "is_finished": outcome.is_finished,
-    }
+    winner = plain_winner(outcome.winner) if outcome.winner else None
+    plain = codec.write(outcome, without=("request", "winner", "commonest_failure"))
+    return {**codec.write(outcome.request), "winner": winner, **plain}
 
 
 def plain_winner(winner: "Winner") -> dict[str, Any]:
-    return {
-        "configuration": winner.configuration.to_dict(),
-        "time_ns": winner.time_ns,
-        "gflops": winner.gflops,
-        "default_ns": winner.default_ns,
-        "baseline_ns": winner.baseline_ns,
-        "gain_over_default": winner.gain_over_default,
-        "gain_low": winner.gain_low,
-        "gain_high": winner.gain_high,
-        "gain_over_baseline": winner.gain_over_baseline,
-        "samples": winner.samples,
-        "is_default": winner.is_default,
-        "is_final": winner.is_final,
-        "verdict": winner.verdict.value,
-        "verifications": winner.verifications,
-    }
-
-
-def plain_recheck(recheck: "Recheck") -> dict[str, Any]:
-    return {
-        "problem": recheck.before.problem.to_dict(),
-        "result": recheck.standing.value,
-        "message": recheck.message,
-        "before": plain_winner(recheck.before),
-        "after": plain_winner(recheck.after) if recheck.after else None,
-    }
-
-
-def plain_overview(overview: "Overview") -> dict[str, Any]:
-    return {
-        "device": overview.device,
-        "driver": overview.driver,
-        "problems": overview.problems,
-        "verdicts": dict(overview.verdicts),
-        "stale_problems": overview.stale_problems,
-        "stale": dict(overview.stale),
-        "last_measured": overview.last_measured,
-        "trials": dict(overview.trials),
-        "set_aside": dict(overview.set_aside),
-    }
+    """Return an entry of a table, and whether finals have confirmed it."""
+    return {**plain_entry(winner), "is_final": winner.is_final}
 
 
 def plain_compilation(report: "Report") -> dict[str, Any]:
@@ -159,25 +102,14 @@ def plain_compilation(report: "Report") -> dict[str, Any]:
         "driver": report.device.driver,
         "problem": report.problem.to_dict(),
         "is_finished": report.is_finished,
-        "seconds": round(report.seconds, 1),
+        "seconds": report.seconds,
         "algorithms": {
             algorithm.algorithm: {
-                "space": algorithm.space,
-                "configurations": algorithm.configurations,
-                "sources": algorithm.sources,
-                "new_sources": algorithm.new_sources,
+                **codec.write(algorithm, without=("algorithm", "states", "private_memory", "messages")),
                 **{state.value.replace(" ", "_"): count for state, count in algorithm.states.items()},
-                "spilling": algorithm.spilling,
-                "limited": algorithm.limited,
-                "private_memory_bytes_up_to": {str(size): n for size, n in algorithm.private_memory.items()},
+                "private_memory_bytes_up_to": algorithm.private_memory,
                 "messages": [{"message": text, "configurations": n} for text, n in algorithm.messages],
-                "build_ns": _plain_spread(algorithm.build_ns),
-                "binary_bytes": _plain_spread(algorithm.binary_bytes),
             }
             for algorithm in report.algorithms
         },
     }
-
-
-def _plain_spread(spread: "Spread | None") -> dict[str, float] | None:
-    return {"least": spread.least, "median": spread.median, "most": spread.most} if spread else None

@@ -5,10 +5,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from autotune.cli.output import (
-    standard_error,
-    tell,
-)
+from autotune.cli.output import standard_error, tell
 from autotune.errors import DatabaseAwayError
 
 if TYPE_CHECKING:

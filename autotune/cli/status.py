@@ -5,18 +5,17 @@ import sys
 from typing import TYPE_CHECKING
 
 from autotune.cli.device_choice import named_device
-from autotune.cli.output import (
-    plain_overview,
-    print_json,
-    tell,
-)
+from autotune.cli.output import print_json, tell
+from autotune.codec import write
 from autotune.errors import AutotuneError
 
 if TYPE_CHECKING:
-    from autotune.search.overview import Overview
+    pass
 
 
 def status_command(options: argparse.Namespace) -> int:
+    """Summarize what a database holds for each device."""
+    from autotune.display import print_overviews
     from autotune.search.overview import survey
     from autotune.store import Store
 
@@ -25,7 +24,11 @@ def status_command(options: argparse.Namespace) -> int:
         found = [overview for overview in survey(store, _drivers()) if slug in (None, overview.device)]
     if slug and not found:
         tell(f"nothing is stored for {slug}")
-    return _print(options, found)
+    if options.json:
+        print_json(write(found))
+    else:
+        print_overviews(found, sys.stdout)
+    return 0
 
 
 def _drivers() -> dict[str, str]:
@@ -36,13 +39,3 @@ def _drivers() -> dict[str, str]:
         return {device.slug: device.driver for device in discover()}
     except AutotuneError:
         return {}
-
-
-def _print(options: argparse.Namespace, found: "list[Overview]") -> int:
-    from autotune.display import print_overviews
-
-    if options.json:
-        print_json([plain_overview(overview) for overview in found])
-    else:
-        print_overviews(found, sys.stdout)
-    return 0

@@ -2,9 +2,9 @@
 
 import argparse
 import sys
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from autotune.cli.output import plain_recheck, print_json, standard_error, tell_stopped
+from autotune.cli.output import plain_winner, print_json, standard_error, tell_stopped
 from autotune.cli.run import Interrupts, read_requests
 from autotune.errors import AutotuneError, UsageError
 from autotune.kernels import find_family
@@ -55,12 +55,22 @@ def _wanted(options: argparse.Namespace, store: "Store", slug: str) -> "list[Win
     return [tuned[problem] for problem in wanted]
 
 
+def _plain(recheck: "Recheck") -> dict[str, Any]:
+    return {
+        "problem": recheck.before.problem.to_dict(),
+        "result": recheck.standing.value,
+        "message": recheck.message,
+        "before": plain_winner(recheck.before),
+        "after": plain_winner(recheck.after) if recheck.after else None,
+    }
+
+
 def _report(options: argparse.Namespace, found: "list[Recheck]", *, was_stopped: bool) -> int:
     from autotune.display import print_rechecks
     from autotune.search.verification import Standing
 
     if options.json:
-        print_json([plain_recheck(one) for one in found])
+        print_json([_plain(one) for one in found])
     else:
         print_rechecks(found, sys.stdout)
     if was_stopped:

@@ -2,9 +2,7 @@
 
 import argparse
 
-from autotune.cli.output import (
-    tell,
-)
+from autotune.cli.output import tell
 from autotune.cli.service_client import open_client, token_of
 
 

@@ -4,7 +4,6 @@ A driver may hang or abort as soon as it is loaded, so drivers are queried in a 
 dies, each driver is tried in a child process of its own, so that the working drivers can still be used.
 """
 
-import dataclasses
 import logging
 import os
 import re
@@ -139,15 +138,6 @@ def select(selector: str, devices: Sequence[Device]) -> Device:
     mend = _mend(wanted)
     guess = did_you_mean(wanted, [*(device.slug for device in devices), *FAMILIES]) if mend == _CHOOSE else ""
     raise NoSuchDeviceError(f"no device fits {shown}; {there_is}", hint=guess or mend)
-
-
-def to_plain(device: Device) -> dict[str, Any]:
-    """Return a device as values that JSON can represent."""
-    plain = dataclasses.asdict(device)
-    plain["limits"] = {
-        name: list(value) if isinstance(value, tuple) else value for name, value in plain["limits"].items()
-    }
-    return plain
 
 
 # Choosing

@@ -21,14 +21,16 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cache, cached_property
 from pathlib import Path
-from typing import Any
+from typing import Annotated, ClassVar
 
-from autotune.errors import ConfigurationError
+from autotune.codec import MAX_ITEMS, Items, Node, read
+from autotune.errors import ConfigurationError, TableError
 from autotune.kernels import find_family
 from autotune.model.configuration import Configuration, Value
 from autotune.model.device import Device
 
 _FOLDER = Path(__file__).parent / "profiles"
+_SOME = Items(MAX_ITEMS, least=1)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -91,21 +93,55 @@ def profile_names() -> list[str]:
     return sorted(path.stem for path in _FOLDER.glob("*.toml"))
 
 
+@dataclass(frozen=True, kw_only=True)
+class _Section:
+    """What a file states for its family, or a variant for some of the devices."""
+
+    is_sparse: ClassVar[bool] = True
+    build_options: tuple[str, ...] | None = None
+    traps: tuple[str, ...] = ()
+    starts: Mapping[str, tuple[Configuration, ...]] = field(default_factory=dict)
+    overrides: Mapping[str, Mapping[str, Annotated[tuple[Value, ...], _SOME]]] = field(default_factory=dict)
+
+    def over(self, base: Profile, name: str) -> Profile:
+        """Return the profile with what this section adds or replaces."""
+        return Profile(
+            name=name,
+            build_options=base.build_options if self.build_options is None else self.build_options,
+            starts={**base.starts, **self.starts},
+            overrides={**base.overrides, **self.overrides},
+            traps=self.traps + base.traps,
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Variant(_Section):
+    devices: Annotated[tuple[str, ...], _SOME]
+
+
+@dataclass(frozen=True, kw_only=True)
+class _File(_Section):
+    variant: tuple[_Variant, ...] = ()
+
+
 def parse_profile(text: str, source: str) -> ProfileFile:
     """Parse a profile's TOML. Raises ConfigurationError, which names `source` and the key."""
     import tomllib
 
     try:
-        data = tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
+        file = read(_File, Node(tomllib.loads(text)), readers={Configuration: _read_start})
+    except (tomllib.TOMLDecodeError, TableError) as error:
         raise ConfigurationError(f"{source}: {error}") from error
-    variants = data.pop("variant", [])
-    base = _parse_section(data, Profile(name=Path(source).stem), source, "")
-    if not isinstance(variants, list):
-        raise _wrong(source, "variant", "must be written [[variant]]")
-    return ProfileFile(
-        profile=base, variants=tuple(_parse_variant(v, base, source, f"variant[{i}]") for i, v in enumerate(variants))
-    )
+    name = Path(source).stem
+    base = file.over(Profile(name=name), name)
+    return ProfileFile(profile=base, variants=tuple((v.devices, v.over(base, v.devices[0])) for v in file.variant))
+
+
+def _read_start(node: Node) -> Configuration:
+    try:
+        return Configuration.from_dict({name: member.value for name, member in node.members().items()})
+    except ConfigurationError as error:
+        raise node.wrong(error.message) from error
 
 
 @cache
@@ -116,79 +152,3 @@ def _read(name: str) -> ProfileFile:
 
 def _literal_characters(pattern: str) -> int:
     return sum(character not in "*?" for character in pattern)
-
-
-def _wrong(source: str, key: str, what: str) -> ConfigurationError:
-    return ConfigurationError(f"{source}: {key} {what}")
-
-
-def _parse_variant(data: Any, base: Profile, source: str, key: str) -> tuple[tuple[str, ...], Profile]:
-    table = dict(_table(data, source, key))
-    patterns = _texts(table.pop("devices", []), source, f"{key}.devices")
-    if not patterns:
-        raise _wrong(source, f"{key}.devices", "must name at least one device")
-    return patterns, _parse_section(table, base, source, f"{key}.", name=patterns[0])
-
-
-def _parse_section(data: Any, base: Profile, source: str, prefix: str, *, name: str = "") -> Profile:
-    known = ("build_options", "traps", "starts", "overrides")
-    unknown = [key for key in data if key not in known]
-    if unknown:
-        raise _wrong(source, f"{prefix}{unknown[0]}", f"is not known; there are {', '.join(known)}")
-    options = _texts(data.get("build_options", list(base.build_options)), source, f"{prefix}build_options")
-    traps = _texts(data.get("traps", []), source, f"{prefix}traps")
-    starts = {
-        family: _configurations(rows, source, f"{prefix}starts.{family}")
-        for family, rows in _table(data.get("starts", {}), source, f"{prefix}starts").items()
-    }
-    overrides = {
-        family: _values_by_parameter(table, source, f"{prefix}overrides.{family}")
-        for family, table in _table(data.get("overrides", {}), source, f"{prefix}overrides").items()
-    }
-    return Profile(
-        name=name or base.name,
-        build_options=options,
-        starts={**base.starts, **starts},
-        overrides={**base.overrides, **overrides},
-        traps=traps + base.traps,
-    )
-
-
-def _table(data: Any, source: str, key: str) -> Mapping[str, Any]:
-    if not isinstance(data, dict):
-        raise _wrong(source, key, "must be a table")
-    return data
-
-
-def _list(data: Any, source: str, key: str) -> list[Any]:
-    if not isinstance(data, list):
-        raise _wrong(source, key, "must be a list")
-    return data
-
-
-def _texts(data: Any, source: str, key: str) -> tuple[str, ...]:
-    for item in _list(data, source, key):
-        if not isinstance(item, str):
-            raise _wrong(source, key, f"must hold strings, not {item!r}")
-    return tuple(data)
-
-
-def _configurations(data: Any, source: str, key: str) -> tuple[Configuration, ...]:
-    found = []
-    for index, row in enumerate(_list(data, source, key)):
-        try:
-            found.append(Configuration.from_dict(_table(row, source, f"{key}[{index}]")))
-        except ConfigurationError as error:
-            if error.message.startswith(f"{source}: "):
-                raise
-            raise _wrong(source, f"{key}[{index}]:", error.message) from error
-    return tuple(found)
-
-
-def _values_by_parameter(data: Any, source: str, key: str) -> Mapping[str, tuple[Value, ...]]:
-    table = _table(data, source, key)
-    for name, values in table.items():
-        items = _list(values, source, f"{key}.{name}")
-        if not items or any(type(item) not in (int, str) for item in items):
-            raise _wrong(source, f"{key}.{name}", "must hold at least one integer or string, and nothing else")
-    return {name: tuple(values) for name, values in table.items()}

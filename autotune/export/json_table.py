@@ -7,7 +7,7 @@ from autotune.codec import MAX_BYTES, write
 from autotune.errors import TableError
 from autotune.export.contents import DeviceTable, plain_part
 from autotune.lookup.json_table import FORMAT, PLAIN_SCHEMA_VERSION, SCHEMA_VERSION, plain_entry
-from autotune.lookup.predictor_text import to_plain
+from autotune.lookup.values import plain_predictor
 
 
 def write_json(tables: list[DeviceTable]) -> str:
@@ -29,7 +29,7 @@ def _device(table: DeviceTable) -> str:
     entries = ",\n".join(_compact(plain_entry(winner)) for winner in table.winners)
     lines.append(f'"entries": [{_lines(entries)}]')
     if table.predictors:
-        predictors = ",\n".join(_compact(to_plain(predictor)) for predictor in table.predictors)
+        predictors = ",\n".join(_compact(plain_predictor(predictor)) for predictor in table.predictors)
         lines.append(f'"predictors": [{_lines(predictors)}]')
     return "{\n" + ",\n".join(lines) + "\n}"
 

@@ -85,7 +85,7 @@ class Database:
         return [p for p in self._predictors[slug] if p.example.family == family]
 
     def _read_predictors(self, slug: str) -> list[Predictor]:
-        from autotune.lookup.predictor_text import read_document
+        from autotune.lookup.values import read_document
 
         with self._source.reading() as ask:
             rows = ask(_PREDICTORS, slug)

@@ -12,9 +12,8 @@ from typing import Any
 from autotune.codec import Node, parse, read, read_file, write
 from autotune.errors import TableError
 from autotune.lookup.predictor import Predictor
-from autotune.lookup.predictor_text import read_predictors
-from autotune.lookup.values import read_family, readers_for
-from autotune.model.device import Device, DeviceLimits, Fault
+from autotune.lookup.values import read_family, read_predictors, readers_for
+from autotune.model.device import Device, Fault
 from autotune.model.trial import Winner
 from autotune.paths import UPGRADE_HINT
 
@@ -85,14 +84,7 @@ def _read(document: Node) -> Contents:
 
 def read_device(node: Node) -> Device:
     """Read a device; its entries and predictors are not read yet."""
-    return read(Device, node, beside=("entries", "predictors"), readers={DeviceLimits: _read_limits})
-
-
-def _read_limits(node: Node) -> DeviceLimits:
-    limits = read(DeviceLimits, node, readers={Fault: _read_fault})
-    if len(limits.max_work_item_sizes) < 2:
-        raise node.wrong("max_work_item_sizes: needs at least 2 items")
-    return limits
+    return read(Device, node, beside=("entries", "predictors"), readers={Fault: _read_fault})
 
 
 def _read_fault(node: Node) -> Fault:

@@ -5,37 +5,47 @@ configurations that cover the measured sizes, and a model that ranks them for gi
 `autotune.predict` and evaluated here with the standard library alone.
 """
 
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import repeat
 from math import dist, inf, log2, prod
-from typing import Any, NamedTuple
+from typing import Annotated, Any, ClassVar, NamedTuple
 
+from autotune.codec import COUNT, MAX_NUMBER, Bounds, Items, Pattern
 from autotune.model.configuration import Configuration
 from autotune.model.problem import Problem
 
 FAVOURS = ("predicted", "nearest", "default")
 """Values of a predictor's `favours`: which way of choosing came nearest to the tuned speed at sizes left out."""
+MAX_CONFIGURATIONS = 32
+MAX_POINTS = 1024
+
+_FAVOUR = Pattern(re.compile("|".join(FAVOURS)), f"must be one of {', '.join(FAVOURS)}")
+_REACH = Bounds(0, 100, excludes_least=True)
+_SIZE, _LOSS = Bounds(1, MAX_NUMBER), Bounds(-1e3, 1e3)
+_PART, _STEP = Bounds(0, 2**20), Bounds(1, 2**20)
+_WEIGHT_NS = Bounds(-1e15, 1e15)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Reach:
     """Fraction of the tuned speed that is reached over several sizes: 1.0 is all of it."""
 
-    mean: float
+    mean: Annotated[float, _REACH]
     """Geometric mean."""
-    median: float
-    low: float
+    median: Annotated[float, _REACH]
+    low: Annotated[float, _REACH]
     """The 10th percentile."""
-    worst: float
+    worst: Annotated[float, _REACH]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Evaluation:
     """What each way of choosing reaches at sizes that the model has not seen."""
 
-    sizes: int
+    sizes: Annotated[int, COUNT]
     predicted: Reach
     nearest: Reach
     default: Reach
@@ -45,16 +55,17 @@ class Evaluation:
 class Point:
     """A measured size and each configuration's loss there: the logarithm of its time divided by the tuned time."""
 
-    sizes: tuple[int, ...]
-    losses: tuple[float, ...]
+    sizes: tuple[Annotated[int, _SIZE], ...]
+    losses: tuple[Annotated[float, _LOSS], ...]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Neighbours:
     """Ranks by the losses at the `count` measured sizes whose logarithms are nearest, weighting nearer ones more."""
 
-    count: int
-    points: tuple[Point, ...]
+    kind: ClassVar[str] = "neighbours"
+    count: Annotated[int, Bounds(1, MAX_POINTS)]
+    points: Annotated[tuple[Point, ...], Items(MAX_POINTS, least=1)]
 
     @cached_property
     def _places(self) -> list[tuple[float, ...]]:
@@ -104,12 +115,12 @@ class Cost:
     in whole multiples of `step`.
     """
 
-    tile: tuple[int, ...]
-    split: int
-    step: int
-    at_once: int
+    tile: tuple[Annotated[int, _PART], ...]
+    split: Annotated[int, _STEP]
+    step: Annotated[int, _STEP]
+    at_once: Annotated[int, _STEP]
     """Work-groups that a compute unit runs at the same time."""
-    weights: tuple[float, ...]
+    weights: tuple[Annotated[float, _WEIGHT_NS], ...]
     """Weights of COSTS, in the same order, in nanoseconds."""
 
     def amounts(self, sizes: Sequence[int], bytes_moved: int, compute_units: int) -> tuple[int, ...]:
@@ -134,6 +145,7 @@ class Costs:
     All terms divide the same sizes among work-groups, at most MOST_SHARED of them.
     """
 
+    kind: ClassVar[str] = "costs"
     terms: tuple[Cost, ...]
 
     def ranking(self, problem: Problem, compute_units: int) -> Iterator[int]:
@@ -206,13 +218,14 @@ Model = Neighbours | Costs
 class Predictor:
     """The model for one kind of problem on one device, and how good it is."""
 
+    omits_defaults: ClassVar[bool] = True
     example: Problem
     """One measured problem of the kind."""
-    sizes: int
+    sizes: Annotated[int, COUNT]
     """Number of measured sizes that it is based on."""
-    configurations: tuple[Configuration, ...]
+    configurations: Annotated[tuple[Configuration, ...], Items(MAX_CONFIGURATIONS, least=1)]
     model: Model
-    favours: str
+    favours: Annotated[str, _FAVOUR]
     """One of FAVOURS: if the nearest entry or the default did better, the prediction is skipped."""
     expected: Evaluation
     """Estimated from the trials by leaving out each size in turn."""

@@ -5,9 +5,9 @@
 
 import dataclasses
 import enum
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Self
+from typing import Any
 
 from autotune.model.device import VECTOR_WIDTHS, Device, Fault
 
@@ -65,16 +65,6 @@ class Finding:
     message: str = ""
     fault: Fault | None = None
     """The fault recorded if the probe ran an algorithm and found it broken."""
-
-    def to_dict(self) -> dict[str, Any]:
-        plain = {"probe": self.probe, "health": self.health.value, "message": self.message}
-        return {**plain, "fault": self.fault.to_dict()} if self.fault else plain
-
-    @classmethod
-    def from_dict(cls, data: Mapping[str, Any]) -> Self:
-        """The inverse of `to_dict`."""
-        fault = Fault(**data["fault"]) if "fault" in data else None
-        return cls(**{**data, "health": Health(data["health"]), "fault": fault})
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -144,14 +134,6 @@ class Checkup:
         changes["faults"] = tuple(dict.fromkeys([*limits.faults, *faults]))
         sound = dataclasses.replace(limits, **changes)
         return device if sound == limits else dataclasses.replace(device, limits=sound)
-
-    def to_dict(self) -> dict[str, Any]:
-        return {**vars(self), "findings": [finding.to_dict() for finding in self.findings]}
-
-    @classmethod
-    def from_dict(cls, data: Mapping[str, Any]) -> Self:
-        """The inverse of `to_dict`."""
-        return cls(**{**data, "findings": tuple(Finding.from_dict(plain) for plain in data["findings"])})
 
 
 def consequence(finding: Finding) -> str:

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Annotated, Any, ClassVar, Self
 
-from autotune.codec import LOCAL, SLUG
+from autotune.codec import LOCAL, MAX_ITEMS, SLUG, Items
 from autotune.model.configuration import Configuration, Value
 
 ARM_REGISTER_ALLOCATIONS = (32, 64)
@@ -34,7 +34,7 @@ VECTOR_WIDTHS = (2, 4, 8, 16)
 class Fault:
     """Something a driver gets wrong: an algorithm, or a parameter value in one algorithm or in all of a family."""
 
-    is_sparse: ClassVar[bool] = True
+    omits_defaults: ClassVar[bool] = True
     family: str
     algorithm: str = ""
     """Empty: any algorithm of the family."""
@@ -54,10 +54,6 @@ class Fault:
         place = f"{self.family} {self.algorithm}".strip()
         return f"{place} with {self.parameter}={self.value}" if self.parameter else place
 
-    def to_dict(self) -> dict[str, Any]:
-        """Return the fields by name, without those at their default."""
-        return {f.name: getattr(self, f.name) for f in dataclasses.fields(self) if getattr(self, f.name) != f.default}
-
 
 @dataclass(frozen=True, kw_only=True)
 class DeviceLimits:
@@ -66,7 +62,7 @@ class DeviceLimits:
     is_sparse: ClassVar[bool] = True
     compute_units: int = 1
     max_work_group_size: int = 256
-    max_work_item_sizes: tuple[int, ...] = (256, 256, 64)
+    max_work_item_sizes: Annotated[tuple[int, ...], Items(MAX_ITEMS, least=2)] = (256, 256, 64)
     local_memory_bytes: int = 16 * 1024
     local_memory_is_dedicated: bool = True
     global_memory_bytes: int = 512 * 1024 * 1024
@@ -139,12 +135,9 @@ class DeviceLimits:
             faults=tuple(dict.fromkeys([*self.faults, *other.faults])),
         )
 
-    def to_dict(self) -> dict[str, Any]:
-        return {**vars(self), "faults": [fault.to_dict() for fault in self.faults]}
-
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Self:
-        """Inverse of `to_dict`; unknown fields are ignored."""
+        """Inverse of `codec.write` that ignores unknown fields: another version of this tool may have stored them."""
         known = {item.name for item in dataclasses.fields(cls)}
         kept: dict[str, Any] = {n: tuple(v) if isinstance(v, list) else v for n, v in data.items() if n in known}
         kept["faults"] = tuple(Fault(**plain) for plain in kept.get("faults", ()))

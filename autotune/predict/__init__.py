@@ -13,7 +13,7 @@ from autotune.errors import TableError
 from autotune.kernels import find_family
 from autotune.lookup.agreement import agrees
 from autotune.lookup.predictor import Evaluation, Predictor
-from autotune.lookup.predictor_text import read_document, write_document
+from autotune.lookup.values import read_document, write_predictors
 from autotune.model.device import Device
 from autotune.model.problem import Problem
 from autotune.predict.observations import observe
@@ -101,7 +101,7 @@ def all_predictors(store: Store) -> dict[str, list[Predictor]]:
 
 def keep_predictors(store: Store, slug: str, predictors: Iterable[Predictor]) -> None:
     """Replace the stored predictors of the device."""
-    store.keep_predictors(slug, write_document(predictors))
+    store.keep_predictors(slug, write_predictors(predictors))
 
 
 def _read(store: Store, slug: str, document: str) -> list[Predictor]:

@@ -14,25 +14,30 @@ with `problem` as `GemmProblem.from_dict` reads it, and times of one call in nan
 
 import json
 import os
+import re
 import statistics
 import time
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
-from math import inf, isfinite
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from math import inf
 from pathlib import Path
-from typing import Any, ClassVar, Self
+from typing import Annotated, Any, ClassVar, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
-from autotune.errors import AutotuneError, ProblemError, TableError
-from autotune.kernels.gemm import GemmProblem
+from autotune.codec import Bounds, Pattern, parse, read, read_file, write
+from autotune.errors import AutotuneError, TableError
+from autotune.kernels.gemm import FAMILY, GemmProblem
 from autotune.lookup.answer import distance
+from autotune.lookup.values import readers_for
+from autotune.model.trial import MAX_TIME_NS
 from autotune.paths import default_database, user_data_folder
 
 _FORMAT, _VERSION = "autotune-crossover", 1
 _SAMPLE_NS = 2_000_000
 _SAMPLES = 5
+_TIME = Bounds(0, MAX_TIME_NS, excludes_least=True)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,11 +45,17 @@ class CrossoverPoint:
     """One product measured on both sides, from NumPy operands to NumPy result."""
 
     problem: GemmProblem
-    host_ns: float
-    device_ns: float
+    host_ns: Annotated[float, _TIME]
+    device_ns: Annotated[float, _TIME]
 
-    def to_dict(self) -> dict[str, Any]:
-        return {"problem": self.problem.to_dict(), "host_ns": self.host_ns, "device_ns": self.device_ns}
+
+@dataclass(frozen=True, kw_only=True)
+class _Record:
+    """The contents of a file."""
+
+    format: Annotated[str, Pattern(re.compile(_FORMAT), f"must be {_FORMAT}")] = _FORMAT
+    version: Annotated[int, Bounds(_VERSION, _VERSION)] = _VERSION
+    devices: Mapping[str, tuple[CrossoverPoint, ...]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -76,18 +87,11 @@ class Crossover:
 
         Raises TableError for a file that cannot be read or understood.
         """
-        place = path
         try:
             place = path or default_file()
-            data = json.loads(place.read_text(encoding="utf-8"))
-        except (FileNotFoundError, AutotuneError):  # no file, or no home folder for one
+        except AutotuneError:  # no home folder for one
             return cls()
-        except (OSError, ValueError, RecursionError) as error:
-            raise TableError(f"{place} cannot be read: {str(error)[:200]}") from error
-        try:
-            return cls(points=tuple(_points(data, device)))
-        except (KeyError, TypeError, ValueError, AttributeError, ProblemError) as error:
-            raise TableError(f"{place} is not a record of crossovers: {str(error)[:200]}") from error
+        return cls(points=_read(place).devices.get(device, ()))
 
     def over(self, former: "Crossover") -> "Crossover":
         """Return the points of both; those of `self` replace points of `former` with the same product."""
@@ -98,13 +102,9 @@ class Crossover:
         """Replace the points of the device in the file. Raises TableError and OSError."""
         place = path or default_file()
         place.parent.mkdir(parents=True, exist_ok=True)
-        data: dict[str, Any] = {"format": _FORMAT, "version": _VERSION, "devices": {}}
-        if place.exists():
-            Crossover.read(device, place)
-            data = json.loads(place.read_text(encoding="utf-8"))
-        data["devices"][device] = [point.to_dict() for point in self.points]
+        record = _Record(devices={**_read(place).devices, device: self.points})
         unfinished = place.with_name(f"{place.name}.{os.getpid()}.part")
-        unfinished.write_text(json.dumps(data, indent=1) + "\n", encoding="utf-8")
+        unfinished.write_text(json.dumps(write(record), indent=1) + "\n", encoding="utf-8")
         unfinished.replace(place)
 
 
@@ -204,11 +204,11 @@ def _median_ns(side: Callable[[], object]) -> float:
     return statistics.median(_time_ns(side, calls) for _ in range(_SAMPLES))
 
 
-def _points(data: Any, device: str) -> Iterable[CrossoverPoint]:
-    if data["format"] != _FORMAT or data["version"] != _VERSION:
-        raise ValueError(f"unexpected format {data['format']!r} or version {data['version']!r}")
-    for row in data["devices"].get(device, []):
-        times = float(row["host_ns"]), float(row["device_ns"])
-        if not all(isfinite(value) and value > 0 for value in times):
-            raise ValueError("a time is not a positive number")
-        yield CrossoverPoint(problem=GemmProblem.from_dict(row["problem"]), host_ns=times[0], device_ns=times[1])
+def _read(place: Path) -> _Record:
+    """Read a file; no file is an empty record. Raises TableError."""
+    if not place.exists():
+        return _Record()
+    try:
+        return read(_Record, parse(read_file(place)), readers=readers_for(FAMILY))
+    except TableError as error:
+        raise TableError(f"{place} is not a record of crossovers: {error.message}", hint=error.hint) from error

@@ -16,8 +16,9 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+from autotune.codec import parse, read, write
 from autotune.device.binaries import digest
-from autotune.errors import AutotuneError, ProblemError, WorkerError
+from autotune.errors import AutotuneError, ProblemError, TableError, WorkerError
 from autotune.measure.worker import Measures, Worker
 from autotune.model.configuration import Configuration
 from autotune.model.device import Device, DeviceLimits
@@ -83,7 +84,7 @@ class Verdicts:
 
     def add(self, key: str, verdict: Verdict) -> None:
         self._known[key] = verdict
-        line = json.dumps({"key": key, "failure": verdict.failure, "late": verdict.was_late, "at": verdict.at_s})
+        line = json.dumps({"key": key, **write(verdict)})
         # A line begins with a newline too, so that it does not join one that a dying process left unfinished.
         with suppress(OSError):
             self._append(f"\n{line}\n".encode())
@@ -114,15 +115,10 @@ class Verdicts:
 
 def _read_line(line: bytes) -> tuple[str, Verdict] | None:
     try:
-        data = json.loads(line)
-        key, failure, was_late, at_s = (data[name] for name in ("key", "failure", "late", "at"))
-    except (ValueError, KeyError, TypeError, RecursionError):
+        node = parse(line)
+        return node.member("key").text(), read(Verdict, node, beside=("key",))
+    except TableError:
         return None
-    if not isinstance(key, str) or not isinstance(failure, str) or type(was_late) is not bool:
-        return None
-    if not isinstance(at_s, int | float):
-        return None
-    return key, Verdict(failure=failure, was_late=was_late, at_s=float(at_s))
 
 
 class Checker:

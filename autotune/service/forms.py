@@ -4,6 +4,8 @@ from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from autotune.store.jobs import JobKind, JobState
+
 MAX_SHAPES = 2000
 MAX_TRIALS = 1_000_000
 MAX_SECONDS = 366 * 24 * 3600
@@ -106,7 +108,7 @@ class ProblemView(BaseModel):
     bytes_moved: int
     calls: int
     label: str
-    state: str = Field(description="queued, running, done, failed or cancelled")
+    state: JobState
     worker: str
     attempts: int
     spent_s: float
@@ -121,9 +123,9 @@ class JobView(BaseModel):
     """A job and its progress."""
 
     id: int
-    kind: str = Field(description="tune; or verify, for an uploaded table")
+    kind: JobKind = Field(description="tune; or verify, for an uploaded table")
     device: str
-    state: str = Field(description="queued, running, done, failed or cancelled")
+    state: JobState
     trials: int | None
     seconds: float | None
     algorithms: list[str]

@@ -1,6 +1,5 @@
 """Route for one problem on a device: the winner compared with its rivals, and which parameters mattered."""
 
-import dataclasses
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Query
@@ -10,40 +9,14 @@ from autotune.errors import TableError
 from autotune.kernels import find_family
 from autotune.lookup.json_table import plain_entry
 from autotune.service import importance, rivals
+from autotune.service.importance import Share
 from autotune.service.pools import Pools
+from autotune.service.rivals import Rival
 from autotune.service.tables_api import Slug
 from autotune.store import Store
 
 Family = Annotated[str, Query(max_length=64, pattern=r"^[a-z0-9_]+$")]
 Shape = Annotated[str, Query(min_length=1, max_length=500, description="M,N,K and words, as for --shape")]
-
-
-class RivalView(BaseModel):
-    """One way to compute the problem."""
-
-    name: str
-    time_ns: float
-    low_ns: float | None = Field(description="95% interval with `high_ns`; null where unknown")
-    high_ns: float | None
-    note: str
-
-
-class LevelView(BaseModel):
-    """One value of a parameter."""
-
-    value: int | str
-    trials: int
-    median_ns: float
-    best_ns: float
-
-
-class ShareView(BaseModel):
-    """Share of the variance of the rank of time that one parameter alone explains."""
-
-    parameter: str
-    share: float
-    trials: int
-    levels: list[LevelView]
 
 
 class SizeAnswer(BaseModel):
@@ -56,9 +29,9 @@ class SizeAnswer(BaseModel):
     flops: int
     bytes_moved: int
     winner: dict[str, Any] | None = Field(description="an entry of a table")
-    rivals: list[RivalView] = Field(description="the winner first; empty if there is none")
-    host: list[RivalView] = Field(description="the host's BLAS and the device, copies included, where measured")
-    parameters: list[ShareView] = Field(description="`algorithm` over all trials, then the parameters of one algorithm")
+    rivals: list[Rival] = Field(description="the winner first; empty if there is none")
+    host: list[Rival] = Field(description="the host's BLAS and the device, copies included, where measured")
+    parameters: list[Share] = Field(description="`algorithm` over all trials, then the parameters of one algorithm")
     searched: str = Field(description="the algorithm that has these `parameters`")
 
 
@@ -91,18 +64,14 @@ def _size(store: Store, slug: str, shape: str, family: str) -> SizeAnswer:
         flops=problem.flops,
         bytes_moved=problem.bytes_moved,
         winner=plain_entry(winner) if winner else None,
-        rivals=[_rival(rival) for rival in rivals.rivals(winner, trials)] if winner else [],
-        host=[_rival(rival) for rival in host],
-        parameters=[ShareView.model_validate(dataclasses.asdict(share)) for share in shares],
+        rivals=rivals.rivals(winner, trials) if winner else [],
+        host=host,
+        parameters=shares,
         searched=_searched(shares, winner.configuration.algorithm if winner else ""),
     )
 
 
-def _rival(rival: rivals.Rival) -> RivalView:
-    return RivalView.model_validate(dataclasses.asdict(rival))
-
-
-def _searched(shares: list[importance.Share], winning: str) -> str:
+def _searched(shares: list[Share], winning: str) -> str:
     if winning or not shares or shares[0].parameter != "algorithm":
         return winning
     return str(min(shares[0].levels, key=lambda level: level.best_ns).value)

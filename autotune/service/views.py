@@ -5,7 +5,6 @@ import time
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
 
 from autotune.codec import write
 from autotune.model.device import Device
@@ -18,22 +17,8 @@ from autotune.store.jobs import OPEN, JobProblem, JobState, TuningJob
 
 def job_view(job: TuningJob, service: Service, left_out: Sequence[str] = ()) -> JobView:
     """Return a job with the progress of its running searches."""
-    return JobView(
-        id=job.id,
-        kind=job.kind.value,
-        device=job.device,
-        state=job.state.value,
-        trials=job.trials,
-        seconds=job.seconds,
-        algorithms=list(job.algorithms),
-        seed=job.seed,
-        message=job.message,
-        created_at=job.created_at,
-        ended_at=job.ended_at,
-        counts=job.counts,
-        problems=[_problem_view(problem, service) for problem in job.problems],
-        left_out=list(left_out),
-    )
+    problems = [_problem_view(problem, service) for problem in job.problems]
+    return JobView(**{**vars(job), "problems": problems, "left_out": left_out})
 
 
 def picture(job: TuningJob, service: Service) -> Picture:
@@ -48,21 +33,15 @@ def picture(job: TuningJob, service: Service) -> Picture:
 def _problem_view(problem: JobProblem, service: Service) -> ProblemView:
     asked = problem.request.problem
     search = service.searches.get(problem.id) if problem.state is JobState.RUNNING else None
-    outcome: dict[str, Any] | None = json.loads(problem.outcome) if problem.outcome else None
-    return ProblemView(
-        number=problem.number,
-        family=asked.family,
-        shape=asked.label,
-        flops=asked.flops,
-        bytes_moved=asked.bytes_moved,
+    known = {
+        **vars(problem),
         **write(problem.request),
-        state=problem.state.value,
-        worker=problem.worker,
-        attempts=problem.attempts,
-        spent_s=round(problem.spent_s, 1),
-        message=problem.message,
-        outcome=outcome,
-        progress=search.progress if search else None,
+        "spent_s": round(problem.spent_s, 1),
+        "outcome": json.loads(problem.outcome) if problem.outcome else None,
+        "progress": dict(search.progress) if search else None,
+    }
+    return ProblemView(
+        family=asked.family, shape=asked.label, flops=asked.flops, bytes_moved=asked.bytes_moved, **known
     )
 
 
@@ -79,17 +58,8 @@ def device_views(stored: Sequence[Device], tuned: Counter[str], service: Service
 def _device_view(device: Device, tuned: int, stations: Sequence[Station], service: Service) -> DeviceView:
     states = {station.state for station in stations}
     state = next((word for word in ("busy", "idle", "troubled") if word in states), "offline")
-    return DeviceView(
-        slug=device.slug,
-        family=device.family,
-        vendor=device.vendor,
-        model=device.model,
-        name=device.name,
-        driver=device.driver,
-        state=state,
-        tuned=tuned,
-        stations=[_station_view(station, service) for station in stations],
-    )
+    views = [_station_view(station, service) for station in stations]
+    return DeviceView(**vars(device), state=state, tuned=tuned, stations=views)
 
 
 def _station_view(station: Station, service: Service) -> StationView:

@@ -23,7 +23,7 @@ from autotune.model.configuration import Configuration
 from autotune.model.device import Device, Fault
 from autotune.model.problem import Problem
 from autotune.model.trial import Build, Provenance, Trial, TrialState, Winner
-from autotune.store import checkups, insertion, predictions, quarantine, service_claim
+from autotune.store import checkups, insertion, quarantine, service_claim
 from autotune.store.connection import open_for_reading, open_for_writing, open_server
 from autotune.store.database import BEGIN, Target, parse_target
 from autotune.store.failures import AWAY_PATIENCE_S, Outage, Patience, attempt
@@ -39,13 +39,11 @@ from autotune.store.models import (
     build_row,
     known_rows,
     plain_text,
-    to_build,
-    to_device,
     to_problem,
-    to_provenance,
     to_trial,
     to_winner,
     trial_row,
+    value_of,
     winner_row,
 )
 from autotune.store.owner import Fate, Holder, Owner, new_owner
@@ -323,7 +321,7 @@ class Store:
             def to_stored(found: Any) -> StoredTrial:
                 row, of = found
                 known = problems.get(of.id) or problems.setdefault(of.id, to_problem(of.family, of.spec))
-                provenance = to_provenance(row)
+                provenance = value_of(Provenance, row)
                 return StoredTrial(trial=to_trial(row), problem=known, provenance=provenance, purpose=row.purpose)
 
             return known_rows(session.execute(query), to_stored)
@@ -364,7 +362,7 @@ class Store:
             .where(DeviceRow.slug == device_slug, BuildRow.driver == plain_text(driver))
             .order_by(BuildRow.id)
         )
-        return self._read(lambda session: {row.source_hash: to_build(row) for row in session.execute(query)})
+        return self._read(lambda session: {row.source_hash: value_of(Build, row) for row in session.execute(query)})
 
     def record_winner(self, winner: Winner) -> None:
         """Add a decision; the view decides which one is current. Raises StoreError for an unknown device."""
@@ -405,7 +403,7 @@ class Store:
         """Return all devices by slug; of several drivers, the one that measured last is last, imported ones first."""
         last_trial = select(func.max(TrialRow.id)).where(TrialRow.device_id == DeviceRow.id).scalar_subquery()
         query = select(DeviceRow).order_by(DeviceRow.slug, func.coalesce(last_trial, 0), DeviceRow.id)
-        return self._read(lambda session: [to_device(row) for row in session.scalars(query)])
+        return self._read(lambda session: [value_of(Device, row) for row in session.scalars(query)])
 
     def import_winners(self, winners: Sequence[Winner], devices: Sequence[Device]) -> tuple[int, int]:
         """Add winners measured elsewhere where they are better than the current ones; return (added, kept).
@@ -456,12 +454,12 @@ class Store:
         return self._read(lambda session: checkups.read_imported_faults(session, device))
 
     def predictors(self) -> dict[str, str]:
-        """Return the predictors of each device, by slug, as documents for `autotune.lookup.predictor_text`."""
-        return self._read(predictions.read_documents)
+        """Return the predictors of each device, by slug, as documents for `autotune.lookup.values`."""
+        return self._read(checkups.read_documents)
 
     def keep_predictors(self, device_slug: str, document: str) -> None:
         """Store the predictors of a device, replacing earlier ones."""
-        self._write(lambda session: predictions.keep_document(session, device_slug, document))
+        self._write(lambda session: checkups.keep_document(session, device_slug, document))
 
     def snapshot(self, path: str | Path, device_slug: str | None = None) -> None:
         """Write an SQLite file that opens in a read-only folder, with all rows or one device's; replaces a file there.

@@ -1,6 +1,6 @@
-"""What is stored about a device under its driver: its checkup, how its trials ended, and faults from imported tables.
+"""What is stored about a device: its checkup, how its trials ended, faults from imported tables, and its predictors.
 
-The checkup is one document, replaced by a newer one.
+Checkups and predictors are documents, replaced by newer ones.
 """
 
 import hashlib
@@ -8,15 +8,16 @@ import json
 from collections.abc import Collection
 from dataclasses import dataclass, replace
 
-from sqlalchemy import String, Text, select, update
+from sqlalchemy import Index, String, Text, select, update
 from sqlalchemy.orm import Mapped, Session, mapped_column
 
+from autotune.codec import parse, read, write
 from autotune.model.checkup import PROBES_VERSION, Checkup
 from autotune.model.configuration import Configuration
 from autotune.model.device import Device, DeviceLimits, Fault
 from autotune.model.trial import TrialState
 from autotune.store.insertion import insert_once
-from autotune.store.models import Base, DeviceRow, ProblemRow, TrialRow, device_row, plain_text
+from autotune.store.models import Base, DeviceRow, ProblemRow, TrialRow, device_row, plain_text, value_of
 
 
 class CheckupRow(Base):
@@ -42,12 +43,12 @@ def read_checkup(session: Session, device: Device) -> Checkup | None:
     row = session.scalars(query).one_or_none()
     if row is None or row.probes_version != PROBES_VERSION:
         return None
-    return Checkup.from_dict(json.loads(row.document))
+    return read(Checkup, parse(row.document))
 
 
 def keep_checkup(session: Session, device: Device, checkup: Checkup) -> None:
     """Store a checkup, replacing an earlier one of the same device and driver."""
-    fingerprint, document = _fingerprint(device), plain_text(json.dumps(checkup.to_dict()))
+    fingerprint, document = _fingerprint(device), plain_text(json.dumps(write(checkup)))
     row = CheckupRow(
         fingerprint=fingerprint,
         device=device.slug,
@@ -94,16 +95,7 @@ def read_endings(session: Session, device: Device, states: Collection[TrialState
         )
         .distinct()
     )
-    return [
-        Ending(
-            family=row.family,
-            configuration=Configuration.from_dict(json.loads(row.configuration)),
-            state=TrialState(row.state),
-            template_hash=row.template_hash,
-            tool_version=row.tool_version,
-        )
-        for row in session.execute(query)
-    ]
+    return [value_of(Ending, row) for row in session.execute(query)]
 
 
 def read_imported_faults(session: Session, device: Device) -> list[Fault]:
@@ -120,4 +112,31 @@ def import_faults(session: Session, device: Device) -> None:
     limits = DeviceLimits.from_dict(json.loads(row.limits))
     imported = [replace(fault, is_imported=True) for fault in device.limits.faults]
     faults = tuple(dict.fromkeys([*imported, *limits.faults]))
-    row.limits = json.dumps(replace(limits, faults=faults).to_dict(), sort_keys=True)
+    row.limits = json.dumps(write(replace(limits, faults=faults)), sort_keys=True)
+
+
+# Predictors
+
+
+class PredictorsRow(Base):
+    """The predictors of one device."""
+
+    __tablename__ = "predictors"
+    __table_args__ = (Index(None, "device", unique=True),)
+
+    id: Mapped[int] = mapped_column(primary_key=True)
+    device: Mapped[str] = mapped_column(Text)
+    """Slug; predictors apply to the device under every driver."""
+    document: Mapped[str] = mapped_column(Text)
+    """Text written by `autotune.lookup.values`."""
+
+
+def read_documents(session: Session) -> dict[str, str]:
+    """Return the documents by slug of the device."""
+    return {row.device: row.document for row in session.scalars(select(PredictorsRow).order_by(PredictorsRow.device))}
+
+
+def keep_document(session: Session, slug: str, document: str) -> None:
+    """Store the document of a device, replacing an earlier one."""
+    if not insert_once(session.connection(), PredictorsRow(device=slug, document=document), "device"):
+        session.execute(update(PredictorsRow).where(PredictorsRow.device == slug).values(document=document))

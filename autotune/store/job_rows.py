@@ -1,14 +1,13 @@
 """The tables of jobs, the values that callers see, and conversions between rows and values."""
 
 import enum
-import json
 from dataclasses import dataclass
 
 from sqlalchemy import BigInteger, CheckConstraint, ForeignKey, String, Text
 from sqlalchemy.orm import Mapped, mapped_column
 
 from autotune.model.trial import Request
-from autotune.store.models import Base, ProblemRow, plain_text, to_problem
+from autotune.store.models import Base, ProblemRow, plain_text, to_problem, value_of
 
 
 class JobState(enum.Enum):
@@ -174,37 +173,11 @@ def job_problem_row(job_id: int, number: int, problem_id: int, request: Request,
 
 def to_job(row: JobRow, counts: dict[str, int], problems: tuple[JobProblem, ...]) -> TuningJob:
     """Return the job of a row, with counts and problems that the caller has read."""
-    return TuningJob(
-        id=row.id,
-        kind=JobKind(row.kind),
-        device=row.device,
-        trials=row.trials,
-        seconds=row.seconds,
-        algorithms=tuple(json.loads(row.algorithms)),
-        seed=row.seed,
-        state=JobState(row.state),
-        message=row.message,
-        created_at=row.created_at,
-        ended_at=row.ended_at,
-        counts=counts,
-        problems=problems,
-    )
+    return value_of(TuningJob, row, counts=counts, problems=problems)
 
 
 def to_job_problem(row: JobProblemRow, problem: ProblemRow) -> JobProblem:
     """The inverse of `job_problem_row`."""
     request = Request(problem=to_problem(problem.family, problem.spec), calls=row.calls, label=row.label)
-    return JobProblem(
-        id=row.id,
-        number=row.number,
-        request=request,
-        candidate=row.candidate,
-        state=JobState(row.state),
-        worker=row.worker,
-        attempts=row.attempts,
-        trials_before=row.trials_before or 0,
-        share_s=row.share_s or float("inf"),
-        spent_s=row.spent_s,
-        outcome=row.outcome,
-        message=row.message,
-    )
+    share_s, before = row.share_s or float("inf"), row.trials_before or 0
+    return value_of(JobProblem, row, request=request, share_s=share_s, trials_before=before)

@@ -8,7 +8,6 @@ A transaction that begins, ends or cancels a part of a job locks the row of the 
 once, on a server, would each miss the other's changes, and a job whose last two problems end together would stay open.
 """
 
-import json
 from collections.abc import Callable, Collection, Sequence
 from typing import Protocol, TypeVar
 
@@ -33,7 +32,7 @@ from autotune.store.job_rows import (
     to_job,
     to_job_problem,
 )
-from autotune.store.models import DeviceRow, ProblemRow, TrialRow, known_rows, plain_text
+from autotune.store.models import DeviceRow, ProblemRow, TrialRow, columns, known_rows, plain_text
 
 __all__ = ["OPEN", "JobKind", "JobLedger", "JobProblem", "JobState", "NewJob", "TuningJob"]
 
@@ -82,19 +81,8 @@ class JobLedger:
         def work(session: Session) -> int:
             if added and session.get(JobRow, added[-1]) is not None:
                 return added[-1]
-            row = JobRow(
-                kind=new.kind.value,
-                device=new.device,
-                trials=new.trials,
-                seconds=new.seconds,
-                algorithms=json.dumps(new.algorithms),
-                seed=new.seed,
-                state=JobState.QUEUED.value,
-                message="",
-                submitter=plain_text(new.submitter)[:100],
-                created_at=now_utc(),
-                ended_at="",
-            )
+            known = {**columns(new, JobRow), "submitter": plain_text(new.submitter)[:100]}
+            row = JobRow(state=JobState.QUEUED.value, message="", created_at=now_utc(), ended_at="", **known)
             session.add(row)
             session.flush()
             candidates = new.candidates or ("",) * len(new.requests)

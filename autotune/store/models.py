@@ -5,13 +5,14 @@ text, in the same form on every database, so that equal values are equal texts.
 """
 
 import dataclasses
+import enum
 import hashlib
 import json
 import logging
 import math
 from collections.abc import Callable, Iterable
 from functools import cache
-from typing import Any, ClassVar, TypeVar
+from typing import Annotated, Any, ClassVar, TypeVar, cast, get_args, get_origin
 
 from sqlalchemy import (
     BigInteger,
@@ -28,12 +29,13 @@ from sqlalchemy import (
 )
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 
+from autotune.codec import write
 from autotune.errors import ProblemError
 from autotune.kernels import find_family
 from autotune.model.configuration import Configuration
 from autotune.model.device import Device, DeviceLimits
 from autotune.model.problem import Problem
-from autotune.model.trial import Build, BuildState, Measurement, Provenance, Timer, Trial, TrialState, Verdict, Winner
+from autotune.model.trial import Build, Measurement, Provenance, Trial, Winner
 
 _LOG = logging.getLogger(__name__)
 
@@ -205,38 +207,61 @@ BEST = Table(
 """The view: the current winner of each device, family and problem."""
 
 
+# Rows and values: a field of a dataclass is stored in the column of its name.
+
+
+def columns(value: Any, table: type[Base]) -> dict[str, Any]:
+    """Return the columns of a table that store fields of a dataclass; None has none."""
+    names = table.__table__.columns.keys()
+    return {name: _stored(item) for name, item in vars(value).items() if name in names} if value else {}
+
+
+def value_of(kind: type[_Made], row: Any, **given: Any) -> _Made:
+    """Return the dataclass of a row; `given` are the values of fields that are not in columns of their names.
+
+    A field that is neither has its default. The inverse of `columns`.
+    """
+    loaders = _loaders(cast("Any", kind)).items()
+    found = {name: load(getattr(row, name)) for name, load in loaders if name not in given and hasattr(row, name)}
+    return kind(**found, **given)
+
+
+def _stored(value: Any) -> Any:
+    if isinstance(value, Configuration):
+        return value.key
+    if isinstance(value, enum.Enum):
+        return value.value
+    if isinstance(value, str):
+        return plain_text(value)
+    if isinstance(value, tuple | DeviceLimits):
+        return json.dumps(write(value), sort_keys=True)
+    return value
+
+
+@cache
+def _loaders(kind: Any) -> dict[str, Callable[[Any], Any]]:
+    return {field.name: _loader(field.type) for field in dataclasses.fields(kind)}
+
+
+def _loader(wanted: Any) -> Callable[[Any], Any]:
+    """Return the function that makes a field of this type from its column."""
+    wanted = get_args(wanted)[0] if get_origin(wanted) is Annotated else wanted
+    if wanted is float:
+        return lambda value: math.nan if value is None else value  # SQLite has no NaN: it stores null
+    if wanted is bool or (isinstance(wanted, type) and issubclass(wanted, enum.Enum)):
+        return cast("Callable[[Any], Any]", wanted)
+    if get_origin(wanted) is tuple:
+        return lambda value: tuple(json.loads(value))
+    if wanted in (Configuration, DeviceLimits):
+        return lambda value: wanted.from_dict(json.loads(value))
+    return lambda value: value
+
+
 def device_row(device: Device) -> DeviceRow:
     """Return a row without an id."""
     strings = (device.slug, device.platform, device.name, device.version, device.opencl_c_version, device.driver)
-    return DeviceRow(
-        fingerprint=hashlib.sha256(json.dumps(strings).encode()).hexdigest(),
-        slug=plain_text(device.slug),
-        vendor=plain_text(device.vendor),
-        model=plain_text(device.model),
-        family=plain_text(device.family),
-        platform=plain_text(device.platform),
-        name=plain_text(device.name),
-        version=plain_text(device.version),
-        opencl_c_version=plain_text(device.opencl_c_version),
-        driver=plain_text(device.driver),
-        limits=json.dumps(device.limits.to_dict(), sort_keys=True),
-    )
-
-
-def to_device(row: DeviceRow) -> Device:
-    """Return the device without its selector, which is valid on one machine only."""
-    return Device(
-        slug=row.slug,
-        vendor=row.vendor,
-        model=row.model,
-        family=row.family,
-        platform=row.platform,
-        name=row.name,
-        version=row.version,
-        opencl_c_version=row.opencl_c_version,
-        driver=row.driver,
-        limits=DeviceLimits.from_dict(json.loads(row.limits)),
-    )
+    fingerprint = hashlib.sha256(json.dumps(strings).encode()).hexdigest()
+    return DeviceRow(fingerprint=fingerprint, **columns(device, DeviceRow))
 
 
 def problem_row(problem: Problem) -> ProblemRow:
@@ -276,30 +301,26 @@ def trial_row(
     trial: Trial, provenance: Provenance, purpose: str, device_id: int, problem_id: int, identity: str
 ) -> TrialRow:
     """Return a row without an id."""
+    measured = trial.measurement
     return TrialRow(
         identity=identity,
         device_id=device_id,
         problem_id=problem_id,
         purpose=purpose,
-        configuration=trial.configuration.key,
         algorithm=trial.configuration.algorithm,
-        state=trial.state.value,
-        message=plain_text(trial.message),
-        seed=trial.seed,
-        **_measurement_columns(trial.measurement),
-        **_provenance_columns(provenance),
+        samples=json.dumps(measured.samples_ns) if measured else None,
+        **columns(trial, TrialRow),
+        **columns(measured, TrialRow),
+        **columns(provenance, TrialRow),
     )
 
 
 def to_trial(row: TrialRow) -> Trial:
     """The inverse of `trial_row`."""
-    return Trial(
-        configuration=Configuration.from_dict(json.loads(row.configuration)),
-        state=TrialState(row.state),
-        measurement=_to_measurement(row) if row.timer is not None else None,
-        message=row.message,
-        seed=row.seed,
-    )
+    measured = None
+    if row.timer is not None:
+        measured = value_of(Measurement, row, samples_ns=tuple(json.loads(row.samples or "[]")))
+    return value_of(Trial, row, measurement=measured)
 
 
 def build_row(
@@ -311,112 +332,27 @@ def build_row(
         problem_id=problem_id,
         configuration=configuration.key,
         algorithm=configuration.algorithm,
-        **{name: value for name, value in vars(build).items() if name not in ("binary", "state", "message")},
-        state=build.state.value,
-        message=plain_text(build.message),
-        **_provenance_columns(provenance),
-    )
-
-
-def to_build(row: Any) -> Build:
-    """Return the build of a row of `builds`."""
-    return Build(
-        source_hash=row.source_hash,
-        state=BuildState(row.state),
-        message=row.message,
-        build_ns=row.build_ns,
-        private_memory_bytes=row.private_memory_bytes,
-        work_group_limit=row.work_group_limit,
-        binary_bytes=row.binary_bytes,
+        **columns(build, BuildRow),
+        **columns(provenance, BuildRow),
     )
 
 
 def winner_row(winner: Winner, problem_id: int) -> WinnerRow:
     """Return a row without an id."""
     return WinnerRow(
-        device=winner.device,
         problem_id=problem_id,
-        configuration=winner.configuration.key,
         algorithm=winner.configuration.algorithm,
-        time_ns=winner.time_ns,
-        default_ns=winner.default_ns,
-        baseline_ns=winner.baseline_ns,
-        gain_low=winner.gain_low,
-        gain_high=winner.gain_high,
-        samples=winner.samples,
-        is_default=winner.is_default,
-        source=winner.source,
-        verdict=winner.verdict.value,
-        verifications=winner.verifications,
-        **_provenance_columns(winner.provenance),
+        **columns(winner, WinnerRow),
+        **columns(winner.provenance, WinnerRow),
     )
 
 
 def to_winner(row: Any) -> Winner:
     """Return the winner of a row of the view."""
-    return Winner(
-        device=row.device,
-        problem=to_problem(row.family, row.spec),
-        configuration=Configuration.from_dict(json.loads(row.configuration)),
-        time_ns=row.time_ns,
-        default_ns=row.default_ns,
-        baseline_ns=row.baseline_ns,
-        gain_low=_number(row.gain_low),
-        gain_high=_number(row.gain_high),
-        samples=row.samples,
-        is_default=bool(row.is_default),
-        verdict=Verdict(row.verdict),
-        verifications=row.verifications,
-        provenance=to_provenance(row),
-        source=row.source,
-    )
-
-
-def to_provenance(row: Any) -> Provenance:
-    """Return the provenance of a trial's row or of a row of the view."""
-    return Provenance(
-        driver=row.driver,
-        template_hash=row.template_hash,
-        space_version=row.space_version,
-        tool_version=row.tool_version,
-        measured_at=row.measured_at,
-    )
+    provenance = value_of(Provenance, row)
+    return value_of(Winner, row, problem=to_problem(row.family, row.spec), provenance=provenance)
 
 
 def plain_text(text: str) -> str:
     """Return the text with characters that not every database stores (NUL, lone surrogates) written as escapes."""
     return text.encode("utf-8", "backslashreplace").decode().replace("\0", "\\0")
-
-
-def _provenance_columns(provenance: Provenance) -> dict[str, Any]:
-    return {**vars(provenance), "driver": plain_text(provenance.driver)}
-
-
-_MEASURED = {
-    field.name: "samples" if field.name == "samples_ns" else field.name
-    for field in dataclasses.fields(Measurement)
-    if field.compare
-}
-"""Columns of a measurement by the names of its fields."""
-_SENSED = {field.name for field in dataclasses.fields(Measurement) if field.default is None}
-"""Fields that may be unknown."""
-
-
-def _measurement_columns(measurement: Measurement | None) -> dict[str, Any]:
-    if measurement is None:
-        return {}
-    columns = {column: getattr(measurement, name) for name, column in _MEASURED.items()}
-    return {**columns, "samples": json.dumps(measurement.samples_ns), "timer": measurement.timer.value}
-
-
-def _to_measurement(row: TrialRow) -> Measurement:
-    found = {name: getattr(row, column) for name, column in _MEASURED.items()}
-    for name in found.keys() - _SENSED:  # a NaN is stored as null
-        found[name] = math.nan if found[name] is None else found[name]
-    samples_ns = tuple(json.loads(row.samples or "[]"))
-    return Measurement(**{**found, "samples_ns": samples_ns, "timer": Timer(row.timer)})
-
-
-def _number(value: float | None) -> float:
-    # SQLite has no NaN: it stores null.
-    return math.nan if value is None else value

@@ -8,7 +8,6 @@ A trial that a worker of a service had in hand when that service ended stays in 
 delivers the trial, or has none, or is another process by now. Only in the last case was the trial lost.
 """
 
-import json
 from dataclasses import dataclass
 from typing import Any
 
@@ -31,7 +30,7 @@ from sqlalchemy.orm import Mapped, Session, mapped_column
 from autotune.model.configuration import Configuration
 from autotune.model.problem import Problem
 from autotune.model.trial import QUARANTINED_STATES, Trial, now_utc
-from autotune.store.models import Base, DeviceRow, ProblemRow, known_rows, plain_text, to_problem
+from autotune.store.models import Base, DeviceRow, ProblemRow, known_rows, plain_text, to_problem, value_of
 from autotune.store.owner import Fate, Holder, Owner, fate
 
 LOST = "lost"
@@ -290,23 +289,10 @@ def _delete_one(session: Session, row_id: int) -> bool:
 
 
 def _to_quarantined(row: QuarantineRow, device: DeviceRow, problem: ProblemRow) -> Quarantined:
-    return Quarantined(
-        device=device.slug,
-        driver=device.driver,
-        problem=to_problem(problem.family, problem.spec),
-        configuration=Configuration.from_dict(json.loads(row.configuration)),
-        reason=row.reason,
-        message=row.message,
-        since=row.since,
-    )
+    asked = to_problem(problem.family, problem.spec)
+    return value_of(Quarantined, row, device=device.slug, driver=device.driver, problem=asked)
 
 
 def _to_in_flight(row: InFlightRow, device: DeviceRow, problem: ProblemRow) -> InFlight:
-    return InFlight(
-        device=device.slug,
-        driver=device.driver,
-        problem=to_problem(problem.family, problem.spec),
-        configuration=Configuration.from_dict(json.loads(row.configuration)),
-        owner=_owner(row),
-        since=row.since,
-    )
+    asked, owner = to_problem(problem.family, problem.spec), _owner(row)
+    return value_of(InFlight, row, device=device.slug, driver=device.driver, problem=asked, owner=owner)

@@ -14,12 +14,11 @@ from sqlalchemy import Connection, Table, false, insert, select, union
 
 from autotune.errors import StoreError
 from autotune.paths import APPLICATION_ID, schema_revisions
-from autotune.store.checkups import CheckupRow
+from autotune.store.checkups import CheckupRow, PredictorsRow
 from autotune.store.database import check_file, file_engine, prepare_writing
 from autotune.store.failures import attempt, file_failures
 from autotune.store.migration import VIEW
 from autotune.store.models import Base, BuildRow, DeviceRow, ProblemRow, TrialRow, WinnerRow
-from autotune.store.predictions import PredictorsRow
 from autotune.store.quarantine import QuarantineRow
 
 _ROWS_AT_ONCE = 1000

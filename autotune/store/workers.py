@@ -16,6 +16,7 @@ from typing import Protocol, TypeVar
 from sqlalchemy import String, UniqueConstraint, delete, func, select, update
 from sqlalchemy.orm import Mapped, Session, mapped_column
 
+from autotune.codec import write
 from autotune.model.device import Device
 from autotune.store import quarantine
 from autotune.store.insertion import insert_once
@@ -113,7 +114,7 @@ def digest_of(secret: str) -> str:
 
 def model_of(device: Device) -> str:
     """Return a digest of driver and limits: two devices of one slug and equal digests measure the same."""
-    told = json.dumps([device.slug, device.driver, device.limits.to_dict()], sort_keys=True)
+    told = json.dumps([device.slug, device.driver, write(device.limits)], sort_keys=True)
     return hashlib.sha256(told.encode()).hexdigest()[:16]
 
 
