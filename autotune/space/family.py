@@ -16,6 +16,7 @@ from autotune.model.configuration import Configuration, Value
 from autotune.model.device import DeviceLimits, Fault
 from autotune.model.plan import Plan
 from autotune.model.problem import Problem
+from autotune.space.c_export import CExport
 from autotune.space.expression import Expression
 
 if TYPE_CHECKING:
@@ -75,6 +76,8 @@ class KernelFamily(ABC):
     algorithms: ClassVar[tuple[Algorithm, ...]]
     baseline: ClassVar[Configuration]
     """The plainest kernel, legal everywhere: a reference for gains."""
+    c_export: ClassVar[CExport | None] = None
+    """What the export to C needs, if the family has one."""
 
     @abstractmethod
     def plan(self, problem: Problem, configuration: Configuration) -> Plan:
