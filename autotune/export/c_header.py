@@ -133,7 +133,7 @@ class Writer:
             complete=self._complete(),
             same=" && ".join(f"a->{name} == b->{name}" for name in self.fields),
             hash=hash_statements(self.sizes),
-            same_kind=" && ".join(f"a->{name} == b->{name}" for name in self.rules.kind),
+            same_kind=" && ".join(f"a->{name} == b->{name}" for name in self.rules.kind) or "1",
             ratios="\n".join(f"    distance *= {self.prefix}_ratio(a->{name}, b->{name});" for name in self.sizes),
         )
         return TYPES.substitute(macro=self.macro, checksum=f"0x{zlib.crc32(text.encode()):08x}", text=text)
@@ -200,9 +200,8 @@ class Writer:
     def _search(self, table: DeviceTable, names: Mapping[str, str]) -> str:
         functions, uses, far = [], [], []
         for number, predictor in enumerate({p.example.kind: p for p in table.predictors}.values()):
-            condition = " && ".join(
-                f"p->{field} == {self.literal(getattr(predictor.example, field))}" for field in self.rules.kind
-            )
+            same = (f"p->{field} == {self.literal(getattr(predictor.example, field))}" for field in self.rules.kind)
+            condition = " && ".join(same) or "1"
             if predictor.favours == "default":
                 uses.append(c_predict.decline(condition))
             if predictor.favours == "nearest":

@@ -247,9 +247,9 @@ class _Kernels:
                 found = self._sources(configuration, example)
                 if not found:
                     continue
-                kind = ", ".join(self._writer.literal(getattr(example, field)) for field in kind_fields)
+                kind = "".join(f"{self._writer.literal(getattr(example, field))}, " for field in kind_fields)
                 options = quoted(" ".join(self._options(configuration, example)))
-                kernels.append(f'    {{{self._writer.configuration(configuration)}, {kind}, "{options}"}}')
+                kernels.append(f'    {{{self._writer.configuration(configuration)}, {kind}"{options}"}}')
                 row = (found.get(number, _NO_SOURCE) for number in range(self._plan.variant_count))
                 variants.append(f"    {{\n{numbers(row)}}}")
         return _FAMILY.substitute(
@@ -261,7 +261,7 @@ class _Kernels:
             variants=self._plan.variant_count,
             table=",\n".join(variants),
             planner=self._writer.planner(),
-            same_kind=" && ".join(f"kernel->{field} == p->{field}" for field in kind_fields),
+            same_kind=" && ".join(f"kernel->{field} == p->{field}" for field in kind_fields) or "1",
             parameters=_parameters(self._plan),
             scalars=", ".join(self._plan.scalars) or "0.0",
             operand_count=len(operands),

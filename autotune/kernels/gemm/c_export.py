@@ -14,22 +14,19 @@ from autotune.space.c_export import CExport
 
 def _samples(configuration: Configuration, example: Problem) -> Iterator[Problem]:
     assert isinstance(example, GemmProblem)
-    values = dict(configuration.values)
+    values = PLAN.values(example, configuration)
 
-    def number(name: str) -> int:
-        value = values.get(name, 1)
-        return value if isinstance(value, int) and value else 1
-
-    def lengths(name: str) -> list[int]:
+    def lengths(tile: int, group: int) -> list[int]:
         """Return whole tiles of a work-group and a work-item with each remainder by 4 possible, then ragged lengths."""
-        tile = number(f"micro_tile_{name}")
-        group = tile * number(f"work_group_{name}") * number(f"tiles_{name}")
         steps = (1, 2, 3, 4)
         wanted = [step * part for part in (group, tile) for step in steps] + [4 * group + step for step in steps]
         return list({(length % group, length % tile, length % 4): length for length in wanted}.values())
 
-    deep = 4 * number("unroll") * number("vector_width") * number("tile_k")
-    for batch, m, n, k, gap in product((1, 2), lengths("m"), lengths("n"), (deep, deep + 1), (0, 1)):
+    tile_m, tile_n = values["micro_tile_m"], values["micro_tile_n"]
+    rows = lengths(tile_m, tile_m * max(values["work_group_m"], 1) * values["tiles_m"])
+    columns = lengths(tile_n, tile_n * max(values["work_group_n"], 1))
+    deep = 4 * values["unroll"] * values["vector_width"] * values["tile_k"]
+    for batch, m, n, k, gap in product((1, 2), rows, columns, (deep, deep + 1), (0, 1)):
         yield replace(
             example, m=m, n=n, k=k, batch=batch, lda=0, ldb=0, ldc=n + gap, stride_a=0, stride_b=0, stride_c=0
         )
