@@ -4,6 +4,7 @@ import ctypes
 import random
 import shutil
 import subprocess
+import sys
 from collections.abc import Iterator
 from dataclasses import fields, replace
 from pathlib import Path
@@ -14,6 +15,7 @@ import pyopencl as cl
 import pytest
 
 import factories
+import transpose_family
 from autotune.cli import main
 from autotune.device.session import Session
 from autotune.errors import DeviceSelectionError, TableError, UsageError
@@ -403,31 +405,28 @@ def test_samples_meet_every_variant(name: str) -> None:
                 assert rules.plan.variant_of(problem, configuration) in met
 
 
-class Rowwise(Reduce):
-    """A family of the user's own, as far as C is concerned."""
-
-    name = "rowwise"
-
-
 @untraced()
 def test_a_family_from_elsewhere_is_exported_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in (c_header, c_package):
-        monkeypatch.setattr(module, "find_family", lambda _: Rowwise())
-    monkeypatch.setattr(c_package, "render", lambda *_: "__kernel void reduce() {}")
-    monkeypatch.setattr(c_package, "names_read", lambda *_: frozenset())
-    for name, text in package_files({"rowwise": [DeviceTable(device=MALI, winners=())]}).items():
+    family, numbers = transpose_family.FAMILY, random.Random(5)
+    for module in (c_header, c_package, sys.modules[__name__]):
+        monkeypatch.setattr(module, "find_family", lambda _: family)
+    for name, text in package_files({family.name: [DeviceTable(device=MALI, winners=())]}).items():
         (tmp_path / name).write_text(text)
-    library, choice = Library(tmp_path, MALI, ("rowwise",)), Choice()
-    problem = ctypes.byref(to_structure(ReduceProblem(batch=5, channels=100)))
-    assert library.c.autotune_rowwise_choose(library.handle, problem, ctypes.byref(choice)) == 0
-    assert choice.match == 6  # AUTOTUNE_DEFAULT
-    assert library.text(choice.source) == "__kernel void reduce() {}"
+    library = Library(tmp_path, MALI, (family.name,))
+    for _ in range(50):
+        problem = family.problem_type.from_dict({name: numbers.randrange(1, 3000) for name in ("rows", "columns")})
+        check_choice(library, problem, Match.DEFAULT, family.default(problem, MALI.limits, ()))
+        plain = Configuration.of("plain", rows_per_item=numbers.choice((1, 2, 16)))
+        assert library.plan(problem, plain) == plan_numbers(family.plan(problem, plain), 0)
+    too_long = to_structure(problem)
+    too_long.rows = 32769
+    assert library.c.autotune_transpose_prepare(library.handle, ctypes.byref(too_long)) == 2  # AUTOTUNE_NO_PROBLEM
 
 
 def test_a_family_without_a_c_export_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Rowwise, "c_export", None)
-    with pytest.raises(UsageError, match="rowwise cannot be exported to C"):
-        c_header.Writer(Rowwise())
+    monkeypatch.setattr(Reduce, "c_export", None)
+    with pytest.raises(UsageError, match="reduce cannot be exported to C"):
+        c_header.Writer(Reduce())
 
 
 # On PoCL

@@ -91,6 +91,6 @@ def test_a_missing_parameter_is_named() -> None:
 
 
 def test_what_is_no_expression_is_refused() -> None:
-    wrong = PlanFormula(absent={}, names={"a": "open('x')"}, buffers=(), launches=(), template_values={}, variant={})
+    wrong = PlanFormula(names={"a": "open('x')"}, buffers=(), launches=())
     with pytest.raises(ConfigurationError, match="may not use"):
         wrong.plan(GemmProblem(m=1, n=1, k=1), FAMILY.baseline)

@@ -76,6 +76,7 @@ ${hash}
 }
 
 static inline int ${prefix}_is_comparable(const struct ${prefix}_problem *a, const struct ${prefix}_problem *b) {
+    (void)a, (void)b; /* of problems of one kind */
     return ${same_kind};
 }
 

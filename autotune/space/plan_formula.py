@@ -67,10 +67,10 @@ class LaunchFormula:
 class PlanFormula:
     """How the plan of every problem and configuration of a family follows from them."""
 
-    absent: Mapping[str, Value]
+    absent: Mapping[str, Value] = field(default_factory=dict)
     """Values of parameters for algorithms without them."""
-    names: Mapping[str, str]
-    """Derived values by name, in order."""
+    names: Mapping[str, str] = field(default_factory=dict)
+    """Derived numbers by name, in order."""
     buffers: tuple[BufferFormula, ...]
     launches: tuple[LaunchFormula, ...]
     scalars: Mapping[str, float] = field(default_factory=dict)
@@ -78,8 +78,8 @@ class PlanFormula:
     scalar_dtype: str = "'float32'"
     build_options: Mapping[str, str] = field(default_factory=dict)
     """The condition of each option, which may contain parameters in braces."""
-    template_values: Mapping[str, str]
-    variant: Mapping[str, int]
+    template_values: Mapping[str, str] = field(default_factory=dict)
+    variant: Mapping[str, int] = field(default_factory=dict)
     """What a kernel's source depends on besides the configuration and the kind of problem: digits and their bases.
 
     Problems with equal digits have equal sources.
