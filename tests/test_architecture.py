@@ -197,6 +197,15 @@ def test_the_lookup_loads_nothing_but_the_standard_library() -> None:
     assert [item.place for item in libraries if item.is_at_load] == []
 
 
+def test_exports_name_no_family() -> None:
+    """A family declares what C needs of it, so one from outside the package is exported like the others."""
+    families = [path.parent.name for path in (PACKAGE / "kernels").glob("*/__init__.py")]
+    library = [PACKAGE.parent / "templates/c" / name for name in ("autotune.c", "autotune_plan.h")]
+    for file in [*(PACKAGE / "export").glob("*.py"), *library]:
+        text = file.read_text(encoding="utf-8").lower()
+        assert families and not [family for family in families if family in text], file
+
+
 def test_package_itself_imports_nothing() -> None:
     assert _imports(PACKAGE / "__init__.py") == []
 

@@ -4,6 +4,7 @@ import ctypes
 import random
 import shutil
 import subprocess
+import sys
 from collections.abc import Iterator
 from dataclasses import fields, replace
 from pathlib import Path
@@ -14,23 +15,25 @@ import pyopencl as cl
 import pytest
 
 import factories
+import transpose_family
 from autotune.cli import main
 from autotune.device.session import Session
-from autotune.errors import DeviceSelectionError, TableError
-from autotune.export import c_package, export_package, export_table
-from autotune.export.c_problem import problem_rules
-from autotune.export.c_variants import VARIANTS
+from autotune.errors import DeviceSelectionError, TableError, UsageError
+from autotune.export import c_header, c_package, export_package, export_table
+from autotune.export.c_package import package_files
+from autotune.export.contents import DeviceTable
 from autotune.export.text_tables import parameter_names
 from autotune.kernels import find_family
 from autotune.kernels.combination import COMBINE, SECOND_LAUNCH
 from autotune.kernels.gemm import GemmProblem
-from autotune.kernels.reduce import ReduceProblem
+from autotune.kernels.reduce import Reduce, ReduceProblem
 from autotune.kernels.render import render
 from autotune.lookup import Match, TuningTable
 from autotune.model.configuration import Configuration
 from autotune.model.device import Device, DeviceLimits
 from autotune.model.plan import Buffer, Launch, Plan, Role
 from autotune.model.problem import Problem
+from autotune.space.c_export import CExport
 from autotune.space.family import KernelFamily
 from autotune.space.search_space import SearchSpace
 from autotune.store import Store
@@ -116,7 +119,7 @@ int seen_%(f)s(struct autotune_library *library, const struct autotune_%(f)s_pro
     struct ready ready;
     enum autotune_status status;
     memset(&ready, 0, sizeof ready);
-    ready.family = %(F)d;
+    ready.family = &autotune_family_%(f)s;
     ready.problem.%(f)s = *problem;
     if (!autotune_%(f)s_complete(&ready.problem.%(f)s)) return AUTOTUNE_NO_PROBLEM;
     status = choose_any(library, &ready, choice);
@@ -141,7 +144,7 @@ class Library:
     """A package compiled and loaded into this process, for one device."""
 
     def __init__(self, folder: Path, device: Device, families: tuple[str, ...], place: Session | None = None) -> None:
-        seen = SEEN + "".join(SEEN_FAMILY % {"f": f, "F": ("gemm", "reduce").index(f)} for f in families)
+        seen = SEEN + "".join(SEEN_FAMILY % {"f": f} for f in families)
         (folder / "seen.c").write_text(seen)
         name = f"seen_{device.slug}.so"
         example = ("-Dmain=example", "main.c")
@@ -188,10 +191,15 @@ class Library:
         return str(self.c.autotune_log(self.handle).decode(errors="replace"))
 
 
+def c_export(family: KernelFamily) -> CExport:
+    assert family.c_export
+    return family.c_export
+
+
 def words_of(family: KernelFamily) -> list[str]:
     """In the order of their numbers."""
     declared = [value for a in family.algorithms for p in a.parameters for value in p.values]
-    known = {w for values in problem_rules(family.name).words.values() for w in values}
+    known = {w for values in c_export(family).words.values() for w in values}
     return ["", *sorted(known | {value for value in declared if isinstance(value, str)})]
 
 
@@ -217,7 +225,7 @@ def to_structure(problem: Problem) -> ctypes.Structure:
     return found
 
 
-def plan_numbers(family: KernelFamily, plan: Plan) -> tuple[list[str], list[int]]:
+def plan_numbers(plan: Plan, variant: int) -> tuple[list[str], list[int]]:
     """As `seen_plan` gives them."""
     order = {buffer.name: number for number, buffer in enumerate(plan.buffers)}
     operands = iter(range(3))
@@ -234,7 +242,7 @@ def plan_numbers(family: KernelFamily, plan: Plan) -> tuple[list[str], list[int]
             numbers += [size, launch.local_size[place] if launch.local_size else 0]
         numbers.append(len(launch.arguments))
         numbers += [number for argument in arguments(launch, order) for number in argument]
-    numbers.append(VARIANTS[family.name].number(dict(plan.template_values)))
+    numbers.append(variant)
     return [launch.kernel for launch in plan.launches], numbers
 
 
@@ -249,8 +257,8 @@ def arguments(launch: Launch, order: dict[str, int]) -> Iterator[tuple[int, int]
         if isinstance(argument, str):
             yield 0, order[argument]
         else:
-            kind = ("", "alpha", "beta").index(argument.name) + 1
-            yield kind, int(argument.value) if kind == 1 else 0
+            scalars = ("alpha", "beta")
+            yield (2, scalars.index(argument.name)) if argument.name else (1, int(argument.value))
 
 
 def check_choice(library: Library, problem: Problem, match: Match, configuration: Configuration) -> int:
@@ -260,7 +268,10 @@ def check_choice(library: Library, problem: Problem, match: Match, configuration
     assert status == 0, problem
     assert choice.match == 1 + list(Match).index(match), problem
     plan = family.plan(problem, configuration)
-    assert planned == plan_numbers(family, plan), (problem, configuration)
+    assert planned == plan_numbers(plan, c_export(family).plan.variant_of(problem, configuration)), (
+        problem,
+        configuration,
+    )
     assert library.text(choice.source) == render(family, configuration, plan), (problem, configuration)
     return int(choice.source)
 
@@ -358,7 +369,9 @@ def test_c_plans_every_value_of_every_parameter(libraries: dict[str, Library], n
                     if drawn.get("work_group_m") == 0 or drawn.get("work_group_n") == 0:
                         drawn |= {"work_group_m": 0, "work_group_n": 0}  # the driver chooses both or none
                     configuration, problem = Configuration.of(algorithm.name, **drawn), numbers.choice(problems)
-                    expected = plan_numbers(family, family.plan(problem, configuration))
+                    expected = plan_numbers(
+                        family.plan(problem, configuration), c_export(family).plan.variant_of(problem, configuration)
+                    )
                     assert library.plan(problem, configuration) == expected, (problem, configuration)
 
 
@@ -379,19 +392,41 @@ def test_what_was_not_exported_has_a_status_of_its_own(tuned: Store, tmp_path: P
 def test_samples_meet_every_variant(name: str) -> None:
     """Of configurations drawn at random, at sizes drawn at random."""
     numbers = random.Random(4)
-    family, variants = find_family(name), VARIANTS[name]
+    family = find_family(name)
+    rules = c_export(family)
     limits = replace(ADRENO.limits, has_sub_groups=True)
     problems = [p for p in asked(numbers, 60) if p.family == name]
     for example in problems[:25]:
         space = SearchSpace(family, example, limits)
         configuration = space[numbers.randrange(len(space))]
-        met = {
-            variants.number(dict(family.plan(p, configuration).template_values))
-            for p in variants.samples(configuration, example)
-        }
+        met = {rules.plan.variant_of(p, configuration) for p in rules.samples(configuration, example)}
         for problem in problems:
             if problem.kind == example.kind and not family.violations(problem, configuration, limits):
-                assert variants.number(dict(family.plan(problem, configuration).template_values)) in met
+                assert rules.plan.variant_of(problem, configuration) in met
+
+
+@untraced()
+def test_a_family_from_elsewhere_is_exported_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    family, numbers = transpose_family.FAMILY, random.Random(5)
+    for module in (c_header, c_package, sys.modules[__name__]):
+        monkeypatch.setattr(module, "find_family", lambda _: family)
+    for name, text in package_files({family.name: [DeviceTable(device=MALI, winners=())]}).items():
+        (tmp_path / name).write_text(text)
+    library = Library(tmp_path, MALI, (family.name,))
+    for _ in range(50):
+        problem = family.problem_type.from_dict({name: numbers.randrange(1, 3000) for name in ("rows", "columns")})
+        check_choice(library, problem, Match.DEFAULT, family.default(problem, MALI.limits, ()))
+        plain = Configuration.of("plain", rows_per_item=numbers.choice((1, 2, 16)))
+        assert library.plan(problem, plain) == plan_numbers(family.plan(problem, plain), 0)
+    too_long = to_structure(problem)
+    too_long.rows = 32769
+    assert library.c.autotune_transpose_prepare(library.handle, ctypes.byref(too_long)) == 2  # AUTOTUNE_NO_PROBLEM
+
+
+def test_a_family_without_a_c_export_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Reduce, "c_export", None)
+    with pytest.raises(UsageError, match="reduce cannot be exported to C"):
+        c_header.Writer(Reduce())
 
 
 # On PoCL

@@ -19,7 +19,6 @@ import pytest
 from autotune.errors import DeviceSelectionError, ProblemError, TableError, UsageError
 from autotune.export import FORMATS, export_table, json_table
 from autotune.export.c_header import write_c
-from autotune.export.c_problem import problem_rules
 from autotune.export.contents import DeviceTable
 from autotune.kernels import family_names, find_family
 from autotune.kernels.gemm import FAMILY, GemmProblem
@@ -304,9 +303,10 @@ def test_texts_cannot_leave_a_comment(store: Store) -> None:
 
 
 def test_rules_for_c_are_those_of_python() -> None:
-    rules = problem_rules("gemm")
+    rules = find_family("gemm").c_export
+    assert rules
     plain = GemmProblem(m=2, n=3, k=4)
-    assert tuple(getattr(plain, name) for name in rules.sizes) == plain.size_vector
+    assert tuple(getattr(plain, name) for name in plain.size_axes) == plain.size_vector
     assert set(rules.words) == {name for name, value in plain.to_dict().items() if isinstance(value, str)}
     for name, value in {"lda": 7, "ldb": 7, "ldc": 7, "stride_a": 99, "stride_b": 99, "stride_c": 99}.items():
         assert GemmProblem(**{"m": 2, "n": 3, "k": 4, name: value}).is_comparable(plain)  # type: ignore[arg-type]
@@ -570,7 +570,9 @@ def members(header: str, structure: str) -> list[tuple[str, str]]:
 def word_numbers(header: str, family: str) -> dict[str, int]:
     """What the header writes for each text of a problem or a configuration."""
     parameters = [p for algorithm in find_family(family).algorithms for p in algorithm.parameters]
-    words = {w for values in problem_rules(family).words.values() for w in values}
+    rules = find_family(family).c_export
+    assert rules
+    words = {w for values in rules.words.values() for w in values}
     words |= {value for p in parameters for value in p.values if isinstance(value, str)}
     numbers = dict(re.findall(rf"    AUTOTUNE_{family.upper()}_(\w+) = (\d+)", header))
     return {word: int(numbers[re.sub("[^a-z0-9]", "_", word.lower()).upper()]) for word in words}

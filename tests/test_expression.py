@@ -8,7 +8,7 @@ import pytest
 from autotune.errors import ConfigurationError
 from autotune.kernels.gemm import FAMILY, GemmProblem
 from autotune.model.device import DeviceLimits
-from autotune.space.expression import Expression
+from autotune.space.expression import FUNCTIONS, Expression
 
 TEXTS = [
     "a % b == 0 and a <= 8",
@@ -17,6 +17,9 @@ TEXTS = [
     "(a + b) // 2 in (1, 2, c)",
     "s == 'pad' or a % 2 == 0",
     "s in ('guard', 'pad') and a * b != c",
+    "a if s == 'pad' else b + c",
+    "ceil_div(a, b) + round_up(c, b if a > 2 else 3)",
+    "(a if b > 1 else c if a < 8 else 7) * 2",
 ]
 CASES = [
     {"a": a, "b": b, "c": c, "s": s} for a in (1, 2, 3, 8) for b in (1, 2, 5) for c in (1, 4) for s in ("pad", "none")
@@ -27,13 +30,13 @@ CASES = [
 def test_agrees_with_python_for_numbers(text: str) -> None:
     expression = Expression(text)
     for case in CASES:
-        assert bool(expression(case)) == eval(text, {}, dict(case)), case
+        assert expression(case) == eval(text, dict(FUNCTIONS), dict(case)), case
 
 
 @pytest.mark.parametrize("text", TEXTS)
 def test_agrees_with_python_for_columns(text: str) -> None:
     columns = {name: np.array([case[name] for case in CASES]) for name in "abcs"}
-    expected = [eval(text, {}, dict(case)) for case in CASES]
+    expected = [eval(text, dict(FUNCTIONS), dict(case)) for case in CASES]
     assert np.asarray(Expression(text)(columns)).tolist() == expected
 
 
@@ -63,6 +66,26 @@ def test_spells_c() -> None:
         "(((A % B) == 0) && ((S == S_PAD) || (((A < 2 ? A : 2) <= B) && (B < C))) "
         "&& ((A == 1) || (A == 4)) && (!((A / 2) == 7)))"
     )
+
+
+def test_spells_choices_and_roundings_in_c() -> None:
+    text = Expression("ceil_div(a, b) if s == 'pad' else round_up(a, 4)")
+    assert text.to_c(str.upper, str.upper) == "((S == PAD) ? ((A + B - 1) / B) : ((A + 4 - 1) / 4 * 4))"
+
+
+def test_spells_strings_that_result_apart_from_those_compared() -> None:
+    text = Expression("'half' if s == 'half' else 'float'")
+    sizes = {"half": "2", "float": "4"}
+    assert text.to_c(str.upper, str.upper, sizes.__getitem__) == "((S == HALF) ? 2 : 4)"
+
+
+def test_only_the_branch_taken_is_evaluated() -> None:
+    assert Expression("a // b if b > 0 else a")({"a": 3, "b": 0}) == 3
+
+
+def test_a_known_condition_leaves_one_branch() -> None:
+    assert Expression("a + 1 if s == 'pad' else b").given({"s": "none"}).text == "b"
+    assert Expression("a if not (s == 'pad') else b").given({"s": "pad"}).text == "b"
 
 
 def test_values_known_beforehand_change_no_answer() -> None:

@@ -18,7 +18,7 @@ from autotune.device.sensors import Whereabouts
 from autotune.device.session import Session
 from autotune.errors import BuildError, DeviceSelectionError, KernelError
 from autotune.kernels.gemm import FAMILY, Gemm, GemmProblem
-from autotune.kernels.gemm.plan import plan_gemm
+from autotune.kernels.gemm.plan import PLAN
 from autotune.kernels.gemm.reference import GemmCase
 from autotune.kernels.render import render, template_hash
 from autotune.measure import probe, timing
@@ -412,7 +412,7 @@ def test_a_work_group_that_the_driver_refuses_is_invalid(
     pocl: Device, measurer: Measurer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def with_huge_groups(self: Gemm, problem: Problem, configuration: Configuration) -> Plan:
-        plan = plan_gemm(GemmProblem(m=1, n=2**20, k=1), configuration)
+        plan = PLAN.plan(GemmProblem(m=1, n=2**20, k=1), configuration)
         return replace(plan, launches=(replace(plan.launches[0], local_size=(2**20, 1, 1)),))
 
     monkeypatch.setattr(Gemm, "plan", with_huge_groups)

@@ -14,13 +14,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-import autotune.kernels.reduce.plan
 import autotune.measure.measurer
 from autotune.device.profile import _read, profile_names
 from autotune.device.session import Session
 from autotune.errors import ProblemError
 from autotune.kernels import family_names, find_family
-from autotune.kernels.reduce import FAMILY, ReduceProblem
+from autotune.kernels.reduce import FAMILY, Reduce, ReduceProblem
+from autotune.kernels.reduce.plan import PLAN
 from autotune.kernels.reduce.problem import DTYPES, OPERATIONS
 from autotune.kernels.reduce.reference import ReduceCase
 from autotune.kernels.render import render, template_hash
@@ -275,7 +275,7 @@ def test_what_needs_other_hardware_is_right_in_emulation(
     emulated: Callable[[str], str],
 ) -> None:
     monkeypatch.setattr(autotune.measure.measurer, "render", lambda *given: emulated(render(*given)))
-    monkeypatch.setattr(autotune.kernels.reduce.plan, "_build_options", lambda _: ())
+    monkeypatch.setattr(Reduce, "plan", lambda _, *given: dataclasses.replace(PLAN.plan(*given), build_options=()))
     draw = random.Random(shape)
     problem = ReduceProblem.parse(shape)
     limits = dataclasses.replace(LARGE, has_sub_groups=True)

@@ -11,10 +11,12 @@ from numpy.typing import NDArray
 from autotune.errors import ProblemError
 from autotune.model.configuration import Configuration
 from autotune.model.device import DeviceLimits, mebibytes
-from autotune.model.plan import Buffer, Launch, Plan, Role, Scalar
+from autotune.model.plan import Plan, Role
 from autotune.model.problem import Problem
+from autotune.space.c_export import CExport
 from autotune.space.expression import Expression
 from autotune.space.family import Algorithm, Case, Constraint, KernelFamily, Parameter
+from autotune.space.plan_formula import BufferFormula, LaunchFormula, PlanFormula
 
 PLAIN = """\
 kernel void transpose(global const float *input, int rows, int columns, global float *output) {
@@ -37,6 +39,26 @@ kernel void transpose(global const float *input, int rows, int columns, global f
     if (row < rows && column < columns) output[column * rows + row] = tile[x][y];
 }
 """
+
+
+PLAIN_1, TILED_16 = Configuration.of("plain", rows_per_item=1), Configuration.of("tiled", tile=16, padding=1)
+PLAN = PlanFormula(
+    absent={"rows_per_item": 1, "tile": 1},
+    names={"is_tiled": "algorithm == 'tiled'"},
+    buffers=(
+        BufferFormula(name="input", role=Role.INPUT, dtype="'float32'", elements="rows * columns"),
+        BufferFormula(name="output", role=Role.OUTPUT, dtype="'float32'", elements="rows * columns"),
+    ),
+    launches=(
+        LaunchFormula(
+            kernel="transpose",
+            global_size="round_up(columns, tile), round_up(rows, tile) if is_tiled else ceil_div(rows, rows_per_item)",
+            local_size="tile, tile",
+            local_when="is_tiled",
+            arguments="'input', rows, columns, 'output'",
+        ),
+    ),
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -111,7 +133,7 @@ class Transpose(KernelFamily):
     meaning = "transpose of a matrix"
     problem_type = TransposeProblem
     template_files: ClassVar = {"plain.cl.j2": PLAIN, "tiled.cl.j2": TILED}
-    baseline = Configuration.of("plain", rows_per_item=1)
+    baseline = PLAIN_1
     algorithms = (
         Algorithm(
             name="plain",
@@ -142,29 +164,28 @@ class Transpose(KernelFamily):
         ),
     )
 
+    c_export = CExport(
+        about="The transpose of a row-major matrix of float32.",
+        kind=(),
+        words={},
+        least={"rows": "1", "columns": "1"},
+        conditions=("rows <= 32768 and columns <= 32768",),
+        candidates=lambda starts, _: {
+            configuration: {"place": place} for place, configuration in enumerate((*starts, TILED_16, PLAIN_1))
+        },
+        estimate=Expression("place"),
+        bytes_moved=Expression("8 * rows * columns"),
+        plan=PLAN,
+        samples=lambda _, example: (example,),
+    )
+
     def plan(self, problem: Problem, configuration: Configuration) -> Plan:
-        assert isinstance(problem, TransposeProblem)
-        rows, columns = problem.rows, problem.columns
-        if configuration.algorithm == "plain":
-            size, local = (columns, -(-rows // configuration.number("rows_per_item"))), None
-        else:
-            tile = configuration.number("tile")
-            size, local = (-(-columns // tile) * tile, -(-rows // tile) * tile), (tile, tile)
-        numbers = (Scalar(dtype="int32", value=rows), Scalar(dtype="int32", value=columns))
-        return Plan(
-            buffers=(
-                Buffer(name="input", role=Role.INPUT, dtype="float32", elements=rows * columns),
-                Buffer(name="output", role=Role.OUTPUT, dtype="float32", elements=rows * columns),
-            ),
-            launches=(
-                Launch(kernel="transpose", global_size=size, local_size=local, arguments=("input", *numbers, "output")),
-            ),
-        )
+        return PLAN.plan(problem, configuration)
 
     def candidates(
         self, problem: Problem, limits: DeviceLimits, starts: Sequence[Configuration]
     ) -> Iterator[Configuration]:
-        wanted = (*starts, Configuration.of("tiled", tile=16, padding=1), self.baseline)
+        wanted = (*starts, TILED_16, PLAIN_1)
         return (c for c in wanted if not self.violations(problem, c, limits))
 
     def examples(self) -> tuple[Problem, ...]:

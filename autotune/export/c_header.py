@@ -9,13 +9,13 @@ about unused names. Of several included headers, one for each device, the types 
 import dataclasses
 import re
 import zlib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 
 from autotune.device.profile import find_profile
-from autotune.errors import TableError
+from autotune.errors import TableError, UsageError
 from autotune.export import c_predict
 from autotune.export.c_index import hash_statements, slots
-from autotune.export.c_problem import ProblemRules, problem_rules
+from autotune.export.c_plan import AlgorithmPlanner
 from autotune.export.c_text import (
     CANDIDATES,
     DEVICE,
@@ -24,6 +24,7 @@ from autotune.export.c_text import (
     NEAREST,
     OWN_SEARCH,
     OWN_STEP,
+    PLANNER,
     RELATIVE_STEP,
     SEARCH,
     SHARED,
@@ -39,6 +40,7 @@ from autotune.lookup.chain import relatives
 from autotune.model.configuration import Configuration, Value
 from autotune.model.device import Device, DeviceLimits, Fault
 from autotune.model.problem import Problem
+from autotune.space.expression import Expression
 from autotune.space.family import Algorithm, KernelFamily
 
 
@@ -47,7 +49,7 @@ def write_c(tables: list[DeviceTable], family: str) -> str:
 
     Raises UsageError when the family has no C export, TableError when two devices have one name in C.
     """
-    writer = Writer(find_family(family), problem_rules(family))
+    writer = Writer(find_family(family))
     check_distinct(table.device.slug for table in tables)
     left_out = sum(len(table.winners) - len(plain_part(table).winners) for table in tables)
     tables = [plain_part(table) for table in tables]
@@ -89,11 +91,17 @@ def _is_measured(table: DeviceTable) -> bool:
 
 
 class Writer:
-    """Generates the C text of one kernel family; `prefix` and `macro` begin its names."""
+    """Generates the C text of one kernel family; `prefix` and `macro` begin its names.
 
-    def __init__(self, family: KernelFamily, rules: ProblemRules) -> None:
+    Raises UsageError when the family has no C export.
+    """
+
+    def __init__(self, family: KernelFamily) -> None:
+        if family.c_export is None:
+            raise UsageError(f"{family.name} cannot be exported to C", hint="export it to JSON")
         self.family = family
-        self.rules = rules
+        self.rules = rules = family.c_export
+        self.sizes = family.problem_type.size_axes
         self.prefix = f"autotune_{family.name}"
         self.macro = self.prefix.upper()
         fields = [field for field in dataclasses.fields(family.problem_type) if field.default != ""]  # see plain_part
@@ -112,33 +120,68 @@ class Writer:
 
     def types(self) -> str:
         """Return types, and the functions shared by all devices. A checksum detects headers of other versions."""
-        unknown = [
-            f"    if ({' && '.join(f'p->{name} != {self._word(word)}' for word in words)}) return 0;\n"
-            for name, words in self.rules.words.items()
-        ]
         text = SHARED.substitute(
             prefix=self.prefix,
             macro=self.macro,
             algorithms=",\n".join(
                 f"    {self._algorithm(a.name)} = {number}" for number, a in enumerate(self.family.algorithms, 1)
             ),
-            words=",\n".join(f"    {self._word(word)} = {number}" for number, word in enumerate(self.words, 1)),
+            words=",\n".join(f"    {self.word(word)} = {number}" for number, word in enumerate(self.words, 1)),
             fields="\n".join(f"    {self.type_of(name, 'long long')} {name};" for name in self.fields),
             parameters="\n".join(f"    {self.type_of(name, 'int')} {name};" for name in self.parameters),
             numbers="\n".join(f"    long long {name};" for name in self.numbers),
-            complete="".join(unknown) + self.rules.complete,
+            complete=self._complete(),
             same=" && ".join(f"a->{name} == b->{name}" for name in self.fields),
-            hash=hash_statements(self.rules.sizes),
-            same_kind=" && ".join(f"a->{name} == b->{name}" for name in self.rules.kind),
-            ratios="\n".join(
-                f"    distance *= {self.prefix}_ratio(a->{name}, b->{name});" for name in self.rules.sizes
-            ),
+            hash=hash_statements(self.sizes),
+            same_kind=" && ".join(f"a->{name} == b->{name}" for name in self.rules.kind) or "1",
+            ratios="\n".join(f"    distance *= {self.prefix}_ratio(a->{name}, b->{name});" for name in self.sizes),
         )
         return TYPES.substitute(macro=self.macro, checksum=f"0x{zlib.crc32(text.encode()):08x}", text=text)
 
+    def _complete(self) -> str:
+        """Return statements that fill in the fields of ``*p`` that are 0, and return 0 for an invalid problem."""
+        lines = [
+            f"if ({' && '.join(f'p->{name} != {self.word(word)}' for word in words)}) return 0;"
+            for name, words in self.rules.words.items()
+        ]
+        for name, text in self.rules.least.items():
+            least = self._of_problem(Expression(text))
+            if self.defaults.get(name) == 0:
+                lines.append(f"if (p->{name} == 0) p->{name} = {least};")
+            lines.append(f"if (p->{name} < {least} || p->{name} > 2147483647LL) return 0;")
+        conditions = [self._of_problem(Expression(text)) for text in self.rules.conditions]
+        lines.append(f"return {' && '.join(conditions) or '1'};")
+        return "".join(f"    {line}\n" for line in lines)
+
+    def _of_problem(self, expression: Expression, number: str = "p->{}") -> str:
+        """Return an expression over the fields in C; `number` spells a field that is not a text."""
+        return expression.to_c(
+            lambda name: f"p->{name}" if name in self.rules.words else number.format(name), self.word
+        )
+
+    def planner(self) -> str:
+        """Return a function that plans any configuration for a problem, for the library alone."""
+        parts, cases = [], []
+        for algorithm in self.family.algorithms:
+            body = AlgorithmPlanner(self.rules.plan, algorithm, self._meaning_of(algorithm), self.word).body()
+            name = f"{self.prefix}_plan_{identifier(algorithm.name)}"
+            parts.append(PLANNER.substitute(name=name, prefix=self.prefix, body=body))
+            cases.append(f"    case {self._algorithm(algorithm.name)}: {name}(p, c, plan); break;\n")
+        body = f"    memset(plan, 0, sizeof *plan);\n    switch (c->algorithm) {{\n{''.join(cases)}    }}\n"
+        return "\n".join(
+            [*parts, PLANNER.substitute(name=f"autotune_plan_{self.family.name}", prefix=self.prefix, body=body)]
+        )
+
+    def _meaning_of(self, algorithm: Algorithm) -> Callable[[str], str]:
+        def spell(name: str) -> str:
+            meaning = self._meaning(name, algorithm.by_name, {})
+            return f"({meaning})" if " " in meaning else meaning
+
+        return spell
+
     def models(self) -> str:
         """Return the text that the predictors of all devices share."""
-        return c_predict.shared(self.prefix, self.macro, self.rules.sizes)
+        return c_predict.shared(self.prefix, self.macro, self.sizes)
 
     def measured(self, table: DeviceTable) -> str:
         """Return the check for valid configurations on a device, and the search of its measurements and predictors."""
@@ -157,9 +200,8 @@ class Writer:
     def _search(self, table: DeviceTable, names: Mapping[str, str]) -> str:
         functions, uses, far = [], [], []
         for number, predictor in enumerate({p.example.kind: p for p in table.predictors}.values()):
-            condition = " && ".join(
-                f"p->{field} == {self.literal(getattr(predictor.example, field))}" for field in self.rules.kind
-            )
+            same = (f"p->{field} == {self.literal(getattr(predictor.example, field))}" for field in self.rules.kind)
+            condition = " && ".join(same) or "1"
             if predictor.favours == "default":
                 uses.append(c_predict.decline(condition))
             if predictor.favours == "nearest":
@@ -167,11 +209,13 @@ class Writer:
             if predictor.favours != "predicted":
                 continue
             if predictor.left_to_default:
-                ones = " || ".join(f"p->{self.rules.sizes[axis]} == 1" for axis in predictor.left_to_default)
+                ones = " || ".join(f"p->{self.sizes[axis]} == 1" for axis in predictor.left_to_default)
                 uses.append(c_predict.decline(f"{condition} && ({ones})"))
             name = f"{self.prefix}_rank_{names['device']}_{number}"
             functions.append(
-                c_predict.ranking_function(predictor, name, self.prefix, self.rules.sizes, self.rules.bytes_moved)
+                c_predict.ranking_function(
+                    predictor, name, self.prefix, self.sizes, self._of_problem(self.rules.bytes_moved, "(double)p->{}")
+                )
             )
             uses.append(c_predict.use(predictor, name, self.prefix, condition, self.configuration, self._multiples))
         search = SEARCH.substitute(names, predicted="".join(uses), **self._of_winners(table, names, "".join(far)))
@@ -200,10 +244,10 @@ class Writer:
         return DEVICE.substitute(
             names,
             meanings="".join(
-                f"    const long long {name} = {self._meaning_in_estimate(name, limits)};\n"
+                f"    const long long {name} = {self._meaning(name, self.numbers, limits)};\n"
                 for name in sorted(self.rules.estimate.names)
             ),
-            estimate=self.rules.estimate.to_c(lambda name: name, self._word),
+            estimate=self.rules.estimate.to_c(lambda name: name, self.word),
             baseline=self.configuration(self.family.baseline),
             candidates=CANDIDATES.substitute(
                 names,
@@ -262,8 +306,10 @@ class Writer:
 
     def _case(self, algorithm: Algorithm, limits: Mapping[str, int], faults: Sequence[Fault]) -> str:
         names = sorted({name for constraint in algorithm.constraints for name in constraint.condition.names})
-        lines = [f"        const long long {name} = {self._meaning(name, algorithm, limits)};\n" for name in names]
-        conditions = [c.condition.to_c(lambda name: name, self._word) for c in algorithm.constraints]
+        lines = [
+            f"        const long long {name} = {self._meaning(name, algorithm.by_name, limits)};\n" for name in names
+        ]
+        conditions = [c.condition.to_c(lambda name: name, self.word) for c in algorithm.constraints]
         conditions += [self._without(fault) for fault in faults if self._concerns(fault, algorithm)]
         joint = "\n            && ".join(conditions) or "1"
         return f"    case {self._algorithm(algorithm.name)}: {{\n{''.join(lines)}        return {joint};\n    }}\n"
@@ -282,11 +328,11 @@ class Writer:
         constraints = self.family.algorithm(configuration.algorithm).constraints
         known = [c.condition.given(given) for c in constraints if "%" in c.condition.text]
         asked = [condition for condition in known if condition.names and condition.names <= set(self.fields)]
-        return " && ".join(condition.to_c(lambda name: f"p->{name}", self._word) for condition in asked) or "1"
+        return " && ".join(map(self._of_problem, asked)) or "1"
 
-    def _meaning(self, name: str, algorithm: Algorithm, limits: Mapping[str, int]) -> str:
-        """Return the C expression for a name in a constraint; looked up in the order of `KernelFamily.violations`."""
-        if name in algorithm.by_name:
+    def _meaning(self, name: str, chosen: Container[str], limits: Mapping[str, int]) -> str:
+        """Return a name in C; `chosen` are members of ``*c``. Looked up in the order of `KernelFamily.violations`."""
+        if name in chosen:
             return f"c->{name}"
         if name in self.fields:
             return f"p->{name}"
@@ -294,15 +340,8 @@ class Writer:
         if derived:
             return derived
         if name not in limits:
-            raise TableError(f"a constraint of {algorithm.name} uses {name!r}, which has no equivalent in C")
+            raise TableError(f"{self.family.name} uses {name!r}, which has no equivalent in C")
         return f"{limits[name]}LL"
-
-    def _meaning_in_estimate(self, name: str, limits: Mapping[str, int]) -> str:
-        if name in self.numbers:
-            return f"c->{name}"
-        if name in self.fields:
-            return f"p->{name}"
-        return self._derived(name) or f"{limits[name]}LL"
 
     def _candidate(self, configuration: Configuration, numbers: Mapping[str, int]) -> str:
         return f"{{{self.configuration(configuration)}, {', '.join(str(numbers[name]) for name in self.numbers)}}}"
@@ -316,9 +355,14 @@ class Writer:
                 return ""
             if not found or len(set(values.values())) > 1:
                 *tested, last = words
-                found = "".join(f"p->{field} == {self._word(word)} ? {values[word]} : " for word in tested)
+                found = "".join(f"p->{field} == {self.word(word)} ? {values[word]} : " for word in tested)
                 found += str(values[last])
         return found
+
+    @property
+    def plain(self) -> Problem:
+        """A problem of the kind that is in every package."""
+        return self.family.problem_type.from_dict(dict.fromkeys(self.needed, 1))
 
     def _example(self, field: str, word: str) -> Problem:
         return self.family.problem_type.from_dict({**dict.fromkeys(self.needed, 1), field: word})
@@ -340,11 +384,11 @@ class Writer:
     def type_of(self, name: str, number: str) -> str:
         return f"enum {self.prefix}_word" if name in self.texts else number
 
-    def _word(self, text: str) -> str:
+    def word(self, text: str) -> str:
         return f"{self.macro}_{identifier(text).upper()}"
 
     def _algorithm(self, name: str) -> str:
         return f"{self.macro}_ALGORITHM_{identifier(name).upper()}"
 
     def literal(self, value: Value) -> str:
-        return self._word(value) if isinstance(value, str) else str(value)
+        return self.word(value) if isinstance(value, str) else str(value)

@@ -11,9 +11,8 @@ from string import Template
 from autotune.device.profile import find_profile
 from autotune.errors import TableError
 from autotune.export.c_header import Writer, check_distinct, identifier, write_c
-from autotune.export.c_problem import problem_rules
+from autotune.export.c_plan import operands_of
 from autotune.export.c_sources import SourcePool, numbers, quoted
-from autotune.export.c_variants import VARIANTS
 from autotune.export.contents import DeviceTable, plain_part
 from autotune.kernels import find_family
 from autotune.kernels.render import names_read, render
@@ -21,13 +20,60 @@ from autotune.model.configuration import Configuration
 from autotune.model.problem import Problem
 from autotune.paths import data_folder
 from autotune.space.family import KernelFamily
-
-FAMILIES = ("gemm", "reduce")
-"""Families with a library in C, in the order of its files."""
+from autotune.space.plan_formula import PlanFormula, parts_of
 
 _NO_SOURCE = 65535
 
+_FAMILIES = Template("""\
+/* What this package holds; autotune.h includes it. */
+${includes}
+enum {
+    AUTOTUNE_MOST_BUFFERS = ${buffers},
+    AUTOTUNE_MOST_LAUNCHES = ${launches},
+    AUTOTUNE_MOST_ARGUMENTS = ${arguments}
+};
+
+/* A problem of any family. */
+union autotune_problem {
+${problems}
+};
+
+/* What a call does: by which step of the lookup, from which of the package's sources, with how many kernels. */
+struct autotune_choice {
+    enum autotune_match match;
+    int source;
+    int launches;
+};
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+${calls}
+#ifdef __cplusplus
+}
+#endif
+""")
+
+_CALLS = Template("""\
+/* ${about}
+   Fields of the problem that are 0 are filled in. The kernels are enqueued, not waited for; `event`, where not NULL, is
+   that of the last. */
+enum autotune_status autotune_${family}(
+    struct autotune_library *library, cl_command_queue queue, const struct autotune_${family}_problem *problem,
+    ${parameters}, cl_event *event);
+
+/* Builds what a call would build. */
+enum autotune_status autotune_${family}_prepare(
+    struct autotune_library *library, const struct autotune_${family}_problem *problem);
+
+/* What calls of a prepared problem do; of another, what they would do, were the driver to take it. Asks no driver. */
+enum autotune_status autotune_${family}_choose(
+    struct autotune_library *library, const struct autotune_${family}_problem *problem, struct autotune_choice *choice);
+""")
+
 _FAMILY = Template("""\
+${planner}
 struct autotune_${family}_kernel {
     struct autotune_${family}_configuration configuration;
 ${kind}
@@ -45,6 +91,65 @@ ${kernels}
 static const unsigned short autotune_${family}_variants[][${variants}] = {
 ${table}
 };
+
+static void autotune_${family}_choose_kernel(
+        const struct autotune_device_entry *device, int attempt, const union autotune_problem *problem,
+        struct autotune_choice *choice, struct autotune_plan *plan, const char **options) {
+    const struct autotune_${family}_problem *const p = &problem->${family};
+    struct autotune_${family}_configuration found;
+    int number;
+    memset(&found, 0, sizeof found);
+    if (attempt == 0) choice->match = device->find_${family}(p, &found);
+    else if (attempt == 1) device->default_${family}(p, &found);
+    else found = autotune_${family}_kernels[0].configuration;
+    autotune_plan_${family}(p, &found, plan);
+    for (number = ${macro}_KERNELS - 1; number >= 0; number--) {
+        const struct autotune_${family}_kernel *const kernel = &autotune_${family}_kernels[number];
+        if (!(${same_kind})) continue;
+        if (memcmp(&kernel->configuration, &found, sizeof found) != 0) continue;
+        choice->source = autotune_${family}_variants[number][plan->variant];
+        *options = kernel->options;
+        return;
+    }
+}
+
+static int autotune_${family}_complete_any(union autotune_problem *problem) {
+    return autotune_${family}_complete(&problem->${family});
+}
+
+static int autotune_${family}_is_same_any(const union autotune_problem *one, const union autotune_problem *other) {
+    return autotune_${family}_is_same(&one->${family}, &other->${family});
+}
+
+static const struct autotune_family autotune_family_${family} = {
+    autotune_${family}_complete_any, autotune_${family}_is_same_any, autotune_${family}_choose_kernel
+};
+
+enum autotune_status autotune_${family}_prepare(
+        struct autotune_library *library, const struct autotune_${family}_problem *problem) {
+    union autotune_problem p;
+    p.${family} = *problem;
+    return prepare_problem(library, &autotune_family_${family}, &p);
+}
+
+enum autotune_status autotune_${family}_choose(
+        struct autotune_library *library, const struct autotune_${family}_problem *problem,
+        struct autotune_choice *choice) {
+    union autotune_problem p;
+    p.${family} = *problem;
+    return choose_problem(library, &autotune_family_${family}, &p, choice);
+}
+
+enum autotune_status autotune_${family}(
+        struct autotune_library *library, cl_command_queue queue, const struct autotune_${family}_problem *problem,
+        ${parameters}, cl_event *event) {
+    const double scalars[] = {${scalars}};
+    cl_mem operands[${operand_count}];
+    union autotune_problem p;
+    p.${family} = *problem;
+${operands}
+    return run_problem(library, &autotune_family_${family}, &p, queue, scalars, operands, event);
+}
 """)
 
 _DEVICES = Template("""\
@@ -66,7 +171,7 @@ def package_files(tables: Mapping[str, Sequence[DeviceTable]]) -> dict[str, str]
 
     Raises TableError, UsageError for a family that has no library in C.
     """
-    families = [name for name in FAMILIES if name in tables]
+    families = sorted(tables)
     if not any(tables[name] for name in families):
         raise TableError("nothing is stored to export", hint="tune something with autotune run first")
     devices = [table.device for table in tables[families[0]]]
@@ -75,7 +180,7 @@ def package_files(tables: Mapping[str, Sequence[DeviceTable]]) -> dict[str, str]
     files = {path.name: path.read_text(encoding="ascii") for path in sorted(library.glob("*.[ch]"))}
     for name in families:
         files[f"autotune_{name}.h"] = write_c(list(tables[name]), name)
-    files["autotune_families.h"] = _families(families)
+    files["autotune_families.h"] = _families(list(map(Writer, map(find_family, families))))
     pool = SourcePool()
     kernels = [_Kernels(find_family(name), list(map(plain_part, tables[name])), pool).to_c() for name in families]
     if len(pool) >= _NO_SOURCE:
@@ -97,9 +202,23 @@ def package_files(tables: Mapping[str, Sequence[DeviceTable]]) -> dict[str, str]
     return files
 
 
-def _families(names: Iterable[str]) -> str:
-    parts = [f'#define AUTOTUNE_HAS_{name.upper()} 1\n#include "autotune_{name}.h"\n' for name in names]
-    return "\n".join(["/* What this package holds. */", *parts])
+def _families(writers: Sequence[Writer]) -> str:
+    names, plans = [writer.family.name for writer in writers], [writer.rules.plan for writer in writers]
+    return _FAMILIES.substitute(
+        buffers=max(len(plan.buffers) for plan in plans),
+        launches=max(len(plan.launches) for plan in plans),
+        arguments=max(len(parts_of(launch.arguments)) for plan in plans for launch in plan.launches),
+        includes="".join(f'#define AUTOTUNE_HAS_{name.upper()} 1\n#include "autotune_{name}.h"\n' for name in names),
+        problems="\n".join(f"    struct autotune_{name}_problem {name};" for name in names),
+        calls="\n".join(
+            _CALLS.substitute(family=w.family.name, about=w.rules.about, parameters=_parameters(w.rules.plan))
+            for w in writers
+        ),
+    )
+
+
+def _parameters(plan: PlanFormula) -> str:
+    return ", ".join([*(f"double {name}" for name in plan.scalars), *(f"cl_mem {name}" for name in operands_of(plan))])
 
 
 def _entry(slug: str, options: Iterable[str], families: Iterable[str]) -> str:
@@ -115,22 +234,23 @@ class _Kernels:
         self._family = family
         self._tables = tables
         self._pool = pool
-        self._writer = Writer(family, problem_rules(family.name))
-        self._variants = VARIANTS[family.name]
+        self._writer = Writer(family)
+        self._plan = self._writer.rules.plan
         self._rendered: dict[object, int] = {}
 
     def to_c(self) -> str:
         kernels, variants = [], []
+        operands = operands_of(self._plan)
         kind_fields = self._writer.rules.kind
         for configuration in self._configurations():
             for example in self._kinds():
                 found = self._sources(configuration, example)
                 if not found:
                     continue
-                kind = ", ".join(self._writer.literal(getattr(example, field)) for field in kind_fields)
+                kind = "".join(f"{self._writer.literal(getattr(example, field))}, " for field in kind_fields)
                 options = quoted(" ".join(self._options(configuration, example)))
-                kernels.append(f'    {{{self._writer.configuration(configuration)}, {kind}, "{options}"}}')
-                row = (found.get(number, _NO_SOURCE) for number in range(self._variants.count))
+                kernels.append(f'    {{{self._writer.configuration(configuration)}, {kind}"{options}"}}')
+                row = (found.get(number, _NO_SOURCE) for number in range(self._plan.variant_count))
                 variants.append(f"    {{\n{numbers(row)}}}")
         return _FAMILY.substitute(
             family=self._family.name,
@@ -138,8 +258,14 @@ class _Kernels:
             kind="\n".join(f"    {self._writer.type_of(field, 'long long')} {field};" for field in kind_fields),
             count=len(kernels),
             kernels=",\n".join(kernels),
-            variants=self._variants.count,
+            variants=self._plan.variant_count,
             table=",\n".join(variants),
+            planner=self._writer.planner(),
+            same_kind=" && ".join(f"kernel->{field} == p->{field}" for field in kind_fields) or "1",
+            parameters=_parameters(self._plan),
+            scalars=", ".join(self._plan.scalars) or "0.0",
+            operand_count=len(operands),
+            operands="\n".join(f"    operands[{number}] = {name};" for number, name in enumerate(operands)),
         )
 
     def _configurations(self) -> list[Configuration]:
@@ -153,18 +279,18 @@ class _Kernels:
 
     def _kinds(self) -> list[Problem]:
         """Return one example of each kind of problem."""
-        examples = [self._variants.plain, *(w.problem for table in self._tables for w in table.winners)]
+        examples = [self._writer.plain, *(w.problem for table in self._tables for w in table.winners)]
         return list({example.kind: example for example in examples}.values())
 
     def _sources(self, configuration: Configuration, example: Problem) -> dict[int, int]:
         """Return source numbers by variant; empty if the configuration cannot run this kind of problem at all."""
         found: dict[int, int] = {}
         for problem in self._samples(configuration, example):
-            plan = self._family.plan(problem, configuration)
-            values = dict(plan.template_values)
-            number = self._variants.number(values)
+            number = self._plan.variant_of(problem, configuration)
             if number in found:
                 continue
+            plan = self._family.plan(problem, configuration)
+            values = dict(plan.template_values)
             read = names_read(self._family, configuration.algorithm)
             place = (configuration, tuple(sorted((n, v) for n, v in values.items() if n in read)))
             if place not in self._rendered:
@@ -179,7 +305,7 @@ class _Kernels:
             known = {**dict(configuration.values), **{n: values[n] for n in self._of_kind(values)}}
             if constraint.condition.names <= known.keys() and not constraint.condition(known):
                 return
-        yield from self._variants.samples(configuration, example)
+        yield from self._writer.rules.samples(configuration, example)
 
     def _of_kind(self, values: Mapping[str, object]) -> list[str]:
         rules = self._writer.rules

@@ -60,11 +60,6 @@ ${numbers}
 
 typedef int ${prefix}_check(const struct ${prefix}_problem *, const struct ${prefix}_configuration *);
 
-static inline int ${prefix}_fill(long long *value, long long least) {
-    if (*value == 0) *value = least;
-    return *value >= least && *value <= 2147483647LL;
-}
-
 /* Fills in what is 0; returns 0 for sizes that are none. */
 static inline int ${prefix}_complete(struct ${prefix}_problem *p) {
 ${complete}}
@@ -81,6 +76,7 @@ ${hash}
 }
 
 static inline int ${prefix}_is_comparable(const struct ${prefix}_problem *a, const struct ${prefix}_problem *b) {
+    (void)a, (void)b; /* of problems of one kind */
     return ${same_kind};
 }
 
@@ -223,4 +219,10 @@ OWN_STEP = Template("""\
 RELATIVE_STEP = Template("""\
         if (${declined}${prefix}_search_${other}(
                 &p, ${prefix}_is_valid_${device}, ${units}LL, 0, configuration, &theirs)) return AUTOTUNE_${match};
+""")
+
+PLANNER = Template("""\
+static void ${name}(
+        const struct ${prefix}_problem *p, const struct ${prefix}_configuration *c, struct autotune_plan *plan) {
+${body}}
 """)

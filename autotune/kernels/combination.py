@@ -5,10 +5,11 @@ This module holds the parameter that chooses between the two, its constraint, an
 """
 
 from collections.abc import Iterator
+from typing import Any
 
 from autotune.model.configuration import Configuration
 from autotune.model.device import ORDERINGS, DeviceLimits
-from autotune.model.plan import Buffer, Role
+from autotune.model.plan import Role
 from autotune.space.expression import Expression
 from autotune.space.family import Constraint, Parameter
 
@@ -37,7 +38,8 @@ HAS_ORDERING = Constraint(
     because="the device does not support this memory ordering between the work-groups of a launch",
 )
 
-_STANDARDS = {LAST_GROUP + "cl2": "CL2.0", LAST_GROUP + "cl3": "CL3.0"}
+COUNTERS: dict[str, Any] = {"name": "counters", "role": Role.SCRATCH, "dtype": "'int32'", "is_zeroed": True}
+"""A buffer with the number of finished work-groups of each result; the last work-group resets it."""
 
 
 def is_one_launch(configuration: Configuration) -> bool:
@@ -45,9 +47,15 @@ def is_one_launch(configuration: Configuration) -> bool:
     return dict(configuration.values).get("combine", SECOND_LAUNCH) != SECOND_LAUNCH
 
 
-def standard_for(configuration: Configuration) -> str:
-    """Return the value for ``-cl-std=`` that the memory ordering needs; empty if it needs none."""
-    return _STANDARDS.get(str(dict(configuration.values).get("combine")), "")
+def standards(*, cl3_too: str = "False", cl2_too: str = "False") -> dict[str, str]:
+    """Return the options for the OpenCL C that the memory ordering needs, each with its condition.
+
+    The arguments are further conditions under which one of them is needed.
+    """
+    return {
+        "-cl-std=CL2.0": f"combine == '{LAST_GROUP}cl2' or {cl2_too}",
+        "-cl-std=CL3.0": f"combine == '{LAST_GROUP}cl3' or {cl3_too}",
+    }
 
 
 def one_launch_variants(configuration: Configuration, limits: DeviceLimits) -> Iterator[Configuration]:
@@ -55,8 +63,3 @@ def one_launch_variants(configuration: Configuration, limits: DeviceLimits) -> I
     values = dict(configuration.values)
     if limits.ordering and values.get("combine") == SECOND_LAUNCH:
         yield Configuration.of(configuration.algorithm, **{**values, "combine": LAST_GROUP + limits.ordering})
-
-
-def counters(elements: int) -> Buffer:
-    """Return a buffer with the number of finished work-groups of each result; the last work-group resets it."""
-    return Buffer(name="counters", role=Role.SCRATCH, dtype="int32", elements=elements, is_zeroed=True)

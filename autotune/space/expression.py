@@ -1,4 +1,4 @@
-"""Constraint expressions: one text, evaluated on numbers, on NumPy arrays, and in C.
+"""Expressions: one text, evaluated on numbers, on NumPy arrays, and in C.
 
 A constraint such as ``"micro_tile_n % vector_width == 0 and micro_tile_n <= n"`` is written once. Python evaluates it
 for one configuration or, with NumPy arrays as values, for many at once; `Expression.to_c` translates it to C.
@@ -6,6 +6,7 @@ for one configuration or, with NumPy arrays as values, for many at once; `Expres
 
 import ast
 from collections.abc import Callable, Iterable, Mapping
+from functools import cached_property
 from typing import Any, NoReturn, cast
 
 from autotune.errors import ConfigurationError
@@ -25,15 +26,43 @@ _COMPARISONS: dict[type[ast.cmpop], str] = {
     ast.Gt: ">",
     ast.GtE: ">=",
 }
-_FUNCTIONS = {"min", "max"}
+_IN_C = {
+    "min": "({a} < {b} ? {a} : {b})",
+    "max": "({a} > {b} ? {a} : {b})",
+    "ceil_div": "(({a} + {b} - 1) / {b})",
+    "round_up": "(({a} + {b} - 1) / {b} * {b})",
+}
+
+
+def ceil_div(a: Any, b: Any) -> Any:
+    """Return a / b, rounded up."""
+    return -(-a // b)
+
+
+def round_up(a: Any, b: Any) -> Any:
+    """Return the least multiple of b that is at least a."""
+    return -(-a // b) * b
+
+
+def by_value(name: str, results: Mapping[str, str | int]) -> str:
+    """Return the text of an expression whose result depends on which of these strings `name` is."""
+    *others, (_, last) = results.items()
+    return "".join(f"{result!r} if {name} == {value!r} else " for value, result in others) + repr(last)
+
+
+FUNCTIONS: Mapping[str, Any] = {
+    "__builtins__": {}, "min": min, "max": max, "ceil_div": ceil_div, "round_up": round_up,
+}  # fmt: skip
+"""The namespace in which the text of an expression of numbers may be evaluated."""
 
 
 class Expression:
-    """A boolean condition over named integers and strings.
+    """A boolean condition or a value over named integers and strings.
 
     Allowed: names, integer and string constants, ``+ - * // %``, comparisons (also chained), ``and or not``,
-    ``x in (a, b)``, and ``min``/``max`` of two values. Divide only values that are never negative, so that Python and C
-    agree. Both sides of ``and`` and ``or`` are always evaluated.
+    ``x in (a, b)``, ``x if condition else y``, and ``min``, ``max``, ``ceil_div`` and ``round_up`` of two values.
+    Divide only values that are never negative, so that Python and C agree. Both sides of ``and`` and ``or`` are always
+    evaluated.
 
     Raises ConfigurationError when the text uses anything else.
     """
@@ -42,11 +71,14 @@ class Expression:
         self.text = text
         tree = ast.parse(text, mode="eval")
         names: set[str] = set()
-        code = _emit(tree.body, names, text)
+        self._code = _emit(tree.body, names, text)
         self.names = frozenset(names)
-        self._function: Callable[[Mapping[str, Any]], Any] = eval(  # noqa: S307 - emitted from a whitelist above
-            f"lambda _v: {code}", {"__builtins__": {}, "_min": _minimum, "_max": _maximum}
-        )
+
+    @cached_property
+    def _function(self) -> Callable[[Mapping[str, Any]], Any]:
+        """Compiled when it is first needed, which most expressions of a process never are."""
+        found = eval(f"lambda _v: {self._code}", _FUNCTIONS_OF_ARRAYS)  # noqa: S307 - emitted from a whitelist
+        return cast(Callable[[Mapping[str, Any]], Any], found)
 
     def __call__(self, values: Mapping[str, Any]) -> Any:
         """Evaluate: a truth value for scalars, a boolean array if any value is an array (broadcast together)."""
@@ -64,13 +96,18 @@ class Expression:
         return cast(
             Callable[..., int],
             eval(  # noqa: S307 - the constructor checked the text
-                f"lambda {', '.join(names)}: {self.text}", {"__builtins__": {}, "min": min, "max": max}
+                f"lambda {', '.join(names)}: {self.text}", dict(FUNCTIONS)
             ),
         )
 
-    def to_c(self, name: Callable[[str], str], constant: Callable[[str], str]) -> str:
-        """Return the condition as a C expression; `name` and `constant` spell names and string constants in C."""
-        return _emit_c(ast.parse(self.text, mode="eval").body, name, constant)
+    def to_c(
+        self, name: Callable[[str], str], constant: Callable[[str], str], result: Callable[[str], str] | None = None
+    ) -> str:
+        """Return the expression in C; `name` and `constant` spell names and string constants in C.
+
+        `result` spells the strings that the expression may result in, if not like those it compares with.
+        """
+        return _emit_c(ast.parse(self.text, mode="eval").body, name, constant, result or constant)
 
 
 class _Known(ast.NodeTransformer):
@@ -96,10 +133,19 @@ class _Known(ast.NodeTransformer):
                 return ast.Constant(decides)
         return ast.BoolOp(node.op, left) if len(left) > 1 else left[0] if left else ast.Constant(not decides)
 
+    def visit_IfExp(self, node: ast.IfExp) -> ast.expr:
+        self.generic_visit(node)
+        if isinstance(node.test, ast.Constant):
+            return node.body if node.test.value else node.orelse
+        return node
+
     def visit_BinOp(self, node: ast.BinOp) -> ast.expr:
         return self._worked_out(node)
 
     def visit_Compare(self, node: ast.Compare) -> ast.expr:
+        return self._worked_out(node)
+
+    def visit_UnaryOp(self, node: ast.UnaryOp) -> ast.expr:
         return self._worked_out(node)
 
     def _worked_out(self, node: ast.expr) -> ast.expr:
@@ -136,8 +182,11 @@ def _emit(node: ast.expr, names: set[str], text: str) -> str:
                 terms.append(_compare(left, comparison, right, names, text))
                 left = right
             return "(" + " & ".join(terms) + ")"
-        case ast.Call(func=ast.Name(id=function), args=[first, second], keywords=[]) if function in _FUNCTIONS:
-            return f"_{function}({_emit(first, names, text)}, {_emit(second, names, text)})"
+        case ast.Call(func=ast.Name(id=function), args=[first, second], keywords=[]) if function in _IN_C:
+            return f"{function}({_emit(first, names, text)}, {_emit(second, names, text)})"
+        case ast.IfExp(test=test, body=body, orelse=orelse):
+            yes, no = _emit(body, names, text), _emit(orelse, names, text)
+            return f"_choose({_emit(test, names, text)}, lambda: {yes}, lambda: {no})"
         case ast.Name(id=name):
             names.add(name)
             return f"_v[{name!r}]"
@@ -156,9 +205,11 @@ def _compare(left: ast.expr, operator: ast.cmpop, right: ast.expr, names: set[st
     return f"({_emit(left, names, text)} {_COMPARISONS[type(operator)]} {_emit(right, names, text)})"
 
 
-def _emit_c(node: ast.expr, name: Callable[[str], str], constant: Callable[[str], str]) -> str:
+def _emit_c(
+    node: ast.expr, name: Callable[[str], str], constant: Callable[[str], str], result: Callable[[str], str]
+) -> str:
     def emit(child: ast.expr) -> str:
-        return _emit_c(child, name, constant)
+        return _emit_c(child, name, constant, constant)
 
     match node:
         case ast.BoolOp(op=operator, values=values):
@@ -176,12 +227,14 @@ def _emit_c(node: ast.expr, name: Callable[[str], str], constant: Callable[[str]
                 left = right
             return _joined(" && ", terms)
         case ast.Call(func=ast.Name(id=function), args=[first, second]):
-            a, b = emit(first), emit(second)
-            return f"({a} {'<' if function == 'min' else '>'} {b} ? {a} : {b})"
+            return _IN_C[function].format(a=emit(first), b=emit(second))
+        case ast.IfExp(test=test, body=body, orelse=orelse):
+            yes, no = (_emit_c(branch, name, constant, result) for branch in (body, orelse))
+            return f"({emit(test)} ? {yes} : {no})"
         case ast.Name(id=identifier):
             return name(identifier)
         case ast.Constant(value=str() as value):
-            return constant(value)
+            return result(value)
         case ast.Constant(value=value):
             return str(int(value))  # type: ignore[arg-type]
     _refuse(ast.unparse(node), node)
@@ -194,7 +247,7 @@ def _joined(joint: str, terms: Iterable[str]) -> str:
 
 
 def _refuse(text: str, node: ast.AST) -> NoReturn:
-    raise ConfigurationError(f"constraint {text!r} may not use {ast.unparse(node)!r}")
+    raise ConfigurationError(f"expression {text!r} may not use {ast.unparse(node)!r}")
 
 
 def _minimum(a: Any, b: Any) -> Any:
@@ -211,3 +264,15 @@ def _maximum(a: Any, b: Any) -> Any:
     import numpy
 
     return numpy.maximum(a, b)
+
+
+def _choose(condition: Any, yes: Callable[[], Any], no: Callable[[], Any]) -> Any:
+    """Evaluate only the branch that is taken, unless the condition is an array."""
+    if getattr(condition, "ndim", 0) == 0:
+        return yes() if condition else no()
+    import numpy
+
+    return numpy.where(condition, yes(), no())
+
+
+_FUNCTIONS_OF_ARRAYS = {**FUNCTIONS, "min": _minimum, "max": _maximum, "_choose": _choose}

@@ -19,6 +19,7 @@ from autotune.model.device import DeviceLimits, Fault
 from autotune.model.plan import Plan
 from autotune.model.problem import Problem
 from autotune.paths import data_folder
+from autotune.space.c_export import CExport
 from autotune.space.expression import Expression
 
 if TYPE_CHECKING:
@@ -85,6 +86,8 @@ class KernelFamily(ABC):
 
     None for the built-in families, whose folder is ``templates/<family>``.
     """
+    c_export: ClassVar[CExport | None] = None
+    """What the export to C needs, if the family has one."""
 
     @abstractmethod
     def plan(self, problem: Problem, configuration: Configuration) -> Plan:

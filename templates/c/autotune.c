@@ -5,26 +5,9 @@
 #include <string.h>
 
 #include "autotune_plan.h"
-#ifdef AUTOTUNE_HAS_GEMM
-#include "autotune_plan_gemm.h"
-#endif
-#ifdef AUTOTUNE_HAS_REDUCE
-#include "autotune_plan_reduce.h"
-#endif
 #include "autotune_kernels.h"
 
-enum { FAMILY_GEMM = 0, FAMILY_REDUCE = 1, MOST_OPERANDS = 3, MOST_LOG = 2048, MOST_READY = 256 };
-
-/* A problem of any family. */
-union problem {
-#ifdef AUTOTUNE_HAS_GEMM
-    struct autotune_gemm_problem gemm;
-#endif
-#ifdef AUTOTUNE_HAS_REDUCE
-    struct autotune_reduce_problem reduce;
-#endif
-    char nothing;
-};
+enum { MOST_LOG = 2048, MOST_READY = 256 };
 
 struct program {
     int source;
@@ -35,8 +18,8 @@ struct program {
 
 /* A problem with its kernels built, their memory allocated and their constant arguments set. */
 struct ready {
-    int family;
-    union problem problem;
+    const struct autotune_family *family;
+    union autotune_problem problem;
     struct autotune_choice choice;
     int attempt; /* 0 for the lookup's answer, then the default, then the plainest kernel */
     struct autotune_plan plan;
@@ -323,19 +306,17 @@ static cl_int show(struct autotune_library *library, struct ready *ready, const 
     return CL_SUCCESS;
 }
 
-static cl_int pass(
-        struct ready *ready, int number, const cl_mem *operands, double alpha, double beta) {
+static cl_int pass(struct ready *ready, int number, const cl_mem *operands, const double *scalars) {
     const struct autotune_launch *const launch = &ready->plan.launches[number];
     const cl_kernel kernel = ready->kernels[number];
     cl_int error = CL_SUCCESS;
     int place;
     for (place = 0; place < launch->argument_count && error == CL_SUCCESS; place++) {
         const struct autotune_argument *const argument = &launch->arguments[place];
-        const double scale = argument->kind == AUTOTUNE_IS_ALPHA ? alpha : beta;
-        const cl_int whole = (cl_int)scale;
-        const cl_float real = (cl_float)scale;
         if (argument->kind == AUTOTUNE_IS_NUMBER) continue;
-        if (argument->kind != AUTOTUNE_IS_BUFFER) {
+        if (argument->kind == AUTOTUNE_IS_SCALAR) {
+            const cl_int whole = (cl_int)scalars[argument->value];
+            const cl_float real = (cl_float)scalars[argument->value];
             if (ready->plan.scales_are_whole) error = clSetKernelArg(kernel, (cl_uint)place, sizeof whole, &whole);
             else error = clSetKernelArg(kernel, (cl_uint)place, sizeof real, &real);
             continue;
@@ -350,13 +331,13 @@ static cl_int pass(
 }
 
 static cl_int enqueue(
-        struct autotune_library *library, struct ready *ready, cl_command_queue queue, const cl_mem *operands,
-        double alpha, double beta, cl_event *event) {
+        struct autotune_library *library, struct ready *ready, cl_command_queue queue, const double *scalars,
+        const cl_mem *operands, cl_event *event) {
     cl_int error = show(library, ready, operands);
     int number;
     for (number = 0; number < ready->plan.launch_count && error == CL_SUCCESS; number++) {
         const struct autotune_launch *const launch = &ready->plan.launches[number];
-        error = pass(ready, number, operands, alpha, beta);
+        error = pass(ready, number, operands, scalars);
         if (error != CL_SUCCESS) break;
         error = clEnqueueNDRangeKernel(
             queue, ready->kernels[number], launch->dimensions, NULL, launch->global_size,
@@ -366,54 +347,13 @@ static cl_int enqueue(
     return error;
 }
 
-/* By the lookup, or what comes after it: the place of the configuration, or -1. Sets the plan and the source. */
+/* Sets the plan and the source; returns 0 where there is none. */
 static int choose(struct autotune_library *library, struct ready *ready, const char **options) {
-    const struct autotune_device_entry *const device = library->device;
-    int number = -1, source = -1;
-    (void)device;
     ready->choice.match = AUTOTUNE_DEFAULT;
-#ifdef AUTOTUNE_HAS_GEMM
-    if (ready->family == FAMILY_GEMM) {
-        const struct autotune_gemm_problem *const p = &ready->problem.gemm;
-        struct autotune_gemm_configuration found;
-        memset(&found, 0, sizeof found);
-        if (ready->attempt == 0) ready->choice.match = device->find_gemm(p, &found);
-        else if (ready->attempt == 1) device->default_gemm(p, &found);
-        else found = autotune_gemm_kernels[0].configuration;
-        autotune_plan_gemm(p, &found, &ready->plan);
-        for (number = AUTOTUNE_GEMM_KERNELS - 1; number >= 0; number--) {
-            const struct autotune_gemm_kernel *const kernel = &autotune_gemm_kernels[number];
-            if (kernel->mode != p->mode || kernel->trans_a != p->trans_a || kernel->trans_b != p->trans_b) continue;
-            if (memcmp(&kernel->configuration, &found, sizeof found) != 0) continue;
-            source = autotune_gemm_variants[number][ready->plan.variant];
-            *options = kernel->options;
-            break;
-        }
-    }
-#endif
-#ifdef AUTOTUNE_HAS_REDUCE
-    if (ready->family == FAMILY_REDUCE) {
-        const struct autotune_reduce_problem *const p = &ready->problem.reduce;
-        struct autotune_reduce_configuration found;
-        memset(&found, 0, sizeof found);
-        if (ready->attempt == 0) ready->choice.match = device->find_reduce(p, &found);
-        else if (ready->attempt == 1) device->default_reduce(p, &found);
-        else found = autotune_reduce_kernels[0].configuration;
-        autotune_plan_reduce(p, &found, &ready->plan);
-        for (number = AUTOTUNE_REDUCE_KERNELS - 1; number >= 0; number--) {
-            const struct autotune_reduce_kernel *const kernel = &autotune_reduce_kernels[number];
-            if (kernel->operation != p->operation || kernel->dtype != p->dtype) continue;
-            if (memcmp(&kernel->configuration, &found, sizeof found) != 0) continue;
-            source = autotune_reduce_variants[number][ready->plan.variant];
-            *options = kernel->options;
-            break;
-        }
-    }
-#endif
-    if (source < 0 || source == AUTOTUNE_NO_SOURCE || ready->plan.is_too_large) return -1;
-    ready->choice.source = source;
+    ready->choice.source = AUTOTUNE_NO_SOURCE;
+    ready->family->choose(library->device, ready->attempt, &ready->problem, &ready->choice, &ready->plan, options);
     ready->choice.launches = ready->plan.launch_count;
-    return number;
+    return ready->choice.source != AUTOTUNE_NO_SOURCE && !ready->plan.is_too_large;
 }
 
 /* Goes on from the present attempt to the first that the driver takes. */
@@ -424,7 +364,7 @@ static enum autotune_status build(struct autotune_library *library, struct ready
         cl_program program;
         cl_int error;
         empty(ready);
-        if (choose(library, ready, &options) < 0) continue;
+        if (!choose(library, ready, &options)) continue;
         error = find_program(library, ready->choice.source, options, &program);
         if (error == CL_SUCCESS) error = allocate(library, ready);
         if (error == CL_SUCCESS) error = bind(ready, program);
@@ -436,21 +376,12 @@ static enum autotune_status build(struct autotune_library *library, struct ready
     return status;
 }
 
-static int is_same(int family, const union problem *one, const union problem *other) {
-#ifdef AUTOTUNE_HAS_GEMM
-    if (family == FAMILY_GEMM) return autotune_gemm_is_same(&one->gemm, &other->gemm);
-#endif
-#ifdef AUTOTUNE_HAS_REDUCE
-    if (family == FAMILY_REDUCE) return autotune_reduce_is_same(&one->reduce, &other->reduce);
-#endif
-    return 0;
-}
-
-static struct ready *find_ready(struct autotune_library *library, int family, const union problem *problem) {
+static struct ready *find_ready(
+        struct autotune_library *library, const struct autotune_family *family, const union autotune_problem *problem) {
     struct ready **place;
     for (place = &library->ready; *place; place = &(*place)->next) {
         struct ready *const found = *place;
-        if (found->family != family || !is_same(family, &found->problem, problem)) continue;
+        if (found->family != family || !family->is_same(&found->problem, problem)) continue;
         *place = found->next; /* what was used last comes first */
         found->next = library->ready;
         return library->ready = found;
@@ -469,7 +400,7 @@ static enum autotune_status choose_any(
     }
     for (ready->attempt = 0; ready->attempt < 3; ready->attempt++) {
         const char *options = "";
-        if (choose(library, ready, &options) < 0) continue;
+        if (!choose(library, ready, &options)) continue;
         *choice = ready->choice;
         return AUTOTUNE_OK;
     }
@@ -489,12 +420,14 @@ static void forget_some(struct autotune_library *library) {
     }
 }
 
-/* A problem, complete, with its kernels. */
+/* A problem with its kernels; fills in what is 0. */
 static enum autotune_status prepare(
-        struct autotune_library *library, int family, const union problem *problem, struct ready **found) {
-    struct ready *ready = find_ready(library, family, problem);
+        struct autotune_library *library, const struct autotune_family *family, union autotune_problem *problem,
+        struct ready **found) {
+    struct ready *ready;
     enum autotune_status status;
-    *found = ready;
+    if (!family->complete(problem)) return AUTOTUNE_NO_PROBLEM;
+    *found = ready = find_ready(library, family, problem);
     if (ready) return AUTOTUNE_OK;
     ready = (struct ready *)calloc(1, sizeof *ready);
     if (!ready) return AUTOTUNE_NO_MEMORY;
@@ -520,10 +453,10 @@ static void forget_first(struct autotune_library *library) {
 }
 
 static enum autotune_status run(
-        struct autotune_library *library, struct ready *ready, cl_command_queue queue, const cl_mem *operands,
-        double alpha, double beta, cl_event *event) {
+        struct autotune_library *library, struct ready *ready, cl_command_queue queue, const double *scalars,
+        const cl_mem *operands, cl_event *event) {
     for (;;) {
-        const cl_int error = enqueue(library, ready, queue, operands, alpha, beta, event);
+        const cl_int error = enqueue(library, ready, queue, scalars, operands, event);
         enum autotune_status status;
         if (error == CL_SUCCESS) return AUTOTUNE_OK;
         status = fail(library, error);
@@ -538,78 +471,27 @@ static enum autotune_status run(
     }
 }
 
-#ifdef AUTOTUNE_HAS_GEMM
-static enum autotune_status prepare_gemm(
-        struct autotune_library *library, const struct autotune_gemm_problem *problem, struct ready **ready) {
-    union problem p;
-    p.gemm = *problem;
-    if (!autotune_gemm_complete(&p.gemm)) return AUTOTUNE_NO_PROBLEM;
-    return prepare(library, FAMILY_GEMM, &p, ready);
-}
-
-enum autotune_status autotune_gemm_prepare(
-        struct autotune_library *library, const struct autotune_gemm_problem *problem) {
+static enum autotune_status prepare_problem(
+        struct autotune_library *library, const struct autotune_family *family, union autotune_problem *problem) {
     struct ready *ready = NULL;
-    return prepare_gemm(library, problem, &ready);
+    return prepare(library, family, problem, &ready);
 }
 
-enum autotune_status autotune_gemm_choose(
-        struct autotune_library *library, const struct autotune_gemm_problem *problem, struct autotune_choice *choice) {
+static enum autotune_status choose_problem(
+        struct autotune_library *library, const struct autotune_family *family, union autotune_problem *problem,
+        struct autotune_choice *choice) {
     struct ready ready;
     memset(&ready, 0, sizeof ready);
-    ready.family = FAMILY_GEMM;
-    ready.problem.gemm = *problem;
-    if (!autotune_gemm_complete(&ready.problem.gemm)) return AUTOTUNE_NO_PROBLEM;
+    if (!family->complete(problem)) return AUTOTUNE_NO_PROBLEM;
+    ready.family = family;
+    ready.problem = *problem;
     return choose_any(library, &ready, choice);
 }
 
-enum autotune_status autotune_gemm(
-        struct autotune_library *library, cl_command_queue queue, const struct autotune_gemm_problem *problem,
-        double alpha, double beta, cl_mem a, cl_mem b, cl_mem c, cl_event *event) {
+static enum autotune_status run_problem(
+        struct autotune_library *library, const struct autotune_family *family, union autotune_problem *problem,
+        cl_command_queue queue, const double *scalars, const cl_mem *operands, cl_event *event) {
     struct ready *ready = NULL;
-    const enum autotune_status status = prepare_gemm(library, problem, &ready);
-    cl_mem operands[MOST_OPERANDS];
-    operands[0] = a;
-    operands[1] = b;
-    operands[2] = c;
-    return status == AUTOTUNE_OK ? run(library, ready, queue, operands, alpha, beta, event) : status;
+    const enum autotune_status status = prepare(library, family, problem, &ready);
+    return status == AUTOTUNE_OK ? run(library, ready, queue, scalars, operands, event) : status;
 }
-#endif
-
-#ifdef AUTOTUNE_HAS_REDUCE
-static enum autotune_status prepare_reduce(
-        struct autotune_library *library, const struct autotune_reduce_problem *problem, struct ready **ready) {
-    union problem p;
-    p.reduce = *problem;
-    if (!autotune_reduce_complete(&p.reduce)) return AUTOTUNE_NO_PROBLEM;
-    return prepare(library, FAMILY_REDUCE, &p, ready);
-}
-
-enum autotune_status autotune_reduce_prepare(
-        struct autotune_library *library, const struct autotune_reduce_problem *problem) {
-    struct ready *ready = NULL;
-    return prepare_reduce(library, problem, &ready);
-}
-
-enum autotune_status autotune_reduce_choose(
-        struct autotune_library *library, const struct autotune_reduce_problem *problem, struct autotune_choice *choice) {
-    struct ready ready;
-    memset(&ready, 0, sizeof ready);
-    ready.family = FAMILY_REDUCE;
-    ready.problem.reduce = *problem;
-    if (!autotune_reduce_complete(&ready.problem.reduce)) return AUTOTUNE_NO_PROBLEM;
-    return choose_any(library, &ready, choice);
-}
-
-enum autotune_status autotune_reduce(
-        struct autotune_library *library, cl_command_queue queue, const struct autotune_reduce_problem *problem,
-        cl_mem input, cl_mem output, cl_event *event) {
-    struct ready *ready = NULL;
-    const enum autotune_status status = prepare_reduce(library, problem, &ready);
-    cl_mem operands[MOST_OPERANDS];
-    operands[0] = input;
-    operands[1] = output;
-    operands[2] = NULL;
-    return status == AUTOTUNE_OK ? run(library, ready, queue, operands, 1.0, 0.0, event) : status;
-}
-#endif

@@ -1,5 +1,8 @@
 /* Tuned OpenCL kernels: which to use for a size, and running them. Written by autotune; export again to change it.
 
+   For each family of kernels, such as gemm, autotune_families.h declares autotune_gemm, which runs a problem, and
+   autotune_gemm_prepare and autotune_gemm_choose.
+
    Compile autotune.c with your program (C99; link with OpenCL and, for the models that predict, with -lm). main.c is an
    example. The functions that only look up, autotune_find_gemm_... of autotune_gemm.h, may be used without OpenCL.
 
@@ -19,8 +22,6 @@
 #else
 #include <CL/cl.h>
 #endif
-
-#include "autotune_families.h"
 
 #ifdef __cplusplus
 extern "C" {
@@ -51,47 +52,12 @@ void autotune_close(struct autotune_library *library);
 cl_int autotune_error(const struct autotune_library *library);
 const char *autotune_log(const struct autotune_library *library);
 
-/* What a call does: by which step of the lookup, from which of the package's sources, with how many kernels. */
-struct autotune_choice {
-    enum autotune_match match;
-    int source;
-    int launches;
-};
-
-#ifdef AUTOTUNE_HAS_GEMM
-/* C = alpha * op(A) * op(B) + beta * C, row-major, in buffers; fields of the problem that are 0 are filled in. Enqueued,
-   not waited for. `event`, where not NULL, is that of the last kernel. */
-enum autotune_status autotune_gemm(
-    struct autotune_library *library, cl_command_queue queue, const struct autotune_gemm_problem *problem, double alpha,
-    double beta, cl_mem a, cl_mem b, cl_mem c, cl_event *event);
-
-/* Builds what a call would build. */
-enum autotune_status autotune_gemm_prepare(
-    struct autotune_library *library, const struct autotune_gemm_problem *problem);
-
-/* What calls of a prepared problem do; of another, what they would do, were the driver to take it. Asks no driver. */
-enum autotune_status autotune_gemm_choose(
-    struct autotune_library *library, const struct autotune_gemm_problem *problem, struct autotune_choice *choice);
-#endif
-
-#ifdef AUTOTUNE_HAS_REDUCE
-/* One number for each row: batch rows of `channels` elements, `pitch` elements apart. */
-enum autotune_status autotune_reduce(
-    struct autotune_library *library, cl_command_queue queue, const struct autotune_reduce_problem *problem,
-    cl_mem input, cl_mem output, cl_event *event);
-
-enum autotune_status autotune_reduce_prepare(
-    struct autotune_library *library, const struct autotune_reduce_problem *problem);
-
-/* What calls of a prepared problem do; of another, what they would do, were the driver to take it. Asks no driver. */
-enum autotune_status autotune_reduce_choose(
-    struct autotune_library *library, const struct autotune_reduce_problem *problem, struct autotune_choice *choice);
-#endif
-
 /* The OpenCL C of a source of this package, line by line: calls `line` for each in order. */
 void autotune_read_source(int source, void (*line)(const char *text, void *user), void *user);
 
 #ifdef __cplusplus
 }
 #endif
+
+#include "autotune_families.h"
 #endif

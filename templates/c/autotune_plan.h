@@ -2,8 +2,6 @@
 #ifndef AUTOTUNE_PLAN_H
 #define AUTOTUNE_PLAN_H
 
-enum { AUTOTUNE_MOST_BUFFERS = 8, AUTOTUNE_MOST_LAUNCHES = 4, AUTOTUNE_MOST_ARGUMENTS = 16 };
-
 struct autotune_buffer {
     int operand; /* number of the caller's, or -1 for scratch memory and views */
     int view_of; /* the buffer that an image shows; -1 for none */
@@ -14,11 +12,11 @@ struct autotune_buffer {
     int is_zeroed; /* holds zeros before the first call; every call leaves zeros behind */
 };
 
-enum autotune_argument_kind { AUTOTUNE_IS_BUFFER, AUTOTUNE_IS_NUMBER, AUTOTUNE_IS_ALPHA, AUTOTUNE_IS_BETA };
+enum autotune_argument_kind { AUTOTUNE_IS_BUFFER, AUTOTUNE_IS_NUMBER, AUTOTUNE_IS_SCALAR };
 
 struct autotune_argument {
     enum autotune_argument_kind kind;
-    int value; /* the number, or that of a buffer */
+    int value; /* the number, or that of a buffer or of a scalar of the caller */
 };
 
 struct autotune_launch {
@@ -35,27 +33,54 @@ struct autotune_plan {
     struct autotune_buffer buffers[AUTOTUNE_MOST_BUFFERS];
     struct autotune_launch launches[AUTOTUNE_MOST_LAUNCHES];
     int variant;          /* what the source must know of the sizes; see the planners */
-    int scales_are_whole; /* alpha and beta are passed as int */
+    int scales_are_whole; /* the scalars of the caller are passed as int */
     int is_too_large;     /* for the 32-bit integers of the kernels */
 };
 
-static int autotune_add_buffer(struct autotune_plan *plan, int operand, long long bytes) {
+struct autotune_device_entry;
+
+/* What autotune.c must know of a family of kernels. */
+struct autotune_family {
+    int (*complete)(union autotune_problem *problem);
+    int (*is_same)(const union autotune_problem *one, const union autotune_problem *other);
+    /* By the lookup (attempt 0), the default, or the plainest kernel. Sets the source where it was exported. */
+    void (*choose)(
+        const struct autotune_device_entry *device, int attempt, const union autotune_problem *problem,
+        struct autotune_choice *choice, struct autotune_plan *plan, const char **options);
+};
+
+static enum autotune_status prepare_problem(
+    struct autotune_library *library, const struct autotune_family *family, union autotune_problem *problem);
+static enum autotune_status choose_problem(
+    struct autotune_library *library, const struct autotune_family *family, union autotune_problem *problem,
+    struct autotune_choice *choice);
+static enum autotune_status run_problem(
+    struct autotune_library *library, const struct autotune_family *family, union autotune_problem *problem,
+    cl_command_queue queue, const double *scalars, const cl_mem *operands, cl_event *event);
+
+static inline int autotune_add_buffer(struct autotune_plan *plan, int operand, long long bytes, int is_zeroed) {
     struct autotune_buffer *buffer = &plan->buffers[plan->buffer_count];
     memset(buffer, 0, sizeof *buffer);
     buffer->operand = operand;
     buffer->view_of = -1;
     buffer->bytes = bytes;
+    buffer->is_zeroed = is_zeroed;
     return plan->buffer_count++;
 }
 
-/* For each result, how many of its work-groups have finished; the last of them sets it back. */
-static int autotune_add_counters(struct autotune_plan *plan, long long elements) {
-    const int number = autotune_add_buffer(plan, -1, 4 * elements);
-    plan->buffers[number].is_zeroed = 1;
+static inline int autotune_add_image(
+        struct autotune_plan *plan, int view_of, long long width, long long height, cl_channel_type pixels,
+        long long pitch_bytes) {
+    const int number = autotune_add_buffer(plan, -1, 0, 0);
+    plan->buffers[number].view_of = view_of;
+    plan->buffers[number].width = width;
+    plan->buffers[number].height = height;
+    plan->buffers[number].pixels = pixels;
+    plan->buffers[number].pitch_bytes = pitch_bytes;
     return number;
 }
 
-static struct autotune_launch *autotune_add_launch(
+static inline struct autotune_launch *autotune_add_launch(
         struct autotune_plan *plan, const char *kernel, cl_uint dimensions, long long x, long long y, long long z) {
     struct autotune_launch *launch = &plan->launches[plan->launch_count++];
     memset(launch, 0, sizeof *launch);
@@ -67,26 +92,22 @@ static struct autotune_launch *autotune_add_launch(
     return launch;
 }
 
-static void autotune_set_local_size(struct autotune_launch *launch, long long x, long long y) {
+static inline void autotune_set_local_size(struct autotune_launch *launch, long long x, long long y, long long z) {
     launch->has_local_size = 1;
     launch->local_size[0] = (size_t)x;
     launch->local_size[1] = (size_t)y;
-    launch->local_size[2] = 1;
+    launch->local_size[2] = (size_t)z;
 }
 
-static void autotune_pass(struct autotune_launch *launch, enum autotune_argument_kind kind, int value) {
+static inline void autotune_pass(struct autotune_launch *launch, enum autotune_argument_kind kind, int value) {
     struct autotune_argument *argument = &launch->arguments[launch->argument_count++];
     argument->kind = kind;
     argument->value = value;
 }
 
-static void autotune_pass_number(struct autotune_plan *plan, struct autotune_launch *launch, long long value) {
+static inline void autotune_pass_number(struct autotune_plan *plan, struct autotune_launch *launch, long long value) {
     if (value > 2147483647LL) plan->is_too_large = 1;
     autotune_pass(launch, AUTOTUNE_IS_NUMBER, (int)value);
-}
-
-static long long autotune_round_up(long long value, long long multiple) {
-    return (value + multiple - 1) / multiple * multiple;
 }
 
 #endif

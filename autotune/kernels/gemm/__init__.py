@@ -5,7 +5,7 @@ stored matrices. Work-items run along n in dimension 0 and along m in dimension 
 parts of a split k. With beta 0, C is never read.
 
 `problem.py` defines the problems, `algorithms.py` the search space, `rule.py` the untuned choice, `plan.py` buffers
-and launches, and `reference.py` the verification.
+and launches, `c_export.py` what exported C needs besides, and `reference.py` the verification.
 
 Sources: the `microtile` kernel and its image for B follow Qualcomm's description of SGEMM on Adreno; `dot` follows the
 float4 dot products used on Mali-T604; `local_tile` is the classic tiling through local memory.
@@ -14,7 +14,8 @@ float4 dot products used on Mali-T604; `local_tile` is the classic tiling throug
 from collections.abc import Iterator, Sequence
 
 from autotune.kernels.gemm.algorithms import ALGORITHMS
-from autotune.kernels.gemm.plan import plan_gemm
+from autotune.kernels.gemm.c_export import C_EXPORT
+from autotune.kernels.gemm.plan import PLAN
 from autotune.kernels.gemm.problem import EXAMPLES, GemmProblem
 from autotune.kernels.gemm.rule import by_rule
 from autotune.model.configuration import Configuration
@@ -35,10 +36,10 @@ class Gemm(KernelFamily):
     problem_type = GemmProblem
     algorithms = ALGORITHMS
     baseline = Configuration.of("naive", work_group_m=0, work_group_n=0)
+    c_export = C_EXPORT
 
     def plan(self, problem: Problem, configuration: Configuration) -> Plan:
-        assert isinstance(problem, GemmProblem)
-        return plan_gemm(problem, configuration)
+        return PLAN.plan(problem, configuration)
 
     def candidates(
         self, problem: Problem, limits: DeviceLimits, starts: Sequence[Configuration]

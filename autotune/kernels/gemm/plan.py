@@ -1,291 +1,196 @@
-"""Plans for GEMM: which operands are packed, where they are stored, and the launches."""
+"""The plans of GEMM: packing if the configuration asks for it, the product, and adding up the parts of a split k."""
 
-import math
-from dataclasses import replace
-
-from autotune.kernels.combination import counters, is_one_launch, standard_for
-from autotune.kernels.gemm.problem import GemmProblem
-from autotune.model.configuration import Configuration
-from autotune.model.plan import Buffer, Launch, Plan, Role, Scalar
+from autotune.kernels.combination import COUNTERS, standards
+from autotune.kernels.gemm.problem import MODES, input_type
+from autotune.model.plan import Role
+from autotune.space.expression import by_value
+from autotune.space.plan_formula import BufferFormula, LaunchFormula, PlanFormula
 
 LEAST_COMBINING = 32
 """Least work-items in a work-group that adds up parts; if the product's has fewer, the driver chooses."""
 
+_TYPES = {mode: (input_type(mode), of_sum, of_result) for mode, (of_sum, of_result) in MODES.items()}
+_INPUT, _SUM, _RESULT = (by_value("mode", {mode: types[use] for mode, types in _TYPES.items()}) for use in range(3))
 _C_TYPES = {"float32": "float", "float16": "half", "int8": "char", "int32": "int"}
+_INPUT_IN_C, _SUM_IN_C, _RESULT_IN_C = (
+    by_value("mode", {mode: _C_TYPES[types[use]] for mode, types in _TYPES.items()}) for use in range(3)
+)
+
+_NAMES = {
+    "tile_m": "micro_tile_m * (work_group_m if algorithm == 'local_tile' else tiles_m)",
+    "tile_n": "micro_tile_n * (work_group_n if algorithm == 'local_tile' else 1)",
+    "steps_k": "vector_width if algorithm in ('dot', 'column') else 1",
+    "step_k": "tile_k if algorithm == 'local_tile' else unroll * steps_k",
+    "rows": "round_up(m, tile_m)",
+    "columns": "round_up(n, tile_n)",
+    "depth": "round_up(k, step_k)",
+    "pads": "edges == 'pad'",
+    "is_one_launch": "combine != 'launch'",
+    "has_parts": "split_k > 1 and combine == 'launch'",
+    # Where A and B are read: an image has pitch 0, and the distance of matrices in rows.
+    "a_packed": "pads and a_storage == 'buffer'",
+    "a_row_step": "1 if trans_a == 1 else lda",
+    "a_column_step": "lda if trans_a == 1 else 1",
+    "a_rows_apart": "stride_a // lda if a_storage == 'image_view' else m",
+    "b_transposed": "b_storage == 'transposed'",
+    "b_packed": "b_transposed or (pads and b_storage == 'buffer')",
+    "b_in_quads": "b_packed and not b_transposed and integer_dot != 'off'",
+    "b_row_step": "1 if trans_b == 1 else ldb",
+    "b_column_step": "ldb if trans_b == 1 else 1",
+    "b_rows_apart": "stride_b // ldb if b_storage == 'image_view' else k",
+    "b_rows": "n if b_transposed else depth",
+    "b_columns": "round_up(depth, vector_width) if b_transposed else columns",
+    # Work-items in dimensions 0 and 1.
+    "across": "ceil_div(n, micro_tile_n)",
+    "down": "ceil_div(m, tile_m if algorithm == 'panel' else micro_tile_m)",
+    "deep_0": "work_group_k if algorithm == 'column' else 1",
+    "deep_1": "work_group_k if algorithm == 'row' else 1",
+    "local_0": "work_group_n * deep_0",
+    "local_1": "work_group_m * deep_1",
+    "groups_0": "ceil_div(across, max(work_group_n, 1))",
+    "groups_1": "ceil_div(down, max(work_group_m, 1))",
+    "global_0": "groups_0 * local_0 if work_group_n > 0 else across",
+    "global_1": "groups_1 * local_1 if work_group_n > 0 else down",
+    "macro_tiles": "groups_0 * groups_1 * batch",
+    "macro_tile": "work_group_n * micro_tile_n * work_group_m * micro_tile_m",
+    "combining": "max(local_0 * local_1, 1)",
+}
 
 
-def plan_gemm(problem: GemmProblem, configuration: Configuration) -> Plan:
-    """Return the plan: packing if the configuration asks for it, the product, and adding up the parts of a split k."""
-    return _Planner(problem, configuration).plan()
+def _copy(kernel: str, when: str, global_size: str, arguments: str, prepares: str) -> LaunchFormula:
+    return LaunchFormula(kernel=kernel, when=when, global_size=global_size, arguments=arguments, prepares=prepares)
 
 
-class _Operand:
-    """Where a kernel finds A or B: buffer, pitch and batch stride in elements. An image has pitch 0, stride in rows."""
+def _image(operand: str, rows: str, columns: str) -> tuple[BufferFormula, BufferFormula]:
+    """Return the image that A or B is copied to, and the one that shows it in place; a batch is stacked vertically.
 
-    def __init__(self, buffer: str, pitch: int, stride: int, transposed: int) -> None:
-        self.buffer = buffer
-        self.pitch = pitch
-        self.stride = stride
-        self.transposed = transposed
-
-
-class _Planner:
-    def __init__(self, problem: GemmProblem, configuration: Configuration) -> None:
-        self._problem = problem
-        self._algorithm = configuration.algorithm
-        self._values = dict(configuration.values)
-        tile_m, tile_n = self._number("micro_tile_m"), self._number("micro_tile_n")
-        step_k = self._number("unroll")
-        if self._algorithm == "local_tile":
-            tile_m *= self._number("work_group_m")
-            tile_n *= self._number("work_group_n")
-            step_k = self._number("tile_k")
-        elif self._algorithm == "panel":
-            tile_m *= self._number("tiles_m")
-        elif self._algorithm in ("dot", "column"):
-            step_k *= self._number("vector_width")
-        self._tile_m = tile_m
-        self._rows, self._columns = _round_up(problem.m, tile_m), _round_up(problem.n, tile_n)
-        self._depth = _round_up(problem.k, step_k)
-        self._pads = self._values.get("edges") == "pad"
-        self._split = self._number("split_k")
-        self._is_one_launch = is_one_launch(configuration)
-        self._standard = "CL3.0" if self._values.get("integer_dot") == "khr" else standard_for(configuration)
-        self._buffers = [
-            Buffer(name=name, role=role, dtype=problem.dtype(name), elements=problem.batch * problem.stride(name))
-            for name, role in (("a", Role.INPUT), ("b", Role.INPUT), ("c", Role.OUTPUT))
-        ]
-        self._launches: list[Launch] = []
-
-    def plan(self) -> Plan:
-        p = self._problem
-        a, b = self._place_a(), self._place_b()
-        self._multiply(a, b)
-        accumulator, result = _C_TYPES[p.accumulator], _C_TYPES[p.dtype("c")]
-        return Plan(
-            buffers=tuple(self._buffers),
-            launches=tuple(self._launches),
-            build_options=self._build_options(),
-            template_values=(
-                ("stored_type", _C_TYPES[p.dtype("a")]),
-                ("sum_type", accumulator),
-                ("result_type", result),
-                ("trans_a", a.transposed),
-                ("trans_b", b.transposed),
-                ("batched", int(p.batch > 1)),
-                ("ragged_m", int(p.m % self._tile_m != 0)),
-                ("ragged_n", int(self._columns != p.n)),
-                ("m_remainder", p.m % 4),
-                ("n_remainder", p.n % 4),
-                ("ragged_k", int(self._depth != p.k and not self._pads)),
-                ("c_aligned", int(self._c_aligned)),
-            ),
-        )
-
-    def _build_options(self) -> tuple[str, ...]:
-        values = self._values
-        options = {
-            "-cl-fast-relaxed-math": values.get("relaxed_math") == "on",
-            f"-cl-std={self._standard}": self._standard != "",
-            "-qcom-accelerate-16-bit": values.get("qcom_16_bit") == "on",
-            f"-cl-nv-maxrregcount={values.get('register_cap')}": values.get("register_cap", 0) != 0,
-            f"-fregister-allocation={values.get('register_allocation')}": values.get("register_allocation", 0) != 0,
-        }
-        return tuple(option for option, is_wanted in options.items() if is_wanted)
-
-    def _place_a(self) -> _Operand:
-        p = self._problem
-        steps = (1, p.lda) if p.trans_a else (p.lda, 1)
-        storage = self._values.get("a_storage", "buffer")
-        if storage == "image":
-            return self._pack_image("a", steps, (p.m, p.k))
-        if storage == "image_view":
-            return self._view_as_image("a", (p.m, p.k))
-        if self._pads:
-            return self._pack("a", steps, (p.m, p.k), "a_packed", (self._rows, self._depth))
-        return _Operand("a", p.lda, p.stride_a, p.trans_a)
-
-    def _place_b(self) -> _Operand:
-        p = self._problem
-        steps = (1, p.ldb) if p.trans_b else (p.ldb, 1)
-        storage = self._values.get("b_storage", "buffer")
-        if storage == "image":
-            return self._pack_image("b", steps, (p.k, p.n))
-        if storage == "image_view":
-            return self._view_as_image("b", (p.k, p.n))
-        if storage == "transposed":
-            pitch = _round_up(self._depth, self._number("vector_width"))
-            packed = self._pack("b", steps[::-1], (p.n, p.k), "b_packed", (p.n, pitch))
-            return _Operand(packed.buffer, packed.pitch, packed.stride, 1)
-        if self._pads and self._values.get("integer_dot", "off") != "off":
-            return self._pack_quads(steps)
-        if self._pads:
-            return self._pack("b", steps, (p.k, p.n), "b_packed", (self._depth, self._columns))
-        return _Operand("b", p.ldb, p.stride_b, p.trans_b)
-
-    def _pack(
-        self, source: str, steps: tuple[int, int], size: tuple[int, int], target: str, packed: tuple[int, int]
-    ) -> _Operand:
-        """Copy a matrix of `size` (rows, columns) into zero-padded rows without gaps, `packed` (rows, columns) in all.
-
-        `steps` is the elements from row to row and from column to column of the source.
-        """
-        p = self._problem
-        rows, pitch = packed
-        self._scratch(target, p.dtype(source), p.batch * rows * pitch)
-        numbers = [_int(number) for number in (p.stride(source), *steps, *size)]
-        self._launches.append(
-            Launch(
-                kernel="pack",
-                global_size=(pitch, rows, p.batch),
-                local_size=None,
-                arguments=(source, *numbers, target, _int(pitch)),
-                prepares=source,
-            )
-        )
-        return _Operand(target, pitch, rows * pitch, 0)
-
-    def _pack_quads(self, steps: tuple[int, int]) -> _Operand:
-        """Copy B into padded rows that hold four elements of k of one column, then the same four of the next column."""
-        p = self._problem
-        self._scratch("b_packed", p.dtype("b"), p.batch * self._depth * self._columns)
-        numbers = [_int(number) for number in (p.stride_b, *steps, p.k, p.n)]
-        self._launches.append(
-            Launch(
-                kernel="pack_quads",
-                global_size=(self._columns, self._depth // 4, p.batch),
-                local_size=None,
-                arguments=("b", *numbers, "b_packed"),
-                prepares="b",
-            )
-        )
-        return _Operand("b_packed", 4 * self._columns, self._depth * self._columns, 0)
-
-    def _pack_image(self, source: str, steps: tuple[int, int], size: tuple[int, int]) -> _Operand:
-        """Copy a matrix of `size` (rows, columns) into an image: four columns a pixel, a batch stacked vertically."""
-        p = self._problem
-        rows, columns = size
-        image = self._image(f"{source}_image", Role.SCRATCH, p.dtype(source), (columns, rows * p.batch))
-        self._buffers.append(image)
-        self._launches.append(
-            Launch(
-                kernel="pack_image",
-                global_size=(image.image_width, rows, p.batch),
-                local_size=None,
-                arguments=(source, *map(_int, (p.stride(source), *steps, rows, columns)), image.name),
-                prepares=source,
-            )
-        )
-        return _Operand(image.name, 0, rows, 0)
-
-    def _view_as_image(self, source: str, size: tuple[int, int]) -> _Operand:
-        """Read a matrix of `size` (rows, columns) in place as an image, four columns a pixel.
-
-        The last pixel of a row may contain elements from beyond its end.
-        """
-        p = self._problem
-        rows, columns = size
-        rows_apart = p.stride(source) // p.pitch(source)
-        height = (p.batch - 1) * rows_apart + rows
-        image = self._image(f"{source}_image", Role.VIEW, p.dtype(source), (columns, height))
-        self._buffers.append(replace(image, view_of=source, row_pitch=p.pitch(source)))
-        return _Operand(image.name, 0, rows_apart, 0)
-
-    @staticmethod
-    def _image(name: str, role: Role, dtype: str, size: tuple[int, int]) -> Buffer:
-        width, height = -(-size[0] // 4), size[1]
-        return Buffer(
-            name=name, role=role, dtype=dtype, elements=4 * width * height, image_width=width, image_height=height
-        )
-
-    def _multiply(self, a: _Operand, b: _Operand) -> None:
-        p = self._problem
-        size, local = self._work_sizes()
-        number = "int32" if p.accumulator == "int32" else "float32"
-        scale = (Scalar(dtype=number, name="alpha", value=1.0), Scalar(dtype=number, name="beta"))
-        c, ldc, stride_c = "c", p.ldc, p.stride_c
-        needs_launch = self._split > 1 and not self._is_one_launch
-        if needs_launch:
-            c, ldc, stride_c = "c_parts", p.n, p.m * p.n
-            self._scratch(c, p.accumulator, self._split * p.batch * p.m * p.n)
-        k = self._depth if self._pads else p.k
-        operands = (a.buffer, _int(a.pitch), _int(a.stride), b.buffer, _int(b.pitch), _int(b.stride))
-        sizes = (_int(p.m), _int(p.n))
-        self._launches.append(
-            Launch(
-                kernel="gemm",
-                global_size=(*size, self._split * p.batch),
-                local_size=(*local, 1) if local else None,
-                arguments=(*operands, c, _int(ldc), _int(stride_c), *sizes, _int(k), *scale, *self._place_parts()),
-            )
-        )
-        if needs_launch:
-            self._combine((c, "c", _int(p.ldc), _int(p.stride_c), *sizes, *scale))
-
-    def _place_parts(self) -> tuple[str, ...]:
-        """For a single launch: add buffers for the parts, ordered by macro-tile, and for a counter per macro-tile.
-
-        Return their names, which are further arguments of the kernel.
-        """
-        if not self._is_one_launch:
-            return ()
-        p = self._problem
-        (across, down), local = self._work_sizes()
-        assert local
-        high = local[1] if self._algorithm == "local_tile" else 1
-        tiles = across // local[0] * (down // local[1]) * p.batch
-        in_tile = local[0] * self._number("micro_tile_n") * high * self._number("micro_tile_m")
-        self._scratch("c_parts", p.accumulator, self._split * tiles * in_tile)
-        self._buffers.append(counters(tiles))
-        return "c_parts", "counters"
-
-    def _combine(self, arguments: tuple[str | Scalar, ...]) -> None:
-        """Launch the sum of the parts: a vector of C per work-item, in work-groups as large as the product's."""
-        p = self._problem
-        _, local = self._work_sizes()
-        items = math.prod(local or (1,))
-        vectors = -(-p.m * p.n // (4 if self._c_aligned else 1))
-        self._launches.append(
-            Launch(
-                kernel="combine",
-                global_size=(_round_up(vectors, max(items, LEAST_COMBINING)), p.batch),
-                local_size=(items, 1) if items >= LEAST_COMBINING else None,
-                arguments=arguments,
-            )
-        )
-
-    @property
-    def _c_aligned(self) -> bool:
-        """Whether every row of C and of its parts consists of whole aligned vectors of four."""
-        return self._problem.ldc % 4 == 0 and self._problem.n % 4 == 0 and self._problem.stride_c % 4 == 0
-
-    def _work_sizes(self) -> tuple[tuple[int, int], tuple[int, int] | None]:
-        """Return global and local size in dimensions 0 and 1; the local size is None if the driver chooses it."""
-        p = self._problem
-        across, down = -(-p.n // self._number("micro_tile_n")), -(-p.m // self._number("micro_tile_m"))
-        wide, high, deep = (self._number(f"work_group_{x}") for x in "nmk")
-        if self._algorithm == "row":
-            return (_round_up(across, wide), down * deep), (wide, deep)
-        if self._algorithm == "column":
-            return (across * deep, _round_up(down, high)), (deep, high)
-        if self._algorithm == "panel":
-            return (across, -(-p.m // self._tile_m)), (1, 1)
-        if wide == 0:
-            return (across, down), None
-        return (_round_up(across, wide), _round_up(down, high)), (wide, high)
-
-    def _scratch(self, name: str, dtype: str, elements: int) -> None:
-        self._buffers.append(Buffer(name=name, role=Role.SCRATCH, dtype=dtype, elements=elements))
-
-    def _number(self, name: str) -> int:
-        value = self._values.get(name, 1)
-        assert isinstance(value, int)
-        return value
+    The last pixel of a row of the second may contain elements from beyond its end.
+    """
+    name, storage = f"{operand}_image", f"{operand}_storage"
+    height = f"(batch - 1) * {operand}_rows_apart + {rows}"
+    copy = BufferFormula(
+        name=name, role=Role.SCRATCH, dtype=_INPUT, image=f"{columns}, {rows} * batch", when=f"{storage} == 'image'"
+    )
+    view = BufferFormula(
+        name=name, role=Role.VIEW, dtype=_INPUT, image=f"{columns}, {height}", when=f"{storage} == 'image_view'",
+        view_of=operand, row_pitch=f"ld{operand}",
+    )  # fmt: skip
+    return copy, view
 
 
-def _round_up(value: int, multiple: int) -> int:
-    return -(-value // multiple) * multiple
+_BUFFERS = (
+    BufferFormula(name="a", role=Role.INPUT, dtype=_INPUT, elements="batch * stride_a"),
+    BufferFormula(name="b", role=Role.INPUT, dtype=_INPUT, elements="batch * stride_b"),
+    BufferFormula(name="c", role=Role.OUTPUT, dtype=_RESULT, elements="batch * stride_c"),
+    *_image("a", "m", "k"),
+    BufferFormula(name="a_packed", role=Role.SCRATCH, dtype=_INPUT, elements="batch * rows * depth", when="a_packed"),
+    *_image("b", "k", "n"),
+    BufferFormula(
+        name="b_packed", role=Role.SCRATCH, dtype=_INPUT, elements="batch * b_rows * b_columns", when="b_packed"
+    ),
+    BufferFormula(
+        name="c_parts",
+        role=Role.SCRATCH,
+        dtype=_SUM,
+        elements="split_k * (macro_tiles * macro_tile if is_one_launch else batch * m * n)",
+        when="has_parts or is_one_launch",
+    ),
+    BufferFormula(elements="macro_tiles", when="is_one_launch", **COUNTERS),
+)
+
+_FROM_A = "'a', stride_a, a_row_step, a_column_step, m, k"
+_FROM_B = "'b', stride_b, b_row_step, b_column_step, k, n"
+_FROM_TRANSPOSED_B = "'b', stride_b, b_column_step, b_row_step, n, k"
+_OPERANDS = (
+    "'a' if a_storage == 'buffer' and not pads else 'a_packed' if a_storage == 'buffer' else 'a_image', "
+    "0 if a_storage != 'buffer' else depth if pads else lda, "
+    "a_rows_apart if a_storage != 'buffer' else rows * depth if pads else stride_a, "
+    "'b_packed' if b_packed else 'b' if b_storage == 'buffer' else 'b_image', "
+    "4 * columns if b_in_quads else b_columns if b_packed else ldb if b_storage == 'buffer' else 0, "
+    "b_rows * b_columns if b_packed else stride_b if b_storage == 'buffer' else b_rows_apart, "
+    "'c_parts' if has_parts else 'c', n if has_parts else ldc, m * n if has_parts else stride_c, "
+    "m, n, depth if pads else k, alpha, beta"
+)
 
 
-def _int(value: int) -> Scalar:
-    return Scalar(dtype="int32", value=value)
+def _product(when: str, arguments: str) -> LaunchFormula:
+    return LaunchFormula(
+        kernel="gemm",
+        global_size="global_0, global_1, split_k * batch",
+        local_size="local_0, local_1, 1",
+        local_when="work_group_n > 0",
+        arguments=arguments,
+        when=when,
+    )
+
+
+_LAUNCHES = (
+    _copy("pack_image", "a_storage == 'image'", "ceil_div(k, 4), m, batch", f"{_FROM_A}, 'a_image'", "a"),
+    _copy("pack", "a_packed", "depth, rows, batch", f"{_FROM_A}, 'a_packed', depth", "a"),
+    _copy("pack_image", "b_storage == 'image'", "ceil_div(n, 4), k, batch", f"{_FROM_B}, 'b_image'", "b"),
+    _copy("pack", "b_transposed", "b_columns, n, batch", f"{_FROM_TRANSPOSED_B}, 'b_packed', b_columns", "b"),
+    _copy("pack_quads", "b_in_quads", "columns, depth // 4, batch", f"{_FROM_B}, 'b_packed'", "b"),
+    _copy(
+        "pack", "b_packed and not (b_transposed or b_in_quads)", "columns, depth, batch",
+        f"{_FROM_B}, 'b_packed', columns", "b",
+    ),
+    _product("not is_one_launch", _OPERANDS),
+    _product("is_one_launch", f"{_OPERANDS}, 'c_parts', 'counters'"),
+    # A vector of C for each work-item, in work-groups as large as the product's.
+    LaunchFormula(
+        kernel="combine",
+        global_size=f"round_up(ceil_div(m * n, 4 if c_aligned else 1), max(combining, {LEAST_COMBINING})), batch",
+        local_size="combining, 1",
+        local_when=f"combining >= {LEAST_COMBINING}",
+        arguments="'c_parts', 'c', ldc, stride_c, m, n, alpha, beta",
+        when="has_parts",
+    ),
+)  # fmt: skip
+
+_FLAGS = {
+    "batched": "batch > 1",
+    "ragged_m": "m % tile_m != 0",
+    "ragged_n": "columns != n",
+    "m_remainder": "m % 4",
+    "n_remainder": "n % 4",
+    "ragged_k": "depth != k and not pads",
+    "c_aligned": "ldc % 4 == 0 and n % 4 == 0 and stride_c % 4 == 0",
+}
+"""What templates ask of the sizes."""
+
+PLAN = PlanFormula(
+    absent={
+        **dict.fromkeys(("micro_tile_m", "micro_tile_n", "tiles_m", "tile_k", "unroll", "vector_width", "split_k"), 1),
+        **dict.fromkeys(("work_group_m", "work_group_n", "work_group_k"), 1),
+        **dict.fromkeys(("a_storage", "b_storage"), "buffer"),
+        **dict.fromkeys(("relaxed_math", "qcom_16_bit", "integer_dot"), "off"),
+        **dict.fromkeys(("register_cap", "register_allocation"), 0),
+        "edges": "guard",
+        "combine": "launch",
+    },
+    names=_NAMES | _FLAGS,
+    buffers=_BUFFERS,
+    launches=_LAUNCHES,
+    scalars={"alpha": 1.0, "beta": 0},
+    scalar_dtype=by_value(
+        "mode", {mode: "int32" if of_sum == "int32" else "float32" for mode, (of_sum, _) in MODES.items()}
+    ),
+    build_options={
+        "-cl-fast-relaxed-math": "relaxed_math == 'on'",
+        **standards(cl3_too="integer_dot == 'khr'"),
+        "-qcom-accelerate-16-bit": "qcom_16_bit == 'on'",
+        "-cl-nv-maxrregcount={register_cap}": "register_cap != 0",
+        "-fregister-allocation={register_allocation}": "register_allocation != 0",
+    },
+    template_values={
+        "stored_type": _INPUT_IN_C,
+        "sum_type": _SUM_IN_C,
+        "result_type": _RESULT_IN_C,
+        "trans_a": "trans_a if a_storage == 'buffer' and not pads else 0",
+        "trans_b": "1 if b_transposed else trans_b if b_storage == 'buffer' and not pads else 0",
+        **{name: name for name in _FLAGS},
+    },
+    # Templates only depend on whether 2 or 4 divide a size.
+    variant={digit: 2 for digit in _FLAGS if "remainder" not in digit}
+    | {f"1 if {remainder} % 2 == 1 else {remainder}": 3 for remainder in ("m_remainder", "n_remainder")},
+)

@@ -8,6 +8,7 @@ from autotune.errors import ProblemError, did_you_mean
 from autotune.model.configuration import Value
 from autotune.model.device import DeviceLimits, mebibytes
 from autotune.model.problem import DTYPE_BYTES, Problem
+from autotune.space.expression import Expression, by_value
 
 MAX_ELEMENTS = 2**31 - 1
 """Most elements of an operand: kernels index with 32-bit integers."""
@@ -21,14 +22,21 @@ MODES = {
 """Type of the accumulator and type of C for each numeric mode, by the name used after --shape."""
 
 
-def _input_type(mode: str) -> str:
+def input_type(mode: str) -> str:
+    """Return the type of the stored elements of A and B."""
     return mode.removesuffix("-acc16")
 
 
 _ELEMENT_BYTES = {
-    mode: (DTYPE_BYTES[_input_type(mode)], DTYPE_BYTES[of_output]) for mode, (_, of_output) in MODES.items()
+    mode: (DTYPE_BYTES[input_type(mode)], DTYPE_BYTES[of_output]) for mode, (_, of_output) in MODES.items()
 }
 """Bytes of an input and of an output element, precomputed because every lookup of a new size needs them."""
+
+_INPUT_BYTES, _OUTPUT_BYTES = (
+    by_value("mode", {mode: sizes[use] for mode, sizes in _ELEMENT_BYTES.items()}) for use in range(2)
+)
+BYTES_MOVED = Expression(f"batch * (({_INPUT_BYTES}) * (m * k + k * n) + ({_OUTPUT_BYTES}) * m * n)")
+_bytes_moved = BYTES_MOVED.taking("m", "n", "k", "batch", "mode")
 
 _LAYOUTS = (("00", "01"), ("10", "11"))
 
@@ -178,7 +186,7 @@ class GemmProblem(Problem):
 
     def dtype(self, operand: str) -> str:
         """Return the type of the stored elements of a, b or c."""
-        return MODES[self.mode][1] if operand == "c" else _input_type(self.mode)
+        return MODES[self.mode][1] if operand == "c" else input_type(self.mode)
 
     @property
     def accumulator(self) -> str:
@@ -209,8 +217,7 @@ class GemmProblem(Problem):
 
     @property
     def bytes_moved(self) -> int:
-        of_input, of_output = _ELEMENT_BYTES[self.mode]
-        return self.batch * (of_input * (self.m * self.k + self.k * self.n) + of_output * self.m * self.n)
+        return _bytes_moved(self.m, self.n, self.k, self.batch, self.mode)
 
     @property
     def size_vector(self) -> tuple[int, ...]:

@@ -5,7 +5,7 @@ gives NaN, for max and min too, as in NumPy and torch. Row offsets are 64 bits w
 the length of a row and the number of rows stay below 2**31.
 
 `problem.py` defines the problems, `algorithms.py` the search space, `rule.py` the untuned choice, `plan.py` buffers
-and launches, and `reference.py` the verification.
+and launches, `c_export.py` what exported C needs besides, and `reference.py` the verification.
 
 Sources: `sub_group` follows a published reduction for phones: one work-group per row, the device's own reduction
 within a sub-group, local memory between sub-groups. The others are the classic forms.
@@ -15,7 +15,8 @@ from collections.abc import Iterator, Sequence
 
 from autotune.kernels.combination import one_launch_variants
 from autotune.kernels.reduce.algorithms import ALGORITHMS
-from autotune.kernels.reduce.plan import plan_reduce
+from autotune.kernels.reduce.c_export import C_EXPORT
+from autotune.kernels.reduce.plan import PLAN
 from autotune.kernels.reduce.problem import EXAMPLES, ReduceProblem
 from autotune.kernels.reduce.rule import by_rule
 from autotune.model.configuration import Configuration
@@ -36,10 +37,10 @@ class Reduce(KernelFamily):
     problem_type = ReduceProblem
     algorithms = ALGORITHMS
     baseline = Configuration.of("serial", work_group_size=0, vector_width=1, unroll=1, loads="vload")
+    c_export = C_EXPORT
 
     def plan(self, problem: Problem, configuration: Configuration) -> Plan:
-        assert isinstance(problem, ReduceProblem)
-        return plan_reduce(problem, configuration)
+        return PLAN.plan(problem, configuration)
 
     def candidates(
         self, problem: Problem, limits: DeviceLimits, starts: Sequence[Configuration]

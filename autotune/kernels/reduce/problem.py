@@ -8,9 +8,14 @@ from typing import ClassVar, Self
 from autotune.errors import ProblemError
 from autotune.model.device import DeviceLimits, mebibytes
 from autotune.model.problem import DTYPE_BYTES, Problem
+from autotune.space.expression import Expression, by_value
 
 OPERATIONS = ("sum", "mean", "max", "min")
 DTYPES = ("float32", "float16")
+BYTES_MOVED = Expression(
+    f"({by_value('dtype', {dtype: DTYPE_BYTES[dtype] for dtype in DTYPES})}) * batch * (channels + 1)"
+)
+_bytes_moved = BYTES_MOVED.taking("batch", "channels", "dtype")
 MAX_LENGTH = 2**31 - 1
 """Most rows, and most elements of a row: kernels take both as 32-bit integers."""
 
@@ -53,7 +58,7 @@ class ReduceProblem(Problem):
 
     @property
     def bytes_moved(self) -> int:
-        return DTYPE_BYTES[self.dtype] * self.batch * (self.channels + 1)
+        return _bytes_moved(self.batch, self.channels, self.dtype)
 
     @property
     def size_vector(self) -> tuple[int, ...]:

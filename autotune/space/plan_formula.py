@@ -1,0 +1,200 @@
+"""Plans as data: the buffers and launches of a family as expressions, evaluated by Python and printed into C.
+
+Every text is an `Expression` over the fields of the problem and its constraint values, the parameters of the
+configuration, `algorithm`, and the names defined before it. A text in a text, such as ``'c_parts' if splits else 'c'``,
+names a buffer or a type.
+"""
+
+import ast
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from math import prod
+from types import CodeType
+from typing import Any
+
+from autotune.errors import ConfigurationError
+from autotune.model.configuration import Configuration, Value
+from autotune.model.plan import Buffer, Launch, Plan, Role, Scalar
+from autotune.model.problem import Problem
+from autotune.space.expression import FUNCTIONS, Expression
+
+
+@dataclass(frozen=True, kw_only=True)
+class BufferFormula:
+    """A buffer that a plan has if `when` holds. Buffers with one name exclude each other."""
+
+    name: str
+    role: Role
+    dtype: str
+    elements: str = ""
+    """Number of elements of a plain buffer."""
+    image: str = ""
+    """For an image, ``columns, rows`` in elements; four columns fill a pixel."""
+    when: str = "True"
+    view_of: str = ""
+    row_pitch: str = "0"
+    is_zeroed: bool = False
+
+    @property
+    def sizes(self) -> tuple[str, str, str]:
+        """The number of elements, and width and height of an image in pixels; of the two kinds, one is 0."""
+        if not self.image:
+            return self.elements, "0", "0"
+        columns, rows = parts_of(self.image)
+        return "0", f"ceil_div({columns}, 4)", rows
+
+
+@dataclass(frozen=True, kw_only=True)
+class LaunchFormula:
+    """A launch that a plan has if `when` holds.
+
+    Sizes and arguments are expressions separated by commas. An argument that results in a text is the name of a buffer.
+    """
+
+    kernel: str
+    global_size: str
+    local_size: str = ""
+    """The same number of dimensions; empty if the driver always chooses."""
+    local_when: str = "True"
+    """If this does not hold, the driver chooses the work-group."""
+    arguments: str
+    when: str = "True"
+    prepares: str = ""
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class PlanFormula:
+    """How the plan of every problem and configuration of a family follows from them."""
+
+    absent: Mapping[str, Value] = field(default_factory=dict)
+    """Values of parameters for algorithms without them."""
+    names: Mapping[str, str] = field(default_factory=dict)
+    """Derived numbers by name, in order."""
+    buffers: tuple[BufferFormula, ...]
+    launches: tuple[LaunchFormula, ...]
+    scalars: Mapping[str, float] = field(default_factory=dict)
+    """Arguments whose values the caller supplies, with the values that measurements use."""
+    scalar_dtype: str = "'float32'"
+    build_options: Mapping[str, str] = field(default_factory=dict)
+    """The condition of each option, which may contain parameters in braces."""
+    template_values: Mapping[str, str] = field(default_factory=dict)
+    variant: Mapping[str, int] = field(default_factory=dict)
+    """What a kernel's source depends on besides the configuration and the kind of problem: digits and their bases.
+
+    Problems with equal digits have equal sources.
+    """
+
+    def plan(self, problem: Problem, configuration: Configuration) -> Plan:
+        """Return the buffers and launches of a valid configuration."""
+        values = self.values(problem, configuration)
+        return Plan(
+            buffers=tuple(
+                [_buffer(b, *found) for b, found in zip(self.buffers, values["_buffers"], strict=True) if found]
+            ),
+            launches=tuple(
+                [_launch(one, *found) for one, found in zip(self.launches, values["_launches"], strict=True) if found]
+            ),
+            build_options=tuple(
+                [o.format_map(values) for o, holds in zip(self.build_options, values["_options"], strict=True) if holds]
+            ),
+            template_values=tuple(zip(self.template_values, map(_plain, values["_template_values"]), strict=True)),
+        )
+
+    def variant_of(self, problem: Problem, configuration: Configuration) -> int:
+        """Return the digits of `variant` as one number."""
+        return int(self.values(problem, configuration)["_variant"])
+
+    @property
+    def variant_number(self) -> str:
+        """The expression of the number that the digits of `variant` form."""
+        number = "0"
+        for digit, base in self.variant.items():
+            number = f"({number} * {base} + ({digit}))"
+        return number
+
+    @property
+    def variant_count(self) -> int:
+        return prod(self.variant.values())
+
+    def values(self, problem: Problem, configuration: Configuration) -> dict[str, Any]:
+        """Return what the expressions may use, the derived names included."""
+        values: dict[str, Any] = {**self.absent, **problem.constraint_values(), **dict(configuration.values)}
+        values["algorithm"] = configuration.algorithm
+        try:
+            exec(self._program, _NAMES, values)  # noqa: S102 - the texts were checked
+        except NameError as error:
+            raise ConfigurationError(f"{configuration}: the plan needs {error.name}, which is missing") from error
+        return values
+
+    @cached_property
+    def _program(self) -> CodeType:
+        """Python code that defines the names, then everything else of a plan at once: one call instead of many."""
+        lines = [f"{name} = {_checked(text)}" for name, text in self.names.items()]
+        lines += [
+            f"{name} = _Scalar(dtype={_checked(self.scalar_dtype)}, name={name!r}, value={value!r})"
+            for name, value in self.scalars.items()
+        ]
+        buffers = [f"({_tuple(b.dtype, *b.sizes, b.row_pitch)} if {_checked(b.when)} else ())" for b in self.buffers]
+        launches = []
+        for launch in self.launches:
+            local = _tuple(*parts_of(launch.local_size)) if launch.local_size else "None"
+            local = f"({local} if {_checked(launch.local_when)} else None)"
+            parts = f"({_tuple(*parts_of(launch.global_size))}, {local}, {_tuple(*parts_of(launch.arguments))})"
+            launches.append(f"({parts} if {_checked(launch.when)} else ())")
+        lines += [
+            f"_buffers = [{', '.join(buffers)}]",
+            f"_launches = [{', '.join(launches)}]",
+            f"_options = {_tuple(*self.build_options.values())}",
+            f"_template_values = {_tuple(*self.template_values.values())}",
+            f"_variant = {_checked(self.variant_number)}",
+        ]
+        return compile("\n".join(lines), "<plan>", "exec")
+
+
+def parts_of(text: str) -> list[str]:
+    """Return the expressions of a text that are separated by commas."""
+    tree = ast.parse(f"({text},)", mode="eval").body
+    assert isinstance(tree, ast.Tuple)
+    return [ast.unparse(part) for part in tree.elts]
+
+
+def _checked(text: str) -> str:
+    return Expression(text).text
+
+
+def _tuple(*texts: str) -> str:
+    return f"({''.join(f'{_checked(text)}, ' for text in texts)})"
+
+
+def _buffer(formula: BufferFormula, dtype: str, elements: int, width: int, height: int, row_pitch: int) -> Buffer:
+    return Buffer(
+        name=formula.name,
+        role=formula.role,
+        dtype=dtype,
+        elements=elements or 4 * width * height,
+        image_width=width,
+        image_height=height,
+        view_of=formula.view_of,
+        row_pitch=row_pitch,
+        is_zeroed=formula.is_zeroed,
+    )
+
+
+def _launch(
+    formula: LaunchFormula, global_size: tuple[int, ...], local_size: tuple[int, ...] | None, arguments: tuple[Any, ...]
+) -> Launch:
+    return Launch(
+        kernel=formula.kernel,
+        global_size=global_size,
+        local_size=local_size,
+        arguments=tuple([Scalar(dtype="int32", value=x) if isinstance(x, int) else x for x in arguments]),
+        prepares=formula.prepares,
+    )
+
+
+def _plain(value: Value) -> Value:
+    return int(value) if isinstance(value, bool) else value
+
+
+_NAMES = {**FUNCTIONS, "_Scalar": Scalar}
