@@ -16,8 +16,8 @@ from autotune.propose.features import Features
 from autotune.propose.gaussian import GaussianProcess, Hyperparameters, HyperPrior, fit
 from autotune.propose.neighbours import Neighbours
 from autotune.propose.prior import Source
-from autotune.propose.proposer import ModelProposer
-from autotune.propose.study import distributions, to_params
+from autotune.propose.proposer import ListProposer, ModelProposer
+from autotune.propose.study import RowStudy, distributions, to_params
 from autotune.space.search_space import SearchSpace
 from untraced import untraced
 
@@ -362,3 +362,14 @@ def test_a_source_of_other_parameters_is_left_out() -> None:
     source = Source(name="other", configurations=(other,) * 5, log_times=(1.0,) * 5)
     assert Explorer(space, 0, [source])._sources == []
     assert len(asked_rows(ModelProposer(space, 0, [source]), 3)) == 3
+
+
+def test_every_search_is_an_optuna_study_of_rows() -> None:
+    study = RowStudy(ListProposer([3, 1]), 10)
+    study.enqueue([7])
+    assert [study.ask(), study.ask(), study.ask(), study.ask()] == [7, 3, 1, None]
+    study.tell(3, 5.0)
+    study.tell(1)
+    study.tell(8, 2.0)  # was not proposed
+    found = [(trial.params["row"], trial.state.name, trial.value) for trial in study._study.trials if trial.params]
+    assert found == [(7, "RUNNING", None), (3, "COMPLETE", 5.0), (1, "FAIL", None), (8, "COMPLETE", 2.0)]

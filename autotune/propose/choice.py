@@ -55,15 +55,15 @@ class SamplerChoice:
 
     def make(self, space: SearchSpace, seed: int, sources: Sequence[Source] = ()) -> Proposer:
         """Return a proposer of the rows of one space; only ours uses `sources`."""
-        if self.is_ours:
-            return ModelProposer(space, seed, sources)
-        if self.name == RANDOM:
-            return ListProposer(random_rows(space, seed))
-        if self.name == EXHAUSTIVE:
-            return ListProposer(range(len(space)))
         from autotune.propose import study
 
-        return study.StudyProposer(space, self.name, study.construct(self.name, self._path, self.options, seed), seed)
+        if self.name not in (OURS, RANDOM, EXHAUSTIVE):
+            sampler = study.construct(self.name, self._path, self.options, seed)
+            return study.StudyProposer(space, self.name, sampler, seed)
+        if self.is_ours:
+            return study.RowStudy(ModelProposer(space, seed, sources), len(space))
+        rows = random_rows(space, seed) if self.name == RANDOM else range(len(space))
+        return study.RowStudy(ListProposer(rows), len(space))
 
     @property
     def _path(self) -> str:

@@ -1,7 +1,8 @@
-"""Samplers of Optuna, its own and any other given by import path. The only module that imports Optuna.
+"""Optuna studies, which drive every search. The only module that imports Optuna.
 
-They do not know which configurations are valid. Their proposals are replaced by a valid configuration nearby, whose
-time is reported to them as that of their proposal.
+Proposers of this project are samplers of one parameter, the row of the search space. Samplers of Optuna, and any other
+given by import path, do not know which configurations are valid: their proposals are replaced by a valid configuration
+nearby, whose time is reported to them as that of their proposal.
 """
 
 import inspect
@@ -15,11 +16,78 @@ from optuna.distributions import BaseDistribution, CategoricalDistribution, IntD
 from optuna.samplers import BaseSampler
 
 from autotune.errors import UsageError
-from autotune.propose.proposer import random_rows
+from autotune.propose.proposer import Proposer, random_rows
 from autotune.space.search_space import SearchSpace
 
 _TRIED = 12
 """Number of proposals that check that a sampler works; most samplers draw the first ten at random."""
+
+
+ROW = "row"
+
+
+class RowStudy:
+    """A study of rows of a space, in memory, whose sampler is a proposer of this project."""
+
+    def __init__(self, proposer: Proposer, rows: int) -> None:
+        optuna.logging.set_verbosity(optuna.logging.WARNING)
+        self._proposer = proposer
+        self._study = optuna.create_study(sampler=_RowSampler(proposer))
+        self._distribution: dict[str, BaseDistribution] = {ROW: IntDistribution(0, max(0, rows - 1))}
+        self._asked: dict[int, optuna.Trial] = {}
+
+    def enqueue(self, rows: Sequence[int]) -> None:
+        """Propose these rows before any others."""
+        self._proposer.enqueue(rows)
+
+    def ask(self) -> int | None:
+        """Return the row of the study's next trial; None when the proposer has no other."""
+        try:
+            asked = self._study.ask(self._distribution)
+        except _NoRowError:
+            return None
+        row = int(asked.params[ROW])
+        self._asked[row] = asked
+        return row
+
+    def tell(self, row: int, time_ns: float | None = None, *, at_least_ns: float | None = None) -> None:
+        """Take in the result of a row, whether it was proposed or not."""
+        self._proposer.tell(row, time_ns, at_least_ns=at_least_ns)
+        state, asked = _state(time_ns), self._asked.pop(row, None)
+        if asked is not None:
+            self._study.tell(asked, time_ns, state=state)
+        else:
+            found = optuna.trial.create_trial(
+                state=state, value=time_ns, params={ROW: row}, distributions=self._distribution
+            )
+            self._study.add_trial(found)
+
+    @property
+    def expected_gain(self) -> float | None:
+        """The share of the best time that the next trial is expected to save; None without a model."""
+        return self._proposer.expected_gain
+
+
+class _NoRowError(Exception):
+    """The proposer has no other row."""
+
+
+class _RowSampler(BaseSampler):
+    def __init__(self, proposer: Proposer) -> None:
+        self._proposer = proposer
+
+    def infer_relative_search_space(self, *_: object) -> dict[str, BaseDistribution]:
+        return {}
+
+    def sample_relative(self, *_: object) -> dict[str, Any]:
+        return {}
+
+    def sample_independent(self, *_: object) -> int:
+        """Return the proposer's next row. Raises _NoRowError."""
+        row = self._proposer.ask()
+        if row is None:
+            raise _NoRowError
+        return row
 
 
 class StudyProposer:
