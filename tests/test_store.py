@@ -288,6 +288,8 @@ def test_best_is_chosen_and_ordered_by_device_and_sizes(store: Store) -> None:
     assert [w.problem for w in store.best(DEVICE.slug)] == [small, large]
     assert store.best(family="reduce") == []
     assert len(store.best(OTHER.slug, "gemm")) == 1
+    assert [store.winner(DEVICE.slug, problem) for problem in (small, large)] == store.best(DEVICE.slug)
+    assert store.winner(OTHER.slug, small) is None and store.winner(DEVICE.slug, PROBLEM) is None
 
 
 @pytest.mark.parametrize(
@@ -314,6 +316,7 @@ def test_which_winner_holds(store: Store, recorded: list[Winner], expected: floa
     for one in recorded:
         store.record_winner(one)
     assert [w.time_ns for w in store.best()] == [expected]
+    assert [store.winner(DEVICE.slug, PROBLEM)] == store.best()
 
 
 def test_a_person_can_query_the_view(place: str) -> None:
