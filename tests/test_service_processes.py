@@ -8,6 +8,7 @@ import subprocess
 import sys
 import threading
 import time
+import urllib.request
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing, suppress
@@ -20,6 +21,7 @@ import pytest
 pytest.importorskip("fastapi")
 
 from autotune.errors import ServiceError
+from autotune.kernels import FILES
 from autotune.model.device import Device
 from autotune.model.trial import Job
 from autotune.remote import Client
@@ -134,6 +136,28 @@ def test_a_job_survives_the_deaths_of_worker_and_service(processes: Processes, p
         assert len(configurations) == len(set(configurations))  # nothing is counted twice
     assert processes.end("worker", signal.SIGTERM) == 0
     assert processes.end("service", signal.SIGTERM) == 0
+
+
+@untraced()
+def test_a_worker_tunes_a_family_from_outside_the_package(
+    processes: Processes, pocl: Device, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(FILES, str(Path(__file__).with_name("transpose_family.py")))
+    processes.start_service()
+    processes.start_worker()
+    with Client(processes.url, TOKEN) as client:
+        _await(lambda: [d for d in client.devices() if d["state"] == "idle"])
+        job = client.submit(pocl.slug, shapes=["64,96"], family="transpose", trials=3, seconds=10)
+        found = _await(lambda: (seen := client.job(job["id"]))["state"] == "done" and seen)
+        winner = found["problems"][0]["outcome"]["winner"]
+        assert winner["problem"] == {"rows": 64, "columns": 96}
+        _await(lambda: client.lookup(pocl.slug, "64,96", "transpose")["configuration"] == winner["configuration"])
+        [device] = json.loads(client.export("json", device=pocl.slug, family="transpose"))["devices"]
+        assert [entry["family"] for entry in device["entries"]] == ["transpose"]
+    request = urllib.request.Request(f"{processes.url}/api/families", headers={"Authorization": f"Bearer {TOKEN}"})
+    with urllib.request.urlopen(request) as answer:
+        [known] = [family for family in json.load(answer)["families"] if family["name"] == "transpose"]
+    assert known["axes"] == ["rows", "columns"] and known["shape_examples"] == ["512,768"]
 
 
 def test_a_service_ends_though_its_database_is_stuck_and_what_was_measured_is_stored_later(

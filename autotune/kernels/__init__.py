@@ -1,30 +1,126 @@
-"""The kernel families: one subpackage each, found by name."""
+"""The registry of kernel families, which are found by name.
 
+The subpackages of this package are built in. Other families come with installed packages, as entry points of the group
+``autotune.families``, or from Python files that the environment variable AUTOTUNE_FAMILIES lists, separated as in PATH;
+each file defines its family as ``FAMILY``. Child processes inherit the variable. A family is code, so tables, databases
+and services can only name families, never say where to load one from.
+"""
+
+from collections.abc import Mapping
 from functools import cache
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from autotune.errors import ProblemError
+from autotune.errors import ProblemError, UsageError
 
 if TYPE_CHECKING:
+    from importlib.metadata import EntryPoint
+
     from autotune.space.family import KernelFamily
 
+ENTRY_POINTS = "autotune.families"
+FILES = "AUTOTUNE_FAMILIES"
 
+
+@cache
 def find_family(name: str) -> "KernelFamily":
-    """Return the family of that name. Raises ProblemError when there is none."""
+    """Return the family of that name.
+
+    Raises ProblemError if there is none, and UsageError, which names the package or file, if it cannot be used.
+    """
+    if name in _built_in_names():
+        return _load(f"autotune.kernels.{name}")
+    if name in families_of_files():
+        return families_of_files()[name]
+    if name in _entry_points():
+        point = _entry_points()[name]
+        return _checked(point.load, f"the entry point {point.value} of {ENTRY_POINTS}", name)
+    raise ProblemError(f"there is no kernel family {name[:80]!r}", hint=f"there are {', '.join(family_names())}")
+
+
+def family_names() -> list[str]:
+    """Return the names of all kernel families, sorted."""
+    return sorted({*_built_in_names(), *families_of_files(), *_entry_points()})
+
+
+def is_family(name: str) -> bool:
+    """Return whether there is a family of that name; looks for packages only if it is not built in."""
+    return name in _built_in_names() or name in family_names()
+
+
+@cache
+def families_of_files() -> Mapping[str, "KernelFamily"]:
+    """Return the families of the files that AUTOTUNE_FAMILIES lists, by name. Raises UsageError."""
+    import os
+
+    found: dict[str, KernelFamily] = {}
+    for path in filter(None, os.environ.get(FILES, "").split(os.pathsep)):
+        family = _checked(lambda path=path: _run_file(path), f"{FILES}: {path}")
+        if family.name in found:
+            raise UsageError(f"{FILES}: two files define a kernel family {family.name}", hint="list one of them")
+        found[family.name] = family
+    return found
+
+
+@cache
+def _built_in_names() -> frozenset[str]:
+    from pathlib import Path
+
+    return frozenset(path.parent.name for path in Path(__file__).parent.glob("*/__init__.py"))
+
+
+@cache
+def _entry_points() -> Mapping[str, "EntryPoint"]:
+    from importlib.metadata import entry_points
+
+    return {point.name: point for point in entry_points(group=ENTRY_POINTS) if point.name not in _built_in_names()}
+
+
+def _load(module: str) -> "KernelFamily":
     from importlib import import_module
 
     from autotune.space.family import KernelFamily
 
-    if name not in family_names():
-        raise ProblemError(f"there is no kernel family {name[:80]!r}", hint=f"there are {', '.join(family_names())}")
-    family = import_module(f"autotune.kernels.{name}").FAMILY
+    family = import_module(module).FAMILY
     assert isinstance(family, KernelFamily)
     return family
 
 
-@cache
-def family_names() -> list[str]:
-    """Return the names of all kernel families, sorted."""
+def _run_file(path: str) -> Any:
+    """Run a Python file as a module and return its FAMILY.
+
+    The module's name depends on the path alone, so that child processes find the classes of the objects they are sent.
+    """
+    import hashlib
+    import sys
+    from importlib.util import module_from_spec, spec_from_file_location
     from pathlib import Path
 
-    return sorted(path.parent.name for path in Path(__file__).parent.glob("*/__init__.py"))
+    file = Path(path).resolve(strict=True)
+    name = f"autotune_family_{hashlib.sha256(str(file).encode()).hexdigest()[:12]}"
+    spec = spec_from_file_location(name, file)
+    if spec is None or spec.loader is None:
+        raise UsageError("it is not a Python file")
+    module = sys.modules[name] = module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module.FAMILY
+
+
+def _checked(load: Any, source: str, name: str = "") -> "KernelFamily":
+    """Return the family that `load` returns. Raises UsageError if it raises anything or breaks the contract."""
+    from autotune.space.family import KernelFamily
+
+    try:
+        family = load()
+    except Exception as error:  # code of others may raise anything
+        reason = error.message if isinstance(error, UsageError) else f"{type(error).__name__}: {error}"
+        raise UsageError(f"{source} cannot be loaded: {reason}") from error
+    if not isinstance(family, KernelFamily):
+        raise UsageError(f"{source}: FAMILY is a {type(family).__name__}", hint="it must be a KernelFamily object")
+    faults = family.contract_faults()
+    if name and family.name != name:
+        faults.append(f"its name is {family.name!r}, not {name!r}")
+    if family.name in _built_in_names():
+        faults.append(f"its name, {family.name}, is that of a built-in family")
+    if faults:
+        raise UsageError(f"{source}: {faults[0]}")
+    return family

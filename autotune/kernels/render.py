@@ -3,7 +3,7 @@
 import hashlib
 from functools import cache
 
-from jinja2 import Environment, FileSystemLoader, StrictUndefined, TemplateError
+from jinja2 import DictLoader, Environment, StrictUndefined, TemplateError
 from jinja2.meta import find_referenced_templates, find_undeclared_variables
 
 from autotune import __version__
@@ -12,7 +12,6 @@ from autotune.model.configuration import Configuration
 from autotune.model.device import Device
 from autotune.model.plan import Plan
 from autotune.model.trial import Provenance, now_utc
-from autotune.paths import data_folder
 from autotune.space.family import KernelFamily
 
 
@@ -24,7 +23,7 @@ def render(family: KernelFamily, configuration: Configuration, plan: Plan) -> st
     """
     values = {**dict(configuration.values), **dict(plan.template_values)}
     try:
-        return _environment().get_template(_template_name(family, configuration.algorithm)).render(values)
+        return _environment(family).get_template(family.template_name(configuration.algorithm)).render(values)
     except TemplateError as error:
         raise BuildError(f"template of {family.name} {configuration.algorithm} failed: {error}") from error
 
@@ -34,43 +33,35 @@ def template_hash(family: KernelFamily, algorithm: str) -> str:
     """Return a hash (12 hexadecimal digits) of a template and all its imports: it changes when the kernels may."""
     digest = hashlib.sha256()
     for name in _templates(family, algorithm):
-        digest.update(f"{name}\0{_source(name)}\0".encode())
+        digest.update(f"{name}\0{family.templates[name]}\0".encode())
     return digest.hexdigest()[:12]
 
 
 @cache
 def names_read(family: KernelFamily, algorithm: str) -> frozenset[str]:
     """Return the names that the source may depend on: configurations with equal values for them share a source."""
-    parse = _environment().parse
-    return frozenset(n for t in _templates(family, algorithm) for n in find_undeclared_variables(parse(_source(t))))
+    parse = _environment(family).parse
+    texts = [family.templates[name] for name in _templates(family, algorithm)]
+    return frozenset(name for text in texts for name in find_undeclared_variables(parse(text)))
 
 
 def _templates(family: KernelFamily, algorithm: str) -> list[str]:
     """Return the names of an algorithm's template and of all its direct and indirect imports, each once."""
     found: list[str] = []
-    pending = [_template_name(family, algorithm)]
+    pending = [family.template_name(algorithm)]
     while pending:
         name = pending.pop(0)
         if name not in found:
             found.append(name)
-            pending += sorted(n for n in find_referenced_templates(_environment().parse(_source(name))) if n)
+            parsed = _environment(family).parse(family.templates[name])
+            pending += sorted(n for n in find_referenced_templates(parsed) if n)
     return found
 
 
-def _template_name(family: KernelFamily, algorithm: str) -> str:
-    return f"{family.name}/{algorithm}.cl.j2"
-
-
-def _source(name: str) -> str:
-    environment = _environment()
-    assert environment.loader
-    return environment.loader.get_source(environment, name)[0]
-
-
 @cache
-def _environment() -> Environment:
+def _environment(family: KernelFamily) -> Environment:
     return Environment(
-        loader=FileSystemLoader(data_folder("templates")),
+        loader=DictLoader(family.templates),
         undefined=StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,

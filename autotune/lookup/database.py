@@ -11,7 +11,7 @@ from math import isfinite
 from typing import Any
 
 from autotune.errors import ConfigurationError, ProblemError, TableError
-from autotune.kernels import family_names, find_family
+from autotune.kernels import find_family, is_family
 from autotune.lookup.answer import Entry
 from autotune.lookup.contents import Row, Shelf
 from autotune.lookup.predictor import Predictor
@@ -96,9 +96,8 @@ class Database:
 
     def _read_all(self, ask: Ask) -> None:
         places = ask("SELECT DISTINCT device, family FROM best_configurations")
-        known = set(family_names())
         for slug, family in places:
-            if family in known:
+            if is_family(family):
                 shelf = self._read(ask, slug, family)
                 self._shelves[slug, family] = Shelf(shelf.read_all())
 

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import ClassVar, NamedTuple
 
 from autotune.errors import AutotuneError
-from autotune.kernels import family_names, find_family
+from autotune.kernels import find_family, is_family
 from autotune.model.problem import Problem
 from autotune.paths import user_data_folder
 
@@ -124,7 +124,7 @@ def _read_line(line: bytes) -> Miss | None:
         return None
     try:
         data = json.loads(line)
-        if not isinstance(data["device"], str) or data["family"] not in family_names():
+        if not isinstance(data["device"], str) or not is_family(data["family"]):
             return None
         return Miss(data["device"], find_family(data["family"]).problem_type.from_dict(data["problem"]))
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError, AutotuneError):

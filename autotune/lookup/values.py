@@ -9,7 +9,7 @@ from typing import Any
 
 from autotune.codec import Node, Reader, parse, read, write
 from autotune.errors import ProblemError
-from autotune.kernels import family_names, find_family
+from autotune.kernels import family_names, find_family, is_family
 from autotune.lookup.predictor import COSTS, MOST_SHARED, Costs, Neighbours, Predictor
 from autotune.model.configuration import Configuration
 from autotune.model.problem import Problem
@@ -29,8 +29,8 @@ def readers_for(family: KernelFamily) -> dict[type, Reader]:
 
 def read_family(node: Node) -> KernelFamily:
     """Return the kernel family with this name."""
-    # The name selects a module to import, so it must be in the list.
-    if node.text() not in family_names():
+    # The name selects code to load, so it must be registered.
+    if not is_family(node.text()):
         raise node.wrong(f"there is no kernel family {node.value[:80]!r}, only {', '.join(family_names())}")
     return find_family(node.value)
 

@@ -75,3 +75,9 @@ class Plan:
     build_options: tuple[str, ...] = ()
     template_values: tuple[tuple[str, Value], ...] = ()
     """Variables of the template besides the parameters."""
+
+    @property
+    def named_scalars(self) -> dict[str, Scalar]:
+        """The scalars whose values a caller may supply, by name, in the order in which they are passed first."""
+        arguments = [argument for launch in self.launches for argument in launch.arguments]
+        return {a.name: a for a in arguments if isinstance(a, Scalar) and a.name}

@@ -31,6 +31,9 @@ class Problem(ABC):
     family: ClassVar[str]
     size_axes: ClassVar[tuple[str, ...]]
     """Names of the sizes in `size_vector`. A parameter named after one, such as ``micro_tile_m``, divides it."""
+    shape_format: ClassVar[str] = ""
+    """What `parse` accepts, for people."""
+    shape_examples: ClassVar[tuple[str, ...]] = ()
 
     @property
     @abstractmethod

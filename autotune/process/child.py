@@ -26,6 +26,7 @@ from typing import IO, Any, NoReturn, Self
 
 from autotune import tracing
 from autotune.errors import AutotuneError, WorkerError
+from autotune.kernels import families_of_files
 from autotune.process.messages import pump, read, write
 
 _LOG = logging.getLogger(__name__)
@@ -320,6 +321,7 @@ def serve(answer: Callable[[Any, Entering], Any], prepare: Callable[[], None] = 
 
     `prepare` runs before the first message; its failures are ignored, since they show up again with the messages.
     """
+    families_of_files()  # the first message may contain objects of their classes
     replies = _Replies()
     messages: queue.Queue[Any] = queue.Queue()
     threading.Thread(target=_collect, args=(messages, replies), daemon=True).start()
@@ -396,10 +398,14 @@ def _signal_name(number: int) -> str:
 
 def _collect(messages: "queue.Queue[Any]", replies: _Replies) -> None:
     """Queue messages as they arrive; when the parent is gone, exit at once, even while a kernel is running."""
-    with contextlib.suppress(EOFError, OSError):
+    try:
         while True:
             message = read(sys.stdin.buffer)
             if len(message) > 2:  # a permission has two elements
                 replies.send("alive", None)
             messages.put(message)
-    os._exit(0)
+    except (EOFError, OSError):
+        os._exit(0)
+    except Exception:  # noqa: BLE001 - it contains an object of a class that cannot be imported here
+        traceback.print_exc()
+        os._exit(1)

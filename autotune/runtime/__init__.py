@@ -1,4 +1,4 @@
-"""Tuned kernels on arrays: `Gemm` and `Reduce`, and `allocate` for memory that host and device share.
+"""Tuned kernels on arrays: `Gemm`, `Reduce`, `Operation` for any family, and `allocate` for shared memory.
 
     from autotune.runtime import Gemm, allocate
 
@@ -15,6 +15,7 @@ before their first use, `engine` builds and runs them, `crossover` knows which p
 from autotune.runtime.crossover import Crossover, CrossoverPoint, measure_crossover, measure_host_ns
 from autotune.runtime.engine import Statistics, allocate
 from autotune.runtime.gemm import BoundGemm, Gemm
+from autotune.runtime.operation import Operation
 from autotune.runtime.reduce import Reduce
 from autotune.runtime.requests import PreparedMatrix
 
@@ -23,6 +24,7 @@ __all__ = [
     "Crossover",
     "CrossoverPoint",
     "Gemm",
+    "Operation",
     "PreparedMatrix",
     "Reduce",
     "Statistics",

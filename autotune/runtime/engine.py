@@ -1,6 +1,6 @@
 """What `Gemm` and `Reduce` share: device and table, kernels ready to run for each problem, transfer of operands."""
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,7 +22,7 @@ from autotune.model.configuration import Configuration
 from autotune.model.device import Device
 from autotune.model.plan import Buffer, Plan, Role
 from autotune.model.problem import Problem
-from autotune.paths import data_folder, user_cache_folder
+from autotune.paths import user_cache_folder
 from autotune.runtime.choice import Choice, Weights, choices, packed_operand
 from autotune.runtime.verification import LOG, Verifier, announced
 from autotune.space.family import KernelFamily
@@ -208,7 +208,7 @@ class Engine:
         ready = Ready(
             problem=problem,
             choice=choice,
-            call=BoundCall(session, program, _part(plan, works), names, fixed, ("alpha", "beta")),
+            call=BoundCall(session, program, _part(plan, works), names, fixed, tuple(plan.named_scalars)),
             packing=BoundCall(session, program, _part(plan, packs), ("b", packed), {}) if must_pack else None,
             packed=buffers.get(packed) or plan.buffers[0],
             packing_number=self._packings.setdefault((packs, buffers.get(packed)), len(self._packings)),
@@ -409,14 +409,7 @@ _hashes: dict[str, str] = {}
 def _recipe(family: KernelFamily, configuration: Configuration, plan: Plan) -> str:
     """Return a key that is equal for equal sources, without rendering them."""
     if family.name not in _hashes:
-        _hashes[family.name] = digest(*_template_texts(family.name))
+        _hashes[family.name] = digest(*(part for item in family.templates.items() for part in item))
     return digest(
         "recipe", __version__, _hashes[family.name], family.name, configuration.key, repr(plan.template_values)
     )
-
-
-def _template_texts(family: str) -> Iterator[str]:
-    folder = data_folder("templates")
-    for path in sorted([*folder.glob("*.j2"), *(folder / family).glob("*.j2")]):
-        yield path.name
-        yield path.read_text(encoding="utf-8")

@@ -248,6 +248,22 @@ class PresetList(BaseModel):
     presets: list[PresetView]
 
 
+class FamilyView(BaseModel):
+    """A kernel family."""
+
+    name: str
+    meaning: str
+    shape_format: str = Field(description="how a shape is written")
+    shape_examples: list[str]
+    axes: list[str] = Field(description="names of the sizes of a problem")
+
+
+class FamilyList(BaseModel):
+    """All kernel families of the service."""
+
+    families: list[FamilyView]
+
+
 class GreetingAnswer(BaseModel):
     """The offered device was accepted."""
 

@@ -21,6 +21,8 @@ from autotune.service.core import Service
 from autotune.service.forms import (
     DeviceList,
     DeviceView,
+    FamilyList,
+    FamilyView,
     PresetList,
     PresetView,
     TrialList,
@@ -56,7 +58,7 @@ _LOOKUP_EXAMPLES = {"tuned": {"value": "64,3136,576"}, "with words": {"value": "
 
 
 def table_routes(service: Service, pools: Pools) -> APIRouter:
-    """Return the routes under /api/devices, /api/lookup, /api/export, /api/tables and /api/presets."""
+    """Return the routes under /api/devices, /api/lookup, /api/export, /api/tables, /api/presets and /api/families."""
     routes = APIRouter(prefix="/api", tags=["tables"])
     store, heavy, quick = service.store, pools.heavy.run, pools.quick.run
 
@@ -149,12 +151,22 @@ def table_routes(service: Service, pools: Pools) -> APIRouter:
         request.scope[WHAT] = f"jobs {', '.join(map(str, answer.jobs)) or 'none'}"
         return answer
 
+    _add_lists(routes, pools)
+    return routes
+
+
+def _add_lists(routes: APIRouter, pools: Pools) -> None:
+    """Add the routes that list what this version offers."""
+
+    @routes.get("/families")
+    async def list_families() -> FamilyList:
+        """List the kernel families."""
+        return await pools.quick.run(_families)
+
     @routes.get("/presets")
     async def list_presets() -> PresetList:
         """List the presets: the matrix products of networks."""
-        return await quick(_presets)
-
-    return routes
+        return await pools.quick.run(_presets)
 
 
 def _refuse_others(request: Request, known: set[str]) -> None:
@@ -187,6 +199,19 @@ def _trial_view(stored: StoredTrial) -> TrialView:
 def _trials_answer(of: Mapping[str, str], trials: Sequence[StoredTrial], after: int | None) -> Response:
     answer = TrialList(**of, trials=[_trial_view(stored) for stored in trials], next=after)
     return Response(answer.model_dump_json(), media_type="application/json")
+
+
+def _families() -> FamilyList:
+    views = []
+    for family in map(find_family, family_names()):
+        kind = family.problem_type
+        views.append(
+            FamilyView(
+                name=family.name, meaning=family.meaning, shape_format=kind.shape_format,
+                shape_examples=list(kind.shape_examples), axes=list(kind.size_axes),
+            )
+        )  # fmt: skip
+    return FamilyList(families=views)
 
 
 def _presets() -> PresetList:

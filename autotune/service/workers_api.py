@@ -95,7 +95,9 @@ async def _greeted(service: Service, form: WorkerForm, address: str) -> Station:
     for result in _nodes(form.results):
         await service.take_late(form.name, device, result, has_our_templates=is_alike)
     if not is_alike:
-        raise HTTPException(409, f"this service has other templates ({code_version()}); install the same version")
+        raise HTTPException(
+            409, f"this service has other templates or kernel families ({code_version()}); install the same version"
+        )
     try:
         station = await service.fleet.greet(form.name, form.session, device, address, enrolment.rank)
     except NameTakenError as error:

@@ -5,10 +5,12 @@ A `KernelFamily` (one package in `kernels/`) declares its `Algorithm`s; each has
 A `Plan` says which buffers and launches a configuration needs.
 """
 
+import re
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from autotune.errors import ConfigurationError, did_you_mean
@@ -16,6 +18,7 @@ from autotune.model.configuration import Configuration, Value
 from autotune.model.device import DeviceLimits, Fault
 from autotune.model.plan import Plan
 from autotune.model.problem import Problem
+from autotune.paths import data_folder
 from autotune.space.expression import Expression
 
 if TYPE_CHECKING:
@@ -63,7 +66,7 @@ class Algorithm:
 
 
 class KernelFamily(ABC):
-    """A kind of computation. A module in `kernels/` defines one instance named FAMILY.
+    """A kind of computation; its module defines one instance named FAMILY. `kernels/__init__.py` says how it is found.
 
     Inputs and results are passed as NumPy arrays keyed by buffer name.
     """
@@ -75,6 +78,13 @@ class KernelFamily(ABC):
     algorithms: ClassVar[tuple[Algorithm, ...]]
     baseline: ClassVar[Configuration]
     """The plainest kernel, legal everywhere: a reference for gains."""
+    meaning: ClassVar[str] = ""
+    """What the kernels compute, in a few words."""
+    template_files: ClassVar[Path | Mapping[str, str] | None] = None
+    """A folder with a file ``<algorithm>.cl.j2`` for each algorithm, or the texts of such files by name.
+
+    None for the built-in families, whose folder is ``templates/<family>``.
+    """
 
     @abstractmethod
     def plan(self, problem: Problem, configuration: Configuration) -> Plan:
@@ -100,6 +110,30 @@ class KernelFamily(ABC):
     @abstractmethod
     def examples(self) -> tuple[Problem, ...]:
         """Return small problems to check every kernel on: ragged and degenerate sizes, all types and layouts."""
+
+    def template_name(self, algorithm: str) -> str:
+        """Return the key of an algorithm's template in `templates`."""
+        return f"{self.name}/{algorithm}.cl.j2"
+
+    @cached_property
+    def templates(self) -> Mapping[str, str]:
+        """Texts of the family's templates, ``<family>/<file>``, and of those that all families may import."""
+        shared = data_folder("templates")
+        given = self.template_files if self.template_files is not None else shared / self.name
+        own = _texts_in(given) if isinstance(given, Path) else given
+        return {**_texts_in(shared), **{f"{self.name}/{name}": text for name, text in own.items()}}
+
+    def contract_faults(self) -> list[str]:
+        """Return how a family from outside breaks the contract; empty if it can be used."""
+        found = []
+        if not re.fullmatch(r"[a-z][a-z0-9_]{0,31}", self.name):
+            found.append(f"the name {self.name[:80]!r} is not up to 32 lowercase letters, digits and underscores")
+        if self.problem_type.family != self.name:
+            found.append(f"{self.problem_type.__name__}.family is {self.problem_type.family!r}, not {self.name!r}")
+        found += self.misfits(self.baseline)
+        missing = [a.name for a in self.algorithms if self.template_name(a.name) not in self.templates]
+        found += [f"the template {name}.cl.j2 is missing" for name in missing]
+        return found
 
     def algorithm(self, name: str) -> Algorithm:
         """Return the algorithm of that name. Raises ConfigurationError when the family does not have it."""
@@ -152,6 +186,10 @@ class KernelFamily(ABC):
                 known = ", ".join(map(str, parameter.values))
                 found.append(f"{name}={repr(given[name])[:40]} is not among {known}")
         return found
+
+
+def _texts_in(folder: Path) -> dict[str, str]:
+    return {path.name: path.read_text(encoding="utf-8") for path in sorted(folder.glob("*.j2"))}
 
 
 def told(fault: Fault) -> str:

@@ -30,6 +30,7 @@ class Gemm(KernelFamily):
     """The GEMM family; see the module's docstring."""
 
     name = "gemm"
+    meaning = "matrix product"
     space_version = 2
     problem_type = GemmProblem
     algorithms = ALGORITHMS

@@ -92,6 +92,8 @@ class GemmProblem(Problem):
 
     family: ClassVar[str] = "gemm"
     size_axes: ClassVar[tuple[str, ...]] = ("m", "n", "k", "batch")
+    shape_format: ClassVar[str] = "M,N,K, then layout (nn, nt, tn, tt), mode, name=number, constant=b"
+    shape_examples: ClassVar[tuple[str, ...]] = ("512,512,512", "64,3136,576", "128,128,64 nt batch=12 float16")
 
     m: int
     n: int

@@ -31,6 +31,7 @@ class Reduce(KernelFamily):
     """The reduce family; see the module's docstring."""
 
     name = "reduce"
+    meaning = "sums, means, maxima, minima"
     space_version = 1
     problem_type = ReduceProblem
     algorithms = ALGORITHMS

@@ -21,6 +21,8 @@ class ReduceProblem(Problem):
 
     family: ClassVar[str] = "reduce"
     size_axes: ClassVar[tuple[str, ...]] = ("batch", "channels")
+    shape_format: ClassVar[str] = "rows,columns,operation"
+    shape_examples: ClassVar[tuple[str, ...]] = ("512,768,mean",)
 
     batch: int
     channels: int

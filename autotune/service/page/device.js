@@ -7,7 +7,6 @@ import { HeatMap } from "./heatmap.js";
 import { sizeAddress, sizeLink } from "./links.js";
 import { connected, told } from "./status.js";
 
-const FAMILIES = ["gemm", "reduce"];
 const FORMATS = [["json", "JSON"], ["csv", "CSV"], ["markdown", "Markdown"], ["c", "C header"], ["sqlite", "SQLite"]];
 
 const COLUMNS = [
@@ -24,8 +23,10 @@ const COLUMNS = [
 ];
 
 export async function deviceView(place, slug, query, signal) {
-  const family = FAMILIES.includes(query.get("family")) ? query.get("family") : "gemm";
-  const winners = new Winners(slug, family);
+  const { families } = await get("api/families", signal);
+  const known = families.find(({ name }) => name === (query.get("family") ?? "gemm")) ?? families[0];
+  const family = known.name;
+  const winners = new Winners(slug, known);
   const title = h("div.heading");
   const about = h("div");
   let last = "";
@@ -39,7 +40,7 @@ export async function deviceView(place, slug, query, signal) {
     winners.update((await get(at(`api/devices/${encodeURIComponent(slug)}/winners`, { family }), signal)).entries);
     last = now;
   }, connected);
-  const tabs = h("nav.tabs", { "aria-label": "Kernel family" }, FAMILIES.map((name) =>
+  const tabs = h("nav.tabs", { "aria-label": "Kernel family" }, families.map(({ name }) =>
     h("a", { href: at(`#/device/${slug}`, { family: name }), "aria-current": name === family && "true" }, name)));
   fill(place, title, about, tabs, winners.element);
 }
@@ -59,8 +60,8 @@ const identity = (device) => facts([
 ]);
 
 class Winners {
-  constructor(slug, family) {
-    Object.assign(this, { slug, family, entries: [] });
+  constructor(slug, { name, axes, shape_examples }) {
+    Object.assign(this, { slug, family: name, axes, examples: shape_examples, entries: [] });
     this.element = h("div.winners");
     this.filter = { text: "", algorithm: "", type: "", verdict: "" };
     this.order = { column: 0, down: false };
@@ -87,7 +88,7 @@ class Winners {
     this.heads = [...this.list.head.children];
     this.heads.forEach((head, index) => fill(head, h("button.sort", { type: "button", onclick: () => this.sort(index) }, COLUMNS[index].name)));
     this.total = h("p.summary", { role: "status" });
-    this.map = new HeatMap(this.slug, this.family);
+    this.map = new HeatMap(this.slug, this.family, this.axes);
     fill(this.element,
       h("section", {},
         h("div.heading", {}, h("h2", {}, "Tuned table"), this.total),
@@ -157,8 +158,7 @@ class Winners {
 
   // Any size, tuned or not.
   find() {
-    const example = this.family === "gemm" ? "512,512,512" : "512,768,mean";
-    const field = h("input", { name: "shape", required: true, placeholder: example, "aria-label": "Size" });
+    const field = h("input", { name: "shape", required: true, placeholder: this.examples[0] ?? "", "aria-label": "Size" });
     const go = (event) => {
       event.preventDefault();
       location.hash = sizeAddress(this.slug, this.family, field.value.trim());
@@ -167,4 +167,4 @@ class Winners {
   }
 }
 
-const typeOf = (entry) => entry.problem.mode ?? entry.problem.dtype;
+const typeOf = (entry) => entry.problem.mode ?? entry.problem.dtype ?? "";

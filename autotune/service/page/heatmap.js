@@ -4,18 +4,15 @@ import { h, fill, scroll, select } from "./dom.js";
 import { rate } from "./format.js";
 import { sizeAddress } from "./links.js";
 
-// Rows and columns of each family, and the size that is left to choose.
-const AXES = { gemm: ["m", "n", "k"], reduce: ["batch", "channels", null] };
-
 const kindOf = ({ problem: p }) =>
   p.mode
     ? [p.mode, `${p.trans_a ? "t" : "n"}${p.trans_b ? "t" : "n"}`, p.batch > 1 ? "batched" : "", p.constant ? `constant ${p.constant}` : ""].filter(Boolean).join(" ")
-    : `${p.operation} ${p.dtype}`;
+    : Object.values(p).filter((value) => typeof value === "string").join(" ");
 
 export class HeatMap {
-  constructor(slug, family) {
-    Object.assign(this, { slug, family });
-    [this.down, this.across, this.third] = AXES[family];
+  // Rows, columns, and the size that is left to choose.
+  constructor(slug, family, [down, across, third]) {
+    Object.assign(this, { slug, family, down, across, third });
     this.kind = this.depth = "";
     this.place = h("div");
     this.legend = h("p.hint");
@@ -52,26 +49,21 @@ export class HeatMap {
   grid(entries) {
     const rows = numbers(entries, this.down);
     const columns = numbers(entries, this.across);
-    const speed = (entry) => (this.family === "gemm" ? entry.flops : entry.bytes_moved) / entry.time_ns;
+    const isMemory = entries.every((entry) => entry.flops < entry.bytes_moved);
+    const speed = (entry) => (isMemory ? entry.bytes_moved : entry.flops) / entry.time_ns;
     const best = new Map();
     for (const entry of entries) {
       const place = `${entry.problem[this.down]} ${entry.problem[this.across]}`;
       if (!best.has(place) || speed(best.get(place)) < speed(entry)) best.set(place, entry);
     }
     const fastest = Math.max(...entries.map(speed));
-    const unit = this.unit(fastest);
+    const unit = unitOf(fastest, isMemory);
     this.legend.textContent = `${unit.name}. Full color is the fastest, ${unit.text(fastest)}.` +
       (this.third && !this.depth ? ` Where several ${this.third} share a cell, the fastest is shown.` : "");
     const head = h("tr", {}, h("th.corner", { scope: "col" }, `${this.down} \\ ${this.across}`), columns.map((n) => h("th.number", { scope: "col" }, `${n}`)));
     const body = rows.map((m) => h("tr", {}, h("th.number", { scope: "row" }, `${m}`),
       columns.map((n) => this.cell(best.get(`${m} ${n}`), speed, fastest, unit))));
     return h("table.heat", {}, h("caption.hidden", {}, `Speed in ${unit.name} by ${this.down} (rows) and ${this.across} (columns)`), h("thead", {}, head), h("tbody", {}, body));
-  }
-
-  unit(fastest) {
-    const [operations, bytes] = fastest >= 1000 ? ["TFLOP/s", "TB/s"] : ["GFLOP/s", "GB/s"];
-    const scale = fastest >= 1000 ? 1000 : 1;
-    return { name: this.family === "gemm" ? operations : bytes, text: (value) => (value / scale).toPrecision(3).replace(/e\+?\d+$/, "") };
   }
 
   cell(entry, speed, fastest, unit) {
@@ -83,6 +75,12 @@ export class HeatMap {
     cell.style.setProperty("--share", `${Math.round(8 + 92 * share)}%`);
     return cell;
   }
+}
+
+function unitOf(fastest, isMemory) {
+  const [operations, bytes] = fastest >= 1000 ? ["TFLOP/s", "TB/s"] : ["GFLOP/s", "GB/s"];
+  const scale = fastest >= 1000 ? 1000 : 1;
+  return { name: isMemory ? bytes : operations, text: (value) => (value / scale).toPrecision(3).replace(/e\+?\d+$/, "") };
 }
 
 const numbers = (entries, name) => [...new Set(entries.map((entry) => entry.problem[name]))].sort((a, b) => a - b);

@@ -6,14 +6,9 @@ import { fill, h, hint, select } from "./dom.js";
 import { count } from "./format.js";
 import { told } from "./status.js";
 
-const FAMILIES = {
-  gemm: { text: "gemm: matrix product", example: "512,512,512\n64,3136,576 x3 conv2_x 3x3\n128,128,64 nt batch=12 float16",
-    meaning: "One a line: M,N,K, then layout (nn, nt, tn, tt), mode, name=number, constant=b; xCOUNT and a label, if wanted." },
-  reduce: { text: "reduce: sums, means, maxima, minima", example: "512,768,mean", meaning: "One a line: rows,columns,operation." },
-};
-
 export async function submitView(place, _, query, signal) {
-  const [{ devices }, { presets }] = await Promise.all([get("api/devices", signal), get("api/presets", signal)]);
+  const [{ devices }, { presets }, { families }] = await Promise.all(
+    ["api/devices", "api/presets", "api/families"].map((path) => get(path, signal)));
   const heading = h("h1", {}, "New job");
   if (!devices.length) {
     fill(place, heading, howToBegin());
@@ -25,12 +20,13 @@ export async function submitView(place, _, query, signal) {
   const meaning = h("p.hint", { id: "shapes-hint" });
   const networks = h("fieldset", {}, h("legend", {}, "Presets: the products of a network"), h("div.choices", {}, presets.map(choice)));
   const ofFamily = (name) => {
-    shapes.placeholder = FAMILIES[name].example;
-    meaning.textContent = FAMILIES[name].meaning;
+    const known = families.find((one) => one.name === name);
+    shapes.placeholder = known.shape_examples.join("\n");
+    meaning.textContent = `One a line: ${known.shape_format}; then xCOUNT and a label, if wanted.`;
     networks.hidden = networks.disabled = name !== "gemm";
   };
-  const first = Object.hasOwn(FAMILIES, query.get("family")) ? query.get("family") : "gemm";
-  const family = select("family", Object.entries(FAMILIES).map(([name, { text }]) => [name, text]), first, ofFamily);
+  const first = families.some(({ name }) => name === query.get("family")) ? query.get("family") : "gemm";
+  const family = select("family", families.map(({ name, meaning: text }) => [name, text ? `${name}: ${text}` : name]), first, ofFamily);
   ofFamily(first);
   shapes.value = query.get("shape") ?? "";
   const trials = h("input", { name: "trials", type: "number", min: 1, max: 1000000, value: 100, inputmode: "numeric" });
