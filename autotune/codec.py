@@ -310,9 +310,9 @@ def read(
 ) -> _T:
     """Read a dataclass from a document, treating it as hostile input: the inverse of `write`.
 
-    The document must have one member for each field, except those in `given`, which supplies their values. Other
-    members are refused unless `beside` names them. Types that `readers` contains are read by their own reader. Raises
-    TableError, which names the path of the faulty value.
+    Every field must be a member, except those in `given`, which supplies their values, and fields that may be missing
+    (see `_fields`). Other members are refused, except those that `beside` names, which are ignored. Values of a type in
+    `readers` are read by that function, at any depth. Raises TableError, which names the path of the faulty value.
     """
     fields = [field for field in _fields(cast("Any", kind)) if field.name not in given]
     required = [field.name for field in fields if not field.is_optional]

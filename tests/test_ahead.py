@@ -20,8 +20,8 @@ from autotune.model.device import Device
 from autotune.model.events import Outcome
 from autotune.model.trial import Build, BuildJob, BuildState, Job, Request, Trial, TrialState
 from autotune.process.child import Permission
-from autotune.propose.proposer import ModelProposer
-from autotune.search import Budget, Clock, compilation, finals, tune
+from autotune.propose.study import RowStudy
+from autotune.search import Budget, Clock, finals, sources, tune
 from autotune.search.ahead import BATCH, Ahead, builders_for
 from autotune.search.bench import Bench, Flight
 from autotune.search.contract import Limits
@@ -334,7 +334,7 @@ def test_a_twin_gets_the_times_of_what_was_measured(
     space = SearchSpace(FAMILY, PROBLEM, GPU.limits, algorithms=["dot"], overrides=overrides)
     monkeypatch.setattr(search_module, "SearchSpace", lambda *_, **__: space)
     if not builders:
-        monkeypatch.setattr(compilation, "render", None)  # nothing is rendered where nothing is built
+        monkeypatch.setattr(sources, "render", None)  # nothing is rendered where nothing is built
     _, recorder, worker = run(store, FakeBuilds(builders) if builders else None, trials=len(space) + 5)
     twins = [trial for trial in recorder.trials if trial.message.startswith("same as dot(")]
     assert len(twins) == len(space) // 2
@@ -411,9 +411,10 @@ def test_of_trials_that_have_ended_little_is_remembered_and_none_is_proposed_aga
         trial = FakeWorker(lambda _: 1000.0).run(Job(selector="0:0", problem=PROBLEM, configuration=configuration))
         knowledge.learn(trial)
         proposals.tell(trial)
-        assert isinstance(proposals._proposer, ModelProposer) and not proposals._running
-        assert list(proposals._proposer.known.log_times.values()) == [math.log(1000.0)] * (number + 1)
-        assert space[list(proposals._proposer.known.log_times)[-1]] == configuration
+        assert isinstance(proposals._proposer, RowStudy) and not proposals._running
+        [*_, last] = proposals._proposer._study.get_trials(deepcopy=False)
+        assert (last.number, last.value) == (number, 1000.0)
+        assert space[last.params["row"]] == configuration
 
 
 def test_flights_keep_their_order_whichever_thread_is_first() -> None:

@@ -92,7 +92,7 @@ def test_time_is_null_until_something_ran() -> None:
     [
         (0, "configurations", "many", "problem_started.configurations: must be a whole number, not a string"),
         (0, "gift", 1, "problem_started: has an unknown member 'gift'"),
-        (1, "failures", {"\x1b[2J": 1}, "trial_finished.failures: has a control character"),
+        (1, "failures", {"\x1b[2J": 1}, "trial_finished.failures.a name: has a control character"),
         (1, "failures", {str(n): 1 for n in range(2000)}, "trial_finished.failures: has more than 1024 members"),
         (1, "trial", {}, "trial_finished.trial: configuration is missing"),
         (2, "slowdown", float("nan"), "device_drifted.slowdown: must be above 0 and at most"),

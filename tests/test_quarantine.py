@@ -16,14 +16,16 @@ from autotune.cli import main
 from autotune.device.profile import find_profile
 from autotune.errors import StoreError, WorkerError
 from autotune.kernels.gemm import FAMILY, GemmProblem
+from autotune.kernels.render import provenance_now
 from autotune.model.checkup import Checkup
 from autotune.model.configuration import Configuration
 from autotune.model.device import Device
 from autotune.model.events import Outcome
 from autotune.model.trial import Job, Request, Trial, TrialState
 from autotune.search import Budget, time_limits, tune
+from autotune.search.knowledge import Knowledge
 from autotune.search.one_problem import ProblemSearch
-from autotune.store import Fate, Owner, Store, failures, models, new_owner
+from autotune.store import Fate, Owner, Quarantined, Store, failures, models, new_owner
 from autotune.store import owner as owner_module
 from autotune.store.owner import fate
 from autotune.testing import INVENTED_PROCESSOR, FakeWorker
@@ -261,6 +263,24 @@ def test_what_crashed_or_hung_is_not_run_again_even_after_its_template_changed(s
     outcome = search(store, worker)
     assert outcome.winner is not None and outcome.new_trials == 12
     assert DEFAULT not in worker.measured
+
+
+def test_a_late_result_that_arrives_while_a_search_begins_is_not_measured_again(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store.add_trial(DEVICE, PROBLEM, Trial(configuration=DEFAULT, state=TrialState.TIMED_OUT), PROVENANCE)
+    quarantined, worker = store.quarantined, FakeWorker(invented_time)
+    late = worker.run(Job(selector=DEVICE.selector, problem=PROBLEM, configuration=DEFAULT))
+    monkeypatch.setattr(store, "trials", lambda *_, **__: [])  # those before it arrived
+
+    def arrive(*arguments: str) -> list[Quarantined]:
+        store.add_trial(DEVICE, PROBLEM, late, provenance_now(DEVICE, FAMILY, DEFAULT))  # ends the quarantine
+        monkeypatch.undo()
+        return quarantined(*arguments)
+
+    monkeypatch.setattr(store, "quarantined", arrive)
+    knowledge = Knowledge(DEVICE, PROBLEM, store)
+    assert DEFAULT in knowledge.known or DEFAULT in knowledge.quarantine
 
 
 @pytest.mark.parametrize("state", [TrialState.WRONG_RESULT, TrialState.COMPILE_FAILED, TrialState.LAUNCH_FAILED])

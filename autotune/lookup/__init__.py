@@ -116,7 +116,7 @@ class TuningTable:
         n: int | None = None,
         k: int | None = None,
     ) -> Tuned:
-        """Return the configuration for a problem, or for the plain float32 matrix product of sizes m, n, k.
+        """Return the configuration to use for a problem, or for the plain float32 matrix product of sizes m, n, k.
 
         A `Device` is checked against its own limits; for a slug that the table does not know, only its name is used.
         Raises ProblemError for invalid sizes, and with a large database also the errors of `open`.

@@ -67,7 +67,10 @@ class _Beliefs:
 
 
 class Explorer:
-    """Proposes rows of one space; models and hyperparameters are kept from one call to the next."""
+    """Proposes rows of one space.
+
+    Fits start from the hyperparameters of the call before; without new results, its models are used again.
+    """
 
     LEAST_TRIALS = 3
     """Complete trials needed before the model is used, plus one per further algorithm: it beats chance that soon."""
@@ -92,7 +95,7 @@ class Explorer:
     SOURCE_ODDS = 2.0
     """Prior odds that a source applies here."""
     SOURCE_STARTS = 3
-    """Number of first trials that come from the best of the sources."""
+    """Number of first trials taken from the sources' best rows, each source in turn."""
     EXCURSION = 3
     EXCURSION_TRIALS = 8
     """Every EXCURSION-th of the EXCURSION_TRIALS trials after those starts ignores the sources."""

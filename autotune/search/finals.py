@@ -69,7 +69,7 @@ def foreseen_seconds(
 
 
 class Finals:
-    """The finals of one problem."""
+    """The finals of one problem: call `measure_baseline` (optional), `finalists` and `decide`, in this order."""
 
     def __init__(self, bench: Bench, should_stop: Callable[[], bool]) -> None:
         self._knowledge = bench.knowledge

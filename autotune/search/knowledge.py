@@ -2,7 +2,6 @@
 
 import math
 from collections import defaultdict
-from collections.abc import Set as AbstractSet
 
 from autotune.device.profile import find_profile
 from autotune.kernels import find_family
@@ -35,6 +34,9 @@ class Knowledge:
         self.drift = Drift(is_shared=self.device.limits.is_cpu)
         self._unsound: set[Configuration] = set()
         self.store = store
+        # Before the trials: a late result ends its configuration's quarantine, and one that arrived between would be in
+        # neither, and measured again.
+        excluded, excluded_elsewhere = self._quarantined()
         stored = store.trials(device.slug, self.family.name, problem)
         self.timer = Timer.HOST if any(map(self._found_events_wrong, stored)) else Timer.EVENT
         """Source of all known times. Times of events and of the host's clock are never compared."""
@@ -43,7 +45,7 @@ class Knowledge:
         self.stale = [s for s in stored if not self._is_usable(s)]
         """Trials under another driver, template, space or timer: useful only as a guess."""
         right = {s.trial.configuration for s in current if s.trial.state is TrialState.COMPLETE}
-        self.quarantine = self._quarantined(right)
+        self.quarantine = excluded | (excluded_elsewhere - right)
         """Configurations that are not to be run."""
         for item in current:
             has_left_quarantine = item.trial.state in QUARANTINED_STATES and not self.is_quarantined(item.trial)
@@ -165,13 +167,19 @@ class Knowledge:
             provenance=self.provenance(decision.configuration),
         )
 
-    def _quarantined(self, right_here: AbstractSet[Configuration]) -> set[Configuration]:
+    def _quarantined(self) -> tuple[set[Configuration], set[Configuration]]:
         """Return the configurations not to be run at the problem, on the device under its driver.
 
-        Configurations in flight on another machine are included, since it is unknown here whether that machine still
-        runs. Failures at other problems do not count against those in `right_here`, which ran correctly at this one.
+        The second set consists of those that failed at other problems, which does not count against configurations that
+        ran correctly at this one. The first includes those in flight on another machine, since it is unknown here
+        whether that machine still runs.
         """
         device, problem = self.device, self.problem
+        elsewhere = {
+            flight.configuration
+            for flight in self.store.in_flight(device.slug, device.driver)
+            if flight.problem == problem and flight.fate is Fate.UNKNOWN
+        }
         stored = self.store.quarantined(device.slug, device.driver)
         entries = [q for q in stored if q.problem.family == problem.family]
         here = {q.configuration for q in entries if q.problem == problem}
@@ -180,12 +188,7 @@ class Knowledge:
             if entry.reason != TrialState.TIMED_OUT.value:  # slowness at large sizes says nothing about small ones
                 problems[entry.configuration].add(entry.problem)
         everywhere = {configuration for configuration, seen in problems.items() if len(seen) >= FAILED_PROBLEMS}
-        elsewhere = {
-            flight.configuration
-            for flight in self.store.in_flight(device.slug, device.driver)
-            if flight.problem == problem and flight.fate is Fate.UNKNOWN
-        }
-        return here | (everywhere - right_here) | elsewhere
+        return here | elsewhere, everywhere
 
     def _recall(self, stored: StoredTrial) -> None:
         """Take in a trial of the ledger, judged as it was when it was measured."""

@@ -65,7 +65,7 @@ class LaunchFormula:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class PlanFormula:
-    """How the plan of every problem and configuration of a family follows from them."""
+    """A family's plans as data: with a problem and a configuration, it gives their `Plan`."""
 
     absent: Mapping[str, Value] = field(default_factory=dict)
     """Values of parameters for algorithms without them."""
@@ -77,7 +77,7 @@ class PlanFormula:
     """Arguments whose values the caller supplies, with the values that measurements use."""
     scalar_dtype: str = "'float32'"
     build_options: Mapping[str, str] = field(default_factory=dict)
-    """The condition of each option, which may contain parameters in braces."""
+    """Compiler options, in which `{name}` stands for a value, each with the condition under which it is used."""
     template_values: Mapping[str, str] = field(default_factory=dict)
     variant: Mapping[str, int] = field(default_factory=dict)
     """What a kernel's source depends on besides the configuration and the kind of problem: digits and their bases.
