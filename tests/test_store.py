@@ -29,7 +29,7 @@ from autotune.model.configuration import Configuration
 from autotune.model.device import Device, DeviceLimits
 from autotune.model.trial import Measurement, Timer, Trial, TrialState, Winner
 from autotune.store import Store, database, failures, snapshot
-from autotune.store.models import BEST, Base
+from autotune.store.models import BEST, Base, TrialRow
 from databases import change, connect, rows
 from factories import provenance
 
@@ -1033,3 +1033,9 @@ def test_a_snapshot_that_fails_leaves_the_older_one(path: Path, monkeypatch: pyt
             store.snapshot(copy)
     assert copy.read_bytes() == before
     assert sorted(item.name for item in path.parent.iterdir()) == ["copy.sqlite", "store.sqlite"]
+
+
+def test_every_field_of_a_measurement_is_stored() -> None:
+    """A field without a column would be lost in silence, since it has its default where it is read."""
+    names = {field.name for field in dataclasses.fields(Measurement)}
+    assert names - set(TrialRow.__table__.columns.keys()) == {"samples_ns", "inputs_ns"}, "its samples are summarised"
