@@ -11,7 +11,7 @@ from typing import Any
 
 from autotune.model.device import VECTOR_WIDTHS, Device, Fault
 
-PROBES_VERSION = 1
+PROBES_VERSION = 2
 """Incremented when probes change so that earlier checkups are no longer valid."""
 
 PROGRAMS = 10
