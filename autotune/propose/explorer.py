@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from autotune.propose.features import Features, Rows
-from autotune.propose.gaussian import Array, GaussianProcess, Hyperparameters, HyperPrior, fit
+from autotune.propose.gaussian import Array, GaussianProcess, Hyperparameters, HyperPrior, expected_improvement, fit
 from autotune.propose.neighbours import Neighbours
 from autotune.propose.prior import Source, SourceModel
 from autotune.space.search_space import SearchSpace
@@ -320,20 +320,6 @@ class Explorer:
         worked = list(known.log_times)[-self.MODELLED // 2 :]
         values = np.array([0.0] * len(failed) + [1.0] * len(worked))
         return self._fit(-1, np.array(failed + worked), values)
-
-
-def expected_improvement(mean: Array, deviation: Array, best: float) -> Array:
-    """Return the expected improvement of normally distributed values below `best`, elementwise.
-
-    Jones, Schonlau, Welch 1998.
-    """
-    z = (best - mean) / deviation
-    density = np.exp(-0.5 * z * z) / math.sqrt(2.0 * math.pi)
-    below = 0.5 * np.asarray(_erfc(-z / math.sqrt(2.0)), dtype=np.float64)
-    return np.maximum(deviation * (z * below + density), 0.0)
-
-
-_erfc = np.frompyfunc(math.erfc, 1, 1)
 
 
 def _squeezed(log_times: Mapping[int, float], rows: Sequence[int], best: float) -> Array:

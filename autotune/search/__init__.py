@@ -12,7 +12,7 @@ from autotune.model.events import Listener, Outcome, ProblemFinished, ProblemSta
 from autotune.model.problem import Problem
 from autotune.model.trial import Request
 from autotune.propose.choice import SamplerChoice
-from autotune.search import gain
+from autotune.search import gain_left
 from autotune.search.ahead import Builds, builders_for
 from autotune.search.contract import Budget, Clock, Limits
 from autotune.search.faults import with_faults
@@ -149,4 +149,4 @@ def _threshold(budget: Budget) -> float:
     """
     if budget.until_gain is not None:
         return budget.until_gain
-    return gain.NOTHING if budget.seconds is not None else 0.0
+    return gain_left.NOTHING if budget.seconds is not None else 0.0

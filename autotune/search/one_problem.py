@@ -20,7 +20,7 @@ from autotune.search.bench import Bench
 from autotune.search.contract import Limits
 from autotune.search.fallbacks import FailureCounts
 from autotune.search.finals import Finals
-from autotune.search.gain import FEWEST_TRIALS, GainLeft
+from autotune.search.gain_left import FEWEST_TRIALS, GainLeft
 from autotune.search.helpers import Crew, Helpers
 from autotune.search.knowledge import Knowledge
 from autotune.search.opening import Opening
