@@ -15,7 +15,9 @@ import pytest
 from autotune.errors import ProblemError, UsageError
 from autotune.kernels import FILES, families_of_files, family_names, find_family, is_family
 from autotune.lookup import TuningTable
+from autotune.measure.worker import Worker
 from autotune.model.device import Device
+from autotune.model.trial import Job, TrialState
 from autotune.runtime import Operation
 from autotune.space.family import KernelFamily
 
@@ -96,6 +98,18 @@ def test_a_file_that_breaks_the_contract_is_named_with_the_reason(
         family_names()
     assert str(file) in raised.value.message
     assert find_family("gemm").name == "gemm", "built-in families do not depend on it"
+
+
+def test_child_processes_measure_built_in_families_although_a_file_is_broken(
+    registry: pytest.MonkeyPatch, pocl: Device, tmp_path: Path
+) -> None:
+    file = tmp_path / "broken.py"
+    file.write_text("1 / 0")
+    registry.setenv(FILES, str(file))
+    gemm = find_family("gemm")
+    with Worker(selector=pocl.selector) as worker:
+        job = Job(selector=pocl.selector, problem=gemm.problem_type.parse("8,8,8"), configuration=gemm.baseline)
+        assert worker.run(job).state is TrialState.COMPLETE
 
 
 def test_a_missing_file_and_two_files_with_one_family_are_refused(registry: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 
 ENTRY_POINTS = "autotune.families"
 FILES = "AUTOTUNE_FAMILIES"
+FILE_MODULE = "autotune_family_"
+"""Beginning of the names of the modules that are made of files."""
 
 
 @cache
@@ -96,7 +98,7 @@ def _run_file(path: str) -> Any:
     from pathlib import Path
 
     file = Path(path).resolve(strict=True)
-    name = f"autotune_family_{hashlib.sha256(str(file).encode()).hexdigest()[:12]}"
+    name = f"{FILE_MODULE}{hashlib.sha256(str(file).encode()).hexdigest()[:12]}"
     spec = spec_from_file_location(name, file)
     if spec is None or spec.loader is None:
         raise UsageError("it is not a Python file")

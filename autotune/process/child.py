@@ -26,7 +26,6 @@ from typing import IO, Any, NoReturn, Self
 
 from autotune import tracing
 from autotune.errors import AutotuneError, WorkerError
-from autotune.kernels import families_of_files
 from autotune.process.messages import pump, read, write
 
 _LOG = logging.getLogger(__name__)
@@ -321,7 +320,6 @@ def serve(answer: Callable[[Any, Entering], Any], prepare: Callable[[], None] = 
 
     `prepare` runs before the first message; its failures are ignored, since they show up again with the messages.
     """
-    families_of_files()  # the first message may contain objects of their classes
     replies = _Replies()
     messages: queue.Queue[Any] = queue.Queue()
     threading.Thread(target=_collect, args=(messages, replies), daemon=True).start()

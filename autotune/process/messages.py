@@ -1,11 +1,14 @@
 """Messages between a process and its child: length-prefixed pickles through a pipe."""
 
 import contextlib
+import io
 import pickle
 import queue
 import struct
 import time
 from typing import IO, Any
+
+from autotune.kernels import FILE_MODULE, families_of_files
 
 
 def write(stream: IO[bytes], message: object) -> None:
@@ -24,7 +27,16 @@ def read(stream: IO[bytes]) -> Any:
     data = stream.read(size)
     if len(data) < size:
         raise EOFError
-    return pickle.loads(data)  # noqa: S301 - from our own child
+    return _Unpickler(io.BytesIO(data)).load()
+
+
+class _Unpickler(pickle.Unpickler):  # only for messages of our own child or parent
+    """Loads the files of the user's kernel families when a message contains an object of their classes."""
+
+    def find_class(self, module: str, name: str) -> Any:
+        if module.startswith(FILE_MODULE):
+            families_of_files()
+        return super().find_class(module, name)
 
 
 def pump(stream: IO[bytes], messages: "queue.Queue[tuple[str, Any]]") -> None:

@@ -1,5 +1,7 @@
 """`Operation`: the tuned kernels of any family, on NumPy arrays named like the buffers of its plans."""
 
+from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +16,22 @@ from autotune.model.plan import Buffer, Role
 from autotune.model.problem import Problem
 from autotune.runtime.choice import Weights
 from autotune.runtime.engine import OnDevice, Operands, Ready, Request, open_engine
+from autotune.space.family import KernelFamily
+
+
+@dataclass(kw_only=True)
+class _Request(Request):
+    buffers: Mapping[str, Buffer]
+    """Operands by name, the same for every configuration."""
+    scalars: tuple[float, ...]
+
+
+def _request(family: KernelFamily, problem: Problem) -> _Request:
+    plan = family.plan(problem, family.baseline)
+    buffers = {b.name: b for b in plan.buffers if b.role in (Role.INPUT, Role.OUTPUT)}
+    scalars = tuple(scalar.value for scalar in plan.named_scalars.values())
+    kinds = (Kind.HOST,) * len(buffers)
+    return _Request(problem=problem, weights=Weights.PER_CALL, kinds=kinds, buffers=buffers, scalars=scalars)
 
 
 class Operation(OnDevice):
@@ -45,16 +63,11 @@ class Operation(OnDevice):
         Raises ProblemError and KernelError.
         """
         engine = self._engine
-        plan = engine.family.plan(problem, engine.family.baseline)
-        buffers = {b.name: b for b in plan.buffers if b.role in (Role.INPUT, Role.OUTPUT)}
+        request = engine.requests.get(problem) or engine.remember(problem, _request(engine.family, problem))
+        buffers = request.buffers
         values = {name: _contents(buffer, operands.pop(name, None)) for name, buffer in buffers.items()}
         for name in operands:
             raise ProblemError(f"{engine.family.name} has no operand {name!r}", hint=did_you_mean(name, list(buffers)))
-        request = engine.requests.get(problem)
-        if request is None:
-            kinds = (Kind.HOST,) * len(buffers)
-            request = engine.remember(problem, Request(problem=problem, weights=Weights.PER_CALL, kinds=kinds))
-        scalars = tuple(scalar.value for scalar in plan.named_scalars.values())
         memory: dict[str, Any] = {}
         with engine.executor.lock:
             engine.stats.calls += 1
@@ -62,7 +75,7 @@ class Operation(OnDevice):
 
             def launch(ready: Ready) -> None:
                 memory.update({name: moved.enter(name, values[name], Kind.HOST) for name in buffers})
-                ready.call.enqueue(list(memory.values()), scalars)
+                ready.call.enqueue(list(memory.values()), request.scalars)
 
             try:
                 engine.run(request, list(buffers), launch)
