@@ -266,7 +266,7 @@ def _fields(kind: Any) -> tuple[_Field, ...]:
 
 @cache
 def _tag(kind: Any) -> str | None:
-    """Return the class variable `kind` of a class that is told apart by it, from others of a union."""
+    """Return the class variable `kind`, by which documents name a class of a union; None for a class without it."""
     names = {field.name for field in dataclasses.fields(kind)}
     tag = getattr(kind, "kind", None)
     return tag if isinstance(tag, str) and "kind" not in names else None

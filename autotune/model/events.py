@@ -1,4 +1,4 @@
-"""The events of a search: the terminal, the service and whoever follows a job of the service get the same ones."""
+"""The events of a search. The terminal, the service and the followers of its jobs receive the same ones."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -53,7 +53,7 @@ class Outcome:
 @dataclass(frozen=True, kw_only=True)
 class _OfProblem:
     name: ClassVar[str]
-    """Name of the event where a service sends it."""
+    """Name under which a service sends the event."""
     request: Request
 
 
@@ -117,7 +117,7 @@ class ShareStarted(_OfProblem):
 
     name = "share_started"
     calls: int
-    """Of the problems measured so far, whose time in all follows."""
+    """Number of calls of the problems measured so far; both times below are the sums over these calls."""
     default_ns: float
     best_ns: float
 

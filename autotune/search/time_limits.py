@@ -31,7 +31,7 @@ SLOW_SHARE = 0.4
 """Upper limit of the same, on a device where the programs of its checkup take long."""
 RUN_SHARE, BUILD_SHARE = 1 / 10, 1 / 5
 """The same afterwards, where that exceeds a few times the usual. Plain kernels, which may be all that has run so far,
-build in a tenth of the time of wide ones, and a build that hangs leaves the device free."""
+build in a tenth of the time of wide ones. Where builds run ahead, one that hangs leaves the device free."""
 LEAST_S = 5.0
 """Shortest limit: other programs may delay a sound kernel on a busy machine for seconds."""
 
