@@ -22,9 +22,8 @@ from rich.console import Console
 import autotune
 from autotune import __main__ as loading
 from autotune import cli, search
-from autotune.cli import arguments, main
-from autotune.cli.arguments import make_parser
-from autotune.cli.options import parse_budget
+from autotune.cli import main, presets
+from autotune.cli.arguments import Command, make_parser, parse_budget
 from autotune.cli.output import write
 from autotune.cli.run import _tell_duration
 from autotune.device import discovery
@@ -75,9 +74,7 @@ from autotune.store import Store, new_owner
 from factories import trial, winner
 from untraced import untraced
 
-COMMANDS = (
-    "devices", "doctor", "presets", "run", "verify", "status", "compile", "evaluate", "lookup", "export", "import",
-)  # fmt: skip
+COMMANDS = make_parser().commands
 
 DEVICE = Device(
     slug="adreno-730", vendor="Qualcomm", model="Adreno 730", family="adreno", selector="0:0",
@@ -235,19 +232,19 @@ def test_every_command_has_help_with_an_example(command: str, capsys: pytest.Cap
     with pytest.raises(SystemExit) as caught:
         main([command, "--help"])
     assert caught.value.code == 0
-    assert f"autotune {command}" in capsys.readouterr().out.split("example")[1]
+    assert f"autotune {command}" in capsys.readouterr().out.split("\nexample")[1]
 
 
 @pytest.mark.parametrize("command", COMMANDS)
 def test_examples_in_help_are_accepted(command: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
         main([command, "--help"])
-    for line in capsys.readouterr().out.split("example")[1].splitlines()[1:]:
+    for line in capsys.readouterr().out.split("\nexample")[1].splitlines()[1:]:
         arguments = shlex.split(line.split(">")[0])[1:]
         options = make_parser().parse_args(arguments) if arguments else None
         shapes = getattr(options, "shape", None) or []
         problem_type = find_family(getattr(options, "family", None) or "gemm").problem_type
-        for shape in [",".join(shapes)] if command == "lookup" and shapes else shapes:
+        for shape in [",".join(shapes)] if command in ("lookup", "show") and shapes else shapes:
             assert problem_type.parse(shape).flops > 0
 
 
@@ -419,29 +416,32 @@ def test_a_file_that_cannot_be_written_leaves_nothing_behind(tmp_path: Path, nam
     assert [path.name for path in tmp_path.rglob("*")] == ["folder"]
 
 
-def test_an_error_of_the_system_is_blamed_on_the_output_only_where_that_fails(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+INSTALL = 'in the checkout of autotune: pip install ".[%s]"'
+
+
+@pytest.mark.parametrize(
+    ("error", "message"),
+    [
+        pytest.param(
+            OSError(28, "No space left on device"),
+            "unexpected OSError: [Errno 28] No space left on device (set AUTOTUNE_TRACEBACK=1 to see where)",
+            id="of the system, and not blamed on the output unless that fails",
+        ),
+        (ModuleNotFoundError(name="optuna"), f"optuna is not installed ({INSTALL % 'tune'})"),
+        (ModuleNotFoundError(name="sqlalchemy.orm"), f"sqlalchemy.orm is not installed ({INSTALL % 'tune'})"),
+        (ModuleNotFoundError(name="fastapi"), f"fastapi is not installed ({INSTALL % 'service'})"),
+    ],
+)
+def test_an_error_that_no_command_expects_is_one_line(
+    error: Exception, message: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    def fail(_: object) -> int:
-        raise OSError(28, "No space left on device")
+    def presets_command(_: object) -> int:
+        """Fail."""
+        raise error
 
-    monkeypatch.setattr(arguments, "presets_command", fail)
+    monkeypatch.setattr(presets, "presets_command", Command(presets_command, (), ()))
     assert main(["presets"]) == 1
-    error = capsys.readouterr().err
-    assert "standard output" not in error and "unexpected OSError: [Errno 28] No space left on device" in error
-
-
-@pytest.mark.parametrize(("module", "extra"), [("optuna", "tune"), ("sqlalchemy.orm", "tune"), ("fastapi", "service")])
-def test_a_missing_package_is_one_line_that_says_what_to_install(
-    module: str, extra: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    def fail(_: object) -> int:
-        raise ModuleNotFoundError(f"No module named {module!r}", name=module)
-
-    monkeypatch.setattr(arguments, "presets_command", fail)
-    assert main(["presets"]) == 1
-    install = f'in the checkout of autotune: pip install ".[{extra}]"'
-    assert capsys.readouterr().err == f"autotune: error: {module} is not installed ({install})\n"
+    assert capsys.readouterr().err == f"autotune: error: {message}\n"
 
 
 SLIM = """

@@ -5,6 +5,7 @@ import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from autotune.cli.arguments import DATABASE, DEVICE, JSON, QUIET, command, family, integer, seed, shape, words
 from autotune.cli.output import plain_compilation, print_json, standard_error, tell, tell_stopped
 from autotune.cli.run import Interrupts, check_algorithms, days_text
 from autotune.device.processors import usable_cores
@@ -19,7 +20,24 @@ DEFAULT_SIZE = 512
 """Value of every size when no shape is given."""
 
 
+@command(
+    DEVICE,
+    family("whose configurations to build"),
+    shape(f"a shape to build the valid configurations of; {DEFAULT_SIZE} for every size if left out"),
+    words("--algorithm", "NAME", "build only these: naive, dot, ..."),
+    integer("--sample", 1, 10**9, "at most N configurations of each algorithm, drawn at random"),
+    seed("seed of the sample"),
+    integer("--jobs", 1, 1024, "number of build processes; one for each core by default"),
+    QUIET,
+    DATABASE,
+    JSON,
+    examples=(
+        "compile --device adreno --algorithm microtile --sample 2000",
+        "compile --device mali --shape 512,512,512 --jobs 8 --db phone.sqlite --json > builds.json",
+    ),
+)
 def compile_command(options: argparse.Namespace) -> int:
+    """Build kernels without running them, to find failures, spills and limits, which a later run then skips."""
     problems = _problems(options)
     check_algorithms(options.family, options.algorithm)
     from autotune.device.discovery import discover, select

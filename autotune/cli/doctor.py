@@ -6,6 +6,7 @@ from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING, Any
 
 import autotune
+from autotune.cli.arguments import ANY_DEVICE, DATABASE, JSON, command
 from autotune.cli.output import print_json, tell
 from autotune.codec import write
 from autotune.errors import AutotuneError
@@ -21,7 +22,14 @@ UNUSABLE = 1
 """Exit status when a search cannot work on at least one of the devices."""
 
 
+@command(
+    ANY_DEVICE,
+    DATABASE,
+    JSON,
+    examples=("doctor", "doctor --device cpu --json"),
+)
 def doctor_command(options: argparse.Namespace) -> int:
+    """Check which features of a device work, each in a child process; searches avoid those that do not."""
     from autotune.device.discovery import discover, select
     from autotune.measure.doctor import examine
     from autotune.search.faults import known_faults

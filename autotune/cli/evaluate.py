@@ -6,6 +6,7 @@ from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from autotune.cli.arguments import DATABASE, DEVICE, JSON, SHAPES, budget, command, family, flag, integer, shape
 from autotune.cli.output import print_json, standard_error, tell, tell_stopped
 from autotune.cli.run import Interrupts, read_requests
 from autotune.codec import write
@@ -25,7 +26,23 @@ HELD_OUT = 10
 """How many sizes are held out when neither a number nor shapes are given."""
 
 
+@command(
+    DEVICE,
+    family("whose sizes to hold out"),
+    shape("a tuned shape to hold out"),
+    SHAPES,
+    integer("--holdout", 1, 10**6, f"hold out N of the tuned shapes ({HELD_OUT})"),
+    budget("tune these shapes afresh within this time and compare with that; they need not be tuned before"),
+    flag("--quiet", "no line for each size, only the table"),
+    DATABASE,
+    JSON,
+    examples=(
+        "evaluate --device cpu --holdout 10",
+        "evaluate --device adreno --shapes others.txt --budget 10m --json > regret.json",
+    ),
+)
 def evaluate_command(options: argparse.Namespace) -> int:
+    """Measure how much of the tuned speed is reached at held-out sizes, predicted from the others."""
     from autotune.cli.device_lock import DeviceLock
     from autotune.device.discovery import discover, select
     from autotune.measure.worker import Worker

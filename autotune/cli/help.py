@@ -3,13 +3,18 @@
 import argparse
 import sys
 
-from autotune.cli.options import Parser
+from autotune.cli.arguments import argument, command, make_parser
 from autotune.errors import UsageError, did_you_mean
 from autotune.manual import TOPICS, read_manual, read_topic
 
 
-def help_command(parser: Parser, options: argparse.Namespace) -> int:
-    """Print help. Raises UsageError for a word that names neither a command nor a topic."""
+@command(
+    argument("topic", metavar="TOPIC", nargs="*", help="a topic of the manual, or a command"),
+    examples=("help start", "help run", "help tuning | less"),
+)
+def help_command(options: argparse.Namespace) -> int:
+    """Show a topic of the manual, or how a command is used; without an argument, list the topics."""
+    parser = make_parser()
     if not options.topic:
         parser.print_help()
         print(f"\n{_contents()}")

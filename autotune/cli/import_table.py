@@ -1,9 +1,18 @@
 """The command `autotune import`: add the winners and predictors of an exported table to a database."""
 
 import argparse
+from pathlib import Path
+
+from autotune.cli.arguments import DATABASE, argument, command
 
 
+@command(
+    argument("file", metavar="FILE", type=Path, help="file written by autotune export --format json"),
+    DATABASE,
+    examples=("import tables.json",),
+)
 def import_command(options: argparse.Namespace) -> int:
+    """Import an exported JSON table into the database; better measurements there are kept."""
     from autotune.lookup.json_table import read_contents
     from autotune.predict import add_predictors
     from autotune.store import Store

@@ -6,17 +6,32 @@ import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from autotune.cli.device_choice import named_or_guessed_device
+from autotune.cli.arguments import DATABASE, DEVICE, JSON, argument, command, family, file, flag, one_of
 from autotune.cli.output import print_json, tell
-from autotune.errors import ProblemError, TableError
+from autotune.device.identity import FAMILIES, is_slug
+from autotune.errors import DeviceSelectionError, NoSuchDeviceError, ProblemError, TableError, did_you_mean
 from autotune.kernels import family_names, find_family
 from autotune.lookup.predictor import FAVOURS
+from autotune.model.device import Device
 
 if TYPE_CHECKING:
     from autotune.lookup import Tuned, TuningTable
-    from autotune.model.device import Device
     from autotune.model.problem import Problem
 
+
+ASKED = (
+    DEVICE,
+    family("that of the shape"),
+    argument(
+        "shape",
+        metavar="SHAPE",
+        nargs="+",
+        help="sizes and words: M N K [nt] [float16] [batch=4] [constant=b], or M,N,K",
+    ),
+    one_of(file("--table", "an exported table (JSON or SQLite)"), DATABASE),
+    JSON,
+)
+"""The arguments that say what to look up, and in which table."""
 
 MOST_NAMED = 8
 """Most devices that a note lists."""
@@ -32,6 +47,55 @@ def find_tuned(options: argparse.Namespace) -> "tuple[TuningTable, Device, Tuned
         others = ", ".join(known[:MOST_NAMED]) + (f" and {len(known) - MOST_NAMED} more" if known[MOST_NAMED:] else "")
         tell(f"note: nothing was measured on {device.slug}; there are measurements of {others}")
     return table, device, table.find(device, problem)
+
+
+def named_device(selector: str, known: Sequence[Device]) -> Device:
+    """Return a device of the table by its slug, else one of this machine, else one of the table by any other name.
+
+    Raises DeviceSelectionError: a NoSuchDeviceError when no device fits.
+    """
+    from autotune.device.discovery import discover, select
+
+    wanted = selector.strip().lower()
+    for device in known:
+        if device.slug == wanted:
+            return device
+    devices: list[Device] = []
+    try:
+        devices = discover()
+        return select(selector, devices)
+    except DeviceSelectionError as here:
+        try:
+            return select(selector, known)
+        except NoSuchDeviceError:
+            is_ambiguous = devices and not isinstance(here, NoSuchDeviceError)
+            if is_ambiguous or not known:
+                raise here from None
+            raise _no_such_device(selector, known) from here
+
+
+def _no_such_device(selector: str, known: Sequence[Device]) -> NoSuchDeviceError:
+    slugs = sorted({device.slug for device in known})
+    hint = did_you_mean(selector, [*slugs, *FAMILIES]) or f"stored devices: {', '.join(slugs)}"
+    return NoSuchDeviceError(
+        f"no device fits {selector[:80]!r}, neither on this machine nor among those stored", hint=hint
+    )
+
+
+def named_or_guessed_device(selector: str, known: Sequence[Device]) -> Device:
+    """Return what `named_device` returns, or else a device guessed from the slug of a known family.
+
+    A table gives an answer for any device. Raises DeviceSelectionError.
+    """
+    from autotune.lookup.chain import guess
+
+    try:
+        return named_device(selector, known)
+    except NoSuchDeviceError:
+        slug = selector.strip().lower()
+        if is_slug(slug) and slug.partition("-")[0] in (*FAMILIES, "pocl"):
+            return guess(slug)
+        raise
 
 
 def open_table(place: str | None) -> "TuningTable":
@@ -69,7 +133,19 @@ def _is_shape(family: str, text: str) -> bool:
     return True
 
 
+@command(
+    *ASKED,
+    flag("--explain", "show where the answer comes from and why"),
+    flag("--tuned", "fail if there is only the built-in default"),
+    examples=(
+        "lookup --device cpu 512 512 512 --explain",
+        "lookup --device adreno-730 64,3136,576 --table table.json --json",
+        "lookup --device cpu 512 512 512 nt float16 batch=4",
+        "lookup --device cpu --family reduce 512 768 max",
+    ),
+)
 def lookup_command(options: argparse.Namespace) -> int:
+    """Print the configuration to use for a shape: measured, predicted, nearest measured, or the default."""
     from autotune.lookup import Match
     from autotune.lookup.answer import plain_tuned
 

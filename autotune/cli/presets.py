@@ -3,12 +3,18 @@
 import argparse
 import sys
 
+from autotune.cli.arguments import JSON, argument, command
 from autotune.cli.output import print_json
 from autotune.codec import write
 
 
+@command(
+    argument("name", nargs="?", metavar="NAME", help="the preset whose shapes to list"),
+    JSON,
+    examples=("presets", "presets resnet50"),
+)
 def presets_command(options: argparse.Namespace) -> int:
-    """List the matrix products of published networks."""
+    """List the presets, or the shapes of one."""
     from autotune.display import print_presets, print_requests
     from autotune.kernels.presets import PRESETS, preset
 

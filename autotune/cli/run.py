@@ -3,6 +3,7 @@
 import argparse
 import contextlib
 import os
+import re
 import signal
 import sys
 from collections.abc import Sequence
@@ -10,8 +11,9 @@ from pathlib import Path
 from types import FrameType, TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
+from autotune.cli.arguments import ANY_SERVER, DATABASE, JSON, QUIET, WANTED, WIDE, argument, command, flag
 from autotune.cli.output import STOPPED, print_result, standard_error, tell, tell_stopped
-from autotune.cli.remote_run import run_elsewhere
+from autotune.cli.remote import run_elsewhere
 from autotune.errors import AutotuneError, ConfigurationError, ProblemError, UsageError
 from autotune.kernels import find_family
 
@@ -29,7 +31,65 @@ LEAST_SECONDS = 5.0
 """Time that a shape takes on a device that builds slowly, however short the budget is."""
 
 
+def parse_share(text: str) -> float:
+    """Return the share, between 0 and 1 exclusive, of ``1%`` or ``0.01``. Raises UsageError."""
+    match = re.fullmatch(r"(\d{1,9}(?:\.\d{1,9})?)(%?)", text.strip(), re.ASCII)
+    share = float(match[1]) / (100 if match[2] else 1) if match else 0.0
+    if not 0 < share < 1:
+        given = text.strip()[:80]
+        raise UsageError(
+            f"--until-gain: expected a share above 0 and below 1, got {given!r}", hint="such as 1% or 0.01"
+        )
+    return share
+
+
+@command(
+    *WANTED,
+    flag("--misses", "tune the sizes that lookups on this machine asked for and never found"),
+    argument(
+        "--until-gain",
+        metavar="SHARE",
+        type=parse_share,
+        help="end a shape's search once 25 more trials are expected to save less than this: 1%%, 0.01",
+    ),
+    argument(
+        "--sampler",
+        metavar="NAME",
+        default="ours",
+        help="sampler that proposes configurations: ours, tpe, random, exhaustive, or the path of an Optuna sampler "
+        "class, such as optuna.samplers:CmaEsSampler (ours)",
+    ),
+    argument(
+        "--sampler-options", metavar="JSON", default="", help="arguments of that class: '{\"multivariate\": true}'"
+    ),
+    flag(
+        "--retry-quarantined",
+        "begin with the configurations that crashed, hung or were running when an earlier run was killed; "
+        "without this option they are never run again",
+    ),
+    argument(
+        "--no-crossover",
+        dest="crossover",
+        action="store_false",
+        help="skip the comparison of a few products with the host's BLAS at the end, which takes some seconds",
+    ),
+    QUIET,
+    WIDE,
+    DATABASE,
+    JSON,
+    *ANY_SERVER,
+    examples=(
+        "run --device cpu --shape 512,512,512 --budget 2m",
+        "run --device adreno --shape 64,3136,576 1000,1,2048 --trials 200 --algorithm microtile",
+        "run --device mali --preset resnet50 --budget 1h --db phone.sqlite",
+        "run --device mali --shape 512,512,512 --until-gain 1%",
+        'run --device cpu --shape 512,512,512 "64,64,64 nt float16" --trials 50',
+        "run --device cpu --family reduce --shape 64,1000 512,768,max --budget 1m",
+        "run --device gpu --shapes shapes.txt --trials 100 --json > winners.json",
+    ),
+)
 def run_command(options: argparse.Namespace) -> int:
+    """Search for the fastest kernel for each shape and store it. Repeating the command continues the search."""
     if options.server:
         return run_elsewhere(options)
     if not (options.shape or options.shapes or options.preset or options.misses):

@@ -4,14 +4,25 @@ import argparse
 import sys
 from typing import Any
 
-from autotune.cli.lookup import find_tuned
+from autotune.cli.arguments import command, flag
+from autotune.cli.lookup import ASKED, find_tuned
 from autotune.cli.output import print_json
 from autotune.kernels import find_family
 from autotune.lookup.answer import plain_tuned
 from autotune.model.plan import Launch, Plan, Scalar
 
 
+@command(
+    *ASKED,
+    flag("--source", "print the OpenCL source alone"),
+    examples=(
+        "show --device adreno-730 64,3136,576",
+        "show --device cpu 512 512 512 --source > gemm.cl",
+        "show --device cpu --family reduce 512 768 max --json",
+    ),
+)
 def show_command(options: argparse.Namespace) -> int:
+    """Show the kernel to use for a shape: source, build options, buffers, sizes, arguments, for your own host code."""
     from autotune.device.profile import find_profile
     from autotune.kernels.render import render
 

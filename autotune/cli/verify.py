@@ -4,6 +4,7 @@ import argparse
 import sys
 from typing import TYPE_CHECKING, Any
 
+from autotune.cli.arguments import DATABASE, DEVICE, JSON, QUIET, SHAPES, command, family, shape
 from autotune.cli.output import plain_winner, print_json, standard_error, tell_stopped
 from autotune.cli.run import Interrupts, read_requests
 from autotune.errors import AutotuneError, UsageError
@@ -18,7 +19,18 @@ FAILED = 1
 """Exit status when a winner no longer runs right, whatever has replaced it."""
 
 
+@command(
+    DEVICE,
+    family("all that are tuned if left out; gemm for shapes given here", default=None),
+    shape("a tuned shape to verify, instead of all"),
+    SHAPES,
+    QUIET,
+    DATABASE,
+    JSON,
+    examples=("verify --device adreno", "verify --device cpu --shape 512,512,512 --json"),
+)
 def verify_command(options: argparse.Namespace) -> int:
+    """Verify and time winners again; one that fails or lost its lead is replaced by the next best or the default."""
     from autotune.cli.device_lock import DeviceLock
     from autotune.device.discovery import discover, select
     from autotune.display import rechecking
