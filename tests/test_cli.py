@@ -28,23 +28,19 @@ from autotune.cli.output import write
 from autotune.cli.run import _tell_duration
 from autotune.device import discovery
 from autotune.device.profile import find_profile
-from autotune.display import (
-    LiveProgress,
-    PlainProgress,
+from autotune.display.console import Page
+from autotune.display.live import LiveBar
+from autotune.display.progress import LiveProgress, Picture, PlainProgress, progress
+from autotune.display.results import print_devices, print_outcomes, total_text
+from autotune.display.words import (
     bytes_text,
     duration_text,
     failures_text,
     gain_text,
-    print_devices,
-    print_outcomes,
-    progress,
     rate_text,
     time_text,
-    total_text,
     verdict_text,
 )
-from autotune.display.console import Page
-from autotune.display.live import LiveBar, Picture
 from autotune.errors import AutotuneError, UsageError, did_you_mean
 from autotune.kernels import find_family
 from autotune.kernels.gemm import GemmProblem
@@ -56,6 +52,7 @@ from autotune.model.checkup import Checkup
 from autotune.model.configuration import Configuration
 from autotune.model.device import Device, DeviceLimits
 from autotune.model.events import (
+    KINDS,
     DeviceDrifted,
     FinalsStarted,
     GainEstimated,
@@ -761,7 +758,7 @@ def test_the_second_interrupt_unwinds_and_the_third_ends_unless_interrupts_are_i
     code = (
         "import os, signal, sys\n"
         f"if {ignored}: signal.signal(signal.SIGINT, signal.SIG_IGN)\n"
-        "from autotune.cli.run import Interrupts\n"
+        "from autotune.cli.interrupts import Interrupts\n"
         "with Interrupts('the running trial') as interrupts:\n"
         "    os.kill(os.getpid(), signal.SIGINT)\n"
         "    print(interrupts.are_requested, flush=True)\n"
@@ -1015,6 +1012,10 @@ class Clock:
 REQUEST = Request(problem=GemmProblem(m=100, n=100, k=50), label="fc")
 
 
+def test_every_event_is_shown() -> None:
+    assert all(hasattr(PlainProgress, name) for name in KINDS)
+
+
 def test_plain_progress_tells_better_trials_and_then_every_ten_seconds() -> None:
     stream, clock = io.StringIO(), Clock()
     listener = PlainProgress(Budget(trials=4, seconds=100), stream, clock)
@@ -1106,7 +1107,9 @@ def test_plain_progress_names_the_problem_again_where_slices_and_finals_change_i
 
 class TestLiveProgress:
     def _listener(self, budget: Budget, clock: Clock, said: list[str] | None = None) -> LiveProgress:
-        return LiveProgress(budget, (said if said is not None else []).append, lambda: "run", clock)
+        listener = LiveProgress(budget, lambda: "run", clock)
+        listener.say = (said if said is not None else []).append
+        return listener
 
     def test_it_tells_what_is_done_now_and_how_much_of_the_budget_is_spent(self) -> None:
         clock = Clock()

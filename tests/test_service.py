@@ -22,7 +22,7 @@ pytest.importorskip("fastapi")
 
 from autotune.cli import main
 from autotune.codec import Node
-from autotune.display import PlainProgress
+from autotune.display.progress import PlainProgress
 from autotune.errors import RefusedError, ServiceError, StoreError, TableError
 from autotune.export.contents import read_contents
 from autotune.export.json_table import write_json

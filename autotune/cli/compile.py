@@ -6,8 +6,9 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from autotune.cli.arguments import DATABASE, DEVICE, JSON, QUIET, command, family, integer, seed, shape, words
-from autotune.cli.output import plain_compilation, print_json, standard_error, tell, tell_stopped
-from autotune.cli.run import Interrupts, check_algorithms, days_text
+from autotune.cli.interrupts import Interrupts, tell_stopped
+from autotune.cli.output import plain_compilation, print_json, standard_error, tell
+from autotune.cli.run import check_algorithms, days_text
 from autotune.device.processors import usable_cores
 from autotune.kernels import find_family
 
@@ -41,7 +42,7 @@ def compile_command(options: argparse.Namespace) -> int:
     problems = _problems(options)
     check_algorithms(options.family, options.algorithm)
     from autotune.device.discovery import discover, select
-    from autotune.display import building
+    from autotune.display.builds import building
     from autotune.search.compilation import Extent, compile_space
     from autotune.search.faults import with_checkup
     from autotune.store import Store
@@ -90,7 +91,7 @@ def _problems(options: argparse.Namespace) -> "list[Problem]":
 
 
 def _report(options: argparse.Namespace, reports: "list[Report]", *, was_stopped: bool) -> int:
-    from autotune.display import print_compilations
+    from autotune.display.results import print_compilations
 
     if options.json:
         print_json([plain_compilation(report) for report in reports])

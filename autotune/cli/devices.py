@@ -17,7 +17,7 @@ def devices_command(options: argparse.Namespace) -> int:
     """List every OpenCL device, and how far its clocks can be trusted."""
     from autotune.device.discovery import discover
     from autotune.device.profile import find_profile
-    from autotune.display import print_devices
+    from autotune.display.results import print_devices
     from autotune.measure.calibration import try_calibration
 
     devices = discover()

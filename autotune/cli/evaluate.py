@@ -7,8 +7,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from autotune.cli.arguments import DATABASE, DEVICE, JSON, SHAPES, budget, command, family, flag, integer, shape
-from autotune.cli.output import print_json, standard_error, tell, tell_stopped
-from autotune.cli.run import Interrupts, read_requests
+from autotune.cli.interrupts import Interrupts, tell_stopped
+from autotune.cli.output import print_json, standard_error, tell
+from autotune.cli.run import read_requests
 from autotune.codec import write
 from autotune.errors import UsageError
 from autotune.kernels import find_family
@@ -104,7 +105,7 @@ def _tuned_afresh(
     options: argparse.Namespace, store: "Store", device: "Device", should_stop: Callable[[], bool]
 ) -> "list[Winner]":
     """Return winners of the sizes to hold out from a new search, which neither uses nor changes the store's trials."""
-    from autotune.display import progress
+    from autotune.display.progress import progress
     from autotune.model.trial import Request
     from autotune.search import Budget, tune
     from autotune.store import Store

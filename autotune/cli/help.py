@@ -26,7 +26,7 @@ def help_command(options: argparse.Namespace) -> int:
         guess = did_you_mean(word, [*TOPICS, *parser.commands])
         hints = (guess, f"topics: {', '.join(TOPICS)}", "commands: autotune --help")
         raise UsageError(f"there is no topic or command {word[:80]!r}", hint="; ".join(filter(None, hints)))
-    from autotune.display import print_manual
+    from autotune.display.results import print_manual
 
     print_manual(read_topic(word), sys.stdout)
     return 0

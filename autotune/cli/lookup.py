@@ -161,7 +161,8 @@ def lookup_command(options: argparse.Namespace) -> int:
     if options.json:
         print_json({"device": device.slug, "problem": problem.to_dict(), **plain_tuned(tuned)})
         return 0
-    from autotune.display import print_configuration, time_text
+    from autotune.display.results import print_configuration
+    from autotune.display.words import time_text
 
     facts = [("shape", problem.label), ("device", device.slug), ("match", tuned.match.value)]
     if options.explain:

@@ -15,7 +15,7 @@ from autotune.cli.output import print_json, tell
 )
 def misses_command(options: argparse.Namespace) -> int:
     """List the sizes that lookups on this machine asked for and never found; autotune run --misses tunes them."""
-    from autotune.display import print_misses
+    from autotune.display.results import print_misses
     from autotune.lookup.misses import default_file, forget_misses, read_misses
 
     path = default_file()

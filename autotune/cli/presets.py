@@ -15,7 +15,7 @@ from autotune.codec import write
 )
 def presets_command(options: argparse.Namespace) -> int:
     """List the presets, or the shapes of one."""
-    from autotune.display import print_presets, print_requests
+    from autotune.display.results import print_presets, print_requests
     from autotune.kernels.presets import PRESETS, preset
 
     chosen = {name: preset(name) for name in ([options.name] if options.name else PRESETS)}

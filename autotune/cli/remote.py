@@ -4,7 +4,8 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from autotune.cli.output import STOPPED, print_result, standard_error, tell
+from autotune.cli.interrupts import STOPPED
+from autotune.cli.output import print_result, standard_error, tell
 from autotune.errors import AutotuneError, UsageError
 
 if TYPE_CHECKING:
@@ -56,7 +57,7 @@ def follow(client: "Client", job: dict[str, Any], options: argparse.Namespace) -
 
     Raises AutotuneError when the job failed or was cancelled.
     """
-    from autotune.display import progress
+    from autotune.display.progress import progress
     from autotune.remote.events import Follower, job_outcome
     from autotune.search.contract import Budget
 

@@ -2,17 +2,15 @@
 
 import argparse
 import contextlib
-import os
 import re
-import signal
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from types import FrameType, TracebackType
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING
 
 from autotune.cli.arguments import ANY_SERVER, DATABASE, JSON, QUIET, WANTED, WIDE, argument, command, flag
-from autotune.cli.output import STOPPED, print_result, standard_error, tell, tell_stopped
+from autotune.cli.interrupts import Interrupts, tell_stopped
+from autotune.cli.output import print_result, standard_error, tell
 from autotune.cli.remote import run_elsewhere
 from autotune.errors import AutotuneError, ConfigurationError, ProblemError, UsageError
 from autotune.kernels import find_family
@@ -124,7 +122,7 @@ def _tune(
     worker: "Worker",
 ) -> int:
     from autotune.cli.doctor import examined
-    from autotune.display import progress
+    from autotune.display.progress import progress
     from autotune.search import builders_for, tune
     from autotune.store import Store
 
@@ -324,7 +322,7 @@ def _tell_size(device: "Device", requests: "Sequence[Request]", algorithms: Sequ
 
 def _tell_duration(device: "Device", requests: "Sequence[Request]", budget: "Budget") -> None:
     """Print how long the search will take, as far as that is known beforehand."""
-    from autotune.display import duration_text
+    from autotune.display.words import duration_text
 
     shapes = f"{len(requests)} shape{'' if len(requests) == 1 else 's'}"
     least_s = LEAST_SECONDS * len(requests)
@@ -359,50 +357,6 @@ def _budget(options: argparse.Namespace) -> "Budget":
     return Budget(trials=options.trials, seconds=options.budget, until_gain=options.until_gain)
 
 
-class Interrupts:
-    """While entered, the first Ctrl-C requests a stop, the second interrupts the work, a third ends the process.
-
-    SIGTERM and the loss of the terminal (SIGHUP) count as Ctrl-C.
-    """
-
-    def __init__(self, unfinished: str) -> None:
-        """`unfinished` is what the stop waits for, such as ``the running trial``."""
-        self._unfinished = unfinished
-        self._count = 0
-        self._former: dict[int, Any] = {}
-
-    @property
-    def are_requested(self) -> bool:
-        return self._count > 0
-
-    def __enter__(self) -> Self:
-        names = ("SIGINT", "SIGTERM", "SIGHUP")  # SIGHUP exists on POSIX only
-        for number in (getattr(signal, name) for name in names if hasattr(signal, name)):
-            if signal.getsignal(number) is not signal.SIG_IGN:  # ignored under nohup, or in a script's background
-                self._former[number] = signal.signal(number, self._handle)
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        for number, handler in self._former.items():
-            signal.signal(number, handler)
-
-    def _handle(self, _number: int, _frame: FrameType | None) -> None:
-        # os.write bypasses Python's buffers, which may be in use when the signal arrives.
-        self._count += 1
-        if self._count == 1:
-            with contextlib.suppress(OSError):
-                os.write(2, f"\nstopping after {self._unfinished}; interrupt again to stop at once\n".encode())
-        elif self._count == 2:
-            raise KeyboardInterrupt  # as it propagates, the ledger notes that the running trial is not at fault
-        else:
-            show_cursor = b"\x1b[?25h\n" if os.isatty(2) else b""
-            with contextlib.suppress(OSError):
-                os.write(2, show_cursor)
-            os._exit(STOPPED)
-
-
 def _report(
     options: argparse.Namespace,
     device: "Device",
@@ -411,7 +365,7 @@ def _report(
     *,
     was_stopped: bool,
 ) -> int:
-    from autotune.display import print_failures
+    from autotune.display.results import print_failures
 
     print_failures(outcomes, device.slug, sys.stderr if options.json else sys.stdout)
     is_complete = not was_stopped and len(outcomes) == len(requests)

@@ -45,7 +45,7 @@ def show_command(options: argparse.Namespace) -> int:
             }
         )
     else:
-        from autotune.display import print_configuration, print_plan
+        from autotune.display.results import print_configuration, print_plan
 
         facts = [
             ("shape", tuned.problem.label),

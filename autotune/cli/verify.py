@@ -5,8 +5,9 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 from autotune.cli.arguments import DATABASE, DEVICE, JSON, QUIET, SHAPES, command, family, shape
-from autotune.cli.output import plain_winner, print_json, standard_error, tell_stopped
-from autotune.cli.run import Interrupts, read_requests
+from autotune.cli.interrupts import Interrupts, tell_stopped
+from autotune.cli.output import plain_winner, print_json, standard_error
+from autotune.cli.run import read_requests
 from autotune.errors import AutotuneError, UsageError
 from autotune.kernels import find_family
 
@@ -33,7 +34,7 @@ def verify_command(options: argparse.Namespace) -> int:
     """Verify and time winners again; one that fails or lost its lead is replaced by the next best or the default."""
     from autotune.cli.device_lock import DeviceLock
     from autotune.device.discovery import discover, select
-    from autotune.display import rechecking
+    from autotune.display.progress import rechecking
     from autotune.search.faults import with_checkup
     from autotune.search.verification import recheck
     from autotune.store import Store
@@ -78,7 +79,7 @@ def _plain(recheck: "Recheck") -> dict[str, Any]:
 
 
 def _report(options: argparse.Namespace, found: "list[Recheck]", *, was_stopped: bool) -> int:
-    from autotune.display import print_rechecks
+    from autotune.display.results import print_rechecks
     from autotune.search.verification import Standing
 
     if options.json:

@@ -20,7 +20,7 @@ def worker_command(options: argparse.Namespace) -> int:
     """Offer the devices of this machine to a service; makes outgoing connections only."""
     from autotune.cli.device_lock import DeviceLock, LockedWorker
     from autotune.cli.doctor import checked
-    from autotune.cli.run import Interrupts
+    from autotune.cli.interrupts import Interrupts
     from autotune.device.discovery import discover, select
     from autotune.measure.worker import Worker
     from autotune.remote.work_loop import Offer, Service, offer_all, own_name, own_secret

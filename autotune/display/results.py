@@ -1,6 +1,9 @@
 """Prints the results of commands as tables and paragraphs."""
 
+import os
+import shutil
 from collections.abc import Mapping, Sequence
+from importlib.util import find_spec
 from typing import IO, TYPE_CHECKING
 
 from autotune.display.console import Page
@@ -15,6 +18,7 @@ from autotune.display.words import (
     time_text,
 )
 from autotune.kernels import find_family
+from autotune.manual import Topic, for_terminal
 from autotune.model.configuration import Configuration
 from autotune.model.device import Device
 from autotune.model.plan import Buffer, Plan, Scalar
@@ -27,6 +31,10 @@ if TYPE_CHECKING:
     from autotune.search.compilation import AlgorithmReport, Report
     from autotune.search.overview import Overview
     from autotune.search.verification import Recheck
+
+
+_PAGE_COLUMNS = 100
+"""Width of a page of the manual: longer lines are hard to read."""
 
 
 def print_devices(
@@ -338,3 +346,18 @@ def print_presets(presets: "Sequence[tuple[Preset, Sequence[Request]]]", stream:
 def print_requests(requests: Sequence[Request], stream: IO[str]) -> None:
     rows = [(request.problem.label, str(request.calls), request.label) for request in requests]
     Page(stream).table(("shape", "calls", "from"), rows)
+
+
+def print_manual(topic: Topic, stream: IO[str]) -> None:
+    """Print a page: rendered and paged on a terminal if rich is installed, otherwise as Markdown."""
+    if not Page(stream).is_terminal or find_spec("rich") is None:
+        stream.write(topic.text)
+        return
+    from rich.console import Console
+    from rich.markdown import Markdown
+
+    console = Console(file=stream, width=min(shutil.get_terminal_size().columns, _PAGE_COLUMNS))
+    # As git does: less shows colors, and exits at once if the text fits the screen.
+    os.environ.setdefault("LESS", "FRX")
+    with console.pager(styles=True):
+        console.print(Markdown(for_terminal(topic.text), hyperlinks=False))
