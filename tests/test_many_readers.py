@@ -85,7 +85,7 @@ def test_all_followers_share_one_reading_of_the_job(
     assert len(readings) <= 10
     before = len(readings)
     for _ in range(50):
-        server.service.feed.tell(job_id, "job", None)
+        server.service.feed.tell(job_id)
     client.cancel(job_id)  # which reads it itself, once
     for follower in followers:
         follower.join()

@@ -45,7 +45,7 @@ from autotune.errors import UsageError
 MAX_BODY_BYTES = 2**20
 LEAST_TOKEN = 16
 MAX_TOKEN = 512
-_SAFE = frozenset({"GET", "HEAD", "OPTIONS"})
+SAFE_METHODS = frozenset({"GET", "HEAD", "OPTIONS"})
 _OPEN_PATHS = frozenset({"/api/health"})
 WHO = "autotune.who"
 """ASGI scope key: the role of the request's token, for the log."""
@@ -109,7 +109,7 @@ _MEANING = {
 
 def role_needed(path: str, method: str) -> Role:
     """Return the role that a request requires."""
-    if method in _SAFE:
+    if method in SAFE_METHODS:
         return Role.READER
     if path == "/api/workers" or path.startswith("/api/workers/"):
         return Role.ADMIN if method == "DELETE" else Role.WORKER
@@ -151,7 +151,7 @@ class Guard:
         headers: dict[bytes, bytes] = dict(scope["headers"])
         refusal = self._refusal(scope, headers)
         if refusal is not None:
-            await _refuse(send, *refusal)
+            await refuse(send, *refusal)
             return
         await self._with_limit(scope, receive, send)
 
@@ -159,14 +159,14 @@ class Guard:
         """Return status, message and hint for a request that is refused."""
         path, method = scope["path"], scope["method"]
         if path.startswith("/api/") and path not in _OPEN_PATHS:
-            kind, _, token = _text(headers.get(b"authorization")).partition(" ")
+            kind, _, token = text_of(headers.get(b"authorization")).partition(" ")
             told = token.strip() if kind.lower() == "bearer" else ""
             if not self._access.is_open:
                 role, needed = self._access.role_of(told), role_needed(path, method)
                 if role is None or needed not in _ALLOWED[role]:
                     return _refusal_of_token(told, role, needed)
                 scope[WHO] = role.value
-        length = _text(headers.get(b"content-length"))
+        length = text_of(headers.get(b"content-length"))
         if length and (not length.isdecimal() or len(length) > 18 or int(length) > _limit(path)):
             return _too_large(path)
         return None
@@ -187,7 +187,7 @@ class Guard:
             nonlocal is_begun
             if left < 0 and not is_begun:  # replaces what the routes answer to a truncated body
                 is_begun = True
-                await _refuse(send, *_too_large(scope["path"]))
+                await refuse(send, *_too_large(scope["path"]))
             if left >= 0:
                 is_begun = True
                 await send(message)
@@ -196,7 +196,7 @@ class Guard:
             await self._app(scope, limited, noting)
         except _TooLarge:
             if not is_begun:
-                await _refuse(send, *_too_large(scope["path"]))
+                await refuse(send, *_too_large(scope["path"]))
 
 
 def _refusal_of_token(told: str, role: Role | None, needed: Role) -> tuple[int, str, str]:
@@ -220,11 +220,13 @@ def _same(told: str, token: str) -> bool:
     return hmac.compare_digest(hashlib.sha256(told.encode()).digest(), hashlib.sha256(token.encode()).digest())
 
 
-def _text(value: bytes | None) -> str:
+def text_of(value: bytes | None) -> str:
+    """Return the value of a header; empty if it is missing."""
     return (value or b"").decode("latin-1").strip()
 
 
-async def _refuse(send: Send, status: int, message: str, hint: str) -> None:
+async def refuse(send: Send, status: int, message: str, hint: str) -> None:
+    """Send a refusal, in the form of all refusals of the API."""
     await answer(send, status, json.dumps({"error": {"message": message, "hint": hint}}).encode())
 
 

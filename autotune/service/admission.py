@@ -6,7 +6,6 @@ reach the loopback address.
 """
 
 import asyncio
-import json
 import logging
 import time
 from collections import OrderedDict
@@ -16,7 +15,7 @@ from urllib.parse import urlsplit
 
 from autotune.codec import visible
 from autotune.errors import UsageError
-from autotune.service.access import WHO, App, Message, Receive, Scope, Send, answer
+from autotune.service.access import SAFE_METHODS, WHO, App, Message, Receive, Scope, Send, refuse, text_of
 
 WHAT = "autotune.what"
 """ASGI scope key: what a route has done, for the log."""
@@ -29,7 +28,6 @@ LONGEST_PAUSE_S = 5.0
 LOG_EVERY_S = 60.0
 MAX_ADDRESSES = 1000
 
-_SAFE = frozenset({"GET", "HEAD", "OPTIONS"})
 _OWN = frozenset({"", "none", "same-origin"})
 _FORWARDED = frozenset({b"forwarded", b"via", b"x-real-ip"})
 _LOG = logging.getLogger(__name__)
@@ -65,21 +63,20 @@ class Admission:
         if refusal is None:
             await self._app(scope, receive, noting)
         else:
-            status, text, hint = refusal
-            await answer(noting, status, json.dumps({"error": {"message": text, "hint": hint}}).encode())
+            await refuse(noting, *refusal)
 
     def _refusal(self, scope: Scope, headers: dict[bytes, bytes]) -> _Refusal | None:
-        host = _text(headers.get(b"host"))
+        host = text_of(headers.get(b"host"))
         if self._is_open and _name(host) not in LOOPBACK:
             return 403, "without a token, only requests to localhost are served", "start the service with --token-file"
         if self._is_open and (_is_forwarded(headers) or scope.get("http_version") == "1.0"):
             return 403, "without a token, requests from a proxy are not served", "start the service with --token-file"
         is_api = scope["path"].startswith("/api/")
-        origin = _text(headers.get(b"origin"))
+        origin = text_of(headers.get(b"origin"))
         is_foreign = bool(origin) and _netloc(origin) != host.lower() and origin.lower() != self._public_origin
-        if is_foreign and (is_api or scope["method"] not in _SAFE):
+        if is_foreign and (is_api or scope["method"] not in SAFE_METHODS):
             return 403, "requests from another site are not answered", "behind a proxy, use autotune serve --public-url"
-        if is_api and _text(headers.get(b"sec-fetch-site")) not in _OWN:
+        if is_api and text_of(headers.get(b"sec-fetch-site")) not in _OWN:
             return 403, "requests from another site are not answered", ""
         return None
 
@@ -158,7 +155,7 @@ def _isolate(message: Message) -> None:
 
 def _log(scope: Scope, status: int) -> None:
     """Log each request that changed something, except turns of workers, which come many times a second."""
-    if scope["method"] in _SAFE or status >= HTTPStatus.BAD_REQUEST or scope["path"].endswith("/turn"):
+    if scope["method"] in SAFE_METHODS or status >= HTTPStatus.BAD_REQUEST or scope["path"].endswith("/turn"):
         return
     what = scope.get(WHAT, "")
     told = f": {visible(what)}" if what else ""
@@ -171,10 +168,6 @@ def _address(scope: Scope) -> str:
 
 def _is_forwarded(headers: dict[bytes, bytes]) -> bool:
     return any(name in _FORWARDED or name.startswith(b"x-forwarded-") for name in headers)
-
-
-def _text(value: bytes | None) -> str:
-    return (value or b"").decode("latin-1").strip()
 
 
 def _name(host: str) -> str:
