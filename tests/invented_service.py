@@ -32,6 +32,28 @@ def invented_time(job: Job) -> float:
     return 1e6 / area + 100.0 * (job.configuration.algorithm == "naive")
 
 
+def slow(seconds: float) -> Callable[[Job], float]:
+    """Work that takes so long on the clock."""
+
+    def work(job: Job) -> float:
+        time.sleep(seconds)
+        return invented_time(job)
+
+    return work
+
+
+class Paused:
+    """Work that tells when its first trial has begun, and ends none before it may go on."""
+
+    def __init__(self) -> None:
+        self.begun, self.goes_on = threading.Event(), threading.Event()
+
+    def __call__(self, job: Job) -> float:
+        self.begun.set()
+        assert self.goes_on.wait(30)
+        return invented_time(job)
+
+
 class HandMade:
     """A worker spoken by hand, so that it can misbehave."""
 
@@ -57,6 +79,18 @@ class HandMade:
         job = read_job(Node(trial["job"], "job"), "0:0", ())
         measured = FakeWorker(lambda job: time_ns or invented_time(job)).run(job)
         return {"id": trial["id"], "job": trial["job"], "trial": plain_trial(measured)}
+
+    def serve_until_ended(self, client: Client, job: dict[str, Any]) -> None:
+        results: tuple[dict[str, Any], ...] = ()
+        while client.job(job["id"])["state"] in ("queued", "running"):
+            given = self.turn(results=results, wait_s=0.3)
+            results = (self.result(given),) if given else ()
+
+
+def submitted(server: Server, client: Client) -> dict[str, Any]:
+    """A small job for the invented device, which has to be known first."""
+    server.service.store.add_device(INVENTED_PROCESSOR)
+    return client.submit(INVENTED_PROCESSOR.slug, shapes=["96,96,96"], trials=3, algorithms=["microtile"])
 
 
 def ended(client: Client, job_id: int) -> dict[str, Any]:
@@ -86,13 +120,19 @@ def serving(database: Path, **files: Path) -> Iterator[Server]:
 def offering(url: str, name: str = "w1", work: Callable[[Job], float | TrialState] = invented_time) -> Iterator[Any]:
     """A worker that the service knows; the fake that measures."""
     worker = FakeWorker(work)
-    offer = Offer(invented_worker(url, name), INVENTED_PROCESSOR, worker, lambda _: None)
+    with in_thread(Offer(invented_worker(url, name), INVENTED_PROCESSOR, worker, lambda _: None)):
+        with Client(url) as client:
+            wait_for(lambda: any(s["worker"] == name for d in client.devices() for s in d["stations"]))
+        yield worker
+
+
+@contextmanager
+def in_thread(offer: Offer) -> Iterator[threading.Thread]:
+    """The thread in which an offer is served; the offer is closed in the end."""
     thread = threading.Thread(target=offer.serve, daemon=True)
     thread.start()
-    with Client(url) as client:
-        wait_for(lambda: any(s["worker"] == name for d in client.devices() for s in d["stations"]))
     try:
-        yield worker
+        yield thread
     finally:
         offer.close()
         thread.join(ENDS_IN_S)

@@ -1,7 +1,6 @@
 """What the service turns away before it asks for a token: other sites, proxies, guesses; and what its log says."""
 
 import logging
-import shutil
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -26,16 +25,9 @@ PUBLIC = "https://tuner.example"
 
 
 @pytest.fixture
-def store(tmp_path: Path, empty_database: Path) -> Iterator[Store]:
-    with Store.open(shutil.copy(empty_database, tmp_path / "db.sqlite")) as opened:
-        opened.add_device(INVENTED_PROCESSOR)
-        yield opened
-
-
-@pytest.fixture
-def api(store: Store) -> Iterator[TestClient]:
-    with TestClient(make_app(Service(store), Access()), base_url="http://localhost") as client:
-        yield client
+def store(store: Store) -> Store:
+    store.add_device(INVENTED_PROCESSOR)
+    return store
 
 
 @pytest.fixture

@@ -3,7 +3,6 @@
 import contextlib
 import resource
 import select
-import shutil
 import socket
 import subprocess
 import sys
@@ -19,19 +18,13 @@ from autotune.remote import Client
 from autotune.service import connections
 from autotune.service.connections import Phase
 from autotune.service.server import Server
-from invented_service import serving, wait_for
+from invented_service import wait_for
 
 HALF = b"GET /api/health HTTP/1.1\r\nHost: 127.0.0.1\r\n"
 WHOLE = HALF + b"\r\n"
 HALF_BODY = (
     b"POST /api/jobs HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: application/json\r\nContent-Length: 50\r\n\r\n{"
 )
-
-
-@pytest.fixture
-def server(tmp_path: Path, empty_database: Path) -> Iterator[Server]:
-    with serving(Path(shutil.copy(empty_database, tmp_path / "db.sqlite"))) as started:
-        yield started
 
 
 @contextlib.contextmanager

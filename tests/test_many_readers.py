@@ -3,12 +3,9 @@
 import asyncio
 import http.client
 import json
-import shutil
 import threading
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, closing
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -22,23 +19,16 @@ from autotune.service import events, pools, tables_api
 from autotune.service.server import Server
 from autotune.store.jobs import JobLedger
 from autotune.testing import INVENTED_PROCESSOR
-from invented_service import offering, serving, wait_for
+from invented_service import offering, wait_for
 
 SLUG = INVENTED_PROCESSOR.slug
 SHAPES = [f"{size},64,64" for size in range(16, 80)]
 
 
 @pytest.fixture
-def server(tmp_path: Path, empty_database: Path) -> Iterator[Server]:
-    with serving(Path(shutil.copy(empty_database, tmp_path / "db.sqlite"))) as started:
-        started.service.store.add_device(INVENTED_PROCESSOR)
-        yield started
-
-
-@pytest.fixture
-def client(server: Server) -> Iterator[Client]:
-    with Client(server.url) as opened:
-        yield opened
+def server(server: Server) -> Server:
+    server.service.store.add_device(INVENTED_PROCESSOR)
+    return server
 
 
 class Follower:

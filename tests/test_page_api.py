@@ -3,8 +3,7 @@
 import math
 import random
 import re
-import shutil
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -55,16 +54,9 @@ def winner(**changes: Any) -> Winner:
 
 
 @pytest.fixture
-def store(tmp_path: Path, empty_database: Path) -> Iterator[Store]:
-    with Store.open(shutil.copy(empty_database, tmp_path / "db.sqlite")) as opened:
-        opened.add_device(INVENTED_PROCESSOR)
-        yield opened
-
-
-@pytest.fixture
-def api(store: Store) -> Iterator[TestClient]:
-    with TestClient(make_app(Service(store), Access()), base_url="http://localhost") as client:
-        yield client
+def store(store: Store) -> Store:
+    store.add_device(INVENTED_PROCESSOR)
+    return store
 
 
 def test_every_file_is_served_under_a_policy_without_exceptions(api: TestClient) -> None:

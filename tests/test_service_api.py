@@ -2,7 +2,6 @@
 
 import copy
 import json
-import shutil
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -14,7 +13,6 @@ pytest.importorskip("fastapi")
 
 from starlette.testclient import TestClient
 
-from autotune.cli import main
 from autotune.errors import UsageError
 from autotune.kernels.gemm import FAMILY, GemmProblem
 from autotune.lookup import contents
@@ -29,7 +27,7 @@ from autotune.service.forms import JobForm
 from autotune.service.server import Place, read_access
 from autotune.store import Store
 from autotune.testing import INVENTED_PROCESSOR
-from factories import winner
+from factories import Run, winner
 
 WRITING, READING = "writing-token-of-a-test", "reading-token-of-a-test"
 SLUG = INVENTED_PROCESSOR.slug
@@ -62,17 +60,10 @@ def a_winner(device: Device, problem: GemmProblem) -> Winner:
 
 
 @pytest.fixture
-def store(tmp_path: Path, empty_database: Path) -> Iterator[Store]:
-    with Store.open(shutil.copy(empty_database, tmp_path / "db.sqlite")) as opened:
-        opened.add_device(INVENTED_PROCESSOR)
-        opened.record_winner(a_winner(INVENTED_PROCESSOR, GemmProblem(m=64, n=64, k=64)))
-        yield opened
-
-
-@pytest.fixture
-def api(store: Store) -> Iterator[TestClient]:
-    with TestClient(make_app(Service(store), Access()), base_url="http://localhost") as client:
-        yield client
+def store(store: Store) -> Store:
+    store.add_device(INVENTED_PROCESSOR)
+    store.record_winner(a_winner(INVENTED_PROCESSOR, GemmProblem(m=64, n=64, k=64)))
+    return store
 
 
 @pytest.fixture
@@ -365,7 +356,7 @@ def test_tokens_come_from_files(tmp_path: Path) -> None:
         read_token(tmp_path / "none")
 
 
-def test_other_machines_are_served_with_a_token_only(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_other_machines_are_served_with_a_token_only(tmp_path: Path, run: Run) -> None:
     with pytest.raises(UsageError, match="only this machine"):
         read_access(Place(host="0.0.0.0"))
     file = tmp_path / "token"
@@ -373,6 +364,5 @@ def test_other_machines_are_served_with_a_token_only(tmp_path: Path, capsys: pyt
     with pytest.raises(UsageError, match="need a token for writing"):
         read_access(Place(read_token_file=file))
     assert not read_access(Place(host="0.0.0.0", token_file=file)).is_open
-    assert main(["serve", "--host", "0.0.0.0", "--db", str(tmp_path / "db.sqlite")]) == 2
-    assert "--token-file" in capsys.readouterr().err
+    assert "--token-file" in run(["serve", "--host", "0.0.0.0", "--db", str(tmp_path / "db.sqlite")], 2).err
     assert not (tmp_path / "db.sqlite").exists()

@@ -28,7 +28,7 @@ from autotune.remote import Client
 from autotune.remote.work_loop import Offer
 from autotune.store import Store
 from autotune.testing import INVENTED_PROCESSOR, FakeWorker
-from invented_service import invented_time, invented_worker
+from invented_service import in_thread, invented_time, invented_worker
 from untraced import untraced
 
 WITHOUT = "sqlalchemy alembic optuna rich fastapi starlette pydantic uvicorn httpx"
@@ -184,14 +184,9 @@ def test_a_service_ends_though_its_database_is_stuck_and_what_was_measured_is_st
             return invented_time(job)
 
         for name in names:
-            offer = Offer(
-                invented_worker(processes.url, name, TOKEN), INVENTED_PROCESSOR,
-                FakeWorker(partial(measured, name)), lambda _: None,
-            )  # fmt: skip
-            thread = threading.Thread(target=offer.serve, daemon=True)
-            thread.start()
-            stack.callback(thread.join, 30)
-            stack.callback(offer.close)
+            worker = FakeWorker(partial(measured, name))
+            offer = Offer(invented_worker(processes.url, name, TOKEN), INVENTED_PROCESSOR, worker, lambda _: None)
+            stack.enter_context(in_thread(offer))
         _await(lambda: len([d for d in client.devices() for _ in d["stations"]]) == len(names))
         job = client.submit(INVENTED_PROCESSOR.slug, shapes=[shape], trials=20, algorithms=["microtile"])
         _await(lambda: database.in_transaction and both.n_waiting == 0)

@@ -34,8 +34,19 @@ from autotune.store import workers as workers_module
 from autotune.store.jobs import JobKind, NewJob
 from autotune.store.workers import Standing, digest_of, model_of
 from autotune.testing import INVENTED_PROCESSOR, FakeWorker
-from factories import provenance
-from invented_service import HandMade, ended, invented_time, invented_worker, offering, serving, wait_for
+from factories import Run, provenance
+from invented_service import (
+    HandMade,
+    Paused,
+    ended,
+    in_thread,
+    invented_time,
+    invented_worker,
+    offering,
+    serving,
+    submitted,
+    wait_for,
+)
 
 DEVICE = INVENTED_PROCESSOR
 OTHER_DRIVER = replace(DEVICE, driver="another")
@@ -48,28 +59,11 @@ NEW = NewJob(kind=JobKind.TUNE, device=DEVICE.slug, requests=(Request(problem=PR
 
 
 @pytest.fixture
-def server(tmp_path: Path) -> Iterator[Server]:
-    with serving(tmp_path / "db.sqlite") as started:
-        yield started
-
-
-@pytest.fixture
-def client(server: Server) -> Iterator[Client]:
-    with Client(server.url) as opened:
-        yield opened
-
-
-@pytest.fixture
 def any_store(place: str) -> Iterator[Store]:
     """On either kind of database."""
     with Store.open(place) as opened:
         opened.add_device(DEVICE)
         yield opened
-
-
-def submitted(server: Server, client: Client, trials: int = 3) -> dict[str, Any]:
-    server.service.store.add_device(DEVICE)
-    return client.submit(DEVICE.slug, shapes=[SHAPE], trials=trials, algorithms=["microtile"])
 
 
 def elsewhere(holder: Holder | None) -> Owner:
@@ -158,12 +152,11 @@ def test_a_name_belongs_to_a_secret_until_it_is_forgotten(any_store: Store) -> N
     assert workers.enrol("w1", "1" * 64, DEVICE).standing is Standing.KNOWN
 
 
-def test_an_administrator_forgets_a_worker(server: Server, capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_administrator_forgets_a_worker(server: Server, run: Run) -> None:
     HandMade(server.url)
     assert main(["workers", "forget", "w1", "--server", server.url]) == 0
     HandMade(server.url, secret=STRANGERS_SECRET)
-    assert main(["workers", "forget", "nobody/here", "--server", server.url]) == 1
-    assert "no worker of that name" in capsys.readouterr().err
+    assert "no worker of that name" in run(["workers", "forget", "nobody/here", "--server", server.url], 1).err
 
 
 def test_no_more_workers_are_enrolled_than_there_is_room_for(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -330,14 +323,10 @@ def test_an_impossible_time_is_refused_in_words_and_never_stored(server: Server,
 
 def test_a_worker_tells_what_was_refused(server: Server, client: Client) -> None:
     told: list[str] = []
-    offer = Offer(invented_worker(server.url), DEVICE, FakeWorker(lambda _: 1e-6), told.append)
-    thread = threading.Thread(target=offer.serve, daemon=True)
-    thread.start()
-    job = submitted(server, client)
-    wait_for(lambda: any("a result was refused" in line and "faster than any device" in line for line in told))
-    client.cancel(job["id"])
-    offer.close()
-    thread.join(20)
+    with in_thread(Offer(invented_worker(server.url), DEVICE, FakeWorker(lambda _: 1e-6), told.append)):
+        job = submitted(server, client)
+        wait_for(lambda: any("a result was refused" in line and "faster than any device" in line for line in told))
+        client.cancel(job["id"])
 
 
 def offer_to(answers: Callable[[str], Any], told: list[str]) -> Offer:
@@ -447,10 +436,7 @@ def test_a_result_told_again_to_a_service_on_another_host_is_stored(
         assert store.in_flight() == [] == store.quarantined()
         [late] = store.trials(DEVICE.slug, "gemm")
         assert (late.trial.configuration, late.trial.time_ns) == (configuration_of(given), 5000.0)
-        results: tuple[dict[str, Any], ...] = ()
-        while client.job(job["id"])["state"] in ("queued", "running"):
-            told = back.turn(results=results, wait_s=0.3)
-            results = (back.result(told),) if told else ()
+        back.serve_until_ended(client, job)
         searched = [s.trial.configuration for s in store.trials(DEVICE.slug, "gemm") if s.purpose == "search"]
         assert searched.count(configuration_of(given)) == 1
 
@@ -473,35 +459,25 @@ def test_a_worker_delivers_to_a_service_with_other_templates_then_waits_for_one_
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(work_loop, "LONGEST_MISMATCH_S", 0.1)
-    begun, measured, told = threading.Event(), threading.Event(), list[str]()
-
-    def slowly(job: Job) -> float:
-        begun.set()
-        assert measured.wait(30)
-        return invented_time(job)
-
+    paused, told = Paused(), list[str]()
     with serving(tmp_path / "db.sqlite") as server, Client(server.url) as client:
-        worker = FakeWorker(slowly)
-        offer = Offer(invented_worker(server.url), DEVICE, worker, told.append)
-        thread = threading.Thread(target=offer.serve, daemon=True)
-        thread.start()
-        job = submitted(server, client)
-        assert begun.wait(20)
-        with monkeypatch.context() as other:
-            other.setattr(workers_api, "code_version", lambda: "4-other")
-            loop, stations = server.service._loop, server.service.fleet
-            assert loop is not None
-            loop.call_soon_threadsafe(lambda: stations.lose(stations.stations()[0], "upgraded"))
-            store = server.service.store
-            wait_for(lambda: len(store.quarantined()) == 1)
-            measured.set()
-            wait_for(lambda: store.quarantined() == [], 40)
-            assert store.trials(DEVICE.slug, "gemm") == []  # of other templates
-            assert thread.is_alive()
-            assert any("other templates" in line for line in told)
-        assert ended(client, job["id"])["state"] == "done"
-        offer.close()
-        thread.join(20)
+        offer = Offer(invented_worker(server.url), DEVICE, FakeWorker(paused), told.append)
+        with in_thread(offer) as thread:
+            job = submitted(server, client)
+            assert paused.begun.wait(20)
+            with monkeypatch.context() as other:
+                other.setattr(workers_api, "code_version", lambda: "4-other")
+                loop, stations = server.service._loop, server.service.fleet
+                assert loop is not None
+                loop.call_soon_threadsafe(lambda: stations.lose(stations.stations()[0], "upgraded"))
+                store = server.service.store
+                wait_for(lambda: len(store.quarantined()) == 1)
+                paused.goes_on.set()
+                wait_for(lambda: store.quarantined() == [], 40)
+                assert store.trials(DEVICE.slug, "gemm") == []  # of other templates
+                assert thread.is_alive()
+                assert any("other templates" in line for line in told)
+            assert ended(client, job["id"])["state"] == "done"
 
 
 def test_a_service_begins_no_trial_on_a_database_that_another_has_claimed(store: Store) -> None:
