@@ -4,9 +4,10 @@ import hashlib
 import secrets
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from autotune.codec import Node
@@ -17,6 +18,7 @@ from autotune.remote.connection import Connection
 from autotune.remote.wire import code_version, plain_device, plain_trial, read_job
 from autotune.remote.work_loop import Offer, Service
 from autotune.service import events
+from autotune.service.access import Role
 from autotune.service.server import Place, Server
 from autotune.store import Store
 from autotune.testing import INVENTED_PROCESSOR, FakeWorker
@@ -101,10 +103,10 @@ def ended(client: Client, job_id: int) -> dict[str, Any]:
 
 
 @contextmanager
-def serving(database: Path, **files: Path) -> Iterator[Server]:
+def serving(database: Path, files: Mapping[Role, Path] = MappingProxyType({})) -> Iterator[Server]:
     """A service, ended in order; `files` are those of its tokens."""
     with Store.open(database) as store:
-        server = Server(Place(port=0, **files), store, lambda _: None)  # type: ignore[arg-type]
+        server = Server(Place(port=0, token_files=files), store, lambda _: None)
         thread = threading.Thread(target=server.run, daemon=True)
         thread.start()
         wait_for(lambda: bool(server.url))

@@ -13,7 +13,7 @@ from starlette.testclient import TestClient
 
 from autotune.errors import UsageError
 from autotune.service import admission
-from autotune.service.access import Access
+from autotune.service.access import Access, Role
 from autotune.service.app import make_app
 from autotune.service.core import Service
 from autotune.service.server import Place, read_access
@@ -33,7 +33,7 @@ def store(store: Store) -> Store:
 @pytest.fixture
 def locked(store: Store) -> Iterator[TestClient]:
     """With tokens, behind a proxy that writes its own name as the host."""
-    app = make_app(Service(store), Access(writing=WRITING, reading=READING), PUBLIC)
+    app = make_app(Service(store), Access(tokens={Role.ADMIN: WRITING, Role.READER: READING}), PUBLIC)
     with TestClient(app, base_url="http://127.0.0.1:8765") as client:
         yield client
 
@@ -95,7 +95,7 @@ def test_public_urls_are_checked(tmp_path: Path) -> None:
     token.write_text(WRITING)
     with pytest.raises(UsageError, match="behind a proxy needs a token"):
         read_access(Place(public_url=PUBLIC))
-    assert not read_access(Place(public_url=PUBLIC, token_file=token)).is_open
+    assert not read_access(Place(public_url=PUBLIC, token_files={Role.ADMIN: token})).is_open
 
 
 def test_wrong_tokens_are_slowed_down_and_right_ones_are_not(

@@ -19,7 +19,7 @@ from autotune.kernels.gemm import FAMILY, GemmProblem
 from autotune.model.configuration import Configuration
 from autotune.model.trial import Trial, TrialState, Verdict, Winner
 from autotune.runtime import Crossover, CrossoverPoint
-from autotune.service.access import Access
+from autotune.service.access import Access, Role
 from autotune.service.app import make_app
 from autotune.service.core import Service
 from autotune.service.importance import LEAST_TRIALS, shares
@@ -108,7 +108,7 @@ def test_manual_is_served_under_the_same_policy(api: TestClient) -> None:
 
 
 def test_page_needs_no_token_and_its_data_do(store: Store) -> None:
-    access = Access(writing="writing-token-of-a-test")
+    access = Access(tokens={Role.ADMIN: "writing-token-of-a-test"})
     with TestClient(make_app(Service(store), access), base_url="http://localhost") as client:
         assert client.get("/").status_code == 200
         assert client.get(f"/api/devices/{SLUG}/size?shape=64,64,64").status_code == 401

@@ -20,7 +20,7 @@ from autotune.model.device import Device
 from autotune.model.trial import Verdict, Winner
 from autotune.service import admission, submission
 from autotune.service import lookups as lookups_module
-from autotune.service.access import MAX_BODY_BYTES, Access, read_token
+from autotune.service.access import MAX_BODY_BYTES, Access, Role, read_token
 from autotune.service.app import make_app
 from autotune.service.core import Service
 from autotune.service.forms import JobForm
@@ -69,7 +69,7 @@ def store(store: Store) -> Store:
 @pytest.fixture
 def locked(store: Store, monkeypatch: pytest.MonkeyPatch) -> Iterator[TestClient]:
     monkeypatch.setattr(admission, "GUESS_PAUSE_S", 0.0)
-    access = Access(writing=WRITING, reading=READING)
+    access = Access(tokens={Role.ADMIN: WRITING, Role.READER: READING})
     with TestClient(make_app(Service(store), access), base_url="http://10.0.0.5:8765") as client:
         yield client
 
@@ -122,7 +122,7 @@ def test_tokens_are_neither_shown_nor_logged(locked: TestClient, caplog: pytest.
     caplog.set_level(0)
     locked.get("/api/jobs", headers=bearer(WRITING))
     locked.get("/api/jobs", headers=bearer("another-secret-of-somebody"))
-    text = caplog.text + repr(Access(writing=WRITING, reading=READING))
+    text = caplog.text + repr(Access(tokens={Role.ADMIN: WRITING, Role.READER: READING}))
     assert not any(token in text for token in (WRITING, READING, "another-secret-of-somebody"))
 
 
@@ -362,7 +362,7 @@ def test_other_machines_are_served_with_a_token_only(tmp_path: Path, run: Run) -
     file = tmp_path / "token"
     file.write_text(READING)
     with pytest.raises(UsageError, match="need a token for writing"):
-        read_access(Place(read_token_file=file))
-    assert not read_access(Place(host="0.0.0.0", token_file=file)).is_open
+        read_access(Place(token_files={Role.READER: file}))
+    assert not read_access(Place(host="0.0.0.0", token_files={Role.ADMIN: file})).is_open
     assert "--token-file" in run(["serve", "--host", "0.0.0.0", "--db", str(tmp_path / "db.sqlite")], 2).err
     assert not (tmp_path / "db.sqlite").exists()

@@ -201,12 +201,8 @@ def test_a_worker_keeps_its_name_and_secret_where_only_its_user_reads_them(
 )
 def test_each_token_allows_what_its_scope_says(store: Store, method: str, path: str, role: Role) -> None:
     tokens = {role: f"token-of-a-{role.value}" for role in Role}
-    access = Access(
-        writing=tokens[Role.ADMIN], reading=tokens[Role.READER], submitting=tokens[Role.SUBMITTER],
-        working=tokens[Role.WORKER],
-    )  # fmt: skip
     allowed = {Role.READER: "READER SUBMITTER ADMIN", Role.SUBMITTER: "SUBMITTER ADMIN", Role.WORKER: "WORKER ADMIN"}
-    with TestClient(make_app(Service(store), access), base_url="http://10.0.0.5:8765") as api:
+    with TestClient(make_app(Service(store), Access(tokens=tokens)), base_url="http://10.0.0.5:8765") as api:
         for bearer, token in tokens.items():
             answer = api.request(method, path, headers={"Authorization": f"Bearer {token}"})
             is_refused = answer.status_code == 403 and "this token is for" in answer.json()["error"]["message"]
@@ -219,10 +215,10 @@ def test_tokens_of_scopes_need_one_of_administrators_and_differ(tmp_path: Path) 
     one, other = tmp_path / "one", tmp_path / "other"
     one.write_text("a-token-of-sixteen-or-more")
     other.write_text("another-token-of-some-length")
-    access = read_access(Place(token_file=one, worker_token_file=other))
+    access = read_access(Place(token_files={Role.ADMIN: one, Role.WORKER: other}))
     assert access.role_of("another-token-of-some-length") is Role.WORKER
     assert access.role_of("") is None
-    for place in (Place(worker_token_file=other), Place(token_file=one, submit_token_file=one)):
+    for place in (Place(token_files={Role.WORKER: other}), Place(token_files={Role.ADMIN: one, Role.SUBMITTER: one})):
         with pytest.raises(UsageError):
             read_access(place)
 

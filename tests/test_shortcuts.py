@@ -12,7 +12,7 @@ pytest.importorskip("fastapi")
 from starlette.testclient import TestClient
 
 from autotune.remote.wire import code_version, plain_device
-from autotune.service.access import MAX_BODY_BYTES, Access, Message
+from autotune.service.access import MAX_BODY_BYTES, Access, Message, Role
 from autotune.service.admission import Admission
 from autotune.service.app import make_app
 from autotune.service.core import Service
@@ -124,7 +124,7 @@ def test_a_turn_is_bounded_and_may_come_in_pieces(api: TestClient, here: str) ->
 
 
 def test_a_turn_needs_the_token_for_writing(store: Store) -> None:
-    access = Access(writing=WRITING, reading=READING)
+    access = Access(tokens={Role.ADMIN: WRITING, Role.READER: READING})
     with TestClient(make_app(Service(store), access), base_url="http://10.0.0.5:8765") as api:
         path = f"/api/workers/{ID}/turn"
         told = [api.post(path, json=TURN, headers={"Authorization": f"Bearer {t}"}) for t in ("", READING, WRITING)]

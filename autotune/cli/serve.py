@@ -30,17 +30,17 @@ OPENING_PAUSE_S = 5.0
 )
 def serve_command(options: argparse.Namespace) -> int:
     """Serve jobs, lookups and tables over HTTP; autotune worker adds devices."""
+    from autotune.service.access import Role
     from autotune.service.server import Place, read_access, serve
 
-    place = Place(
-        host=options.host,
-        port=options.port,
-        token_file=options.token_file,
-        read_token_file=options.read_token_file,
-        submit_token_file=options.submit_token_file,
-        worker_token_file=options.worker_token_file,
-        public_url=options.public_url,
-    )
+    files = {
+        Role.ADMIN: options.token_file,
+        Role.READER: options.read_token_file,
+        Role.SUBMITTER: options.submit_token_file,
+        Role.WORKER: options.worker_token_file,
+    }
+    given = {role: file for role, file in files.items() if file}
+    place = Place(host=options.host, port=options.port, token_files=given, public_url=options.public_url)
     read_access(place)
     _log_warnings()
     with open_patiently(options.db) as store:

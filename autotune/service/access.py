@@ -34,7 +34,7 @@ import enum
 import hashlib
 import hmac
 import json
-from collections.abc import Awaitable, Callable, MutableMapping
+from collections.abc import Awaitable, Callable, Mapping, MutableMapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -80,25 +80,18 @@ _ALLOWED = {
 
 @dataclass(frozen=True, kw_only=True)
 class Access:
-    """The tokens, empty where not set. They are never shown."""
+    """The tokens, which are never shown."""
 
-    writing: str = field(default="", repr=False)
-    """Token of administrators, which allows everything. If it is empty, no token is required."""
-    reading: str = field(default="", repr=False)
-    submitting: str = field(default="", repr=False)
-    working: str = field(default="", repr=False)
+    tokens: Mapping[Role, str] = field(default_factory=dict, repr=False)
+    """By what each allows. Without one of administrators, no token is required."""
 
     @property
     def is_open(self) -> bool:
-        return not self.writing
+        return Role.ADMIN not in self.tokens
 
     def role_of(self, told: str) -> Role | None:
         """Return the role of a token, or None. Compares with every token, each in constant time."""
-        roles = {
-            Role.READER: self.reading, Role.SUBMITTER: self.submitting, Role.WORKER: self.working,
-            Role.ADMIN: self.writing,
-        }  # fmt: skip
-        found = [role for role, token in roles.items() if _same(told, token) and token]
+        found = [role for role, token in self.tokens.items() if token and _same(told, token)]
         return found[-1] if found else None
 
 
