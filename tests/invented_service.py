@@ -5,12 +5,13 @@ import secrets
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
 from autotune.codec import Node
+from autotune.errors import ServiceError
 from autotune.model.device import Device
 from autotune.model.trial import Job, TrialState
 from autotune.remote import Client
@@ -150,8 +151,12 @@ def secret_of(name: str) -> str:
     return hashlib.sha256(name.encode()).hexdigest()
 
 
-def wait_for(condition: Callable[[], bool], seconds: float = 20.0) -> None:
+def wait_for(condition: Callable[[], Any], seconds: float = 20.0) -> Any:
+    """What the condition returns once that is true. A service that does not answer yet is waited for, too."""
     end = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < end, "it did not happen"
+    while time.monotonic() < end:
+        with suppress(ServiceError):
+            if found := condition():
+                return found
         time.sleep(0.02)
+    raise AssertionError("it did not happen")

@@ -41,12 +41,8 @@ def locked(store: Store) -> Iterator[TestClient]:
 @pytest.mark.parametrize("site", ["cross-site", "same-site", "nonsense"])
 def test_pages_of_other_sites_cannot_read_either(api: TestClient, site: str) -> None:
     """As an image or a script of another page would ask."""
-    for path in (
-        "/api/export/sqlite",
-        "/api/jobs",
-        "/api/health",
-        f"/api/lookup?device={JOB['device']}&shape=64,64,64",
-    ):
+    lookup = f"/api/lookup?device={JOB['device']}&shape=64,64,64"
+    for path in ("/api/export/sqlite", "/api/jobs", "/api/health", lookup):
         assert "site" in refusal(api.get(path, headers={"Sec-Fetch-Site": site}), 403)
     assert api.get("/", headers={"Sec-Fetch-Site": site}).status_code == 200  # a link to the page itself
 
@@ -54,11 +50,6 @@ def test_pages_of_other_sites_cannot_read_either(api: TestClient, site: str) -> 
 @pytest.mark.parametrize("site", ["same-origin", "none"])
 def test_the_page_and_the_address_bar_may_ask(api: TestClient, site: str) -> None:
     assert api.get("/api/jobs", headers={"Sec-Fetch-Site": site, "Origin": "http://localhost"}).status_code == 200
-
-
-def test_another_origin_cannot_read(api: TestClient) -> None:
-    for origin in ("https://evil.example", "null", "http://localhost:3000"):
-        assert "site" in refusal(api.get("/api/jobs", headers={"Origin": origin}), 403)
 
 
 def test_no_page_of_another_origin_may_embed_an_answer(api: TestClient) -> None:

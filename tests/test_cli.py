@@ -288,13 +288,6 @@ REDUCE = ("run", "--device", "adreno", "--family", "reduce")
         (("run", "--device", "mali", "--shape", "1,2,3"), "no device fits 'mali'"),
         (("run", "--device", "", "--shape", "1,2,3"), "no device fits"),
         ((*RUN, "--budget", "0"), "expected a duration such as 90s, 10m or 1h30m, got '0'"),
-        ((*RUN, "--budget", "0h0m"), "got '0h0m'"),
-        ((*RUN, "--budget", "-5m"), "got '-5m'"),
-        ((*RUN, "--budget", "soon"), "got 'soon'"),
-        ((*RUN, "--budget", "99999h"), "got '99999h'"),
-        ((*RUN, "--budget", "nan"), "got 'nan'"),
-        ((*RUN, "--budget", ""), "got ''"),
-        ((*RUN, "--budget", "10"), "expected a duration such as 90s, 10m or 1h30m, got '10'"),
         ((*RUN, "--trials", "0"), "--trials: expected an integer from 1 to 1000000000, got '0'"),
         ((*RUN, "--trials", "-3"), "--trials: expected an integer from 1 to 1000000000, got '-3'"),
         ((*RUN, "--trials", "1e3"), "--trials: expected an integer from 1 to 1000000000, got '1e3'"),
@@ -320,6 +313,19 @@ REDUCE = ("run", "--device", "adreno", "--family", "reduce")
         (("export", "--format", "sqlite"), "a SQLite table can be written only to a file (give --output FILE)"),
         (("export", "--format", "sqlite", "--output", "x", "--family", "gemm"), "holds every kernel family (leave out"),
         (("presets", "alexnet"), "there is no preset 'alexnet'"),
+        (("runn",), "there is no command 'runn' (did you mean run?)"),
+        (("run", "--devise", "cpu", "--shape", "8,8,8"), "unrecognized arguments: --devise (did you mean --device?)"),
+        (("run", "--device", "730", "--tirals", "3"), "arguments: --tirals 3 (did you mean --trials?)"),
+        (("presets", "resnet"), "there is no preset 'resnet' (did you mean resnet50?)"),
+        (("run", "--device", "730", "--shape", "8,8,8 fp16"), "(did you mean float16?)"),
+        (("run", "--device", "730", "--shape", "8,8,8 half"), "(did you mean float16?)"),
+        ((*RUN, "--algorithm", "mircotile"), "(did you mean microtile?)"),
+        (("run", "--device", "730", "--shape", "512", "512", "64"), "(did you mean --shape 512,512,64?)"),
+        (("run", "--device", "adrno", "--shape", "8,8,8"), "(did you mean adreno?)"),
+        (("lookup", "--device", "cup", "8", "8", "8"), "(did you mean cpu?)"),
+        (("lookup", "--device", "turnip", "8", "8", "8"), "no device fits 'turnip'"),
+        (("lookup", "--device", "730", "512", "768", "sum"), "; or add --family reduce)"),
+        (("export", "--format", "josn"), "(did you mean json?)"),
     ],
 )
 @pytest.mark.usefixtures("tune")
@@ -478,7 +484,10 @@ def test_budget_reads_times(text: str, seconds: float) -> None:
     assert parse_budget(text) == seconds
 
 
-@pytest.mark.parametrize("text", ["1m2h", "5 m", "m", "1e9", "\u0665m", "9" * 5000, "inf", "1d"])
+@pytest.mark.parametrize(
+    "text",
+    ["1m2h", "5 m", "m", "1e9", "\u0665m", "9" * 5000, "inf", "1d", "0h0m", "-5m", "soon", "99999h", "nan", "", "10"],
+)
 def test_budget_refuses_the_rest(text: str) -> None:
     with pytest.raises(UsageError):
         parse_budget(text)
@@ -795,45 +804,15 @@ def test_lookup_of_a_device_that_nobody_knows_is_what_python_answers(
     assert f"there is only the built-in default for 512x512x512 on {slug}" in run([*lookup, "--tuned"], 1).err
 
 
-class TestSuggestions:
-    @pytest.mark.parametrize(
-        ("arguments", "message"),
-        [
-            (["runn"], "there is no command 'runn' (did you mean run?)"),
-            (
-                ["run", "--devise", "cpu", "--shape", "8,8,8"],
-                "unrecognized arguments: --devise (did you mean --device?)",
-            ),
-            (
-                ["run", "--device", "730", "--tirals", "3"],
-                "arguments: --tirals 3 (did you mean --trials?)",
-            ),
-            (["presets", "resnet"], "there is no preset 'resnet' (did you mean resnet50?)"),
-            (["run", "--device", "730", "--shape", "8,8,8 fp16"], "(did you mean float16?)"),
-            (["run", "--device", "730", "--shape", "8,8,8 half"], "(did you mean float16?)"),
-            (["run", "--device", "730", "--shape", "8,8,8", "--algorithm", "mircotile"], "(did you mean microtile?)"),
-            (["run", "--device", "730", "--shape", "512", "512", "64"], "(did you mean --shape 512,512,64?)"),
-            (["run", "--device", "adrno", "--shape", "8,8,8"], "(did you mean adreno?)"),
-            (["lookup", "--device", "cup", "8", "8", "8"], "(did you mean cpu?)"),
-            (["lookup", "--device", "turnip", "8", "8", "8"], "no device fits 'turnip'"),
-            (["lookup", "--device", "730", "512", "768", "sum"], "; or add --family reduce)"),
-            (["export", "--format", "josn"], "(did you mean json?)"),
-        ],
-    )
-    def test_what_was_likely_meant_is_said(
-        self, arguments: list[str], message: str, monkeypatch: pytest.MonkeyPatch, run: Run
-    ) -> None:
-        monkeypatch.setattr(discovery, "discover", lambda: [DEVICE])
-        assert message in run(arguments, 2).err
+def test_what_is_there_is_never_suggested_instead_of_itself() -> None:
+    assert did_you_mean("run", ["run", "runs"]) == ""
+    assert did_you_mean("zebra", ["run", "runs"]) == ""
 
-    def test_what_is_there_is_never_suggested_instead_of_itself(self) -> None:
-        assert did_you_mean("run", ["run", "runs"]) == ""
-        assert did_you_mean("zebra", ["run", "runs"]) == ""
 
-    def test_help_of_a_command(self, capsys: pytest.CaptureFixture[str]) -> None:
-        with pytest.raises(SystemExit) as ended:
-            main(["help", "run"])
-        assert ended.value.code == 0 and "usage: autotune run" in capsys.readouterr().out
+def test_help_of_a_command(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(["help", "run"])
+    assert ended.value.code == 0 and "usage: autotune run" in capsys.readouterr().out
 
 
 def test_lookup_of_what_names_no_device_or_several_fails(

@@ -103,6 +103,12 @@ def environment(tmp_path: Path, pocl: Device) -> dict[str, str]:
 def test_code_runs_and_prints_what_is_shown(page: Path, tmp_path: Path, environment: dict[str, str]) -> None:
     folder = tmp_path / "folder"
     folder.mkdir()
+
+    def run_at(what: str, command: list[str]) -> subprocess.CompletedProcess[str]:
+        done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=300)
+        assert done.returncode == 0, f"{where}: {what}: {done.stdout}{done.stderr}"
+        return done
+
     for block in blocks(page.read_text(encoding="utf-8")):
         if not block.language or NOT_RUN.fullmatch(block.mark):
             continue
@@ -111,28 +117,12 @@ def test_code_runs_and_prints_what_is_shown(page: Path, tmp_path: Path, environm
             (folder / block.mark).write_text(block.text)
             continue
         if block.language == "python":
-            done = subprocess.run(
-                [sys.executable, "-c", block.text],
-                cwd=folder,
-                env=environment,
-                capture_output=True,
-                text=True,
-                timeout=300,
-            )
-            assert done.returncode == 0, f"{where}: {done.stderr}"
+            run_at("its code", [sys.executable, "-c", block.text])
             continue
         for command, shown in commands(block.text):
             for pattern, replacement in BUDGETS:
                 command = re.sub(pattern, replacement, command)
-            done = subprocess.run(
-                ["sh", "-c", f"{command} 2>&1"],
-                cwd=folder,
-                env=environment,
-                capture_output=True,
-                text=True,
-                timeout=300,
-            )
-            assert done.returncode == 0, f"{where}: {command}: {done.stdout}"
+            done = run_at(command, ["sh", "-c", f"{command} 2>&1"])
             if not OTHER_OUTPUT.fullmatch(block.mark):
                 assert matches(shown, done.stdout), f"{where}: {command} prints\n{done.stdout}"
 

@@ -135,7 +135,7 @@ def test_equal_devices_share_a_job(server: Server, client: Client) -> None:
     assert found["counts"] == {"done": 4}
 
 
-def test_equal_devices_share_one_search(server: Server, client: Client, db_file: Path) -> None:
+def test_equal_devices_share_one_search(server: Server, client: Client) -> None:
     at_work: list[Job] = []
     most = []
 
@@ -153,11 +153,11 @@ def test_equal_devices_share_one_search(server: Server, client: Client, db_file:
     assert max(most) == 2
     assert found["state"] == "done"
     assert min(len(one.jobs), len(two.jobs)) > 1
-    with Store.open(db_file) as store:
-        searched = [s.trial.configuration for s in store.trials(DEVICE.slug, "gemm") if s.purpose == "search"]
-        assert len(searched) == len(set(searched)) == 31  # and the baseline
-        assert store.in_flight() == [] == store.quarantined()
-        assert len(one.jobs) + len(two.jobs) == sum(store.trial_counts(DEVICE.slug).by_state.values())
+    store = server.service.store
+    searched = [s.trial.configuration for s in store.trials(DEVICE.slug, "gemm") if s.purpose == "search"]
+    assert len(searched) == len(set(searched)) == 31  # and the baseline
+    assert store.in_flight() == [] == store.quarantined()
+    assert len(one.jobs) + len(two.jobs) == sum(store.trial_counts(DEVICE.slug).by_state.values())
 
 
 def test_a_device_of_another_driver_helps_nobody(server: Server, client: Client) -> None:
@@ -202,7 +202,7 @@ def test_helpers_go_back_to_work_of_their_own(server: Server, client: Client) ->
         wait_for(lambda: {s["state"] for s in client.devices()[-1]["stations"]} == {"idle"})
 
 
-def test_cancelling_stops_after_the_running_trial(server: Server, client: Client, db_file: Path) -> None:
+def test_cancelling_stops_after_the_running_trial(server: Server, client: Client) -> None:
     with offering(server.url, work=slow(0.05)) as worker:
         job = client.submit(DEVICE.slug, shapes=[SHAPE, "64,64,64"], trials=1000)
         wait_for(lambda: len(worker.jobs) >= 3)
@@ -213,9 +213,9 @@ def test_cancelling_stops_after_the_running_trial(server: Server, client: Client
         measured = len(worker.jobs)
         time.sleep(0.3)
         assert len(worker.jobs) == measured
-    with Store.open(db_file) as store:
-        assert store.in_flight() == [] == store.quarantined()
-        assert sum(store.trial_counts(DEVICE.slug).by_state.values()) == measured
+    store = server.service.store
+    assert store.in_flight() == [] == store.quarantined()
+    assert sum(store.trial_counts(DEVICE.slug).by_state.values()) == measured
 
 
 def test_a_restarted_service_goes_on_where_it_was(db_file: Path) -> None:
@@ -250,15 +250,15 @@ def test_no_part_of_an_answer_waits_for_the_other_side(server: Server) -> None:
         assert listening.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
 
 
-def test_a_second_service_at_a_port_in_use_touches_nothing(server: Server, client: Client, db_file: Path) -> None:
+def test_a_second_service_at_a_port_in_use_touches_nothing(server: Server, client: Client) -> None:
     worker = HandMade(server.url)
     job = submitted(server, client)
     assert worker.turn() is not None
     port = int(server.url.rpartition(":")[2])
-    with Store.open(db_file) as store:
-        with pytest.raises(ServiceError, match="cannot serve"):
-            serve(Place(port=port), store, lambda _: None)
-        assert store.jobs.get(job["id"]).problems[0].state is JobState.RUNNING  # type: ignore[union-attr]
+    store = server.service.store
+    with pytest.raises(ServiceError, match="cannot serve"):
+        serve(Place(port=port), store, lambda _: None)
+    assert store.jobs.get(job["id"]).problems[0].state is JobState.RUNNING  # type: ignore[union-attr]
 
 
 def test_a_second_service_on_the_same_database_is_refused(db_file: Path) -> None:
@@ -302,7 +302,7 @@ def test_a_cancelled_job_is_not_taken_and_what_was_left_open_is_settled(db_file:
 
 
 def test_what_is_lost_with_a_worker_is_quarantined_and_the_job_goes_on(
-    server: Server, client: Client, db_file: Path, monkeypatch: pytest.MonkeyPatch
+    server: Server, client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(fleet, "DOUBT_S", 0.3)
     job = submitted(server, client)
@@ -310,15 +310,14 @@ def test_what_is_lost_with_a_worker_is_quarantined_and_the_job_goes_on(
     lost = gone.turn()
     assert gone.turn(running=lost["id"], wait_s=0) is None
     again = HandMade(server.url)  # the same worker after a reboot: another process
-    with Store.open(db_file) as store:
-        wait_for(lambda: len(store.quarantined()) == 1)
-        assert store.quarantined()[0].reason == "lost"
-        assert store.quarantined()[0].configuration == Configuration.from_dict(lost["job"]["configuration"])
-        assert store.in_flight() == []
+    store = server.service.store
+    wait_for(lambda: len(store.quarantined()) == 1)
+    assert store.quarantined()[0].reason == "lost"
+    assert store.quarantined()[0].configuration == Configuration.from_dict(lost["job"]["configuration"])
+    assert store.in_flight() == []
     again.serve_until_ended(client, job)
-    with Store.open(db_file) as store:
-        measured = {str(s.trial.configuration) for s in store.trials(DEVICE.slug, "gemm")}
-        assert str(Configuration.from_dict(lost["job"]["configuration"])) not in measured
+    measured = {str(s.trial.configuration) for s in store.trials(DEVICE.slug, "gemm")}
+    assert str(Configuration.from_dict(lost["job"]["configuration"])) not in measured
 
 
 def test_a_result_that_comes_late_clears_what_was_lost(db_file: Path) -> None:
@@ -369,9 +368,7 @@ def test_a_result_that_was_taken_and_not_stored_is_told_again(server: Server, cl
         assert len(store.trials(DEVICE.slug, "gemm")) == stored, "what was searched already is not searched twice"
 
 
-def test_a_trial_is_given_until_it_has_arrived_and_its_result_counts_once(
-    server: Server, client: Client, db_file: Path
-) -> None:
+def test_a_trial_is_given_until_it_has_arrived_and_its_result_counts_once(server: Server, client: Client) -> None:
     job = submitted(server, client)
     worker = HandMade(server.url)
     given = worker.turn()
@@ -380,19 +377,19 @@ def test_a_trial_is_given_until_it_has_arrived_and_its_result_counts_once(
     following = worker.turn(results=(result,))
     assert following["id"] != given["id"]
     assert worker.turn(results=(result,)) == following  # the answer before was lost on its way
-    with Store.open(db_file) as store:
-        assert sum(store.trial_counts(DEVICE.slug).by_state.values()) == 1
+    store = server.service.store
+    assert sum(store.trial_counts(DEVICE.slug).by_state.values()) == 1
     client.cancel(job["id"])
     worker.turn(results=(worker.result(following),), wait_s=0)
 
 
-def test_what_nobody_was_given_is_not_stored(server: Server, client: Client, db_file: Path) -> None:
+def test_what_nobody_was_given_is_not_stored(server: Server, client: Client) -> None:
     server.service.store.add_device(DEVICE)
     worker = HandMade(server.url)
     job = Job(selector="0:0", problem=PROBLEM, configuration=FAMILY.baseline)
     worker.turn(results=(worker.result({"id": "0" * 16, "job": plain_job(job)}),), wait_s=0)
-    with Store.open(db_file) as store:
-        assert store.trials(DEVICE.slug, "gemm") == []
+    store = server.service.store
+    assert store.trials(DEVICE.slug, "gemm") == []
 
 
 def test_a_device_that_finds_nothing_queued_speaks_for_those_that_are_equal(
@@ -416,15 +413,13 @@ def test_a_device_that_finds_nothing_queued_speaks_for_those_that_are_equal(
     client.cancel(job["id"])
 
 
-def test_a_silent_worker_is_lost(
-    server: Server, client: Client, db_file: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_silent_worker_is_lost(server: Server, client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
     job = submitted(server, client)
     worker = HandMade(server.url)
     worker.turn()
     monkeypatch.setattr(fleet, "SILENT_S", 0.3)
-    with Store.open(db_file) as store:
-        wait_for(lambda: bool(store.quarantined()))
+    store = server.service.store
+    wait_for(lambda: bool(store.quarantined()))
     with pytest.raises(RefusedError) as refused:
         worker.turn(wait_s=0)
     assert refused.value.status == 404
@@ -432,7 +427,7 @@ def test_a_silent_worker_is_lost(
     assert client.job(job["id"])["state"] == "running"  # and waits for a device
 
 
-def test_a_result_that_cannot_be_read_is_the_workers_trouble(server: Server, client: Client, db_file: Path) -> None:
+def test_a_result_that_cannot_be_read_is_the_workers_trouble(server: Server, client: Client) -> None:
     submitted(server, client)
     worker = HandMade(server.url)
     given = worker.turn()
@@ -442,13 +437,13 @@ def test_a_result_that_cannot_be_read_is_the_workers_trouble(server: Server, cli
     station = client.devices()[0]["stations"][0]
     assert station["state"] == "troubled"
     assert "time_ns" in station["trouble"]
-    with Store.open(db_file) as store:
-        wait_for(lambda: store.in_flight() == [])
-        assert store.quarantined() == []
+    store = server.service.store
+    wait_for(lambda: store.in_flight() == [])
+    assert store.quarantined() == []
 
 
 def test_what_a_worker_breaks_off_as_it_ends_is_not_to_blame(
-    server: Server, client: Client, db_file: Path, monkeypatch: pytest.MonkeyPatch
+    server: Server, client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(work_loop, "HEARTBEAT_S", 0.1)
     begun, killed = threading.Event(), threading.Event()
@@ -466,8 +461,8 @@ def test_what_a_worker_breaks_off_as_it_ends_is_not_to_blame(
         assert begun.wait(20)
     wait_for(lambda: not client.job(job["id"])["counts"].get("running"))
     assert client.job(job["id"])["counts"] == {"queued": 1}
-    with Store.open(db_file) as stored:
-        assert stored.quarantined() == [] == stored.trials(DEVICE.slug, "gemm")
+    stored = server.service.store
+    assert stored.quarantined() == [] == stored.trials(DEVICE.slug, "gemm")
 
 
 def test_the_second_of_two_workers_with_one_identity_is_refused_and_the_first_goes_on(

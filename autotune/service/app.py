@@ -14,7 +14,7 @@ from starlette.exceptions import HTTPException
 from autotune import __version__
 from autotune.errors import AutotuneError, DeviceSelectionError, StoreError
 from autotune.remote.wire import code_version
-from autotune.service.access import Access, Guard
+from autotune.service.access import Access
 from autotune.service.admission import Admission
 from autotune.service.core import Service
 from autotune.service.forms import Health, RefusalAnswer
@@ -94,8 +94,7 @@ def make_app(service: Service, access: Access, public_url: str = "") -> Admissio
     app.include_router(table_routes(service, pools))
     app.include_router(size_routes(service.store, pools))
     app.include_router(page_routes())
-    guard = Guard(Shortcuts(app, service.lookups.direct, turns_of(service)), access)
-    return Admission(guard, is_open=access.is_open, public_url=public_url)
+    return Admission(Shortcuts(app, service.lookups.direct, turns_of(service)), access, public_url)
 
 
 def _refusal(status: int, message: str, hint: str = "") -> JSONResponse:
