@@ -2,7 +2,6 @@
 
 import asyncio
 import http.client
-import json
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, closing
@@ -36,18 +35,12 @@ class Follower:
 
     def __init__(self, url: str, job_id: int) -> None:
         self.told: list[tuple[str, Any]] = []
-        self._lines = (url, f"/api/jobs/{job_id}/events")
+        self._events = Client(url)._events(job_id)
         self._thread = threading.Thread(target=self._read, daemon=True)
         self._thread.start()
 
     def _read(self) -> None:
-        name = ""
-        for line in Connection(self._lines[0]).lines(self._lines[1], timeout_s=30):
-            field, _, value = line.partition(": ")
-            if field == "event":
-                name = value
-            elif field == "data":
-                self.told.append((name, json.loads(value)))
+        self.told.extend((event.name, event.data) for event in self._events)
 
     def names(self) -> list[str]:
         return [name for name, _ in self.told]
