@@ -186,10 +186,6 @@ def budget(meaning: str) -> Argument:
     return argument("--budget", metavar="TIME", type=parse_budget, help=meaning)
 
 
-def job(meaning: str, **settings: Any) -> Argument:
-    return integer("JOB", 1, 2**31 - 1, meaning, **settings)
-
-
 def seed(meaning: str) -> Argument:
     return integer("--seed", 0, 2**31 - 1, f"{meaning} (0)", default=0)
 

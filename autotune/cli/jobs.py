@@ -3,10 +3,12 @@
 import argparse
 from typing import Any
 
-from autotune.cli.arguments import JSON, QUIET, SERVER, WANTED, WIDE, command, flag, job
+from autotune.cli.arguments import JSON, QUIET, SERVER, WANTED, WIDE, command, flag, integer
 from autotune.cli.output import print_json, tell
 from autotune.cli.remote import follow, open_client, submitted
 from autotune.errors import UsageError
+
+MAX_JOB = 2**31 - 1
 
 
 @command(
@@ -31,7 +33,7 @@ def submit_command(options: argparse.Namespace) -> int:
 
 
 @command(
-    job("number of a job", nargs="?"),
+    integer("JOB", 1, MAX_JOB, "number of a job", nargs="?"),
     flag("--follow", "show the job's progress until it ends, then its table"),
     QUIET,
     WIDE,
@@ -67,7 +69,7 @@ def jobs_command(options: argparse.Namespace) -> int:
 
 
 @command(
-    job("number of the job"),
+    integer("JOB", 1, MAX_JOB, "number of the job"),
     *SERVER,
     examples=("cancel 3 --server http://10.0.0.5:8765",),
 )

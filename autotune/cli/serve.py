@@ -39,7 +39,7 @@ def serve_command(options: argparse.Namespace) -> int:
         Role.SUBMITTER: options.submit_token_file,
         Role.WORKER: options.worker_token_file,
     }
-    given = {role: file for role, file in files.items() if file}
+    given = {role: path for role, path in files.items() if path}
     place = Place(host=options.host, port=options.port, token_files=given, public_url=options.public_url)
     read_access(place)
     _log_warnings()
