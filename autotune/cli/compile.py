@@ -11,10 +11,10 @@ from autotune.cli.output import plain_compilation, print_json, standard_error, t
 from autotune.cli.run import check_algorithms, days_text
 from autotune.device.processors import usable_cores
 from autotune.kernels import find_family
+from autotune.model.device import Device
+from autotune.model.problem import Problem
 
 if TYPE_CHECKING:
-    from autotune.model.device import Device
-    from autotune.model.problem import Problem
     from autotune.search.compilation import Report
 
 DEFAULT_SIZE = 512
@@ -68,7 +68,7 @@ def compile_command(options: argparse.Namespace) -> int:
     return _report(options, reports, was_stopped=interrupts.are_requested)
 
 
-def _tell_size(options: argparse.Namespace, device: "Device", problems: "Sequence[Problem]") -> None:
+def _tell_size(options: argparse.Namespace, device: Device, problems: Sequence[Problem]) -> None:
     """Print how many configurations will be built, unless --sample bounds them or --quiet is given."""
     if options.sample is not None or options.quiet:
         return
@@ -82,7 +82,7 @@ def _tell_size(options: argparse.Namespace, device: "Device", problems: "Sequenc
     )
 
 
-def _problems(options: argparse.Namespace) -> "list[Problem]":
+def _problems(options: argparse.Namespace) -> list[Problem]:
     from autotune.kernels.presets import size_names
 
     problem_type = find_family(options.family).problem_type

@@ -13,13 +13,12 @@ from autotune.cli.run import read_requests
 from autotune.codec import write
 from autotune.errors import UsageError
 from autotune.kernels import find_family
-from autotune.lookup.predictor import FAVOURS
+from autotune.lookup.predictor import FAVOURS, Evaluation
+from autotune.model.device import Device
+from autotune.model.problem import Problem
+from autotune.model.trial import Request, Winner
 
 if TYPE_CHECKING:
-    from autotune.lookup.predictor import Evaluation
-    from autotune.model.device import Device
-    from autotune.model.problem import Problem
-    from autotune.model.trial import Winner
     from autotune.predict.regret import Comparison
     from autotune.store import Store
 
@@ -87,7 +86,7 @@ def evaluate_command(options: argparse.Namespace) -> int:
     return 0
 
 
-def _held_out(options: argparse.Namespace, store: "Store", device: "Device") -> "list[Winner]":
+def _held_out(options: argparse.Namespace, store: "Store", device: Device) -> list[Winner]:
     """Return the winners of the sizes to hold out. Raises UsageError if one is not tuned, or too few are."""
     winners = {winner.problem: winner for winner in store.best(device.slug, options.family)}
     chosen = _sizes(options, winners, device)
@@ -102,11 +101,10 @@ def _held_out(options: argparse.Namespace, store: "Store", device: "Device") -> 
 
 
 def _tuned_afresh(
-    options: argparse.Namespace, store: "Store", device: "Device", should_stop: Callable[[], bool]
-) -> "list[Winner]":
+    options: argparse.Namespace, store: "Store", device: Device, should_stop: Callable[[], bool]
+) -> list[Winner]:
     """Return winners of the sizes to hold out from a new search, which neither uses nor changes the store's trials."""
     from autotune.display.progress import progress
-    from autotune.model.trial import Request
     from autotune.search import Budget, tune
     from autotune.store import Store
 
@@ -122,7 +120,7 @@ def _tuned_afresh(
     return [outcome.winner for outcome in outcomes if outcome.winner]
 
 
-def _sizes(options: argparse.Namespace, tuned: "Collection[Problem]", device: "Device") -> "list[Problem]":
+def _sizes(options: argparse.Namespace, tuned: Collection[Problem], device: Device) -> list[Problem]:
     """Return the given sizes, or else some of the tuned ones. Raises UsageError if none is left to predict from."""
     from autotune.predict.regret import choose_held_out
 
@@ -143,7 +141,7 @@ def _line(comparison: "Comparison") -> str:
 
 
 def _report(
-    options: argparse.Namespace, device: "Device", comparisons: "list[Comparison]", evaluation: "Evaluation"
+    options: argparse.Namespace, device: Device, comparisons: "list[Comparison]", evaluation: Evaluation
 ) -> None:
     if options.json:
         print_json(_plain(device, comparisons, evaluation))
@@ -156,7 +154,7 @@ def _report(
         print(f"{name:12}{cells}")
 
 
-def _plain(device: "Device", comparisons: "list[Comparison]", evaluation: "Evaluation") -> dict[str, Any]:
+def _plain(device: Device, comparisons: "list[Comparison]", evaluation: Evaluation) -> dict[str, Any]:
     return {
         "device": device.slug,
         **write(evaluation),

@@ -12,6 +12,7 @@ from autotune.cli.lookup import named_device
 from autotune.cli.output import tell, write
 from autotune.errors import DeviceSelectionError, MissingDatabaseError, UsageError
 from autotune.lookup.chain import guess
+from autotune.lookup.json_table import read_contents
 from autotune.paths import data_folder
 
 if TYPE_CHECKING:
@@ -121,7 +122,6 @@ def _source(options: argparse.Namespace) -> "Iterator[tuple[Store, str | None]]"
 @contextlib.contextmanager
 def _opened(table: Path) -> "Iterator[Store]":
     """Yield a temporary database with the contents of a JSON table."""
-    from autotune.lookup.json_table import read_contents
     from autotune.predict import add_predictors
     from autotune.store import Store
 

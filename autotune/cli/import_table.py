@@ -4,6 +4,7 @@ import argparse
 from pathlib import Path
 
 from autotune.cli.arguments import DATABASE, argument, command
+from autotune.lookup.json_table import read_contents
 
 
 @command(
@@ -13,7 +14,6 @@ from autotune.cli.arguments import DATABASE, argument, command
 )
 def import_command(options: argparse.Namespace) -> int:
     """Import an exported JSON table into the database; better measurements there are kept."""
-    from autotune.lookup.json_table import read_contents
     from autotune.predict import add_predictors
     from autotune.store import Store
 

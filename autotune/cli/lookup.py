@@ -13,10 +13,10 @@ from autotune.errors import DeviceSelectionError, NoSuchDeviceError, ProblemErro
 from autotune.kernels import family_names, find_family
 from autotune.lookup.predictor import FAVOURS
 from autotune.model.device import Device
+from autotune.model.problem import Problem
 
 if TYPE_CHECKING:
     from autotune.lookup import Tuned, TuningTable
-    from autotune.model.problem import Problem
 
 
 ASKED = (
@@ -113,7 +113,7 @@ def open_table(place: str | None) -> "TuningTable":
         return TuningTable(devices, entries_of(devices, store.best()), source=store.location, predictors=predictors)
 
 
-def _parse_shape(family: str, shape: Sequence[str]) -> "Problem":
+def _parse_shape(family: str, shape: Sequence[str]) -> Problem:
     """Parse the shape. Raises ProblemError, with a hint if the shape is one of another family."""
     text = ",".join(re.findall(r"[^\s,]+", " ".join(shape)))
     try:

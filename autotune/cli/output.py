@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING, Any, TextIO
 from autotune import __version__, codec
 from autotune.errors import UsageError
 from autotune.lookup.json_table import plain_entry
+from autotune.model.events import Outcome
+from autotune.model.trial import Winner
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from autotune.model.events import Outcome
-    from autotune.model.trial import Winner
     from autotune.search.compilation import Report
 
 
@@ -71,13 +71,13 @@ def print_result(options: argparse.Namespace, device: str, outcomes: "Sequence[O
     )
 
 
-def plain_outcome(outcome: "Outcome") -> dict[str, Any]:
+def plain_outcome(outcome: Outcome) -> dict[str, Any]:
     winner = plain_winner(outcome.winner) if outcome.winner else None
     plain = codec.write(outcome, without=("request", "winner", "commonest_failure"))
     return {**codec.write(outcome.request), "winner": winner, **plain}
 
 
-def plain_winner(winner: "Winner") -> dict[str, Any]:
+def plain_winner(winner: Winner) -> dict[str, Any]:
     """Return an entry of a table, and whether finals have confirmed it."""
     return {**plain_entry(winner), "is_final": winner.is_final}
 

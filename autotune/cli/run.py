@@ -14,13 +14,13 @@ from autotune.cli.output import print_result, standard_error, tell
 from autotune.cli.remote import run_elsewhere
 from autotune.errors import AutotuneError, ConfigurationError, ProblemError, UsageError
 from autotune.kernels import find_family
+from autotune.model.device import Device
+from autotune.model.events import Outcome
+from autotune.model.problem import Problem
+from autotune.model.trial import Request
 
 if TYPE_CHECKING:
     from autotune.measure.worker import Worker
-    from autotune.model.device import Device
-    from autotune.model.events import Outcome
-    from autotune.model.problem import Problem
-    from autotune.model.trial import Request
     from autotune.search import Budget, SamplerChoice
     from autotune.store import Quarantined, Store
 
@@ -115,8 +115,8 @@ def run_command(options: argparse.Namespace) -> int:
 
 def _tune(
     options: argparse.Namespace,
-    device: "Device",
-    requests: "list[Request]",
+    device: Device,
+    requests: list[Request],
     budget: "Budget",
     sampler: "SamplerChoice | None",
     worker: "Worker",
@@ -165,7 +165,7 @@ def _tell_lost(lost: "Sequence[Quarantined]") -> None:
         )
 
 
-def _requests(options: argparse.Namespace) -> "list[Request]":
+def _requests(options: argparse.Namespace) -> list[Request]:
     """Return all requested shapes in order, equal ones merged. Raises UsageError."""
     from autotune.kernels.presets import merge, preset
 
@@ -175,10 +175,9 @@ def _requests(options: argparse.Namespace) -> "list[Request]":
     return merge(requests)
 
 
-def read_requests(problem_type: "type[Problem]", shapes: Sequence[str], files: "Sequence[Path]") -> "list[Request]":
+def read_requests(problem_type: type[Problem], shapes: Sequence[str], files: Sequence[Path]) -> list[Request]:
     """Return the shapes of the command line and of files in order, equal ones merged. Raises UsageError."""
     from autotune.kernels.presets import merge, read_shapes
-    from autotune.model.trial import Request
 
     requests = [Request(problem=problem) for problem in _parse_shapes(problem_type, shapes)]
     for path in files:
@@ -186,7 +185,7 @@ def read_requests(problem_type: "type[Problem]", shapes: Sequence[str], files: "
     return merge(requests)
 
 
-def _parse_shapes(problem_type: "type[Problem]", shapes: Sequence[str]) -> "list[Problem]":
+def _parse_shapes(problem_type: type[Problem], shapes: Sequence[str]) -> list[Problem]:
     """Parse shapes. Raises ProblemError, or UsageError with the right spelling for sizes given as separate words."""
     try:
         return [problem_type.parse(text) for text in shapes]
@@ -199,14 +198,13 @@ def _parse_shapes(problem_type: "type[Problem]", shapes: Sequence[str]) -> "list
         raise
 
 
-def _with_misses(requests: "list[Request]", device: "Device") -> "list[Request]":
+def _with_misses(requests: list[Request], device: Device) -> list[Request]:
     """Append the sizes that lookups missed on the device, the most missed first.
 
     Raises UsageError when that leaves nothing to tune.
     """
     from autotune.kernels.presets import merge
     from autotune.lookup.misses import default_file, read_misses
-    from autotune.model.trial import Request
 
     path = default_file()
     missed = [
@@ -219,7 +217,7 @@ def _with_misses(requests: "list[Request]", device: "Device") -> "list[Request]"
     return merge([*requests, *missed])
 
 
-def _learn(store: "Store", device: "Device", outcomes: "Sequence[Outcome]") -> None:
+def _learn(store: "Store", device: Device, outcomes: Sequence[Outcome]) -> None:
     """Fit the device's predictors again, and forget the misses that are now tuned. A failure is only reported."""
     from autotune.lookup.misses import Miss, default_file, forget_misses, read_misses
     from autotune.predict import refresh_predictors
@@ -234,9 +232,7 @@ def _learn(store: "Store", device: "Device", outcomes: "Sequence[Outcome]") -> N
         tell(f"lookups cannot use the results of this run yet: {error}")
 
 
-def _compare_with_host(
-    store: "Store", device: "Device", outcomes: "Sequence[Outcome]", interrupts: "Interrupts"
-) -> None:
+def _compare_with_host(store: "Store", device: Device, outcomes: Sequence[Outcome], interrupts: Interrupts) -> None:
     """Store where the host's BLAS is faster, if that is cheap to find out. A failure is only reported."""
     winners = [outcome.winner for outcome in outcomes if outcome.winner and outcome.new_trials]
     if "://" in store.location or interrupts.are_requested or not winners:
@@ -272,9 +268,7 @@ def check_algorithms(family: str, names: Sequence[str]) -> None:
             raise UsageError(error.message, hint=error.hint) from error
 
 
-def _without_oversized_presets(
-    requests: "list[Request]", options: argparse.Namespace, device: "Device"
-) -> "list[Request]":
+def _without_oversized_presets(requests: list[Request], options: argparse.Namespace, device: Device) -> list[Request]:
     """Leave out, with a message, shapes that the device cannot hold.
 
     Raises ProblemError instead for a shape of --shape, for any shape if there are neither presets nor misses, and when
@@ -310,7 +304,7 @@ def _sampler(options: argparse.Namespace) -> "SamplerChoice | None":
     return SamplerChoice.parse(options.sampler, options.sampler_options)
 
 
-def _tell_size(device: "Device", requests: "Sequence[Request]", algorithms: Sequence[str]) -> None:
+def _tell_size(device: Device, requests: Sequence[Request], algorithms: Sequence[str]) -> None:
     from autotune.search import space_of
 
     count = sum(len(space_of(request.problem, device, algorithms)) for request in requests)
@@ -320,7 +314,7 @@ def _tell_size(device: "Device", requests: "Sequence[Request]", algorithms: Sequ
     )
 
 
-def _tell_duration(device: "Device", requests: "Sequence[Request]", budget: "Budget") -> None:
+def _tell_duration(device: Device, requests: Sequence[Request], budget: "Budget") -> None:
     """Print how long the search will take, as far as that is known beforehand."""
     from autotune.display.words import duration_text
 
@@ -359,9 +353,9 @@ def _budget(options: argparse.Namespace) -> "Budget":
 
 def _report(
     options: argparse.Namespace,
-    device: "Device",
-    requests: "Sequence[Request]",
-    outcomes: "Sequence[Outcome]",
+    device: Device,
+    requests: Sequence[Request],
+    outcomes: Sequence[Outcome],
     *,
     was_stopped: bool,
 ) -> int:

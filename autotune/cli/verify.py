@@ -10,9 +10,9 @@ from autotune.cli.output import plain_winner, print_json, standard_error
 from autotune.cli.run import read_requests
 from autotune.errors import AutotuneError, UsageError
 from autotune.kernels import find_family
+from autotune.model.trial import Winner
 
 if TYPE_CHECKING:
-    from autotune.model.trial import Winner
     from autotune.search.verification import Recheck
     from autotune.store import Store
 
@@ -52,7 +52,7 @@ def verify_command(options: argparse.Namespace) -> int:
     return _report(options, found, was_stopped=interrupts.are_requested)
 
 
-def _wanted(options: argparse.Namespace, store: "Store", slug: str) -> "list[Winner]":
+def _wanted(options: argparse.Namespace, store: "Store", slug: str) -> list[Winner]:
     """Return the winners to verify. Raises UsageError when none is tuned, or one of the given shapes is not."""
     if not (options.shape or options.shapes):
         winners = store.best(slug, options.family)

@@ -283,8 +283,8 @@ def bar(stream: IO[str], listener: _Drawn) -> Iterator[_Drawn]:
     """Draw the `picture` of a listener while it is in use; what it says is printed above."""
     from autotune.display.live import LiveBar
 
-    with LiveBar(stream, listener.picture) as bar:
-        listener.say = bar.say
+    with LiveBar(stream, listener.picture) as live:
+        listener.say = live.say
         yield listener
 
 
