@@ -28,6 +28,7 @@ from autotune.service.tables_api import table_routes
 from autotune.service.workers_api import turns_of, worker_routes
 
 _LOG = logging.getLogger(__name__)
+_STATUSES: dict[type[AutotuneError], int] = {BusyError: 503, DeviceSelectionError: 404, FullError: 429}
 
 DESCRIPTION = """\
 Tuning jobs for OpenCL devices that workers offer, lookups, and tables.
@@ -103,19 +104,14 @@ def _refusal(status: int, message: str, hint: str = "") -> JSONResponse:
 
 async def _refuse_own(_: Request, error: Exception) -> JSONResponse:
     assert isinstance(error, AutotuneError)
-    status = 400
-    if isinstance(error, BusyError):
-        busy = _refusal(503, error.message, error.hint)
-        busy.headers["Retry-After"] = str(RETRY_AFTER_S)
-        return busy
-    if isinstance(error, DeviceSelectionError):
-        status = 404
-    elif isinstance(error, FullError):
-        status = 429
-    elif isinstance(error, StoreError):
+    if isinstance(error, StoreError):
         _LOG.warning("%s", error)
         return _refusal(503, "the database is unavailable")  # without the location, which is private
-    return _refusal(status, error.message, error.hint)
+    status = next((status for kind, status in _STATUSES.items() if isinstance(error, kind)), 400)
+    refusal = _refusal(status, error.message, error.hint)
+    if status == 503:
+        refusal.headers["Retry-After"] = str(RETRY_AFTER_S)
+    return refusal
 
 
 async def _refuse_form(_: Request, error: Exception) -> JSONResponse:
