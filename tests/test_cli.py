@@ -28,9 +28,9 @@ from autotune.cli.output import write
 from autotune.cli.run import _tell_duration
 from autotune.device import discovery
 from autotune.device.profile import find_profile
-from autotune.display.console import Page
+from autotune.display.console import Page, Picture
 from autotune.display.live import LiveBar
-from autotune.display.progress import LiveProgress, Picture, PlainProgress, progress
+from autotune.display.progress import LiveProgress, PlainProgress, progress
 from autotune.display.results import print_devices, print_outcomes, total_text
 from autotune.display.words import (
     bytes_text,

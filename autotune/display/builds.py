@@ -5,7 +5,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import IO, TYPE_CHECKING
 
-from autotune.display.progress import PLAIN_LINE_EVERY_S, Picture, bar, is_live
+from autotune.display.console import Picture
+from autotune.display.progress import PLAIN_LINE_EVERY_S, bar, is_live
 from autotune.display.words import duration_text
 
 if TYPE_CHECKING:

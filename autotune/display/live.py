@@ -7,7 +7,7 @@ from rich.console import Console, RenderableType
 from rich.progress import BarColumn, Progress, TextColumn
 from rich.text import Text
 
-from autotune.display.progress import Picture
+from autotune.display.console import Picture
 
 
 class LiveBar(Progress):

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from importlib.util import find_spec
 from typing import IO, TYPE_CHECKING, Protocol, TypeVar
 
+from autotune.display.console import Picture
 from autotune.display.words import (
     drift_text,
     duration_text,
@@ -33,20 +34,6 @@ _DOING = {"start": "starting", "build": "building", "run": "measuring", "": "bui
 """Activity by phase of the child process; without a phase, kernels are being built ahead."""
 _REPLACING = {TrialState.CRASHED: "crashed", TrialState.TIMED_OUT: "timed out"}
 """Trial states that cost the process it ran in; per problem, the first of each is reported, the others are counted."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Picture:
-    """Content of a progress bar at one moment."""
-
-    title: str = ""
-    done: float = 0.0
-    total: float | None = None
-    """None if unknown: the bar then only pulses."""
-    left: str = ""
-    """Remaining time, as text."""
-    line: str = ""
-    """Line below the bar."""
 
 
 @dataclass(kw_only=True)
