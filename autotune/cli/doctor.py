@@ -22,12 +22,7 @@ UNUSABLE = 1
 """Exit status when a search cannot work on at least one of the devices."""
 
 
-@command(
-    ANY_DEVICE,
-    DATABASE,
-    JSON,
-    examples=("doctor", "doctor --device cpu --json"),
-)
+@command(ANY_DEVICE, DATABASE, JSON, examples=("doctor", "doctor --device cpu --json"))
 def doctor_command(options: argparse.Namespace) -> int:
     """Check which features of a device work, each in a child process; searches avoid those that do not."""
     from autotune.device.discovery import discover, select

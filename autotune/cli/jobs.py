@@ -68,11 +68,7 @@ def jobs_command(options: argparse.Namespace) -> int:
     return 0
 
 
-@command(
-    integer("JOB", 1, MAX_JOB, "number of the job"),
-    *SERVER,
-    examples=("cancel 3 --server http://10.0.0.5:8765",),
-)
+@command(integer("JOB", 1, MAX_JOB, "number of the job"), *SERVER, examples=("cancel 3 --server http://10.0.0.5:8765",))
 def cancel_command(options: argparse.Namespace) -> int:
     """Stop a job of a service after the running trial; its results are kept."""
     with open_client(options) as client:

@@ -10,12 +10,7 @@ from autotune.codec import write
 from autotune.errors import AutotuneError
 
 
-@command(
-    ANY_DEVICE,
-    DATABASE,
-    JSON,
-    examples=("status", "status --device adreno --json"),
-)
+@command(ANY_DEVICE, DATABASE, JSON, examples=("status", "status --device adreno --json"))
 def status_command(options: argparse.Namespace) -> int:
     """Show for each device what is tuned, what is out of date, and how the trials ended."""
     from autotune.display.results import print_overviews
