@@ -11,7 +11,7 @@ import time
 from collections import OrderedDict
 from dataclasses import dataclass
 from http import HTTPStatus
-from urllib.parse import urlsplit
+from urllib.parse import SplitResult, urlsplit
 
 from autotune.codec import MAX_BYTES, visible
 from autotune.errors import UsageError
@@ -85,14 +85,14 @@ class Admission:
     def _of_stranger(self, scope: Scope, headers: dict[bytes, bytes]) -> Refusal | None:
         """Return why a request is refused whatever its token: it comes from another site, or through a proxy."""
         host = text_of(headers.get(b"host"))
-        if self._access.is_open and _name(host) not in LOOPBACK:
+        if self._access.is_open and _parts(f"//{host}").hostname not in LOOPBACK:
             return 403, "without a token, only requests to localhost are served", "start the service with --token-file"
         if self._access.is_open and (_is_forwarded(headers) or scope.get("http_version") == "1.0"):
             return 403, "without a token, requests from a proxy are not served", "start the service with --token-file"
         is_api = scope["path"].startswith("/api/")
         origin = text_of(headers.get(b"origin"))
-        is_foreign = bool(origin) and _netloc(origin) != host.lower() and origin.lower() != self._public_origin
-        if is_foreign and (is_api or scope["method"] not in SAFE_METHODS):
+        is_own = origin.lower() in ("", self._public_origin) or _parts(origin).netloc.lower() == host.lower()
+        if not is_own and (is_api or scope["method"] not in SAFE_METHODS):
             return 403, "requests from another site are not answered", "behind a proxy, use autotune serve --public-url"
         if is_api and text_of(headers.get(b"sec-fetch-site")) not in _OWN:
             return 403, "requests from another site are not answered", ""
@@ -242,15 +242,9 @@ def _is_forwarded(headers: dict[bytes, bytes]) -> bool:
     return any(name in _FORWARDED or name.startswith(b"x-forwarded-") for name in headers)
 
 
-def _name(host: str) -> str:
+def _parts(url: str) -> SplitResult:
+    """Split a URL; the parts of one that cannot be split are empty."""
     try:
-        return urlsplit(f"//{host}").hostname or ""
+        return urlsplit(url)
     except ValueError:
-        return ""
-
-
-def _netloc(origin: str) -> str:
-    try:
-        return urlsplit(origin).netloc.lower()
-    except ValueError:
-        return ""
+        return urlsplit("")
