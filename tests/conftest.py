@@ -2,17 +2,25 @@
 
 import shutil
 import signal
-from collections.abc import Generator, Iterator
+from collections.abc import Generator, Iterator, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
 from autotune.device.discovery import discover
 from autotune.model.device import Device
+from autotune.remote import Client
 from autotune.store import Store
 from databases import Server, missing
+from factories import Printed, Run
 from invented_clock import Clock
 from isolation import fail_missing_tools, install
+
+if TYPE_CHECKING:
+    from starlette.testclient import TestClient
+
+    from autotune.service.server import Server as Service
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -73,10 +81,58 @@ def empty_database(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def store(tmp_path: Path, empty_database: Path) -> Iterator[Store]:
+def db_file(tmp_path: Path, empty_database: Path) -> Path:
+    """A SQLite database without anything in it."""
+    return Path(shutil.copy(empty_database, tmp_path / "tuning.sqlite"))
+
+
+@pytest.fixture
+def store(db_file: Path) -> Iterator[Store]:
     """Open, and empty."""
-    with Store.open(shutil.copy(empty_database, tmp_path / "tuning.sqlite")) as opened:
+    with Store.open(db_file) as opened:
         yield opened
+
+
+@pytest.fixture
+def server(db_file: Path) -> Iterator["Service"]:
+    """A service over HTTP, with `db_file`."""
+    from invented_service import serving
+
+    with serving(db_file) as started:
+        yield started
+
+
+@pytest.fixture
+def client(server: "Service") -> Iterator[Client]:
+    with Client(server.url) as opened:
+        yield opened
+
+
+@pytest.fixture
+def api(store: Store) -> Iterator["TestClient"]:
+    """A service without tokens, asked without HTTP."""
+    from starlette.testclient import TestClient
+
+    from autotune.service.access import Access
+    from autotune.service.app import make_app
+    from autotune.service.core import Service
+
+    with TestClient(make_app(Service(store), Access()), base_url="http://localhost") as client:
+        yield client
+
+
+@pytest.fixture
+def run(capsys: pytest.CaptureFixture[str]) -> Run:
+    """Runs a command, which ends with that exit status, and returns what it prints."""
+
+    from autotune.cli import main
+
+    def done(arguments: Sequence[str], status: int = 0) -> Printed:
+        capsys.readouterr()
+        assert main(arguments) == status
+        return Printed(*capsys.readouterr())
+
+    return done
 
 
 @pytest.fixture

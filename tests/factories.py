@@ -1,6 +1,7 @@
 """Values that many tests need: what a test does not care about is filled in."""
 
-from typing import Any
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
 from autotune.kernels.gemm import GemmProblem
 from autotune.model.configuration import Configuration
@@ -69,6 +70,17 @@ def winner(
     }  # fmt: skip
     slug = device if isinstance(device, str) else device.slug
     return Winner(device=slug, problem=problem, configuration=configuration, time_ns=time_ns, **{**known, **changes})
+
+
+class Printed(NamedTuple):
+    """What a command printed."""
+
+    out: str
+    err: str
+
+
+Run = Callable[..., Printed]
+"""The fixture `run`."""
 
 
 class Recorder:

@@ -4,12 +4,14 @@ import hashlib
 import secrets
 import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from autotune.codec import Node
+from autotune.errors import ServiceError
 from autotune.model.device import Device
 from autotune.model.trial import Job, TrialState
 from autotune.remote import Client
@@ -17,6 +19,7 @@ from autotune.remote.connection import Connection
 from autotune.remote.wire import code_version, plain_device, plain_trial, read_job
 from autotune.remote.work_loop import Offer, Service
 from autotune.service import events
+from autotune.service.access import Role
 from autotune.service.server import Place, Server
 from autotune.store import Store
 from autotune.testing import INVENTED_PROCESSOR, FakeWorker
@@ -30,6 +33,28 @@ def invented_time(job: Job) -> float:
     values = dict(job.configuration.values)
     area = int(values.get("micro_tile_m", 1)) * int(values.get("micro_tile_n", 1))
     return 1e6 / area + 100.0 * (job.configuration.algorithm == "naive")
+
+
+def slow(seconds: float) -> Callable[[Job], float]:
+    """Work that takes so long on the clock."""
+
+    def work(job: Job) -> float:
+        time.sleep(seconds)
+        return invented_time(job)
+
+    return work
+
+
+class Paused:
+    """Work that tells when its first trial has begun, and ends none before it may go on."""
+
+    def __init__(self) -> None:
+        self.begun, self.goes_on = threading.Event(), threading.Event()
+
+    def __call__(self, job: Job) -> float:
+        self.begun.set()
+        assert self.goes_on.wait(30)
+        return invented_time(job)
 
 
 class HandMade:
@@ -58,6 +83,18 @@ class HandMade:
         measured = FakeWorker(lambda job: time_ns or invented_time(job)).run(job)
         return {"id": trial["id"], "job": trial["job"], "trial": plain_trial(measured)}
 
+    def serve_until_ended(self, client: Client, job: dict[str, Any]) -> None:
+        results: tuple[dict[str, Any], ...] = ()
+        while client.job(job["id"])["state"] in ("queued", "running"):
+            given = self.turn(results=results, wait_s=0.3)
+            results = (self.result(given),) if given else ()
+
+
+def submitted(server: Server, client: Client) -> dict[str, Any]:
+    """A small job for the invented device, which has to be known first."""
+    server.service.store.add_device(INVENTED_PROCESSOR)
+    return client.submit(INVENTED_PROCESSOR.slug, shapes=["96,96,96"], trials=3, algorithms=["microtile"])
+
 
 def ended(client: Client, job_id: int) -> dict[str, Any]:
     """The job, once it has ended."""
@@ -67,10 +104,10 @@ def ended(client: Client, job_id: int) -> dict[str, Any]:
 
 
 @contextmanager
-def serving(database: Path, **files: Path) -> Iterator[Server]:
+def serving(database: Path, files: Mapping[Role, Path] = MappingProxyType({})) -> Iterator[Server]:
     """A service, ended in order; `files` are those of its tokens."""
     with Store.open(database) as store:
-        server = Server(Place(port=0, **files), store, lambda _: None)  # type: ignore[arg-type]
+        server = Server(Place(port=0, token_files=files), store, lambda _: None)
         thread = threading.Thread(target=server.run, daemon=True)
         thread.start()
         wait_for(lambda: bool(server.url))
@@ -86,13 +123,19 @@ def serving(database: Path, **files: Path) -> Iterator[Server]:
 def offering(url: str, name: str = "w1", work: Callable[[Job], float | TrialState] = invented_time) -> Iterator[Any]:
     """A worker that the service knows; the fake that measures."""
     worker = FakeWorker(work)
-    offer = Offer(invented_worker(url, name), INVENTED_PROCESSOR, worker, lambda _: None)
+    with in_thread(Offer(invented_worker(url, name), INVENTED_PROCESSOR, worker, lambda _: None)):
+        with Client(url) as client:
+            wait_for(lambda: any(s["worker"] == name for d in client.devices() for s in d["stations"]))
+        yield worker
+
+
+@contextmanager
+def in_thread(offer: Offer) -> Iterator[threading.Thread]:
+    """The thread in which an offer is served; the offer is closed in the end."""
     thread = threading.Thread(target=offer.serve, daemon=True)
     thread.start()
-    with Client(url) as client:
-        wait_for(lambda: any(s["worker"] == name for d in client.devices() for s in d["stations"]))
     try:
-        yield worker
+        yield thread
     finally:
         offer.close()
         thread.join(ENDS_IN_S)
@@ -108,8 +151,12 @@ def secret_of(name: str) -> str:
     return hashlib.sha256(name.encode()).hexdigest()
 
 
-def wait_for(condition: Callable[[], bool], seconds: float = 20.0) -> None:
+def wait_for(condition: Callable[[], Any], seconds: float = 20.0) -> Any:
+    """What the condition returns once that is true. A service that does not answer yet is waited for, too."""
     end = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < end, "it did not happen"
+    while time.monotonic() < end:
+        with suppress(ServiceError):
+            if found := condition():
+                return found
         time.sleep(0.02)
+    raise AssertionError("it did not happen")

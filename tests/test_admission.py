@@ -1,7 +1,6 @@
 """What the service turns away before it asks for a token: other sites, proxies, guesses; and what its log says."""
 
 import logging
-import shutil
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,7 +13,7 @@ from starlette.testclient import TestClient
 
 from autotune.errors import UsageError
 from autotune.service import admission
-from autotune.service.access import Access
+from autotune.service.access import Access, Role
 from autotune.service.app import make_app
 from autotune.service.core import Service
 from autotune.service.server import Place, read_access
@@ -26,22 +25,15 @@ PUBLIC = "https://tuner.example"
 
 
 @pytest.fixture
-def store(tmp_path: Path, empty_database: Path) -> Iterator[Store]:
-    with Store.open(shutil.copy(empty_database, tmp_path / "db.sqlite")) as opened:
-        opened.add_device(INVENTED_PROCESSOR)
-        yield opened
-
-
-@pytest.fixture
-def api(store: Store) -> Iterator[TestClient]:
-    with TestClient(make_app(Service(store), Access()), base_url="http://localhost") as client:
-        yield client
+def store(store: Store) -> Store:
+    store.add_device(INVENTED_PROCESSOR)
+    return store
 
 
 @pytest.fixture
 def locked(store: Store) -> Iterator[TestClient]:
     """With tokens, behind a proxy that writes its own name as the host."""
-    app = make_app(Service(store), Access(writing=WRITING, reading=READING), PUBLIC)
+    app = make_app(Service(store), Access(tokens={Role.ADMIN: WRITING, Role.READER: READING}), PUBLIC)
     with TestClient(app, base_url="http://127.0.0.1:8765") as client:
         yield client
 
@@ -49,12 +41,8 @@ def locked(store: Store) -> Iterator[TestClient]:
 @pytest.mark.parametrize("site", ["cross-site", "same-site", "nonsense"])
 def test_pages_of_other_sites_cannot_read_either(api: TestClient, site: str) -> None:
     """As an image or a script of another page would ask."""
-    for path in (
-        "/api/export/sqlite",
-        "/api/jobs",
-        "/api/health",
-        f"/api/lookup?device={JOB['device']}&shape=64,64,64",
-    ):
+    lookup = f"/api/lookup?device={JOB['device']}&shape=64,64,64"
+    for path in ("/api/export/sqlite", "/api/jobs", "/api/health", lookup):
         assert "site" in refusal(api.get(path, headers={"Sec-Fetch-Site": site}), 403)
     assert api.get("/", headers={"Sec-Fetch-Site": site}).status_code == 200  # a link to the page itself
 
@@ -62,11 +50,6 @@ def test_pages_of_other_sites_cannot_read_either(api: TestClient, site: str) -> 
 @pytest.mark.parametrize("site", ["same-origin", "none"])
 def test_the_page_and_the_address_bar_may_ask(api: TestClient, site: str) -> None:
     assert api.get("/api/jobs", headers={"Sec-Fetch-Site": site, "Origin": "http://localhost"}).status_code == 200
-
-
-def test_another_origin_cannot_read(api: TestClient) -> None:
-    for origin in ("https://evil.example", "null", "http://localhost:3000"):
-        assert "site" in refusal(api.get("/api/jobs", headers={"Origin": origin}), 403)
 
 
 def test_no_page_of_another_origin_may_embed_an_answer(api: TestClient) -> None:
@@ -103,7 +86,7 @@ def test_public_urls_are_checked(tmp_path: Path) -> None:
     token.write_text(WRITING)
     with pytest.raises(UsageError, match="behind a proxy needs a token"):
         read_access(Place(public_url=PUBLIC))
-    assert not read_access(Place(public_url=PUBLIC, token_file=token)).is_open
+    assert not read_access(Place(public_url=PUBLIC, token_files={Role.ADMIN: token})).is_open
 
 
 def test_wrong_tokens_are_slowed_down_and_right_ones_are_not(

@@ -22,30 +22,25 @@ from rich.console import Console
 import autotune
 from autotune import __main__ as loading
 from autotune import cli, search
-from autotune.cli import arguments, main
-from autotune.cli.arguments import make_parser
-from autotune.cli.options import parse_budget
+from autotune.cli import main, presets
+from autotune.cli.arguments import Command, make_parser, parse_budget
 from autotune.cli.output import write
 from autotune.cli.run import _tell_duration
 from autotune.device import discovery
 from autotune.device.profile import find_profile
-from autotune.display import (
-    LiveProgress,
-    PlainProgress,
+from autotune.display.console import Page, Picture
+from autotune.display.live import LiveBar
+from autotune.display.progress import LiveProgress, PlainProgress, progress
+from autotune.display.results import print_devices, print_outcomes, total_text
+from autotune.display.words import (
     bytes_text,
     duration_text,
     failures_text,
     gain_text,
-    print_devices,
-    print_outcomes,
-    progress,
     rate_text,
     time_text,
-    total_text,
     verdict_text,
 )
-from autotune.display.console import Page
-from autotune.display.live import LiveBar, Picture
 from autotune.errors import AutotuneError, UsageError, did_you_mean
 from autotune.kernels import find_family
 from autotune.kernels.gemm import GemmProblem
@@ -57,6 +52,7 @@ from autotune.model.checkup import Checkup
 from autotune.model.configuration import Configuration
 from autotune.model.device import Device, DeviceLimits
 from autotune.model.events import (
+    KINDS,
     DeviceDrifted,
     FinalsStarted,
     GainEstimated,
@@ -72,12 +68,10 @@ from autotune.model.trial import Calibration, Request, Timer, Trial, TrialState,
 from autotune.runtime import comparison
 from autotune.search import Budget, SamplerChoice, compilation
 from autotune.store import Store, new_owner
-from factories import trial, winner
+from factories import Run, trial, winner
 from untraced import untraced
 
-COMMANDS = (
-    "devices", "doctor", "presets", "run", "verify", "status", "compile", "evaluate", "lookup", "export", "import",
-)  # fmt: skip
+COMMANDS = make_parser().commands
 
 DEVICE = Device(
     slug="adreno-730", vendor="Qualcomm", model="Adreno 730", family="adreno", selector="0:0",
@@ -235,19 +229,19 @@ def test_every_command_has_help_with_an_example(command: str, capsys: pytest.Cap
     with pytest.raises(SystemExit) as caught:
         main([command, "--help"])
     assert caught.value.code == 0
-    assert f"autotune {command}" in capsys.readouterr().out.split("example")[1]
+    assert f"autotune {command}" in capsys.readouterr().out.split("\nexample")[1]
 
 
 @pytest.mark.parametrize("command", COMMANDS)
 def test_examples_in_help_are_accepted(command: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
         main([command, "--help"])
-    for line in capsys.readouterr().out.split("example")[1].splitlines()[1:]:
+    for line in capsys.readouterr().out.split("\nexample")[1].splitlines()[1:]:
         arguments = shlex.split(line.split(">")[0])[1:]
         options = make_parser().parse_args(arguments) if arguments else None
         shapes = getattr(options, "shape", None) or []
         problem_type = find_family(getattr(options, "family", None) or "gemm").problem_type
-        for shape in [",".join(shapes)] if command == "lookup" and shapes else shapes:
+        for shape in [",".join(shapes)] if command in ("lookup", "show") and shapes else shapes:
             assert problem_type.parse(shape).flops > 0
 
 
@@ -294,13 +288,6 @@ REDUCE = ("run", "--device", "adreno", "--family", "reduce")
         (("run", "--device", "mali", "--shape", "1,2,3"), "no device fits 'mali'"),
         (("run", "--device", "", "--shape", "1,2,3"), "no device fits"),
         ((*RUN, "--budget", "0"), "expected a duration such as 90s, 10m or 1h30m, got '0'"),
-        ((*RUN, "--budget", "0h0m"), "got '0h0m'"),
-        ((*RUN, "--budget", "-5m"), "got '-5m'"),
-        ((*RUN, "--budget", "soon"), "got 'soon'"),
-        ((*RUN, "--budget", "99999h"), "got '99999h'"),
-        ((*RUN, "--budget", "nan"), "got 'nan'"),
-        ((*RUN, "--budget", ""), "got ''"),
-        ((*RUN, "--budget", "10"), "expected a duration such as 90s, 10m or 1h30m, got '10'"),
         ((*RUN, "--trials", "0"), "--trials: expected an integer from 1 to 1000000000, got '0'"),
         ((*RUN, "--trials", "-3"), "--trials: expected an integer from 1 to 1000000000, got '-3'"),
         ((*RUN, "--trials", "1e3"), "--trials: expected an integer from 1 to 1000000000, got '1e3'"),
@@ -326,14 +313,24 @@ REDUCE = ("run", "--device", "adreno", "--family", "reduce")
         (("export", "--format", "sqlite"), "a SQLite table can be written only to a file (give --output FILE)"),
         (("export", "--format", "sqlite", "--output", "x", "--family", "gemm"), "holds every kernel family (leave out"),
         (("presets", "alexnet"), "there is no preset 'alexnet'"),
+        (("runn",), "there is no command 'runn' (did you mean run?)"),
+        (("run", "--devise", "cpu", "--shape", "8,8,8"), "unrecognized arguments: --devise (did you mean --device?)"),
+        (("run", "--device", "730", "--tirals", "3"), "arguments: --tirals 3 (did you mean --trials?)"),
+        (("presets", "resnet"), "there is no preset 'resnet' (did you mean resnet50?)"),
+        (("run", "--device", "730", "--shape", "8,8,8 fp16"), "(did you mean float16?)"),
+        (("run", "--device", "730", "--shape", "8,8,8 half"), "(did you mean float16?)"),
+        ((*RUN, "--algorithm", "mircotile"), "(did you mean microtile?)"),
+        (("run", "--device", "730", "--shape", "512", "512", "64"), "(did you mean --shape 512,512,64?)"),
+        (("run", "--device", "adrno", "--shape", "8,8,8"), "(did you mean adreno?)"),
+        (("lookup", "--device", "cup", "8", "8", "8"), "(did you mean cpu?)"),
+        (("lookup", "--device", "turnip", "8", "8", "8"), "no device fits 'turnip'"),
+        (("lookup", "--device", "730", "512", "768", "sum"), "; or add --family reduce)"),
+        (("export", "--format", "josn"), "(did you mean json?)"),
     ],
 )
 @pytest.mark.usefixtures("tune")
-def test_wrong_usage_is_one_clear_line(
-    arguments: tuple[str, ...], message: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert main(arguments) == 2
-    captured = capsys.readouterr()
+def test_wrong_usage_is_one_clear_line(arguments: tuple[str, ...], message: str, run: Run) -> None:
+    captured = run(arguments, 2)
     assert captured.out == ""
     lines = captured.err.splitlines()
     assert lines[0].startswith("autotune: error: ")
@@ -342,13 +339,10 @@ def test_wrong_usage_is_one_clear_line(
     assert len(lines) == 1 or "OpenCL shows" in lines[0]
 
 
-def test_a_shapes_file_with_a_bad_line_names_it(
-    tune: FakeTune, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_shapes_file_with_a_bad_line_names_it(tune: FakeTune, tmp_path: Path, run: Run) -> None:
     path = tmp_path / "shapes.txt"
     path.write_text("1,2,3\n4,5,six\n")
-    assert main(["run", "--device", "adreno", "--shapes", str(path)]) == 2
-    assert f"{path}:2: '4,5,six' is not a shape" in capsys.readouterr().err
+    assert f"{path}:2: '4,5,six' is not a shape" in run(["run", "--device", "adreno", "--shapes", str(path)], 2).err
     assert tune.requests == []
 
 
@@ -371,15 +365,12 @@ def test_an_unexpected_error_is_one_line_with_the_way_to_the_traceback(
     assert error.endswith(line)
 
 
-def test_ctrl_c_before_a_search_ends_quietly(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_ctrl_c_before_a_search_ends_quietly(monkeypatch: pytest.MonkeyPatch, run: Run) -> None:
     def interrupt() -> list[Device]:
         raise KeyboardInterrupt
 
     monkeypatch.setattr(discovery, "discover", interrupt)
-    assert main(["devices"]) == 130
-    assert capsys.readouterr().err == ""
+    assert run(["devices"], 130).err == ""
 
 
 @pytest.mark.parametrize("arguments", ["presets", "presets --json"])
@@ -419,29 +410,31 @@ def test_a_file_that_cannot_be_written_leaves_nothing_behind(tmp_path: Path, nam
     assert [path.name for path in tmp_path.rglob("*")] == ["folder"]
 
 
-def test_an_error_of_the_system_is_blamed_on_the_output_only_where_that_fails(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+INSTALL = 'in the checkout of autotune: pip install ".[%s]"'
+
+
+@pytest.mark.parametrize(
+    ("error", "message"),
+    [
+        pytest.param(
+            OSError(28, "No space left on device"),
+            "unexpected OSError: [Errno 28] No space left on device (set AUTOTUNE_TRACEBACK=1 to see where)",
+            id="of the system, and not blamed on the output unless that fails",
+        ),
+        (ModuleNotFoundError(name="optuna"), f"optuna is not installed ({INSTALL % 'tune'})"),
+        (ModuleNotFoundError(name="sqlalchemy.orm"), f"sqlalchemy.orm is not installed ({INSTALL % 'tune'})"),
+        (ModuleNotFoundError(name="fastapi"), f"fastapi is not installed ({INSTALL % 'service'})"),
+    ],
+)
+def test_an_error_that_no_command_expects_is_one_line(
+    error: Exception, message: str, monkeypatch: pytest.MonkeyPatch, run: Run
 ) -> None:
-    def fail(_: object) -> int:
-        raise OSError(28, "No space left on device")
+    def presets_command(_: object) -> int:
+        """Fail."""
+        raise error
 
-    monkeypatch.setattr(arguments, "presets_command", fail)
-    assert main(["presets"]) == 1
-    error = capsys.readouterr().err
-    assert "standard output" not in error and "unexpected OSError: [Errno 28] No space left on device" in error
-
-
-@pytest.mark.parametrize(("module", "extra"), [("optuna", "tune"), ("sqlalchemy.orm", "tune"), ("fastapi", "service")])
-def test_a_missing_package_is_one_line_that_says_what_to_install(
-    module: str, extra: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    def fail(_: object) -> int:
-        raise ModuleNotFoundError(f"No module named {module!r}", name=module)
-
-    monkeypatch.setattr(arguments, "presets_command", fail)
-    assert main(["presets"]) == 1
-    install = f'in the checkout of autotune: pip install ".[{extra}]"'
-    assert capsys.readouterr().err == f"autotune: error: {module} is not installed ({install})\n"
+    monkeypatch.setattr(presets, "presets_command", Command(presets_command, (), ()))
+    assert run(["presets"], 1).err == f"autotune: error: {message}\n"
 
 
 SLIM = """
@@ -491,7 +484,10 @@ def test_budget_reads_times(text: str, seconds: float) -> None:
     assert parse_budget(text) == seconds
 
 
-@pytest.mark.parametrize("text", ["1m2h", "5 m", "m", "1e9", "\u0665m", "9" * 5000, "inf", "1d"])
+@pytest.mark.parametrize(
+    "text",
+    ["1m2h", "5 m", "m", "1e9", "\u0665m", "9" * 5000, "inf", "1d", "0h0m", "-5m", "soon", "99999h", "nan", "", "10"],
+)
 def test_budget_refuses_the_rest(text: str) -> None:
     with pytest.raises(UsageError):
         parse_budget(text)
@@ -500,22 +496,15 @@ def test_budget_refuses_the_rest(text: str) -> None:
 # devices and presets
 
 
-def test_devices_tells_limits_and_traps(tune: FakeTune, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["devices"]) == 0
-    out = capsys.readouterr().out
+@pytest.mark.usefixtures("tune")
+def test_devices_tells_limits_and_traps(run: Run, capsys: pytest.CaptureFixture[str]) -> None:
+    out = run(["devices"]).out
     for text in (
-        "0:0  adreno-730",
-        "Qualcomm, Adreno 730",
-        "E031.40",
-        "16 KiB",
-        "16384 x 16384",
-        "64, 128",
-        "64 pixels",
-    ):
+        "0:0  adreno-730", "Qualcomm, Adreno 730", "E031.40", "16 KiB", "16384 x 16384", "64, 128", "64 pixels",
+        "beware", "events, a tick is 52 ns at most, reported as 1 us",
+        "25 us each in a row, 1.4 ms until one is known to have ended",
+    ):  # fmt: skip
         assert text in out
-    assert "beware" in out
-    assert "events, a tick is 52 ns at most, reported as 1 us" in out
-    assert "25 us each in a row, 1.4 ms until one is known to have ended" in out
     print_devices([DEVICE], {}, sys.stdout, {"0:0": Calibration(timer=Timer.HOST, reason="event times are zero")})
     assert "the host's clock, since event times are zero" in capsys.readouterr().out
     print_devices([DEVICE], {}, sys.stdout, {"0:0": "calibration took more than 20 s"})
@@ -523,15 +512,12 @@ def test_devices_tells_limits_and_traps(tune: FakeTune, capsys: pytest.CaptureFi
 
 
 @pytest.mark.usefixtures("tune")
-def test_devices_as_json(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    assert main(["devices", "--json"]) == 0
-    (device,) = json.loads(capsys.readouterr().out)
+def test_devices_as_json(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    (device,) = json.loads(run(["devices", "--json"]).out)
     assert device["clocks"] == {**vars(CLOCKS["0:0"]), "timer": "event"}
     monkeypatch.setattr(calibration, "try_calibration", lambda _: "killed by SIGSEGV")
-    assert main(["devices", "--json"]) == 0
-    assert json.loads(capsys.readouterr().out)[0]["clocks"] == {"trouble": "killed by SIGSEGV"}
-    assert main(["devices", "--json", "--no-clocks"]) == 0
-    assert json.loads(capsys.readouterr().out)[0]["clocks"] is None
+    assert json.loads(run(["devices", "--json"]).out)[0]["clocks"] == {"trouble": "killed by SIGSEGV"}
+    assert json.loads(run(["devices", "--json", "--no-clocks"]).out)[0]["clocks"] is None
     assert (device["slug"], device["limits"]["local_memory_bytes"]) == ("adreno-730", 16 * 1024)
     assert device["profile"]
     assert isinstance(device["traps"], list)
@@ -544,12 +530,10 @@ def test_device_names_are_never_markup_or_escapes() -> None:
     assert stream.getvalue().count("[red]x[/red] :smile:") == 2
 
 
-def test_presets_lists_all_and_one(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["presets"]) == 0
-    out = capsys.readouterr().out
+def test_presets_lists_all_and_one(run: Run) -> None:
+    out = run(["presets"]).out
     assert all(name in out for name in ("resnet50", "mobilenetv2", "bert-base", "llama-1b-prefill", "llama-1b-decode"))
-    assert main(["presets", "resnet50", "--json"]) == 0
-    (requests,) = json.loads(capsys.readouterr().out).values()
+    (requests,) = json.loads(run(["presets", "resnet50", "--json"]).out).values()
     assert requests[0] == {
         "problem": GemmProblem(m=64, n=12544, k=147).to_dict(), "calls": 1, "label": "conv1 7x7"
     }  # fmt: skip
@@ -559,7 +543,7 @@ def test_presets_lists_all_and_one(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_run_merges_all_sources_and_passes_its_options_on(
-    tune: FakeTune, tmp_path: Path, database: str, capsys: pytest.CaptureFixture[str]
+    tune: FakeTune, tmp_path: Path, database: str, run: Run
 ) -> None:
     path = tmp_path / "shapes.txt"
     path.write_text("128,768,768 x2 mine\n")
@@ -568,53 +552,51 @@ def test_run_merges_all_sources_and_passes_its_options_on(
         "--preset", "bert-base", "--trials", "7", "--budget", "1m", "--algorithm", "dot", "naive", "--seed", "3",
         "--db", database,
     ]  # fmt: skip
-    assert main(arguments) == 0
+    captured = run(arguments)
     found = [(request.problem.label, request.calls, request.label) for request in tune.requests[:3]]
     assert found == [
         ("8x8x8", 2, ""), ("4x4x4", 1, ""), ("128x768x768", 50, "mine, query, key, value, attention output")
     ]  # fmt: skip
     assert tune.budget == Budget(trials=7, seconds=60)
     assert (tune.options["algorithms"], tune.options["seed"]) == (["dot", "naive"], 3)
-    captured = capsys.readouterr()
     assert "continuing: 85 trials stored" in captured.err
     assert "before (default)" in captured.out
     assert "continuing" not in captured.out
 
 
 def test_run_reads_words_of_shapes_and_tunes_another_family(
-    tune: FakeTune, tmp_path: Path, database: str, capsys: pytest.CaptureFixture[str]
+    tune: FakeTune, tmp_path: Path, database: str, run: Run
 ) -> None:
     path = tmp_path / "rows.txt"
     path.write_text("64,1000 max float16 x3 rows\n")
-    assert main(["run", "--device", "730", "--shape", "8,8,8", "9,9,9 nt batch=4", "--db", database]) == 0
+    assert "vs naive" in run(["run", "--device", "730", "--shape", "8,8,8", "9,9,9 nt batch=4", "--db", database]).out
     assert [request.problem.label for request in tune.requests] == ["8x8x8", "9x9x9 nt batch=4"]
-    assert main([*REDUCE, "--shape", "64,1000", "--shapes", str(path), "--trials", "1", "--db", database]) == 0
+    told = run([*REDUCE, "--shape", "64,1000", "--shapes", str(path), "--trials", "1", "--db", database])
     expected = ReduceProblem(batch=64, channels=1000, operation="max", dtype="float16")
     assert tune.requests == [
         Request(problem=ReduceProblem(batch=64, channels=1000)), Request(problem=expected, calls=3, label="rows")
     ]  # fmt: skip
-    captured = capsys.readouterr()
-    assert "vs naive" in captured.out and "vs serial" in captured.out
-    assert "best 0.2563 GB/s" in captured.err  # 64 rows of 1001 numbers of 4 bytes in 1 ms
-    main([*REDUCE, "--shape", "8,8", "--preset", "bert-base", "--trials", "1", "--db", database])
-    assert "vs baseline" in capsys.readouterr().out
+    assert "vs serial" in told.out
+    assert "best 0.2563 GB/s" in told.err  # 64 rows of 1001 numbers of 4 bytes in 1 ms
+    both = [*REDUCE, "--shape", "8,8", "--preset", "bert-base", "--trials", "1", "--db", database]
+    assert "vs baseline" in run(both).out
 
 
 @pytest.mark.parametrize(("family", "label"), [("gemm", "512x512x512"), ("reduce", "512x512 sum")])
 @pytest.mark.usefixtures("tune")
 def test_compile_takes_512_for_every_size_when_no_shape_is_given(
-    family: str, label: str, database: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    family: str, label: str, database: str, monkeypatch: pytest.MonkeyPatch, run: Run
 ) -> None:
     def refuse(device: Device, problem: Problem, *_: Any, **__: Any) -> None:
         raise AutotuneError(f"{device.slug} is asked to build {problem.label}")
 
     monkeypatch.setattr(compilation, "compile_space", refuse)
-    assert main(["compile", "--device", "adreno", "--family", family, "--quiet", "--db", database]) == 1
-    assert capsys.readouterr().err == f"autotune: error: adreno-730 is asked to build {label}\n"
+    error = run(["compile", "--device", "adreno", "--family", family, "--quiet", "--db", database], 1).err
+    assert error == f"autotune: error: adreno-730 is asked to build {label}\n"
 
 
 def test_compile_says_beforehand_how_much_it_will_build(
-    database: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    database: str, monkeypatch: pytest.MonkeyPatch, run: Run
 ) -> None:
     def refuse(*_: Any, **__: Any) -> None:
         raise AutotuneError("not built")
@@ -622,32 +604,26 @@ def test_compile_says_beforehand_how_much_it_will_build(
     monkeypatch.setattr(compilation, "compile_space", refuse)
     monkeypatch.setattr(discovery, "discover", lambda: [DEVICE])
     build = ["compile", "--device", "adreno", "--algorithm", "naive", "--db", database, "--jobs", "2"]
-    assert main(build) == 1
-    told, *_ = capsys.readouterr().err.splitlines()
+    told, *_ = run(build, 1).err.splitlines()
     assert re.match(r"\d+ configurations, of which those with equal sources are built once: up to \d+ s at one", told)
-    assert main([*build, "--sample", "3"]) == 1
-    assert capsys.readouterr().err == "autotune: error: not built\n"
+    assert run([*build, "--sample", "3"], 1).err == "autotune: error: not built\n"
 
 
-def test_run_says_which_budget_it_takes(tune: FakeTune, database: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main([*RUN, "--db", database]) == 0
+def test_run_says_which_budget_it_takes(tune: FakeTune, database: str, run: Run) -> None:
+    assert "100 new trials" in run([*RUN, "--db", database]).err
     assert tune.budget == Budget(trials=100)
-    assert "100 new trials" in capsys.readouterr().err
 
 
-def test_run_takes_an_end_by_gain_and_a_sampler(
-    tune: FakeTune, database: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert main([*RUN, "--until-gain", "2%", "--quiet", "--db", database]) == 0
+def test_run_takes_an_end_by_gain_and_a_sampler(tune: FakeTune, database: str, run: Run) -> None:
+    run([*RUN, "--until-gain", "2%", "--quiet", "--db", database])
     assert tune.budget == Budget(until_gain=0.02), "and no number of trials besides"
     assert tune.options.get("sampler") is None
     named = ["--sampler", "tpe", "--sampler-options", '{"n_startup_trials": 4}']
-    assert main([*RUN, "--trials", "5", *named, "--quiet", "--db", database]) == 0
+    run([*RUN, "--trials", "5", *named, "--quiet", "--db", database])
     assert tune.options["sampler"] == SamplerChoice(name="tpe", options={"n_startup_trials": 4})
-    capsys.readouterr()
-    assert main([*RUN, "--sampler", "exhaustive", "--quiet", "--db", database]) == 0
+    told = run([*RUN, "--sampler", "exhaustive", "--quiet", "--db", database]).err
     assert tune.budget == Budget(), "nothing is refused"
-    assert re.search(r"exhaustive: \d{5,} configurations in all, [0-9.]+ (hours|days)", capsys.readouterr().err)
+    assert re.search(r"exhaustive: \d{5,} configurations in all, [0-9.]+ (hours|days)", told)
 
 
 @pytest.mark.parametrize(
@@ -662,19 +638,15 @@ def test_run_takes_an_end_by_gain_and_a_sampler(
     ],
 )
 def test_run_refuses_ends_and_samplers_that_there_are_not(
-    tune: FakeTune, capsys: pytest.CaptureFixture[str], arguments: list[str], message: str
+    tune: FakeTune, run: Run, arguments: list[str], message: str
 ) -> None:
-    assert main([*RUN, *arguments]) == 2
-    error = capsys.readouterr().err
+    error = run([*RUN, *arguments], 2).err
     assert message in error and error.count("\n") == 1
     assert tune.requests == []
 
 
-def test_run_table_names_every_parameter_of_a_single_winner(
-    tune: FakeTune, database: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert main([*RUN, "--trials", "2", "--quiet", "--db", database]) == 0
-    captured = capsys.readouterr()
+def test_run_table_names_every_parameter_of_a_single_winner(tune: FakeTune, database: str, run: Run) -> None:
+    captured = run([*RUN, "--trials", "2", "--quiet", "--db", database])
     assert captured.err == ""
     assert "2x (1.9 to 2.1)" in captured.out
     assert "10x" in captured.out
@@ -682,11 +654,8 @@ def test_run_table_names_every_parameter_of_a_single_winner(
     assert max(map(len, captured.out.splitlines())) < 120
 
 
-def test_run_as_json_keeps_standard_output_clean(
-    tune: FakeTune, database: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert main([*RUN, "--trials", "2", "--json", "--db", database]) == 0
-    captured = capsys.readouterr()
+def test_run_as_json_keeps_standard_output_clean(tune: FakeTune, database: str, run: Run) -> None:
+    captured = run([*RUN, "--trials", "2", "--json", "--db", database])
     result = json.loads(captured.out)
     assert "trial 1/2" in captured.err
     assert (result["device"], result["is_complete"]) == ("adreno-730", True)
@@ -698,17 +667,16 @@ def test_run_as_json_keeps_standard_output_clean(
 
 
 def test_run_leaves_out_what_a_network_asks_for_and_the_device_cannot_hold(
-    tune: FakeTune, database: str, capsys: pytest.CaptureFixture[str]
+    tune: FakeTune, database: str, run: Run
 ) -> None:
-    assert main(["run", "--device", "adreno", "--preset", "llama-1b-decode", "--trials", "1", "--db", database]) == 0
-    assert "left out: 1x128256x2048: B needs 1002 MiB" in capsys.readouterr().err
+    told = run(["run", "--device", "adreno", "--preset", "llama-1b-decode", "--trials", "1", "--db", database]).err
+    assert "left out: 1x128256x2048: B needs 1002 MiB" in told
     assert len(tune.requests) == 6
 
 
-def test_run_without_any_winner_fails(tune: FakeTune, database: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_run_without_any_winner_fails(tune: FakeTune, database: str, run: Run) -> None:
     tune.wins = False
-    assert main([*RUN, "--trials", "2", "--db", database]) == 1
-    captured = capsys.readouterr()
+    captured = run([*RUN, "--trials", "2", "--db", database], 1)
     assert "no configuration ran right for 8x8x8" in captured.err
     assert "none" in captured.out
 
@@ -729,20 +697,16 @@ def test_an_interrupt_stops_keeps_and_says_how_to_go_on(
     assert signal.getsignal(number) == former
 
 
-def test_a_run_tells_what_the_last_one_lost_and_retries_when_asked(
-    tune: FakeTune, database: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_run_tells_what_the_last_one_lost_and_retries_when_asked(tune: FakeTune, database: str, run: Run) -> None:
     configuration = find_family("gemm").baseline
     with Store.open(database) as store:
         gone = replace(new_owner(), process_start="another boot 1")
         store.begin_trial(DEVICE, GemmProblem(m=8, n=8, k=8), configuration, gone)
-    assert main([*RUN, "--trials", "2", "--db", database]) == 0
-    told = capsys.readouterr().err
+    told = run([*RUN, "--trials", "2", "--db", database]).err
     assert "quarantined: 1 kernel that was running when an earlier run was killed, of 8x8x8 on adreno-730" in told
     assert "--retry-quarantined" in told
     assert tune.options["retries_quarantined"] is False
-    assert main([*RUN, "--trials", "2", "--db", database, "--retry-quarantined"]) == 0
-    assert "in flight" not in capsys.readouterr().err
+    assert "in flight" not in run([*RUN, "--trials", "2", "--db", database, "--retry-quarantined"]).err
     assert tune.options["retries_quarantined"] is True
 
 
@@ -761,7 +725,7 @@ def test_the_second_interrupt_unwinds_and_the_third_ends_unless_interrupts_are_i
     code = (
         "import os, signal, sys\n"
         f"if {ignored}: signal.signal(signal.SIGINT, signal.SIG_IGN)\n"
-        "from autotune.cli.run import Interrupts\n"
+        "from autotune.cli.interrupts import Interrupts\n"
         "with Interrupts('the running trial') as interrupts:\n"
         "    os.kill(os.getpid(), signal.SIGINT)\n"
         "    print(interrupts.are_requested, flush=True)\n"
@@ -798,25 +762,20 @@ def test_the_second_interrupt_unwinds_and_the_third_ends_unless_interrupts_are_i
     ],
 )
 @pytest.mark.usefixtures("tune")
-def test_lookup_reads_a_shape_in_words(
-    words: str, problem: Problem, tables: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert main(["lookup", "--device", "adreno", *words.split(), "--table", str(tables), "--json"]) == 0
-    answer = json.loads(capsys.readouterr().out)
+def test_lookup_reads_a_shape_in_words(words: str, problem: Problem, tables: Path, run: Run) -> None:
+    answer = json.loads(run(["lookup", "--device", "adreno", *words.split(), "--table", str(tables), "--json"]).out)
     assert (answer["device"], answer["problem"]) == ("adreno-730", problem.to_dict())
     quoted = [words] if "--" not in words else [*words.split(maxsplit=2)]
-    assert main(["lookup", "--device", "adreno", *quoted, "--table", str(tables), "--json"]) == 0
-    assert json.loads(capsys.readouterr().out) == answer
+    assert json.loads(run(["lookup", "--device", "adreno", *quoted, "--table", str(tables), "--json"]).out) == answer
 
 
 def test_lookup_of_an_untuned_device_of_this_machine_is_its_default(
-    tune: FakeTune, tables: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    tune: FakeTune, tables: Path, monkeypatch: pytest.MonkeyPatch, run: Run
 ) -> None:
     """With its own limits: of its slug alone nobody could tell that it has images."""
     here = replace(DEVICE, slug="adreno-740", model="Adreno 740")
     monkeypatch.setattr(discovery, "discover", lambda: [here])
-    assert main(["lookup", "--device", "740", "512,512,512 tn", "--table", str(tables), "--json"]) == 0
-    told = capsys.readouterr()
+    told = run(["lookup", "--device", "740", "512,512,512 tn", "--table", str(tables), "--json"])
     assert "note: nothing was measured on adreno-740; there are measurements of adreno-730" in told.err
     answer = json.loads(told.out)
     profile = find_profile(here)
@@ -826,90 +785,54 @@ def test_lookup_of_an_untuned_device_of_this_machine_is_its_default(
     assert (answer["device"], answer["match"]) == ("adreno-740", "default")
     assert answer["configuration"] == default.to_dict()
     assert "no measurements for adreno-740 in tables.json" in answer["because"]
-    assert main(["lookup", "--device", "740", "8,8,9", "--table", str(tables), "--json"]) == 0
-    sibling = json.loads(capsys.readouterr().out)
+    sibling = json.loads(run(["lookup", "--device", "740", "8,8,9", "--table", str(tables), "--json"]).out)
     assert (sibling["match"], sibling["source_device"], sibling["expected_loss"]) == ("sibling", "adreno-730", None)
 
 
 @pytest.mark.parametrize("device", ["adreno-999", " Mali-G999 "])
 def test_lookup_of_a_device_that_nobody_knows_is_what_python_answers(
-    device: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    device: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, run: Run
 ) -> None:
     monkeypatch.setattr(discovery, "discover", lambda: [DEVICE])
     empty, slug = tmp_path / "empty.sqlite", device.strip().lower()
     Store.open(empty).close()
     lookup = ["lookup", "--device", device, "512,512,512", "--db", str(empty)]
-    assert main([*lookup, "--json"]) == 0
-    out, err = capsys.readouterr()
+    out, err = run([*lookup, "--json"])
     expected = TuningTable.open(empty).find(slug, m=512, n=512, k=512)
     assert (json.loads(out)["match"], json.loads(out)["configuration"]) == ("default", expected.configuration.to_dict())
     assert err == f"note: 512x512x512 is not tuned on {slug}; this is the built-in default (autotune run tunes it)\n"
-    assert main([*lookup, "--tuned"]) == 1
-    assert f"there is only the built-in default for 512x512x512 on {slug}" in capsys.readouterr().err
+    assert f"there is only the built-in default for 512x512x512 on {slug}" in run([*lookup, "--tuned"], 1).err
 
 
-class TestSuggestions:
-    @pytest.mark.parametrize(
-        ("arguments", "message"),
-        [
-            (["runn"], "there is no command 'runn' (did you mean run?)"),
-            (
-                ["run", "--devise", "cpu", "--shape", "8,8,8"],
-                "unrecognized arguments: --devise (did you mean --device?)",
-            ),
-            (
-                ["run", "--device", "730", "--tirals", "3"],
-                "arguments: --tirals 3 (did you mean --trials?)",
-            ),
-            (["presets", "resnet"], "there is no preset 'resnet' (did you mean resnet50?)"),
-            (["run", "--device", "730", "--shape", "8,8,8 fp16"], "(did you mean float16?)"),
-            (["run", "--device", "730", "--shape", "8,8,8 half"], "(did you mean float16?)"),
-            (["run", "--device", "730", "--shape", "8,8,8", "--algorithm", "mircotile"], "(did you mean microtile?)"),
-            (["run", "--device", "730", "--shape", "512", "512", "64"], "(did you mean --shape 512,512,64?)"),
-            (["run", "--device", "adrno", "--shape", "8,8,8"], "(did you mean adreno?)"),
-            (["lookup", "--device", "cup", "8", "8", "8"], "(did you mean cpu?)"),
-            (["lookup", "--device", "turnip", "8", "8", "8"], "no device fits 'turnip'"),
-            (["lookup", "--device", "730", "512", "768", "sum"], "; or add --family reduce)"),
-            (["export", "--format", "josn"], "(did you mean json?)"),
-        ],
-    )
-    def test_what_was_likely_meant_is_said(
-        self, arguments: list[str], message: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-    ) -> None:
-        monkeypatch.setattr(discovery, "discover", lambda: [DEVICE])
-        assert main(arguments) == 2
-        assert message in capsys.readouterr().err
+def test_what_is_there_is_never_suggested_instead_of_itself() -> None:
+    assert did_you_mean("run", ["run", "runs"]) == ""
+    assert did_you_mean("zebra", ["run", "runs"]) == ""
 
-    def test_what_is_there_is_never_suggested_instead_of_itself(self) -> None:
-        assert did_you_mean("run", ["run", "runs"]) == ""
-        assert did_you_mean("zebra", ["run", "runs"]) == ""
 
-    def test_help_of_a_command(self, capsys: pytest.CaptureFixture[str]) -> None:
-        with pytest.raises(SystemExit) as ended:
-            main(["help", "run"])
-        assert ended.value.code == 0 and "usage: autotune run" in capsys.readouterr().out
+def test_help_of_a_command(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(["help", "run"])
+    assert ended.value.code == 0 and "usage: autotune run" in capsys.readouterr().out
 
 
 def test_lookup_of_what_names_no_device_or_several_fails(
-    tables: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    tables: Path, monkeypatch: pytest.MonkeyPatch, run: Run
 ) -> None:
     monkeypatch.setattr(discovery, "discover", list)
     for name in ("7:0", "Adreno (TM) 999", "a" * 65, ""):
-        assert main(["lookup", "--device", name, "512,512,512", "--table", str(tables)]) == 2
-        assert "no device fits" in capsys.readouterr().err
+        assert "no device fits" in run(["lookup", "--device", name, "512,512,512", "--table", str(tables)], 2).err
     both = [replace(DEVICE, slug=f"adreno-{number}") for number in (740, 750)]
     monkeypatch.setattr(TuningTable, "devices", both)
-    assert main(["lookup", "--device", "adreno", "512,512,512", "--table", str(tables)]) == 2
-    assert "2 devices fit 'adreno'" in capsys.readouterr().err
+    error = run(["lookup", "--device", "adreno", "512,512,512", "--table", str(tables)], 2).err
+    assert "2 devices fit 'adreno'" in error
 
 
 def test_run_tunes_what_lookups_missed_most_and_forgets_it(
-    tune: FakeTune, database: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    tune: FakeTune, database: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, run: Run
 ) -> None:
     monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path))
-    run = ("run", "--device", "adreno", "--db", database, "--trials", "1", "--misses", "--quiet")
-    assert main([*run]) == 2
-    assert "lists no miss on adreno-730" in capsys.readouterr().err
+    misses = ("run", "--device", "adreno", "--db", database, "--trials", "1", "--misses", "--quiet")
+    assert "lists no miss on adreno-730" in run(misses, 2).err
     log = MissLog(default_file())
     often, once, elsewhere = (GemmProblem(m=size, n=8, k=8) for size in (7, 5, 3))
     for slug, problem in (("adreno-730", once), ("mali-g78", elsewhere), ("adreno-730", often)):
@@ -918,7 +841,7 @@ def test_run_tunes_what_lookups_missed_most_and_forgets_it(
     another = MissLog(default_file())
     another.add("adreno-730", often)
     another.write()
-    assert main([*run, "--shape", "1,2,3"]) == 0
+    run([*misses, "--shape", "1,2,3"])
     asked = [(request.problem.size_vector, request.calls) for request in tune.requests]
     assert asked == [((1, 2, 3, 1), 1), ((7, 8, 8, 1), 2), ((5, 8, 8, 1), 1)]
     assert read_misses(default_file()) == {Miss("mali-g78", elsewhere): 1}
@@ -935,10 +858,9 @@ def stored(database: str) -> str:
 
 
 @pytest.fixture
-def tables(stored: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Path:
+def tables(stored: str, tmp_path: Path, run: Run) -> Path:
     path = tmp_path / "tables.json"
-    assert main(["export", "--format", "json", "--output", str(path), "--db", stored]) == 0
-    capsys.readouterr()
+    run(["export", "--format", "json", "--output", str(path), "--db", stored])
     return path
 
 
@@ -946,32 +868,23 @@ def _families(table: str) -> list[list[str]]:
     return [[entry["family"] for entry in device["entries"]] for device in json.loads(table)["devices"]]
 
 
-def test_json_holds_every_family_and_comes_back_whole(
-    stored: str, tables: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_json_holds_every_family_and_comes_back_whole(stored: str, tables: Path, tmp_path: Path, run: Run) -> None:
     assert _families(tables.read_text()) == [["gemm", "reduce"]]
     other = str(tmp_path / "other.sqlite")
-    assert main(["import", str(tables), "--db", other]) == 0
-    assert capsys.readouterr().out == "2 imported, 0 not imported\n"
-    assert main(["export", "--format", "json", "--db", other]) == 0
-    assert capsys.readouterr().out == tables.read_text()
-    assert main(["export", "--format", "json", "--family", "reduce", "--db", stored]) == 0
-    assert _families(capsys.readouterr().out) == [["reduce"]]
+    assert run(["import", str(tables), "--db", other]).out == "2 imported, 0 not imported\n"
+    assert run(["export", "--format", "json", "--db", other]).out == tables.read_text()
+    assert _families(run(["export", "--format", "json", "--family", "reduce", "--db", stored]).out) == [["reduce"]]
 
 
-def test_other_forms_hold_every_family_that_they_can(stored: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["export", "--format", "markdown", "--db", stored]) == 0
-    text = capsys.readouterr().out
+def test_other_forms_hold_every_family_that_they_can(stored: str, run: Run) -> None:
+    text = run(["export", "--format", "markdown", "--db", stored]).out
     assert "| 8x8x8 |" in text and "| 64x1000 sum |" in text
-    assert main(["export", "--format", "c", "--db", stored]) == 0
-    captured = capsys.readouterr()
+    captured = run(["export", "--format", "c", "--db", stored])
     assert "autotune_find_gemm_adreno_730" in captured.out and "autotune_find_reduce_adreno_730" in captured.out
     assert captured.err == ""
-    assert main(["export", "--format", "csv", "--db", stored]) == 2
     wanted = "one kernel family, and gemm, reduce are stored (choose one, such as --family gemm)"
-    assert wanted in capsys.readouterr().err
-    assert main(["export", "--format", "csv", "--family", "reduce", "--db", stored]) == 0
-    header, row = capsys.readouterr().out.splitlines()
+    assert wanted in run(["export", "--format", "csv", "--db", stored], 2).err
+    header, row = run(["export", "--format", "csv", "--family", "reduce", "--db", stored]).out.splitlines()
     assert header.startswith("device,family,batch,channels,") and row.startswith("adreno-730,reduce,64,1000,sum,")
 
 
@@ -982,22 +895,19 @@ def test_export_of_a_device_without_a_table_names_those_there_are(
     tmp_path: Path,
     form: str,
     monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    run: Run,
 ) -> None:
     monkeypatch.setattr(discovery, "discover", lambda: [replace(DEVICE, slug="adreno-740")])
     output = tmp_path / "table"
-    assert main(["export", "--device", "adreno", "--format", form, "--output", str(output), "--db", stored]) == 2
-    assert "nothing is stored for adreno-740 (there are adreno-730, " in capsys.readouterr().err
+    error = run(["export", "--device", "adreno", "--format", form, "--output", str(output), "--db", stored], 2).err
+    assert "nothing is stored for adreno-740 (there are adreno-730, " in error
     assert not output.exists()
 
 
 @pytest.mark.parametrize("form", ["json", "csv", "markdown", "c"])
-def test_export_of_an_empty_database_is_an_empty_table(
-    database: str, form: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_export_of_an_empty_database_is_an_empty_table(database: str, form: str, run: Run) -> None:
     Store.open(database).close()
-    assert main(["export", "--format", form, "--db", database]) == 0
-    captured = capsys.readouterr()
+    captured = run(["export", "--format", form, "--db", database])
     assert (len(captured.out) > 10, captured.err) == (True, "")
 
 
@@ -1013,6 +923,10 @@ class Clock:
 
 
 REQUEST = Request(problem=GemmProblem(m=100, n=100, k=50), label="fc")
+
+
+def test_every_event_is_shown() -> None:
+    assert all(hasattr(PlainProgress, name) for name in KINDS)
 
 
 def test_plain_progress_tells_better_trials_and_then_every_ten_seconds() -> None:
@@ -1106,7 +1020,9 @@ def test_plain_progress_names_the_problem_again_where_slices_and_finals_change_i
 
 class TestLiveProgress:
     def _listener(self, budget: Budget, clock: Clock, said: list[str] | None = None) -> LiveProgress:
-        return LiveProgress(budget, (said if said is not None else []).append, lambda: "run", clock)
+        listener = LiveProgress(budget, lambda: "run", clock)
+        listener.say = (said if said is not None else []).append
+        return listener
 
     def test_it_tells_what_is_done_now_and_how_much_of_the_budget_is_spent(self) -> None:
         clock = Clock()
@@ -1280,11 +1196,9 @@ def test_a_pipe_gets_every_column_without_trailing_blanks() -> None:
 class TestShow:
     SHOW = ("show", "--device", "nvidia-h200", "512,512,512")
 
-    def test_it_holds_all_that_own_host_code_needs(self, capsys: pytest.CaptureFixture[str]) -> None:
-        assert main([*self.SHOW, "--json"]) == 0
-        shown = json.loads(capsys.readouterr().out)
-        assert main([*self.SHOW, "--source"]) == 0
-        source = capsys.readouterr().out
+    def test_it_holds_all_that_own_host_code_needs(self, run: Run) -> None:
+        shown = json.loads(run([*self.SHOW, "--json"]).out)
+        source = run([*self.SHOW, "--source"]).out
         assert source.strip() == shown["source"].strip()
         sizes = {buffer["name"]: buffer["size_bytes"] for buffer in shown["buffers"] if buffer["role"] != "scratch"}
         assert sizes["c"] == 512 * 512 * 4
@@ -1296,30 +1210,23 @@ class TestShow:
             assert all(size % group == 0 for size, group in zip(launch["global_size"], local, strict=True))
         assert isinstance(shown["build_options"], list)
 
-    def test_it_tells_people_sizes_and_the_order_of_arguments(self, capsys: pytest.CaptureFixture[str]) -> None:
-        assert main(list(self.SHOW)) == 0
-        shown = capsys.readouterr().out
+    def test_it_tells_people_sizes_and_the_order_of_arguments(self, run: Run) -> None:
+        shown = run(list(self.SHOW)).out
         assert "build options" in shown and "global size" in shown and "local size" in shown
         assert re.search(r"^gemm\w*\(.*float32 alpha, float32 beta\)$", shown, re.MULTILINE)
 
-    def test_numbers_are_told_to_the_last_digit(self, capsys: pytest.CaptureFixture[str]) -> None:
-        assert main(["show", "--device", "adreno-730", "64,3136,576"]) == 0
-        assert "int32 1806336" in capsys.readouterr().out
+    def test_numbers_are_told_to_the_last_digit(self, run: Run) -> None:
+        assert "int32 1806336" in run(["show", "--device", "adreno-730", "64,3136,576"]).out
 
 
-def test_misses_are_listed_and_forgotten(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_misses_are_listed_and_forgotten(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, run: Run) -> None:
     monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path))
     log = MissLog(default_file())
     log.add("adreno-730", GemmProblem(m=8, n=9, k=10))
     log.write()
-    assert main(["misses"]) == 0
-    assert "8x9x10" in capsys.readouterr().out
-    assert main(["misses", "--device", "mali-g610"]) == 0
-    assert "no lookup has missed" in capsys.readouterr().err
-    assert main(["misses", "--clear"]) == 0
-    assert capsys.readouterr().out == "1 forgotten\n" and not read_misses(default_file())
+    assert "8x9x10" in run(["misses"]).out
+    assert "no lookup has missed" in run(["misses", "--device", "mali-g610"]).err
+    assert run(["misses", "--clear"]).out == "1 forgotten\n" and not read_misses(default_file())
 
 
 @pytest.mark.parametrize(
@@ -1428,10 +1335,8 @@ def test_ctrl_c_while_the_command_loads_shows_no_traceback(monkeypatch: pytest.M
 
 
 @pytest.mark.parametrize("command", ["verify", "evaluate"])
-def test_what_needs_tuned_sizes_makes_no_database(
-    pocl: Device, tmp_path: Path, capsys: pytest.CaptureFixture[str], command: str
-) -> None:
+def test_what_needs_tuned_sizes_makes_no_database(pocl: Device, tmp_path: Path, run: Run, command: str) -> None:
     place = tmp_path / "mistyped.sqlite"
-    assert main([command, "--device", pocl.selector, "--db", str(place)]) == 1
-    assert capsys.readouterr().err.startswith(f"autotune: error: there is no database {place}")
+    error = run([command, "--device", pocl.selector, "--db", str(place)], 1).err
+    assert error.startswith(f"autotune: error: there is no database {place}")
     assert not place.exists()

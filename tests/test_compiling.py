@@ -19,8 +19,7 @@ import pytest
 from autotune.cli import main
 from autotune.device import discovery
 from autotune.device.profile import find_profile
-from autotune.display import building
-from autotune.display.progress import _PlainBuilding
+from autotune.display.builds import PlainBuilding, building
 from autotune.errors import ConfigurationError, StoreError, WorkerError
 from autotune.kernels.gemm import FAMILY, GemmProblem
 from autotune.kernels.render import names_read, render
@@ -489,12 +488,12 @@ def test_progress_on_a_terminal_is_a_bar_that_goes_away(monkeypatch: pytest.Monk
 def test_progress_in_a_pipe_is_a_line_at_the_start_and_then_every_ten_seconds(monkeypatch: pytest.MonkeyPatch) -> None:
     clock = [0.0]
     stream = io.StringIO()
-    plain = _PlainBuilding(stream, clock=lambda: clock[0])
+    plain = PlainBuilding(stream, clock=lambda: clock[0])
     for seconds, seen in ((0.0, 0), (1.0, 10), (11.0, 40), (12.0, 50)):
         clock[0] = seconds
-        plain.show(dataclasses.replace(PROGRESS, seen=seen))
+        plain(dataclasses.replace(PROGRESS, seen=seen))
     for _ in range(2):
-        plain.show(dataclasses.replace(PROGRESS, algorithm="row", configurations=0, seen=0))
+        plain(dataclasses.replace(PROGRESS, algorithm="row", configurations=0, seen=0))
     assert stream.getvalue().splitlines() == [
         "64x64x64 microtile: 1000 configurations",
         LINE,

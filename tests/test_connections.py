@@ -3,7 +3,6 @@
 import contextlib
 import resource
 import select
-import shutil
 import socket
 import subprocess
 import sys
@@ -19,7 +18,7 @@ from autotune.remote import Client
 from autotune.service import connections
 from autotune.service.connections import Phase
 from autotune.service.server import Server
-from invented_service import serving, wait_for
+from invented_service import wait_for
 
 HALF = b"GET /api/health HTTP/1.1\r\nHost: 127.0.0.1\r\n"
 WHOLE = HALF + b"\r\n"
@@ -28,16 +27,10 @@ HALF_BODY = (
 )
 
 
-@pytest.fixture
-def server(tmp_path: Path, empty_database: Path) -> Iterator[Server]:
-    with serving(Path(shutil.copy(empty_database, tmp_path / "db.sqlite"))) as started:
-        yield started
-
-
 @contextlib.contextmanager
-def sending(server: Server, data: bytes, count: int = 1) -> Iterator[list[socket.socket]]:
+def sending(url: str, data: bytes, count: int = 1) -> Iterator[list[socket.socket]]:
     """Connections that have sent so much, and send no more by themselves."""
-    port = int(server.url.rpartition(":")[2])
+    port = int(url.rpartition(":")[2])
     with contextlib.ExitStack() as stack:
         opened = []
         for _ in range(count):
@@ -60,7 +53,7 @@ def test_a_request_that_does_not_arrive_is_given_up(
     server: Server, monkeypatch: pytest.MonkeyPatch, data: bytes
 ) -> None:
     monkeypatch.setattr(connections, "_LIMITS_S", {Phase.HEAD: 0.5, Phase.BODY: 1.0})
-    with sending(server, data) as [connection]:
+    with sending(server.url, data) as [connection]:
         time.sleep(0.2)
         if data.startswith(WHOLE):
             assert b'"ok"' in connection.recv(65536)
@@ -71,7 +64,7 @@ def test_a_request_that_does_not_arrive_is_given_up(
 def test_bytes_that_drip_in_do_not_make_the_time_longer(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(connections, "_LIMITS_S", {Phase.HEAD: 0.5, Phase.BODY: 0.5})
     for data in (HALF + b"X-Slow: ", HALF_BODY):
-        with sending(server, data) as [connection]:
+        with sending(server.url, data) as [connection]:
             began = time.monotonic()
             with contextlib.suppress(ConnectionError):
                 while not is_closed(connection):
@@ -81,7 +74,7 @@ def test_bytes_that_drip_in_do_not_make_the_time_longer(server: Server, monkeypa
 
 
 def test_a_head_without_end_is_cut_off(server: Server) -> None:
-    with sending(server, HALF) as [connection]:
+    with sending(server.url, HALF) as [connection]:
         with contextlib.suppress(ConnectionError):
             for _ in range(50):
                 connection.sendall(b"X-Long: " + b"x" * 8000 + b"\r\n")
@@ -93,7 +86,7 @@ def test_of_one_address_those_that_have_waited_longest_go_first(
     server: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(connections, "MAX_AWAITED", 10)
-    with sending(server, HALF, 30) as opened, Client(server.url) as client:
+    with sending(server.url, HALF, 30) as opened, Client(server.url) as client:
         assert client.jobs() == []
         wait_for(lambda: sum(map(is_closed, opened)) >= 20)
         assert [is_closed(connection) for connection in opened[-10:]].count(False) >= 9
@@ -127,13 +120,9 @@ def test_more_half_requests_than_files_stop_nobody(tmp_path: Path) -> None:
         process = subprocess.Popen([sys.executable, "-c", FEW_FILES, *where], stdout=out, stderr=out)
     try:
         wait_for(lambda: "serving at" in log.read_text(), 30)
-        with contextlib.ExitStack() as stack:
-            for _ in range(700):
-                connection = stack.enter_context(socket.create_connection(("127.0.0.1", port), 10))
-                with contextlib.suppress(ConnectionError):
-                    connection.sendall(HALF)
-            with Client(f"http://127.0.0.1:{port}") as client:
-                assert client.jobs() == []
+        url = f"http://127.0.0.1:{port}"
+        with sending(url, HALF, 700), Client(url) as client:
+            assert client.jobs() == []
     finally:
         process.terminate()
         process.wait(20)

@@ -18,6 +18,7 @@ from autotune.errors import AutotuneError, ProblemError
 from autotune.kernels import find_family
 from autotune.kernels.gemm import GemmProblem
 from autotune.kernels.reduce import ReduceProblem
+from autotune.lookup.json_table import read_device
 from autotune.measure.doctor import examine
 from autotune.measure.worker import Worker
 from autotune.model.checkup import (
@@ -38,7 +39,7 @@ from autotune.model.checkup import (
 )
 from autotune.model.device import Device, Fault
 from autotune.model.problem import Problem
-from autotune.remote.wire import plain_device, read_own_device
+from autotune.remote.wire import plain_device
 from autotune.space.search_space import SearchSpace
 from autotune.store import Store, checkups
 from autotune.store.models import device_row, value_of
@@ -216,7 +217,7 @@ def test_what_is_broken_is_stored_and_announced_with_the_limits() -> None:
     assert (sick.limits.max_vector_float32, sick.limits.faults) == (4, (fault,))
     assert value_of(Device, device_row(sick)).limits == sick.limits
     sent = json.loads(json.dumps(plain_device(sick)))
-    assert read_own_device(Node(sent, "device")).limits == sick.limits
+    assert read_device(Node(sent, "device")).limits == sick.limits
 
 
 def test_a_summary_tells_the_least_width() -> None:

@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from autotune.device.profile import find_profile
-from autotune.display import print_failures
+from autotune.display.results import print_failures
 from autotune.kernels import find_family
 from autotune.model.configuration import Configuration
 from autotune.model.events import BudgetJudged, Event, Failure, Outcome

@@ -24,11 +24,11 @@ from pathlib import Path
 
 import pytest
 
-from autotune.cli import main
 from autotune.cli.arguments import make_parser
 from autotune.errors import UsageError
 from autotune.manual import FOLDER, TOPICS, for_terminal, read_manual, read_topic
 from autotune.model.device import Device
+from factories import Run
 
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", *(FOLDER / f"{topic}.md" for topic in TOPICS)]
@@ -103,6 +103,12 @@ def environment(tmp_path: Path, pocl: Device) -> dict[str, str]:
 def test_code_runs_and_prints_what_is_shown(page: Path, tmp_path: Path, environment: dict[str, str]) -> None:
     folder = tmp_path / "folder"
     folder.mkdir()
+
+    def run_at(what: str, command: list[str]) -> subprocess.CompletedProcess[str]:
+        done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=300)
+        assert done.returncode == 0, f"{where}: {what}: {done.stdout}{done.stderr}"
+        return done
+
     for block in blocks(page.read_text(encoding="utf-8")):
         if not block.language or NOT_RUN.fullmatch(block.mark):
             continue
@@ -111,28 +117,12 @@ def test_code_runs_and_prints_what_is_shown(page: Path, tmp_path: Path, environm
             (folder / block.mark).write_text(block.text)
             continue
         if block.language == "python":
-            done = subprocess.run(
-                [sys.executable, "-c", block.text],
-                cwd=folder,
-                env=environment,
-                capture_output=True,
-                text=True,
-                timeout=300,
-            )
-            assert done.returncode == 0, f"{where}: {done.stderr}"
+            run_at("its code", [sys.executable, "-c", block.text])
             continue
         for command, shown in commands(block.text):
             for pattern, replacement in BUDGETS:
                 command = re.sub(pattern, replacement, command)
-            done = subprocess.run(
-                ["sh", "-c", f"{command} 2>&1"],
-                cwd=folder,
-                env=environment,
-                capture_output=True,
-                text=True,
-                timeout=300,
-            )
-            assert done.returncode == 0, f"{where}: {command}: {done.stdout}"
+            done = run_at(command, ["sh", "-c", f"{command} 2>&1"])
             if not OTHER_OUTPUT.fullmatch(block.mark):
                 assert matches(shown, done.stdout), f"{where}: {command} prints\n{done.stdout}"
 
@@ -224,23 +214,18 @@ def test_figures_and_pictures_are_those_of_the_results(monkeypatch: pytest.Monke
 
 
 class TestHelp:
-    def test_a_topic_is_printed_as_markdown_into_a_pipe(self, capsys: pytest.CaptureFixture[str]) -> None:
-        assert main(["help", "tuning"]) == 0
-        assert capsys.readouterr().out == read_topic("tuning").text
+    def test_a_topic_is_printed_as_markdown_into_a_pipe(self, run: Run) -> None:
+        assert run(["help", "tuning"]).out == read_topic("tuning").text
 
-    def test_topics_are_listed(self, capsys: pytest.CaptureFixture[str]) -> None:
-        assert main(["help"]) == 0
-        out = capsys.readouterr().out
+    def test_topics_are_listed(self, run: Run) -> None:
+        out = run(["help"]).out
         assert "usage: autotune" in out
         for topic in read_manual():
             assert f"{topic.name} " in out and topic.title in out
 
     @pytest.mark.parametrize(("word", "guess"), [("tunning", "tuning"), ("servise", "service"), ("lokup", "lookup")])
-    def test_an_unknown_topic_names_close_ones_and_lists_all(
-        self, word: str, guess: str, capsys: pytest.CaptureFixture[str]
-    ) -> None:
-        assert main(["help", word]) == 2
-        error = capsys.readouterr().err
+    def test_an_unknown_topic_names_close_ones_and_lists_all(self, word: str, guess: str, run: Run) -> None:
+        error = run(["help", word], 2).err
         assert f"there is no topic or command '{word}'" in error and f"did you mean {guess}?" in error
         assert all(topic in error for topic in TOPICS)
         assert error.count("\n") == 1

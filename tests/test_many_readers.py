@@ -2,13 +2,9 @@
 
 import asyncio
 import http.client
-import json
-import shutil
 import threading
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, closing
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -22,23 +18,16 @@ from autotune.service import events, pools, tables_api
 from autotune.service.server import Server
 from autotune.store.jobs import JobLedger
 from autotune.testing import INVENTED_PROCESSOR
-from invented_service import offering, serving, wait_for
+from invented_service import offering, wait_for
 
 SLUG = INVENTED_PROCESSOR.slug
 SHAPES = [f"{size},64,64" for size in range(16, 80)]
 
 
 @pytest.fixture
-def server(tmp_path: Path, empty_database: Path) -> Iterator[Server]:
-    with serving(Path(shutil.copy(empty_database, tmp_path / "db.sqlite"))) as started:
-        started.service.store.add_device(INVENTED_PROCESSOR)
-        yield started
-
-
-@pytest.fixture
-def client(server: Server) -> Iterator[Client]:
-    with Client(server.url) as opened:
-        yield opened
+def server(server: Server) -> Server:
+    server.service.store.add_device(INVENTED_PROCESSOR)
+    return server
 
 
 class Follower:
@@ -46,18 +35,12 @@ class Follower:
 
     def __init__(self, url: str, job_id: int) -> None:
         self.told: list[tuple[str, Any]] = []
-        self._lines = (url, f"/api/jobs/{job_id}/events")
+        self._events = Client(url)._events(job_id)
         self._thread = threading.Thread(target=self._read, daemon=True)
         self._thread.start()
 
     def _read(self) -> None:
-        name = ""
-        for line in Connection(self._lines[0]).lines(self._lines[1], timeout_s=30):
-            field, _, value = line.partition(": ")
-            if field == "event":
-                name = value
-            elif field == "data":
-                self.told.append((name, json.loads(value)))
+        self.told.extend((event.name, event.data) for event in self._events)
 
     def names(self) -> list[str]:
         return [name for name, _ in self.told]
@@ -85,7 +68,7 @@ def test_all_followers_share_one_reading_of_the_job(
     assert len(readings) <= 10
     before = len(readings)
     for _ in range(50):
-        server.service.feed.tell(job_id, "job", None)
+        server.service.feed.tell(job_id)
     client.cancel(job_id)  # which reads it itself, once
     for follower in followers:
         follower.join()

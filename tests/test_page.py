@@ -8,9 +8,10 @@ import re
 import shutil
 import sqlite3
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import pytest
@@ -22,6 +23,7 @@ from playwright.sync_api import Browser, Page, expect, sync_playwright
 
 from autotune.model.trial import Job, TrialState
 from autotune.remote import Client
+from autotune.service.access import Role
 from autotune.service.server import Server
 from autotune.store import Store
 from autotune.testing import INVENTED_PROCESSOR
@@ -60,14 +62,14 @@ def browser() -> Iterator[Browser]:
 
 
 @contextmanager
-def serving_page(folder: Path, **tokens: str) -> Iterator[Server]:
-    """A service that knows the invented device, with tokens by the name of their file."""
-    files = {name: folder / name for name in tokens}
-    for name, token in tokens.items():
-        files[name].write_text(token)
+def serving_page(folder: Path, tokens: Mapping[Role, str] = MappingProxyType({})) -> Iterator[Server]:
+    """A service that knows the invented device, with these tokens."""
+    files = {role: folder / role.value for role in tokens}
+    for role, token in tokens.items():
+        files[role].write_text(token)
     with Store.open(folder / "db.sqlite") as store:
         store.add_device(INVENTED_PROCESSOR)
-    with serving(folder / "db.sqlite", **files) as server:
+    with serving(folder / "db.sqlite", files) as server:
         yield server
 
 
@@ -221,7 +223,7 @@ def test_on_a_phone_only_tables_scroll_sideways(browser: Browser, served: Server
 
 def test_token_is_asked_for_and_one_for_reading_does_not_write(browser: Browser, tmp_path: Path) -> None:
     with ExitStack() as stack:
-        server = stack.enter_context(serving_page(tmp_path, token_file=WRITING, read_token_file=READING))
+        server = stack.enter_context(serving_page(tmp_path, {Role.ADMIN: WRITING, Role.READER: READING}))
         seen = Seen(browser, server.url)
         stack.callback(seen.context.close)
         page = seen.page

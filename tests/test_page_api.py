@@ -3,8 +3,7 @@
 import math
 import random
 import re
-import shutil
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -20,7 +19,7 @@ from autotune.kernels.gemm import FAMILY, GemmProblem
 from autotune.model.configuration import Configuration
 from autotune.model.trial import Trial, TrialState, Verdict, Winner
 from autotune.runtime import Crossover, CrossoverPoint
-from autotune.service.access import Access
+from autotune.service.access import Access, Role
 from autotune.service.app import make_app
 from autotune.service.core import Service
 from autotune.service.importance import LEAST_TRIALS, shares
@@ -55,30 +54,28 @@ def winner(**changes: Any) -> Winner:
 
 
 @pytest.fixture
-def store(tmp_path: Path, empty_database: Path) -> Iterator[Store]:
-    with Store.open(shutil.copy(empty_database, tmp_path / "db.sqlite")) as opened:
-        opened.add_device(INVENTED_PROCESSOR)
-        yield opened
+def store(store: Store) -> Store:
+    store.add_device(INVENTED_PROCESSOR)
+    return store
 
 
-@pytest.fixture
-def api(store: Store) -> Iterator[TestClient]:
-    with TestClient(make_app(Service(store), Access()), base_url="http://localhost") as client:
-        yield client
+def answered_under_the_policy(api: TestClient, address: str) -> Any:
+    """The answer, which comes with a policy that has no exceptions, and once only to those who keep it."""
+    answer = api.get(address)
+    assert answer.status_code == 200, address
+    policy = answer.headers["content-security-policy"]
+    assert "default-src 'none'" in policy and "unsafe" not in policy and "http" not in policy
+    assert answer.headers["x-content-type-options"] == "nosniff"
+    again = api.get(address, headers={"If-None-Match": answer.headers["etag"]})
+    assert (again.status_code, again.content) == (304, b"")
+    return answer
 
 
 def test_every_file_is_served_under_a_policy_without_exceptions(api: TestClient) -> None:
     names = [path.relative_to(FOLDER).as_posix() for path in FOLDER.rglob("*") if path.is_file()]
     assert len(names) > 10
-    for address in ["/", *(f"/page/{name}" for name in names)]:
-        answer = api.get(address)
-        assert answer.status_code == 200, address
-        policy = answer.headers["content-security-policy"]
-        assert "default-src 'none'" in policy and "unsafe" not in policy and "http" not in policy
-        assert answer.headers["x-content-type-options"] == "nosniff"
-        again = api.get(address, headers={"If-None-Match": answer.headers["etag"]})
-        assert (again.status_code, again.content) == (304, b"")
-    assert api.get("/page/main.js").headers["content-type"].startswith("text/javascript")
+    answers = {name: answered_under_the_policy(api, f"/page/{name}") for name in names}
+    assert answers["main.js"].headers["content-type"].startswith("text/javascript")
 
 
 @pytest.mark.parametrize("name", ["../app.py", "..%2fapp.py", "%2e%2e/app.py", "vendor/", "", "nothing.js", "\x00"])
@@ -100,23 +97,18 @@ def test_files_refer_to_each_other_alone() -> None:
 
 
 def test_manual_is_served_under_the_same_policy(api: TestClient) -> None:
-    for address in ("/manual/start", "/manual/figures", "/manual/gemm.svg"):
-        answer = api.get(address)
-        assert answer.status_code == 200, address
-        policy = answer.headers["content-security-policy"]
-        assert "default-src 'none'" in policy and "unsafe" not in policy
-        again = api.get(address, headers={"If-None-Match": answer.headers["etag"]})
-        assert (again.status_code, again.content) == (304, b"")
-    assert api.get("/manual/gemm.svg").headers["content-type"] == "image/svg+xml"
+    for address in ("/manual/start", "/manual/figures"):
+        answered_under_the_policy(api, address)
+    assert answered_under_the_policy(api, "/manual/gemm.svg").headers["content-type"] == "image/svg+xml"
     moved = api.get("/manual", follow_redirects=False)
     assert moved.headers["location"] == "manual/start", "relative, so that a proxy may serve it anywhere"
     for name in ("nothing", "__init__.py", "../errors.py", "..%2ferrors.py", "start.md"):
         assert api.get(f"/manual/{name}").status_code == 404, name
-    assert 'href="manual/start"' in api.get("/").text
+    assert 'href="manual/start"' in answered_under_the_policy(api, "/").text
 
 
 def test_page_needs_no_token_and_its_data_do(store: Store) -> None:
-    access = Access(writing="writing-token-of-a-test")
+    access = Access(tokens={Role.ADMIN: "writing-token-of-a-test"})
     with TestClient(make_app(Service(store), access), base_url="http://localhost") as client:
         assert client.get("/").status_code == 200
         assert client.get(f"/api/devices/{SLUG}/size?shape=64,64,64").status_code == 401

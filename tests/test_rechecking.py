@@ -10,7 +10,7 @@ import pytest
 from autotune.cli import main
 from autotune.device import discovery
 from autotune.device.profile import find_profile
-from autotune.display import recheck_text
+from autotune.display.words import recheck_text
 from autotune.kernels.gemm import FAMILY, GemmProblem
 from autotune.kernels.render import changes
 from autotune.model.configuration import Configuration

@@ -112,6 +112,12 @@ def _trial(number: int, time_ns: float | None) -> Trial:
 
 
 class TestRealSearch:
+    def _place(self, script: Any, worker: FakeWorker, folder: Path) -> Any:
+        return script.Place(
+            device=INVENTED_PROCESSOR, profile=script.find_profile(INVENTED_PROCESSOR), worker=worker, builds=None,
+            sampler=script.SamplerChoice(), folder=folder,
+        )  # fmt: skip
+
     def test_what_a_run_had_found_after_how_many_trials(self) -> None:
         script = load("bench_real_search")
         times = (None, 5.0, 9.0, 2.0, 3.0)
@@ -139,10 +145,7 @@ class TestRealSearch:
             return answers[job.configuration]
 
         worker = FakeWorker(measure)
-        place = script.Place(
-            device=INVENTED_PROCESSOR, profile=script.find_profile(INVENTED_PROCESSOR), worker=worker, builds=None,
-            sampler=script.SamplerChoice(), folder=tmp_path,
-        )  # fmt: skip
+        place = self._place(script, worker, tmp_path)
         problem = GemmProblem(m=64, n=64, k=64)
         found = script.compare(place, problem, [slow, fast, wrong, slow], rounds=3)
         assert found == {slow: 0.25, fast: 1.0, wrong: 0.0}
@@ -158,10 +161,7 @@ class TestRealSearch:
             return 1.0 if seen.index(job.configuration) == 2 else 5.0
 
         worker = FakeWorker(measure)
-        place = script.Place(
-            device=INVENTED_PROCESSOR, profile=script.find_profile(INVENTED_PROCESSOR), worker=worker, builds=None,
-            sampler=script.SamplerChoice(), folder=tmp_path,
-        )  # fmt: skip
+        place = self._place(script, worker, tmp_path)
         first, second = GemmProblem(m=64, n=64, k=64), GemmProblem(m=64, n=64, k=72)
         with Store.open(tmp_path / "one.sqlite") as store:
             script.search(place, first, store, 3, 0)

@@ -3,13 +3,11 @@
 import io
 import json
 import re
-import shutil
 import socket
 import sqlite3
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, closing
 from dataclasses import fields, replace
@@ -22,7 +20,7 @@ pytest.importorskip("fastapi")
 
 from autotune.cli import main
 from autotune.codec import Node
-from autotune.display import PlainProgress
+from autotune.display.progress import PlainProgress
 from autotune.errors import RefusedError, ServiceError, StoreError, TableError
 from autotune.export.contents import read_contents
 from autotune.export.json_table import write_json
@@ -41,40 +39,36 @@ from autotune.service.server import Place, Server, serve
 from autotune.store import Holder, Store, new_owner
 from autotune.store.jobs import JobKind, JobLedger, JobState, NewJob
 from autotune.testing import INVENTED_PROCESSOR, FakeWorker
-from invented_service import HandMade, ended, invented_time, invented_worker, offering, serving, wait_for
+from factories import Run
+from invented_service import (
+    HandMade,
+    Paused,
+    ended,
+    in_thread,
+    invented_time,
+    invented_worker,
+    offering,
+    serving,
+    slow,
+    submitted,
+    wait_for,
+)
 
 DEVICE = INVENTED_PROCESSOR
 SHAPE = "96,96,96"
 PROBLEM = GemmProblem(m=96, n=96, k=96)
 
 
-@pytest.fixture
-def database(tmp_path: Path, empty_database: Path) -> Path:
-    return Path(shutil.copy(empty_database, tmp_path / "db.sqlite"))
-
-
-@pytest.fixture
-def server(database: Path) -> Iterator[Server]:
-    with serving(database) as started:
-        yield started
-
-
-@pytest.fixture
-def client(server: Server) -> Iterator[Client]:
-    with Client(server.url) as opened:
-        yield opened
-
-
 def _winners(store: Store) -> list[tuple[str, str, float]]:
     return [(w.problem.label, str(w.configuration), w.time_ns) for w in store.best() if w.is_final]
 
 
-def test_a_job_stores_what_a_local_run_stores(server: Server, client: Client, database: Path, tmp_path: Path) -> None:
+def test_a_job_stores_what_a_local_run_stores(server: Server, client: Client, db_file: Path, tmp_path: Path) -> None:
     with offering(server.url) as worker:
         job = client.submit(DEVICE.slug, shapes=[SHAPE], trials=15, algorithms=["microtile", "naive"])
         assert job["state"] == "queued"
         assert ended(client, job["id"])["state"] == "done"
-    with Store.open(tmp_path / "local.sqlite") as local, Store.open(database) as stored:
+    with Store.open(tmp_path / "local.sqlite") as local, Store.open(db_file) as stored:
         here = FakeWorker(invented_time)
         names = ["microtile", "naive"]
         tune(DEVICE, [Request(problem=PROBLEM)], local, Budget(trials=15), algorithms=names, worker=here)
@@ -132,11 +126,7 @@ def test_who_follows_late_is_told_of_the_search_so_far(server: Server, client: C
 
 
 def test_equal_devices_share_a_job(server: Server, client: Client) -> None:
-    def slowly(job: Job) -> float:
-        time.sleep(0.005)
-        return invented_time(job)
-
-    with offering(server.url, "one", slowly) as one, offering(server.url, "two", slowly) as two:
+    with offering(server.url, "one", slow(0.005)) as one, offering(server.url, "two", slow(0.005)) as two:
         shapes = [f"{size},{size},64" for size in (32, 48, 64, 80)]
         job = client.submit("pocl-invented", shapes=shapes, trials=3, algorithms=["microtile"])
         found = ended(client, job["id"])
@@ -145,7 +135,7 @@ def test_equal_devices_share_a_job(server: Server, client: Client) -> None:
     assert found["counts"] == {"done": 4}
 
 
-def test_equal_devices_share_one_search(server: Server, client: Client, database: Path) -> None:
+def test_equal_devices_share_one_search(server: Server, client: Client) -> None:
     at_work: list[Job] = []
     most = []
 
@@ -163,27 +153,21 @@ def test_equal_devices_share_one_search(server: Server, client: Client, database
     assert max(most) == 2
     assert found["state"] == "done"
     assert min(len(one.jobs), len(two.jobs)) > 1
-    with Store.open(database) as store:
-        searched = [s.trial.configuration for s in store.trials(DEVICE.slug, "gemm") if s.purpose == "search"]
-        assert len(searched) == len(set(searched)) == 31  # and the baseline
-        assert store.in_flight() == [] == store.quarantined()
-        assert len(one.jobs) + len(two.jobs) == sum(store.trial_counts(DEVICE.slug).by_state.values())
+    store = server.service.store
+    searched = [s.trial.configuration for s in store.trials(DEVICE.slug, "gemm") if s.purpose == "search"]
+    assert len(searched) == len(set(searched)) == 31  # and the baseline
+    assert store.in_flight() == [] == store.quarantined()
+    assert len(one.jobs) + len(two.jobs) == sum(store.trial_counts(DEVICE.slug).by_state.values())
 
 
 def test_a_device_of_another_driver_helps_nobody(server: Server, client: Client) -> None:
-    begun, measured = threading.Event(), threading.Event()
-
-    def slowly(job: Job) -> float:
-        begun.set()
-        assert measured.wait(20)
-        return invented_time(job)
-
-    with offering(server.url, "one", slowly):
+    paused = Paused()
+    with offering(server.url, "one", paused):
         job = client.submit(DEVICE.slug, shapes=[SHAPE], trials=3, algorithms=["microtile"])
-        assert begun.wait(20)
+        assert paused.begun.wait(20)
         other = HandMade(server.url, "two", device=replace(DEVICE, driver="another"))
         assert other.turn(wait_s=0.3) is None
-        measured.set()
+        paused.goes_on.set()
         assert ended(client, job["id"])["state"] == "done"
 
 
@@ -218,12 +202,8 @@ def test_helpers_go_back_to_work_of_their_own(server: Server, client: Client) ->
         wait_for(lambda: {s["state"] for s in client.devices()[-1]["stations"]} == {"idle"})
 
 
-def test_cancelling_stops_after_the_running_trial(server: Server, client: Client, database: Path) -> None:
-    def slowly(job: Job) -> float:
-        time.sleep(0.05)
-        return invented_time(job)
-
-    with offering(server.url, work=slowly) as worker:
+def test_cancelling_stops_after_the_running_trial(server: Server, client: Client) -> None:
+    with offering(server.url, work=slow(0.05)) as worker:
         job = client.submit(DEVICE.slug, shapes=[SHAPE, "64,64,64"], trials=1000)
         wait_for(lambda: len(worker.jobs) >= 3)
         client.cancel(job["id"])
@@ -233,31 +213,31 @@ def test_cancelling_stops_after_the_running_trial(server: Server, client: Client
         measured = len(worker.jobs)
         time.sleep(0.3)
         assert len(worker.jobs) == measured
-    with Store.open(database) as store:
-        assert store.in_flight() == [] == store.quarantined()
-        assert sum(store.trial_counts(DEVICE.slug).by_state.values()) == measured
+    store = server.service.store
+    assert store.in_flight() == [] == store.quarantined()
+    assert sum(store.trial_counts(DEVICE.slug).by_state.values()) == measured
 
 
-def test_a_restarted_service_goes_on_where_it_was(database: Path) -> None:
-    def slowly(job: Job) -> float:
-        time.sleep(0.02)
-        return invented_time(job)
-
+def test_a_restarted_service_goes_on_where_it_was(db_file: Path) -> None:
     with ExitStack() as stack:
-        with serving(database) as first, Client(first.url) as client, offering(first.url, work=slowly) as worker:
+        with (
+            serving(db_file) as first,
+            Client(first.url) as client,
+            offering(first.url, work=slow(0.02)) as worker,
+        ):
             job = client.submit(DEVICE.slug, shapes=[SHAPE, "64,64,64"], trials=12, algorithms=["microtile"])
             wait_for(lambda: len(worker.jobs) >= 4)
         before = len(worker.jobs)
-        with Store.open(database) as store:
+        with Store.open(db_file) as store:
             assert store.in_flight() == [] == store.quarantined()
             again = store.jobs.get(job["id"])
             assert again is not None
             assert [problem.state.value for problem in again.problems] == ["queued", "queued"]
-        second = stack.enter_context(serving(database))
+        second = stack.enter_context(serving(db_file))
         client = stack.enter_context(Client(second.url))
         worker = stack.enter_context(offering(second.url))
         assert ended(client, job["id"])["state"] == "done"
-    with Store.open(database) as store:
+    with Store.open(db_file) as store:
         trials = store.trials(DEVICE.slug, "gemm", PROBLEM)
         search = [s.trial.configuration for s in trials if s.purpose == "search"]
         assert len(search) == len(set(search)) <= 13  # and the baseline
@@ -270,52 +250,46 @@ def test_no_part_of_an_answer_waits_for_the_other_side(server: Server) -> None:
         assert listening.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
 
 
-def test_a_second_service_at_a_port_in_use_touches_nothing(server: Server, client: Client, database: Path) -> None:
+def test_a_second_service_at_a_port_in_use_touches_nothing(server: Server, client: Client) -> None:
     worker = HandMade(server.url)
-    job = _submitted_to(server, client)
+    job = submitted(server, client)
     assert worker.turn() is not None
     port = int(server.url.rpartition(":")[2])
-    with Store.open(database) as store:
-        with pytest.raises(ServiceError, match="cannot serve"):
-            serve(Place(port=port), store, lambda _: None)
-        assert store.jobs.get(job["id"]).problems[0].state is JobState.RUNNING  # type: ignore[union-attr]
+    store = server.service.store
+    with pytest.raises(ServiceError, match="cannot serve"):
+        serve(Place(port=port), store, lambda _: None)
+    assert store.jobs.get(job["id"]).problems[0].state is JobState.RUNNING  # type: ignore[union-attr]
 
 
-def test_a_second_service_on_the_same_database_is_refused(database: Path) -> None:
-    with Store.open(database) as store:
-        with serving(database), pytest.raises(StoreError, match=r"another service is using .*--db"):
+def test_a_second_service_on_the_same_database_is_refused(db_file: Path) -> None:
+    with Store.open(db_file) as store:
+        with serving(db_file), pytest.raises(StoreError, match=r"another service is using .*--db"):
             serve(Place(port=0), store, lambda _: None)
         store.claim_service().close()
 
 
-def test_a_service_that_was_superseded_ends_and_leaves_the_jobs_alone(database: Path) -> None:
-    begun, measured = threading.Event(), threading.Event()
-
-    def slowly(job: Job) -> float:
-        begun.set()
-        assert measured.wait(20)
-        return invented_time(job)
-
-    with serving(database) as server, Client(server.url) as client, offering(server.url, work=slowly):
+def test_a_service_that_was_superseded_ends_and_leaves_the_jobs_alone(db_file: Path) -> None:
+    paused = Paused()
+    with serving(db_file) as server, Client(server.url) as client, offering(server.url, work=paused):
         job = client.submit(DEVICE.slug, shapes=[SHAPE], trials=3, algorithms=["microtile"])
-        assert begun.wait(20)
+        assert paused.begun.wait(20)
         claim = server.service._claim
         assert claim is not None
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(claim, "is_held", lambda: False)
             wait_for(lambda: server.should_exit)
-        measured.set()
-    with Store.open(database) as store:
+        paused.goes_on.set()
+    with Store.open(db_file) as store:
         found = store.jobs.get(job["id"])
         assert found is not None
         assert [problem.state for problem in found.problems] == [JobState.RUNNING]  # as the other may have it
 
 
-def test_a_cancelled_job_is_not_taken_and_what_was_left_open_is_settled(database: Path) -> None:
-    with Store.open(database) as store:
+def test_a_cancelled_job_is_not_taken_and_what_was_left_open_is_settled(db_file: Path) -> None:
+    with Store.open(db_file) as store:
         new = NewJob(kind=JobKind.TUNE, device=DEVICE.slug, requests=(Request(problem=PROBLEM),), trials=1)
         first, second = store.jobs.add(new), store.jobs.add(new)
-        with closing(sqlite3.connect(database)) as connection:
+        with closing(sqlite3.connect(db_file)) as connection:
             connection.execute("UPDATE jobs SET state = 'cancelled' WHERE id = ?", (first,))
             connection.execute("UPDATE job_problems SET state = 'done' WHERE job_id = ?", (second,))
             connection.commit()
@@ -328,38 +302,37 @@ def test_a_cancelled_job_is_not_taken_and_what_was_left_open_is_settled(database
 
 
 def test_what_is_lost_with_a_worker_is_quarantined_and_the_job_goes_on(
-    server: Server, client: Client, database: Path, monkeypatch: pytest.MonkeyPatch
+    server: Server, client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(fleet, "DOUBT_S", 0.3)
-    job = _submitted_to(server, client)
+    job = submitted(server, client)
     gone = HandMade(server.url)
     lost = gone.turn()
     assert gone.turn(running=lost["id"], wait_s=0) is None
     again = HandMade(server.url)  # the same worker after a reboot: another process
-    with Store.open(database) as store:
-        wait_for(lambda: len(store.quarantined()) == 1)
-        assert store.quarantined()[0].reason == "lost"
-        assert store.quarantined()[0].configuration == Configuration.from_dict(lost["job"]["configuration"])
-        assert store.in_flight() == []
-    _serve_until_ended(again, client, job)
-    with Store.open(database) as store:
-        measured = {str(s.trial.configuration) for s in store.trials(DEVICE.slug, "gemm")}
-        assert str(Configuration.from_dict(lost["job"]["configuration"])) not in measured
+    store = server.service.store
+    wait_for(lambda: len(store.quarantined()) == 1)
+    assert store.quarantined()[0].reason == "lost"
+    assert store.quarantined()[0].configuration == Configuration.from_dict(lost["job"]["configuration"])
+    assert store.in_flight() == []
+    again.serve_until_ended(client, job)
+    measured = {str(s.trial.configuration) for s in store.trials(DEVICE.slug, "gemm")}
+    assert str(Configuration.from_dict(lost["job"]["configuration"])) not in measured
 
 
-def test_a_result_that_comes_late_clears_what_was_lost(database: Path) -> None:
-    with serving(database) as first, Client(first.url) as client:
-        job = _submitted_to(first, client)
+def test_a_result_that_comes_late_clears_what_was_lost(db_file: Path) -> None:
+    with serving(db_file) as first, Client(first.url) as client:
+        job = submitted(first, client)
         worker = HandMade(first.url)
         given = worker.turn()
-    with Store.open(database) as store:  # as if the service had been killed: what it had in flight is lost
+    with Store.open(db_file) as store:  # as if the service had been killed: what it had in flight is lost
         device = store.devices()[-1]
         owner = new_owner(Holder(worker="w1", session=""))
         configuration = Configuration.from_dict(given["job"]["configuration"])
         store.begin_trial(device, PROBLEM, configuration, owner)
         store.lose_trials(owner, "killed")
         assert len(store.quarantined()) == 1
-        with serving(database) as second, Client(second.url) as client:
+        with serving(db_file) as second, Client(second.url) as client:
             back = HandMade(second.url, session=worker.session)
             assert back.turn(running=given["id"], wait_s=0) is None
             time.sleep(0.1)
@@ -371,14 +344,14 @@ def test_a_result_that_comes_late_clears_what_was_lost(database: Path) -> None:
             [late] = store.trials(DEVICE.slug, "gemm")
             assert (late.trial.configuration, late.trial.time_ns, late.purpose) == (configuration, 123.0, "search")
             assert late.provenance.driver == DEVICE.driver
-            _serve_until_ended(back, client, job)
+            back.serve_until_ended(client, job)
             assert client.job(job["id"])["state"] == "done"
             searched = [s.trial.configuration for s in store.trials(DEVICE.slug, "gemm") if s.purpose == "search"]
             assert searched.count(configuration) == 1
 
 
-def test_a_result_that_was_taken_and_not_stored_is_told_again(server: Server, client: Client, database: Path) -> None:
-    with offering(server.url) as worker, Store.open(database) as store:
+def test_a_result_that_was_taken_and_not_stored_is_told_again(server: Server, client: Client, db_file: Path) -> None:
+    with offering(server.url) as worker, Store.open(db_file) as store:
         job = client.submit(DEVICE.slug, shapes=[SHAPE], trials=3, algorithms=["microtile"])
         ended(client, job["id"])
         owner = new_owner(
@@ -395,10 +368,8 @@ def test_a_result_that_was_taken_and_not_stored_is_told_again(server: Server, cl
         assert len(store.trials(DEVICE.slug, "gemm")) == stored, "what was searched already is not searched twice"
 
 
-def test_a_trial_is_given_until_it_has_arrived_and_its_result_counts_once(
-    server: Server, client: Client, database: Path
-) -> None:
-    job = _submitted_to(server, client)
+def test_a_trial_is_given_until_it_has_arrived_and_its_result_counts_once(server: Server, client: Client) -> None:
+    job = submitted(server, client)
     worker = HandMade(server.url)
     given = worker.turn()
     assert worker.turn() == given  # the answer before was lost on its way
@@ -406,19 +377,19 @@ def test_a_trial_is_given_until_it_has_arrived_and_its_result_counts_once(
     following = worker.turn(results=(result,))
     assert following["id"] != given["id"]
     assert worker.turn(results=(result,)) == following  # the answer before was lost on its way
-    with Store.open(database) as store:
-        assert sum(store.trial_counts(DEVICE.slug).by_state.values()) == 1
+    store = server.service.store
+    assert sum(store.trial_counts(DEVICE.slug).by_state.values()) == 1
     client.cancel(job["id"])
     worker.turn(results=(worker.result(following),), wait_s=0)
 
 
-def test_what_nobody_was_given_is_not_stored(server: Server, client: Client, database: Path) -> None:
+def test_what_nobody_was_given_is_not_stored(server: Server, client: Client) -> None:
     server.service.store.add_device(DEVICE)
     worker = HandMade(server.url)
     job = Job(selector="0:0", problem=PROBLEM, configuration=FAMILY.baseline)
     worker.turn(results=(worker.result({"id": "0" * 16, "job": plain_job(job)}),), wait_s=0)
-    with Store.open(database) as store:
-        assert store.trials(DEVICE.slug, "gemm") == []
+    store = server.service.store
+    assert store.trials(DEVICE.slug, "gemm") == []
 
 
 def test_a_device_that_finds_nothing_queued_speaks_for_those_that_are_equal(
@@ -435,22 +406,20 @@ def test_a_device_that_finds_nothing_queued_speaks_for_those_that_are_equal(
     workers = [HandMade(server.url, f"w{number}") for number in range(8)]
     for worker in workers:
         assert worker.turn(wait_s=0) is None
-    job = _submitted_to(server, client)
+    job = submitted(server, client)
     wait_for(lambda: bool(client.job(job["id"])["counts"].get("running")))
     wait_for(lambda: sum(station["state"] == "busy" for station in client.devices()[-1]["stations"]) == len(workers))
     assert asked == [True, False]
     client.cancel(job["id"])
 
 
-def test_a_silent_worker_is_lost(
-    server: Server, client: Client, database: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    job = _submitted_to(server, client)
+def test_a_silent_worker_is_lost(server: Server, client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    job = submitted(server, client)
     worker = HandMade(server.url)
     worker.turn()
     monkeypatch.setattr(fleet, "SILENT_S", 0.3)
-    with Store.open(database) as store:
-        wait_for(lambda: bool(store.quarantined()))
+    store = server.service.store
+    wait_for(lambda: bool(store.quarantined()))
     with pytest.raises(RefusedError) as refused:
         worker.turn(wait_s=0)
     assert refused.value.status == 404
@@ -458,8 +427,8 @@ def test_a_silent_worker_is_lost(
     assert client.job(job["id"])["state"] == "running"  # and waits for a device
 
 
-def test_a_result_that_cannot_be_read_is_the_workers_trouble(server: Server, client: Client, database: Path) -> None:
-    _submitted_to(server, client)
+def test_a_result_that_cannot_be_read_is_the_workers_trouble(server: Server, client: Client) -> None:
+    submitted(server, client)
     worker = HandMade(server.url)
     given = worker.turn()
     bad = worker.result(given)
@@ -468,13 +437,13 @@ def test_a_result_that_cannot_be_read_is_the_workers_trouble(server: Server, cli
     station = client.devices()[0]["stations"][0]
     assert station["state"] == "troubled"
     assert "time_ns" in station["trouble"]
-    with Store.open(database) as store:
-        wait_for(lambda: store.in_flight() == [])
-        assert store.quarantined() == []
+    store = server.service.store
+    wait_for(lambda: store.in_flight() == [])
+    assert store.quarantined() == []
 
 
 def test_what_a_worker_breaks_off_as_it_ends_is_not_to_blame(
-    server: Server, client: Client, database: Path, monkeypatch: pytest.MonkeyPatch
+    server: Server, client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(work_loop, "HEARTBEAT_S", 0.1)
     begun, killed = threading.Event(), threading.Event()
@@ -487,17 +456,13 @@ def test_what_a_worker_breaks_off_as_it_ends_is_not_to_blame(
     worker = FakeWorker(broken_off)
     monkeypatch.setattr(worker, "close", killed.set)
     offer = Offer(invented_worker(server.url), DEVICE, worker, lambda _: None)
-    thread = threading.Thread(target=offer.serve, daemon=True)
-    thread.start()
-    job = _submitted_to(server, client)
-    assert begun.wait(20)
-    offer.close()
-    thread.join(20)
-    assert not thread.is_alive()
+    with in_thread(offer):
+        job = submitted(server, client)
+        assert begun.wait(20)
     wait_for(lambda: not client.job(job["id"])["counts"].get("running"))
     assert client.job(job["id"])["counts"] == {"queued": 1}
-    with Store.open(database) as stored:
-        assert stored.quarantined() == [] == stored.trials(DEVICE.slug, "gemm")
+    stored = server.service.store
+    assert stored.quarantined() == [] == stored.trials(DEVICE.slug, "gemm")
 
 
 def test_the_second_of_two_workers_with_one_identity_is_refused_and_the_first_goes_on(
@@ -535,30 +500,25 @@ def test_an_uploaded_table_counts_only_after_it_was_measured(server: Server, cli
     other.close()
 
 
-def test_commands_talk_to_the_service(server: Server, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+def test_commands_talk_to_the_service(server: Server, run: Run, tmp_path: Path) -> None:
     shapes = tmp_path / "shapes.txt"
     shapes.write_text("# of a net\n64,64,64 x3 first layer\n")
     to = ["--server", server.url]
-    assert main(["jobs", *to]) == 0
-    assert "there are no jobs yet" in capsys.readouterr().err
-    assert main(["jobs", "--server", f"{server.url}/elsewhere"]) == 1
-    assert "the service has nothing at this address" in capsys.readouterr().err
+    assert "there are no jobs yet" in run(["jobs", *to]).err
+    assert "the service has nothing at this address" in run(["jobs", "--server", f"{server.url}/elsewhere"], 1).err
     with offering(server.url):
         tuned = ["--device", "cpu", "--shapes", str(shapes), "--shape", SHAPE, "--trials", "3"]
-        assert main(["run", *to, *tuned, "--json"]) == 0
-        outcomes = json.loads(capsys.readouterr().out)
+        outcomes = json.loads(run(["run", *to, *tuned, "--json"]).out)
         assert outcomes["device"] == DEVICE.slug
         assert {o["label"]: o["calls"] for o in outcomes["outcomes"]} == {"": 1, "first layer": 3}
         assert all(outcome["winner"]["is_final"] for outcome in outcomes["outcomes"])
         assert main(["submit", *to, "--device", "cpu", "--preset", "bert-base", "--trials", "50"]) == 0
         assert main(["cancel", "2", *to]) == 0
         assert main(["jobs", "2", "--follow", *to]) == 1
-    assert main(["jobs", *to]) == 0
-    told = capsys.readouterr()
+    told = run(["jobs", *to])
     assert "job 2: tune on pocl-invented: cancelled" in told.out
     assert "job 1: tune on pocl-invented: done (2 done)" in told.out
-    assert main(["jobs", "99", *to]) == 1
-    assert "there is no job 99" in capsys.readouterr().err
+    assert "there is no job 99" in run(["jobs", "99", *to], 1).err
     assert main(["run", *to, "--device", "cpu", "--misses"]) == 2
 
 
@@ -593,9 +553,8 @@ def test_a_followed_job_shows_the_lines_of_a_local_run(
     "given",
     [["--until-gain", "1%"], ["--sampler", "tpe"], ["--sampler-options", "{}"], ["--sampler", "tpe", "--misses"]],
 )
-def test_what_a_service_does_not_take_is_refused(given: list[str], capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["run", "--server", "http://127.0.0.1:1", "--device", "cpu", "--shape", SHAPE, *given]) == 2
-    told = capsys.readouterr().err
+def test_what_a_service_does_not_take_is_refused(given: list[str], run: Run) -> None:
+    told = run(["run", "--server", "http://127.0.0.1:1", "--device", "cpu", "--shape", SHAPE, *given], 2).err
     assert all(word in told for word in given if word.startswith("--"))
 
 
@@ -668,16 +627,3 @@ def test_a_result_without_true_samples_is_refused(samples: list[float]) -> None:
     plain["measurement"]["samples_ns"] = samples
     with pytest.raises(TableError, match="samples_ns"):
         read_trial(Node(plain, "trial"), job)
-
-
-def _submitted_to(server: Server, client: Client) -> dict[str, Any]:
-    """A small job for the invented device, which has to be known first."""
-    server.service.store.add_device(DEVICE)
-    return client.submit(DEVICE.slug, shapes=[SHAPE], trials=3, algorithms=["microtile"])
-
-
-def _serve_until_ended(worker: HandMade, client: Client, job: dict[str, Any]) -> None:
-    results: tuple[dict[str, Any], ...] = ()
-    while client.job(job["id"])["state"] in ("queued", "running"):
-        given = worker.turn(results=results, wait_s=0.3)
-        results = (worker.result(given),) if given else ()

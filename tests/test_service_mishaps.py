@@ -31,7 +31,7 @@ from autotune.store.group_commit import Together
 from autotune.store.jobs import JobKind, JobLedger, JobState, NewJob
 from autotune.store.models import ProblemRow
 from autotune.testing import INVENTED_PROCESSOR, FakeWorker
-from invented_service import invented_time, offering, serving, wait_for
+from invented_service import Paused, invented_time, offering, serving, wait_for
 
 DEVICE = INVENTED_PROCESSOR
 SHAPE = "96,96,96"
@@ -95,23 +95,18 @@ def test_a_search_that_gets_no_thread_begins_when_there_is_one(tmp_path: Path, m
 
 def test_who_cancels_again_as_the_answer_was_lost_is_heard(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(JobLedger, "cancel", losing_an_answer(JobLedger.cancel))
-    goes_on = threading.Event()
-
-    def slowly(job: Job) -> float:
-        assert goes_on.wait(20)
-        return invented_time(job)
-
+    paused = Paused()
     with (
         serving(tmp_path / "db.sqlite") as server,
         Client(server.url) as client,
-        offering(server.url, work=slowly) as worker,
+        offering(server.url, work=paused) as worker,
     ):
         job = client.submit(DEVICE.slug, shapes=[SHAPE], trials=100_000)
         wait_for(lambda: bool(worker.jobs))
         with pytest.raises(RefusedError):
             client.cancel(job["id"])
         assert client.cancel(job["id"])["state"] == "cancelled"
-        goes_on.set()
+        paused.goes_on.set()
         wait_for(lambda: client.job(job["id"])["counts"] == {"cancelled": 1})
         assert len(worker.jobs) == 1
 

@@ -10,17 +10,15 @@ import threading
 import time
 import urllib.request
 from collections import Counter
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, closing, suppress
+from collections.abc import Iterator
+from contextlib import ExitStack, closing
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 pytest.importorskip("fastapi")
 
-from autotune.errors import ServiceError
 from autotune.kernels import FILES
 from autotune.model.device import Device
 from autotune.model.trial import Job
@@ -28,7 +26,7 @@ from autotune.remote import Client
 from autotune.remote.work_loop import Offer
 from autotune.store import Store
 from autotune.testing import INVENTED_PROCESSOR, FakeWorker
-from invented_service import invented_time, invented_worker
+from invented_service import in_thread, invented_time, invented_worker, wait_for
 from untraced import untraced
 
 WITHOUT = "sqlalchemy alembic optuna rich fastapi starlette pydantic uvicorn httpx"
@@ -96,15 +94,7 @@ def processes(tmp_path: Path) -> Iterator[Processes]:
         started.close()
 
 
-def _await(condition: Callable[[], Any], seconds: float = 180.0) -> Any:
-    end = time.monotonic() + seconds
-    while time.monotonic() < end:
-        with suppress(ServiceError):
-            found = condition()
-            if found:
-                return found
-        time.sleep(0.1)
-    raise AssertionError("it did not happen")
+_await = partial(wait_for, seconds=180.0)
 
 
 @untraced()
@@ -184,14 +174,9 @@ def test_a_service_ends_though_its_database_is_stuck_and_what_was_measured_is_st
             return invented_time(job)
 
         for name in names:
-            offer = Offer(
-                invented_worker(processes.url, name, TOKEN), INVENTED_PROCESSOR,
-                FakeWorker(partial(measured, name)), lambda _: None,
-            )  # fmt: skip
-            thread = threading.Thread(target=offer.serve, daemon=True)
-            thread.start()
-            stack.callback(thread.join, 30)
-            stack.callback(offer.close)
+            worker = FakeWorker(partial(measured, name))
+            offer = Offer(invented_worker(processes.url, name, TOKEN), INVENTED_PROCESSOR, worker, lambda _: None)
+            stack.enter_context(in_thread(offer))
         _await(lambda: len([d for d in client.devices() for _ in d["stations"]]) == len(names))
         job = client.submit(INVENTED_PROCESSOR.slug, shapes=[shape], trials=20, algorithms=["microtile"])
         _await(lambda: database.in_transaction and both.n_waiting == 0)

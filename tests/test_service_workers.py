@@ -34,8 +34,19 @@ from autotune.store import workers as workers_module
 from autotune.store.jobs import JobKind, NewJob
 from autotune.store.workers import Standing, digest_of, model_of
 from autotune.testing import INVENTED_PROCESSOR, FakeWorker
-from factories import provenance
-from invented_service import HandMade, ended, invented_time, invented_worker, offering, serving, wait_for
+from factories import Run, provenance
+from invented_service import (
+    HandMade,
+    Paused,
+    ended,
+    in_thread,
+    invented_time,
+    invented_worker,
+    offering,
+    serving,
+    submitted,
+    wait_for,
+)
 
 DEVICE = INVENTED_PROCESSOR
 OTHER_DRIVER = replace(DEVICE, driver="another")
@@ -48,28 +59,11 @@ NEW = NewJob(kind=JobKind.TUNE, device=DEVICE.slug, requests=(Request(problem=PR
 
 
 @pytest.fixture
-def server(tmp_path: Path) -> Iterator[Server]:
-    with serving(tmp_path / "db.sqlite") as started:
-        yield started
-
-
-@pytest.fixture
-def client(server: Server) -> Iterator[Client]:
-    with Client(server.url) as opened:
-        yield opened
-
-
-@pytest.fixture
 def any_store(place: str) -> Iterator[Store]:
     """On either kind of database."""
     with Store.open(place) as opened:
         opened.add_device(DEVICE)
         yield opened
-
-
-def submitted(server: Server, client: Client, trials: int = 3) -> dict[str, Any]:
-    server.service.store.add_device(DEVICE)
-    return client.submit(DEVICE.slug, shapes=[SHAPE], trials=trials, algorithms=["microtile"])
 
 
 def elsewhere(holder: Holder | None) -> Owner:
@@ -158,12 +152,11 @@ def test_a_name_belongs_to_a_secret_until_it_is_forgotten(any_store: Store) -> N
     assert workers.enrol("w1", "1" * 64, DEVICE).standing is Standing.KNOWN
 
 
-def test_an_administrator_forgets_a_worker(server: Server, capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_administrator_forgets_a_worker(server: Server, run: Run) -> None:
     HandMade(server.url)
     assert main(["workers", "forget", "w1", "--server", server.url]) == 0
     HandMade(server.url, secret=STRANGERS_SECRET)
-    assert main(["workers", "forget", "nobody/here", "--server", server.url]) == 1
-    assert "no worker of that name" in capsys.readouterr().err
+    assert "no worker of that name" in run(["workers", "forget", "nobody/here", "--server", server.url], 1).err
 
 
 def test_no_more_workers_are_enrolled_than_there_is_room_for(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -208,12 +201,8 @@ def test_a_worker_keeps_its_name_and_secret_where_only_its_user_reads_them(
 )
 def test_each_token_allows_what_its_scope_says(store: Store, method: str, path: str, role: Role) -> None:
     tokens = {role: f"token-of-a-{role.value}" for role in Role}
-    access = Access(
-        writing=tokens[Role.ADMIN], reading=tokens[Role.READER], submitting=tokens[Role.SUBMITTER],
-        working=tokens[Role.WORKER],
-    )  # fmt: skip
     allowed = {Role.READER: "READER SUBMITTER ADMIN", Role.SUBMITTER: "SUBMITTER ADMIN", Role.WORKER: "WORKER ADMIN"}
-    with TestClient(make_app(Service(store), access), base_url="http://10.0.0.5:8765") as api:
+    with TestClient(make_app(Service(store), Access(tokens=tokens)), base_url="http://10.0.0.5:8765") as api:
         for bearer, token in tokens.items():
             answer = api.request(method, path, headers={"Authorization": f"Bearer {token}"})
             is_refused = answer.status_code == 403 and "this token is for" in answer.json()["error"]["message"]
@@ -226,10 +215,10 @@ def test_tokens_of_scopes_need_one_of_administrators_and_differ(tmp_path: Path) 
     one, other = tmp_path / "one", tmp_path / "other"
     one.write_text("a-token-of-sixteen-or-more")
     other.write_text("another-token-of-some-length")
-    access = read_access(Place(token_file=one, worker_token_file=other))
+    access = read_access(Place(token_files={Role.ADMIN: one, Role.WORKER: other}))
     assert access.role_of("another-token-of-some-length") is Role.WORKER
     assert access.role_of("") is None
-    for place in (Place(worker_token_file=other), Place(token_file=one, submit_token_file=one)):
+    for place in (Place(token_files={Role.WORKER: other}), Place(token_files={Role.ADMIN: one, Role.SUBMITTER: one})):
         with pytest.raises(UsageError):
             read_access(place)
 
@@ -330,14 +319,10 @@ def test_an_impossible_time_is_refused_in_words_and_never_stored(server: Server,
 
 def test_a_worker_tells_what_was_refused(server: Server, client: Client) -> None:
     told: list[str] = []
-    offer = Offer(invented_worker(server.url), DEVICE, FakeWorker(lambda _: 1e-6), told.append)
-    thread = threading.Thread(target=offer.serve, daemon=True)
-    thread.start()
-    job = submitted(server, client)
-    wait_for(lambda: any("a result was refused" in line and "faster than any device" in line for line in told))
-    client.cancel(job["id"])
-    offer.close()
-    thread.join(20)
+    with in_thread(Offer(invented_worker(server.url), DEVICE, FakeWorker(lambda _: 1e-6), told.append)):
+        job = submitted(server, client)
+        wait_for(lambda: any("a result was refused" in line and "faster than any device" in line for line in told))
+        client.cancel(job["id"])
 
 
 def offer_to(answers: Callable[[str], Any], told: list[str]) -> Offer:
@@ -447,10 +432,7 @@ def test_a_result_told_again_to_a_service_on_another_host_is_stored(
         assert store.in_flight() == [] == store.quarantined()
         [late] = store.trials(DEVICE.slug, "gemm")
         assert (late.trial.configuration, late.trial.time_ns) == (configuration_of(given), 5000.0)
-        results: tuple[dict[str, Any], ...] = ()
-        while client.job(job["id"])["state"] in ("queued", "running"):
-            told = back.turn(results=results, wait_s=0.3)
-            results = (back.result(told),) if told else ()
+        back.serve_until_ended(client, job)
         searched = [s.trial.configuration for s in store.trials(DEVICE.slug, "gemm") if s.purpose == "search"]
         assert searched.count(configuration_of(given)) == 1
 
@@ -473,35 +455,25 @@ def test_a_worker_delivers_to_a_service_with_other_templates_then_waits_for_one_
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(work_loop, "LONGEST_MISMATCH_S", 0.1)
-    begun, measured, told = threading.Event(), threading.Event(), list[str]()
-
-    def slowly(job: Job) -> float:
-        begun.set()
-        assert measured.wait(30)
-        return invented_time(job)
-
+    paused, told = Paused(), list[str]()
     with serving(tmp_path / "db.sqlite") as server, Client(server.url) as client:
-        worker = FakeWorker(slowly)
-        offer = Offer(invented_worker(server.url), DEVICE, worker, told.append)
-        thread = threading.Thread(target=offer.serve, daemon=True)
-        thread.start()
-        job = submitted(server, client)
-        assert begun.wait(20)
-        with monkeypatch.context() as other:
-            other.setattr(workers_api, "code_version", lambda: "4-other")
-            loop, stations = server.service._loop, server.service.fleet
-            assert loop is not None
-            loop.call_soon_threadsafe(lambda: stations.lose(stations.stations()[0], "upgraded"))
-            store = server.service.store
-            wait_for(lambda: len(store.quarantined()) == 1)
-            measured.set()
-            wait_for(lambda: store.quarantined() == [], 40)
-            assert store.trials(DEVICE.slug, "gemm") == []  # of other templates
-            assert thread.is_alive()
-            assert any("other templates" in line for line in told)
-        assert ended(client, job["id"])["state"] == "done"
-        offer.close()
-        thread.join(20)
+        offer = Offer(invented_worker(server.url), DEVICE, FakeWorker(paused), told.append)
+        with in_thread(offer) as thread:
+            job = submitted(server, client)
+            assert paused.begun.wait(20)
+            with monkeypatch.context() as other:
+                other.setattr(workers_api, "code_version", lambda: "4-other")
+                loop, stations = server.service._loop, server.service.fleet
+                assert loop is not None
+                loop.call_soon_threadsafe(lambda: stations.lose(stations.stations()[0], "upgraded"))
+                store = server.service.store
+                wait_for(lambda: len(store.quarantined()) == 1)
+                paused.goes_on.set()
+                wait_for(lambda: store.quarantined() == [], 40)
+                assert store.trials(DEVICE.slug, "gemm") == []  # of other templates
+                assert thread.is_alive()
+                assert any("other templates" in line for line in told)
+            assert ended(client, job["id"])["state"] == "done"
 
 
 def test_a_service_begins_no_trial_on_a_database_that_another_has_claimed(store: Store) -> None:

@@ -12,8 +12,8 @@ pytest.importorskip("fastapi")
 from starlette.testclient import TestClient
 
 from autotune.remote.wire import code_version, plain_device
-from autotune.service.access import MAX_BODY_BYTES, Access, Message
-from autotune.service.admission import Admission
+from autotune.service.access import Access, Message, Role
+from autotune.service.admission import MAX_BODY_BYTES, Admission
 from autotune.service.app import make_app
 from autotune.service.core import Service
 from autotune.service.forms import TurnForm
@@ -50,7 +50,7 @@ class Both:
     def post(self, path: str, **sent: Any) -> list[Any]:
         quick = self._api.post(path, **sent)
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(self._guard._app, "_app", self._guard._app._app._app)  # type: ignore[attr-defined]
+            patch.setattr(self._guard, "_app", self._guard._app._app)  # type: ignore[attr-defined]
             return [quick, self._api.post(path, **sent)]
 
 
@@ -78,7 +78,7 @@ def test_a_plain_turn_goes_past_the_routes(guard: Admission, api: TestClient, bo
         raise AssertionError
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(guard._app._app, "_app", not_asked)  # type: ignore[attr-defined]
+        patch.setattr(guard._app, "_app", not_asked)
         assert api.post(here, json=TURN).json() == NOTHING
 
 
@@ -124,7 +124,7 @@ def test_a_turn_is_bounded_and_may_come_in_pieces(api: TestClient, here: str) ->
 
 
 def test_a_turn_needs_the_token_for_writing(store: Store) -> None:
-    access = Access(writing=WRITING, reading=READING)
+    access = Access(tokens={Role.ADMIN: WRITING, Role.READER: READING})
     with TestClient(make_app(Service(store), access), base_url="http://10.0.0.5:8765") as api:
         path = f"/api/workers/{ID}/turn"
         told = [api.post(path, json=TURN, headers={"Authorization": f"Bearer {t}"}) for t in ("", READING, WRITING)]

@@ -12,7 +12,8 @@ import traceback
 from collections.abc import Sequence
 
 from autotune.cli.arguments import make_parser
-from autotune.cli.output import STOPPED, tell
+from autotune.cli.interrupts import STOPPED
+from autotune.cli.output import tell
 from autotune.errors import AutotuneError
 from autotune.paths import install_hint
 

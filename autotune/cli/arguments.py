@@ -1,50 +1,95 @@
-"""The arguments of every command, with their help texts."""
+"""The parser of the command line: how a command declares its arguments, those that several have, and their values.
+
+A module of this package declares a command with the decorator `command`; `MODULES` lists these modules.
+"""
 
 import argparse
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from importlib import import_module
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import autotune
-from autotune.cli.compile import DEFAULT_SIZE, compile_command
-from autotune.cli.devices import devices_command
-from autotune.cli.doctor import doctor_command
-from autotune.cli.evaluate import HELD_OUT, evaluate_command
-from autotune.cli.export import export_command
-from autotune.cli.help import help_command
-from autotune.cli.import_table import import_command
-from autotune.cli.jobs import cancel_command, jobs_command, submit_command
-from autotune.cli.lookup import lookup_command
-from autotune.cli.misses import misses_command
-from autotune.cli.options import (
-    Parser,
-    add_command,
-    add_database,
-    add_device,
-    add_family,
-    add_json,
-    add_server,
-    add_shape,
-    add_shapes,
-    add_wanted,
-    add_wide,
-    parse_budget,
-    parse_holdout,
-    parse_job,
-    parse_jobs,
-    parse_port,
-    parse_sample,
-    parse_seed,
-    parse_share,
-)
-from autotune.cli.presets import presets_command
-from autotune.cli.run import run_command
-from autotune.cli.serve import serve_command
-from autotune.cli.show import show_command
-from autotune.cli.status import status_command
-from autotune.cli.verify import verify_command
-from autotune.cli.worker import worker_command, workers_command
+from autotune.errors import UsageError, did_you_mean
+from autotune.kernels import family_names
 
-FORMATS = ("json", "csv", "markdown", "c", "sqlite")
+MODULES = (
+    "devices", "doctor", "presets", "run", "verify", "status", "compile", "evaluate", "lookup", "show", "misses",
+    "export", "import_table", "help", "serve", "worker", "jobs",
+)  # fmt: skip
+"""The modules with commands, in the order in which `autotune --help` lists these."""
+
+MAX_SECONDS = 366 * 24 * 3600
+
+Argument = Callable[[Any], object]
+"""Adds an argument, or several, to a parser or a group of one."""
+
+
+class Parser(argparse.ArgumentParser):
+    def __init__(self, **settings: Any) -> None:
+        super().__init__(**settings, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False)
+        self._given: list[str] = []
+
+    @property
+    def commands(self) -> tuple[str, ...]:
+        """Names of the commands that this parser knows."""
+        groups = [action for action in self._actions if isinstance(action, argparse._SubParsersAction)]
+        return tuple(name for group in groups for name in group.choices)
+
+    def error(self, message: str) -> NoReturn:
+        invalid = re.search(r"invalid choice: '(.*)' \(choose from (.*)\)", message)
+        if invalid and (guess := did_you_mean(invalid[1], re.findall(r"[\w-]+", invalid[2]))):
+            what = message.partition(":")[0].replace("argument COMMAND", "there is no command")
+            raise UsageError(f"{what} {invalid[1]!r}", hint=guess)
+        unknown = [word for word in self._given if word.startswith("--") and not self._knows(word)]
+        if unknown and "are required" in message:
+            self._refuse(unknown)  # probably a misspelling of what is missing
+        raise UsageError(message, hint=f"{self.prog} --help")
+
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
+        """Parse as argparse does. Raises UsageError, with a hint of the command, for arguments it does not know."""
+        self._given = list(args or [])
+        options, unknown = super().parse_known_args(args, namespace)
+        if unknown and self._subparsers is None:
+            self._refuse(unknown)
+        return options, unknown
+
+    def _knows(self, word: str) -> bool:
+        return word.partition("=")[0] in self._option_string_actions
+
+    def _refuse(self, unknown: Sequence[str]) -> NoReturn:
+        guesses = (did_you_mean(word.partition("=")[0], self._option_string_actions) for word in unknown)
+        hint = next(filter(None, guesses), f"{self.prog} --help")
+        raise UsageError(f"unrecognized arguments: {' '.join(unknown)}", hint=hint)
+
+
+@dataclass(frozen=True)
+class Command:
+    """A command: a function named `NAME_command`, whose docstring is its description in the help."""
+
+    run: Callable[[argparse.Namespace], int]
+    examples: Sequence[str]
+    arguments: Sequence[Argument]
+
+    @property
+    def name(self) -> str:
+        return self.run.__name__.removesuffix("_command")
+
+    def add_to(self, subparsers: Any) -> None:
+        meaning = " ".join((self.run.__doc__ or "").split())
+        lines = [f"example{'s' if len(self.examples) > 1 else ''}:", *(f"  autotune {line}" for line in self.examples)]
+        short = meaning[0].lower() + meaning[1:].rstrip(".")
+        parser = subparsers.add_parser(self.name, help=short, description=meaning, epilog="\n".join(lines))
+        parser.set_defaults(command=self.run, prog=parser.prog)
+        for add in self.arguments:
+            add(parser)
+
+
+def command(*arguments: Argument, examples: Sequence[str]) -> Callable[[Callable[[argparse.Namespace], int]], Command]:
+    """Return a decorator that declares a command; it makes the function a `Command`."""
+    return lambda run: Command(run, examples, arguments)
 
 
 def make_parser() -> Parser:
@@ -52,408 +97,134 @@ def make_parser() -> Parser:
         prog="autotune",
         description=autotune.__doc__,
         epilog="example: autotune run --device cpu --shape 512,512,512 --budget 2m\nmanual:  autotune help",
-        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("-V", "--version", action="version", version=f"autotune {autotune.__version__}")
     subparsers = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
-    for add in (
-        _add_devices, _add_doctor, _add_presets, _add_run, _add_verify, _add_status, _add_compile, _add_evaluate,
-        _add_lookup, _add_show, _add_misses, _add_export, _add_import, _add_help, _add_serve, _add_worker, _add_workers,
-        _add_submit, _add_jobs, _add_cancel,
-    ):  # fmt: skip
-        add(subparsers)
+    for name in MODULES:
+        for found in vars(import_module(f"autotune.cli.{name}")).values():
+            if isinstance(found, Command):
+                found.add_to(subparsers)
     return parser
 
 
-def _add_devices(subparsers: Any) -> None:
-    parser = add_command(
-        subparsers,
-        "devices",
-        devices_command,
-        "List every OpenCL device, and how far its clocks can be trusted.",
-        "devices",
-        "devices --no-clocks --json",
+def argument(*names: str, **settings: Any) -> Argument:
+    """Return what adds an argument; the parameters are those of `argparse.ArgumentParser.add_argument`."""
+    return lambda parser: parser.add_argument(*names, **settings)
+
+
+def flag(name: str, meaning: str) -> Argument:
+    return argument(name, action="store_true", help=meaning)
+
+
+def file(name: str, meaning: str) -> Argument:
+    return argument(name, metavar="FILE", type=Path, help=meaning)
+
+
+def words(name: str, metavar: str, meaning: str) -> Argument:
+    """Return what adds an argument of one or more words, which may be given repeatedly."""
+    return argument(name, metavar=metavar, nargs="+", action="extend", default=[], help=meaning)
+
+
+def repeated(name: str, metavar: str, meaning: str, **settings: Any) -> Argument:
+    """Return what adds an argument of one word, which may be given repeatedly."""
+    return argument(name, metavar=metavar, action="append", default=[], help=meaning, **settings)
+
+
+def one_of(*arguments: Argument) -> Argument:
+    """Return what adds arguments that exclude each other."""
+
+    def add(parser: argparse.ArgumentParser) -> None:
+        group = parser.add_mutually_exclusive_group()
+        for add_one in arguments:
+            add_one(group)
+
+    return add
+
+
+def family(meaning: str, *, default: str | None = "gemm") -> Argument:
+    def add(parser: Any) -> None:  # only now, since a family's file may be wrong
+        names = family_names()
+        told = f"kernel family, {' or '.join(names)}: {meaning}" + (f" ({default})" if default else "")
+        parser.add_argument("--family", metavar="NAME", choices=names, default=default, help=told)
+
+    return add
+
+
+def shape(meaning: str) -> Argument:
+    return words(
+        "--shape",
+        "SHAPE",
+        f"{meaning}; one value per shape, quoted if it has words: "
+        '512,512,512 (or 512x512x512) "64,64,64 nt float16 batch=12" "1,4096,4096 constant=b"; '
+        "for reduce BATCH,CHANNELS[,operation[,dtype]]",
     )
-    parser.add_argument("--no-clocks", action="store_true", help="ask the drivers only, run nothing on the devices")
-    add_json(parser)
 
 
-def _add_doctor(subparsers: Any) -> None:
-    parser = add_command(
-        subparsers,
-        "doctor",
-        doctor_command,
-        "Check which features of a device work, each in a child process; searches avoid those that do not.",
-        "doctor",
-        "doctor --device cpu --json",
-    )
-    add_device(parser, required=False)
-    add_database(parser)
-    add_json(parser)
+def parse_budget(text: str) -> float:
+    """Return the seconds of ``90s``, ``10m``, ``10min``, ``1.5h`` or ``1h30m``. Raises UsageError."""
+    number = r"(\d{1,9}(?:\.\d{1,9})?)"
+    match = re.fullmatch(rf"(?:{number}h)?(?:{number}m(?:in)?)?(?:{number}s)?", text.strip().lower(), re.ASCII)
+    hours, minutes, seconds = (float(part or 0) for part in match.groups()) if match else (0.0, 0.0, 0.0)
+    total = 3600 * hours + 60 * minutes + seconds
+    if not 0 < total <= MAX_SECONDS:
+        raise UsageError(f"--budget: expected a duration such as 90s, 10m or 1h30m, got {text.strip()[:80]!r}")
+    return total
 
 
-def _add_presets(subparsers: Any) -> None:
-    parser = add_command(
-        subparsers,
-        "presets",
-        presets_command,
-        "List the presets, or the shapes of one.",
-        "presets",
-        "presets resnet50",
-    )
-    parser.add_argument("name", nargs="?", metavar="NAME", help="the preset whose shapes to list")
-    add_json(parser)
+def integer(name: str, least: int, most: int, meaning: str, **settings: Any) -> Argument:
+    """Return what adds an argument with an integer. Parsing raises UsageError for anything else."""
+
+    def parse(text: str) -> int:
+        if not re.fullmatch(r"[+-]?[0-9]{1,18}", text.strip()) or not least <= int(text) <= most:
+            raise UsageError(f"{name}: expected an integer from {least} to {most}, got {text.strip()[:80]!r}")
+        return int(text)
+
+    return argument(name.lower(), metavar=name if name.isupper() else "N", type=parse, help=meaning, **settings)
 
 
-def _add_run(subparsers: Any) -> None:
-    parser = add_command(
-        subparsers,
-        "run",
-        run_command,
-        "Search for the fastest kernel for each shape and store it. Repeating the command continues the search.",
-        "run --device cpu --shape 512,512,512 --budget 2m",
-        "run --device adreno --shape 64,3136,576 1000,1,2048 --trials 200 --algorithm microtile",
-        "run --device mali --preset resnet50 --budget 1h --db phone.sqlite",
-        "run --device mali --shape 512,512,512 --until-gain 1%",
-        'run --device cpu --shape 512,512,512 "64,64,64 nt float16" --trials 50',
-        "run --device cpu --family reduce --shape 64,1000 512,768,max --budget 1m",
-        "run --device gpu --shapes shapes.txt --trials 100 --json > winners.json",
-    )
-    add_wanted(parser)
-    parser.add_argument(
-        "--misses", action="store_true", help="tune the sizes that lookups on this machine asked for and never found"
-    )
-    parser.add_argument(
-        "--until-gain",
-        metavar="SHARE",
-        type=parse_share,
-        help="end a shape's search once 25 more trials are expected to save less than this: 1%%, 0.01",
-    )
-    parser.add_argument(
-        "--sampler",
-        metavar="NAME",
-        default="ours",
-        help="sampler that proposes configurations: ours, tpe, random, exhaustive, or the path of an Optuna sampler "
-        "class, such as optuna.samplers:CmaEsSampler (ours)",
-    )
-    parser.add_argument(
-        "--sampler-options", metavar="JSON", default="", help="arguments of that class: '{\"multivariate\": true}'"
-    )
-    parser.add_argument(
-        "--retry-quarantined",
-        action="store_true",
-        help="begin with the configurations that crashed, hung or were running when an earlier run was killed; "
-        "without this option they are never run again",
-    )
-    parser.add_argument(
-        "--no-crossover",
-        dest="crossover",
-        action="store_false",
-        help="skip the comparison of a few products with the host's BLAS at the end, which takes some seconds",
-    )
-    parser.add_argument("--quiet", action="store_true", help="no progress, only the final table")
-    add_wide(parser)
-    add_database(parser)
-    add_json(parser)
-    add_server(parser, required=False)
+def budget(meaning: str) -> Argument:
+    return argument("--budget", metavar="TIME", type=parse_budget, help=meaning)
 
 
-def _add_verify(subparsers: Any) -> None:
-    parser = add_command(
-        subparsers,
-        "verify",
-        verify_command,
-        "Verify and time winners again; one that fails or lost its lead is replaced by the next best or the default.",
-        "verify --device adreno",
-        "verify --device cpu --shape 512,512,512 --json",
-    )
-    add_device(parser)
-    add_family(parser, "all that are tuned if left out; gemm for shapes given here", default=None)
-    add_shape(parser, "a tuned shape to verify, instead of all")
-    add_shapes(parser)
-    parser.add_argument("--quiet", action="store_true", help="no progress, only the final table")
-    add_database(parser)
-    add_json(parser)
+def seed(meaning: str) -> Argument:
+    return integer("--seed", 0, 2**31 - 1, f"{meaning} (0)", default=0)
 
 
-def _add_status(subparsers: Any) -> None:
-    parser = add_command(
-        subparsers,
-        "status",
-        status_command,
-        "Show for each device what is tuned, what is out of date, and how the trials ended.",
-        "status",
-        "status --device adreno --json",
-    )
-    add_device(parser, required=False)
-    add_database(parser)
-    add_json(parser)
-
-
-def _add_compile(subparsers: Any) -> None:
-    parser = add_command(
-        subparsers,
-        "compile",
-        compile_command,
-        "Build kernels without running them, to find failures, spills and limits, which a later run then skips.",
-        "compile --device adreno --algorithm microtile --sample 2000",
-        "compile --device mali --shape 512,512,512 --jobs 8 --db phone.sqlite --json > builds.json",
-    )
-    add_device(parser)
-    add_family(parser, "whose configurations to build")
-    add_shape(parser, f"a shape to build the valid configurations of; {DEFAULT_SIZE} for every size if left out")
-    parser.add_argument(
-        "--algorithm", metavar="NAME", nargs="+", action="extend", default=[], help="build only these: naive, dot, ..."
-    )
-    parser.add_argument(
-        "--sample", metavar="N", type=parse_sample, help="at most N configurations of each algorithm, drawn at random"
-    )
-    parser.add_argument("--seed", metavar="N", type=parse_seed, default=0, help="seed of the sample (0)")
-    parser.add_argument(
-        "--jobs", metavar="N", type=parse_jobs, help="number of build processes; one for each core by default"
-    )
-    parser.add_argument("--quiet", action="store_true", help="no progress, only the final table")
-    add_database(parser)
-    add_json(parser)
-
-
-def _add_evaluate(subparsers: Any) -> None:
-    parser = add_command(
-        subparsers,
-        "evaluate",
-        evaluate_command,
-        "Measure how much of the tuned speed is reached at held-out sizes, predicted from the others.",
-        "evaluate --device cpu --holdout 10",
-        "evaluate --device adreno --shapes others.txt --budget 10m --json > regret.json",
-    )
-    add_device(parser)
-    add_family(parser, "whose sizes to hold out")
-    add_shape(parser, "a tuned shape to hold out")
-    add_shapes(parser)
-    parser.add_argument(
-        "--holdout", metavar="N", type=parse_holdout, help=f"hold out N of the tuned shapes ({HELD_OUT})"
-    )
-    parser.add_argument(
-        "--budget",
-        metavar="TIME",
-        type=parse_budget,
-        help="tune these shapes afresh within this time and compare with that; they need not be tuned before",
-    )
-    parser.add_argument("--quiet", action="store_true", help="no line for each size, only the table")
-    add_database(parser)
-    add_json(parser)
-
-
-def _add_lookup(subparsers: Any) -> None:
-    parser = add_command(
-        subparsers,
-        "lookup",
-        lookup_command,
-        "Print the configuration to use for a shape: measured, predicted, nearest measured, or the default.",
-        "lookup --device cpu 512 512 512 --explain",
-        "lookup --device adreno-730 64,3136,576 --table table.json --json",
-        "lookup --device cpu 512 512 512 nt float16 batch=4",
-        "lookup --device cpu --family reduce 512 768 max",
-    )
-    _add_asked(parser)
-    parser.add_argument("--explain", action="store_true", help="show where the answer comes from and why")
-    parser.add_argument("--tuned", action="store_true", help="fail if there is only the built-in default")
-
-
-def _add_asked(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments that say what to look up, and in which table."""
-    add_device(parser)
-    add_family(parser, "that of the shape")
-    parser.add_argument(
-        "shape",
-        metavar="SHAPE",
-        nargs="+",
-        help="sizes and words: M N K [nt] [float16] [batch=4] [constant=b], or M,N,K",
-    )
-    source = parser.add_mutually_exclusive_group()
-    source.add_argument("--table", metavar="FILE", type=Path, help="an exported table (JSON or SQLite)")
-    add_database(source)
-    add_json(parser)
-
-
-def _add_show(subparsers: Any) -> None:
-    parser = add_command(
-        subparsers,
-        "show",
-        show_command,
-        "Show the kernel to use for a shape: source, build options, buffers, sizes, arguments, for your own host code.",
-        "show --device adreno-730 64,3136,576",
-        "show --device cpu 512 512 512 --source > gemm.cl",
-        "show --device cpu --family reduce 512 768 max --json",
-    )
-    _add_asked(parser)
-    parser.add_argument("--source", action="store_true", help="print the OpenCL source alone")
-
-
-def _add_misses(subparsers: Any) -> None:
-    parser = add_command(
-        subparsers,
-        "misses",
-        misses_command,
-        "List the sizes that lookups on this machine asked for and never found; autotune run --misses tunes them.",
-        "misses",
-        "misses --clear",
-    )
-    parser.add_argument("--device", metavar="SLUG", help="only those of this device")
-    parser.add_argument("--clear", action="store_true", help="forget them all")
-    add_json(parser)
-
-
-def _add_help(subparsers: Any) -> None:
-    parser = add_command(
-        subparsers,
-        "help",
-        lambda options: help_command(make_parser(), options),
-        "Show a topic of the manual, or how a command is used; without an argument, list the topics.",
-        "help start",
-        "help run",
-        "help tuning | less",
-    )
-    parser.add_argument("topic", metavar="TOPIC", nargs="*", help="a topic of the manual, or a command")
-
-
-def _add_export(subparsers: Any) -> None:
-    parser = add_command(
-        subparsers,
-        "export",
-        export_command,
-        "Write the tuning table of a device, or of all, for use in an application.",
-        "export --device adreno-730 --format c --output autotune_adreno_730.h",
-        "export --device adreno-730 --format c --kernels autotune_c --also adreno-740",
-        "export --format csv --family reduce",
-        "export --format json > tables.json",
-    )
-    add_device(parser, required=False)
-    add_family(parser, "all that are stored if left out; CSV holds one", default=None)
-    parser.add_argument("--format", choices=FORMATS, required=True, help="format of the table")
-    parser.add_argument("--output", metavar="FILE", type=Path, help="file to write; standard output if left out")
-    parser.add_argument(
-        "--kernels",
-        metavar="DIR",
-        type=Path,
-        help="with --format c: folder to write the kernels to, with C99 code that builds and runs them",
-    )
-    parser.add_argument(
-        "--also",
-        metavar="SLUG",
-        action="append",
-        default=[],
-        help="with --kernels: another device to include, from the measurements of its relatives",
-    )
-    parser.add_argument(
-        "--force", action="store_true", help="overwrite files that autotune did not write, but never a changed main.c"
-    )
-    add_database(parser)
-
-
-def _add_import(subparsers: Any) -> None:
-    parser = add_command(
-        subparsers,
-        "import",
-        import_command,
-        "Import an exported JSON table into the database; better measurements there are kept.",
-        "import tables.json",
-    )
-    parser.add_argument("file", metavar="FILE", type=Path, help="file written by autotune export --format json")
-    add_database(parser)
-
-
-def _add_serve(subparsers: Any) -> None:
-    parser = add_command(
-        subparsers,
-        "serve",
-        serve_command,
-        "Serve jobs, lookups and tables over HTTP; autotune worker adds devices.",
-        "serve",
-        "serve --host 0.0.0.0 --token-file token --read-token-file read-token --db postgresql://...",
-    )
-    parser.add_argument("--host", metavar="H", default="127.0.0.1", help="address to listen at (127.0.0.1)")
-    parser.add_argument("--port", metavar="N", type=parse_port, default=8765, help="port (8765; 0 for a free one)")
-    parser.add_argument(
-        "--token-file", metavar="FILE", type=Path, help="file with the administrators' token in its first line"
-    )
-    for scope, meaning in (
-        ("read", "reading only"),
-        ("submit", "reading, jobs and uploads"),
-        ("worker", "workers only"),
-    ):
-        parser.add_argument(f"--{scope}-token-file", metavar="FILE", type=Path, help=f"file with a token for {meaning}")
-    parser.add_argument("--public-url", metavar="URL", default="", help="address of a proxy in front of the service")
-    add_database(parser)
-
-
-def _add_worker(subparsers: Any) -> None:
-    parser = add_command(
-        subparsers,
-        "worker",
-        worker_command,
-        "Offer the devices of this machine to a service; makes outgoing connections only.",
-        "worker --server http://10.0.0.5:8765 --token-file worker-token",
-        "worker --server http://10.0.0.5:8765 --device adreno --name phone-3",
-    )
-    add_server(parser)
-    parser.add_argument("--name", metavar="NAME", help="name of this machine, for people; its host name if left out")
-    parser.add_argument("--device", metavar="D", action="append", default=[], help="offer only this device")
-
-
-def _add_workers(subparsers: Any) -> None:
-    parser = add_command(
-        subparsers,
-        "workers",
-        workers_command,
-        "Administer the workers of a service.",
-        "workers forget phone-3 --server http://10.0.0.5:8765 --token-file token",
-    )
-    parser.add_argument(
-        "action", choices=["forget"], help="forget: let the name be enrolled again, for example after a new disk"
-    )
-    parser.add_argument("name", metavar="NAME", help="name of the worker")
-    add_server(parser)
-
-
-def _add_submit(subparsers: Any) -> None:
-    parser = add_command(
-        subparsers,
-        "submit",
-        submit_command,
-        "Submit shapes to tune to a service, without waiting for the results.",
-        "submit --server http://10.0.0.5:8765 --device adreno-730 --shape 64,3136,576 --trials 200",
-        "submit --server http://10.0.0.5:8765 --device mali --preset resnet50 --budget 2h",
-    )
-    add_wanted(parser)
-    add_server(parser)
-    add_json(parser)
-
-
-def _add_jobs(subparsers: Any) -> None:
-    parser = add_command(
-        subparsers,
-        "jobs",
-        jobs_command,
-        "List the jobs of a service, or show or follow one of them.",
-        "jobs --server http://10.0.0.5:8765",
-        "jobs 3 --follow --server http://10.0.0.5:8765",
-    )
-    parser.add_argument("job", metavar="JOB", nargs="?", type=parse_job, help="number of a job")
-    parser.add_argument("--follow", action="store_true", help="show the job's progress until it ends, then its table")
-    parser.add_argument("--quiet", action="store_true", help="no progress, only the final table")
-    add_wide(parser)
-    add_server(parser)
-    add_json(parser)
-
-
-def _add_cancel(subparsers: Any) -> None:
-    parser = add_command(
-        subparsers,
-        "cancel",
-        cancel_command,
-        "Stop a job of a service after the running trial; its results are kept.",
-        "cancel 3 --server http://10.0.0.5:8765",
-    )
-    parser.add_argument("job", metavar="JOB", type=parse_job, help="number of the job")
-    add_server(parser)
+_DEVICE = "slug, family (adreno, mali, nvidia, amd, intel, cpu, gpu), platform:device numbers, or part of a name"
+DEVICE = argument("--device", metavar="D", required=True, help=_DEVICE)
+ANY_DEVICE = argument("--device", metavar="D", help=_DEVICE)
+SHAPES = repeated(
+    "--shapes",
+    "FILE",
+    "file with one shape per line: SHAPE [words of the shape] [xCOUNT] [label], # begins a comment; "
+    "or CSV with the header m,n,k,calls,label",
+    type=Path,
+)
+DATABASE = argument(
+    "--db",
+    metavar="X",
+    help="SQLite file, or postgresql://user@host/database; by default a file in the user's data folder",
+)
+JSON = flag("--json", "print JSON instead of text")
+QUIET = flag("--quiet", "no progress, only the final table")
+WIDE = flag(
+    "--wide",
+    "show every column of the table, also those that do not fit the terminal: trials of this run, samples of "
+    "the winner's time, verifications of its result, ...",
+)
+WANTED = (
+    DEVICE,
+    family("that of the shapes given here; a preset has its own"),
+    shape("a shape to tune"),
+    SHAPES,
+    repeated("--preset", "NAME", "the products of a network; see autotune presets"),
+    integer("--trials", 1, 10**9, "at most N new trials for each shape"),
+    budget("time for all shapes: 90s, 10m, 1h30m"),
+    words("--algorithm", "NAME", "search only these: naive, dot, ..."),
+    seed("seed of the search and its inputs"),
+)
+"""The arguments that say what to tune, on which device, and for how long."""
+_SERVER = "address of autotune serve, such as http://10.0.0.5:8765"
+TOKEN = file("--token-file", "file with the service's token in its first line")
+SERVER = (argument("--server", metavar="URL", required=True, help=_SERVER), TOKEN)
+ANY_SERVER = (argument("--server", metavar="URL", help=_SERVER), TOKEN)

@@ -5,25 +5,44 @@ import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from autotune.cli.output import plain_compilation, print_json, standard_error, tell, tell_stopped
-from autotune.cli.run import Interrupts, check_algorithms, days_text
+from autotune.cli.arguments import DATABASE, DEVICE, JSON, QUIET, command, family, integer, seed, shape, words
+from autotune.cli.interrupts import Interrupts, tell_stopped
+from autotune.cli.output import plain_compilation, print_json, standard_error, tell
+from autotune.cli.run import check_algorithms, days_text
 from autotune.device.processors import usable_cores
 from autotune.kernels import find_family
+from autotune.model.device import Device
+from autotune.model.problem import Problem
 
 if TYPE_CHECKING:
-    from autotune.model.device import Device
-    from autotune.model.problem import Problem
     from autotune.search.compilation import Report
 
 DEFAULT_SIZE = 512
 """Value of every size when no shape is given."""
 
 
+@command(
+    DEVICE,
+    family("whose configurations to build"),
+    shape(f"a shape to build the valid configurations of; {DEFAULT_SIZE} for every size if left out"),
+    words("--algorithm", "NAME", "build only these: naive, dot, ..."),
+    integer("--sample", 1, 10**9, "at most N configurations of each algorithm, drawn at random"),
+    seed("seed of the sample"),
+    integer("--jobs", 1, 1024, "number of build processes; one for each core by default"),
+    QUIET,
+    DATABASE,
+    JSON,
+    examples=(
+        "compile --device adreno --algorithm microtile --sample 2000",
+        "compile --device mali --shape 512,512,512 --jobs 8 --db phone.sqlite --json > builds.json",
+    ),
+)
 def compile_command(options: argparse.Namespace) -> int:
+    """Build kernels without running them, to find failures, spills and limits, which a later run then skips."""
     problems = _problems(options)
     check_algorithms(options.family, options.algorithm)
     from autotune.device.discovery import discover, select
-    from autotune.display import building
+    from autotune.display.builds import building
     from autotune.search.compilation import Extent, compile_space
     from autotune.search.faults import with_checkup
     from autotune.store import Store
@@ -49,7 +68,7 @@ def compile_command(options: argparse.Namespace) -> int:
     return _report(options, reports, was_stopped=interrupts.are_requested)
 
 
-def _tell_size(options: argparse.Namespace, device: "Device", problems: "Sequence[Problem]") -> None:
+def _tell_size(options: argparse.Namespace, device: Device, problems: Sequence[Problem]) -> None:
     """Print how many configurations will be built, unless --sample bounds them or --quiet is given."""
     if options.sample is not None or options.quiet:
         return
@@ -63,7 +82,7 @@ def _tell_size(options: argparse.Namespace, device: "Device", problems: "Sequenc
     )
 
 
-def _problems(options: argparse.Namespace) -> "list[Problem]":
+def _problems(options: argparse.Namespace) -> list[Problem]:
     from autotune.kernels.presets import size_names
 
     problem_type = find_family(options.family).problem_type
@@ -72,7 +91,7 @@ def _problems(options: argparse.Namespace) -> "list[Problem]":
 
 
 def _report(options: argparse.Namespace, reports: "list[Report]", *, was_stopped: bool) -> int:
-    from autotune.display import print_compilations
+    from autotune.display.results import print_compilations
 
     if options.json:
         print_json([plain_compilation(report) for report in reports])

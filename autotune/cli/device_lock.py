@@ -10,17 +10,16 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
-from types import TracebackType
 from typing import IO, TYPE_CHECKING, Self
 
 from autotune.cli.output import tell
 from autotune.errors import AutotuneError, WorkerError
 from autotune.model.device import Device
+from autotune.model.trial import Job, Trial
 from autotune.paths import user_cache_folder
 
 if TYPE_CHECKING:
     from autotune.measure.worker import Worker
-    from autotune.model.trial import Job, Trial
 
 POLL_S = 0.5
 
@@ -62,9 +61,7 @@ class DeviceLock:
         _note_holder(self._file)
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         if self._file is not None:
             self._file.close()
 
@@ -84,7 +81,7 @@ class LockedWorker:
         since = self._waits_since
         return self._waited_s if since is None else time.monotonic() - since
 
-    def run(self, job: "Job") -> "Trial":
+    def run(self, job: Job) -> Trial:
         self._waits_since = time.monotonic()
         with self._lock:
             self._waited_s, self._waits_since = time.monotonic() - self._waits_since, None

@@ -3,15 +3,21 @@
 import argparse
 import sys
 
+from autotune.cli.arguments import JSON, command, flag
 from autotune.cli.output import print_json
 from autotune.codec import write
 
 
+@command(
+    flag("--no-clocks", "ask the drivers only, run nothing on the devices"),
+    JSON,
+    examples=("devices", "devices --no-clocks --json"),
+)
 def devices_command(options: argparse.Namespace) -> int:
-    """List this machine's OpenCL devices, and how far their clocks can be trusted."""
+    """List every OpenCL device, and how far its clocks can be trusted."""
     from autotune.device.discovery import discover
     from autotune.device.profile import find_profile
-    from autotune.display import print_devices
+    from autotune.display.results import print_devices
     from autotune.measure.calibration import try_calibration
 
     devices = discover()

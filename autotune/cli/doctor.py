@@ -6,14 +6,15 @@ from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING, Any
 
 import autotune
+from autotune.cli.arguments import ANY_DEVICE, DATABASE, JSON, command
 from autotune.cli.output import print_json, tell
 from autotune.codec import write
 from autotune.errors import AutotuneError
 from autotune.model.checkup import EMPTY_KERNEL, Checkup, Finding, Health, consequence, summary
+from autotune.model.device import Device
 
 if TYPE_CHECKING:
     from autotune.measure.worker import Worker
-    from autotune.model.device import Device
     from autotune.search.faults import KnownFault
     from autotune.store import Store
 
@@ -21,7 +22,9 @@ UNUSABLE = 1
 """Exit status when a search cannot work on at least one of the devices."""
 
 
+@command(ANY_DEVICE, DATABASE, JSON, examples=("doctor", "doctor --device cpu --json"))
 def doctor_command(options: argparse.Namespace) -> int:
+    """Check which features of a device work, each in a child process; searches avoid those that do not."""
     from autotune.device.discovery import discover, select
     from autotune.measure.doctor import examine
     from autotune.search.faults import known_faults
@@ -44,7 +47,7 @@ def doctor_command(options: argparse.Namespace) -> int:
     return 0 if all(checkup.can_search for _, checkup, _ in found) else UNUSABLE
 
 
-def examined(device: "Device", store: "Store", worker: "Worker") -> "Device":
+def examined(device: Device, store: "Store", worker: "Worker") -> Device:
     """Return the device without what its checkup and its trials found broken.
 
     The checkup is the stored one, or else a short one that the worker makes now. Raises AutotuneError when nothing can
@@ -61,14 +64,14 @@ def examined(device: "Device", store: "Store", worker: "Worker") -> "Device":
     return with_faults(_applied(checkup, device), store)
 
 
-def checked(device: "Device") -> "Device":
+def checked(device: Device) -> Device:
     """Return the device without what a short check made now finds broken. Raises AutotuneError as `examined` does."""
     from autotune.measure.doctor import examine
 
     return _applied(examine(device, is_full=False), device)
 
 
-def _applied(checkup: Checkup, device: "Device") -> "Device":
+def _applied(checkup: Checkup, device: Device) -> Device:
     if not checkup.can_search:
         raise AutotuneError(f"{device.slug} cannot be tuned: {_reason(checkup)}", hint=_mend(device))
     if checkup.broken:
@@ -86,7 +89,7 @@ def _reason(checkup: Checkup) -> str:
     return "no algorithm runs right"
 
 
-def _mend(device: "Device") -> str:
+def _mend(device: Device) -> str:
     if "PoCL" in device.version:
         return (
             "this PoCL cannot compile for this processor: install Debian's pocl-opencl-icd, or on x86 PyPI's "
@@ -111,7 +114,7 @@ def _versions() -> dict[str, str]:
     }
 
 
-def _print_device(device: "Device", checkup: Checkup, faults: "list[KnownFault]") -> None:
+def _print_device(device: Device, checkup: Checkup, faults: "list[KnownFault]") -> None:
     print(f"\n{device.slug}: {device.name}, {device.platform}, {device.version}, driver {device.driver}")
     for health in (Health.WORKS, Health.MISSING):
         names = [finding.probe for finding in checkup.findings if finding.health is health]
@@ -150,7 +153,7 @@ def _verdict(checkup: Checkup, faults: int) -> str:
     return f"a search can work, without {summary(checkup.broken) or 'what trials found broken'}"
 
 
-def _plain(device: "Device", checkup: Checkup, faults: "list[KnownFault]") -> dict[str, Any]:
+def _plain(device: Device, checkup: Checkup, faults: "list[KnownFault]") -> dict[str, Any]:
     strings = ("slug", "name", "platform", "version", "driver")
     return {
         **{name: getattr(device, name) for name in strings},

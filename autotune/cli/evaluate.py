@@ -6,18 +6,19 @@ from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from autotune.cli.output import print_json, standard_error, tell, tell_stopped
-from autotune.cli.run import Interrupts, read_requests
+from autotune.cli.arguments import DATABASE, DEVICE, JSON, SHAPES, budget, command, family, flag, integer, shape
+from autotune.cli.interrupts import Interrupts, tell_stopped
+from autotune.cli.output import print_json, standard_error, tell
+from autotune.cli.run import read_requests
 from autotune.codec import write
 from autotune.errors import UsageError
 from autotune.kernels import find_family
-from autotune.lookup.predictor import FAVOURS
+from autotune.lookup.predictor import FAVOURS, Evaluation
+from autotune.model.device import Device
+from autotune.model.problem import Problem
+from autotune.model.trial import Request, Winner
 
 if TYPE_CHECKING:
-    from autotune.lookup.predictor import Evaluation
-    from autotune.model.device import Device
-    from autotune.model.problem import Problem
-    from autotune.model.trial import Winner
     from autotune.predict.regret import Comparison
     from autotune.store import Store
 
@@ -25,7 +26,23 @@ HELD_OUT = 10
 """How many sizes are held out when neither a number nor shapes are given."""
 
 
+@command(
+    DEVICE,
+    family("whose sizes to hold out"),
+    shape("a tuned shape to hold out"),
+    SHAPES,
+    integer("--holdout", 1, 10**6, f"hold out N of the tuned shapes ({HELD_OUT})"),
+    budget("tune these shapes afresh within this time and compare with that; they need not be tuned before"),
+    flag("--quiet", "no line for each size, only the table"),
+    DATABASE,
+    JSON,
+    examples=(
+        "evaluate --device cpu --holdout 10",
+        "evaluate --device adreno --shapes others.txt --budget 10m --json > regret.json",
+    ),
+)
 def evaluate_command(options: argparse.Namespace) -> int:
+    """Measure how much of the tuned speed is reached at held-out sizes, predicted from the others."""
     from autotune.cli.device_lock import DeviceLock
     from autotune.device.discovery import discover, select
     from autotune.measure.worker import Worker
@@ -69,7 +86,7 @@ def evaluate_command(options: argparse.Namespace) -> int:
     return 0
 
 
-def _held_out(options: argparse.Namespace, store: "Store", device: "Device") -> "list[Winner]":
+def _held_out(options: argparse.Namespace, store: "Store", device: Device) -> list[Winner]:
     """Return the winners of the sizes to hold out. Raises UsageError if one is not tuned, or too few are."""
     winners = {winner.problem: winner for winner in store.best(device.slug, options.family)}
     chosen = _sizes(options, winners, device)
@@ -84,11 +101,10 @@ def _held_out(options: argparse.Namespace, store: "Store", device: "Device") -> 
 
 
 def _tuned_afresh(
-    options: argparse.Namespace, store: "Store", device: "Device", should_stop: Callable[[], bool]
-) -> "list[Winner]":
+    options: argparse.Namespace, store: "Store", device: Device, should_stop: Callable[[], bool]
+) -> list[Winner]:
     """Return winners of the sizes to hold out from a new search, which neither uses nor changes the store's trials."""
-    from autotune.display import progress
-    from autotune.model.trial import Request
+    from autotune.display.progress import progress
     from autotune.search import Budget, tune
     from autotune.store import Store
 
@@ -104,7 +120,7 @@ def _tuned_afresh(
     return [outcome.winner for outcome in outcomes if outcome.winner]
 
 
-def _sizes(options: argparse.Namespace, tuned: "Collection[Problem]", device: "Device") -> "list[Problem]":
+def _sizes(options: argparse.Namespace, tuned: Collection[Problem], device: Device) -> list[Problem]:
     """Return the given sizes, or else some of the tuned ones. Raises UsageError if none is left to predict from."""
     from autotune.predict.regret import choose_held_out
 
@@ -125,7 +141,7 @@ def _line(comparison: "Comparison") -> str:
 
 
 def _report(
-    options: argparse.Namespace, device: "Device", comparisons: "list[Comparison]", evaluation: "Evaluation"
+    options: argparse.Namespace, device: Device, comparisons: "list[Comparison]", evaluation: Evaluation
 ) -> None:
     if options.json:
         print_json(_plain(device, comparisons, evaluation))
@@ -138,7 +154,7 @@ def _report(
         print(f"{name:12}{cells}")
 
 
-def _plain(device: "Device", comparisons: "list[Comparison]", evaluation: "Evaluation") -> dict[str, Any]:
+def _plain(device: Device, comparisons: "list[Comparison]", evaluation: Evaluation) -> dict[str, Any]:
     return {
         "device": device.slug,
         **write(evaluation),

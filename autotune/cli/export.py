@@ -7,20 +7,45 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from autotune.cli.device_choice import named_device
+from autotune.cli.arguments import ANY_DEVICE, DATABASE, argument, command, family, file, flag, repeated
+from autotune.cli.lookup import named_device
 from autotune.cli.output import tell, write
 from autotune.errors import DeviceSelectionError, MissingDatabaseError, UsageError
 from autotune.lookup.chain import guess
+from autotune.lookup.json_table import read_contents
 from autotune.paths import data_folder
 
 if TYPE_CHECKING:
     from autotune.store import Store
 
+FORMATS = ("json", "csv", "markdown", "c", "sqlite")
 DEFAULT_FAMILY = "gemm"
 """Family whose empty table is written when nothing is stored."""
 
 
+@command(
+    ANY_DEVICE,
+    family("all that are stored if left out; CSV holds one", default=None),
+    argument("--format", choices=FORMATS, required=True, help="format of the table"),
+    file("--output", "file to write; standard output if left out"),
+    argument(
+        "--kernels",
+        metavar="DIR",
+        type=Path,
+        help="with --format c: folder to write the kernels to, with C99 code that builds and runs them",
+    ),
+    repeated("--also", "SLUG", "with --kernels: another device to include, from the measurements of its relatives"),
+    flag("--force", "overwrite files that autotune did not write, but never a changed main.c"),
+    DATABASE,
+    examples=(
+        "export --device adreno-730 --format c --output autotune_adreno_730.h",
+        "export --device adreno-730 --format c --kernels autotune_c --also adreno-740",
+        "export --format csv --family reduce",
+        "export --format json > tables.json",
+    ),
+)
 def export_command(options: argparse.Namespace) -> int:
+    """Write the tuning table of a device, or of all, for use in an application."""
     if options.format == "sqlite" and options.output is None:
         raise UsageError("a SQLite table can be written only to a file", hint="give --output FILE")
     if options.format == "sqlite" and options.family:
@@ -97,7 +122,6 @@ def _source(options: argparse.Namespace) -> "Iterator[tuple[Store, str | None]]"
 @contextlib.contextmanager
 def _opened(table: Path) -> "Iterator[Store]":
     """Yield a temporary database with the contents of a JSON table."""
-    from autotune.lookup.json_table import read_contents
     from autotune.predict import add_predictors
     from autotune.store import Store
 

@@ -3,13 +3,18 @@
 import argparse
 import sys
 
-from autotune.cli.options import Parser
+from autotune.cli.arguments import argument, command, make_parser
 from autotune.errors import UsageError, did_you_mean
 from autotune.manual import TOPICS, read_manual, read_topic
 
 
-def help_command(parser: Parser, options: argparse.Namespace) -> int:
-    """Print help. Raises UsageError for a word that names neither a command nor a topic."""
+@command(
+    argument("topic", metavar="TOPIC", nargs="*", help="a topic of the manual, or a command"),
+    examples=("help start", "help run", "help tuning | less"),
+)
+def help_command(options: argparse.Namespace) -> int:
+    """Show a topic of the manual, or how a command is used; without an argument, list the topics."""
+    parser = make_parser()
     if not options.topic:
         parser.print_help()
         print(f"\n{_contents()}")
@@ -21,7 +26,7 @@ def help_command(parser: Parser, options: argparse.Namespace) -> int:
         guess = did_you_mean(word, [*TOPICS, *parser.commands])
         hints = (guess, f"topics: {', '.join(TOPICS)}", "commands: autotune --help")
         raise UsageError(f"there is no topic or command {word[:80]!r}", hint="; ".join(filter(None, hints)))
-    from autotune.display import print_manual
+    from autotune.display.results import print_manual
 
     print_manual(read_topic(word), sys.stdout)
     return 0

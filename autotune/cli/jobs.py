@@ -1,21 +1,29 @@
 """The commands `autotune submit`, `autotune jobs` and `autotune cancel`, which call a service."""
 
 import argparse
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from autotune.cli.arguments import JSON, QUIET, SERVER, WANTED, WIDE, command, flag, integer
 from autotune.cli.output import print_json, tell
-from autotune.cli.remote_run import follow
-from autotune.cli.service_client import open_client, tell_left_out, wanted
+from autotune.cli.remote import follow, open_client, submitted
 from autotune.errors import UsageError
 
-if TYPE_CHECKING:
-    pass
+MAX_JOB = 2**31 - 1
 
 
+@command(
+    *WANTED,
+    *SERVER,
+    JSON,
+    examples=(
+        "submit --server http://10.0.0.5:8765 --device adreno-730 --shape 64,3136,576 --trials 200",
+        "submit --server http://10.0.0.5:8765 --device mali --preset resnet50 --budget 2h",
+    ),
+)
 def submit_command(options: argparse.Namespace) -> int:
+    """Submit shapes to tune to a service, without waiting for the results."""
     with open_client(options) as client:
-        job = client.submit(options.device, **wanted(options))
-        tell_left_out(job)
+        job = submitted(client, options)
         if options.json:
             print_json(job)
         else:
@@ -24,7 +32,17 @@ def submit_command(options: argparse.Namespace) -> int:
     return 0
 
 
+@command(
+    integer("JOB", 1, MAX_JOB, "number of a job", nargs="?"),
+    flag("--follow", "show the job's progress until it ends, then its table"),
+    QUIET,
+    WIDE,
+    *SERVER,
+    JSON,
+    examples=("jobs --server http://10.0.0.5:8765", "jobs 3 --follow --server http://10.0.0.5:8765"),
+)
 def jobs_command(options: argparse.Namespace) -> int:
+    """List the jobs of a service, or show or follow one of them."""
     if options.follow and options.job is None:
         raise UsageError("--follow needs the number of a job", hint="autotune jobs 3 --follow --server URL")
     with open_client(options) as client:
@@ -50,7 +68,9 @@ def jobs_command(options: argparse.Namespace) -> int:
     return 0
 
 
+@command(integer("JOB", 1, MAX_JOB, "number of the job"), *SERVER, examples=("cancel 3 --server http://10.0.0.5:8765",))
 def cancel_command(options: argparse.Namespace) -> int:
+    """Stop a job of a service after the running trial; its results are kept."""
     with open_client(options) as client:
         print(_job_line(client.cancel(options.job)))
     return 0

@@ -6,17 +6,32 @@ import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from autotune.cli.device_choice import named_or_guessed_device
+from autotune.cli.arguments import DATABASE, DEVICE, JSON, argument, command, family, file, flag, one_of
 from autotune.cli.output import print_json, tell
-from autotune.errors import ProblemError, TableError
+from autotune.device.identity import FAMILIES, is_slug
+from autotune.errors import DeviceSelectionError, NoSuchDeviceError, ProblemError, TableError, did_you_mean
 from autotune.kernels import family_names, find_family
 from autotune.lookup.predictor import FAVOURS
+from autotune.model.device import Device
+from autotune.model.problem import Problem
 
 if TYPE_CHECKING:
     from autotune.lookup import Tuned, TuningTable
-    from autotune.model.device import Device
-    from autotune.model.problem import Problem
 
+
+ASKED = (
+    DEVICE,
+    family("that of the shape"),
+    argument(
+        "shape",
+        metavar="SHAPE",
+        nargs="+",
+        help="sizes and words: M N K [nt] [float16] [batch=4] [constant=b], or M,N,K",
+    ),
+    one_of(file("--table", "an exported table (JSON or SQLite)"), DATABASE),
+    JSON,
+)
+"""The arguments that say what to look up, and in which table."""
 
 MOST_NAMED = 8
 """Most devices that a note lists."""
@@ -34,6 +49,55 @@ def find_tuned(options: argparse.Namespace) -> "tuple[TuningTable, Device, Tuned
     return table, device, table.find(device, problem)
 
 
+def named_device(selector: str, known: Sequence[Device]) -> Device:
+    """Return a device of the table by its slug, else one of this machine, else one of the table by any other name.
+
+    Raises DeviceSelectionError: a NoSuchDeviceError when no device fits.
+    """
+    from autotune.device.discovery import discover, select
+
+    wanted = selector.strip().lower()
+    for device in known:
+        if device.slug == wanted:
+            return device
+    devices: list[Device] = []
+    try:
+        devices = discover()
+        return select(selector, devices)
+    except DeviceSelectionError as here:
+        try:
+            return select(selector, known)
+        except NoSuchDeviceError:
+            is_ambiguous = devices and not isinstance(here, NoSuchDeviceError)
+            if is_ambiguous or not known:
+                raise here from None
+            raise _no_such_device(selector, known) from here
+
+
+def _no_such_device(selector: str, known: Sequence[Device]) -> NoSuchDeviceError:
+    slugs = sorted({device.slug for device in known})
+    hint = did_you_mean(selector, [*slugs, *FAMILIES]) or f"stored devices: {', '.join(slugs)}"
+    return NoSuchDeviceError(
+        f"no device fits {selector[:80]!r}, neither on this machine nor among those stored", hint=hint
+    )
+
+
+def named_or_guessed_device(selector: str, known: Sequence[Device]) -> Device:
+    """Return what `named_device` returns, or else a device guessed from the slug of a known family.
+
+    A table gives an answer for any device. Raises DeviceSelectionError.
+    """
+    from autotune.lookup.chain import guess
+
+    try:
+        return named_device(selector, known)
+    except NoSuchDeviceError:
+        slug = selector.strip().lower()
+        if is_slug(slug) and slug.partition("-")[0] in (*FAMILIES, "pocl"):
+            return guess(slug)
+        raise
+
+
 def open_table(place: str | None) -> "TuningTable":
     """Open a file, or a database server by its URL."""
     from autotune.lookup import TuningTable
@@ -49,7 +113,7 @@ def open_table(place: str | None) -> "TuningTable":
         return TuningTable(devices, entries_of(devices, store.best()), source=store.location, predictors=predictors)
 
 
-def _parse_shape(family: str, shape: Sequence[str]) -> "Problem":
+def _parse_shape(family: str, shape: Sequence[str]) -> Problem:
     """Parse the shape. Raises ProblemError, with a hint if the shape is one of another family."""
     text = ",".join(re.findall(r"[^\s,]+", " ".join(shape)))
     try:
@@ -69,7 +133,19 @@ def _is_shape(family: str, text: str) -> bool:
     return True
 
 
+@command(
+    *ASKED,
+    flag("--explain", "show where the answer comes from and why"),
+    flag("--tuned", "fail if there is only the built-in default"),
+    examples=(
+        "lookup --device cpu 512 512 512 --explain",
+        "lookup --device adreno-730 64,3136,576 --table table.json --json",
+        "lookup --device cpu 512 512 512 nt float16 batch=4",
+        "lookup --device cpu --family reduce 512 768 max",
+    ),
+)
 def lookup_command(options: argparse.Namespace) -> int:
+    """Print the configuration to use for a shape: measured, predicted, nearest measured, or the default."""
     from autotune.lookup import Match
     from autotune.lookup.answer import plain_tuned
 
@@ -85,7 +161,8 @@ def lookup_command(options: argparse.Namespace) -> int:
     if options.json:
         print_json({"device": device.slug, "problem": problem.to_dict(), **plain_tuned(tuned)})
         return 0
-    from autotune.display import print_configuration, time_text
+    from autotune.display.results import print_configuration
+    from autotune.display.words import time_text
 
     facts = [("shape", problem.label), ("device", device.slug), ("match", tuned.match.value)]
     if options.explain:

@@ -3,12 +3,19 @@
 import argparse
 import sys
 
+from autotune.cli.arguments import JSON, argument, command, flag
 from autotune.cli.output import print_json, tell
 
 
+@command(
+    argument("--device", metavar="SLUG", help="only those of this device"),
+    flag("--clear", "forget them all"),
+    JSON,
+    examples=("misses", "misses --clear"),
+)
 def misses_command(options: argparse.Namespace) -> int:
-    """List the sizes that lookups asked for and that were never measured."""
-    from autotune.display import print_misses
+    """List the sizes that lookups on this machine asked for and never found; autotune run --misses tunes them."""
+    from autotune.display.results import print_misses
     from autotune.lookup.misses import default_file, forget_misses, read_misses
 
     path = default_file()

@@ -4,7 +4,6 @@ import argparse
 import contextlib
 import json
 import os
-import shlex
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
@@ -12,26 +11,13 @@ from typing import TYPE_CHECKING, Any, TextIO
 from autotune import __version__, codec
 from autotune.errors import UsageError
 from autotune.lookup.json_table import plain_entry
+from autotune.model.events import Outcome
+from autotune.model.trial import Winner
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from autotune.model.events import Outcome
-    from autotune.model.trial import Winner
     from autotune.search.compilation import Report
-
-STOPPED = 130
-"""Exit status after Ctrl-C, as a shell reports it."""
-
-
-def tell_stopped(options: argparse.Namespace, what: str) -> int:
-    """Print what a stopped command keeps and how to continue. Return the exit status.
-
-    `what` is the middle of the sentence "stopped; ..., run the same command again:".
-    """
-    tell(f"stopped; {what}, run the same command again:")
-    tell(f"  {shlex.join(['autotune', *options.arguments])}")
-    return STOPPED
 
 
 def tell(line: str) -> None:
@@ -68,7 +54,7 @@ def print_json(content: object) -> None:
 
 def print_result(options: argparse.Namespace, device: str, outcomes: "Sequence[Outcome]", *, is_complete: bool) -> None:
     """Print the outcomes of a run as a table, or as JSON if --json was given."""
-    from autotune.display import print_outcomes, total_ns
+    from autotune.display.results import print_outcomes, total_ns
 
     if not options.json:
         print_outcomes(outcomes, sys.stdout, is_wide=options.wide)
@@ -85,13 +71,13 @@ def print_result(options: argparse.Namespace, device: str, outcomes: "Sequence[O
     )
 
 
-def plain_outcome(outcome: "Outcome") -> dict[str, Any]:
+def plain_outcome(outcome: Outcome) -> dict[str, Any]:
     winner = plain_winner(outcome.winner) if outcome.winner else None
     plain = codec.write(outcome, without=("request", "winner", "commonest_failure"))
     return {**codec.write(outcome.request), "winner": winner, **plain}
 
 
-def plain_winner(winner: "Winner") -> dict[str, Any]:
+def plain_winner(winner: Winner) -> dict[str, Any]:
     """Return an entry of a table, and whether finals have confirmed it."""
     return {**plain_entry(winner), "is_final": winner.is_final}
 

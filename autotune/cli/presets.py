@@ -3,13 +3,19 @@
 import argparse
 import sys
 
+from autotune.cli.arguments import JSON, argument, command
 from autotune.cli.output import print_json
 from autotune.codec import write
 
 
+@command(
+    argument("name", nargs="?", metavar="NAME", help="the preset whose shapes to list"),
+    JSON,
+    examples=("presets", "presets resnet50"),
+)
 def presets_command(options: argparse.Namespace) -> int:
-    """List the matrix products of published networks."""
-    from autotune.display import print_presets, print_requests
+    """List the presets, or the shapes of one."""
+    from autotune.display.results import print_presets, print_requests
     from autotune.kernels.presets import PRESETS, preset
 
     chosen = {name: preset(name) for name in ([options.name] if options.name else PRESETS)}

@@ -2,25 +2,25 @@
 
 import argparse
 import contextlib
-import os
-import signal
+import re
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from types import FrameType, TracebackType
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING
 
-from autotune.cli.output import STOPPED, print_result, standard_error, tell, tell_stopped
-from autotune.cli.remote_run import run_elsewhere
+from autotune.cli.arguments import ANY_SERVER, DATABASE, JSON, QUIET, WANTED, WIDE, argument, command, flag
+from autotune.cli.interrupts import Interrupts, tell_stopped
+from autotune.cli.output import print_result, standard_error, tell
+from autotune.cli.remote import run_elsewhere
 from autotune.errors import AutotuneError, ConfigurationError, ProblemError, UsageError
 from autotune.kernels import find_family
+from autotune.model.device import Device
+from autotune.model.events import Outcome
+from autotune.model.problem import Problem
+from autotune.model.trial import Request
 
 if TYPE_CHECKING:
     from autotune.measure.worker import Worker
-    from autotune.model.device import Device
-    from autotune.model.events import Outcome
-    from autotune.model.problem import Problem
-    from autotune.model.trial import Request
     from autotune.search import Budget, SamplerChoice
     from autotune.store import Quarantined, Store
 
@@ -29,7 +29,65 @@ LEAST_SECONDS = 5.0
 """Time that a shape takes on a device that builds slowly, however short the budget is."""
 
 
+def parse_share(text: str) -> float:
+    """Return the share, between 0 and 1 exclusive, of ``1%`` or ``0.01``. Raises UsageError."""
+    match = re.fullmatch(r"(\d{1,9}(?:\.\d{1,9})?)(%?)", text.strip(), re.ASCII)
+    share = float(match[1]) / (100 if match[2] else 1) if match else 0.0
+    if not 0 < share < 1:
+        given = text.strip()[:80]
+        raise UsageError(
+            f"--until-gain: expected a share above 0 and below 1, got {given!r}", hint="such as 1% or 0.01"
+        )
+    return share
+
+
+@command(
+    *WANTED,
+    flag("--misses", "tune the sizes that lookups on this machine asked for and never found"),
+    argument(
+        "--until-gain",
+        metavar="SHARE",
+        type=parse_share,
+        help="end a shape's search once 25 more trials are expected to save less than this: 1%%, 0.01",
+    ),
+    argument(
+        "--sampler",
+        metavar="NAME",
+        default="ours",
+        help="sampler that proposes configurations: ours, tpe, random, exhaustive, or the path of an Optuna sampler "
+        "class, such as optuna.samplers:CmaEsSampler (ours)",
+    ),
+    argument(
+        "--sampler-options", metavar="JSON", default="", help="arguments of that class: '{\"multivariate\": true}'"
+    ),
+    flag(
+        "--retry-quarantined",
+        "begin with the configurations that crashed, hung or were running when an earlier run was killed; "
+        "without this option they are never run again",
+    ),
+    argument(
+        "--no-crossover",
+        dest="crossover",
+        action="store_false",
+        help="skip the comparison of a few products with the host's BLAS at the end, which takes some seconds",
+    ),
+    QUIET,
+    WIDE,
+    DATABASE,
+    JSON,
+    *ANY_SERVER,
+    examples=(
+        "run --device cpu --shape 512,512,512 --budget 2m",
+        "run --device adreno --shape 64,3136,576 1000,1,2048 --trials 200 --algorithm microtile",
+        "run --device mali --preset resnet50 --budget 1h --db phone.sqlite",
+        "run --device mali --shape 512,512,512 --until-gain 1%",
+        'run --device cpu --shape 512,512,512 "64,64,64 nt float16" --trials 50',
+        "run --device cpu --family reduce --shape 64,1000 512,768,max --budget 1m",
+        "run --device gpu --shapes shapes.txt --trials 100 --json > winners.json",
+    ),
+)
 def run_command(options: argparse.Namespace) -> int:
+    """Search for the fastest kernel for each shape and store it. Repeating the command continues the search."""
     if options.server:
         return run_elsewhere(options)
     if not (options.shape or options.shapes or options.preset or options.misses):
@@ -57,14 +115,14 @@ def run_command(options: argparse.Namespace) -> int:
 
 def _tune(
     options: argparse.Namespace,
-    device: "Device",
-    requests: "list[Request]",
+    device: Device,
+    requests: list[Request],
     budget: "Budget",
     sampler: "SamplerChoice | None",
     worker: "Worker",
 ) -> int:
     from autotune.cli.doctor import examined
-    from autotune.display import progress
+    from autotune.display.progress import progress
     from autotune.search import builders_for, tune
     from autotune.store import Store
 
@@ -107,7 +165,7 @@ def _tell_lost(lost: "Sequence[Quarantined]") -> None:
         )
 
 
-def _requests(options: argparse.Namespace) -> "list[Request]":
+def _requests(options: argparse.Namespace) -> list[Request]:
     """Return all requested shapes in order, equal ones merged. Raises UsageError."""
     from autotune.kernels.presets import merge, preset
 
@@ -117,10 +175,9 @@ def _requests(options: argparse.Namespace) -> "list[Request]":
     return merge(requests)
 
 
-def read_requests(problem_type: "type[Problem]", shapes: Sequence[str], files: "Sequence[Path]") -> "list[Request]":
+def read_requests(problem_type: type[Problem], shapes: Sequence[str], files: Sequence[Path]) -> list[Request]:
     """Return the shapes of the command line and of files in order, equal ones merged. Raises UsageError."""
     from autotune.kernels.presets import merge, read_shapes
-    from autotune.model.trial import Request
 
     requests = [Request(problem=problem) for problem in _parse_shapes(problem_type, shapes)]
     for path in files:
@@ -128,7 +185,7 @@ def read_requests(problem_type: "type[Problem]", shapes: Sequence[str], files: "
     return merge(requests)
 
 
-def _parse_shapes(problem_type: "type[Problem]", shapes: Sequence[str]) -> "list[Problem]":
+def _parse_shapes(problem_type: type[Problem], shapes: Sequence[str]) -> list[Problem]:
     """Parse shapes. Raises ProblemError, or UsageError with the right spelling for sizes given as separate words."""
     try:
         return [problem_type.parse(text) for text in shapes]
@@ -141,14 +198,13 @@ def _parse_shapes(problem_type: "type[Problem]", shapes: Sequence[str]) -> "list
         raise
 
 
-def _with_misses(requests: "list[Request]", device: "Device") -> "list[Request]":
+def _with_misses(requests: list[Request], device: Device) -> list[Request]:
     """Append the sizes that lookups missed on the device, the most missed first.
 
     Raises UsageError when that leaves nothing to tune.
     """
     from autotune.kernels.presets import merge
     from autotune.lookup.misses import default_file, read_misses
-    from autotune.model.trial import Request
 
     path = default_file()
     missed = [
@@ -161,7 +217,7 @@ def _with_misses(requests: "list[Request]", device: "Device") -> "list[Request]"
     return merge([*requests, *missed])
 
 
-def _learn(store: "Store", device: "Device", outcomes: "Sequence[Outcome]") -> None:
+def _learn(store: "Store", device: Device, outcomes: Sequence[Outcome]) -> None:
     """Fit the device's predictors again, and forget the misses that are now tuned. A failure is only reported."""
     from autotune.lookup.misses import Miss, default_file, forget_misses, read_misses
     from autotune.predict import refresh_predictors
@@ -176,9 +232,7 @@ def _learn(store: "Store", device: "Device", outcomes: "Sequence[Outcome]") -> N
         tell(f"lookups cannot use the results of this run yet: {error}")
 
 
-def _compare_with_host(
-    store: "Store", device: "Device", outcomes: "Sequence[Outcome]", interrupts: "Interrupts"
-) -> None:
+def _compare_with_host(store: "Store", device: Device, outcomes: Sequence[Outcome], interrupts: Interrupts) -> None:
     """Store where the host's BLAS is faster, if that is cheap to find out. A failure is only reported."""
     winners = [outcome.winner for outcome in outcomes if outcome.winner and outcome.new_trials]
     if "://" in store.location or interrupts.are_requested or not winners:
@@ -214,9 +268,7 @@ def check_algorithms(family: str, names: Sequence[str]) -> None:
             raise UsageError(error.message, hint=error.hint) from error
 
 
-def _without_oversized_presets(
-    requests: "list[Request]", options: argparse.Namespace, device: "Device"
-) -> "list[Request]":
+def _without_oversized_presets(requests: list[Request], options: argparse.Namespace, device: Device) -> list[Request]:
     """Leave out, with a message, shapes that the device cannot hold.
 
     Raises ProblemError instead for a shape of --shape, for any shape if there are neither presets nor misses, and when
@@ -252,7 +304,7 @@ def _sampler(options: argparse.Namespace) -> "SamplerChoice | None":
     return SamplerChoice.parse(options.sampler, options.sampler_options)
 
 
-def _tell_size(device: "Device", requests: "Sequence[Request]", algorithms: Sequence[str]) -> None:
+def _tell_size(device: Device, requests: Sequence[Request], algorithms: Sequence[str]) -> None:
     from autotune.search import space_of
 
     count = sum(len(space_of(request.problem, device, algorithms)) for request in requests)
@@ -262,9 +314,9 @@ def _tell_size(device: "Device", requests: "Sequence[Request]", algorithms: Sequ
     )
 
 
-def _tell_duration(device: "Device", requests: "Sequence[Request]", budget: "Budget") -> None:
+def _tell_duration(device: Device, requests: Sequence[Request], budget: "Budget") -> None:
     """Print how long the search will take, as far as that is known beforehand."""
-    from autotune.display import duration_text
+    from autotune.display.words import duration_text
 
     shapes = f"{len(requests)} shape{'' if len(requests) == 1 else 's'}"
     least_s = LEAST_SECONDS * len(requests)
@@ -299,59 +351,15 @@ def _budget(options: argparse.Namespace) -> "Budget":
     return Budget(trials=options.trials, seconds=options.budget, until_gain=options.until_gain)
 
 
-class Interrupts:
-    """While entered, the first Ctrl-C requests a stop, the second interrupts the work, a third ends the process.
-
-    SIGTERM and the loss of the terminal (SIGHUP) count as Ctrl-C.
-    """
-
-    def __init__(self, unfinished: str) -> None:
-        """`unfinished` is what the stop waits for, such as ``the running trial``."""
-        self._unfinished = unfinished
-        self._count = 0
-        self._former: dict[int, Any] = {}
-
-    @property
-    def are_requested(self) -> bool:
-        return self._count > 0
-
-    def __enter__(self) -> Self:
-        names = ("SIGINT", "SIGTERM", "SIGHUP")  # SIGHUP exists on POSIX only
-        for number in (getattr(signal, name) for name in names if hasattr(signal, name)):
-            if signal.getsignal(number) is not signal.SIG_IGN:  # ignored under nohup, or in a script's background
-                self._former[number] = signal.signal(number, self._handle)
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        for number, handler in self._former.items():
-            signal.signal(number, handler)
-
-    def _handle(self, _number: int, _frame: FrameType | None) -> None:
-        # os.write bypasses Python's buffers, which may be in use when the signal arrives.
-        self._count += 1
-        if self._count == 1:
-            with contextlib.suppress(OSError):
-                os.write(2, f"\nstopping after {self._unfinished}; interrupt again to stop at once\n".encode())
-        elif self._count == 2:
-            raise KeyboardInterrupt  # as it propagates, the ledger notes that the running trial is not at fault
-        else:
-            show_cursor = b"\x1b[?25h\n" if os.isatty(2) else b""
-            with contextlib.suppress(OSError):
-                os.write(2, show_cursor)
-            os._exit(STOPPED)
-
-
 def _report(
     options: argparse.Namespace,
-    device: "Device",
-    requests: "Sequence[Request]",
-    outcomes: "Sequence[Outcome]",
+    device: Device,
+    requests: Sequence[Request],
+    outcomes: Sequence[Outcome],
     *,
     was_stopped: bool,
 ) -> int:
-    from autotune.display import print_failures
+    from autotune.display.results import print_failures
 
     print_failures(outcomes, device.slug, sys.stderr if options.json else sys.stdout)
     is_complete = not was_stopped and len(outcomes) == len(requests)

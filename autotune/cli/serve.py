@@ -5,6 +5,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from autotune.cli.arguments import DATABASE, argument, command, file, integer
 from autotune.cli.output import standard_error, tell
 from autotune.errors import DatabaseAwayError
 
@@ -16,18 +17,30 @@ OPENING_PAUSE_S = 5.0
 """Pause before another attempt to reach a database server that does not answer."""
 
 
+@command(
+    argument("--host", metavar="H", default="127.0.0.1", help="address to listen at (127.0.0.1)"),
+    integer("--port", 0, 65535, "port (8765; 0 for a free one)", default=8765),
+    file("--token-file", "file with the administrators' token in its first line"),
+    file("--read-token-file", "file with a token for reading only"),
+    file("--submit-token-file", "file with a token for reading, jobs and uploads"),
+    file("--worker-token-file", "file with a token for workers only"),
+    argument("--public-url", metavar="URL", default="", help="address of a proxy in front of the service"),
+    DATABASE,
+    examples=("serve", "serve --host 0.0.0.0 --token-file token --read-token-file read-token --db postgresql://..."),
+)
 def serve_command(options: argparse.Namespace) -> int:
+    """Serve jobs, lookups and tables over HTTP; autotune worker adds devices."""
+    from autotune.service.access import Role
     from autotune.service.server import Place, read_access, serve
 
-    place = Place(
-        host=options.host,
-        port=options.port,
-        token_file=options.token_file,
-        read_token_file=options.read_token_file,
-        submit_token_file=options.submit_token_file,
-        worker_token_file=options.worker_token_file,
-        public_url=options.public_url,
-    )
+    files = {
+        Role.ADMIN: options.token_file,
+        Role.READER: options.read_token_file,
+        Role.SUBMITTER: options.submit_token_file,
+        Role.WORKER: options.worker_token_file,
+    }
+    given = {role: path for role, path in files.items() if path}
+    place = Place(host=options.host, port=options.port, token_files=given, public_url=options.public_url)
     read_access(place)
     _log_warnings()
     with open_patiently(options.db) as store:

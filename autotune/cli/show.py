@@ -4,14 +4,26 @@ import argparse
 import sys
 from typing import Any
 
-from autotune.cli.lookup import find_tuned
+from autotune.cli.arguments import command, flag
+from autotune.cli.lookup import ASKED, find_tuned
 from autotune.cli.output import print_json
+from autotune.codec import write
 from autotune.kernels import find_family
 from autotune.lookup.answer import plain_tuned
-from autotune.model.plan import Launch, Plan, Scalar
+from autotune.model.plan import Buffer, Launch, Plan, Scalar
 
 
+@command(
+    *ASKED,
+    flag("--source", "print the OpenCL source alone"),
+    examples=(
+        "show --device adreno-730 64,3136,576",
+        "show --device cpu 512 512 512 --source > gemm.cl",
+        "show --device cpu --family reduce 512 768 max --json",
+    ),
+)
 def show_command(options: argparse.Namespace) -> int:
+    """Show the kernel to use for a shape: source, build options, buffers, sizes, arguments, for your own host code."""
     from autotune.device.profile import find_profile
     from autotune.kernels.render import render
 
@@ -34,7 +46,7 @@ def show_command(options: argparse.Namespace) -> int:
             }
         )
     else:
-        from autotune.display import print_configuration, print_plan
+        from autotune.display.results import print_configuration, print_plan
 
         facts = [
             ("shape", tuned.problem.label),
@@ -48,39 +60,26 @@ def show_command(options: argparse.Namespace) -> int:
 
 
 def _plain_plan(plan: Plan) -> dict[str, Any]:
+    return {"buffers": list(map(_plain_buffer, plan.buffers)), "launches": list(map(_plain_launch, plan.launches))}
+
+
+def _plain_buffer(buffer: Buffer) -> dict[str, Any]:
     return {
-        "buffers": [
-            {
-                "name": buffer.name,
-                "role": buffer.role.value,
-                "dtype": buffer.dtype,
-                "elements": buffer.elements,
-                "size_bytes": buffer.size_bytes,
-                "image": [buffer.image_width, buffer.image_height] if buffer.image_width else None,
-                "view_of": buffer.view_of or None,
-                "row_pitch": buffer.row_pitch or None,
-                "is_zeroed": buffer.is_zeroed,
-            }
-            for buffer in plan.buffers
-        ],
-        "launches": [_plain_launch(launch) for launch in plan.launches],
+        **write(buffer, without=("image_width", "image_height")),
+        "size_bytes": buffer.size_bytes,
+        "image": [buffer.image_width, buffer.image_height] if buffer.image_width else None,
+        "view_of": buffer.view_of or None,
+        "row_pitch": buffer.row_pitch or None,
     }
 
 
 def _plain_launch(launch: Launch) -> dict[str, Any]:
-    return {
-        "kernel": launch.kernel,
-        "global_size": list(launch.global_size),
-        "local_size": list(launch.local_size) if launch.local_size else None,
-        "prepares": launch.prepares or None,
-        "arguments": [
-            {
-                "scalar": argument.name or None,
-                "dtype": argument.dtype,
-                "value": None if argument.name else argument.value,
-            }
-            if isinstance(argument, Scalar)
-            else {"buffer": argument}
-            for argument in launch.arguments
-        ],
-    }
+    plain = write(launch, without=("arguments",))
+    return {**plain, "prepares": launch.prepares or None, "arguments": list(map(_plain_argument, launch.arguments))}
+
+
+def _plain_argument(argument: str | Scalar) -> dict[str, Any]:
+    if isinstance(argument, str):
+        return {"buffer": argument}
+    value = None if argument.name else argument.value
+    return {"scalar": argument.name or None, "dtype": argument.dtype, "value": value}

@@ -2,20 +2,18 @@
 
 import argparse
 import sys
-from typing import TYPE_CHECKING
 
-from autotune.cli.device_choice import named_device
+from autotune.cli.arguments import ANY_DEVICE, DATABASE, JSON, command
+from autotune.cli.lookup import named_device
 from autotune.cli.output import print_json, tell
 from autotune.codec import write
 from autotune.errors import AutotuneError
 
-if TYPE_CHECKING:
-    pass
 
-
+@command(ANY_DEVICE, DATABASE, JSON, examples=("status", "status --device adreno --json"))
 def status_command(options: argparse.Namespace) -> int:
-    """Summarize what a database holds for each device."""
-    from autotune.display import print_overviews
+    """Show for each device what is tuned, what is out of date, and how the trials ended."""
+    from autotune.display.results import print_overviews
     from autotune.search.overview import survey
     from autotune.store import Store
 

@@ -4,13 +4,15 @@ import argparse
 import sys
 from typing import TYPE_CHECKING, Any
 
-from autotune.cli.output import plain_winner, print_json, standard_error, tell_stopped
-from autotune.cli.run import Interrupts, read_requests
+from autotune.cli.arguments import DATABASE, DEVICE, JSON, QUIET, SHAPES, command, family, shape
+from autotune.cli.interrupts import Interrupts, tell_stopped
+from autotune.cli.output import plain_winner, print_json, standard_error
+from autotune.cli.run import read_requests
 from autotune.errors import AutotuneError, UsageError
 from autotune.kernels import find_family
+from autotune.model.trial import Winner
 
 if TYPE_CHECKING:
-    from autotune.model.trial import Winner
     from autotune.search.verification import Recheck
     from autotune.store import Store
 
@@ -18,10 +20,21 @@ FAILED = 1
 """Exit status when a winner no longer runs right, whatever has replaced it."""
 
 
+@command(
+    DEVICE,
+    family("all that are tuned if left out; gemm for shapes given here", default=None),
+    shape("a tuned shape to verify, instead of all"),
+    SHAPES,
+    QUIET,
+    DATABASE,
+    JSON,
+    examples=("verify --device adreno", "verify --device cpu --shape 512,512,512 --json"),
+)
 def verify_command(options: argparse.Namespace) -> int:
+    """Verify and time winners again; one that fails or lost its lead is replaced by the next best or the default."""
     from autotune.cli.device_lock import DeviceLock
     from autotune.device.discovery import discover, select
-    from autotune.display import rechecking
+    from autotune.display.progress import rechecking
     from autotune.search.faults import with_checkup
     from autotune.search.verification import recheck
     from autotune.store import Store
@@ -39,7 +52,7 @@ def verify_command(options: argparse.Namespace) -> int:
     return _report(options, found, was_stopped=interrupts.are_requested)
 
 
-def _wanted(options: argparse.Namespace, store: "Store", slug: str) -> "list[Winner]":
+def _wanted(options: argparse.Namespace, store: "Store", slug: str) -> list[Winner]:
     """Return the winners to verify. Raises UsageError when none is tuned, or one of the given shapes is not."""
     if not (options.shape or options.shapes):
         winners = store.best(slug, options.family)
@@ -66,7 +79,7 @@ def _plain(recheck: "Recheck") -> dict[str, Any]:
 
 
 def _report(options: argparse.Namespace, found: "list[Recheck]", *, was_stopped: bool) -> int:
-    from autotune.display import print_rechecks
+    from autotune.display.results import print_rechecks
     from autotune.search.verification import Standing
 
     if options.json:

@@ -2,14 +2,25 @@
 
 import argparse
 
+from autotune.cli.arguments import SERVER, argument, command, repeated
 from autotune.cli.output import tell
-from autotune.cli.service_client import open_client, token_of
+from autotune.cli.remote import open_client, token_of
 
 
+@command(
+    *SERVER,
+    argument("--name", metavar="NAME", help="name of this machine, for people; its host name if left out"),
+    repeated("--device", "D", "offer only this device"),
+    examples=(
+        "worker --server http://10.0.0.5:8765 --token-file worker-token",
+        "worker --server http://10.0.0.5:8765 --device adreno --name phone-3",
+    ),
+)
 def worker_command(options: argparse.Namespace) -> int:
+    """Offer the devices of this machine to a service; makes outgoing connections only."""
     from autotune.cli.device_lock import DeviceLock, LockedWorker
     from autotune.cli.doctor import checked
-    from autotune.cli.run import Interrupts
+    from autotune.cli.interrupts import Interrupts
     from autotune.device.discovery import discover, select
     from autotune.measure.worker import Worker
     from autotune.remote.work_loop import Offer, Service, offer_all, own_name, own_secret
@@ -28,7 +39,14 @@ def worker_command(options: argparse.Namespace) -> int:
     return 0
 
 
+@command(
+    argument("action", choices=["forget"], help="forget: let the name be enrolled again, for example after a new disk"),
+    argument("name", metavar="NAME", help="name of the worker"),
+    *SERVER,
+    examples=("workers forget phone-3 --server http://10.0.0.5:8765 --token-file token",),
+)
 def workers_command(options: argparse.Namespace) -> int:
+    """Administer the workers of a service."""
     with open_client(options) as client:
         client.forget_worker(options.name)
     tell(f"{options.name} is forgotten; the next worker with that name will be enrolled as new")

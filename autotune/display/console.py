@@ -1,4 +1,4 @@
-"""Prints results: to a terminal of some width, or to a pipe, with lines of any length.
+"""Prints results: to a terminal of some width, or to a pipe, with lines of any length; and what a live bar shows.
 
 Uses only the standard library, so that an installation without rich prints the same results.
 """
@@ -8,6 +8,7 @@ import shutil
 import textwrap
 import unicodedata
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import IO
 
 _RIGHT_ALIGNED = {
@@ -98,3 +99,17 @@ def _broken(row: list[str], width: int) -> list[list[str]]:
 def _width(text: str) -> int:
     """Return the number of terminal cells that a text takes."""
     return sum(0 if unicodedata.combining(c) else 2 if unicodedata.east_asian_width(c) in "WF" else 1 for c in text)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Picture:
+    """Content of a progress bar at one moment."""
+
+    title: str = ""
+    done: float = 0.0
+    total: float | None = None
+    """None if unknown: the bar then only pulses."""
+    left: str = ""
+    """Remaining time, as text."""
+    line: str = ""
+    """Line below the bar."""

@@ -1,26 +1,13 @@
 """A live progress bar on a terminal, with a line below it, redrawn four times a second."""
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 from typing import IO
 
 from rich.console import Console, RenderableType
 from rich.progress import BarColumn, Progress, TextColumn
 from rich.text import Text
 
-
-@dataclass(frozen=True, kw_only=True)
-class Picture:
-    """Content of a progress bar at one moment."""
-
-    title: str = ""
-    done: float = 0.0
-    total: float | None = None
-    """None if unknown: the bar then only pulses."""
-    left: str = ""
-    """Remaining time, as text."""
-    line: str = ""
-    """Line below the bar."""
+from autotune.display.console import Picture
 
 
 class LiveBar(Progress):

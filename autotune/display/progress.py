@@ -1,4 +1,4 @@
-"""Progress of a run, of builds and of verification: a live bar on a terminal, otherwise plain lines."""
+"""Progress of a search and of verification: a live bar on a terminal, otherwise plain lines."""
 
 import os
 import time
@@ -7,8 +7,9 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from importlib.util import find_spec
-from typing import IO, TYPE_CHECKING, assert_never
+from typing import IO, TYPE_CHECKING, Protocol, TypeVar
 
+from autotune.display.console import Picture
 from autotune.display.words import (
     drift_text,
     duration_text,
@@ -24,9 +25,7 @@ from autotune.model.problem import Problem
 from autotune.model.trial import Request, TrialState, Winner
 
 if TYPE_CHECKING:
-    from autotune.display.live import Picture
     from autotune.search import Budget
-    from autotune.search.compilation import Progress
     from autotune.search.verification import Recheck, RecheckListener
 
 PLAIN_LINE_EVERY_S = 10.0
@@ -64,52 +63,24 @@ class _Progress(ABC):
         self._current: _State | None = None
 
     def __call__(self, event: events.Event) -> None:
-        """Take in an event of the search, and show what it says."""
+        """Take in an event of the search, and show what it says, by the method that has the name of the event."""
+        problem = event.request.problem
         if isinstance(event, events.ProblemStarted):
-            self._begin(event)
-        state = self._states[event.request.problem]
+            if not self._states:
+                self._started = self._clock()  # the budget does not include checking the device
+            self._states[problem] = _State(request=event.request, number=event.number)
+            self._total = event.total
         if not isinstance(event, events.ProblemFinished):  # another may be searched by now, on an equal device
-            self._current = state
-        match event:
-            case events.ProblemStarted(configurations=count, resumed_trials=resumed):
-                continuing = f"; continuing: {resumed} trials stored" if resumed else ""
-                self._mention(state, f"searching {_count_text(count)} configurations{continuing}")
-            case events.TrialFinished():
-                self._count_trial(state, event)
-            case events.DeviceDrifted(slowdown=slowdown, rest_s=rest_s):
-                rest = f"; pausing for {duration_text(rest_s)}" if rest_s else ""
-                self._say(state, f"the device runs {drift_text(slowdown)}{rest}")
-            case events.GainEstimated(gain_left=gain_left):
-                state.gain_left = gain_left
-            case events.BudgetJudged(seconds=seconds, least_s=least_s) if least_s > seconds:
-                self._say(
-                    state,
-                    f"{self._total} shapes need at least about {duration_text(least_s)}; with the budget of "
-                    f"{duration_text(seconds)}, some shapes go without trials and finals",
-                )
-            case events.BudgetJudged(trials=trials):
-                self._mention(state, f"about {max(1, round(trials))} trials fit into the budget")
-            case events.ShareStarted(default_ns=default_ns, best_ns=best_ns):
-                gain = f"may still gain {percent_text(state.gain_left)}; " if state.gain_left is not None else ""
-                saved = percent_text(1 - best_ns / default_ns if default_ns else 0.0)
-                self._mention(state, f"continues: {gain}the best single trials would save {saved} of the time")
-            case events.FinalsStarted(finalists=finalists):
-                state.is_in_finals = True
-                self._mention(state, f"comparing the best {finalists}, the default among them")
-                self._show(is_better=False)
-            case events.ProblemFinished(outcome=outcome):
-                state.is_finished = True
-                self._say(state, _outcome_line(outcome))
-            case _:
-                assert_never(event)
+            self._current = self._states[problem]
+        getattr(self, event.name)(self._states[problem], event)
 
-    def _begin(self, event: events.ProblemStarted) -> None:
-        if not self._states:
-            self._started = self._clock()  # the budget does not include checking the device
-        self._states[event.request.problem] = _State(request=event.request, number=event.number)
-        self._total = event.total
+    def problem_started(self, state: _State, event: events.ProblemStarted) -> None:
+        continuing = f"; continuing: {event.resumed_trials} trials stored" if event.resumed_trials else ""
+        count = event.configurations
+        told = f"{count / 1e6:.2g} million" if count >= 1e6 else str(count)
+        self._mention(state, f"searching {told} configurations{continuing}")
 
-    def _count_trial(self, state: _State, event: events.TrialFinished) -> None:
+    def trial_finished(self, state: _State, event: events.TrialFinished) -> None:
         is_better, trial = event.best_ns < state.best_ns, event.trial
         state.trials, state.best_ns, state.failures = event.new_trials, event.best_ns, event.failures
         self._all_trials += 1
@@ -118,6 +89,39 @@ class _Progress(ABC):
             tell = self._say if trial.state is TrialState.CRASHED else self._mention
             tell(state, f"a trial {_REPLACING[trial.state]}, and its process was replaced{reason}")
         self._show(is_better=is_better)
+
+    def device_drifted(self, state: _State, event: events.DeviceDrifted) -> None:
+        rest = f"; pausing for {duration_text(event.rest_s)}" if event.rest_s else ""
+        self._say(state, f"the device runs {drift_text(event.slowdown)}{rest}")
+
+    def gain_estimated(self, state: _State, event: events.GainEstimated) -> None:
+        state.gain_left = event.gain_left
+
+    def budget_judged(self, state: _State, event: events.BudgetJudged) -> None:
+        if event.least_s > event.seconds:
+            self._say(
+                state,
+                f"{self._total} shapes need at least about {duration_text(event.least_s)}; with the budget of "
+                f"{duration_text(event.seconds)}, some shapes go without trials and finals",
+            )
+        else:
+            self._mention(state, f"about {max(1, round(event.trials))} trials fit into the budget")
+
+    def share_started(self, state: _State, event: events.ShareStarted) -> None:
+        gain = _gain_left_text(state.gain_left)
+        saved = percent_text(1 - event.best_ns / event.default_ns if event.default_ns else 0.0)
+        self._mention(
+            state, f"continues: {gain}{'; ' if gain else ''}the best single trials would save {saved} of the time"
+        )
+
+    def finals_started(self, state: _State, event: events.FinalsStarted) -> None:
+        state.is_in_finals = True
+        self._mention(state, f"comparing the best {event.finalists}, the default among them")
+        self._show(is_better=False)
+
+    def problem_finished(self, state: _State, event: events.ProblemFinished) -> None:
+        state.is_finished = True
+        self._say(state, _outcome_line(event.outcome))
 
     def _title(self, state: _State) -> str:
         label = state.request.label
@@ -129,10 +133,10 @@ class _Progress(ABC):
         parts = [
             "comparing" if state.is_in_finals else f"trial {state.trials}{limit}",
             f"best {rate_text(state.request.problem, state.best_ns)}" if state.best_ns < float("inf") else "",
-            f"may still gain {percent_text(state.gain_left)}" if state.gain_left is not None else "",
+            _gain_left_text(state.gain_left),
             failures_text(state.failures),
         ]
-        return ", ".join(part for part in parts if part)
+        return ", ".join(filter(None, parts))
 
     @property
     def _elapsed_s(self) -> float:
@@ -200,20 +204,14 @@ class LiveProgress(_Progress):
     """Shows a bar for the budget and a line for the current problem; each problem leaves one line, its result."""
 
     def __init__(
-        self,
-        budget: "Budget",
-        say: Callable[[str], None],
-        phase: Callable[[], str] = str,
-        clock: Callable[[], float] = time.monotonic,
+        self, budget: "Budget", phase: Callable[[], str] = str, clock: Callable[[], float] = time.monotonic
     ) -> None:
         """`phase` returns the current phase of the child process, a key of `_DOING`."""
         super().__init__(budget, clock)
-        self._say_line = say
+        self.say: Callable[[str], None] = print
         self._phase = phase
 
-    def picture(self) -> "Picture":
-        from autotune.display.live import Picture
-
+    def picture(self) -> Picture:
         finished = sum(state.is_finished for state in self._states.values())
         done, total = self._share()
         return Picture(
@@ -241,7 +239,7 @@ class LiveProgress(_Progress):
         return f"{label}  {_DOING.get(self._phase(), 'measuring')}  {self._status(state)}"
 
     def _say(self, state: _State, line: str) -> None:
-        self._say_line(f"{self._title(state) if self._total > 1 else state.request.problem.label}: {line}")
+        self.say(f"{self._title(state) if self._total > 1 else state.request.problem.label}: {line}")
 
     def _mention(self, state: _State, line: str) -> None:
         pass
@@ -250,9 +248,31 @@ class LiveProgress(_Progress):
         pass
 
 
-def _is_live(stream: IO[str]) -> bool:
+def is_live(stream: IO[str]) -> bool:
     """Return whether a bar can be drawn on the stream; that needs rich, which a slim installation lacks."""
     return stream.isatty() and os.environ.get("TERM") not in ("dumb", "unknown") and find_spec("rich") is not None
+
+
+class Drawn(Protocol):
+    """A listener that a terminal shows as a bar."""
+
+    say: Callable[[str], None]
+    """Prints permanent lines."""
+
+    def picture(self) -> Picture: ...
+
+
+_Drawn = TypeVar("_Drawn", bound=Drawn)
+
+
+@contextmanager
+def bar(stream: IO[str], listener: _Drawn) -> Iterator[_Drawn]:
+    """Draw the `picture` of a listener while it is in use; what it says is printed above."""
+    from autotune.display.live import LiveBar
+
+    with LiveBar(stream, listener.picture) as live:
+        listener.say = live.say
+        yield listener
 
 
 @contextmanager
@@ -262,117 +282,44 @@ def progress(
     """Provide a listener for `stream`: live on a terminal, otherwise plain lines."""
     if is_quiet:
         yield lambda _: None
-    elif not _is_live(stream):
+    elif not is_live(stream):
         yield PlainProgress(budget, stream)
     else:
-        from autotune.display.live import LiveBar
-
-        listener = LiveProgress(budget, lambda line: bar.say(line), phase)  # noqa: PLW0108 - bar is assigned below
-        bar = LiveBar(stream, listener.picture)
-        with bar:
+        with bar(stream, LiveProgress(budget, phase)) as listener:
             yield listener
 
 
 @contextmanager
 def rechecking(stream: IO[str], *, is_quiet: bool) -> "Iterator[RecheckListener]":
     """Provide a listener for rechecks: a line for each result, and on a terminal a live bar."""
-    if is_quiet:
-        yield _Rechecking(lambda _: None)
-    elif not _is_live(stream):
-        yield _Rechecking(lambda line: print(line, file=stream, flush=True))
+    listener = Rechecking()
+    if is_quiet or not is_live(stream):
+        listener.say = (lambda _: None) if is_quiet else lambda line: print(line, file=stream, flush=True)
+        yield listener
     else:
-        from autotune.display.live import LiveBar
-
-        listener = _Rechecking(lambda line: bar.say(line))  # noqa: PLW0108 - bar is assigned below
-        bar = LiveBar(stream, listener.picture)
-        with bar:
+        with bar(stream, listener):
             yield listener
 
 
-class _Rechecking:
+class Rechecking:
     """A RecheckListener; `say` prints permanent lines."""
 
-    def __init__(self, say: Callable[[str], None]) -> None:
-        self._say = say
-        self._title = self._line = ""
-        self._number, self._total = 0, 1
+    def __init__(self) -> None:
+        self.say: Callable[[str], None] = print
+        self._title = ""
+        self._picture = Picture()
 
     def recheck_started(self, winner: Winner, number: int, total: int) -> None:
-        self._number, self._total = number, total
-        self._title = f"[{number}/{total}] {winner.problem.label}"
-        self._line = f"{winner.problem.label}  {winner.configuration.algorithm}, {time_text(winner.time_ns)} before"
+        label = winner.problem.label
+        self._title = f"[{number}/{total}] {label}"
+        line = f"{label}  {winner.configuration.algorithm}, {time_text(winner.time_ns)} before"
+        self._picture = Picture(title=f"{number - 1} of {total} verified", done=number - 1, total=total, line=line)
 
     def recheck_finished(self, recheck: "Recheck") -> None:
-        self._say(f"{self._title}: {recheck_text(recheck)}")
+        self.say(f"{self._title}: {recheck_text(recheck)}")
 
-    def picture(self) -> "Picture":
-        from autotune.display.live import Picture
-
-        done = max(self._number - 1, 0)
-        return Picture(title=f"{done} of {self._total} verified", done=done, total=self._total, line=self._line)
-
-
-@contextmanager
-def building(stream: IO[str], *, is_quiet: bool) -> "Iterator[Callable[[Progress], None]]":
-    """Provide a listener for builds: a bar on a terminal, otherwise a line every ten seconds."""
-    if is_quiet:
-        yield lambda _: None
-    elif not _is_live(stream):
-        yield _PlainBuilding(stream).show
-    else:
-        from autotune.display.live import LiveBar, Picture
-
-        shown = Picture(line="starting")
-
-        def show(progress: "Progress") -> None:
-            nonlocal shown
-            began, said = start.setdefault(progress.algorithm, (time.monotonic(), progress.seen))
-            pace = (time.monotonic() - began) / max(progress.seen - said, 1)
-            left_s = pace * (progress.configurations - progress.seen)
-            shown = Picture(
-                title=progress.algorithm,
-                done=progress.seen,
-                total=max(progress.configurations, 1),
-                left=f"about {duration_text(left_s)} to go" if progress.seen > said else "",
-                line=building_line(progress),
-            )
-
-        start: dict[str, tuple[float, int]] = {}
-        with LiveBar(stream, lambda: shown):
-            yield show
-
-
-class _PlainBuilding:
-    """Prints lines for a pipe or a log: the first of an algorithm, and one every ten seconds."""
-
-    def __init__(self, stream: IO[str], clock: Callable[[], float] = time.monotonic) -> None:
-        self._stream = stream
-        self._clock = clock
-        self._said = clock()
-        self._line = ""
-
-    def show(self, progress: "Progress") -> None:
-        line = building_line(progress)
-        if line != self._line and (not progress.seen or self._clock() - self._said >= PLAIN_LINE_EVERY_S):
-            self._said, self._line = self._clock(), line
-            print(line, file=self._stream, flush=True)
-
-
-def building_line(progress: "Progress") -> str:
-    """Describe builds: ``512x512x512 microtile: 40 of 1000 configurations, 12 sources built, 1 failed, 2 spill``."""
-    subject, count = f"{progress.problem.label} {progress.algorithm}", progress.configurations
-    if not count:
-        return f"{subject}: no configuration is valid"
-    if not progress.seen:
-        return f"{subject}: {count} configuration{'' if count == 1 else 's'}"
-    parts = [
-        f"{progress.seen} of {count} configurations",
-        f"{progress.built_sources} sources built",
-        f"{progress.known_sources} known before" if progress.known_sources else "",
-        f"{progress.failed_sources} failed" if progress.failed_sources else "",
-        f"{progress.spilling_sources} spill" if progress.spilling_sources else "",
-    ]
-    return f"{subject}: {', '.join(part for part in parts if part)}"
+    def picture(self) -> Picture:
+        return self._picture
 
 
 def _outcome_line(outcome: events.Outcome) -> str:
@@ -380,14 +327,12 @@ def _outcome_line(outcome: events.Outcome) -> str:
     winner, trials = outcome.winner, f"{outcome.new_trials} trial{'' if outcome.new_trials == 1 else 's'}"
     if outcome.resumed_trials:
         trials += f" after {outcome.resumed_trials} stored"
-    left = f"may still gain {percent_text(outcome.gain_left)}" if outcome.gain_left is not None else ""
-    facts = f"({', '.join(filter(None, (trials, failures_text(outcome.failures), left)))})"
+    facts = ", ".join(filter(None, (trials, failures_text(outcome.failures), _gain_left_text(outcome.gain_left))))
     if winner is None:
-        return f"nothing ran right {facts}"
+        return f"nothing ran right ({facts})"
     rate, time_taken = rate_text(winner.problem, winner.time_ns), time_text(winner.time_ns)
-    return f"{rate} with {winner.configuration.algorithm}, {time_taken}, {verdict_text(winner)} {facts}"
+    return f"{rate} with {winner.configuration.algorithm}, {time_taken}, {verdict_text(winner)} ({facts})"
 
 
-def _count_text(count: int) -> str:
-    """Format a count: ``5000``, ``1.3 million``."""
-    return f"{count / 1e6:.2g} million" if count >= 1e6 else str(count)
+def _gain_left_text(share: float | None) -> str:
+    return "" if share is None else f"may still gain {percent_text(share)}"

@@ -1,7 +1,10 @@
 """Prints the results of commands as tables and paragraphs."""
 
-from collections.abc import Mapping, Sequence
-from typing import IO, TYPE_CHECKING
+import os
+import shutil
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from importlib.util import find_spec
+from typing import IO, TYPE_CHECKING, TypeVar
 
 from autotune.display.console import Page
 from autotune.display.words import (
@@ -15,18 +18,32 @@ from autotune.display.words import (
     time_text,
 )
 from autotune.kernels import find_family
+from autotune.manual import Topic, for_terminal
 from autotune.model.configuration import Configuration
 from autotune.model.device import Device
 from autotune.model.plan import Buffer, Plan, Scalar
-from autotune.model.trial import BuildState, Calibration, Request, Timer, TrialState
+from autotune.model.trial import BuildState, Calibration, Request, Timer, TrialState, Winner
 
 if TYPE_CHECKING:
     from autotune.kernels.presets import Preset
     from autotune.lookup.misses import Miss
     from autotune.model.events import Outcome
-    from autotune.search.compilation import AlgorithmReport, Report
+    from autotune.search.compilation import AlgorithmReport, Report, Spread
     from autotune.search.overview import Overview
     from autotune.search.verification import Recheck
+
+
+_PAGE_COLUMNS = 100
+"""Width of a page of the manual: longer lines are hard to read."""
+
+
+_Item = TypeVar("_Item")
+_Columns = Mapping[str, Callable[[_Item], str]]
+"""The cell of each column of a table, by the name of the column."""
+
+
+def _table(page: Page, columns: "_Columns[_Item]", items: Iterable[_Item]) -> None:
+    page.table(list(columns), [[cell(item) for cell in columns.values()] for item in items])
 
 
 def print_devices(
@@ -99,11 +116,7 @@ def print_outcomes(outcomes: "Sequence[Outcome]", stream: IO[str], *, is_wide: b
     if not outcomes:
         return
     page = Page(stream, is_wide=is_wide)
-    columns = (
-        "shape", "time", "rate", "vs default", "kernel", "calls", "from", _over_baseline(outcomes), "trials", "spent",
-        "may still gain", "samples", "verifications",
-    )  # fmt: skip
-    page.table(columns, [_outcome_row(outcome) for outcome in outcomes])
+    _table(page, _outcome_columns(outcomes), outcomes)
     winners = [outcome.winner for outcome in outcomes if outcome.winner]
     if len(outcomes) == 1 and winners:
         page.line(str(winners[0].configuration), indent="  ")
@@ -147,26 +160,25 @@ def _over_baseline(outcomes: "Sequence[Outcome]") -> str:
     return f"vs {names.pop() if len(names) == 1 else 'baseline'}"
 
 
-def _outcome_row(outcome: "Outcome") -> tuple[str, ...]:
-    request, winner = outcome.request, outcome.winner
-    asked = str(request.calls), request.label
-    spent = duration_text(outcome.seconds) if outcome.seconds else ""
-    left = percent_text(outcome.gain_left) if outcome.gain_left is not None else ""
-    search = str(outcome.new_trials), spent, left
-    if winner is None:
-        return (request.problem.label, "-", "-", "-", "none", *asked, "-", *search, "", "")
-    return (
-        request.problem.label,
-        time_text(winner.time_ns),
-        rate_text(winner.problem, winner.time_ns),
-        gain_text(winner),
-        winner.configuration.algorithm,
-        *asked,
-        baseline_gain_text(winner),
-        *search,
-        str(winner.samples) if winner.is_final else "",
-        str(winner.verifications) if winner.verifications else "",
-    )
+def _outcome_columns(outcomes: "Sequence[Outcome]") -> "_Columns[Outcome]":
+    def of_winner(text: Callable[[Winner], str], without: str = "-") -> "Callable[[Outcome], str]":
+        return lambda outcome: text(outcome.winner) if outcome.winner else without
+
+    return {
+        "shape": lambda outcome: outcome.request.problem.label,
+        "time": of_winner(lambda winner: time_text(winner.time_ns)),
+        "rate": of_winner(lambda winner: rate_text(winner.problem, winner.time_ns)),
+        "vs default": of_winner(gain_text),
+        "kernel": of_winner(lambda winner: winner.configuration.algorithm, "none"),
+        "calls": lambda outcome: str(outcome.request.calls),
+        "from": lambda outcome: outcome.request.label,
+        _over_baseline(outcomes): of_winner(baseline_gain_text),
+        "trials": lambda outcome: str(outcome.new_trials),
+        "spent": lambda outcome: duration_text(outcome.seconds) if outcome.seconds else "",
+        "may still gain": lambda outcome: "" if outcome.gain_left is None else percent_text(outcome.gain_left),
+        "samples": of_winner(lambda winner: str(winner.samples) if winner.is_final else "", ""),
+        "verifications": of_winner(lambda winner: str(winner.verifications or ""), ""),
+    }
 
 
 def print_rechecks(rechecks: "Sequence[Recheck]", stream: IO[str]) -> None:
@@ -174,27 +186,21 @@ def print_rechecks(rechecks: "Sequence[Recheck]", stream: IO[str]) -> None:
     if not rechecks:
         return
     page = Page(stream)
-    columns = ("shape", "result", "before", "now", "vs default", "kernel", "samples", "verifications")
-    page.table(columns, [_recheck_row(recheck) for recheck in rechecks])
+    columns: _Columns[Recheck] = {
+        "shape": lambda recheck: recheck.before.problem.label,
+        "result": recheck_text,
+        "before": lambda recheck: time_text(recheck.before.time_ns),
+        "now": lambda recheck: time_text(recheck.after.time_ns) if recheck.after else "-",
+        "vs default": lambda recheck: gain_text(recheck.after) if recheck.after else "-",
+        "kernel": lambda recheck: (recheck.after or recheck.before).configuration.algorithm,
+        "samples": lambda recheck: str(recheck.after.samples) if recheck.after else "",
+        "verifications": lambda recheck: str(recheck.after.verifications) if recheck.after else "",
+    }
+    _table(page, columns, rechecks)
     for recheck in rechecks:
         if recheck.message:
             page.line(f"{recheck.before.problem.label}: {recheck.before.configuration}", indent="  ")
             page.line(f"  {recheck.message}", indent="  ")
-
-
-def _recheck_row(recheck: "Recheck") -> tuple[str, ...]:
-    before, after = recheck.before, recheck.after
-    told = before.problem.label, recheck_text(recheck), time_text(before.time_ns)
-    if after is None:
-        return (*told, "-", "-", before.configuration.algorithm, "", "")
-    return (
-        *told,
-        time_text(after.time_ns),
-        gain_text(after),
-        after.configuration.algorithm,
-        str(after.samples),
-        str(after.verifications),
-    )
 
 
 def print_overviews(overviews: "Sequence[Overview]", stream: IO[str]) -> None:
@@ -245,12 +251,21 @@ def total_text(outcomes: "Sequence[Outcome]") -> str:
 def print_compilations(reports: "Sequence[Report]", stream: IO[str]) -> None:
     """Print for each problem a table with a row for each algorithm, then compiler errors and private memory."""
     page = Page(stream)
-    columns = (
-        "algorithm", "configurations", "built", "failed", "spilling", "limited", "build", "code", "sources", "space",
-    )  # fmt: skip
+    columns: _Columns[AlgorithmReport] = {
+        "algorithm": lambda report: report.algorithm,
+        "configurations": lambda report: str(report.configurations),
+        "built": lambda report: str(report.states[BuildState.BUILT]),
+        "failed": _failed_builds,
+        "spilling": lambda report: str(report.spilling),
+        "limited": lambda report: str(report.limited),
+        "build": lambda report: _spread(report.build_ns, time_text),
+        "code": lambda report: _spread(report.binary_bytes, lambda size: bytes_text(round(size))),
+        "sources": lambda report: str(report.sources),
+        "space": lambda report: str(report.space),
+    }
     for report in reports:
         page.line(f"{report.device.slug}, driver {report.device.driver}: {report.problem.label}")
-        page.table(columns, [_compilation_row(algorithm) for algorithm in report.algorithms])
+        _table(page, columns, report.algorithms)
         for algorithm in report.algorithms:
             for message, count in algorithm.messages:
                 page.line(f"{algorithm.algorithm}: {count} failed: {message}", indent="  ")
@@ -259,21 +274,13 @@ def print_compilations(reports: "Sequence[Report]", stream: IO[str]) -> None:
                 page.line(f"{algorithm.algorithm}: private memory: {sizes}", indent="  ")
 
 
-def _compilation_row(algorithm: "AlgorithmReport") -> tuple[str, ...]:
-    failed = {state.value: n for state, n in algorithm.states.items() if state is not BuildState.BUILT and n}
-    build, code = algorithm.build_ns, algorithm.binary_bytes
-    return (
-        algorithm.algorithm,
-        str(algorithm.configurations),
-        str(algorithm.states[BuildState.BUILT]),
-        ", ".join(f"{n} {state}" for state, n in failed.items()) or "0",
-        str(algorithm.spilling),
-        str(algorithm.limited),
-        f"{time_text(build.median)}, at most {time_text(build.most)}" if build else "-",
-        f"{bytes_text(round(code.median))}, at most {bytes_text(round(code.most))}" if code else "-",
-        str(algorithm.sources),
-        str(algorithm.space),
-    )
+def _failed_builds(report: "AlgorithmReport") -> str:
+    failed = {state.value: n for state, n in report.states.items() if state is not BuildState.BUILT and n}
+    return ", ".join(f"{n} {state}" for state, n in failed.items()) or "0"
+
+
+def _spread(spread: "Spread | None", text: Callable[[float], str]) -> str:
+    return f"{text(spread.median)}, at most {text(spread.most)}" if spread else "-"
 
 
 def print_configuration(configuration: Configuration, facts: Sequence[tuple[str, str]], stream: IO[str]) -> None:
@@ -338,3 +345,18 @@ def print_presets(presets: "Sequence[tuple[Preset, Sequence[Request]]]", stream:
 def print_requests(requests: Sequence[Request], stream: IO[str]) -> None:
     rows = [(request.problem.label, str(request.calls), request.label) for request in requests]
     Page(stream).table(("shape", "calls", "from"), rows)
+
+
+def print_manual(topic: Topic, stream: IO[str]) -> None:
+    """Print a page: rendered and paged on a terminal if rich is installed, otherwise as Markdown."""
+    if not Page(stream).is_terminal or find_spec("rich") is None:
+        stream.write(topic.text)
+        return
+    from rich.console import Console
+    from rich.markdown import Markdown
+
+    console = Console(file=stream, width=min(shutil.get_terminal_size().columns, _PAGE_COLUMNS))
+    # As git does: less shows colors, and exits at once if the text fits the screen.
+    os.environ.setdefault("LESS", "FRX")
+    with console.pager(styles=True):
+        console.print(Markdown(for_terminal(topic.text), hyperlinks=False))

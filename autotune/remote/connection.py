@@ -76,18 +76,14 @@ class Connection:
     def _answer(self, method: str, path: str, body: object, timeout_s: float) -> http.client.HTTPResponse:
         data = body if isinstance(body, bytes) or body is None else json.dumps(body, allow_nan=False).encode()
         headers = self._headers | ({} if data is None else {"Content-Type": "application/json"})
-        is_kept = self._open is not None
-        try:
-            return self._send(method, path, data, headers, timeout_s)
-        except (OSError, http.client.HTTPException) as error:
-            self.close()
-            if not is_kept or isinstance(error, TimeoutError):
-                raise self._unreachable(error) from error
-        try:
-            return self._send(method, path, data, headers, timeout_s)
-        except (OSError, http.client.HTTPException) as error:
-            self.close()
-            raise self._unreachable(error) from error
+        while True:
+            is_kept = self._open is not None
+            try:
+                return self._send(method, path, data, headers, timeout_s)
+            except (OSError, http.client.HTTPException) as error:
+                self.close()  # so that the next try is the last
+                if not is_kept or isinstance(error, TimeoutError):
+                    raise self._unreachable(error) from error
 
     def _send(
         self, method: str, path: str, data: bytes | None, headers: dict[str, str], timeout_s: float

@@ -12,7 +12,7 @@ from typing import Any
 from autotune.codec import Node, read, write
 from autotune.kernels import family_names, find_family
 from autotune.kernels.render import template_hash
-from autotune.lookup.json_table import MAX_FLOPS_PER_SECOND, read_device
+from autotune.lookup.json_table import MAX_FLOPS_PER_SECOND
 from autotune.lookup.values import read_family, readers_for
 from autotune.model.device import Device
 from autotune.model.trial import Job, Measurement, Timer, Trial, TrialState
@@ -43,13 +43,8 @@ def code_version() -> str:
 
 
 def plain_device(device: Device) -> dict[str, Any]:
-    """Return a device as `read_own_device` reads it: the device of a table without entries."""
+    """Return a device as `read_device` of a table reads it: one without entries."""
     return {**write(device), "entries": []}
-
-
-def read_own_device(node: Node) -> Device:
-    """Read the device that a worker describes. Raises TableError."""
-    return read_device(node)
 
 
 def plain_job(job: Job) -> dict[str, Any]:

@@ -23,7 +23,7 @@ import secrets
 import threading
 import time
 from collections.abc import Callable, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from typing import Any, Protocol
 
 from autotune.codec import Node, printable
@@ -186,7 +186,7 @@ class Offer:
 
     def _finished(self, patience_s: float) -> list[dict[str, Any]]:
         """Return the result of the current trial in a list, empty if there is none within `patience_s`."""
-        if self._current is None or not _wait(self._current[1], patience_s):
+        if self._current is None or not wait([self._current[1]], patience_s).done:
             return []
         return [{"id": self._current[0], **self._current[1].result()}]
 
@@ -243,14 +243,6 @@ class Offer:
         if self._told:
             self._tell(f"{self._service.url} answers again")
         self._told, self._pause_s = "", FIRST_PAUSE_S
-
-
-def _wait(future: "Future[dict[str, Any]]", seconds: float) -> bool:
-    try:
-        future.exception(timeout=seconds)
-    except TimeoutError:
-        return False
-    return True
 
 
 def own_name() -> str:

@@ -1,4 +1,4 @@
-"""Authorization: tokens, and limits on body sizes. `admission.py` first refuses what no token can allow.
+"""Authorization: what each token allows. `admission.py` refuses requests by it, and what no token can allow.
 
 The security model. A *token* is a shared secret that a client sends with every request to be allowed to submit jobs,
 offer devices or read tables; each token has one scope:
@@ -34,31 +34,26 @@ import enum
 import hashlib
 import hmac
 import json
-from collections.abc import Awaitable, Callable, MutableMapping
+from collections.abc import Awaitable, Callable, Mapping, MutableMapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from autotune.codec import MAX_BYTES
 from autotune.errors import UsageError
 
-MAX_BODY_BYTES = 2**20
 LEAST_TOKEN = 16
 MAX_TOKEN = 512
-_SAFE = frozenset({"GET", "HEAD", "OPTIONS"})
-_OPEN_PATHS = frozenset({"/api/health"})
+SAFE_METHODS = frozenset({"GET", "HEAD", "OPTIONS"})
 WHO = "autotune.who"
 """ASGI scope key: the role of the request's token, for the log."""
 
+Refusal = tuple[int, str, str]
+"""Status, message and hint."""
 Scope = MutableMapping[str, Any]
 Message = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[Message]]
 Send = Callable[[Message], Awaitable[None]]
 App = Callable[[Scope, Receive, Send], Awaitable[None]]
-
-
-class _TooLarge(Exception):
-    """The body exceeds the size limit."""
 
 
 class Role(enum.Enum):
@@ -80,26 +75,31 @@ _ALLOWED = {
 
 @dataclass(frozen=True, kw_only=True)
 class Access:
-    """The tokens, empty where not set. They are never shown."""
+    """The tokens, which are never shown."""
 
-    writing: str = field(default="", repr=False)
-    """Token of administrators, which allows everything. If it is empty, no token is required."""
-    reading: str = field(default="", repr=False)
-    submitting: str = field(default="", repr=False)
-    working: str = field(default="", repr=False)
+    tokens: Mapping[Role, str] = field(default_factory=dict, repr=False)
+    """By what each allows. Without one of administrators, no token is required."""
 
     @property
     def is_open(self) -> bool:
-        return not self.writing
+        return Role.ADMIN not in self.tokens
 
     def role_of(self, told: str) -> Role | None:
         """Return the role of a token, or None. Compares with every token, each in constant time."""
-        roles = {
-            Role.READER: self.reading, Role.SUBMITTER: self.submitting, Role.WORKER: self.working,
-            Role.ADMIN: self.writing,
-        }  # fmt: skip
-        found = [role for role, token in roles.items() if _same(told, token) and token]
+        found = [role for role, token in self.tokens.items() if token and _same(told, token)]
         return found[-1] if found else None
+
+    def refusal(self, told: str, path: str, method: str) -> tuple[Role | None, Refusal | None]:
+        """Return the role of the token that a request sent, and why it is refused, None if it is not."""
+        role, needed = self.role_of(told), role_needed(path, method)
+        if self.is_open or (role and needed in _ALLOWED[role]):
+            return role, None
+        if role:
+            return role, (403, f"this token is for {_MEANING[role]} only", f"use the token for {_MEANING[needed]}")
+        if told:
+            hint = "it must be the first line of a token file of the service"
+            return None, (401, "this token is not known here", hint)
+        return None, (401, "a token is needed", "name its file with --token-file, or send Authorization: Bearer TOKEN")
 
 
 _MEANING = {
@@ -109,7 +109,7 @@ _MEANING = {
 
 def role_needed(path: str, method: str) -> Role:
     """Return the role that a request requires."""
-    if method in _SAFE:
+    if method in SAFE_METHODS:
         return Role.READER
     if path == "/api/workers" or path.startswith("/api/workers/"):
         return Role.ADMIN if method == "DELETE" else Role.WORKER
@@ -135,96 +135,18 @@ def read_token(path: Path) -> str:
     return token
 
 
-class Guard:
-    """ASGI middleware around the routes: checks tokens and body sizes."""
-
-    def __init__(self, app: App, access: Access) -> None:
-        self._app = app
-        self._access = access
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] == "lifespan":
-            await self._app(scope, receive, send)
-            return
-        if scope["type"] != "http":
-            return
-        headers: dict[bytes, bytes] = dict(scope["headers"])
-        refusal = self._refusal(scope, headers)
-        if refusal is not None:
-            await _refuse(send, *refusal)
-            return
-        await self._with_limit(scope, receive, send)
-
-    def _refusal(self, scope: Scope, headers: dict[bytes, bytes]) -> tuple[int, str, str] | None:
-        """Return status, message and hint for a request that is refused."""
-        path, method = scope["path"], scope["method"]
-        if path.startswith("/api/") and path not in _OPEN_PATHS:
-            kind, _, token = _text(headers.get(b"authorization")).partition(" ")
-            told = token.strip() if kind.lower() == "bearer" else ""
-            if not self._access.is_open:
-                role, needed = self._access.role_of(told), role_needed(path, method)
-                if role is None or needed not in _ALLOWED[role]:
-                    return _refusal_of_token(told, role, needed)
-                scope[WHO] = role.value
-        length = _text(headers.get(b"content-length"))
-        if length and (not length.isdecimal() or len(length) > 18 or int(length) > _limit(path)):
-            return _too_large(path)
-        return None
-
-    async def _with_limit(self, scope: Scope, receive: Receive, send: Send) -> None:
-        left = _limit(scope["path"])
-        is_begun = False
-
-        async def limited() -> Message:
-            nonlocal left
-            message = await receive()
-            left -= len(message.get("body", b""))
-            if left < 0:
-                raise _TooLarge
-            return message
-
-        async def noting(message: Message) -> None:
-            nonlocal is_begun
-            if left < 0 and not is_begun:  # replaces what the routes answer to a truncated body
-                is_begun = True
-                await _refuse(send, *_too_large(scope["path"]))
-            if left >= 0:
-                is_begun = True
-                await send(message)
-
-        try:
-            await self._app(scope, limited, noting)
-        except _TooLarge:
-            if not is_begun:
-                await _refuse(send, *_too_large(scope["path"]))
-
-
-def _refusal_of_token(told: str, role: Role | None, needed: Role) -> tuple[int, str, str]:
-    if role is not None:
-        return 403, f"this token is for {_MEANING[role]} only", f"use the token for {_MEANING[needed]}"
-    if told:
-        return 401, "this token is not known here", "it must be the first line of a token file of the service"
-    return 401, "a token is needed", "name its file with --token-file, or send Authorization: Bearer TOKEN"
-
-
-def _limit(path: str) -> int:
-    return MAX_BYTES if path == "/api/tables" else MAX_BODY_BYTES
-
-
-def _too_large(path: str) -> tuple[int, str, str]:
-    return 413, f"the body of this request may have at most {_limit(path) // 2**20} MiB", ""
-
-
 def _same(told: str, token: str) -> bool:
     # Compare digests, since the comparison reveals the length of its arguments.
     return hmac.compare_digest(hashlib.sha256(told.encode()).digest(), hashlib.sha256(token.encode()).digest())
 
 
-def _text(value: bytes | None) -> str:
+def text_of(value: bytes | None) -> str:
+    """Return the value of a header; empty if it is missing."""
     return (value or b"").decode("latin-1").strip()
 
 
-async def _refuse(send: Send, status: int, message: str, hint: str) -> None:
+async def refuse(send: Send, status: int, message: str, hint: str) -> None:
+    """Send a refusal, in the form of all refusals of the API."""
     await answer(send, status, json.dumps({"error": {"message": message, "hint": hint}}).encode())
 
 

@@ -1,4 +1,4 @@
-"""The outermost layer of the API: refuses what no token can allow, slows token guessing, and writes the request log.
+"""The outermost layer of the API: refuses what is not allowed, slows token guessing, and writes the request log.
 
 Requests from pages of other sites are refused, because a browser sends them with the network access of its user, not
 of the page. If no token is required, requests that a proxy forwarded are refused, because the proxy lets strangers
@@ -6,22 +6,34 @@ reach the loopback address.
 """
 
 import asyncio
-import json
 import logging
 import time
 from collections import OrderedDict
 from dataclasses import dataclass
 from http import HTTPStatus
-from urllib.parse import urlsplit
+from urllib.parse import SplitResult, urlsplit
 
-from autotune.codec import visible
+from autotune.codec import MAX_BYTES, visible
 from autotune.errors import UsageError
-from autotune.service.access import WHO, App, Message, Receive, Scope, Send, answer
+from autotune.service.access import (
+    SAFE_METHODS,
+    WHO,
+    Access,
+    App,
+    Message,
+    Receive,
+    Refusal,
+    Scope,
+    Send,
+    refuse,
+    text_of,
+)
 
 WHAT = "autotune.what"
 """ASGI scope key: what a route has done, for the log."""
 LOOPBACK = frozenset({"localhost", "127.0.0.1", "::1"})
 
+MAX_BODY_BYTES = 2**20
 FREE_GUESSES = 5
 """Wrong tokens that an address may send each minute before its refusals are delayed."""
 GUESS_PAUSE_S = 0.2
@@ -29,27 +41,30 @@ LONGEST_PAUSE_S = 5.0
 LOG_EVERY_S = 60.0
 MAX_ADDRESSES = 1000
 
-_SAFE = frozenset({"GET", "HEAD", "OPTIONS"})
+_OPEN_PATHS = frozenset({"/api/health"})
 _OWN = frozenset({"", "none", "same-origin"})
 _FORWARDED = frozenset({b"forwarded", b"via", b"x-real-ip"})
 _LOG = logging.getLogger(__name__)
 
-_Refusal = tuple[int, str, str]
+
+class _TooLarge(Exception):
+    """The body exceeds the size limit."""
 
 
 class Admission:
     """ASGI middleware around everything else."""
 
-    def __init__(self, app: App, *, is_open: bool, public_url: str = "") -> None:
-        """`is_open` means that no token is required. Raises UsageError when `public_url` is not a URL."""
+    def __init__(self, app: App, access: Access, public_url: str = "") -> None:
+        """Raises UsageError when `public_url` is not a URL."""
         self._app = app
-        self._is_open = is_open
+        self._access = access
         self._public_origin = read_origin(public_url) if public_url else ""
         self._guesses = Guesses()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http":
+        if scope["type"] == "lifespan":
             await self._app(scope, receive, send)
+        if scope["type"] != "http":
             return
         headers: dict[bytes, bytes] = dict(scope["headers"])
 
@@ -61,27 +76,66 @@ class Admission:
                 _log(scope, message["status"])
             await send(message)
 
-        refusal = self._refusal(scope, headers)
+        refusal = self._of_stranger(scope, headers) or self._of_token(scope, headers) or _of_length(scope, headers)
         if refusal is None:
-            await self._app(scope, receive, noting)
+            await self._with_limit(scope, receive, noting)
         else:
-            status, text, hint = refusal
-            await answer(noting, status, json.dumps({"error": {"message": text, "hint": hint}}).encode())
+            await refuse(noting, *refusal)
 
-    def _refusal(self, scope: Scope, headers: dict[bytes, bytes]) -> _Refusal | None:
-        host = _text(headers.get(b"host"))
-        if self._is_open and _name(host) not in LOOPBACK:
+    def _of_stranger(self, scope: Scope, headers: dict[bytes, bytes]) -> Refusal | None:
+        """Return why a request is refused whatever its token: it comes from another site, or through a proxy."""
+        host = text_of(headers.get(b"host"))
+        if self._access.is_open and _parts(f"//{host}").hostname not in LOOPBACK:
             return 403, "without a token, only requests to localhost are served", "start the service with --token-file"
-        if self._is_open and (_is_forwarded(headers) or scope.get("http_version") == "1.0"):
+        if self._access.is_open and (_is_forwarded(headers) or scope.get("http_version") == "1.0"):
             return 403, "without a token, requests from a proxy are not served", "start the service with --token-file"
         is_api = scope["path"].startswith("/api/")
-        origin = _text(headers.get(b"origin"))
-        is_foreign = bool(origin) and _netloc(origin) != host.lower() and origin.lower() != self._public_origin
-        if is_foreign and (is_api or scope["method"] not in _SAFE):
+        origin = text_of(headers.get(b"origin"))
+        is_own = origin.lower() in ("", self._public_origin) or _parts(origin).netloc.lower() == host.lower()
+        if not is_own and (is_api or scope["method"] not in SAFE_METHODS):
             return 403, "requests from another site are not answered", "behind a proxy, use autotune serve --public-url"
-        if is_api and _text(headers.get(b"sec-fetch-site")) not in _OWN:
+        if is_api and text_of(headers.get(b"sec-fetch-site")) not in _OWN:
             return 403, "requests from another site are not answered", ""
         return None
+
+    def _of_token(self, scope: Scope, headers: dict[bytes, bytes]) -> Refusal | None:
+        """Return why a request is refused with its token, whose role is noted for the log."""
+        path = scope["path"]
+        if not path.startswith("/api/") or path in _OPEN_PATHS:
+            return None
+        kind, _, token = text_of(headers.get(b"authorization")).partition(" ")
+        told = token.strip() if kind.lower() == "bearer" else ""
+        role, refusal = self._access.refusal(told, path, scope["method"])
+        if role and not refusal:
+            scope[WHO] = role.value
+        return refusal
+
+    async def _with_limit(self, scope: Scope, receive: Receive, send: Send) -> None:
+        left = _limit(scope["path"])
+        is_begun = False
+
+        async def limited() -> Message:
+            nonlocal left
+            message = await receive()
+            left -= len(message.get("body", b""))
+            if left < 0:
+                raise _TooLarge
+            return message
+
+        async def noting(message: Message) -> None:
+            nonlocal is_begun
+            if left < 0 and not is_begun:  # replaces what the routes answer to a truncated body
+                is_begun = True
+                await refuse(send, *_too_large(scope["path"]))
+            if left >= 0:
+                is_begun = True
+                await send(message)
+
+        try:
+            await self._app(scope, limited, noting)
+        except _TooLarge:
+            if not is_begun:
+                await refuse(send, *_too_large(scope["path"]))
 
 
 @dataclass
@@ -130,6 +184,21 @@ class Guesses:
             _LOG.warning("%d more wrong tokens from %s within %g s", guesser.unlogged, address, LOG_EVERY_S)
 
 
+def _of_length(scope: Scope, headers: dict[bytes, bytes]) -> Refusal | None:
+    length, path = text_of(headers.get(b"content-length")), scope["path"]
+    if length and (not length.isdecimal() or len(length) > 18 or int(length) > _limit(path)):
+        return _too_large(path)
+    return None
+
+
+def _limit(path: str) -> int:
+    return MAX_BYTES if path == "/api/tables" else MAX_BODY_BYTES
+
+
+def _too_large(path: str) -> Refusal:
+    return 413, f"the body of this request may have at most {_limit(path) // 2**20} MiB", ""
+
+
 def read_origin(url: str) -> str:
     """Return the origin of a public URL, as browsers send it. Raises UsageError when it is not an HTTP URL."""
     try:
@@ -158,7 +227,7 @@ def _isolate(message: Message) -> None:
 
 def _log(scope: Scope, status: int) -> None:
     """Log each request that changed something, except turns of workers, which come many times a second."""
-    if scope["method"] in _SAFE or status >= HTTPStatus.BAD_REQUEST or scope["path"].endswith("/turn"):
+    if scope["method"] in SAFE_METHODS or status >= HTTPStatus.BAD_REQUEST or scope["path"].endswith("/turn"):
         return
     what = scope.get(WHAT, "")
     told = f": {visible(what)}" if what else ""
@@ -173,19 +242,9 @@ def _is_forwarded(headers: dict[bytes, bytes]) -> bool:
     return any(name in _FORWARDED or name.startswith(b"x-forwarded-") for name in headers)
 
 
-def _text(value: bytes | None) -> str:
-    return (value or b"").decode("latin-1").strip()
-
-
-def _name(host: str) -> str:
+def _parts(url: str) -> SplitResult:
+    """Split a URL; the parts of one that cannot be split are empty."""
     try:
-        return urlsplit(f"//{host}").hostname or ""
+        return urlsplit(url)
     except ValueError:
-        return ""
-
-
-def _netloc(origin: str) -> str:
-    try:
-        return urlsplit(origin).netloc.lower()
-    except ValueError:
-        return ""
+        return urlsplit("")

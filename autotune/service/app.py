@@ -14,7 +14,7 @@ from starlette.exceptions import HTTPException
 from autotune import __version__
 from autotune.errors import AutotuneError, DeviceSelectionError, StoreError
 from autotune.remote.wire import code_version
-from autotune.service.access import Access, Guard
+from autotune.service.access import Access
 from autotune.service.admission import Admission
 from autotune.service.core import Service
 from autotune.service.forms import Health, RefusalAnswer
@@ -28,6 +28,7 @@ from autotune.service.tables_api import table_routes
 from autotune.service.workers_api import turns_of, worker_routes
 
 _LOG = logging.getLogger(__name__)
+_STATUSES: dict[type[AutotuneError], int] = {BusyError: 503, DeviceSelectionError: 404, FullError: 429}
 
 DESCRIPTION = """\
 Tuning jobs for OpenCL devices that workers offer, lookups, and tables.
@@ -94,8 +95,7 @@ def make_app(service: Service, access: Access, public_url: str = "") -> Admissio
     app.include_router(table_routes(service, pools))
     app.include_router(size_routes(service.store, pools))
     app.include_router(page_routes())
-    guard = Guard(Shortcuts(app, service.lookups.direct, turns_of(service)), access)
-    return Admission(guard, is_open=access.is_open, public_url=public_url)
+    return Admission(Shortcuts(app, service.lookups.direct, turns_of(service)), access, public_url)
 
 
 def _refusal(status: int, message: str, hint: str = "") -> JSONResponse:
@@ -104,19 +104,14 @@ def _refusal(status: int, message: str, hint: str = "") -> JSONResponse:
 
 async def _refuse_own(_: Request, error: Exception) -> JSONResponse:
     assert isinstance(error, AutotuneError)
-    status = 400
-    if isinstance(error, BusyError):
-        busy = _refusal(503, error.message, error.hint)
-        busy.headers["Retry-After"] = str(RETRY_AFTER_S)
-        return busy
-    if isinstance(error, DeviceSelectionError):
-        status = 404
-    elif isinstance(error, FullError):
-        status = 429
-    elif isinstance(error, StoreError):
+    if isinstance(error, StoreError):
         _LOG.warning("%s", error)
         return _refusal(503, "the database is unavailable")  # without the location, which is private
-    return _refusal(status, error.message, error.hint)
+    status = next((status for kind, status in _STATUSES.items() if isinstance(error, kind)), 400)
+    refusal = _refusal(status, error.message, error.hint)
+    if status == 503:
+        refusal.headers["Retry-After"] = str(RETRY_AFTER_S)
+    return refusal
 
 
 async def _refuse_form(_: Request, error: Exception) -> JSONResponse:

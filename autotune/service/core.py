@@ -130,7 +130,7 @@ class Service:
                 self._hurry(search)
                 if self._loop is not None:
                     self._loop.call_later(CANCEL_PATIENCE_S, self.wake)
-        self.feed.tell(job_id, "job", None)
+        self.feed.tell(job_id)
 
     def search_on(self, station: Station) -> Search | None:
         """Return the search that a station works on, as its own or as a helper."""
@@ -306,7 +306,7 @@ class Service:
         self.searches.pop(search.errand.problem.id, None)
         self._threads = {thread for thread in self._threads if thread.is_alive()}
         self.fleet.release(search.errand.station)
-        self.feed.tell(search.errand.job.id, "job", None)
+        self.feed.tell(search.errand.job.id)
 
     def _learn(self, search: Search) -> None:
         """Rebuild the predictors when a job has ended. A failure loses no results."""

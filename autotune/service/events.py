@@ -68,10 +68,13 @@ class Feed:
         """Set the event loop in which readers wait."""
         self._loop = loop
 
-    def tell(self, job_id: int, name: str, data: Any) -> None:
-        """Publish an event, from any thread. The event `job` means that a state has changed, and has no data."""
+    def tell(self, job_id: int, name: str = "", encode: Callable[[], Any] = dict) -> None:
+        """Publish an event, from any thread; without a name, that a state has changed.
+
+        `encode` returns the data of the event. It is called only if the job is followed.
+        """
         if self._loop is not None and job_id in self._channels:
-            text = "" if name == "job" else _event(name, json.dumps(data, allow_nan=False, separators=(",", ":")))
+            text = _event(name, json.dumps(encode(), allow_nan=False, separators=(",", ":"))) if name else ""
             with contextlib.suppress(RuntimeError):  # the loop has ended
                 self._loop.call_soon_threadsafe(self._note, job_id, text)
 

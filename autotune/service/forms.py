@@ -39,9 +39,7 @@ class JobForm(_Form):
     algorithms: list[Word] = Field([], max_length=50, description="search only these")
     seed: int = Field(0, ge=0, lt=2**31)
 
-    model_config = ConfigDict(
-        extra="forbid",
-        strict=True,
+    model_config = ConfigDict(  # beside that of the base class
         json_schema_extra={
             "examples": [{"device": "adreno-730", "shapes": ["64,3136,576 x3 conv2_x 3x3"], "trials": 100}]
         },

@@ -84,8 +84,9 @@ def _share(parameter: str, values: Sequence[Value], ranked: Sequence[tuple[float
     count = len(ranked)
     if count < LEAST_TRIALS or not 1 < len(by_value) < count:
         return None
-    whole = _squares(ranked) / (count - 1)
-    within = sum(map(_squares, by_value.values())) / (count - len(by_value))
+    whole = statistics.variance(rank for _, rank in ranked)
+    groups = [[rank for _, rank in points] for points in by_value.values()]
+    within = sum(statistics.pvariance(ranks) * len(ranks) for ranks in groups) / (count - len(groups))
     levels = [_level(value, [time_ns for time_ns, _ in points]) for value, points in by_value.items()]
     return Share(
         parameter=parameter,
@@ -97,9 +98,3 @@ def _share(parameter: str, values: Sequence[Value], ranked: Sequence[tuple[float
 
 def _level(value: Value, times: Sequence[float]) -> Level:
     return Level(value=value, trials=len(times), median_ns=statistics.median(times), best_ns=min(times))
-
-
-def _squares(ranked: Sequence[tuple[float, float]]) -> float:
-    """Return the sum of the squared distances of ranks from their mean."""
-    mean = sum(rank for _, rank in ranked) / len(ranked)
-    return sum((rank - mean) ** 2 for _, rank in ranked)

@@ -6,6 +6,7 @@ import time
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 from autotune.codec import parse
@@ -54,8 +55,8 @@ class Search:
         self.is_superseded = False
         """Whether another service has taken over the database, and records the outcome."""
         self.helpers = Helpers()
-        self.progress: dict[str, Any] = {}
-        """The latest event of each name, as sent; replaced as a whole, since other threads read it meanwhile."""
+        self.progress: dict[str, Callable[[], dict[str, Any]]] = {}
+        """Encodes the latest event of each name; replaced as a whole, since other threads read it meanwhile."""
         self._store = store
         self._feed = feed
         self._is_stopping = is_stopping
@@ -185,13 +186,14 @@ class Search:
     def _spent_s(self) -> float:
         return self.errand.problem.spent_s + time.monotonic() - self._began - waited_s(self._worker)
 
-    def _tell(self, name: str, data: dict[str, Any]) -> None:
-        """Send an event to the followers of the job, and keep it for those that come later."""
-        self.progress = {**self.progress, name: data}
-        self._feed.tell(self.errand.job.id, name, {"problem": self.errand.problem.number, **data})
+    def _tell(self, name: str, encode: Callable[[], dict[str, Any]]) -> None:
+        """Send an event to the followers of the job, if any, and keep it for those that come later."""
+        number = self.errand.problem.number
+        self.progress = {**self.progress, name: encode}
+        self._feed.tell(self.errand.job.id, name, lambda: {"problem": number, **encode()})
 
     def _tell_job(self) -> None:
-        self._feed.tell(self.errand.job.id, "job", None)
+        self._feed.tell(self.errand.job.id)
 
     def _note_spent(self) -> None:
         if time.monotonic() - self._noted >= NOTE_SPENT_S:
@@ -208,11 +210,11 @@ class Search:
                 event = replace(event, new_trials=self._trials_before + event.new_trials)
             case ProblemFinished() if not event.outcome.is_finished:
                 return
-        self._tell(event.name, plain_event(event))
+        self._tell(event.name, partial(plain_event, event))
         self._note_spent()
 
     def recheck_started(self, winner: Winner, number: int, total: int) -> None:  # noqa: ARG002
-        self._tell("recheck_started", {"time_ns": winner.time_ns})
+        self._tell("recheck_started", lambda: {"time_ns": winner.time_ns})
 
     def recheck_finished(self, recheck: Recheck) -> None:
-        self._tell("recheck_finished", {"result": recheck.standing.value, "message": recheck.message})
+        self._tell("recheck_finished", lambda: {"result": recheck.standing.value, "message": recheck.message})

@@ -4,8 +4,6 @@ import json
 from typing import Any
 from urllib.parse import parse_qsl
 
-from autotune.codec import visible
-from autotune.device.discovery import select
 from autotune.device.identity import MAX_SLUG, is_slug
 from autotune.errors import AutotuneError, DeviceSelectionError, TableError
 from autotune.kernels import find_family
@@ -15,6 +13,7 @@ from autotune.lookup.contents import Shipped, entries_of
 from autotune.lookup.predictor import Predictor
 from autotune.paths import data_folder
 from autotune.predict import all_predictors
+from autotune.service.submission import chosen_device
 from autotune.store import Store
 
 MAX_REMEMBERED_BYTES = 32 * 2**20
@@ -105,12 +104,11 @@ class Lookups:
         if device in self._slugs:
             return device
         try:
-            return select(device, self._devices).slug
-        except DeviceSelectionError as error:
+            return chosen_device(device, self._devices).slug
+        except DeviceSelectionError:
             if is_slug(device) and "-" in device:
                 return device
-            there = ", ".join(one.slug for one in self._devices[:20])
-            raise DeviceSelectionError(f"no device fits {visible(device)!r}", hint=f"there are {there}") from error
+            raise
 
     def _read_predictors(self) -> dict[str, list[Predictor]]:
         try:

@@ -36,7 +36,6 @@ def _page(topic: Topic, topics: Sequence[Topic]) -> str:
 <title>{escape(topic.title)} - autotune</title>
 <link rel="icon" href="../page/icon.svg" type="image/svg+xml">
 <link rel="stylesheet" href="../page/style.css">
-<link rel="stylesheet" href="../page/manual.css">
 </head>
 <body>
 <a class="skip" href="#main">To the contents</a>

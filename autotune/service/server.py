@@ -5,8 +5,8 @@ import logging
 import signal
 import socket
 import sys
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from types import FrameType
@@ -14,7 +14,7 @@ from types import FrameType
 import uvicorn
 
 from autotune.errors import ServiceError, UsageError
-from autotune.service.access import Access, read_token
+from autotune.service.access import Access, Role, read_token
 from autotune.service.admission import LOOPBACK, read_origin
 from autotune.service.app import make_app
 from autotune.service.connections import BACKLOG, Connections, LimitedProtocol, most_connections
@@ -35,10 +35,8 @@ class Place:
 
     host: str = "127.0.0.1"
     port: int = 8765
-    token_file: Path | None = None
-    read_token_file: Path | None = None
-    submit_token_file: Path | None = None
-    worker_token_file: Path | None = None
+    token_files: Mapping[Role, Path] = field(default_factory=dict)
+    """Files with the tokens, by what these allow."""
     public_url: str = ""
     """Address of a proxy in front of the service; empty without one."""
 
@@ -68,22 +66,20 @@ def _favour_requests() -> None:
 
 def read_access(place: Place) -> Access:
     """Read and check the tokens of a place. Raises UsageError."""
-    files = (place.token_file, place.read_token_file, place.submit_token_file, place.worker_token_file)
-    writing, reading, submitting, working = (read_token(file) if file else "" for file in files)
-    given = [token for token in (writing, reading, submitting, working) if token]
-    if given and not writing:
+    access = Access(tokens={role: read_token(file) for role, file in place.token_files.items()})
+    if access.tokens and access.is_open:
         raise UsageError(
             "tokens for reading, submitting or workers also need a token for writing", hint="add --token-file FILE"
         )
-    if len(set(given)) < len(given):
+    if len(set(access.tokens.values())) < len(access.tokens):
         raise UsageError("two of the token files hold the same token", hint="give each scope a token of its own")
-    if place.host not in LOOPBACK and not writing:
+    if place.host not in LOOPBACK and access.is_open:
         raise UsageError(f"without a token only this machine is served, not {place.host}", hint="add --token-file FILE")
     if place.public_url:
         read_origin(place.public_url)
-        if not writing:
+        if access.is_open:
             raise UsageError("a service behind a proxy needs a token", hint="add --token-file FILE")
-    return Access(writing=writing, reading=reading, submitting=submitting, working=working)
+    return access
 
 
 class Server(uvicorn.Server):

@@ -1,8 +1,8 @@
 """Route for one problem on a device: the winner compared with its rivals, and which parameters mattered."""
 
-from typing import Annotated, Any
+from typing import Any
 
-from fastapi import APIRouter, Query
+from fastapi import APIRouter
 from pydantic import BaseModel, Field
 
 from autotune.errors import TableError
@@ -12,11 +12,8 @@ from autotune.service import importance, rivals
 from autotune.service.importance import Share
 from autotune.service.pools import Pools
 from autotune.service.rivals import Rival
-from autotune.service.tables_api import Slug
+from autotune.service.tables_api import Family, Shape, Slug
 from autotune.store import Store
-
-Family = Annotated[str, Query(max_length=64, pattern=r"^[a-z0-9_]+$")]
-Shape = Annotated[str, Query(min_length=1, max_length=500, description="M,N,K and words, as for --shape")]
 
 
 class SizeAnswer(BaseModel):

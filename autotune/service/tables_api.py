@@ -220,9 +220,8 @@ def _families() -> FamilyList:
 
 
 def _presets() -> PresetList:
-    found = [(entry, preset(name)) for name, entry in PRESETS.items()]
-    views = [
-        PresetView(name=entry.name, meaning=entry.meaning, shapes=len(them), calls=sum(r.calls for r in them))
-        for entry, them in found
-    ]
+    views = []
+    for name, entry in PRESETS.items():
+        calls = [request.calls for request in preset(name)]
+        views.append(PresetView(name=name, meaning=entry.meaning, shapes=len(calls), calls=sum(calls)))
     return PresetList(presets=views)

@@ -38,7 +38,7 @@ def _problem_view(problem: JobProblem, service: Service) -> ProblemView:
         **write(problem.request),
         "spent_s": round(problem.spent_s, 1),
         "outcome": json.loads(problem.outcome) if problem.outcome else None,
-        "progress": dict(search.progress) if search else None,
+        "progress": {name: encode() for name, encode in search.progress.items()} if search else None,
     }
     return ProblemView(
         family=asked.family, shape=asked.label, flops=asked.flops, bytes_moved=asked.bytes_moved, **known

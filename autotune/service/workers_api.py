@@ -8,7 +8,8 @@ from fastapi import APIRouter, HTTPException, Path, Request
 
 from autotune.codec import Node
 from autotune.errors import TableError, WorkerError
-from autotune.remote.wire import code_version, read_own_device
+from autotune.lookup.json_table import read_device
+from autotune.remote.wire import code_version
 from autotune.service.core import Service
 from autotune.service.fleet import MAX_WAIT_S, NameTakenError, Station, Stopping, plain_assignment
 from autotune.service.forms import MAX_WORKER_NAME, NAME, GreetingAnswer, LeaveForm, TurnAnswer, TurnForm, WorkerForm
@@ -83,7 +84,7 @@ def worker_routes(service: Service) -> APIRouter:
 async def _greeted(service: Service, form: WorkerForm, address: str) -> Station:
     """Return the station of an accepted worker. Raises HTTPException for other workers, StoreError."""
     try:
-        device = dataclasses.replace(read_own_device(Node(form.device, "device")), selector=form.selector)
+        device = dataclasses.replace(read_device(Node(form.device, "device")), selector=form.selector)
     except TableError as error:
         raise HTTPException(422, str(error)) from error
     enrolment = await asyncio.to_thread(service.store.workers.enrol, form.name, form.secret, device)

@@ -63,6 +63,10 @@ export function at(path, query = {}) {
   return filled.length ? `${path}?${new URLSearchParams(filled)}` : path;
 }
 
+export const sizeAddress = (device, family, shape) => at(`#/size/${device}`, { family, shape });
+
+export const told = (error) => (error instanceof TypeError ? "The service does not answer." : error.message);
+
 export const get = async (path, signal) => (await request(path, { signal })).json();
 
 // All trials of a size, which come in parts.

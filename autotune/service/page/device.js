@@ -1,25 +1,24 @@
 // One device: who it is, its table of winners with filters and downloads, and the heat map.
 
-import { at, download, every, get } from "./api.js";
-import { cell, facts, fill, h, hint, keep, numeric, rowHead, select, state, table } from "./dom.js";
+import { at, download, every, get, sizeAddress, told } from "./api.js";
+import { connected, facts, fill, h, hint, select, sizeLink, state, table } from "./dom.js";
 import { gain, moment, rate, ratio, time } from "./format.js";
 import { HeatMap } from "./heatmap.js";
-import { sizeAddress, sizeLink } from "./links.js";
-import { connected, told } from "./status.js";
 
 const FORMATS = [["json", "JSON"], ["csv", "CSV"], ["markdown", "Markdown"], ["c", "C header"], ["sqlite", "SQLite"]];
 
-const COLUMNS = [
-  { name: "Size", key: (e) => e.flops },
-  { name: "Algorithm", key: (e) => e.configuration.algorithm },
-  { name: "Time", key: (e) => e.time_ns, number: true },
-  { name: "Rate", key: (e) => e.gflops, number: true },
-  { name: "Over default (95%)", key: (e) => e.gain_over_default, number: true },
-  { name: "Over plainest", key: (e) => e.gain_over_baseline ?? 0, number: true },
-  { name: "Samples", key: (e) => e.samples, number: true },
-  { name: "Checked", key: (e) => e.verifications, number: true },
-  { name: "Verdict", key: (e) => e.verdict },
-  { name: "Measured", key: (e) => e.provenance.measured_at },
+// What each column shows of a winner, and by what it is sorted.
+const columnsOf = (slug, family) => [
+  { name: "Size", kind: "head", key: (e) => e.flops, cell: (e) => sizeLink(slug, family, e.shape) },
+  { name: "Algorithm", key: (e) => e.configuration.algorithm, cell: (e) => h("code", {}, e.configuration.algorithm) },
+  { name: "Time", kind: "number", key: (e) => e.time_ns, cell: (e) => time(e.time_ns) },
+  { name: "Rate", kind: "number", key: (e) => e.gflops, cell: (e) => rate(e, e.time_ns) },
+  { name: "Over default (95%)", kind: "number", key: (e) => e.gain_over_default, cell: gain },
+  { name: "Over plainest", kind: "number", key: (e) => e.gain_over_baseline ?? 0, cell: (e) => (e.gain_over_baseline ? ratio(e.gain_over_baseline) : "–") },
+  { name: "Samples", kind: "number", key: (e) => e.samples, cell: (e) => e.samples },
+  { name: "Checked", kind: "number", key: (e) => e.verifications, cell: (e) => e.verifications },
+  { name: "Verdict", key: (e) => e.verdict, cell: (e) => e.verdict },
+  { name: "Measured", key: (e) => e.provenance.measured_at, cell: ({ provenance: p }) => h("span", { title: `driver ${p.driver}` }, moment(p.measured_at)) },
 ];
 
 export async function deviceView(place, slug, query, signal) {
@@ -64,7 +63,8 @@ class Winners {
     Object.assign(this, { slug, family: name, axes, examples: shape_examples, entries: [] });
     this.element = h("div.winners");
     this.filter = { text: "", algorithm: "", type: "", verdict: "" };
-    this.order = { column: 0, down: false };
+    this.columns = columnsOf(slug, name);
+    this.order = { column: this.columns[0], down: false };
   }
 
   update(entries) {
@@ -84,9 +84,8 @@ class Winners {
       return;
     }
     this.filter = { text: "", algorithm: "", type: "", verdict: "" };
-    this.list = table(`Tuned sizes of ${this.family} on ${this.slug}`, COLUMNS.map(({ name, number }) => [name, number ? "number" : ""]), {});
-    this.heads = [...this.list.head.children];
-    this.heads.forEach((head, index) => fill(head, h("button.sort", { type: "button", onclick: () => this.sort(index) }, COLUMNS[index].name)));
+    const button = (column) => h("button.sort", { type: "button", onclick: () => this.sort(column) }, column.name);
+    this.list = table(`Tuned sizes of ${this.family} on ${this.slug}`, this.columns.map((column) => ({ ...column, name: button(column) })));
     this.total = h("p.summary", { role: "status" });
     this.map = new HeatMap(this.slug, this.family, this.axes);
     fill(this.element,
@@ -112,8 +111,8 @@ class Winners {
     this.show();
   }
 
-  sort(index) {
-    this.order = { column: index, down: this.order.column === index && !this.order.down };
+  sort(column) {
+    this.order = { column, down: this.order.column === column && !this.order.down };
     this.show();
   }
 
@@ -121,29 +120,16 @@ class Winners {
     const { text, algorithm, type, verdict } = this.filter;
     const kept = this.entries.filter((e) =>
       e.shape.includes(text) && (!algorithm || e.configuration.algorithm === algorithm) && (!type || typeOf(e) === type) && (!verdict || e.verdict === verdict));
-    const { key } = COLUMNS[this.order.column];
+    const { key } = this.order.column;
     const sign = this.order.down ? -1 : 1;
     kept.sort((a, b) => sign * (key(a) < key(b) ? -1 : key(a) > key(b) ? 1 : 0));
-    this.heads.forEach((head, index) => {
-      if (index === this.order.column) head.setAttribute("aria-sort", this.order.down ? "descending" : "ascending");
+    this.columns.forEach((column, index) => {
+      const head = this.list.head.children[index];
+      if (column === this.order.column) head.setAttribute("aria-sort", this.order.down ? "descending" : "ascending");
       else head.removeAttribute("aria-sort");
     });
-    keep(this.list.body, kept, (e) => e.shape, (e) => this.row(e));
+    this.list.show(kept, (e) => e.shape);
     this.total.textContent = kept.length === this.entries.length ? `${kept.length} sizes` : `${kept.length} of ${this.entries.length} sizes`;
-  }
-
-  row(e) {
-    return h("tr", {},
-      rowHead(sizeLink(this.slug, this.family, e.shape)),
-      cell(h("code", {}, e.configuration.algorithm)),
-      numeric(time(e.time_ns)),
-      numeric(rate(e, e.time_ns)),
-      numeric(gain(e)),
-      numeric(e.gain_over_baseline ? ratio(e.gain_over_baseline) : "–"),
-      numeric(e.samples),
-      numeric(e.verifications),
-      cell(e.verdict),
-      cell(h("span", { title: `driver ${e.provenance.driver}` }, moment(e.provenance.measured_at))));
   }
 
   downloads() {

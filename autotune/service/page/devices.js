@@ -1,18 +1,27 @@
 // All devices, live.
 
 import { every, get } from "./api.js";
-import { cell, fill, h, hint, keep, numeric, rowHead, state, table } from "./dom.js";
+import { connected, fill, h, hint, state, table } from "./dom.js";
 import { count } from "./format.js";
-import { connected } from "./status.js";
+
+const COLUMNS = [
+  { name: "Device", kind: "head", cell: ({ slug }) => h("a", { href: `#/device/${slug}` }, slug) },
+  { name: "State", cell: (device) => state(device.state) },
+  { name: "Working on", cell: ({ stations }) => stations.filter(({ job }) => job).map(({ job }) => h("a", { href: `#/job/${job}` }, `job ${job}`)) },
+  { name: "Name", cell: ({ name, model }) => name || model },
+  { name: "Driver", cell: ({ driver }) => h("span.driver", { title: driver }, driver) },
+  { name: "Tuned", kind: "number", cell: ({ slug, tuned }) => (tuned ? h("a", { href: `#/device/${slug}` }, count(tuned, "size")) : "–") },
+  { name: "Worker", cell: ({ stations }) => stations.map(station) },
+];
 
 export async function devicesView(place, _, __, signal) {
-  const list = table("Devices", ["Device", "State", "Working on", "Name", "Driver", ["Tuned", "number"], "Worker"]);
+  const list = table("Devices", COLUMNS);
   const summary = h("p.summary");
   const none = h("div");
   await every(2000, signal, async () => {
     const { devices } = await get("api/devices", signal);
     summary.textContent = summed(devices);
-    keep(list.body, devices.map(steady), (device) => device.slug, row);
+    list.show(devices.map(steady), (device) => device.slug);
     list.element.hidden = !devices.length;
     fill(none, devices.length ? [] : howToBegin());
   }, connected);
@@ -27,19 +36,6 @@ function steady(device) {
     silent: heard_s > 45 ? Math.round(heard_s / 5) * 5 : 0,
   }));
   return { ...device, stations };
-}
-
-function row(device) {
-  const working = device.stations.filter((station) => station.job);
-  return h("tr", {},
-    rowHead(h("a", { href: `#/device/${device.slug}` }, device.slug)),
-    cell(state(device.state)),
-    cell(working.map((station) => h("a", { href: `#/job/${station.job}` }, `job ${station.job}`))),
-    cell(device.name || device.model),
-    cell(h("span.driver", { title: device.driver }, device.driver)),
-    numeric(device.tuned ? h("a", { href: `#/device/${device.slug}` }, count(device.tuned, "size")) : "–"),
-    cell(device.stations.map(station)),
-  );
 }
 
 function station(one) {

@@ -1,5 +1,7 @@
 // Elements. Every text goes in as a text node: nothing that the API tells ever becomes markup.
 
+import { sizeAddress } from "./api.js";
+
 // h("a.quiet", { href: "#/jobs" }, "Jobs"): classes after dots; "on..." are listeners; null and false are left out.
 export function h(tag, properties = {}, ...children) {
   const [name, ...classes] = tag.split(".");
@@ -22,7 +24,7 @@ export function fill(element, ...children) {
 }
 
 // Rows in the place of others. A row whose item has not changed stays as it is, with the focus in it.
-export function keep(parent, items, keyOf, build) {
+function keep(parent, items, keyOf, build) {
   const known = new Map([...parent.children].map((row) => [row.dataset.key, row]));
   const active = parent.contains(document.activeElement) ? document.activeElement : null;
   const place = active?.closest("[data-key]");
@@ -45,25 +47,21 @@ export function keep(parent, items, keyOf, build) {
   } else active?.focus();
 }
 
-// A table that scrolls within itself. Columns: [text, class] or text; a class "number" aligns to the right.
+// A table that scrolls within itself. Columns: { name, cell, kind }, where cell makes the content of a cell from an item,
+// and the kind is "number", aligned to the right, or "head", the one that names the row.
 export function table(caption, columns, properties = {}) {
   const body = h("tbody");
-  const head = h("tr", {}, columns.map((column) => {
-    const [text, kind] = Array.isArray(column) ? column : [column, ""];
-    return h(kind ? `th.${kind}` : "th", { scope: "col" }, text);
-  }));
-  const label = h("caption.hidden", {}, caption);
-  const whole = h("table", properties, label, h("thead", {}, head), body);
-  return { element: scroll(caption, whole), body, head, table: whole };
+  const head = h("tr", {}, columns.map(({ name, kind }) => h(kind === "number" ? "th.number" : "th", { scope: "col" }, name)));
+  const row = (item) => h("tr", {}, columns.map(({ cell, kind }) =>
+    h({ head: "th", number: "td.number" }[kind] ?? "td", { scope: kind === "head" && "row" }, cell(item))));
+  const whole = h("table", properties, h("caption.hidden", {}, caption), h("thead", {}, head), body);
+  const show = (items, keyOf) => keep(body, items, keyOf, row);
+  return { element: scroll(caption, whole), head, show };
 }
 
 export function scroll(label, content) {
   return h("div.scroll", { role: "region", tabindex: "0", "aria-label": label }, content);
 }
-
-export const numeric = (...children) => h("td.number", {}, ...children);
-export const cell = (...children) => h("td", {}, ...children);
-export const rowHead = (...children) => h("th", { scope: "row" }, ...children);
 
 export function facts(pairs, kind = "") {
   const shown = pairs.filter(([, value]) => value !== null && value !== "" && value !== undefined);
@@ -78,4 +76,14 @@ export const hint = (text) => h("p.hint", {}, text);
 export function select(name, options, chosen, onchange) {
   const choices = options.map(([value, text]) => h("option", { value, selected: value === chosen }, text));
   return h("select", { name, onchange: (event) => onchange?.(event.target.value) }, choices);
+}
+
+export const sizeLink = (device, family, shape) => h("a", { href: sizeAddress(device, family, shape) }, shape);
+
+// Whether what is shown is what there is.
+export function connected(isLost) {
+  const place = document.getElementById("connection");
+  const text = isLost ? "connection lost, trying again" : "live";
+  if (place.textContent !== text) place.textContent = text;
+  place.classList.toggle("lost", isLost);
 }

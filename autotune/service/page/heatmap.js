@@ -1,8 +1,8 @@
 // Speed over two sizes: a table with colored cells, each a link to its size.
 
+import { sizeAddress } from "./api.js";
 import { h, fill, scroll, select } from "./dom.js";
 import { rate } from "./format.js";
-import { sizeAddress } from "./links.js";
 
 const kindOf = ({ problem: p }) =>
   p.mode

@@ -1,12 +1,10 @@
 // One job, followed as it happens.
 
-import { follow, get, post, trialsOf } from "./api.js";
-import { cell, facts, fill, h, keep, numeric, rowHead, state, table } from "./dom.js";
+import { follow, get, post, told, trialsOf } from "./api.js";
+import { connected, facts, fill, h, sizeLink, state, table } from "./dom.js";
 import { count, duration, failures, gain, moment, rate, time } from "./format.js";
 import { History } from "./history.js";
 import { budget, progress } from "./jobs.js";
-import { connected, told } from "./status.js";
-import { sizeLink } from "./links.js";
 
 export async function jobView(place, id, _, signal) {
   const view = new JobPage(await get(`api/jobs/${encodeURIComponent(id)}`, signal), signal);
@@ -34,8 +32,7 @@ class JobPage {
     this.live.hidden = true;
     this.history = null;
     this.charted = null;
-    this.list = table("Sizes of the job",
-      ["Size", "State", ["Trials", "number"], ["Best", "number"], ["Rate", "number"], ["Over default", "number"], "Failed trials", "Notes"]);
+    this.list = table("Sizes of the job", columns(() => this.job));
     const sizes = h("section", {}, h("h2", {}, "Sizes"), this.list.element);
     this.element = h("div", {}, this.head, this.facts, this.note, this.live, sizes);
   }
@@ -84,7 +81,7 @@ class JobPage {
       ["Left out", job.left_out.join("; ")],
       ["Notes", job.message],
     ]));
-    keep(this.list.body, job.problems, (problem) => problem.number, (problem) => row(job, problem));
+    this.list.show(job.problems, (problem) => problem.number);
     this.chart();
   }
 
@@ -126,23 +123,25 @@ function withChanges(job, changed) {
   return { ...changed, problems };
 }
 
-function row(job, problem) {
-  const progress = problem.progress ?? {};
-  const latest = progress.trial_finished ?? {};
-  const outcome = problem.outcome ?? {};
-  const winner = outcome.winner ?? null;
-  const best = winner?.time_ns ?? latest.best_ns ?? null;
-  const label = problem.label || problem.calls > 1 ? h("small", {}, [problem.label, problem.calls > 1 && `×${problem.calls}`].filter(Boolean).join(" ")) : null;
-  return h("tr", {},
-    rowHead(sizeLink(job.device, problem.family, problem.shape), label),
-    cell(state(problem.state), problem.state === "running" ? h("small", {}, phase(job, progress)) : null),
-    numeric(trials(problem, job)),
-    numeric(best ? time(best) : "–"),
-    numeric(best ? rate(problem, best) : "–"),
-    numeric(winner ? gain(winner) : "–"),
-    cell(problem.state === "queued" ? "–" : failures(outcome.failures ?? latest.failures)),
-    cell(message(problem, outcome)),
-  );
+const latest = (problem) => problem.progress?.trial_finished ?? {};
+const winnerOf = (problem) => problem.outcome?.winner ?? null;
+const best = (problem) => winnerOf(problem)?.time_ns ?? latest(problem).best_ns ?? null;
+
+// The job changes while the table stays.
+const columns = (job) => [
+  { name: "Size", kind: "head", cell: (p) => [sizeLink(job().device, p.family, p.shape), label(p)] },
+  { name: "State", cell: (p) => [state(p.state), p.state === "running" && h("small", {}, phase(job(), p.progress ?? {}))] },
+  { name: "Trials", kind: "number", cell: (p) => trials(p, job()) },
+  { name: "Best", kind: "number", cell: (p) => (best(p) ? time(best(p)) : "–") },
+  { name: "Rate", kind: "number", cell: (p) => (best(p) ? rate(p, best(p)) : "–") },
+  { name: "Over default", kind: "number", cell: (p) => (winnerOf(p) ? gain(winnerOf(p)) : "–") },
+  { name: "Failed trials", cell: (p) => (p.state === "queued" ? "–" : failures(p.outcome?.failures ?? latest(p).failures)) },
+  { name: "Notes", cell: (p) => message(p, p.outcome ?? {}) },
+];
+
+function label(problem) {
+  const words = [problem.label, problem.calls > 1 && `×${problem.calls}`].filter(Boolean);
+  return words.length > 0 && h("small", {}, words.join(" "));
 }
 
 const phase = (job, progress) => (job.kind === "verify" ? "verification" : progress.finals_started ? "finals" : "search");

@@ -1,22 +1,31 @@
 // Jobs, the newest first, live.
 
 import { at, every, get } from "./api.js";
-import { cell, fill, h, hint, keep, numeric, rowHead, select, state, table } from "./dom.js";
+import { connected, fill, h, hint, select, state, table } from "./dom.js";
 import { between, duration, moment } from "./format.js";
-import { connected } from "./status.js";
 
 const PAGE = 50;
 const STATES = ["", "queued", "running", "done", "failed", "cancelled"].map((word) => [word, word || "all"]);
 
+const COLUMNS = [
+  { name: "Job", kind: "head", cell: ({ id, kind }) => [h("a", { href: `#/job/${id}` }, `${id}`), kind === "verify" && " (verify)"] },
+  { name: "State", cell: (job) => state(job.state) },
+  { name: "Device", cell: ({ device }) => h("a", { href: `#/device/${device}` }, device) },
+  { name: "Sizes", cell: progress },
+  { name: "Budget", cell: budget },
+  { name: "Submitted", cell: ({ created_at }) => h("time", { datetime: created_at, title: moment(created_at) }, moment(created_at)) },
+  { name: "Took", kind: "number", cell: (job) => between(job.created_at, job.ended_at) },
+];
+
 export async function jobsView(place, _, query, signal) {
   const wanted = query.get("state") ?? "";
   const before = query.get("before") ?? "";
-  const list = table("Jobs", ["Job", "State", "Device", "Sizes", "Budget", "Submitted", ["Took", "number"]]);
+  const list = table("Jobs", COLUMNS);
   const none = h("div");
   const older = h("p.more");
   await every(2000, signal, async () => {
     const { jobs } = await get(at("api/jobs", { limit: PAGE, state: wanted, before }), signal);
-    keep(list.body, jobs, (job) => job.id, row);
+    list.show(jobs, (job) => job.id);
     list.element.hidden = !jobs.length;
     fill(none, jobs.length ? [] : hint(wanted ? `No job is ${wanted}.` : "No job yet."));
     const last = jobs.length === PAGE ? jobs.at(-1).id : null;
@@ -27,18 +36,6 @@ export async function jobsView(place, _, query, signal) {
     h("div.heading", {}, h("h1", {}, "Jobs"), h("a.button.main", { href: "#/new" }, "New job")),
     h("div.filters", {}, h("label", {}, "State ", filter)),
     list.element, none, older);
-}
-
-function row(job) {
-  return h("tr", {},
-    rowHead(h("a", { href: `#/job/${job.id}` }, `${job.id}`), job.kind === "verify" ? " (verify)" : ""),
-    cell(state(job.state)),
-    cell(h("a", { href: `#/device/${job.device}` }, job.device)),
-    cell(progress(job)),
-    cell(budget(job)),
-    cell(h("time", { datetime: job.created_at, title: moment(job.created_at) }, moment(job.created_at))),
-    numeric(between(job.created_at, job.ended_at)),
-  );
 }
 
 export function progress(job) {

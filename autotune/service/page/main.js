@@ -1,14 +1,13 @@
 // Which view is shown: `#/device/nvidia-h200?family=gemm` is view, argument, query. A view is a function of
 // (place, argument, query, signal); the signal ends what it has begun when another one is shown.
 
-import { forgetToken, get, token } from "./api.js";
+import { forgetToken, get, token, told } from "./api.js";
 import { deviceView } from "./device.js";
 import { devicesView } from "./devices.js";
-import { fill, h, hint } from "./dom.js";
+import { connected, fill, h, hint } from "./dom.js";
 import { jobView } from "./job.js";
 import { jobsView } from "./jobs.js";
 import { sizeView } from "./size.js";
-import { connected, told } from "./status.js";
 import { submitView } from "./submit.js";
 
 const VIEWS = {

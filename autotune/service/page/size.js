@@ -2,12 +2,21 @@
 
 import { at, get, trialsOf } from "./api.js";
 import { comparison } from "./comparison.js";
-import { cell, facts, fill, h, hint, numeric, state, table } from "./dom.js";
-import { configuration, count, gain, moment, rate, time } from "./format.js";
+import { facts, fill, h, hint, state, table } from "./dom.js";
+import { configuration, count, gain, moment, percent, rate, time } from "./format.js";
 import { History } from "./history.js";
-import { parameters } from "./parameters.js";
 
+const LEAST_SHARE = 0.01;
 const SHOWN_TRIALS = 500;
+const COLUMNS = [
+  { name: "Trial", kind: "number", cell: ({ number }) => `${number}` },
+  { name: "State", cell: (trial) => state(trial.state) },
+  { name: "Time", kind: "number", cell: (trial) => time(trial.time_ns) },
+  { name: "Purpose", cell: ({ purpose }) => purpose },
+  { name: "Configuration", cell: (trial) => h("code", {}, configuration(trial.configuration)) },
+  { name: "Measured", cell: (trial) => moment(trial.measured_at) },
+  { name: "Notes", cell: ({ message }) => message.slice(0, 300) },
+];
 
 export async function sizeView(place, slug, query, signal) {
   const shape = query.get("shape") ?? "";
@@ -26,7 +35,7 @@ export async function sizeView(place, slug, query, signal) {
     size.winner && comparison(size),
     trials.length ? history(trials, signal) : h("section", {}, h("h2", {}, "Search"), hint(noTrials(size))),
     trials.length ? parameters(size) : null,
-    trials.length ? list(size, trials) : null);
+    trials.length ? list(trials) : null);
 }
 
 const noTrials = ({ winner }) =>
@@ -63,13 +72,42 @@ function history(trials, signal) {
     finals > 0 && hint(`${count(finals, "measurement")} of the finals and of the checks after them are not drawn.`));
 }
 
-function list(size, trials) {
-  const found = table("Trials", [["Trial", "number"], "State", ["Time", "number"], "Purpose", "Configuration", "Measured", "Notes"]);
+function list(trials) {
+  const found = table("Trials", COLUMNS);
   const first = Math.max(0, trials.length - SHOWN_TRIALS);
-  const rows = trials.slice(first).map((trial, index) => h("tr", {},
-    h("td.number", {}, `${first + index + 1}`), cell(state(trial.state)), numeric(time(trial.time_ns)), cell(trial.purpose),
-    cell(h("code", {}, configuration(trial.configuration))), cell(moment(trial.measured_at)), cell(trial.message.slice(0, 300))));
-  fill(found.body, rows);
+  found.show(trials.map((trial, index) => ({ ...trial, number: index + 1 })).slice(first), ({ number }) => number);
   const left = first ? `, the last ${SHOWN_TRIALS} shown` : "";
   return h("details", {}, h("summary", {}, `All ${count(trials.length, "trial")}${left}`), found.element);
 }
+
+// Which parameters mattered: a bar for each, with its best and worst value.
+function parameters(size) {
+  const title = h("h2", {}, "Which parameters mattered");
+  if (!size.parameters.length) return h("section", {}, title, hint("Too few trials to tell."));
+  const told = size.parameters.filter(({ share }, index) => index === 0 || share >= LEAST_SHARE);
+  const others = size.parameters.filter((share) => !told.includes(share)).map(({ parameter }) => parameter);
+  const list = table("Parameters by their share of the spread of times", parameterColumns(size.searched), { class: "shares" });
+  list.show(told, ({ parameter }) => parameter);
+  return h("section", {}, title, list.element,
+    others.length > 0 && h("p", {}, `Under 1%: ${others.join(", ")}.`),
+    hint("Share of the variance of the rank of time that goes along with the parameter alone (adjusted correlation ratio; ranks, " +
+      "so that one slow trial does not decide), " +
+      "over the trials of this size that ran right. A search does not draw evenly and parameters act together: the shares " +
+      "describe these trials and do not add up to 100%. Values are ordered by their median time."));
+}
+
+const parameterColumns = (searched) => [
+  { name: "Parameter", kind: "head", cell: ({ parameter }) => [parameter, h("small", {}, parameter === "algorithm" ? "all trials" : `of ${searched}`)] },
+  { name: "Share of the spread", cell: ({ share }) => bar(share) },
+  { name: "Best value", cell: ({ levels }) => value(levels[0]) },
+  { name: "Worst value", cell: ({ levels }) => value(levels.at(-1)) },
+  { name: "Trials", kind: "number", cell: ({ trials }) => `${trials}` },
+];
+
+function bar(share) {
+  const drawn = h("span.bar", { "aria-hidden": "true" });
+  drawn.style.setProperty("width", `${(100 * share).toFixed(1)}%`);
+  return h("div.share", {}, h("span.room", {}, drawn), h("span", {}, percent(share)));
+}
+
+const value = (level) => [`${level.value}`, h("small", {}, `median ${time(level.median_ns)}, best ${time(level.best_ns)}`)];

@@ -1,10 +1,9 @@
 // The form of a new job.
 
-import { get, post } from "./api.js";
+import { get, post, told } from "./api.js";
 import { howToBegin } from "./devices.js";
 import { fill, h, hint, select } from "./dom.js";
 import { count } from "./format.js";
-import { told } from "./status.js";
 
 export async function submitView(place, _, query, signal) {
   const [{ devices }, { presets }, { families }] = await Promise.all(

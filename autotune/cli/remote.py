@@ -1,14 +1,55 @@
-"""`autotune run --server`: the search runs in a service and is displayed like a local one."""
+"""What the commands that ask a service share: its client, the job to submit, and how a job is followed."""
 
 import argparse
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from autotune.cli.output import STOPPED, print_result, standard_error, tell
-from autotune.cli.service_client import open_client, tell_left_out, wanted
+from autotune.cli.interrupts import STOPPED
+from autotune.cli.output import print_result, standard_error, tell
 from autotune.errors import AutotuneError, UsageError
 
 if TYPE_CHECKING:
     from autotune.remote import Client
+
+
+def open_client(options: argparse.Namespace) -> "Client":
+    """Return a client of the service that --server names. Raises UsageError."""
+    from autotune.remote import Client
+
+    return Client(options.server, token_of(options))
+
+
+def token_of(options: argparse.Namespace) -> str:
+    """Return the first line of --token-file; empty without that option. Raises UsageError when it cannot be read."""
+    if options.token_file is None:
+        return ""
+    try:
+        lines = Path(options.token_file).read_text(encoding="ascii").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise UsageError(f"{options.token_file}: cannot be read as a token") from error
+    return lines[0].strip() if lines else ""
+
+
+def submitted(client: "Client", options: argparse.Namespace) -> dict[str, Any]:
+    """Submit what the options ask for, print what was left out, and return the job.
+
+    Raises UsageError when a file cannot be read.
+    """
+    from autotune.kernels.presets import read_lines
+
+    job = client.submit(
+        options.device,
+        shapes=[*options.shape, *(line for path in options.shapes for line in read_lines(path) if line.strip())],
+        presets=options.preset,
+        family=options.family,
+        trials=options.trials,
+        seconds=options.budget,
+        algorithms=options.algorithm,
+        seed=options.seed,
+    )
+    for message in job["left_out"]:
+        tell(f"left out: {message}")
+    return job
 
 
 def follow(client: "Client", job: dict[str, Any], options: argparse.Namespace) -> int:
@@ -16,7 +57,7 @@ def follow(client: "Client", job: dict[str, Any], options: argparse.Namespace) -
 
     Raises AutotuneError when the job failed or was cancelled.
     """
-    from autotune.display import progress
+    from autotune.display.progress import progress
     from autotune.remote.events import Follower, job_outcome
     from autotune.search.contract import Budget
 
@@ -53,10 +94,8 @@ def _status(job: dict[str, Any]) -> int:
 def run_elsewhere(options: argparse.Namespace) -> int:
     """Run the search in the service, with the same output as a local run. Return the exit status."""
     _refuse_what_stays_here(options)
-
     with open_client(options) as client:
-        job = client.submit(options.device, **wanted(options))
-        tell_left_out(job)
+        job = submitted(client, options)
         try:
             return follow(client, job, options)
         except KeyboardInterrupt:
