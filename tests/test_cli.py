@@ -27,7 +27,7 @@ from autotune.cli.arguments import make_parser
 from autotune.cli.options import parse_budget
 from autotune.cli.output import write
 from autotune.cli.run import _tell_duration
-from autotune.device import discovery
+from autotune.device import clocks, discovery
 from autotune.device.profile import find_profile
 from autotune.display import (
     LiveProgress,
@@ -52,7 +52,7 @@ from autotune.kernels.gemm import GemmProblem
 from autotune.kernels.reduce import ReduceProblem
 from autotune.lookup import TuningTable
 from autotune.lookup.misses import Miss, MissLog, default_file, read_misses
-from autotune.measure import calibration, doctor, worker
+from autotune.measure import doctor, worker
 from autotune.model.checkup import Checkup
 from autotune.model.configuration import Configuration
 from autotune.model.device import Device, DeviceLimits
@@ -169,7 +169,7 @@ def tune(monkeypatch: pytest.MonkeyPatch) -> FakeTune:
     fake = FakeTune()
     monkeypatch.setattr(discovery, "discover", lambda: [DEVICE])
     monkeypatch.setattr(search, "tune", fake)
-    monkeypatch.setattr(calibration, "try_calibration", lambda selector: CLOCKS[selector])
+    monkeypatch.setattr(clocks, "try_calibration", lambda selector: CLOCKS[selector])
     monkeypatch.setattr(comparison, "compare_with_host", lambda *_, **__: [])
     monkeypatch.setattr(doctor, "examine", lambda *_, **__: Checkup(findings=(), is_full=False))
     return fake
@@ -527,7 +527,7 @@ def test_devices_as_json(capsys: pytest.CaptureFixture[str], monkeypatch: pytest
     assert main(["devices", "--json"]) == 0
     (device,) = json.loads(capsys.readouterr().out)
     assert device["clocks"] == {**vars(CLOCKS["0:0"]), "timer": "event"}
-    monkeypatch.setattr(calibration, "try_calibration", lambda _: "killed by SIGSEGV")
+    monkeypatch.setattr(clocks, "try_calibration", lambda _: "killed by SIGSEGV")
     assert main(["devices", "--json"]) == 0
     assert json.loads(capsys.readouterr().out)[0]["clocks"] == {"trouble": "killed by SIGSEGV"}
     assert main(["devices", "--json", "--no-clocks"]) == 0

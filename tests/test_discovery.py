@@ -16,13 +16,11 @@ from typing import Any
 import pytest
 
 from autotune.codec import write
-from autotune.device import answers as driver_answers
-from autotune.device import description, discovery
-from autotune.device import pocl as pocl_repair
+from autotune.device import description, discovery, processors, quirks
 from autotune.device.discovery import discover, discover_here, select
-from autotune.device.pocl import set_threads
 from autotune.device.processors import usable_cores
 from autotune.device.profile import find_profile
+from autotune.device.quirks import set_threads
 from autotune.errors import DeviceSelectionError
 from autotune.kernels.gemm import FAMILY as GEMM
 from autotune.kernels.gemm import GemmProblem
@@ -114,14 +112,14 @@ def raw_answers(monkeypatch: pytest.MonkeyPatch) -> dict[tuple[int, int], list[i
         return 0
 
     monkeypatch.setattr(description, "_get_device_info", lambda: get_device_info)
-    monkeypatch.setattr(driver_answers, "CPUINFO", Path("/no/such/file"))
+    monkeypatch.setattr(processors, "CPUINFO", Path("/no/such/file"))
     return answers
 
 
 @pytest.fixture
 def real_loader(monkeypatch: pytest.MonkeyPatch, raw_answers: object) -> None:
     monkeypatch.setattr(description, "_get_device_info", REAL_GET_DEVICE_INFO)
-    monkeypatch.setattr(driver_answers, "CPUINFO", Path("/proc/cpuinfo"))
+    monkeypatch.setattr(processors, "CPUINFO", Path("/proc/cpuinfo"))
 
 
 def devices_of(*answers: Mapping[str, Any], platform: str = "Some platform") -> list[Device]:
@@ -589,7 +587,7 @@ def test_pocl_has_a_thread_for_each_core_that_is_ours(
     cores = usable_cores
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(allowed), raising=False)
     monkeypatch.setattr(os, "cpu_count", lambda: 2)
-    monkeypatch.setattr(pocl_repair, "usable_cores", lambda: cores(tmp_path))
+    monkeypatch.setattr(quirks, "usable_cores", lambda: cores(tmp_path))
     for name in NO_THREADS:
         monkeypatch.setenv(name, said.get(name, ""))  # so that what is set is taken back
         if name not in said:

@@ -9,10 +9,10 @@ from autotune.codec import write
 
 def devices_command(options: argparse.Namespace) -> int:
     """List this machine's OpenCL devices, and how far their clocks can be trusted."""
+    from autotune.device.clocks import try_calibration
     from autotune.device.discovery import discover
     from autotune.device.profile import find_profile
     from autotune.display import print_devices
-    from autotune.measure.calibration import try_calibration
 
     devices = discover()
     profiles = {device.slug: find_profile(device) for device in devices}

@@ -11,9 +11,18 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from autotune.device.answers import ask, cpuinfo, first_line, number, positive, text
 from autotune.device.identity import DeviceType, Strings, identify
-from autotune.device.pocl import compiler_target, repair_processor_name, set_threads
+from autotune.device.processors import cpuinfo
+from autotune.device.quirks import (
+    ask,
+    compiler_target,
+    first_line,
+    number,
+    positive,
+    repair_processor_name,
+    set_threads,
+    text,
+)
 from autotune.errors import DeviceSelectionError
 from autotune.model.device import Device, DeviceLimits
 

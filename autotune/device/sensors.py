@@ -9,23 +9,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from autotune.model.device import Device
+
 _MOST_CPU_FILES = 4
 """A processor may have hundreds of cores; a few of them are enough."""
 
 _CPU_ZONES = ("x86_pkg_temp", "cpu", "soc", "bigcore", "littlecore", "tctl", "acpitz")
 _GPU_ZONES = ("gpu", "mali", "kgsl")
 _CPU_CHIPS = ("coretemp", "k10temp", "zenpower", "cpu_thermal")
-
-
-@dataclass(frozen=True, kw_only=True)
-class Whereabouts:
-    """What distinguishes the sensors of a device from those of others."""
-
-    vendor: str = ""
-    name: str = ""
-    is_cpu: bool = False
-    pci_address: str = ""
-    """Such as ``00000000:1b:00.0``; empty if the driver does not report it."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,20 +43,16 @@ class Sensors:
         return Reading(clock_mhz=_highest(self._clocks), temperature_c=_highest(self._temperatures))
 
 
-def find_sensors(device: Whereabouts, root: Path = Path("/")) -> Sensors:
-    """Return the sensors of a device; `root` is the root of the file system."""
-    vendor = f"{device.vendor} {device.name}".lower()
-    if device.is_cpu:
-        clocks, temperatures = _processor(root)
-    elif "nvidia" in vendor:
-        clocks, temperatures = _nvidia(device.pci_address)
-    elif "qualcomm" in vendor or "adreno" in vendor:
-        clocks, temperatures = _adreno(root)
-    elif "amd" in vendor or "advanced micro" in vendor:
-        clocks, temperatures = _amd(root)
-    else:
-        clocks, temperatures = _device_tree_gpu(root)
-    return Sensors(clocks, temperatures)
+def find_sensors(device: Device, pci_address: str = "", root: Path = Path("/")) -> Sensors:
+    """Return the sensors of a device; `root` is the root of the file system.
+
+    `pci_address`, such as ``00000000:1b:00.0``, tells several NVIDIA devices apart; empty if it is not known.
+    """
+    kind = "cpu" if device.limits.is_cpu else device.vendor
+    if kind == "NVIDIA":
+        return Sensors(*_nvidia(pci_address))
+    find = {"cpu": _processor, "Qualcomm": _adreno, "AMD": _amd}.get(kind, _device_tree_gpu)
+    return Sensors(*find(root))
 
 
 _Found = tuple[list[Source], list[Source]]

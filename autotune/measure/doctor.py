@@ -8,10 +8,10 @@ import contextlib
 import time
 from collections.abc import Iterator, Sequence
 
+from autotune.device.clocks import try_calibration
 from autotune.device.profile import find_profile
 from autotune.errors import WorkerError
 from autotune.kernels import family_names, find_family
-from autotune.measure.calibration import try_calibration
 from autotune.measure.worker import Worker
 from autotune.model.checkup import (
     ATOMICS,

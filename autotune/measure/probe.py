@@ -7,11 +7,9 @@ work among however many work-groups there are take no longer with more of them, 
 
 import dataclasses
 import math
-from collections.abc import Sequence
-from time import perf_counter_ns
-from typing import Any
+from collections.abc import Mapping, Sequence
 
-from autotune.device.session import Session
+from autotune.device.port import Kernel, Memory, Port
 from autotune.model.plan import Launch
 
 GROWTH = 8
@@ -49,21 +47,24 @@ def clipped(launch: Launch, groups: int) -> Launch:
 class Probe:
     """Runs parts of launches on one device. What the kernels write is meaningless."""
 
-    def __init__(self, session: Session, latency_ns: float) -> None:
-        self._session = session
-        self._first_groups = session.compute_units
-        self._needs_given_groups = session.builds_by_work_group_size
+    def __init__(self, port: Port, latency_ns: float) -> None:
+        self._port = port
+        self._first_groups = port.device.limits.compute_units
+        self._needs_given_groups = port.quirks.builds_by_work_group_size
         self._significant_ns = max(SIGNIFICANT_NS, LATENCIES * latency_ns)
 
     def has_parts(self, launches: Sequence[Launch]) -> bool:
         """Return whether any launch is large enough to have a small part."""
         return any(self._has_parts(launch) for launch in launches)
 
-    def least_ns(self, kernels: Sequence[Any], launches: Sequence[Launch], limit_ns: float) -> float:
+    def least_ns(
+        self, kernels: Sequence[Kernel], launches: Sequence[Launch], memory: Mapping[str, Memory], limit_ns: float
+    ) -> float:
         """Return the least nanoseconds of one call; 0 where they cannot be predicted. Ends early above `limit_ns`.
 
-        The kernels' arguments must be set. Raises LaunchError.
+        Raises LaunchError.
         """
+        self._memory = memory
         total = 0.0
         for kernel, launch in zip(kernels, launches, strict=True):
             total += self._least_ns(kernel, launch, limit_ns - total)
@@ -71,7 +72,7 @@ class Probe:
                 break
         return total
 
-    def _least_ns(self, kernel: Any, launch: Launch, limit_ns: float) -> float:
+    def _least_ns(self, kernel: Kernel, launch: Launch, limit_ns: float) -> float:
         if not self._has_parts(launch):
             return 0.0
         there, wanted = group_count(launch), self._first_groups
@@ -102,13 +103,11 @@ class Probe:
             return 0.0
         return more_ns + per_group_ns * (there - more)
 
-    def _time(self, kernel: Any, launch: Launch, groups: int) -> tuple[int, float]:
+    def _time(self, kernel: Kernel, launch: Launch, groups: int) -> tuple[int, float]:
         """Run a part of at most `groups` work-groups; return how many, and the host's time in nanoseconds."""
         part = clipped(launch, groups)
-        start = perf_counter_ns()
-        self._session.enqueue(kernel, part)
-        self._session.finish()
-        return group_count(part), perf_counter_ns() - start
+        call = self._port.bind([kernel], [part], self._memory)
+        return group_count(part), self._port.run(call, has_events=False).host_ns
 
 
 def _local_size(launch: Launch) -> tuple[int, ...]:

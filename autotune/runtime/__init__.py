@@ -13,7 +13,8 @@ before their first use, `engine` builds and runs them, `crossover` knows which p
 """
 
 from autotune.runtime.crossover import Crossover, CrossoverPoint, measure_crossover, measure_host_ns
-from autotune.runtime.engine import Statistics, allocate
+from autotune.runtime.engine import Statistics
+from autotune.runtime.executor import allocate
 from autotune.runtime.gemm import BoundGemm, Gemm
 from autotune.runtime.operation import Operation
 from autotune.runtime.reduce import Reduce

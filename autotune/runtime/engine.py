@@ -7,23 +7,31 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import numpy as np
-from numpy.typing import DTypeLike, NDArray
+from numpy.typing import NDArray
 
 from autotune import __version__
-from autotune.device.binaries import BinaryCache, digest
-from autotune.device.discovery import discover_here, select
-from autotune.device.execution import BoundCall, Context, Executor, Kind, Origin, Queue, kind_of, queue_of
-from autotune.device.execution import shared_executor as executor_of
-from autotune.device.memory import allocate_shared, share_elements
+from autotune.device.arrays import (
+    Context,
+    Kind,
+    Queue,
+    check_context,
+    give_shared,
+    kind_of,
+    resident_memory,
+    share_elements,
+    take_shared,
+)
+from autotune.device.port import Memory
 from autotune.device.profile import find_profile
-from autotune.errors import AutotuneError, DeviceSelectionError, KernelError, ProblemError
+from autotune.device.programs import Origin, digest
+from autotune.errors import KernelError, ProblemError
 from autotune.lookup import TuningTable
 from autotune.model.configuration import Configuration
 from autotune.model.device import Device
 from autotune.model.plan import Buffer, Plan, Role
 from autotune.model.problem import Problem
-from autotune.paths import user_cache_folder
 from autotune.runtime.choice import Choice, Weights, choices, packed_operand
+from autotune.runtime.executor import BoundCall, Executor, open_executor
 from autotune.runtime.verification import LOG, Verifier, announced
 from autotune.space.family import KernelFamily
 
@@ -135,11 +143,11 @@ class Engine:
                     ready, origin = self._build(problem, choice, weights, names, waiting)
                     launch(ready)
                     if origin is not Origin.KNOWN:
-                        self.executor.finish()
+                        self.executor.port.finish()
             except KernelError as error:
                 refusals.append(error)
                 continue
-            self.executor.save_programs()
+            self.executor.programs.save()
             self._ready[problem, weights] = ready
             return ready
         if len(refusals) == 1 or self._verifier is None:
@@ -186,11 +194,12 @@ class Engine:
         plan = self.family.plan(problem, choice.configuration)
         options = [*self._profile.build_options, *plan.build_options]
         recipe = _recipe(self.family, choice.configuration, plan)
-        if not self.executor.has_program(recipe, options):  # otherwise it is too quick to be worth a timer thread
+        key = digest(recipe, *options)
+        if key not in self.executor.programs:  # otherwise it is too quick to be worth a timer thread
             what = f"{choice.configuration.algorithm} for {problem.label} on {self.device.slug}"
             waiting.enter_context(announced(what))
         self._check(problem, choice, self._profile.build_options, recipe)
-        program, origin = self.executor.program(recipe, options, lambda: self._source(choice, plan))
+        program, origin = self.executor.programs.find(key, options, lambda: self._source(choice, plan))
         self.stats.programs_compiled += origin is Origin.COMPILED
         self.stats.programs_loaded += origin is Origin.LOADED
         packed = packed_operand(plan, "b") if weights is not Weights.PER_CALL else "b"
@@ -204,12 +213,12 @@ class Engine:
             if buffer.role is Role.SCRATCH and buffer.name not in names
         }
         buffers = {buffer.name: buffer for buffer in plan.buffers}
-        session = self.executor.session
+        port = self.executor.port
         ready = Ready(
             problem=problem,
             choice=choice,
-            call=BoundCall(session, program, _part(plan, works), names, fixed, tuple(plan.named_scalars)),
-            packing=BoundCall(session, program, _part(plan, packs), ("b", packed), {}) if must_pack else None,
+            call=BoundCall(port, program, _part(plan, works), names, fixed, tuple(plan.named_scalars)),
+            packing=BoundCall(port, program, _part(plan, packs), ("b", packed), {}) if must_pack else None,
             packed=buffers.get(packed) or plan.buffers[0],
             packing_number=self._packings.setdefault((packs, buffers.get(packed)), len(self._packings)),
         )
@@ -222,12 +231,12 @@ class Engine:
 
         return render(self.family, choice.configuration, plan)
 
-    def _allocate(self, buffer: Buffer) -> Any:
+    def _allocate(self, buffer: Buffer) -> Memory:
         most = max(256 * 2**20, self.device.limits.global_memory_bytes // SCRATCH_SHARE)
         if self._scratch_bytes + buffer.size_bytes > most:
             self._forget()
         self._scratch_bytes += buffer.size_bytes
-        return self.executor.allocate(buffer)
+        return self.executor.port.allocate(buffer)
 
 
 class OnDevice:
@@ -245,7 +254,8 @@ class OnDevice:
     @property
     def queue(self) -> Queue:
         """The queue of the kernels."""
-        return self._engine.executor.queue
+        queue: Queue = self._engine.executor.port.queue
+        return queue
 
     @property
     def stats(self) -> Statistics:
@@ -253,7 +263,7 @@ class OnDevice:
 
     def finish(self) -> None:
         """Wait for everything enqueued."""
-        self._engine.executor.finish()
+        self._engine.executor.port.finish()
 
 
 def open_engine(
@@ -270,54 +280,11 @@ def open_engine(
     executor = open_executor(device, place, binaries)
     if not verify:
         return Engine(family, executor, opened, None)
-    verifier = Verifier(executor.device, executor.programs_folder)
+    cache = executor.programs.cache
+    verifier = Verifier(executor.device, cache.folder if cache else None)
     if not opened.knows(executor.device):
         verifier.expect_checks()
     return Engine(family, executor, opened, verifier)
-
-
-def open_executor(device: str, place: "Queue | Context | None", binaries: Path | str | None = None) -> Executor:
-    """Return an executor on the device named by `device`, or on an existing queue or context.
-
-    Raises DeviceSelectionError.
-    """
-    cache = _cache(binaries)
-    if place is not None:
-        if device:
-            raise DeviceSelectionError("both a device and a queue or context were passed", hint="pass only one of them")
-        return Executor(place if isinstance(place, Queue) else queue_of(place), cache)
-    return executor_of(default_device(device).selector, cache)
-
-
-def _cache(folder: Path | str | None) -> BinaryCache | None:
-    """Return the cache of built programs; None for an account without a home folder, as services may have."""
-    try:
-        return BinaryCache(Path(folder) if folder else user_cache_folder() / "programs")
-    except AutotuneError:
-        return None
-
-
-def default_device(selector: str) -> Device:
-    """Return the device that `selector` names; if empty, the only one that is not a CPU, or else the CPU."""
-    devices = discover_here()
-    return select(selector or ("cpu" if all(d.family == "cpu" for d in devices) else "gpu"), devices)
-
-
-def allocate(
-    shape: int | Sequence[int],
-    dtype: DTypeLike,
-    *,
-    image: bool = False,
-    device: str = "",
-    queue: "Queue | None" = None,
-) -> NDArray[Any]:
-    """Return zeros visible to host and device, as a NumPy array; `image` is for a B read through the texture pipe.
-
-    Host and device must not use it at the same time: it belongs to the device from a call until that returns. Views
-    of it can be operands too.
-    """
-    executor = open_executor(device, queue) if queue is None else None
-    return allocate_shared(executor.queue if executor else queue, shape, dtype, image=image)  # type: ignore[arg-type]
 
 
 class Operands:
@@ -326,40 +293,45 @@ class Operands:
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
         self._executor = engine.executor
+        self._port = engine.executor.port
         self._shares = engine.device.limits.shares_host_memory
         self._given: list[NDArray[Any]] = []
-        self._uploads: list[Any] = []
+        self._has_uploads = False
 
-    def enter(self, name: str, operand: Any, kind: Kind, *, is_read: bool = True, by_columns: bool = False) -> Any:
+    def check(self, operands: Iterable[tuple[str, Any, Kind]]) -> None:
+        """Raise ProblemError if an operand (name, operand, kind) lies in memory of another context."""
+        for name, operand, kind in operands:
+            check_context(self._port, operand, kind, name)
+
+    def enter(self, name: str, operand: Any, kind: Kind, *, is_read: bool = True, by_columns: bool = False) -> Memory:
         """Return device memory of an operand, copying it there if necessary.
 
         A copy has rows without gaps; with `by_columns` they are the rows of the transpose.
         """
-        if kind is Kind.ARRAY:
-            return self._executor.array_memory(operand, name)
-        if kind is Kind.BUFFER:
-            return operand
+        if kind in (Kind.ARRAY, Kind.BUFFER):
+            return resident_memory(self._port, operand, kind, name)
         if kind is not Kind.HOST:
             self._given.append(operand)
             self._count(0 if self._shares else operand.nbytes)
-            return self._executor.give_shared(operand, name)
+            return give_shared(self._port, operand, name)
         memory = self._executor.staging(name, operand.nbytes)
         if is_read:
             self.upload(operand, memory, by_columns=by_columns)
         return memory
 
-    def upload(self, values: NDArray[Any], memory: Any, *, by_columns: bool) -> None:
+    def upload(self, values: NDArray[Any], memory: Memory, *, by_columns: bool) -> None:
         """Start copying to the device; `by_columns` is as in `enter`."""
         rows = values.swapaxes(-1, -2) if by_columns else values
         dense = np.ascontiguousarray(rows)
         self._count(values.nbytes if dense is rows else 2 * values.nbytes)
-        self._uploads.append(self._executor.upload(dense, memory))
+        self._port.write(memory, dense, wait=False)
+        self._has_uploads = True
 
-    def download(self, memory: Any, out: NDArray[Any]) -> None:
+    def download(self, memory: Memory, out: NDArray[Any]) -> None:
         """Wait for the kernels, and copy the result to the host."""
         dense = out if out.flags.c_contiguous else np.empty(out.shape, out.dtype)
-        self._executor.download(memory, dense)
-        self._uploads.clear()
+        self._port.read(memory, dense)
+        self._has_uploads = False
         self._count(out.nbytes)
         if dense is not out:
             out[...] = dense
@@ -368,9 +340,9 @@ class Operands:
     def leave(self) -> None:
         """Wait, and give shared memory back to the host."""
         self._count(0 if self._shares else sum(array.nbytes for array in self._given))
-        self._executor.take_shared(self._given)
-        for upload in self._uploads:
-            upload.wait()
+        take_shared(self._port, self._given)
+        if self._has_uploads:
+            self._port.finish()
 
     def _count(self, size: int) -> None:
         self._engine.stats.bytes_copied += size

@@ -5,8 +5,17 @@ from typing import Any
 
 import numpy as np
 
-from autotune.device.execution import Context, Kind, Queue, kind_of
-from autotune.device.memory import allocate_shared
+from autotune.device.arrays import (
+    Context,
+    Kind,
+    Queue,
+    allocate_shared,
+    check_context,
+    is_foreign,
+    kind_of,
+    new_array,
+    resident_memory,
+)
 from autotune.errors import ProblemError
 from autotune.kernels.gemm import FAMILY, GemmProblem
 from autotune.lookup import TuningTable
@@ -121,14 +130,14 @@ class Gemm(OnDevice):
             operands.upload(b, memory, by_columns=layout.is_transposed)
             operands.leave()
             return PreparedMatrix(self, memory, Kind.BUFFER, layout, is_transposed=trans_b)
-        engine.executor.check(b, kind, "b")
-        if kind is Kind.ARRAY and engine.executor.is_foreign(b):
+        check_context(engine.executor.port, b, kind, "b")
+        if kind is Kind.ARRAY and is_foreign(engine.executor.port, b):
             b.queue.finish()
         return PreparedMatrix(self, b, kind, layout, is_transposed=trans_b)
 
     def allocate(self, shape: Any, dtype: Any, *, image: bool = False) -> Any:
         """Return zeros visible to host and device, as a NumPy array; `image` stores a B for the texture pipe."""
-        return allocate_shared(self.queue, shape, dtype, image=image)
+        return allocate_shared(self._engine.executor.port, shape, dtype, image=image)
 
     def choice(self, a: Any, b: Any, out: Any = None, **layout: Any) -> Choice | None:
         """Return the configuration that ran such operands, and the reason; None before the first call."""
@@ -157,7 +166,7 @@ class Gemm(OnDevice):
         dtype = request.gemm.dtype("c")
         match request.kinds[2]:
             case Kind.ARRAY:
-                return self._engine.executor.new_array(request.shape, dtype)
+                return new_array(self._engine.executor.port, request.shape, dtype)
             case Kind.SHARED:
                 return self.allocate(request.shape, dtype)
         return np.empty(request.shape, dtype)
@@ -199,25 +208,13 @@ class Gemm(OnDevice):
     def _enqueue(
         self, request: GemmRequest, ready: Ready, operands: tuple[Any, Any, Any], scalars: tuple[float, float]
     ) -> None:
-        self._start(request, ready, self._resident(request, ready, operands), operands, scalars)
+        memory = self._resident(request, ready, operands)
+        ready.call.enqueue(memory, scalars, self._foreign(request, operands))
 
-    def _start(
-        self,
-        request: GemmRequest,
-        ready: Ready,
-        memory: tuple[Any, Any, Any],
-        operands: tuple[Any, Any, Any],
-        scalars: tuple[float, float],
-    ) -> None:
-        """Enqueue, ordered by events with the other queues that operand arrays belong to."""
-        executor = self._engine.executor
-        foreign = [operands[i] for i in request.arrays if executor.is_foreign(operands[i])]
-        if not foreign:
-            ready.call.enqueue(memory, scalars)
-            return
-        event = ready.call.enqueue(memory, scalars, [event for array in foreign for event in array.events])
-        for array in foreign:
-            array.add_event(event)  # its queue must not change it earlier
+    def _foreign(self, request: GemmRequest, operands: tuple[Any, Any, Any]) -> list[Any]:
+        """Return the operands that are pyopencl arrays of other queues."""
+        port = self._engine.executor.port
+        return [operands[i] for i in request.arrays if is_foreign(port, operands[i])]
 
     def _resident(self, request: GemmRequest, ready: Ready, operands: tuple[Any, Any, Any]) -> tuple[Any, Any, Any]:
         """Return the memory of a, b and out, which are on the device. Raises ProblemError."""
@@ -230,23 +227,16 @@ class Gemm(OnDevice):
 
     def _fixed_memory(self, request: GemmRequest, operands: tuple[Any, Any, Any]) -> tuple[Any, Any, Any] | None:
         """Return the memory if it stays the same from call to call; None if each call has to look it up."""
-        executor = self._engine.executor
-        if not request.resident or any(executor.is_foreign(operands[number]) for number in request.arrays):
+        if not request.resident or self._foreign(request, operands):
             return None
         assert request.ready
         return self._resident(request, request.ready, operands)
 
     def _buffer(self, request: GemmRequest, operand: Any, number: int) -> Any:
-        executor = self._engine.executor
-        if operand.context is not executor.context:
-            executor.check(operand, request.kinds[number], _SHOWN[number])
-        if request.kinds[number] is Kind.ARRAY:
-            return executor.array_memory(operand, _SHOWN[number]) if operand.offset else operand.base_data
-        if operand.size < request.bytes[number]:
-            raise ProblemError(
-                f"{_SHOWN[number]} holds {operand.size} bytes, {request.gemm.label} needs {request.bytes[number]}"
-            )
-        return operand
+        return resident_memory(
+            self._engine.executor.port, operand, request.kinds[number], _SHOWN[number], request.bytes[number],
+            request.gemm.label,
+        )  # fmt: skip
 
     def _packed(self, weights: PreparedMatrix, ready: Ready) -> Any:
         return self._weights_memory(weights, ready, Operands(self._engine))
@@ -255,13 +245,10 @@ class Gemm(OnDevice):
         """Move operands to the device, run, and wait for the result."""
         operands = Operands(self._engine)
         kind_a, kind_b, kind_c = request.kinds
-        for name, operand, kind in (("a", a, kind_a), ("b", b, kind_b), ("out", out, kind_c)):
-            if isinstance(operand, PreparedMatrix):
-                continue
-            if kind is not Kind.HOST:
-                self._engine.executor.check(operand, kind, name)
-            if kind is Kind.IMAGE:
-                check_image(operand)
+        is_prepared = isinstance(b, PreparedMatrix)
+        operands.check([("a", a, kind_a), *(() if is_prepared else [("b", b, kind_b)]), ("out", out, kind_c)])
+        if kind_b is Kind.IMAGE and not is_prepared:
+            check_image(b)
         results: list[Any] = []
 
         def launch(ready: Ready) -> None:
@@ -271,7 +258,7 @@ class Gemm(OnDevice):
             else:
                 memory_b = operands.enter("b", b, kind_b, by_columns=request.b_by_columns)
             memory_c = operands.enter("out", out, kind_c, is_read=bool(scalars[1]))
-            self._start(request, ready, (memory_a, memory_b, memory_c), (a, b, out), scalars)
+            ready.call.enqueue((memory_a, memory_b, memory_c), scalars, self._foreign(request, (a, b, out)))
             results[:] = [memory_c]
 
         try:
@@ -287,7 +274,7 @@ class Gemm(OnDevice):
             return operands.enter("b", weights.operand, weights.kind)
         packed = weights.packed.get(ready.packing_number)
         if packed is None:
-            packed = self._engine.executor.allocate(ready.packed)
+            packed = self._engine.executor.port.allocate(ready.packed)
             ready.packing.enqueue((operands.enter("b", weights.operand, weights.kind), packed))
             weights.packed[ready.packing_number] = packed
             self.stats.packings += 1

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from autotune.device.execution import Context, Kind, Queue
+from autotune.device.arrays import Context, Kind, Queue
 from autotune.errors import ProblemError, did_you_mean
 from autotune.kernels import find_family
 from autotune.lookup import TuningTable

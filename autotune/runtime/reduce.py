@@ -5,8 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from autotune.device.execution import Context, Kind, Queue, kind_of
-from autotune.device.memory import allocate_shared
+from autotune.device.arrays import Context, Kind, Queue, allocate_shared, is_foreign, kind_of, new_array
 from autotune.errors import ProblemError
 from autotune.kernels.reduce import FAMILY, ReduceProblem
 from autotune.lookup import TuningTable
@@ -56,12 +55,12 @@ class Reduce(OnDevice):
 
     def allocate(self, shape: Any, dtype: Any) -> Any:
         """Return zeros visible to host and device, as a NumPy array."""
-        return allocate_shared(self.queue, shape, dtype)
+        return allocate_shared(self._engine.executor.port, shape, dtype)
 
     def _new_result(self, request: Request, values: Any) -> Any:
         match request.kinds[1]:
             case Kind.ARRAY:
-                return self._engine.executor.new_array(values.shape[:-1], values.dtype.name)
+                return new_array(self._engine.executor.port, values.shape[:-1], values.dtype.name)
             case Kind.SHARED:
                 return self.allocate(values.shape[:-1] or 1, values.dtype).reshape(values.shape[:-1])
         return np.empty(values.shape[:-1], values.dtype)
@@ -75,23 +74,16 @@ class Reduce(OnDevice):
         with engine.executor.lock:
             engine.stats.calls += 1
             operands = Operands(engine)
-            for name, operand, kind in (("the input", values, kind_in), ("out", out, kind_out)):
-                if kind is not Kind.HOST:
-                    engine.executor.check(operand, kind, name)
-            foreign = [
-                array
-                for array, kind in ((values, kind_in), (out, kind_out))
-                if kind is Kind.ARRAY and engine.executor.is_foreign(array)
-            ]
+            operands.check((("the input", values, kind_in), ("out", out, kind_out)))
+            arrays = [array for array, kind in ((values, kind_in), (out, kind_out)) if kind is Kind.ARRAY]
+            foreign = [array for array in arrays if is_foreign(engine.executor.port, array)]
 
             def launch(ready: Ready) -> None:
                 memory = (
                     operands.enter("the input", values, kind_in),
                     operands.enter("out", out, kind_out, is_read=False),
                 )
-                event = ready.call.enqueue(memory, (), [event for array in foreign for event in array.events])
-                for array in foreign:
-                    array.add_event(event)
+                ready.call.enqueue(memory, (), foreign)
                 results[:] = [memory[1]]
 
             try:

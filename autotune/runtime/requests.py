@@ -4,8 +4,7 @@ from dataclasses import replace
 from numbers import Real
 from typing import Any, NamedTuple
 
-from autotune.device.execution import Kind, kind_of
-from autotune.device.memory import shared_memory
+from autotune.device.arrays import Kind, kind_of, shared_memory
 from autotune.errors import ProblemError
 from autotune.kernels.gemm import GemmProblem
 from autotune.model.problem import DTYPE_BYTES

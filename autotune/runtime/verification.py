@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from autotune.codec import parse, read, write
-from autotune.device.binaries import digest
+from autotune.device.programs import digest
 from autotune.errors import AutotuneError, ProblemError, TableError, WorkerError
 from autotune.measure.worker import Measures, Worker
 from autotune.model.configuration import Configuration
