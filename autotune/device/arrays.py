@@ -8,7 +8,7 @@ it again after them. Views stay valid throughout, but their contents are defined
 
 import enum
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from operator import index
 from typing import Any
 
@@ -234,17 +234,12 @@ def check_context(port: Any, operand: Any, kind: Kind, name: str) -> None:
         )
 
 
-def resident_memory(port: Any, operand: Any, kind: Kind, name: str, needed_bytes: int = 0, label: str = "") -> Memory:
-    """Return the memory of a pyopencl array, from its first element on, or of a buffer of at least `needed_bytes`.
-
-    `label` names the problem that needs them. Raises ProblemError.
-    """
+def resident_memory(port: Any, operand: Any, kind: Kind, name: str) -> Memory:
+    """Return the memory of a pyopencl array, from its first element on, or of a buffer. Raises ProblemError."""
     if operand.context is not port.context:
         check_context(port, operand, kind, name)
     if kind is Kind.ARRAY:
         return _from(operand.base_data, int(operand.offset), name) if operand.offset else operand.base_data
-    if operand.size < needed_bytes:
-        raise ProblemError(f"{name} holds {operand.size} bytes, {label} needs {needed_bytes}")
     return operand
 
 
@@ -272,7 +267,14 @@ def new_array(port: Any, shape: tuple[int, ...], dtype: str) -> Any:
     return cl_array.empty(port.queue, shape, NUMPY_TYPES[dtype])
 
 
-def is_foreign(port: Any, array: Any) -> bool:
-    """Whether a pyopencl array belongs to another queue, so that its events must order the work on it."""
-    queue = array.queue
-    return queue is not port.queue and queue is not None and queue != port.queue
+def foreign_arrays(port: Any, operands: Sequence[Any], arrays: Iterable[int]) -> list[Any]:
+    """Return the operands that belong to other queues, whose events must order the work on them.
+
+    `arrays` are the numbers of those operands that are pyopencl arrays.
+    """
+    own, found = port.queue, []
+    for number in arrays:
+        queue = operands[number].queue
+        if queue is not own and queue is not None and queue != own:
+            found.append(operands[number])
+    return found

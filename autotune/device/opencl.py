@@ -283,7 +283,8 @@ class Session:
         variables: Sequence[float] | None = None,
         beside: Sequence[Any] = (),
     ) -> None:
-        queue, after = self.queue, [event for array in beside for event in array.events] if beside else None
+        queue = self.queue
+        after = [event for array in beside for event in array.events] if beside else None
         try:
             for step in call.steps:
                 kernel = step.kernel

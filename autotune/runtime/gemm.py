@@ -11,7 +11,7 @@ from autotune.device.arrays import (
     Queue,
     allocate_shared,
     check_context,
-    is_foreign,
+    foreign_arrays,
     kind_of,
     new_array,
     resident_memory,
@@ -131,7 +131,7 @@ class Gemm(OnDevice):
             operands.leave()
             return PreparedMatrix(self, memory, Kind.BUFFER, layout, is_transposed=trans_b)
         check_context(engine.executor.port, b, kind, "b")
-        if kind is Kind.ARRAY and is_foreign(engine.executor.port, b):
+        if kind is Kind.ARRAY and foreign_arrays(engine.executor.port, [b], [0]):
             b.queue.finish()
         return PreparedMatrix(self, b, kind, layout, is_transposed=trans_b)
 
@@ -208,13 +208,8 @@ class Gemm(OnDevice):
     def _enqueue(
         self, request: GemmRequest, ready: Ready, operands: tuple[Any, Any, Any], scalars: tuple[float, float]
     ) -> None:
-        memory = self._resident(request, ready, operands)
-        ready.call.enqueue(memory, scalars, self._foreign(request, operands))
-
-    def _foreign(self, request: GemmRequest, operands: tuple[Any, Any, Any]) -> list[Any]:
-        """Return the operands that are pyopencl arrays of other queues."""
-        port = self._engine.executor.port
-        return [operands[i] for i in request.arrays if is_foreign(port, operands[i])]
+        foreign = foreign_arrays(self._engine.executor.port, operands, request.arrays)
+        ready.call.enqueue(self._resident(request, ready, operands), scalars, foreign)
 
     def _resident(self, request: GemmRequest, ready: Ready, operands: tuple[Any, Any, Any]) -> tuple[Any, Any, Any]:
         """Return the memory of a, b and out, which are on the device. Raises ProblemError."""
@@ -227,16 +222,18 @@ class Gemm(OnDevice):
 
     def _fixed_memory(self, request: GemmRequest, operands: tuple[Any, Any, Any]) -> tuple[Any, Any, Any] | None:
         """Return the memory if it stays the same from call to call; None if each call has to look it up."""
-        if not request.resident or self._foreign(request, operands):
+        if not request.resident or foreign_arrays(self._engine.executor.port, operands, request.arrays):
             return None
         assert request.ready
         return self._resident(request, request.ready, operands)
 
     def _buffer(self, request: GemmRequest, operand: Any, number: int) -> Any:
-        return resident_memory(
-            self._engine.executor.port, operand, request.kinds[number], _SHOWN[number], request.bytes[number],
-            request.gemm.label,
-        )  # fmt: skip
+        kind = request.kinds[number]
+        if kind is Kind.BUFFER and operand.size < request.bytes[number]:
+            raise ProblemError(
+                f"{_SHOWN[number]} holds {operand.size} bytes, {request.gemm.label} needs {request.bytes[number]}"
+            )
+        return resident_memory(self._engine.executor.port, operand, kind, _SHOWN[number])
 
     def _packed(self, weights: PreparedMatrix, ready: Ready) -> Any:
         return self._weights_memory(weights, ready, Operands(self._engine))
@@ -258,7 +255,8 @@ class Gemm(OnDevice):
             else:
                 memory_b = operands.enter("b", b, kind_b, by_columns=request.b_by_columns)
             memory_c = operands.enter("out", out, kind_c, is_read=bool(scalars[1]))
-            ready.call.enqueue((memory_a, memory_b, memory_c), scalars, self._foreign(request, (a, b, out)))
+            foreign = foreign_arrays(self._engine.executor.port, (a, b, out), request.arrays)
+            ready.call.enqueue((memory_a, memory_b, memory_c), scalars, foreign)
             results[:] = [memory_c]
 
         try:

@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from autotune.device.arrays import Context, Kind, Queue, allocate_shared, is_foreign, kind_of, new_array
+from autotune.device.arrays import Context, Kind, Queue, allocate_shared, foreign_arrays, kind_of, new_array
 from autotune.errors import ProblemError
 from autotune.kernels.reduce import FAMILY, ReduceProblem
 from autotune.lookup import TuningTable
@@ -75,8 +75,8 @@ class Reduce(OnDevice):
             engine.stats.calls += 1
             operands = Operands(engine)
             operands.check((("the input", values, kind_in), ("out", out, kind_out)))
-            arrays = [array for array, kind in ((values, kind_in), (out, kind_out)) if kind is Kind.ARRAY]
-            foreign = [array for array in arrays if is_foreign(engine.executor.port, array)]
+            arrays = [number for number, kind in enumerate(request.kinds) if kind is Kind.ARRAY]
+            foreign = foreign_arrays(engine.executor.port, (values, out), arrays)
 
             def launch(ready: Ready) -> None:
                 memory = (
