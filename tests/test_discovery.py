@@ -9,6 +9,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -18,6 +19,7 @@ import pytest
 from autotune.codec import write
 from autotune.device import description, discovery, processors, quirks
 from autotune.device.discovery import discover, discover_here, select
+from autotune.device.families import FAMILIES
 from autotune.device.processors import usable_cores
 from autotune.device.profile import find_profile
 from autotune.device.quirks import set_threads
@@ -513,7 +515,8 @@ def test_the_mend_fits_what_was_wanted(monkeypatch: pytest.MonkeyPatch, selector
 def test_the_mend_tells_which_driver_files_are_there(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     (tmp_path / "vendor.icd").write_text("libfoo.so")
     library = tmp_path / "libOpenCL.so"
-    monkeypatch.setitem(discovery._DRIVER_FILES, "adreno", (str(library), str(tmp_path / "absent.so")))
+    files = (str(library), str(tmp_path / "absent.so"))
+    monkeypatch.setitem(FAMILIES, "adreno", replace(FAMILIES["adreno"], driver_files=files))
     library.touch()
     monkeypatch.setenv("OCL_ICD_VENDORS", str(tmp_path))
     with pytest.raises(DeviceSelectionError) as caught:

@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import pytest
 
+from autotune.device.families import FAMILIES
 from autotune.device.identity import (
-    FAMILIES,
     MAX_SLUG,
     DeviceType,
     Identity,

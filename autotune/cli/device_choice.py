@@ -2,7 +2,8 @@
 
 from collections.abc import Sequence
 
-from autotune.device.identity import FAMILIES, is_slug
+from autotune.device.families import FAMILIES
+from autotune.device.identity import is_slug
 from autotune.errors import DeviceSelectionError, NoSuchDeviceError, did_you_mean
 from autotune.model.device import Device
 

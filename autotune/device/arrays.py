@@ -224,8 +224,6 @@ def _pixels(shape: tuple[int, ...]) -> tuple[int, int]:
 
 def check_context(port: Any, operand: Any, kind: Kind, name: str) -> None:
     """Raise ProblemError if an operand lies in memory of another context than the port's."""
-    if kind is Kind.HOST:
-        return
     holder: Any = shared_memory(operand) if kind in (Kind.SHARED, Kind.IMAGE) else operand
     if holder.context != port.context:
         raise ProblemError(

@@ -15,10 +15,10 @@ from typing import Any
 
 from autotune.device.description import Survey, survey
 from autotune.device.drivers import as_if_only, installed_drivers, keep_only, vendors_folder
-from autotune.device.identity import FAMILIES, is_imitation, processor_of
+from autotune.device.families import FAMILIES, POCL_HINT
+from autotune.device.identity import is_imitation, processor_of
 from autotune.errors import DeviceSelectionError, NoSuchDeviceError, WorkerError, did_you_mean
 from autotune.model.device import Device
-from autotune.paths import install_hint
 from autotune.process import child
 
 _LOG = logging.getLogger(__name__)
@@ -205,44 +205,19 @@ _CHOOSE = (
     "add @ and a driver's version to distinguish devices with the same slug"
 )
 
-_DRIVER_FILES = {
-    "adreno": ("/vendor/lib64/libOpenCL.so", "/system/vendor/lib64/libOpenCL.so"),
-    "mali": (
-        "/vendor/lib64/libOpenCL.so",
-        "/vendor/lib64/egl/libGLES_mali.so",
-        "/usr/lib/aarch64-linux-gnu/libmali.so",
-    ),
-}
-_POCL = f"to install an OpenCL device that runs on the processor: {install_hint('pocl')}"
-_INSTALL = {
-    "cpu": _POCL,
-    "pocl": _POCL,
-    "adreno": "in Termux set LD_LIBRARY_PATH=/vendor/lib64:$PREFIX/lib and build pyopencl against the system's "
-    "loader; on Windows use a native ARM64 Python",
-    "mali": "in Termux set LD_LIBRARY_PATH=/vendor/lib64:$PREFIX/lib; on boards install the vendor's package with "
-    "libmali.so and name that library in an .icd file",
-    "nvidia": "install NVIDIA's driver with its OpenCL library (nvidia.icd); a container needs "
-    "NVIDIA_DRIVER_CAPABILITIES=compute",
-    "amd": "install AMD's OpenCL runtime (amdocl64.icd, part of ROCm) or Mesa's with RUSTICL_ENABLE=radeonsi",
-    "intel": "install Intel's compute runtime (intel.icd, package intel-opencl-icd)",
-    "gpu": "install the OpenCL driver of the GPU's maker",
-}
-
 
 def _mend(wanted: str) -> str:
     """Return a hint for a device that was not found: where its driver is looked for, else how to choose a device."""
-    family = next((name for name in _INSTALL if name in wanted), "")
-    if not family:
-        return _CHOOSE
-    if _INSTALL[family] == _POCL:
-        return _POCL
-    places = [f"{path} ({'there' if Path(path).exists() else 'not there'})" for path in _DRIVER_FILES.get(family, ())]
-    return f"its driver is looked for in {', '.join([*places, vendors_folder()])}; {_INSTALL[family]}"
+    family = FAMILIES["cpu"] if "pocl" in wanted else next((f for f in FAMILIES.values() if f.name in wanted), None)
+    if family is None or family.name == "cpu":
+        return family.install if family else _CHOOSE
+    places = [f"{path} ({'there' if Path(path).exists() else 'not there'})" for path in family.driver_files]
+    return f"its driver is looked for in {', '.join([*places, vendors_folder()])}; {family.install}"
 
 
 def _nothing_mend() -> str:
     return (
-        f"drivers are looked for in {vendors_folder()}; {_POCL}{_cache_mend()}; "
+        f"drivers are looked for in {vendors_folder()}; {POCL_HINT}{_cache_mend()}; "
         "on Android set LD_LIBRARY_PATH=/vendor/lib64:$PREFIX/lib in Termux"
     )
 

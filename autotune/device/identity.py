@@ -24,6 +24,7 @@ import re
 import unicodedata
 from dataclasses import dataclass
 
+from autotune.device.families import FAMILIES
 from autotune.device.processors import (
     VECTOR_CLASSES,
     class_of_bits,
@@ -34,7 +35,6 @@ from autotune.device.processors import (
 )
 
 MAX_SLUG = 64
-FAMILIES = ("adreno", "mali", "nvidia", "amd", "intel", "apple", "powervr", "cpu", "gpu")
 
 _READ = 512
 """Number of characters of a raw string that are read."""
@@ -336,56 +336,19 @@ def _mali(told: Strings) -> Identity | None:
 # The rest
 
 
-@dataclass(frozen=True, kw_only=True)
-class _Vendor:
-    family: str
-    display: str
-    pattern: str
-    """Matches a device's name or vendor."""
-    prefix: str
-    """Matches what precedes the model in names."""
-    vendor_id: int
-
-
-_VENDORS = (
-    _Vendor(
-        family="nvidia",
-        display="NVIDIA",
-        pattern=r"(?i)\bnvidia\b|\bgeforce\b|\bquadro\b|^tesla\b",
-        prefix=r"nvidia( corporation)?",
-        vendor_id=0x10DE,
-    ),
-    _Vendor(
-        family="amd",
-        display="AMD",
-        pattern=r"(?i)advanced micro devices|\bamd\b|\bradeon\b|^gfx\d",
-        prefix=r"amd|ati",
-        vendor_id=0x1002,
-    ),
-    _Vendor(
-        family="powervr",
-        display="Imagination",
-        pattern=r"(?i)\bpowervr\b|\bimagination\b",
-        prefix=r"imagination( technologies)?|powervr",
-        vendor_id=0x1010,
-    ),
-    _Vendor(family="apple", display="Apple", pattern=r"(?i)^apple\b", prefix=r"apple", vendor_id=0x106B),
-    _Vendor(family="intel", display="Intel", pattern=r"(?i)\bintel\b", prefix=r"intel", vendor_id=0x8086),
-)
-
-
 def _known_vendor(told: Strings) -> Identity | None:
     """Identify by the device's name, else by the vendor's name, else by the vendor's id."""
     if told.device_type is DeviceType.OTHER:
         return None
-    by_name = (v for v in _VENDORS if re.search(v.pattern, told.name))
-    by_vendor = (v for v in _VENDORS if re.search(v.pattern, told.vendor))
-    by_number = (v for v in _VENDORS if v.vendor_id == told.vendor_id)
-    found = next(by_name, None) or next(by_vendor, None) or next(by_number, None)
+    known = [family for family in FAMILIES.values() if family.pattern]
+    by_name = (f for f in known if re.search(f.pattern, told.name))
+    by_vendor = (f for f in known if re.search(f.pattern, told.vendor))
+    by_number = (f for f in known if f.vendor_id == told.vendor_id)
+    found = next((f for found in (by_name, by_vendor, by_number) for f in found), None)
     if not found:
         return None
     model = _board(told.name, found.prefix) or "unknown"
-    return _identity(found.display, model, found.family, f"{found.family}-{model}")
+    return _identity(found.vendor, model, found.name, f"{found.name}-{model}")
 
 
 def _board(name: str, prefix: str) -> str:

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from autotune.device.families import FAMILIES
 from autotune.model.device import Device
 
 _MOST_CPU_FILES = 4
@@ -48,10 +49,11 @@ def find_sensors(device: Device, pci_address: str = "", root: Path = Path("/")) 
 
     `pci_address`, such as ``00000000:1b:00.0``, tells several NVIDIA devices apart; empty if it is not known.
     """
-    kind = "cpu" if device.limits.is_cpu else device.vendor
-    if kind == "NVIDIA":
+    if device.limits.is_cpu:
+        return Sensors(*_processor(root))
+    if device.vendor == FAMILIES["nvidia"].vendor:
         return Sensors(*_nvidia(pci_address))
-    find = {"cpu": _processor, "Qualcomm": _adreno, "AMD": _amd}.get(kind, _device_tree_gpu)
+    find = {FAMILIES["adreno"].vendor: _adreno, FAMILIES["amd"].vendor: _amd}.get(device.vendor, _device_tree_gpu)
     return Sensors(*find(root))
 
 

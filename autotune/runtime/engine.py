@@ -1,30 +1,19 @@
 """What `Gemm` and `Reduce` share: device and table, kernels ready to run for each problem, transfer of operands."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
 import numpy as np
-from numpy.typing import NDArray
 
 from autotune import __version__
-from autotune.device.arrays import (
-    Context,
-    Kind,
-    Queue,
-    check_context,
-    give_shared,
-    kind_of,
-    resident_memory,
-    share_elements,
-    take_shared,
-)
+from autotune.device.arrays import Context, Kind, Queue, allocate_shared, foreign_arrays, new_array
 from autotune.device.port import Memory
 from autotune.device.profile import find_profile
 from autotune.device.programs import Origin, digest
-from autotune.errors import KernelError, ProblemError
+from autotune.errors import KernelError
 from autotune.lookup import TuningTable
 from autotune.model.configuration import Configuration
 from autotune.model.device import Device
@@ -32,6 +21,8 @@ from autotune.model.plan import Buffer, Plan, Role
 from autotune.model.problem import Problem
 from autotune.runtime.choice import Choice, Weights, choices, packed_operand
 from autotune.runtime.executor import BoundCall, Executor, open_executor
+from autotune.runtime.layout import Layout
+from autotune.runtime.operands import Operand, Statistics, Transfer
 from autotune.runtime.verification import LOG, Verifier, announced
 from autotune.space.family import KernelFamily
 
@@ -43,22 +34,6 @@ MOST_REQUESTS = 8 * MOST_READY
 
 SCRATCH_SHARE = 8
 """Scratch memory, over all problems, is limited to the device's global memory over this, and at least 256 MiB."""
-
-
-@dataclass(kw_only=True)
-class Statistics:
-    """Counts since the start."""
-
-    calls: int = 0
-    bytes_copied: int = 0
-    """Bytes copied between host and device, and on the host to close gaps; packing on the device is not counted."""
-    packings: int = 0
-    """Packings of weights, one for each layout."""
-    host_products: int = 0
-    """Products done by the host's BLAS."""
-    programs_compiled: int = 0
-    programs_loaded: int = 0
-    """Programs loaded from the binary cache."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -130,6 +105,36 @@ class Engine:
         else:
             launch(request.ready)
         return request.ready
+
+    def call(
+        self, request: Request, names: Sequence[str], operands: Sequence[Operand], scalars: tuple[float, ...] = ()
+    ) -> None:
+        """Run a request, as `run` does, on operands anywhere; wait for results that go to the host.
+
+        `names` are those of the operands in plans. The lock of the executor must be held. Raises ProblemError too.
+        """
+        transfer = Transfer(self.executor, self.stats)
+        arrays = [operand.value for operand in operands if operand.kind is Kind.ARRAY]
+        arrays = [array for array in arrays if not isinstance(array, PreparedMatrix)]
+        foreign = foreign_arrays(self.executor.port, arrays, range(len(arrays)))
+        memory: list[Memory] = []
+
+        def launch(ready: Ready) -> None:
+            memory[:] = [
+                operand.value.memory(ready, self, transfer)
+                if isinstance(operand.value, PreparedMatrix)
+                else transfer.enter(operand)
+                for operand in operands
+            ]
+            ready.call.enqueue(memory, scalars, foreign)
+
+        try:
+            self.run(request, names, launch)
+            for operand, there in zip(operands, memory, strict=True):
+                if operand.is_written and operand.kind is Kind.HOST:
+                    transfer.download(there, operand.value)
+        finally:
+            transfer.leave()
 
     def _first(self, request: Request, names: Sequence[str], launch: Callable[[Ready], object]) -> Ready:
         problem, weights = request.problem, request.weights
@@ -242,7 +247,20 @@ class Engine:
 class OnDevice:
     """Base of `Gemm` and `Reduce`: an engine, and its public properties."""
 
-    _engine: Engine
+    _family: KernelFamily
+
+    def __init__(
+        self,
+        device: str = "",
+        *,
+        queue: Queue | None = None,
+        context: Context | None = None,
+        table: TuningTable | str | Path | None = None,
+        binaries: Path | str | None = None,
+        verify: bool = True,
+    ) -> None:
+        """Arguments and errors are those of `Gemm`."""
+        self._engine = _open(self._family, device, table, queue or context, binaries, verify=verify)
 
     @property
     def device(self) -> Device:
@@ -265,8 +283,17 @@ class OnDevice:
         """Wait for everything enqueued."""
         self._engine.executor.port.finish()
 
+    def _allocate(self, shape: Any, dtype: Any, kind: Kind) -> Any:
+        """Return memory for a result of a kind, contents undefined."""
+        port = self._engine.executor.port
+        if kind is Kind.ARRAY:
+            return new_array(port, shape, dtype)
+        if kind is Kind.SHARED:
+            return allocate_shared(port, shape or 1, dtype).reshape(shape)
+        return np.empty(shape, dtype)
 
-def open_engine(
+
+def _open(
     family: KernelFamily,
     device: str,
     table: TuningTable | str | Path | None,
@@ -287,88 +314,32 @@ def open_engine(
     return Engine(family, executor, opened, verifier)
 
 
-class Operands:
-    """Moves operands of one call to the device and back."""
+class PreparedMatrix:
+    """A constant B, packed once for each layout that a product needs; made by `Gemm.prepare`."""
 
-    def __init__(self, engine: Engine) -> None:
-        self._engine = engine
-        self._executor = engine.executor
-        self._port = engine.executor.port
-        self._shares = engine.device.limits.shares_host_memory
-        self._given: list[NDArray[Any]] = []
-        self._has_uploads = False
+    def __init__(self, owner: object, operand: Any, kind: Kind, layout: Layout, *, is_transposed: bool) -> None:
+        self.owner = owner
+        self.operand, self.kind, self.layout = operand, kind, layout
+        self.is_transposed = is_transposed
+        self.form = ("prepared", id(owner), kind, layout, is_transposed)
+        self._packed: dict[int, Memory] = {}
 
-    def check(self, operands: Iterable[tuple[str, Any, Kind]]) -> None:
-        """Raise ProblemError if an operand (name, operand, kind) lies in memory of another context."""
-        for name, operand, kind in operands:
-            check_context(self._port, operand, kind, name)
+    def __repr__(self) -> str:
+        return f"<PreparedMatrix {self.layout.shape} {self.layout.dtype}, packed in {len(self._packed)} layouts>"
 
-    def enter(self, name: str, operand: Any, kind: Kind, *, is_read: bool = True, by_columns: bool = False) -> Memory:
-        """Return device memory of an operand, copying it there if necessary.
-
-        A copy has rows without gaps; with `by_columns` they are the rows of the transpose.
-        """
-        if kind in (Kind.ARRAY, Kind.BUFFER):
-            return resident_memory(self._port, operand, kind, name)
-        if kind is not Kind.HOST:
-            self._given.append(operand)
-            self._count(0 if self._shares else operand.nbytes)
-            return give_shared(self._port, operand, name)
-        memory = self._executor.staging(name, operand.nbytes)
-        if is_read:
-            self.upload(operand, memory, by_columns=by_columns)
-        return memory
-
-    def upload(self, values: NDArray[Any], memory: Memory, *, by_columns: bool) -> None:
-        """Start copying to the device; `by_columns` is as in `enter`."""
-        rows = values.swapaxes(-1, -2) if by_columns else values
-        dense = np.ascontiguousarray(rows)
-        self._count(values.nbytes if dense is rows else 2 * values.nbytes)
-        self._port.write(memory, dense, wait=False)
-        self._has_uploads = True
-
-    def download(self, memory: Memory, out: NDArray[Any]) -> None:
-        """Wait for the kernels, and copy the result to the host."""
-        dense = out if out.flags.c_contiguous else np.empty(out.shape, out.dtype)
-        self._port.read(memory, dense)
-        self._has_uploads = False
-        self._count(out.nbytes)
-        if dense is not out:
-            out[...] = dense
-            self._count(out.nbytes)
-
-    def leave(self) -> None:
-        """Wait, and give shared memory back to the host."""
-        self._count(0 if self._shares else sum(array.nbytes for array in self._given))
-        take_shared(self._port, self._given)
-        if self._has_uploads:
-            self._port.finish()
-
-    def _count(self, size: int) -> None:
-        self._engine.stats.bytes_copied += size
-
-
-def check_writable(out: Any) -> None:
-    """Raise ProblemError for a NumPy array that may not be written."""
-    if isinstance(out, np.ndarray) and not out.flags.writeable:
-        raise ProblemError("out is read-only")
-
-
-def check_apart(out: Any, kind: Kind, operands: Iterable[tuple[str, Any]]) -> None:
-    """Raise ProblemError where `out` overlaps an operand that kernels read in place. Copied operands may overlap."""
-    for name, operand in operands:
-        if out is operand or (kind is not Kind.HOST and share_elements(out, operand)):
-            raise ProblemError(f"out shares memory with {name}", hint="pass memory that does not overlap")
-
-
-def form(operand: Any, name: str) -> tuple[Any, ...]:
-    """Return a key that is equal for operands that are handled alike. Raises ProblemError."""
-    kind = kind_of(operand)
-    if kind is None:
-        raise ProblemError(
-            f"{name} is a {type(operand).__name__}", hint="pass a NumPy or pyopencl array, or a pyopencl Buffer"
-        )
-    return (kind,) if kind is Kind.BUFFER else (kind, operand.shape, operand.strides, operand.dtype)
+    def memory(self, ready: Ready, engine: Engine, transfer: Transfer) -> Memory:
+        """Return B in the layout that the kernels need, packing it now if that was not done before."""
+        number = ready.packing_number
+        if ready.packing is not None and number in self._packed:
+            return self._packed[number]
+        plain = transfer.enter(Operand("b", self.operand, self.kind))
+        if ready.packing is None:
+            return plain
+        packed = engine.executor.port.allocate(ready.packed)
+        ready.packing.enqueue((plain, packed))
+        self._packed[number] = packed
+        engine.stats.packings += 1
+        return packed
 
 
 def _part(plan: Plan, launches: Sequence[Any]) -> Plan:

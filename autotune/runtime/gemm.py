@@ -3,8 +3,6 @@
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from autotune.device.arrays import (
     Context,
     Kind,
@@ -13,7 +11,6 @@ from autotune.device.arrays import (
     check_context,
     foreign_arrays,
     kind_of,
-    new_array,
     resident_memory,
 )
 from autotune.errors import ProblemError
@@ -21,14 +18,14 @@ from autotune.kernels.gemm import FAMILY, GemmProblem
 from autotune.lookup import TuningTable
 from autotune.runtime.choice import Choice
 from autotune.runtime.crossover import Crossover, file_beside, host_product
-from autotune.runtime.engine import OnDevice, Operands, Ready, check_apart, check_writable, form, open_engine
+from autotune.runtime.engine import OnDevice, PreparedMatrix, Ready
 from autotune.runtime.layout import read_layout
+from autotune.runtime.operands import Operand, Transfer, check_result, form
 from autotune.runtime.requests import (
     NAMES,
     PACKED,
     GemmRequest,
     How,
-    PreparedMatrix,
     check_image,
     check_scalars,
     read_request,
@@ -50,6 +47,8 @@ class Gemm(OnDevice):
     may share a Gemm. `stats` counts what happened.
     """
 
+    _family = FAMILY
+
     def __init__(
         self,
         device: str = "",
@@ -70,7 +69,7 @@ class Gemm(OnDevice):
         this very driver is checked once, in a child process, before its first use; `verify=False` is for an
         application that has done so itself. Raises DeviceSelectionError, TableError and StoreError.
         """
-        self._engine = open_engine(FAMILY, device, table, queue or context, binaries, verify=verify)
+        super().__init__(device, queue=queue, context=context, table=table, binaries=binaries, verify=verify)
         if isinstance(host_blas, bool):
             beside = file_beside(table) if isinstance(table, str | Path) else None
             host_blas = Crossover.read(self.device.slug, beside) if host_blas else Crossover.NEVER
@@ -102,7 +101,9 @@ class Gemm(OnDevice):
         """
         request = self._request(a, b, out, trans_a, trans_b, mode, problem)
         if out is None:
-            out = self._new_result(request, beta)
+            if beta:
+                raise ProblemError("beta scales the previous content of out, but no out was passed", hint="pass out")
+            out = self._allocate(request.shape, request.gemm.dtype("c"), request.kinds[2])
         self._run(request, a, b, out, (alpha, beta))
         return out
 
@@ -126,9 +127,9 @@ class Gemm(OnDevice):
         layout = read_layout("b", b, packs=kind in PACKED)
         engine = self._engine
         if kind is Kind.HOST:
-            memory, operands = engine.executor.buffer(b.nbytes, "b"), Operands(engine)
-            operands.upload(b, memory, by_columns=layout.is_transposed)
-            operands.leave()
+            memory, transfer = engine.executor.buffer(b.nbytes, "b"), Transfer(engine.executor, engine.stats)
+            transfer.upload(b, memory, by_columns=layout.is_transposed)
+            transfer.leave()
             return PreparedMatrix(self, memory, Kind.BUFFER, layout, is_transposed=trans_b)
         check_context(engine.executor.port, b, kind, "b")
         if kind is Kind.ARRAY and foreign_arrays(engine.executor.port, [b], [0]):
@@ -160,30 +161,20 @@ class Gemm(OnDevice):
         assert isinstance(known, GemmRequest)
         return known
 
-    def _new_result(self, request: GemmRequest, beta: float) -> Any:
-        if beta:
-            raise ProblemError("beta scales the previous content of out, but no out was passed", hint="pass out")
-        dtype = request.gemm.dtype("c")
-        match request.kinds[2]:
-            case Kind.ARRAY:
-                return new_array(self._engine.executor.port, request.shape, dtype)
-            case Kind.SHARED:
-                return self.allocate(request.shape, dtype)
-        return np.empty(request.shape, dtype)
-
     def _run(self, request: GemmRequest, a: Any, b: Any, out: Any, scalars: tuple[float, float]) -> None:
-        check_apart(out, request.kinds[2], (("a", a), ("b", b.operand if isinstance(b, PreparedMatrix) else b)))
+        others = (("a", a), ("b", b.operand if isinstance(b, PreparedMatrix) else b))
+        check_result(out, request.kinds[2], others)
         check_scalars(request, scalars)
-        if not request.resident:
-            check_writable(out)
         engine = self._engine
         with engine.executor.lock:
             engine.stats.calls += 1
             engine.stats.host_products += request.on_host
-            if request.resident:
-                self._run_resident(request, a, b, out, scalars)
+            if request.resident and request.ready:
+                self._enqueue(request, request.ready, (a, b, out), scalars)
+            elif request.resident:
+                engine.run(request, NAMES, lambda ready: self._enqueue(request, ready, (a, b, out), scalars))
             elif not request.on_host:
-                self._run_with_host(request, a, b, out, scalars)
+                self._move_and_run(request, a, b, out, scalars)
             elif Kind.SHARED in request.kinds:  # under the lock: another thread may hand it to the device
                 self._run_on_host(request, a, b, out, scalars)
                 return
@@ -198,25 +189,33 @@ class Gemm(OnDevice):
         )
         host_product(problem, op_a, op_b, out, alpha=scalars[0], beta=scalars[1])
 
-    def _run_resident(self, request: GemmRequest, a: Any, b: Any, out: Any, scalars: tuple[float, float]) -> None:
-        """Enqueue without waiting."""
-        if request.ready is not None:
-            self._enqueue(request, request.ready, (a, b, out), scalars)
-            return
-        self._engine.run(request, NAMES, lambda ready: self._enqueue(request, ready, (a, b, out), scalars))
+    def _move_and_run(self, request: GemmRequest, a: Any, b: Any, out: Any, scalars: tuple[float, float]) -> None:
+        """Move operands to the device, run, and wait for the result."""
+        kind_a, kind_b, kind_c = request.kinds
+        if kind_b is Kind.IMAGE and not isinstance(b, PreparedMatrix):
+            check_image(b)
+        operands = (
+            Operand("a", a, kind_a, by_columns=request.a_by_columns),
+            Operand("b", b, kind_b, by_columns=request.b_by_columns),
+            Operand("out", out, kind_c, is_read=bool(scalars[1]), is_written=True),
+        )
+        self._engine.call(request, NAMES, operands, scalars)
 
     def _enqueue(
         self, request: GemmRequest, ready: Ready, operands: tuple[Any, Any, Any], scalars: tuple[float, float]
     ) -> None:
+        """Enqueue on operands that are on the device, without waiting."""
         foreign = foreign_arrays(self._engine.executor.port, operands, request.arrays)
         ready.call.enqueue(self._resident(request, ready, operands), scalars, foreign)
 
     def _resident(self, request: GemmRequest, ready: Ready, operands: tuple[Any, Any, Any]) -> tuple[Any, Any, Any]:
         """Return the memory of a, b and out, which are on the device. Raises ProblemError."""
-        a, b, out = operands
+        (a, b, out), engine = operands, self._engine
         return (
             self._buffer(request, a, 0),
-            self._packed(b, ready) if isinstance(b, PreparedMatrix) else self._buffer(request, b, 1),
+            b.memory(ready, engine, Transfer(engine.executor, engine.stats))
+            if isinstance(b, PreparedMatrix)
+            else self._buffer(request, b, 1),
             self._buffer(request, out, 2),
         )
 
@@ -234,49 +233,6 @@ class Gemm(OnDevice):
                 f"{_SHOWN[number]} holds {operand.size} bytes, {request.gemm.label} needs {request.bytes[number]}"
             )
         return resident_memory(self._engine.executor.port, operand, kind, _SHOWN[number])
-
-    def _packed(self, weights: PreparedMatrix, ready: Ready) -> Any:
-        return self._weights_memory(weights, ready, Operands(self._engine))
-
-    def _run_with_host(self, request: GemmRequest, a: Any, b: Any, out: Any, scalars: tuple[float, float]) -> None:
-        """Move operands to the device, run, and wait for the result."""
-        operands = Operands(self._engine)
-        kind_a, kind_b, kind_c = request.kinds
-        is_prepared = isinstance(b, PreparedMatrix)
-        operands.check([("a", a, kind_a), *(() if is_prepared else [("b", b, kind_b)]), ("out", out, kind_c)])
-        if kind_b is Kind.IMAGE and not is_prepared:
-            check_image(b)
-        results: list[Any] = []
-
-        def launch(ready: Ready) -> None:
-            memory_a = operands.enter("a", a, kind_a, by_columns=request.a_by_columns)
-            if isinstance(b, PreparedMatrix):
-                memory_b = self._weights_memory(b, ready, operands)
-            else:
-                memory_b = operands.enter("b", b, kind_b, by_columns=request.b_by_columns)
-            memory_c = operands.enter("out", out, kind_c, is_read=bool(scalars[1]))
-            foreign = foreign_arrays(self._engine.executor.port, (a, b, out), request.arrays)
-            ready.call.enqueue((memory_a, memory_b, memory_c), scalars, foreign)
-            results[:] = [memory_c]
-
-        try:
-            self._engine.run(request, NAMES, launch)
-            if kind_c is Kind.HOST:
-                operands.download(results[0], out)
-        finally:
-            operands.leave()
-
-    def _weights_memory(self, weights: PreparedMatrix, ready: Ready, operands: Operands) -> Any:
-        """Return B in the layout that the kernels need, packing it now if that was not done before."""
-        if ready.packing is None:
-            return operands.enter("b", weights.operand, weights.kind)
-        packed = weights.packed.get(ready.packing_number)
-        if packed is None:
-            packed = self._engine.executor.port.allocate(ready.packed)
-            ready.packing.enqueue((operands.enter("b", weights.operand, weights.kind), packed))
-            weights.packed[ready.packing_number] = packed
-            self.stats.packings += 1
-        return packed
 
 
 class BoundGemm:

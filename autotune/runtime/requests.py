@@ -10,8 +10,8 @@ from autotune.kernels.gemm import GemmProblem
 from autotune.model.problem import DTYPE_BYTES
 from autotune.runtime.choice import Weights
 from autotune.runtime.crossover import Crossover
-from autotune.runtime.engine import Request
-from autotune.runtime.layout import Layout, gemm_problem, read_layout, result_shape
+from autotune.runtime.engine import PreparedMatrix, Request
+from autotune.runtime.layout import gemm_problem, read_layout, result_shape
 
 NAMES = ("a", "b", "c")
 PACKED = frozenset((Kind.HOST, Kind.IMAGE))
@@ -26,20 +26,6 @@ class How(NamedTuple):
     trans_b: bool = False
     mode: str = ""
     problem: GemmProblem | None = None
-
-
-class PreparedMatrix:
-    """A constant B, packed once for each layout that a product needs; made by `Gemm.prepare`."""
-
-    def __init__(self, owner: object, operand: Any, kind: Kind, layout: Layout, *, is_transposed: bool) -> None:
-        self.owner = owner
-        self.operand, self.kind, self.layout = operand, kind, layout
-        self.is_transposed = is_transposed
-        self.form = ("prepared", id(owner), kind, layout, is_transposed)
-        self.packed: dict[int, Any] = {}
-
-    def __repr__(self) -> str:
-        return f"<PreparedMatrix {self.layout.shape} {self.layout.dtype}, packed in {len(self.packed)} layouts>"
 
 
 class GemmRequest(Request):
