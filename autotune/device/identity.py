@@ -23,6 +23,7 @@ import enum
 import re
 import unicodedata
 from dataclasses import dataclass
+from typing import Any
 
 from autotune.device.families import FAMILIES
 from autotune.device.processors import (
@@ -142,15 +143,9 @@ def _plain(text: str) -> str:
 
 
 def _cleaned(strings: Strings) -> Strings:
-    return dataclasses.replace(
-        strings,
-        name=_plain(strings.name),
-        vendor=_plain(strings.vendor),
-        version=_plain(strings.version),
-        opencl_c_version=_plain(strings.opencl_c_version),
-        driver=_plain(strings.driver),
-        platform=_plain(strings.platform),
-    )
+    texts = ("name", "vendor", "version", "opencl_c_version", "driver", "platform")
+    plain: dict[str, Any] = {name: _plain(getattr(strings, name)) for name in texts}
+    return dataclasses.replace(strings, **plain)
 
 
 def is_slug(text: str) -> bool:
@@ -197,14 +192,16 @@ _LAYERS = (
 # Processors
 
 
-_SOFTWARE = (
-    (r"(?i)\b(oclgrind)\b", "Oclgrind"),
-    (r"(?i)\b(llvmpipe|softpipe|lavapipe)\b", "Mesa"),
-    (r"(?i)\b(swiftshader)\b", "Google"),
-    (r"(?i)\b(microsoft basic render driver)\b", "Microsoft"),
-)
-
-_IMITATIONS = ("oclgrind", "llvmpipe", "softpipe", "lavapipe", "swiftshader", "microsoft-basic-render-driver")
+_SOFTWARE = {
+    "oclgrind": "Oclgrind",
+    "llvmpipe": "Mesa",
+    "softpipe": "Mesa",
+    "lavapipe": "Mesa",
+    "swiftshader": "Google",
+    "microsoft basic render driver": "Microsoft",
+}
+"""Simulators, and GPU drivers that run on the processor, with their vendors."""
+_IMITATIONS = tuple(name.replace(" ", "-") for name in _SOFTWARE)
 
 _RUNTIMES = (
     (r"(?i)portable computing language|\bpocl\b", "pocl"),
@@ -219,14 +216,14 @@ _BRANDS = r"\b(?:AMD|Intel|Apple|Ampere|Qualcomm|Snapdragon|Hygon|VIA|Loongson|A
 
 def _software(told: Strings) -> Identity | None:
     """Identify a simulator, or a GPU driver that runs on the processor."""
-    for pattern, vendor in _SOFTWARE:
-        match = re.search(pattern, told.name)
-        if match:
-            _, processor = processor_name(told.cpuinfo)
-            bits = re.search(r"(\d+) bits", told.name)
-            vectors = class_of_bits(told.cpuinfo, int(bits[1])) if bits else ""
-            return _identity(vendor, match[1], "cpu", f"{match[1]}-{short_name(_plain(processor))}-{vectors}")
-    return None
+    found = re.search(rf"(?i)\b({'|'.join(_SOFTWARE)})\b", told.name)
+    if not found:
+        return None
+    _, processor = processor_name(told.cpuinfo)
+    bits = re.search(r"(\d+) bits", told.name)
+    vectors = class_of_bits(told.cpuinfo, int(bits[1])) if bits else ""
+    slug = f"{found[1]}-{short_name(_plain(processor))}-{vectors}"
+    return _identity(_SOFTWARE[found[1].lower()], found[1], "cpu", slug)
 
 
 def _processor(told: Strings) -> Identity | None:

@@ -14,20 +14,7 @@ from numpy.typing import NDArray
 
 from autotune.device.port import NUMPY_TYPES, Memory, Port, Program
 from autotune.errors import AutotuneError, LaunchError
-from autotune.model.checkup import (
-    ATOMICS,
-    EMPTY_KERNEL,
-    HALF_ARITHMETIC,
-    IMAGE_VIEWS,
-    IMAGES,
-    INTEGER_DOT_ARM,
-    INTEGER_DOT_KHR,
-    LOCAL_MEMORY,
-    SUB_GROUP_SIZES,
-    SUB_GROUPS,
-    VSTORE_HALF,
-    vector_probe,
-)
+from autotune.model import checkup
 from autotune.model.device import VECTOR_WIDTHS
 from autotune.model.plan import Buffer, Launch, Plan, Role
 
@@ -115,13 +102,13 @@ def _vectors(dtype: str, width: int) -> Probe:
         half[: len(result)] = result
         return np.concatenate([half, half])
 
-    return Probe(name=vector_probe(dtype, width), body=body, expected=expected)
+    return Probe(name=checkup.vector_probe(dtype, width), body=body, expected=expected)
 
 
 def _vstore_half() -> Probe:
     body = "vstore_half(vload_half(item, a_half) * vload_half(item, b_half), item, (__global half *)out);"
     product = (numbers(0)[:ITEMS] * numbers(1)[:ITEMS]).astype(np.float16)
-    return Probe(name=VSTORE_HALF, body=body, expected=lambda _: product)
+    return Probe(name=checkup.VSTORE_HALF, body=body, expected=lambda _: product)
 
 
 def _half_arithmetic() -> Probe:
@@ -134,7 +121,7 @@ def _half_arithmetic() -> Probe:
     results = [np.maximum(_rows(0, w) * _rows(1, w) + _rows(2, w), _rows(0, w)) for w in VECTOR_WIDTHS]
     whole = np.concatenate([np.zeros(2 * ITEMS), *(r.reshape(-1) for r in results)]).astype(np.float16)
     head = "#pragma OPENCL EXTENSION cl_khr_fp16 : enable\n"
-    return Probe(name=HALF_ARITHMETIC, head=head, body="\n".join(blocks), expected=lambda _: whole)
+    return Probe(name=checkup.HALF_ARITHMETIC, head=head, body="\n".join(blocks), expected=lambda _: whole)
 
 
 def _local_memory() -> Probe:
@@ -154,7 +141,7 @@ def _local_memory() -> Probe:
         rows = numbers(0, "int32")[:ITEMS].reshape(-1, group)
         return np.concatenate([rows[:, ::-1].reshape(-1), np.repeat(rows.sum(axis=1), group)]).astype(np.int32)
 
-    return Probe(name=LOCAL_MEMORY, locals=f"__local int shared[{GROUP}];", body=body, expected=expected)
+    return Probe(name=checkup.LOCAL_MEMORY, locals=f"__local int shared[{GROUP}];", body=body, expected=expected)
 
 
 def _atomics() -> Probe:
@@ -172,7 +159,7 @@ def _atomics() -> Probe:
 
     a, b = (numbers(operand, "int32")[:ITEMS] for operand in (0, 1))
     counts = np.array([ITEMS, max(0, int(b.max())), int(a.sum())], np.int32)
-    return Probe(name=ATOMICS, locals="__local int tally;", body=body, expected=lambda _: counts)
+    return Probe(name=checkup.ATOMICS, locals="__local int tally;", body=body, expected=lambda _: counts)
 
 
 def _sub_groups() -> Probe:
@@ -195,7 +182,7 @@ def _sub_groups() -> Probe:
 
     head = "#ifdef cl_khr_subgroups\n#pragma OPENCL EXTENSION cl_khr_subgroups : enable\n#endif\n"
     return Probe(
-        name=SUB_GROUPS, head=head, locals="__local int joined;", body=body, expected=expected,
+        name=checkup.SUB_GROUPS, head=head, locals="__local int joined;", body=body, expected=expected,
         options=(("-cl-std=CL2.0",), ("-cl-std=CL3.0",)),
     )  # fmt: skip
 
@@ -203,10 +190,9 @@ def _sub_groups() -> Probe:
 def _sub_group_sizes() -> Probe:
     body = "((__global int *)out)[item] = a_int[item];"
     head = "#pragma OPENCL EXTENSION cl_qcom_reqd_sub_group_size : enable\n"
-    return Probe(
-        name=SUB_GROUP_SIZES, head=head, attribute='__attribute__((qcom_reqd_sub_group_size("half")))', body=body,
-        expected=lambda _: numbers(0, "int32")[:ITEMS],
-    )  # fmt: skip
+    attribute = '__attribute__((qcom_reqd_sub_group_size("half")))'
+    same = numbers(0, "int32")[:ITEMS]
+    return Probe(name=checkup.SUB_GROUP_SIZES, head=head, attribute=attribute, body=body, expected=lambda _: same)
 
 
 def _integer_dot(name: str, function: str, extension: str) -> Probe:
@@ -221,7 +207,7 @@ def _integer_dot(name: str, function: str, extension: str) -> Probe:
 PROBES: Mapping[str, Probe] = {
     probe.name: probe
     for probe in (
-        Probe(name=EMPTY_KERNEL, body="", expected=lambda _: np.zeros(0, np.uint8)),
+        Probe(name=checkup.EMPTY_KERNEL, body="", expected=lambda _: np.zeros(0, np.uint8)),
         *(_vectors(dtype, width) for dtype in NUMPY_TYPES for width in VECTOR_WIDTHS),
         _vstore_half(),
         _half_arithmetic(),
@@ -229,8 +215,8 @@ PROBES: Mapping[str, Probe] = {
         _atomics(),
         _sub_groups(),
         _sub_group_sizes(),
-        _integer_dot(INTEGER_DOT_KHR, "dot_4x8packed_ss_int(as_uint({a}), as_uint({b}))", ""),
-        _integer_dot(INTEGER_DOT_ARM, "arm_dot({a}, {b})", "cl_arm_integer_dot_product_int8"),
+        _integer_dot(checkup.INTEGER_DOT_KHR, "dot_4x8packed_ss_int(as_uint({a}), as_uint({b}))", ""),
+        _integer_dot(checkup.INTEGER_DOT_ARM, "arm_dot({a}, {b})", "cl_arm_integer_dot_product_int8"),
     )
 }
 
@@ -397,4 +383,7 @@ def _pixels() -> Numbers:
     return numbers(0)[: 4 * _WIDTH * _HEIGHT]
 
 
-_FUNCTIONS: Mapping[str, Callable[[Port, Program], None]] = {IMAGES: _probe_images, IMAGE_VIEWS: _probe_views}
+_FUNCTIONS: Mapping[str, Callable[[Port, Program], None]] = {
+    checkup.IMAGES: _probe_images,
+    checkup.IMAGE_VIEWS: _probe_views,
+}

@@ -167,9 +167,10 @@ class _Runner:
             with tracing.span("probe"):
                 self._probe(job, seeds[0])
         if job.verifications:
-            error_ratio = self._verify_often(job, FRESH_INPUTS_OF_LARGE if is_large else FRESH_INPUTS)
+            fresh = FRESH_INPUTS_OF_LARGE if is_large else FRESH_INPUTS
+            error_ratio = self._verify(job, range(fresh * job.seed, fresh * (job.seed + 1)), job.verifications)
         elif job.verify:
-            error_ratio = max(self._verify(job, seed) for seed in seeds)
+            error_ratio = self._verify(job, seeds, len(seeds))
         else:
             self._place.prepare_outputs(self._load(job, seeds[-1]))
         return self._time(job, error_ratio)
@@ -193,27 +194,21 @@ class _Runner:
             message = f"not run in full: extrapolated from some work-groups, a call takes {least_ns / 1e6:.3g} ms"
             raise _Refused(TrialState.TOO_SLOW, message)
 
-    def _verify(self, job: Job, seed: int) -> float:
-        """Return error over tolerance on the inputs of a seed. Raises _Refused for a wrong result or a stray write."""
-        loaded = self._load(job, seed)
-        ratio, _ = self._judged(loaded, self._run_once(loaded), f"inputs of seed {seed}")
-        return ratio
-
-    def _verify_often(self, job: Job, fresh_inputs: int) -> float:
-        """Return the largest error over tolerance of many runs on `fresh_inputs` inputs. Raises _Refused.
+    def _verify(self, job: Job, seeds: Sequence[int], runs: int) -> float:
+        """Return the largest error over tolerance of runs spread over the inputs of these seeds.
 
         What the kernel writes is poisoned before each run. An output that equals the last one checked on the same
-        inputs, bit for bit, is as right as that one and is not compared with the reference again.
+        inputs, bit for bit, is as right as that one and is not compared with the reference again. Raises _Refused for a
+        wrong result or a stray write.
         """
         largest = 0.0
-        for number in range(fresh_inputs):
-            loaded = self._load(job, fresh_inputs * job.seed + number)
+        for number, seed in enumerate(seeds):
+            loaded = self._load(job, seed)
             judged: dict[str, NDArray[Any]] = {}
-            for run in range(number, job.verifications, fresh_inputs):
+            for run in range(number, runs, len(seeds)):
                 outputs = self._run_once(loaded)
                 if not (judged and all(same_bits(judged[name], values) for name, values in outputs.items())):
-                    on = f"run {run + 1} of {job.verifications}, inputs of seed {loaded.seed}"
-                    ratio, judged = self._judged(loaded, outputs, on)
+                    ratio, judged = self._judged(loaded, outputs, f"run {run + 1} of {runs}, inputs of seed {seed}")
                     largest = max(largest, ratio)
             del loaded  # frees it before the next inputs are loaded
         return largest

@@ -127,7 +127,8 @@ class Workplace:
         self.memory: dict[str, Memory] = {}
         """Device memory by the names of the plan's buffers."""
         try:
-            self._own = {b.name: self._borrow(with_canary(b)) for b in plan.buffers if _is_written(b)}
+            written = [b for b in plan.buffers if b.role in (Role.OUTPUT, Role.SCRATCH)]
+            self._own = {b.name: self._borrow(with_canary(b)) for b in written}
         except LaunchError:
             self._borrowed.clear()
             operands.forget_free()
@@ -152,7 +153,9 @@ class Workplace:
         """Use the inputs of a case. Raises LaunchError."""
         inputs = {name: memory for name, memory in loaded.memory.items() if name not in self._own}
         self.memory = {**inputs, **self._own}
-        self.memory.update(self._make_views())
+        for buffer in self._plan.buffers:
+            if buffer.role is Role.VIEW:
+                self.memory[buffer.name] = self._port.allocate(buffer, self.memory)
 
     def prepare_outputs(self, loaded: Loaded) -> None:
         """Write the initial contents of the outputs: values to be read, or poison, with a canary behind."""
@@ -172,13 +175,6 @@ class Workplace:
             if buffer.is_zeroed:
                 zeros = np.zeros(buffer.elements, NUMPY_TYPES[buffer.dtype])
                 self._port.write(self._own[buffer.name], np.concatenate([zeros, canary(buffer.dtype)]))
-
-    def _make_views(self) -> dict[str, Memory]:
-        views: dict[str, Memory] = {}
-        for buffer in self._plan.buffers:
-            if buffer.role is Role.VIEW:
-                views[buffer.name] = self._port.allocate(buffer, {**self.memory, **views})
-        return views
 
 
 def with_canary(buffer: Buffer) -> Buffer:
@@ -207,10 +203,6 @@ def _contents(buffer: Buffer, case: Case) -> NDArray[Any]:
 def _given(plan: Plan) -> tuple[Buffer, ...]:
     """Return the buffers that have contents before a run."""
     return tuple(b for b in plan.buffers if b.role in (Role.INPUT, Role.OUTPUT))
-
-
-def _is_written(buffer: Buffer) -> bool:
-    return buffer.role in (Role.OUTPUT, Role.SCRATCH)
 
 
 def _poison(dtype: str) -> NDArray[Any]:

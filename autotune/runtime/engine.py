@@ -167,9 +167,10 @@ class Engine:
         """Raise KernelError for a configuration that gives wrong results on this device, crashes or hangs."""
         if self._verifier is None:
             return
-        if choice.is_verified and self._verifier.vouches(options, recipe, lambda: self._has_its_templates(choice)):
-            return
-        failure = self._verifier.failure(self.family, problem, choice.configuration, options, recipe)
+        failure = self._verifier.failure(
+            self.family, problem, choice.configuration, options, recipe,
+            lambda: choice.is_verified and self._has_its_templates(choice),
+        )  # fmt: skip
         if failure:
             LOG.warning(
                 "%s is not used for %s on %s, where it failed a check (%s); another kernel takes its place. "

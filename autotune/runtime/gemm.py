@@ -103,7 +103,7 @@ class Gemm(OnDevice):
         if out is None:
             if beta:
                 raise ProblemError("beta scales the previous content of out, but no out was passed", hint="pass out")
-            out = self._allocate(request.shape, request.gemm.dtype("c"), request.kinds[2])
+            out = self._allocate(request.shape, request.problem.dtype("c"), request.kinds[2])
         self._run(request, a, b, out, (alpha, beta))
         return out
 
@@ -169,9 +169,9 @@ class Gemm(OnDevice):
         with engine.executor.lock:
             engine.stats.calls += 1
             engine.stats.host_products += request.on_host
-            if request.resident and request.ready:
+            if request.is_resident and request.ready:
                 self._enqueue(request, request.ready, (a, b, out), scalars)
-            elif request.resident:
+            elif request.is_resident:
                 engine.run(request, NAMES, lambda ready: self._enqueue(request, ready, (a, b, out), scalars))
             elif not request.on_host:
                 self._move_and_run(request, a, b, out, scalars)
@@ -182,7 +182,7 @@ class Gemm(OnDevice):
             self._run_on_host(request, a, b, out, scalars)
 
     def _run_on_host(self, request: GemmRequest, a: Any, b: Any, out: Any, scalars: tuple[float, float]) -> None:
-        problem = request.gemm
+        problem = request.problem
         op_a, op_b = (
             x if bool(getattr(problem, f"trans_{name}")) == by_columns else x.swapaxes(-1, -2)
             for name, x, by_columns in (("a", a, request.a_by_columns), ("b", b, request.b_by_columns))
@@ -221,7 +221,7 @@ class Gemm(OnDevice):
 
     def _fixed_memory(self, request: GemmRequest, operands: tuple[Any, Any, Any]) -> tuple[Any, Any, Any] | None:
         """Return the memory if it stays the same from call to call; None if each call has to look it up."""
-        if not request.resident or foreign_arrays(self._engine.executor.port, operands, request.arrays):
+        if not request.is_resident or foreign_arrays(self._engine.executor.port, operands, request.arrays):
             return None
         assert request.ready
         return self._resident(request, request.ready, operands)
@@ -230,7 +230,7 @@ class Gemm(OnDevice):
         kind = request.kinds[number]
         if kind is Kind.BUFFER and operand.size < request.bytes[number]:
             raise ProblemError(
-                f"{_SHOWN[number]} holds {operand.size} bytes, {request.gemm.label} needs {request.bytes[number]}"
+                f"{_SHOWN[number]} holds {operand.size} bytes, {request.problem.label} needs {request.bytes[number]}"
             )
         return resident_memory(self._engine.executor.port, operand, kind, _SHOWN[number])
 
