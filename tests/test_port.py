@@ -9,8 +9,15 @@ from autotune.device import open_port
 from autotune.device.port import NUMPY_TYPES, Kernel, Memory, Port
 from autotune.device.sensors import Reading
 from autotune.errors import BuildError, DeviceSelectionError, LaunchError, WorkGroupError
+from autotune.kernels.gemm import FAMILY, GemmProblem
+from autotune.lookup import TuningTable
+from autotune.measure.measurer import Measurer
 from autotune.model.device import Device
 from autotune.model.plan import Buffer, Launch, Plan, Role, Scalar
+from autotune.model.trial import Job, TrialState
+from autotune.runtime import Gemm
+from autotune.runtime.engine import Engine
+from autotune.runtime.executor import Executor
 
 SOURCE = """
 __kernel void scale(__global int *out, __global const int *x, const int factor) {
@@ -31,9 +38,26 @@ PLAN = Plan(
 X = np.arange(SIZE, dtype=np.int32)
 
 
-@pytest.fixture(scope="module", params=["pyopencl"])
+class Bare:
+    """A port that has what the protocol asks for and nothing else, as one without OpenCL in this process."""
+
+    def __init__(self, port: Port) -> None:
+        self._port = port
+
+    def __getattr__(self, name: str) -> Any:
+        if name not in vars(Port):
+            raise AttributeError(name)
+        return getattr(self._port, name)
+
+
+def open_bare(selector: str) -> Any:
+    return Bare(open_port(selector))
+
+
+@pytest.fixture(scope="module", params=[open_port, open_bare], ids=["pyopencl", "bare"])
 def port(request: pytest.FixtureRequest, pocl: Device) -> Port:
-    return {"pyopencl": open_port}[request.param](pocl.selector)
+    opened: Port = request.param(pocl.selector)
+    return opened
 
 
 @pytest.fixture(scope="module")
@@ -166,6 +190,21 @@ def test_images_are_written_filled_and_read_by_kernels(port: Port, dtype: str) -
     port.run(call)
     port.read(memory["out"], into)
     assert into.tolist() == [3] * SIZE
+
+
+def test_a_job_is_measured(port: Port) -> None:
+    job = Job(selector="", problem=GemmProblem(m=33, n=17, k=9), configuration=FAMILY.baseline)
+    trial = Measurer(port).measure(job)
+    assert trial.state is TrialState.COMPLETE, trial.message
+
+
+def test_tuned_kernels_run_on_numpy_arrays(port: Port) -> None:
+    gemm = Gemm(port.device.selector, table=TuningTable([], []), host_blas=False, verify=False)
+    gemm._engine = Engine(FAMILY, Executor(port, None), TuningTable([], []), None)
+    a, b = (np.arange(64, dtype=np.float32).reshape(8, 8) % size for size in (7, 5))
+    for _ in range(2):
+        assert np.array_equal(gemm(a, gemm.prepare(b)), a @ b)
+        assert np.array_equal(gemm(a.T, b), a.T @ b)
 
 
 @pytest.mark.parametrize("selector", ["99:0", "0:99", "x", ""])

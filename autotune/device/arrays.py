@@ -92,10 +92,6 @@ class SharedMemory:
         address: int = array.__array_interface__["data"][0]
         return (array.shape, array.strides, address) == (self.shape, np.asarray(self).strides, self.address)
 
-    @property
-    def size_bytes(self) -> int:
-        return int(self.memory.size)
-
     def give(self, queue: cl.CommandQueue) -> None:
         """Unmap it for the device: kernels enqueued from now on see what the host has written."""
         if self._mapping is not None:
@@ -109,25 +105,20 @@ class SharedMemory:
 
     def _map(self, queue: cl.CommandQueue, *, wait: bool = True) -> int:
         try:
-            view = self._map_image(queue, wait) if self.is_image else self._map_buffer(queue, wait)
+            view: Any
+            if self.is_image:
+                region = (self.memory.width, self.memory.height)
+                view, _, row_bytes, _ = cl.enqueue_map_image(
+                    queue, self.memory, _FOR_BOTH, (0, 0), region, (1,), self.dtype, is_blocking=wait
+                )
+                self._row_bytes = int(row_bytes)
+            else:
+                shape, kind = (self.memory.size,), np.dtype("uint8")
+                view, _ = cl.enqueue_map_buffer(queue, self.memory, _FOR_BOTH, 0, shape, kind, is_blocking=wait)
         except cl.Error as error:
             raise LaunchError(f"memory cannot be mapped: {error}") from error
         self._mapping = view.base
         return int(view.__array_interface__["data"][0])
-
-    def _map_buffer(self, queue: cl.CommandQueue, wait: bool) -> NDArray[Any]:
-        shape = (self.size_bytes,)
-        view, _ = cl.enqueue_map_buffer(queue, self.memory, _FOR_BOTH, 0, shape, np.dtype("uint8"), is_blocking=wait)
-        mapped: NDArray[Any] = view
-        return mapped
-
-    def _map_image(self, queue: cl.CommandQueue, wait: bool) -> NDArray[Any]:
-        region = (self.memory.width, self.memory.height)
-        view, _, row_bytes, _ = cl.enqueue_map_image(
-            queue, self.memory, _FOR_BOTH, (0, 0), region, (1,), self.dtype, is_blocking=wait
-        )
-        self._row_bytes = int(row_bytes)
-        return view
 
     def _strides(self) -> tuple[int, ...] | None:
         """Return an image's strides, from its row pitch; None for a buffer, whose rows are contiguous."""
@@ -270,9 +261,9 @@ def foreign_arrays(port: Any, operands: Sequence[Any], arrays: Iterable[int]) ->
 
     `arrays` are the numbers of those operands that are pyopencl arrays.
     """
-    own, found = port.queue, []
+    found = []
     for number in arrays:
-        queue = operands[number].queue
+        queue, own = operands[number].queue, port.queue
         if queue is not own and queue is not None and queue != own:
             found.append(operands[number])
     return found

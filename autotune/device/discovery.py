@@ -148,7 +148,7 @@ def _matches(wanted: str, devices: Sequence[Device]) -> list[Device]:
         return [device for device in devices if device.selector == wanted]
     tests: tuple[Callable[[Device], bool], ...] = (
         lambda device: device.slug == wanted,
-        lambda device: _in_family(wanted, device),
+        lambda device: device.family != "cpu" if wanted == "gpu" else device.family == wanted,
         lambda device: device.name.lower() == wanted,
         lambda device: any(wanted in text.lower() for text in _texts(device)),
     )
@@ -179,10 +179,6 @@ def _exact(device: Device) -> str:
 
 def _shortened(text: str) -> str:
     return text if len(text) <= 80 else f"{text[:77]}..."
-
-
-def _in_family(wanted: str, device: Device) -> bool:
-    return device.family != "cpu" if wanted == "gpu" else wanted in FAMILIES and device.family == wanted
 
 
 def _texts(device: Device) -> tuple[str, ...]:

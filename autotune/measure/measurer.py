@@ -3,8 +3,8 @@
 import statistics
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -76,9 +76,14 @@ class Measurer:
             entering("build")
             built = self._build(family, job)
             entering("run")
-            with self._workplace(built.plan) as place:
+            with tracing.span("allocate"):
+                place = Workplace(self._port, self._operands, built.plan)
+            key = hash((job.problem, job.configuration, job.build_options))
+            is_first = key not in self._was_run
+            self._was_run.add(key)
+            with place:
                 runner = _Runner(self._port, built, self._operands, place, self._stopwatch, self._probe)
-                measurement = runner.run(job, is_first=self._is_first(job))
+                measurement = runner.run(job, is_first=is_first)
         except _Refused as refusal:
             state, message = refusal.state, str(refusal)
         except WorkGroupError as error:
@@ -92,25 +97,6 @@ class Measurer:
         return Trial(
             configuration=job.configuration, state=state, measurement=measurement, message=message, seed=job.seed
         )
-
-    def _is_first(self, job: Job) -> bool:
-        """Return whether this is the first run of a configuration, and record that it has run."""
-        key = hash((job.problem, job.configuration, job.build_options))
-        is_first = key not in self._was_run
-        self._was_run.add(key)
-        return is_first
-
-    @contextmanager
-    def _workplace(self, plan: Plan) -> Iterator[Workplace]:
-        """Provide the memory of a plan; memory that a failed launch used is not reused."""
-        with tracing.span("allocate"):
-            place = Workplace(self._port, self._operands, plan)
-        is_sound = False
-        try:
-            yield place
-            is_sound = True
-        finally:
-            place.close(is_sound=is_sound)
 
     def _build(self, family: KernelFamily, job: Job) -> _Built:
         key = (job.problem, job.configuration, job.build_options)

@@ -8,7 +8,7 @@ device, and scratch is filled with poison.
 
 from collections import OrderedDict, defaultdict
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -115,7 +115,8 @@ class Operands:
 class Workplace:
     """The memory of one plan: borrowed outputs and scratch, and the inputs of one case at a time.
 
-    Inputs must not change while it is open; `close` gives back the outputs and scratch.
+    A context manager; inputs must not change while it is open. Leaving it gives back the outputs and scratch, unless an
+    error has left them in doubt.
     """
 
     def __init__(self, port: Port, operands: Operands, plan: Plan) -> None:
@@ -123,27 +124,24 @@ class Workplace:
         self._port = port
         self._operands = operands
         self._plan = plan
-        self._borrowed: list[tuple[Buffer, Memory]] = []
         self.memory: dict[str, Memory] = {}
         """Device memory by the names of the plan's buffers."""
+        self._written = [with_canary(b) for b in plan.buffers if b.role in (Role.OUTPUT, Role.SCRATCH)]
+        self._own: dict[str, Memory] = {}
         try:
-            written = [b for b in plan.buffers if b.role in (Role.OUTPUT, Role.SCRATCH)]
-            self._own = {b.name: self._borrow(with_canary(b)) for b in written}
+            for buffer in self._written:
+                self._own[buffer.name] = operands.borrow(buffer)
         except LaunchError:
-            self._borrowed.clear()
+            self._own.clear()
             operands.forget_free()
             raise
 
-    def _borrow(self, buffer: Buffer) -> Memory:
-        memory = self._operands.borrow(buffer)
-        self._borrowed.append((buffer, memory))
-        return memory
+    def __enter__(self) -> Self:
+        return self
 
-    def close(self, *, is_sound: bool = True) -> None:
-        """Give back the memory, or drop it where a failed launch used it (not `is_sound`)."""
-        for buffer, memory in self._borrowed if is_sound else ():
-            self._operands.give_back(buffer, memory)
-        self._borrowed.clear()
+    def __exit__(self, error: type[BaseException] | None, *_: object) -> None:
+        for buffer in () if error else self._written:
+            self._operands.give_back(buffer, self._own[buffer.name])
 
     def leave(self) -> None:
         """Drop the inputs, so that their memory can be reused."""

@@ -82,20 +82,16 @@ class Timing:
 
     @property
     def times_ns(self) -> tuple[float, ...]:
-        return tuple(s.by(self.timer) for s in self._sound)
+        return tuple(s.by(self.timer) for s in self.sound)
 
     @property
     def prepare_ns(self) -> float:
         """Time of preparing operands; 0 by the host's clock, which cannot separate launches."""
-        return statistics.median(s.prepare_ns for s in self._sound) if self.timer is Timer.EVENT else 0.0
+        return statistics.median(s.prepare_ns for s in self.sound) if self.timer is Timer.EVENT else 0.0
 
     @property
-    def beside_ns(self) -> float:
-        """Median time of a call by the host's clock beyond that of its kernels."""
-        return max(0.0, statistics.median(s.host_ns - s.event_ns for s in self._sound))
-
-    @property
-    def _sound(self) -> list[Sample]:
+    def sound(self) -> list[Sample]:
+        """The samples that count."""
         return [s for s in self.samples if self.timer is Timer.HOST or s.is_possible]
 
 
@@ -148,7 +144,7 @@ class Stopwatch:
     def overhead_ns(self, timing: Timing, launches: int) -> float:
         """Return `Measurement.launch_overhead_ns`; `launches` is the number of launches of a call."""
         if timing.timer is Timer.EVENT:
-            return timing.beside_ns
+            return max(0.0, statistics.median(s.host_ns - s.event_ns for s in timing.sound))
         return min(launches * self._calibration.launch_overhead_ns, statistics.median(timing.times_ns))
 
     def _time(self, call: Call, launches: Sequence[Launch], job: Job, timer: Timer) -> Timing:

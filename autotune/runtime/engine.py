@@ -167,10 +167,16 @@ class Engine:
         """Raise KernelError for a configuration that gives wrong results on this device, crashes or hangs."""
         if self._verifier is None:
             return
-        failure = self._verifier.failure(
-            self.family, problem, choice.configuration, options, recipe,
-            lambda: choice.is_verified and self._has_its_templates(choice),
-        )  # fmt: skip
+
+        def is_sound() -> bool:
+            """Whether the choice was measured with this driver and the current templates."""
+            if not choice.is_verified:
+                return False
+            from autotune.kernels.render import template_hash  # imported late, see _source
+
+            return choice.template_hash == template_hash(self.family, choice.configuration.algorithm)
+
+        failure = self._verifier.failure(self.family, problem, choice.configuration, options, recipe, is_sound)
         if failure:
             LOG.warning(
                 "%s is not used for %s on %s, where it failed a check (%s); another kernel takes its place. "
@@ -181,12 +187,6 @@ class Engine:
                 failure,
             )
             raise KernelError(f"{choice.configuration.algorithm} failed a check: {failure}")
-
-    def _has_its_templates(self, choice: Choice) -> bool:
-        """Return whether a choice was measured with the current templates."""
-        from autotune.kernels.render import template_hash  # imported late, see _source
-
-        return choice.template_hash == template_hash(self.family, choice.configuration.algorithm)
 
     def _forget(self) -> None:
         self._ready.clear()
@@ -261,7 +261,15 @@ class OnDevice:
         verify: bool = True,
     ) -> None:
         """Arguments and errors are those of `Gemm`."""
-        self._engine = _open(self._family, device, table, queue or context, binaries, verify=verify)
+        opened = table if isinstance(table, TuningTable) else TuningTable.open(table)
+        executor = open_executor(device, queue or context, binaries)
+        verifier = None
+        if verify:
+            cache = executor.programs.cache
+            verifier = Verifier(executor.device, cache.folder if cache else None)
+            if not opened.knows(executor.device):
+                verifier.expect_checks()
+        self._engine = Engine(self._family, executor, opened, verifier)
 
     @property
     def device(self) -> Device:
@@ -294,27 +302,6 @@ class OnDevice:
         return np.empty(shape, dtype)
 
 
-def _open(
-    family: KernelFamily,
-    device: str,
-    table: TuningTable | str | Path | None,
-    place: "Queue | Context | None",
-    binaries: Path | str | None,
-    *,
-    verify: bool,
-) -> Engine:
-    """Return an engine on the device named by `device`, or on an existing queue or context."""
-    opened = table if isinstance(table, TuningTable) else TuningTable.open(table)
-    executor = open_executor(device, place, binaries)
-    if not verify:
-        return Engine(family, executor, opened, None)
-    cache = executor.programs.cache
-    verifier = Verifier(executor.device, cache.folder if cache else None)
-    if not opened.knows(executor.device):
-        verifier.expect_checks()
-    return Engine(family, executor, opened, verifier)
-
-
 class PreparedMatrix:
     """A constant B, packed once for each layout that a product needs; made by `Gemm.prepare`."""
 
@@ -333,7 +320,8 @@ class PreparedMatrix:
         number = ready.packing_number
         if ready.packing is not None and number in self._packed:
             return self._packed[number]
-        plain = transfer.enter(Operand("b", self.operand, self.kind))
+        is_copy = self.kind is Kind.BUFFER  # of a NumPy array: memory of the port
+        plain = self.operand if is_copy else transfer.enter(Operand("b", self.operand, self.kind))
         if ready.packing is None:
             return plain
         packed = engine.executor.port.allocate(ready.packed)

@@ -219,13 +219,6 @@ class Gemm(OnDevice):
             self._buffer(request, out, 2),
         )
 
-    def _fixed_memory(self, request: GemmRequest, operands: tuple[Any, Any, Any]) -> tuple[Any, Any, Any] | None:
-        """Return the memory if it stays the same from call to call; None if each call has to look it up."""
-        if not request.is_resident or foreign_arrays(self._engine.executor.port, operands, request.arrays):
-            return None
-        assert request.ready
-        return self._resident(request, request.ready, operands)
-
     def _buffer(self, request: GemmRequest, operand: Any, number: int) -> Any:
         kind = request.kinds[number]
         if kind is Kind.BUFFER and operand.size < request.bytes[number]:
@@ -246,13 +239,15 @@ class BoundGemm:
 
     def __call__(self) -> Any:
         """Run the product and return `out`."""
-        gemm, ready = self._gemm, self._request.ready
-        if self._memory is None or ready is None:
-            gemm._run(self._request, *self._operands, self._scalars)
-            self._memory = gemm._fixed_memory(self._request, self._operands)
-        else:
-            engine = gemm._engine
+        gemm, request, operands = self._gemm, self._request, self._operands
+        engine, ready = gemm._engine, request.ready
+        if self._memory is not None and ready is not None:
             with engine.executor.lock:
                 engine.stats.calls += 1
                 ready.call.enqueue(self._memory, self._scalars)
-        return self._operands[2]
+            return operands[2]
+        gemm._run(request, *operands, self._scalars)
+        if request.is_resident and not foreign_arrays(engine.executor.port, operands, request.arrays):
+            assert request.ready
+            self._memory = gemm._resident(request, request.ready, operands)  # it stays the same from call to call
+        return operands[2]
