@@ -27,7 +27,7 @@ from autotune.measure.build_pool import build_once
 from autotune.measure.measurer import FRESH_INPUTS, Measurer
 from autotune.measure.operands import Operands
 from autotune.measure.probe import Probe, clipped, group_count
-from autotune.measure.timing import Sample, Stopwatch
+from autotune.measure.timing import Sample, Stopwatch, Timing
 from autotune.model.configuration import Configuration
 from autotune.model.device import Device
 from autotune.model.plan import Buffer, Launch, Plan, Role
@@ -518,37 +518,35 @@ PACED_JOB = Job(
 TRUSTED = Calibration(timer=Timer.EVENT, tick_ns=1.0, launch_overhead_ns=300.0, launch_latency_ns=30_000.0)
 
 
-@pytest.fixture
-def paced(monkeypatch: pytest.MonkeyPatch) -> Callable[..., tuple[InventedPort, Stopwatch]]:
-    def make(
-        host_ns: float, event_of: Callable[[int], float], calibration: Calibration = TRUSTED, latency_ns: float = 0.0
-    ) -> tuple[InventedPort, Stopwatch]:
-        device = InventedPort(lambda _: host_ns, event_of, latency_ns)
-        monkeypatch.setattr(timing, "perf_counter_ns", device.clock)
-        return device, Stopwatch(device.port, calibration)
-
-    return make
+def paced(
+    host_ns: float, event_of: Callable[[int], float], calibration: Calibration = TRUSTED, latency_ns: float = 0.0
+) -> tuple[InventedPort, Stopwatch]:
+    device = InventedPort(lambda _: host_ns, event_of, latency_ns)
+    return device, Stopwatch(device.port, calibration)
 
 
-MakePaced = Callable[..., tuple[InventedPort, Stopwatch]]
+def timed(
+    host_ns: float, event_of: Callable[[int], float], job: Job = PACED_JOB, calibration: Calibration = TRUSTED,
+    latency_ns: float = 0.0,
+) -> tuple[Timing, Stopwatch]:  # fmt: skip
+    """The samples of a call that takes some time by the host's clock, and another by events."""
+    _, stopwatch = paced(host_ns, event_of, calibration, latency_ns)
+    return stopwatch.time([LAUNCH], [LAUNCH], job), stopwatch
 
 
-def test_a_sample_is_far_longer_than_the_tick_of_its_timer(paced: MakePaced) -> None:
-    _, stopwatch = paced(20_000.0, lambda _: 10_000.0, replace(TRUSTED, tick_ns=10_000.0))
-    found = stopwatch.time([LAUNCH], [LAUNCH], PACED_JOB)
+def test_a_sample_is_far_longer_than_the_tick_of_its_timer() -> None:
+    found, stopwatch = timed(20_000.0, lambda _: 10_000.0, calibration=replace(TRUSTED, tick_ns=10_000.0))
     assert found.timer is Timer.EVENT
     assert found.samples[0].calls * 10_000.0 >= 1000 * 10_000.0, "1000 ticks are more than the 2 ms asked for"
     assert set(found.times_ns) == {10_000.0}
     assert stopwatch.overhead_ns(found, 1) == 10_000.0, "what the host saw beside the kernel"
-    _, stopwatch = paced(10_000.0, lambda _: 9_000.0)
-    found = stopwatch.time([LAUNCH], [LAUNCH], PACED_JOB)
+    found, _ = timed(10_000.0, lambda _: 9_000.0)
     assert 2_000_000 <= found.samples[0].calls * 9_000.0 <= 3_000_000
 
 
-def test_a_sample_by_the_host_is_far_longer_than_it_takes_to_see_an_end(paced: MakePaced) -> None:
+def test_a_sample_by_the_host_is_far_longer_than_it_takes_to_see_an_end() -> None:
     untrusted = replace(TRUSTED, timer=Timer.HOST, reason="zero", launch_latency_ns=200_000.0)
-    _, stopwatch = paced(10_000.0, lambda _: 0.0, untrusted, latency_ns=200_000.0)
-    found = stopwatch.time([LAUNCH], [LAUNCH], PACED_JOB)
+    found, stopwatch = timed(10_000.0, lambda _: 0.0, calibration=untrusted, latency_ns=200_000.0)
     assert found.timer is Timer.HOST
     assert found.samples[0].calls * 10_000.0 >= 45 * 200_000.0
     assert 10_000.0 < found.times_ns[0] < 10_300.0
@@ -557,44 +555,37 @@ def test_a_sample_by_the_host_is_far_longer_than_it_takes_to_see_an_end(paced: M
 
 
 @pytest.mark.parametrize("event_of", [lambda _: 0.0, lambda _: 40_000.0, lambda _: -3.0])
-def test_impossible_events_make_the_timer_of_the_device_the_host(
-    paced: MakePaced, event_of: Callable[[int], float]
-) -> None:
-    _, stopwatch = paced(20_000.0, event_of)
-    found = stopwatch.time([LAUNCH], [LAUNCH], PACED_JOB)
+def test_impossible_events_make_the_timer_of_the_device_the_host(event_of: Callable[[int], float]) -> None:
+    found, stopwatch = timed(20_000.0, event_of)
     assert found.timer is Timer.HOST
     assert set(found.times_ns) == {20_000.0}
     assert stopwatch.timer is Timer.HOST, "for all trials from then on"
 
 
-def test_events_far_shorter_than_every_long_call_are_wrong(paced: MakePaced) -> None:
-    _, stopwatch = paced(3e6, lambda _: 1e6)
-    assert stopwatch.time([LAUNCH], [LAUNCH], PACED_JOB).timer is Timer.HOST
+def test_events_far_shorter_than_every_long_call_are_wrong() -> None:
+    assert timed(3e6, lambda _: 1e6)[0].timer is Timer.HOST
 
 
-def test_a_host_that_is_busy_with_other_things_changes_no_timer(paced: MakePaced) -> None:
-    _, stopwatch = paced(2e6, lambda _: 1.9e6, latency_ns=8e6)  # it sees the end of a sample 8 ms late
-    found = stopwatch.time([LAUNCH], [LAUNCH], PACED_JOB)
+def test_a_host_that_is_busy_with_other_things_changes_no_timer() -> None:
+    found, stopwatch = timed(2e6, lambda _: 1.9e6, latency_ns=8e6)  # it sees the end of a sample 8 ms late
     assert all(sample.is_too_short for sample in found.samples)
     assert (found.timer, stopwatch.timer) == (Timer.EVENT, Timer.EVENT)
     assert set(found.times_ns) == {1.9e6}
 
 
-def test_what_spoils_a_few_samples_is_left_out_and_changes_no_timer(paced: MakePaced) -> None:
-    _, stopwatch = paced(3e6, lambda call: 0.0 if call == 3 else 1e6 if call == 4 else 2.9e6)
-    found = stopwatch.time([LAUNCH], [LAUNCH], PACED_JOB)
+def test_what_spoils_a_few_samples_is_left_out_and_changes_no_timer() -> None:
+    found, stopwatch = timed(3e6, lambda call: 0.0 if call == 3 else 1e6 if call == 4 else 2.9e6)
     assert (found.timer, stopwatch.timer) == (Timer.EVENT, Timer.EVENT)
     assert sorted(found.times_ns) == [1e6, 2.9e6, 2.9e6, 2.9e6]
 
 
-def test_a_job_may_ask_for_the_host_where_others_were_timed_by_it(paced: MakePaced) -> None:
-    _, stopwatch = paced(20_000.0, lambda _: 15_000.0)
-    found = stopwatch.time([LAUNCH], [LAUNCH], replace(PACED_JOB, timer=Timer.HOST))
+def test_a_job_may_ask_for_the_host_where_others_were_timed_by_it() -> None:
+    found, stopwatch = timed(20_000.0, lambda _: 15_000.0, replace(PACED_JOB, timer=Timer.HOST))
     assert (found.timer, found.times_ns[0]) == (Timer.HOST, 20_000.0)
     assert stopwatch.timer is Timer.EVENT
 
 
-def test_a_device_that_was_idle_is_warmed_up_until_its_times_are_steady(paced: MakePaced) -> None:
+def test_a_device_that_was_idle_is_warmed_up_until_its_times_are_steady(monkeypatch: pytest.MonkeyPatch) -> None:
     ramping: list[float] = []
 
     def ramped(_: int) -> float:
@@ -602,6 +593,7 @@ def test_a_device_that_was_idle_is_warmed_up_until_its_times_are_steady(paced: M
         return 98_000.0 if device.now < ramping[-1] + 60e6 else 49_000.0
 
     device, _ = paced(100_000.0, ramped)
+    monkeypatch.setattr(timing, "perf_counter_ns", device.clock)
     stopwatch = Stopwatch(device.port, TRUSTED, needs_warming=True)
     for pause_ns, most_ns in ((0.0, timing.WARM_UP_NS), (2e6, 40e6), (5e9, timing.WARM_UP_NS)):
         device.now += pause_ns
@@ -612,12 +604,14 @@ def test_a_device_that_was_idle_is_warmed_up_until_its_times_are_steady(paced: M
         assert device.now - began <= most_ns
 
 
-def test_a_warm_up_is_bounded_and_left_out_where_it_is_of_no_use(paced: MakePaced) -> None:
+def test_a_warm_up_is_bounded_and_left_out_where_it_is_of_no_use(monkeypatch: pytest.MonkeyPatch) -> None:
     device, _ = paced(1e6, lambda call: 1e5 * (1 + call % 7))
+    monkeypatch.setattr(timing, "perf_counter_ns", device.clock)
     restless = Stopwatch(device.port, TRUSTED, needs_warming=True)
     restless._warm_up([LAUNCH], [LAUNCH], PACED_JOB, Timer.EVENT)
     assert timing.WARM_UP_NS <= device.now <= 1.2 * timing.WARM_UP_NS
     device, processor = paced(5e6, lambda _: 4.9e6)
+    monkeypatch.setattr(timing, "perf_counter_ns", device.clock)
     processor._warm_up([LAUNCH], [LAUNCH], PACED_JOB, Timer.EVENT)
     assert device.launched == []
     slow = Stopwatch(device.port, TRUSTED, needs_warming=True)
@@ -625,20 +619,17 @@ def test_a_warm_up_is_bounded_and_left_out_where_it_is_of_no_use(paced: MakePace
     assert len(device.launched) == 1, "what is hopeless need not be measured well"
 
 
-def test_one_sample_is_enough_for_what_is_given_up(paced: MakePaced) -> None:
+def test_one_sample_is_enough_for_what_is_given_up() -> None:
     device, stopwatch = paced(5e6, lambda _: 4.9e6)
     found = stopwatch.time([LAUNCH], [LAUNCH], replace(PACED_JOB, give_up_above_ns=4e6))
     assert (found.times_ns, len(device.launched)) == ((4.9e6,), 1)
 
 
-def test_samples_that_agree_need_not_be_many(paced: MakePaced) -> None:
+def test_samples_that_agree_need_not_be_many() -> None:
     job = replace(PACED_JOB, samples=7, agreement=0.02)
-    _, stopwatch = paced(5e6, lambda _: 4.9e6)
-    assert len(stopwatch.time([LAUNCH], [LAUNCH], job).times_ns) == job.FEW
-    _, stopwatch = paced(5e6, lambda call: 4.9e6 if call % 2 else 4.5e6)
-    assert len(stopwatch.time([LAUNCH], [LAUNCH], job).times_ns) == 7
-    _, stopwatch = paced(5e6, lambda _: 4.9e6)
-    assert len(stopwatch.time([LAUNCH], [LAUNCH], replace(job, agreement=0.0)).times_ns) == 7
+    assert len(timed(5e6, lambda _: 4.9e6, job)[0].times_ns) == job.FEW
+    assert len(timed(5e6, lambda call: 4.9e6 if call % 2 else 4.5e6, job)[0].times_ns) == 7
+    assert len(timed(5e6, lambda _: 4.9e6, replace(job, agreement=0.0))[0].times_ns) == 7
 
 
 def test_zero_events_of_a_real_device_end_as_times_by_the_host(pocl: Device, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -717,9 +708,9 @@ def test_a_disturbed_part_is_timed_again() -> None:
 def test_a_far_too_slow_kernel_is_not_run_in_full(pocl: Device, monkeypatch: pytest.MonkeyPatch) -> None:
     time = Probe._time
 
-    def slow_motion(probe: Probe, kernel: Any, launch: Launch, groups: int) -> tuple[int, float]:
+    def slow_motion(probe: Probe, *what: Any) -> tuple[int, float]:
         """Run, and a millisecond a work-group: what a busy machine makes of real times tells nothing now and then."""
-        count, _ = time(probe, kernel, launch, groups)
+        count, _ = time(probe, *what)
         return count, 1e6 * count
 
     monkeypatch.setattr(Probe, "_time", slow_motion)

@@ -208,9 +208,9 @@ def test_an_idle_child_is_ended_and_another_started_when_needed(
     checker = verification.Checker(pocl.selector)
     assert not checker.check(PROBLEM, TILE, ()).failure
     deadline = time.monotonic() + 20
-    while checker._worker is not None and time.monotonic() < deadline:
+    while checker._worker.pid is not None and time.monotonic() < deadline:
         time.sleep(0.02)
-    assert checker._worker is None
+    assert checker._worker.pid is None
     assert not checker.check(PROBLEM, TILE, ()).failure
 
 

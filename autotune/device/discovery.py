@@ -122,7 +122,8 @@ def select(selector: str, devices: Sequence[Device]) -> Device:
     wanted, _, version = selector.strip().lower().partition("@")
     matches = _matches(wanted, devices) if wanted else []
     matches = [device for device in matches if device.driver.lower().startswith(version)]
-    if len(matches) > 1 and _drive_one_processor(matches):
+    processors = {processor_of(device.slug) if device.family == "cpu" else "" for device in matches}
+    if len(matches) > 1 and len(processors) == 1 and processors != {""}:  # several runtimes of one processor
         chosen = max(matches, key=_preference)
         others = ", ".join(f"{_exact(device)} ({device.selector})" for device in matches if device is not chosen)
         _LOG.warning("%s (%s) is used for the processor; also available: %s", _exact(chosen), chosen.selector, others)
@@ -157,11 +158,6 @@ def _matches(wanted: str, devices: Sequence[Device]) -> list[Device]:
         if fitting:
             return fitting
     return []
-
-
-def _drive_one_processor(devices: Sequence[Device]) -> bool:
-    processors = {processor_of(device.slug) for device in devices}
-    return all(device.family == "cpu" for device in devices) and len(processors) == 1 and "" not in processors
 
 
 def _preference(device: Device) -> tuple[bool, bool, tuple[int, ...]]:

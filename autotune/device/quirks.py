@@ -166,7 +166,8 @@ def repair_processor_name(device: "cl.Device") -> bool:
     has no pointer to the name that the device reports, nothing changes.
     """
     version = text(device, "version")
-    if not is_pocl_version(version) or not _is_old(text(device, "driver_version")):
+    major = re.match(r"\d+", text(device, "driver_version"))
+    if not is_pocl_version(version) or not major or int(major[0]) >= _REPAIRED_BEFORE:
         return False
     if platform.system() != "Linux" or platform.machine() != "x86_64":
         return False
@@ -174,7 +175,7 @@ def repair_processor_name(device: "cl.Device") -> bool:
     chosen = library_and_name(cpuinfo())
     if not found or not chosen or found[1] == chosen[1]:
         return False
-    spans = _mapped()
+    spans = [_Span(line) for line in _MAPS.read_text(encoding="utf-8", errors="replace").splitlines()]
     structure = device.int_ptr
     if not _is_of_a_wheel(structure, spans):
         return False
@@ -206,10 +207,6 @@ def compiler_target(device: "cl.Device") -> str:
     return name.value.decode("ascii") if name else ""
 
 
-def _mapped() -> list[_Span]:
-    return [_Span(line) for line in _MAPS.read_text(encoding="utf-8", errors="replace").splitlines()]
-
-
 def _is_of_a_wheel(structure: int, spans: list[_Span]) -> bool:
     """Whether the device's driver is a wheel's: every OpenCL object begins with a pointer into the driver's library."""
     if not any(span.holds(structure, ctypes.sizeof(ctypes.c_uint64)) for span in spans):
@@ -230,8 +227,3 @@ def _pointers_to(text: bytes, structure: int, spans: list[_Span]) -> list[ctypes
         if is_readable and ctypes.string_at(slot.value, len(text)) == text:
             found.append(slot)
     return found
-
-
-def _is_old(driver: str) -> bool:
-    major = re.match(r"\d+", driver)
-    return major is not None and int(major[0]) < _REPAIRED_BEFORE

@@ -64,26 +64,25 @@ class Probe:
 
         Raises LaunchError.
         """
-        self._memory = memory
         total = 0.0
         for kernel, launch in zip(kernels, launches, strict=True):
-            total += self._least_ns(kernel, launch, limit_ns - total)
+            total += self._least_ns(kernel, launch, memory, limit_ns - total)
             if total > limit_ns:
                 break
         return total
 
-    def _least_ns(self, kernel: Kernel, launch: Launch, limit_ns: float) -> float:
+    def _least_ns(self, kernel: Kernel, launch: Launch, memory: Mapping[str, Memory], limit_ns: float) -> float:
         if not self._has_parts(launch):
             return 0.0
         there, wanted = group_count(launch), self._first_groups
-        self._time(kernel, launch, wanted)  # some drivers finish building at the first launch
-        groups, took_ns = self._time(kernel, launch, wanted)
+        self._time(kernel, launch, memory, wanted)  # some drivers finish building at the first launch
+        groups, took_ns = self._time(kernel, launch, memory, wanted)
         growth = GROWTH if took_ns < self._significant_ns else CAREFUL_GROWTH
         while (wanted := wanted * growth) < there:
-            more, took_longer_ns = self._time(kernel, launch, wanted)
+            more, took_longer_ns = self._time(kernel, launch, memory, wanted)
             least_ns = self._extrapolated(groups, took_ns, more, took_longer_ns, there)
             for _ in range(RECHECKS if least_ns > limit_ns else 0):
-                took_longer_ns = min(took_longer_ns, self._time(kernel, launch, wanted)[1])
+                took_longer_ns = min(took_longer_ns, self._time(kernel, launch, memory, wanted)[1])
                 least_ns = self._extrapolated(groups, took_ns, more, took_longer_ns, there)
             if least_ns:
                 return least_ns
@@ -103,10 +102,10 @@ class Probe:
             return 0.0
         return more_ns + per_group_ns * (there - more)
 
-    def _time(self, kernel: Kernel, launch: Launch, groups: int) -> tuple[int, float]:
+    def _time(self, kernel: Kernel, launch: Launch, memory: Mapping[str, Memory], groups: int) -> tuple[int, float]:
         """Run a part of at most `groups` work-groups; return how many, and the host's time in nanoseconds."""
         part = clipped(launch, groups)
-        call = self._port.bind([kernel], [part], self._memory)
+        call = self._port.bind([kernel], [part], memory)
         return group_count(part), self._port.run(call, has_events=False).host_ns
 
 

@@ -19,7 +19,7 @@ from pathlib import Path
 from autotune.codec import parse, read, write
 from autotune.device.programs import digest
 from autotune.errors import AutotuneError, ProblemError, TableError, WorkerError
-from autotune.measure.worker import Measures, Worker
+from autotune.measure.worker import Worker
 from autotune.model.configuration import Configuration
 from autotune.model.device import Device, DeviceLimits
 from autotune.model.plan import Plan
@@ -125,16 +125,14 @@ class Checker:
 
     def __init__(self, selector: str) -> None:
         self._selector = selector
-        self._worker: Measures | None = None
+        self._worker = start_worker(selector)
         self._lock = threading.Lock()
         self._idle: threading.Timer | None = None
 
     def start(self) -> None:
         """Start the child now, in expectation of a check. Errors are left to that check."""
         with self._lock, suppress(AutotuneError):
-            worker = self._open()
-            if isinstance(worker, Worker):
-                worker.start()
+            self._worker.start()
             self._close_later()
 
     def check(self, problem: Problem, configuration: Configuration, build_options: Sequence[str]) -> Verdict:
@@ -156,16 +154,11 @@ class Checker:
             if self._idle:
                 self._idle.cancel()
             try:
-                trial = self._open().run(job)
+                trial = self._worker.run(job)
             finally:
                 self._close_later()
         failure = "" if trial.state is TrialState.COMPLETE else f"{trial.state.value}: {trial.message}"[:300]
         return Verdict(failure=failure, was_late=trial.state is TrialState.TIMED_OUT, at_s=time.time())
-
-    def _open(self) -> Measures:
-        if self._worker is None:
-            self._worker = start_worker(self._selector)
-        return self._worker
 
     def _close_later(self) -> None:
         self._idle = threading.Timer(IDLE_S, self._close_idle)
@@ -174,12 +167,11 @@ class Checker:
 
     def _close_idle(self) -> None:
         with self._lock:
-            if self._worker is not None and self._idle is threading.current_thread():
+            if self._idle is threading.current_thread():
                 self._worker.close()
-                self._worker = None
 
 
-def start_worker(selector: str) -> Measures:
+def start_worker(selector: str) -> Worker:
     """Return a worker whose child has the module search path of this process, so that it finds this package."""
     code = f"import sys; sys.path[:] = {sys.path!r}; from autotune.measure.worker import serve; serve()"
     return Worker((sys.executable, "-c", code), selector=selector)
