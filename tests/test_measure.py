@@ -326,7 +326,7 @@ class Mute:
 )
 def test_a_session_needs_no_answer_of_its_device(error: Exception) -> None:
     queue = SimpleNamespace(device=Mute(error), context=None, properties=0)
-    session = Session.on(cast(cl.CommandQueue, queue))
+    session = Session(cast(cl.CommandQueue, queue))
     assert session.quirks == Quirks()
     assert session.timer_resolution_ns == 0
     assert set(session.toolchain) == {""}

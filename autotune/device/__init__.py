@@ -6,21 +6,12 @@ if TYPE_CHECKING:
     from autotune.device.port import Port
 
 
-def open_port(selector: str) -> "Port":
-    """Open a device, given as ``platform:device`` in numbers, for measuring.
+def open_port(place: Any, *, profiles: bool = True) -> "Port":
+    """Open a device, given as ``platform:device`` in numbers, or on a caller's queue, or context of one device.
 
-    Raises DeviceSelectionError when it cannot be found or opened.
+    Launches tell event times if the port `profiles`, or the caller's queue does. Raises DeviceSelectionError when the
+    device cannot be found or opened.
     """
     from autotune.device.opencl import Session  # loads pyopencl, which takes a while
 
-    return Session(selector)
-
-
-def port_on(place: Any) -> "Port":
-    """Open a device for running: by ``platform:device`` numbers, or on a caller's queue, or context of one device.
-
-    Event times are those of the caller's queue, else missing. Raises DeviceSelectionError.
-    """
-    from autotune.device.opencl import Session
-
-    return Session.on(place)
+    return Session(place, profiles=profiles)

@@ -71,12 +71,11 @@ class Strings:
 
 @dataclass(frozen=True, kw_only=True)
 class Identity:
-    """What a device was identified as. `family` is one of FAMILIES; `architecture` is empty if unknown."""
+    """What a device was identified as; `family` is one of FAMILIES."""
 
     vendor: str
     model: str
     family: str
-    architecture: str
     slug: str
 
 
@@ -166,8 +165,7 @@ def _checksum(text: str) -> str:
 
 
 def _identity(vendor: str, model: str, family: str, slug: str) -> Identity:
-    slug = _slug(slug)
-    return Identity(vendor=vendor, model=model, family=family, architecture=architecture_of(slug), slug=slug)
+    return Identity(vendor=vendor, model=model, family=family, slug=_slug(slug))
 
 
 def _behind_layer(identity: Identity, told: Strings) -> Identity:

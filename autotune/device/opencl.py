@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from time import perf_counter_ns
-from typing import Any, Self
+from typing import Any
 
 import numpy as np
 import pyopencl as cl
@@ -83,39 +83,22 @@ class _Call:
 class Session:
     """One device with an in-order queue, as a `Port`; what the methods do is described there."""
 
-    def __init__(self, selector: str) -> None:
-        """Open a device, given as ``platform:device`` in numbers, with a profiling queue.
+    def __init__(self, place: "str | cl.Context | cl.CommandQueue", *, profiles: bool = True) -> None:
+        """Open a device, given as ``platform:device`` in numbers, or use a context of one device, or an in-order queue.
 
-        Raises DeviceSelectionError when it cannot be found or opened.
+        A queue that is made here tells event times if it `profiles`. Raises DeviceSelectionError when the device cannot
+        be found or opened.
         """
-        device = _raw_device(selector)
-        try:
-            context = cl.Context([device])  # Intel's queues do not keep their context alive
-            queue = cl.CommandQueue(context, device, properties=cl.command_queue_properties.PROFILING_ENABLE)
-        except Exception as error:  # pyopencl makes queries that the driver may refuse
-            raise DeviceSelectionError(f"device {selector} cannot be opened: {first_line(error)}") from error
-        self._use(queue)
-
-    @classmethod
-    def on(cls, place: "str | cl.Context | cl.CommandQueue") -> Self:
-        """Return a session that does not profile: on a device, the one device of a context, or an in-order queue."""
-        if isinstance(place, str):
-            place = cl.Context([_raw_device(place)])
-        if isinstance(place, cl.Context):
-            if len(place.devices) != 1:
-                told = f"the context has {len(place.devices)} devices"
-                raise DeviceSelectionError(told, hint="pass a queue of one device")
-            place = cl.CommandQueue(place, place.devices[0])
-        elif place.properties & cl.command_queue_properties.OUT_OF_ORDER_EXEC_MODE_ENABLE:
+        if isinstance(place, str | cl.Context):
+            context, queue = _new_queue(place, profiles)
+        else:
+            context, queue = place.context, place
+        if queue.properties & cl.command_queue_properties.OUT_OF_ORDER_EXEC_MODE_ENABLE:
             raise DeviceSelectionError("the queue executes out of order", hint="pass an in-order queue")
-        repair_processor_name(place.device)
-        session = cls.__new__(cls)
-        session._use(place)
-        return session
-
-    def _use(self, queue: cl.CommandQueue) -> None:
+        repair_processor_name(queue.device)
         _spare_cache()
-        self.queue, self.context, self._raw = queue, queue.context, queue.device
+        self.queue, self._raw = queue, queue.device
+        self.context = context  # Intel's queues do not keep it alive
         self.quirks: Quirks = quirks_of(text(self._raw, "version"), text(self._raw, "vendor"))
         self._written: list[Any] = []
         """Events of copies from the host that were not waited for; pyopencl waits where one is dropped."""
@@ -341,6 +324,19 @@ def _raw_device(selector: str) -> cl.Device:
         raise DeviceSelectionError(f"no device {selector!r}: {error}", hint="see `autotune devices`") from error
     repair_processor_name(device)
     return device
+
+
+def _new_queue(place: "str | cl.Context", profiles: bool) -> tuple[cl.Context, cl.CommandQueue]:
+    if isinstance(place, cl.Context) and len(place.devices) != 1:
+        told = f"the context has {len(place.devices)} devices"
+        raise DeviceSelectionError(told, hint="pass a queue of one device")
+    device = _raw_device(place) if isinstance(place, str) else place.devices[0]
+    properties: Any = cl.command_queue_properties.PROFILING_ENABLE if profiles else 0
+    try:
+        context = cl.Context([device]) if isinstance(place, str) else place
+        return context, cl.CommandQueue(context, device, properties=properties)
+    except Exception as error:  # pyopencl makes queries that the driver may refuse
+        raise DeviceSelectionError(f"device {place} cannot be opened: {first_line(error)}") from error
 
 
 @contextmanager

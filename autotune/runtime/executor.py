@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
-from autotune.device import port_on
+from autotune.device import open_port
 from autotune.device.arrays import Context, Queue, allocate_shared
 from autotune.device.discovery import discover_here, select
 from autotune.device.port import Memory, Port, Program
@@ -118,12 +118,12 @@ def open_executor(device: str, place: "Queue | Context | None", binaries: Path |
     if place is not None:
         if device:
             raise DeviceSelectionError("both a device and a queue or context were passed", hint="pass only one of them")
-        return Executor(port_on(place), cache)
+        return Executor(open_port(place, profiles=False), cache)
     selector = default_device(device).selector
     key = (selector, cache.folder if cache else None)
     with _executors_lock:
         if key not in _executors:
-            _executors[key] = Executor(port_on(selector), cache)
+            _executors[key] = Executor(open_port(selector, profiles=False), cache)
         return _executors[key]
 
 
@@ -154,5 +154,5 @@ def allocate(
     Host and device must not use it at the same time: it belongs to the device from a call until that returns. Views
     of it can be operands too.
     """
-    port = open_executor(device, None).port if queue is None else port_on(queue)
+    port = open_executor(device, None).port if queue is None else open_port(queue, profiles=False)
     return allocate_shared(port, shape, dtype, image=image)
