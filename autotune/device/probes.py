@@ -238,20 +238,28 @@ def run_probes(port: Port, names: Sequence[str]) -> dict[str, str]:
     options = PROBES[names[0]].options if names[0] in PROBES else ((),)
     try:
         program = _built(port, "".join(sources), options)
-    except AutotuneError as error:
-        return dict.fromkeys(names, str(error))
+    except _TROUBLES as error:
+        return dict.fromkeys(names, _complaint(error))
     for kernel, probes in kernels.items():
         try:
             found |= _run_blocks(port, program, kernel, probes)
-        except AutotuneError as error:
-            found |= dict.fromkeys((probe.name for probe in probes), str(error))
+        except _TROUBLES as error:
+            found |= dict.fromkeys((probe.name for probe in probes), _complaint(error))
     for name in names:
         if name in _FUNCTIONS:
             try:
                 _FUNCTIONS[name](port, program)
-            except AutotuneError as error:
-                found[name] = str(error)
+            except _TROUBLES as error:
+                found[name] = _complaint(error)
     return found
+
+
+_TROUBLES = (AutotuneError, UnicodeDecodeError)
+"""pyopencl raises the second for names that are not UTF-8."""
+
+
+def _complaint(error: Exception) -> str:
+    return str(error) or type(error).__name__
 
 
 def _run_blocks(port: Port, program: Program, kernel: str, blocks: Sequence[Probe]) -> dict[str, str]:
