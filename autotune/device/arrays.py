@@ -19,6 +19,7 @@ from numpy.typing import DTypeLike, NDArray
 from autotune.device.opencl import CHANNELS
 from autotune.device.port import NUMPY_TYPES, Memory
 from autotune.errors import LaunchError, ProblemError
+from autotune.model.problem import Problem
 
 Queue = cl.CommandQueue
 Context = cl.Context
@@ -223,12 +224,19 @@ def check_context(port: Any, operand: Any, kind: Kind, name: str) -> None:
         )
 
 
-def resident_memory(port: Any, operand: Any, kind: Kind, name: str) -> Memory:
-    """Return the memory of a pyopencl array, from its first element on, or of a buffer. Raises ProblemError."""
+def resident_memory(
+    port: Any, operand: Any, kind: Kind, name: str, needed_bytes: int = 0, problem: Problem | None = None
+) -> Memory:
+    """Return the memory of a pyopencl array, from its first element on, or of a buffer.
+
+    Raises ProblemError, also where a buffer has fewer bytes than `problem` needs.
+    """
     if operand.context is not port.context:
         check_context(port, operand, kind, name)
     if kind is Kind.ARRAY:
         return _from(operand.base_data, int(operand.offset), name) if operand.offset else operand.base_data
+    if problem and operand.size < needed_bytes:
+        raise ProblemError(f"{name} holds {operand.size} bytes, {problem.label} needs {needed_bytes}")
     return operand
 
 

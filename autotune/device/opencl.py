@@ -97,8 +97,8 @@ class Session:
             raise DeviceSelectionError("the queue executes out of order", hint="pass an in-order queue")
         repair_processor_name(queue.device)
         _spare_cache()
-        self.queue, self._raw = queue, queue.device
-        self.context = context  # Intel's queues do not keep it alive
+        self.queue, self.context, self._raw = queue, queue.context, queue.device
+        self._kept_alive = context  # which Intel's queues do not
         self.quirks: Quirks = quirks_of(text(self._raw, "version"), text(self._raw, "vendor"))
         self._written: list[Any] = []
         """Events of copies from the host that were not waited for; pyopencl waits where one is dropped."""

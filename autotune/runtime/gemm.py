@@ -31,8 +31,6 @@ from autotune.runtime.requests import (
     read_request,
 )
 
-_SHOWN = ("a", "b", "out")
-
 
 class Gemm(OnDevice):
     """``C = alpha * op(A) @ op(B) + beta * C`` with the tuned kernel for each size.
@@ -210,22 +208,15 @@ class Gemm(OnDevice):
 
     def _resident(self, request: GemmRequest, ready: Ready, operands: tuple[Any, Any, Any]) -> tuple[Any, Any, Any]:
         """Return the memory of a, b and out, which are on the device. Raises ProblemError."""
-        (a, b, out), engine = operands, self._engine
+        (a, b, out), engine, problem = operands, self._engine, request.problem
+        port, kinds, sizes = engine.executor.port, request.kinds, request.bytes
         return (
-            self._buffer(request, a, 0),
+            resident_memory(port, a, kinds[0], "a", sizes[0], problem),
             b.memory(ready, engine, Transfer(engine.executor, engine.stats))
             if isinstance(b, PreparedMatrix)
-            else self._buffer(request, b, 1),
-            self._buffer(request, out, 2),
+            else resident_memory(port, b, kinds[1], "b", sizes[1], problem),
+            resident_memory(port, out, kinds[2], "out", sizes[2], problem),
         )
-
-    def _buffer(self, request: GemmRequest, operand: Any, number: int) -> Any:
-        kind = request.kinds[number]
-        if kind is Kind.BUFFER and operand.size < request.bytes[number]:
-            raise ProblemError(
-                f"{_SHOWN[number]} holds {operand.size} bytes, {request.problem.label} needs {request.bytes[number]}"
-            )
-        return resident_memory(self._engine.executor.port, operand, kind, _SHOWN[number])
 
 
 class BoundGemm:
