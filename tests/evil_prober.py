@@ -51,7 +51,7 @@ def prepare() -> None:
 
 def spoil_driver() -> None:
     """The driver is a real one; what it builds is not what it was given."""
-    from autotune.device.session import Session
+    from autotune.device.opencl import Session
 
     build = Session.build
 

@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Any
 
 import autotune.measure.measurer
-import autotune.measure.timing
 import autotune.measure.worker
-from autotune.device.session import Session, event_ns
+from autotune.device import opencl
+from autotune.device.opencl import Session, event_span_ns
 from autotune.errors import LaunchError
 from autotune.kernels.render import render
 
@@ -42,7 +42,12 @@ def start_badly() -> None:
         sys.exit(3)
 
 
-def refuse(*_: Any) -> None:
+def bind_nothing(self: Session, kernels: Any, launches: Any, *_: Any) -> Any:
+    """The kernels have no arguments."""
+    return _bind(self, kernels, [dataclasses.replace(launch, arguments=()) for launch in launches], {})
+
+
+def refuse(*_: Any, **__: Any) -> None:
     raise LaunchError("clEnqueueNDRangeKernel failed: OUT_OF_RESOURCES")
 
 
@@ -58,8 +63,8 @@ def no_memory(*_: Any) -> None:
 def prepare(behaviour: int) -> None:
     source = SOURCES.get(behaviour)
     vars(autotune.measure.measurer)["render"] = lambda *a: source or render(*a)
-    vars(autotune.measure.timing)["event_ns"] = (lambda _: 0) if behaviour == ZERO_TIMERS else event_ns
-    Session.bind = (lambda *_: None) if source else _bind  # type: ignore[method-assign]
+    vars(opencl)["event_span_ns"] = (lambda _: (0, 0)) if behaviour == ZERO_TIMERS else event_span_ns
+    Session.bind = bind_nothing if source else _bind  # type: ignore[method-assign,assignment]
     failing: dict[int, Any] = {NO_DEVICE_MEMORY: allocate, NO_HOST_MEMORY: no_memory}
     Session.allocate = failing.get(behaviour, _allocate)  # type: ignore[method-assign]
 
@@ -81,7 +86,7 @@ def measure(
         raise KeyError("a")
     trial = _measure(self, job, entering)
     if job.seed == POISON:
-        Session.enqueue = refuse  # type: ignore[method-assign,assignment]
+        Session.run = refuse  # type: ignore[method-assign,assignment]
     return trial
 
 

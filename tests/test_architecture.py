@@ -46,7 +46,7 @@ ORDER = (
 
 OWNERS = {
     "jinja2": {"kernels/render.py"},
-    "pyopencl": {"device"},
+    "pyopencl": {"device/opencl.py", "device/arrays.py", "device/description.py", "device/quirks.py"},
     "pynvml": {"device/sensors.py"},
     "sqlalchemy": {"store"},
     "alembic": {"store/migration.py"},

@@ -10,9 +10,9 @@ import numpy as np
 import pyopencl as cl
 import pytest
 
-from autotune.device import binaries
-from autotune.device.binaries import BinaryCache, digest
-from autotune.device.session import Session
+from autotune.device import opencl
+from autotune.device.opencl import Session
+from autotune.device.programs import BinaryCache, digest
 from autotune.model.device import Device
 
 SOURCE = "__kernel void put(__global int *x) { x[get_global_id(0)] = VALUE; }"
@@ -39,11 +39,11 @@ def answer(session: Session, program: cl.Program) -> int:
 
 
 def load(cache: BinaryCache, session: Session, key: str = "key") -> cl.Program | None:
-    return cache.load(session.queue.context, session.queue.device, key)
+    return cache.load(session, key)
 
 
 def store(cache: BinaryCache, session: Session, program: Any, key: str = "key") -> bool:
-    return cache.store(session.queue.device, key, program)
+    return cache.store(session, key, program)
 
 
 def test_a_stored_program_is_loaded_and_runs(session: Session, program: cl.Program, tmp_path: Path) -> None:
@@ -61,7 +61,7 @@ def test_another_driver_or_processor_has_programs_of_its_own(
 ) -> None:
     cache = BinaryCache(tmp_path)
     store(cache, session, program)
-    monkeypatch.setattr(binaries, "_processor", lambda: "flags : none")
+    monkeypatch.setattr(opencl, "instruction_set", lambda _: "flags : none")
     assert load(cache, session) is None
     monkeypatch.undo()
     assert load(cache, session) is not None

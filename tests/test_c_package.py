@@ -17,7 +17,7 @@ import pytest
 import factories
 import transpose_family
 from autotune.cli import main
-from autotune.device.session import Session
+from autotune.device.opencl import Session
 from autotune.errors import DeviceSelectionError, TableError, UsageError
 from autotune.export import c_header, c_package, export_package, export_table
 from autotune.export.c_package import package_files

@@ -26,7 +26,7 @@ from autotune.cli import main, presets
 from autotune.cli.arguments import Command, make_parser, parse_budget
 from autotune.cli.output import write
 from autotune.cli.run import _tell_duration
-from autotune.device import discovery
+from autotune.device import clocks, discovery
 from autotune.device.profile import find_profile
 from autotune.display.console import Page, Picture
 from autotune.display.live import LiveBar
@@ -47,7 +47,7 @@ from autotune.kernels.gemm import GemmProblem
 from autotune.kernels.reduce import ReduceProblem
 from autotune.lookup import TuningTable
 from autotune.lookup.misses import Miss, MissLog, default_file, read_misses
-from autotune.measure import calibration, doctor, worker
+from autotune.measure import doctor, worker
 from autotune.model.checkup import Checkup
 from autotune.model.configuration import Configuration
 from autotune.model.device import Device, DeviceLimits
@@ -163,7 +163,7 @@ def tune(monkeypatch: pytest.MonkeyPatch) -> FakeTune:
     fake = FakeTune()
     monkeypatch.setattr(discovery, "discover", lambda: [DEVICE])
     monkeypatch.setattr(search, "tune", fake)
-    monkeypatch.setattr(calibration, "try_calibration", lambda selector: CLOCKS[selector])
+    monkeypatch.setattr(clocks, "try_calibration", lambda selector: CLOCKS[selector])
     monkeypatch.setattr(comparison, "compare_with_host", lambda *_, **__: [])
     monkeypatch.setattr(doctor, "examine", lambda *_, **__: Checkup(findings=(), is_full=False))
     return fake
@@ -515,7 +515,7 @@ def test_devices_tells_limits_and_traps(run: Run, capsys: pytest.CaptureFixture[
 def test_devices_as_json(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     (device,) = json.loads(run(["devices", "--json"]).out)
     assert device["clocks"] == {**vars(CLOCKS["0:0"]), "timer": "event"}
-    monkeypatch.setattr(calibration, "try_calibration", lambda _: "killed by SIGSEGV")
+    monkeypatch.setattr(clocks, "try_calibration", lambda _: "killed by SIGSEGV")
     assert json.loads(run(["devices", "--json"]).out)[0]["clocks"] == {"trouble": "killed by SIGSEGV"}
     assert json.loads(run(["devices", "--json", "--no-clocks"]).out)[0]["clocks"] is None
     assert (device["slug"], device["limits"]["local_memory_bytes"]) == ("adreno-730", 16 * 1024)

@@ -8,15 +8,17 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 
-from autotune.device import clocks
-from autotune.device.clocks import Launched, Observations, calibrate, judge
-from autotune.device.sensors import Reading, Sensors, Whereabouts, find_sensors
-from autotune.device.session import Session
+import factories
+from autotune.device import opencl
+from autotune.device.clocks import Observations, calibrate, judge, try_calibration
+from autotune.device.opencl import Session
+from autotune.device.port import Run
+from autotune.device.sensors import Reading, Sensors, find_sensors
 from autotune.errors import LaunchError
-from autotune.measure.calibration import try_calibration
-from autotune.model.device import Device
+from autotune.model.device import Device, DeviceLimits
 from autotune.model.trial import Calibration, Timer
 
 DeviceClock = Callable[[float], float]
@@ -35,7 +37,7 @@ def observed(
     for delay in delays_ns:
         start, end = now + 20_000, now + 20_000 + int(share * 5_000_000)
         seen = now + 5_040_000 + delay
-        long.append(Launched(host_start=now, host_end=seen, event_start=event(start), event_end=event(end)))
+        long.append(Run(host_start_ns=now, host_end_ns=seen, events=np.array([[[event(start), event(end)]]])))
         now = seen + 7_000
     spans = [(event(now + 3_137 * i), event(now + 3_137 * i + 1_411)) for i in range(200)]
     return Observations(told_tick_ns=1.0, latency_ns=40_000, overhead_ns=3_137, spans=spans, long=long)
@@ -92,16 +94,16 @@ def test_a_real_device_is_calibrated(pocl: Device) -> None:
 
 
 def test_event_times_of_zero_are_found_on_a_real_device(pocl: Device, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(clocks, "event_span_ns", lambda _: (0, 0))
+    monkeypatch.setattr(opencl, "event_span_ns", lambda _: (0, 0))
     calibration = calibrate(Session(pocl.selector))
     assert (calibration.timer, calibration.reason) == (Timer.HOST, "event times are zero")
 
 
 def test_a_device_that_fails_at_it_is_timed_by_the_host(pocl: Device, monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(*_: Any) -> None:
+    def refuse(*_: Any, **__: Any) -> None:
         raise LaunchError("out of resources")
 
-    monkeypatch.setattr(Session, "enqueue", refuse)
+    monkeypatch.setattr(Session, "run", refuse)
     calibration = calibrate(Session(pocl.selector))
     assert calibration == Calibration(timer=Timer.HOST, reason="the calibration failed: out of resources")
 
@@ -131,11 +133,14 @@ def tree(root: Path, files: dict[str, str]) -> Path:
     return root
 
 
-ADRENO = Whereabouts(vendor="QUALCOMM", name="QUALCOMM Adreno(TM) 730")
-MALI = Whereabouts(vendor="ARM", name="Mali-G610 r0p0")
-AMD = Whereabouts(vendor="Advanced Micro Devices, Inc.", name="gfx1030")
-INTEL = Whereabouts(vendor="Intel(R) Corporation", name="Intel(R) Graphics")
-CPU = Whereabouts(vendor="AuthenticAMD", name="cpu", is_cpu=True)
+ADRENO, MALI, AMD, INTEL, NVIDIA = (
+    factories.device(slug, vendor=vendor)
+    for slug, vendor in (
+        ("adreno-730", "Qualcomm"), ("mali-g610", "Arm"), ("amd-gfx1030", "AMD"), ("intel-arc", "Intel"),
+        ("nvidia-h200", "NVIDIA"),
+    )
+)  # fmt: skip
+CPU = factories.device("pocl-amd-epyc", family="cpu", vendor="AMD", limits=DeviceLimits(is_cpu=True))
 
 
 @pytest.mark.parametrize(
@@ -188,15 +193,15 @@ CPU = Whereabouts(vendor="AuthenticAMD", name="cpu", is_cpu=True)
     ],
 )
 def test_sensors_of_each_kind_of_device(
-    tmp_path: Path, device: Whereabouts, files: dict[str, str], reading: Reading
+    tmp_path: Path, device: Device, files: dict[str, str], reading: Reading
 ) -> None:
-    found = find_sensors(device, tree(tmp_path, files)).read()
+    found = find_sensors(device, root=tree(tmp_path, files)).read()
     assert found.clock_mhz == (pytest.approx(reading.clock_mhz) if reading.clock_mhz else None)
     assert found.temperature_c == (pytest.approx(reading.temperature_c) if reading.temperature_c else None)
 
 
 def test_a_sensor_that_vanishes_tells_nothing_from_then_on(tmp_path: Path) -> None:
-    sensors = find_sensors(ADRENO, tree(tmp_path, {"class/kgsl/kgsl-3d0/gpuclk": "305000000"}))
+    sensors = find_sensors(ADRENO, root=tree(tmp_path, {"class/kgsl/kgsl-3d0/gpuclk": "305000000"}))
     assert sensors.read().clock_mhz == pytest.approx(305.0)
     (tmp_path / "sys/class/kgsl/kgsl-3d0/gpuclk").unlink()
     assert sensors.read() == Reading()
@@ -220,10 +225,9 @@ def test_nvidia_is_asked_by_its_library_for_the_device_at_that_address(monkeypat
         nvmlDeviceGetTemperature=lambda handle, kind: 47 if (handle, kind) == ("second", 0) else 0,
     )
     monkeypatch.setitem(sys.modules, "pynvml", library)
-    nvidia = Whereabouts(vendor="NVIDIA Corporation", name="NVIDIA H200", pci_address="00000000:1b:00.0")
-    assert find_sensors(nvidia).read() == Reading(clock_mhz=1980.0, temperature_c=47.0)
-    assert asked == [b"00000000:1b:00.0"]
-    nowhere = replace(nvidia, pci_address="")
-    assert find_sensors(nowhere).read() == Reading(), "of two devices it may be either"
+    address = "00000000:1b:00.0"
+    assert find_sensors(NVIDIA, address).read() == Reading(clock_mhz=1980.0, temperature_c=47.0)
+    assert asked == [address.encode()]
+    assert find_sensors(NVIDIA).read() == Reading(), "of two devices it may be either"
     monkeypatch.setitem(sys.modules, "pynvml", None)
-    assert find_sensors(nvidia).read() == Reading(), "without the library"
+    assert find_sensors(NVIDIA, address).read() == Reading(), "without the library"

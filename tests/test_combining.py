@@ -9,8 +9,7 @@ import pyopencl as cl
 import pytest
 
 import autotune.measure.measurer
-from autotune.device.execution import BoundCall
-from autotune.device.session import Session
+from autotune.device.opencl import Session
 from autotune.errors import LaunchError
 from autotune.kernels import find_family
 from autotune.kernels.combination import one_launch_variants
@@ -25,6 +24,7 @@ from autotune.model.plan import Plan
 from autotune.model.problem import Problem
 from autotune.model.trial import Job, Trial, TrialState
 from autotune.runtime import Reduce
+from autotune.runtime.executor import BoundCall
 from autotune.space.family import KernelFamily
 from autotune.space.search_space import SearchSpace
 

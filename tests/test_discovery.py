@@ -9,20 +9,21 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import pyopencl
 import pytest
 
 from autotune.codec import write
-from autotune.device import answers as driver_answers
-from autotune.device import description, discovery
-from autotune.device import pocl as pocl_repair
+from autotune.device import description, discovery, processors, quirks
 from autotune.device.discovery import discover, discover_here, select
-from autotune.device.pocl import set_threads
+from autotune.device.families import FAMILIES
 from autotune.device.processors import usable_cores
 from autotune.device.profile import find_profile
+from autotune.device.quirks import set_threads
 from autotune.errors import DeviceSelectionError
 from autotune.kernels.gemm import FAMILY as GEMM
 from autotune.kernels.gemm import GemmProblem
@@ -114,14 +115,14 @@ def raw_answers(monkeypatch: pytest.MonkeyPatch) -> dict[tuple[int, int], list[i
         return 0
 
     monkeypatch.setattr(description, "_get_device_info", lambda: get_device_info)
-    monkeypatch.setattr(driver_answers, "CPUINFO", Path("/no/such/file"))
+    monkeypatch.setattr(processors, "CPUINFO", Path("/no/such/file"))
     return answers
 
 
 @pytest.fixture
 def real_loader(monkeypatch: pytest.MonkeyPatch, raw_answers: object) -> None:
     monkeypatch.setattr(description, "_get_device_info", REAL_GET_DEVICE_INFO)
-    monkeypatch.setattr(driver_answers, "CPUINFO", Path("/proc/cpuinfo"))
+    monkeypatch.setattr(processors, "CPUINFO", Path("/proc/cpuinfo"))
 
 
 def devices_of(*answers: Mapping[str, Any], platform: str = "Some platform") -> list[Device]:
@@ -192,32 +193,29 @@ def test_nonsense_answers_do_no_harm() -> None:
 
 
 @pytest.mark.parametrize(
-    ("extension", "code", "answer", "sizes"),
+    ("limit", "extension", "code", "answer", "sizes"),
     [
-        ("cl_nv_device_attribute_query", 0x4003, [32], (32,)),
-        ("cl_amd_device_attribute_query", 0x4043, [64], (64,)),
-        ("cl_intel_required_subgroup_size", 0x4108, [32, 8, 16], (8, 16, 32)),
-        ("cl_nv_device_attribute_query", 0x4003, [0], ()),
-        ("cl_nv_device_attribute_query", 0x4043, [64], ()),
-        ("cl_khr_fp16", 0x4003, [32], ()),
+        ("sub_group_sizes", "cl_nv_device_attribute_query", 0x4003, [32], (32,)),
+        ("sub_group_sizes", "cl_amd_device_attribute_query", 0x4043, [64], (64,)),
+        ("sub_group_sizes", "cl_intel_required_subgroup_size", 0x4108, [32, 8, 16], (8, 16, 32)),
+        ("sub_group_sizes", "cl_nv_device_attribute_query", 0x4003, [0], ()),
+        ("sub_group_sizes", "cl_nv_device_attribute_query", 0x4043, [64], ()),
+        ("sub_group_sizes", "cl_khr_fp16", 0x4003, [32], ()),
+        ("register_allocations", "cl_arm_scheduling_controls", 0x41EB, [64, 32], (32, 64)),
+        ("register_allocations", "cl_khr_fp16", 0x41EB, [64, 32], ()),
     ],
 )
-def test_sub_group_sizes_are_asked_as_each_vendor_answers(
-    raw_answers: dict[tuple[int, int], list[int]], extension: str, code: int, answer: list[int], sizes: tuple[int, ...]
+def test_sizes_are_asked_as_each_vendor_answers(
+    raw_answers: dict[tuple[int, int], list[int]],
+    limit: str,
+    extension: str,
+    code: int,
+    answer: list[int],
+    sizes: tuple[int, ...],
 ) -> None:
     raw_answers[0x40, code] = answer
     (found,) = devices_of({**H200, "extensions": extension})
-    assert found.limits.sub_group_sizes == sizes
-
-
-def test_register_allocations_are_asked_where_the_compiler_can_be_told(
-    raw_answers: dict[tuple[int, int], list[int]],
-) -> None:
-    raw_answers[0x40, 0x41EB] = [64, 32]
-    (found,) = devices_of({**H200, "extensions": "cl_arm_scheduling_controls"})
-    assert found.limits.register_allocations == (32, 64)
-    (found,) = devices_of(H200)
-    assert found.limits.register_allocations == ()
+    assert getattr(found.limits, limit) == sizes
 
 
 @pytest.mark.parametrize(
@@ -266,20 +264,30 @@ def test_nothing_found_says_why_and_what_to_do() -> None:
         discover_here([])
 
 
-def test_no_loader_is_a_clear_error(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("module", "error", "message"),
+    [
+        ("pyopencl", ImportError("libOpenCL.so.1: cannot open shared object file"), r"libOpenCL\.so\.1: cannot open"),
+        ("", pyopencl.LogicError("clGetPlatformIDs", -1001), "no OpenCL platform"),
+    ],
+    ids=["no loader", "no platform"],
+)
+def test_where_opencl_cannot_be_used_at_all_the_error_is_clear(
+    monkeypatch: pytest.MonkeyPatch, module: str, error: Exception, message: str
+) -> None:
     real_import = builtins.__import__
 
-    def refuse(name: str, *arguments: Any, **more: Any) -> Any:
-        if name == "pyopencl":
-            raise ImportError("libOpenCL.so.1: cannot open shared object file")
+    def refuse(name: str = "", *arguments: Any, **more: Any) -> Any:
+        if name == module:
+            raise error
         return real_import(name, *arguments, **more)
 
     monkeypatch.setattr(builtins, "__import__", refuse)
-    with pytest.raises(DeviceSelectionError, match=r"libOpenCL\.so\.1: cannot open") as caught:
+    monkeypatch.setattr(pyopencl, "get_platforms", refuse)
+    with pytest.raises(DeviceSelectionError, match=message) as caught:
         discover_here()
-    assert ".icd files" in caught.value.hint
-    assert ".[pocl]" in caught.value.hint
-    assert "LD_LIBRARY_PATH" in caught.value.hint
+    for word in (".icd files", ".[pocl]", "LD_LIBRARY_PATH"):
+        assert word in caught.value.hint
 
 
 def test_icd_files_that_cannot_work_are_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -293,18 +301,6 @@ def test_icd_files_that_cannot_work_are_named(tmp_path: Path, monkeypatch: pytes
         discover_here([])
     bad = "bad.icd (its library /gone/libgone.so is missing)"
     assert f"(now {bad}, empty.icd (empty or unreadable), good.icd)" in caught.value.hint
-
-
-def test_no_platform_is_a_clear_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    import pyopencl
-
-    def none() -> list[Any]:
-        raise pyopencl.LogicError("clGetPlatformIDs", -1001)
-
-    monkeypatch.setattr(pyopencl, "get_platforms", none)
-    with pytest.raises(DeviceSelectionError, match="no OpenCL platform") as caught:
-        discover_here()
-    assert ".[pocl]" in caught.value.hint
 
 
 @pytest.fixture
@@ -515,7 +511,8 @@ def test_the_mend_fits_what_was_wanted(monkeypatch: pytest.MonkeyPatch, selector
 def test_the_mend_tells_which_driver_files_are_there(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     (tmp_path / "vendor.icd").write_text("libfoo.so")
     library = tmp_path / "libOpenCL.so"
-    monkeypatch.setitem(discovery._DRIVER_FILES, "adreno", (str(library), str(tmp_path / "absent.so")))
+    files = (str(library), str(tmp_path / "absent.so"))
+    monkeypatch.setitem(FAMILIES, "adreno", replace(FAMILIES["adreno"], driver_files=files))
     library.touch()
     monkeypatch.setenv("OCL_ICD_VENDORS", str(tmp_path))
     with pytest.raises(DeviceSelectionError) as caught:
@@ -548,8 +545,6 @@ def test_plain_data_survives_json(several: list[Device]) -> None:
 
 @pytest.mark.usefixtures("real_loader")
 def test_the_real_processor_device() -> None:
-    import pyopencl
-
     found = select("cpu", discover())
     platform_number, device_number = map(int, found.selector.split(":"))
     raw = pyopencl.get_platforms()[platform_number].get_devices()[device_number]
@@ -589,7 +584,7 @@ def test_pocl_has_a_thread_for_each_core_that_is_ours(
     cores = usable_cores
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(allowed), raising=False)
     monkeypatch.setattr(os, "cpu_count", lambda: 2)
-    monkeypatch.setattr(pocl_repair, "usable_cores", lambda: cores(tmp_path))
+    monkeypatch.setattr(quirks, "usable_cores", lambda: cores(tmp_path))
     for name in NO_THREADS:
         monkeypatch.setenv(name, said.get(name, ""))  # so that what is set is taken back
         if name not in said:
@@ -622,8 +617,6 @@ def test_a_quota_of_processor_time_bounds_the_cores(
 
 @pytest.mark.usefixtures("real_loader")
 def test_the_loader_is_asked_directly_for_what_pyopencl_does_not_know() -> None:
-    import pyopencl
-
     raw = next(device for platform in pyopencl.get_platforms() for device in platform.get_devices())
     assert description._query_numbers(raw, 0x1002, ctypes.c_uint) == (raw.max_compute_units,)
     assert description._query_numbers(raw, 0x1005, ctypes.c_size_t) == tuple(raw.max_work_item_sizes)

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from autotune.device.session import Session
+from autotune.device.opencl import Session
 from autotune.kernels import family_names, find_family
 from autotune.kernels.gemm import FAMILY as GEMM
 from autotune.kernels.gemm import GemmProblem
@@ -196,7 +196,7 @@ MOST_FLOPS = {"races": 400_000, "uninitialized": 100_000}
 
 FILLING_BY_WRITING = """
 import numpy
-from autotune.device.session import Session
+from autotune.device.opencl import Session
 fill = Session.fill
 def written(session, memory, layout, value):
     if layout.image_width:
@@ -289,7 +289,7 @@ def test_oclgrind_finds_nothing(tmp_path: Path, family: str, algorithm: str, che
 JOINING = [(f, a) for f, a in ALGORITHMS if "combine" in find_family(f).algorithm(a).by_name]
 ORDERING_WORKER = """
 import autotune.measure.measurer as measure
-from autotune.device.session import Session
+from autotune.device.opencl import Session
 from autotune.measure.worker import serve
 render, build = measure.render, Session.build
 measure.render = lambda *given: {prelude!r} + render(*given)

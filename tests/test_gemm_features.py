@@ -13,14 +13,15 @@ import numpy as np
 import pyopencl as cl
 import pytest
 
-from autotune.device.session import NUMPY_TYPES, Memory, Session
+from autotune.device.opencl import Session
+from autotune.device.port import NO_MEMORY, NUMPY_TYPES, Call, Memory, Run
 from autotune.kernels import find_family
 from autotune.kernels.gemm import FAMILY, GemmProblem
 from autotune.kernels.render import render
 from autotune.measure.measurer import Measurer
 from autotune.model.configuration import Configuration, Value
 from autotune.model.device import Device, DeviceLimits
-from autotune.model.plan import Buffer, Launch, Role
+from autotune.model.plan import Buffer, Role
 from autotune.model.trial import Job, TrialState
 from autotune.space.search_space import SearchSpace
 from autotune.testing import covering_sample
@@ -69,18 +70,25 @@ class StandIn(Session):
     def build(self, source: str, options: Sequence[str]) -> cl.Program:
         return super().build(PRELUDE + source, [o for o in options if not o.startswith(FOREIGN_OPTIONS)])
 
-    def allocate(self, buffer: Buffer, allocated: Mapping[str, Memory] | None = None) -> Memory:
+    def allocate(self, buffer: Buffer, allocated: Mapping[str, Memory] = NO_MEMORY) -> Memory:
         memory = super().allocate(replace(buffer, view_of=""))
         if buffer.view_of:
-            assert buffer.role is Role.VIEW and allocated is not None
+            assert buffer.role is Role.VIEW
             self._views.append((buffer, allocated[buffer.view_of], memory))
         return memory
 
-    def enqueue(self, kernel: cl.Kernel, launch: Launch) -> cl.Event:
+    def run(self, call: Call, times: int = 1, *, has_events: bool = True) -> Run:
+        """Launch by launch, with the views as the launches ahead of each have left their buffers."""
+        runs = []
+        for step in call.steps * times:
+            self._show()
+            runs.append(super().run(replace(call, steps=(step,)), has_events=has_events))
+        events = np.concatenate([run.events for run in runs]).reshape(times, len(call.steps), 2)
+        return Run(host_start_ns=runs[0].host_start_ns, host_end_ns=runs[-1].host_end_ns, events=events)
+
+    def _show(self) -> None:
         for layout, source, image in self._views:
-            if layout.name in launch.arguments:
-                self.write_image(image, self._shown(layout, source), layout)
-        return super().enqueue(kernel, launch)
+            self.write(image, self._shown(layout, source))
 
     def _shown(self, layout: Buffer, source: Memory) -> np.ndarray[Any, Any]:
         """The elements of a view; a row of pixels may go beyond that of the matrix, but not beyond its pitch."""

@@ -14,19 +14,20 @@ import pytest
 from numpy.typing import NDArray
 
 import autotune.measure.measurer
-from autotune.device.sensors import Whereabouts
-from autotune.device.session import Session
-from autotune.errors import BuildError, DeviceSelectionError, KernelError
+from autotune.device import opencl
+from autotune.device.opencl import Session
+from autotune.device.quirks import Quirks
+from autotune.errors import BuildError
 from autotune.kernels.gemm import FAMILY, Gemm, GemmProblem
 from autotune.kernels.gemm.plan import PLAN
 from autotune.kernels.gemm.reference import GemmCase
 from autotune.kernels.render import render, template_hash
-from autotune.measure import probe, timing
+from autotune.measure import timing
 from autotune.measure.build_pool import build_once
 from autotune.measure.measurer import FRESH_INPUTS, Measurer
 from autotune.measure.operands import Operands
 from autotune.measure.probe import Probe, clipped, group_count
-from autotune.measure.timing import Sample, Stopwatch
+from autotune.measure.timing import Sample, Stopwatch, Timing
 from autotune.model.configuration import Configuration
 from autotune.model.device import Device
 from autotune.model.plan import Buffer, Launch, Plan, Role
@@ -35,6 +36,7 @@ from autotune.model.trial import BuildState, Calibration, Job, Timer, Trial, Tri
 from autotune.search.sources import Sources
 from autotune.space.family import KernelFamily
 from autotune.space.search_space import SearchSpace
+from invented_port import InventedPort
 from untraced import untraced
 
 SHAPES = (
@@ -159,13 +161,19 @@ class FickleSession(Session):
     """A device whose every tenth result is wrong in one place, or differs in its last bit alone."""
 
     runs = 0
+    _has_result = False
     spoil: Callable[[Any], Any] = staticmethod(lambda value: value)
 
-    def read(self, memory: Any, values: NDArray[Any]) -> None:
-        super().read(memory, values)
-        self.runs += 1
-        if self.runs % 10 == 0:
-            values[7] = self.spoil(values[7])
+    def run(self, *what: Any, **how: Any) -> Any:
+        self._has_result = True
+        return super().run(*what, **how)
+
+    def read(self, memory: Any, into: NDArray[Any]) -> None:
+        super().read(memory, into)
+        self.runs += self._has_result
+        if self._has_result and self.runs % 10 == 0:
+            into[7] = self.spoil(into[7])
+        self._has_result = False
 
 
 @pytest.mark.parametrize(
@@ -228,9 +236,16 @@ def test_one_set_of_inputs_is_enough_for_a_trial_where_two_cannot_be_kept(
     assert drawn == [7, 14, 15], "with beta and without all the same"
 
 
+def without_arguments(session: Session, kernels: Any, launches: Sequence[Launch], *_: Any) -> Any:
+    return BIND(session, kernels, [replace(launch, arguments=()) for launch in launches], {})
+
+
+BIND = Session.bind
+
+
 def test_what_is_written_is_poisoned_before_each_of_many_runs(pocl: Device, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(autotune.measure.measurer, "render", lambda *_: "__kernel void gemm() { }")
-    monkeypatch.setattr(Session, "bind", lambda *_: None)
+    monkeypatch.setattr(Session, "bind", without_arguments)
     lazy = replace(quick(pocl, GemmProblem(m=13, n=24, k=17), TILE), verifications=20)
     assert Measurer(Session(pocl.selector)).measure(lazy).state is TrialState.WRONG_RESULT
 
@@ -242,7 +257,7 @@ def test_inputs_that_another_kernel_spoilt_are_brought_anew(pocl: Device) -> Non
     [*loaded] = measurer._operands._loaded.values()
     assert len(loaded) == 2, "with beta and without, kept for the next trial"
     for case in loaded:
-        measurer._session.write(case.memory["a"], np.zeros(5, dtype=np.float32))
+        measurer._port.write(case.memory["a"], np.zeros(5, dtype=np.float32))
     assert not any(measurer._operands.are_intact(case) for case in loaded)
     assert measurer.measure(job).state is TrialState.COMPLETE
     assert all(measurer._operands.are_intact(case) for case in loaded)
@@ -284,8 +299,8 @@ def test_memory_is_borrowed_again_and_never_too_much_is_kept(pocl: Device, monke
 def test_a_builder_hands_binaries_over_unless_the_driver_keeps_programs(
     pocl: Device, monkeypatch: pytest.MonkeyPatch, keeps_programs: bool
 ) -> None:
-    monkeypatch.setattr(Session, "keeps_programs", keeps_programs)
     session = Session(pocl.selector)
+    session.quirks = Quirks(keeps_programs=keeps_programs)
     job = quick(pocl, GemmProblem(m=13, n=24, k=17), TILE)
     wanted = Sources(FAMILY, ()).job(pocl.selector, TILE, FAMILY.plan(job.problem, TILE))
     assert build_once(session, wanted).binary == b""
@@ -310,12 +325,11 @@ class Mute:
     "error", [cl.LogicError("clGetDeviceInfo", -30), UnicodeDecodeError("utf-8", b"\xc3", 0, 1, "bad"), TypeError("x")]
 )
 def test_a_session_needs_no_answer_of_its_device(error: Exception) -> None:
-    session = Session.on(cast(cl.CommandQueue, SimpleNamespace(device=Mute(error), context=None)))
-    assert not session.keeps_programs
-    assert not session.builds_by_work_group_size
-    assert session.compute_units == 1
+    queue = SimpleNamespace(device=Mute(error), context=None, properties=0)
+    session = Session(cast(cl.CommandQueue, queue))
+    assert session.quirks == Quirks()
     assert session.timer_resolution_ns == 0
-    assert session.whereabouts == Whereabouts()
+    assert set(session.toolchain) == {""}
 
 
 def test_a_program_that_was_built_counts_although_pyopencl_cannot_read_the_name_of_its_device(
@@ -361,11 +375,11 @@ def test_a_builder_launches_kernels_that_see_a_view_of_memory(pocl: Device, monk
 def test_builders_and_measurers_tell_the_same_of_a_kernel(pocl: Device, monkeypatch: pytest.MonkeyPatch) -> None:
     """Kernels that only prepare operands do not count for either."""
 
-    def ask(_: Session, kernel: cl.Kernel, what: int) -> int:
+    def ask(kernel: cl.Kernel, what: int, _: object) -> int:
         told = 100 if what == cl.kernel_work_group_info.WORK_GROUP_SIZE else 7
         return told * (3 if kernel.function_name == "gemm" else 1)
 
-    monkeypatch.setattr(Session, "_ask", ask)
+    monkeypatch.setattr(cl.Kernel, "get_work_group_info", ask)
     problem = GemmProblem(m=64, n=64, k=64)
     configuration = with_images("image")
     plan = FAMILY.plan(problem, configuration)
@@ -420,19 +434,6 @@ def test_a_work_group_that_the_driver_refuses_is_invalid(
     assert trial.state is TrialState.INVALID
     assert "WORK_GROUP_SIZE" in trial.message or "WORK_ITEM_SIZE" in trial.message
     assert trial.measurement is None
-
-
-def test_too_much_memory_is_a_failed_launch(pocl: Device) -> None:
-    session = Session(pocl.selector)
-    huge = Buffer(name="a", role=Role.INPUT, dtype="float32", elements=2**45)
-    with pytest.raises(KernelError):
-        session.allocate(huge)
-
-
-def test_session_refuses_what_is_no_device() -> None:
-    for selector in ("99:0", "0:99", "x", ""):
-        with pytest.raises(DeviceSelectionError):
-            Session(selector)
 
 
 @pytest.mark.parametrize(
@@ -510,27 +511,6 @@ def test_programs_are_kept_for_the_finals(pocl: Device, measurer: Measurer) -> N
 # Timers
 
 
-class Paced:
-    """A session and its calls: a call takes some time by the host's clock, and another by events."""
-
-    def __init__(self, host_ns: float, event_of: Callable[[int], float], latency_ns: float = 0.0) -> None:
-        self.now = 0.0
-        self.calls = 0
-        self._host_ns, self._latency_ns = host_ns, latency_ns
-        self._event_of = event_of
-
-    def call(self) -> list[float]:
-        self.calls += 1
-        self.now += self._host_ns
-        return [self._event_of(self.calls)]
-
-    def finish(self) -> None:
-        self.now += self._latency_ns
-
-    def clock(self) -> float:
-        return self.now
-
-
 LAUNCH = Launch(kernel="k", global_size=(64,), local_size=None, arguments=())
 PACED_JOB = Job(
     selector="0:0", problem=GemmProblem(m=1, n=1, k=1), configuration=FAMILY.baseline, samples=5, min_sample_ns=2000000
@@ -538,38 +518,35 @@ PACED_JOB = Job(
 TRUSTED = Calibration(timer=Timer.EVENT, tick_ns=1.0, launch_overhead_ns=300.0, launch_latency_ns=30_000.0)
 
 
-@pytest.fixture
-def paced(monkeypatch: pytest.MonkeyPatch) -> Callable[..., tuple[Paced, Stopwatch]]:
-    def make(
-        host_ns: float, event_of: Callable[[int], float], calibration: Calibration = TRUSTED, latency_ns: float = 0.0
-    ) -> tuple[Paced, Stopwatch]:
-        device = Paced(host_ns, event_of, latency_ns)
-        monkeypatch.setattr(timing, "perf_counter_ns", device.clock)
-        monkeypatch.setattr(timing, "event_ns", lambda event: event)
-        return device, Stopwatch(cast("Session", device), calibration)
-
-    return make
+def paced(
+    host_ns: float, event_of: Callable[[int], float], calibration: Calibration = TRUSTED, latency_ns: float = 0.0
+) -> tuple[InventedPort, Stopwatch]:
+    device = InventedPort(lambda _: host_ns, event_of, latency_ns)
+    return device, Stopwatch(device.port, calibration)
 
 
-MakePaced = Callable[..., tuple[Paced, Stopwatch]]
+def timed(
+    host_ns: float, event_of: Callable[[int], float], job: Job = PACED_JOB, calibration: Calibration = TRUSTED,
+    latency_ns: float = 0.0,
+) -> tuple[Timing, Stopwatch]:  # fmt: skip
+    """The samples of a call that takes some time by the host's clock, and another by events."""
+    _, stopwatch = paced(host_ns, event_of, calibration, latency_ns)
+    return stopwatch.time([LAUNCH], [LAUNCH], job), stopwatch
 
 
-def test_a_sample_is_far_longer_than_the_tick_of_its_timer(paced: MakePaced) -> None:
-    device, stopwatch = paced(20_000.0, lambda _: 10_000.0, replace(TRUSTED, tick_ns=10_000.0))
-    found = stopwatch.time(device.call, [LAUNCH], PACED_JOB)
+def test_a_sample_is_far_longer_than_the_tick_of_its_timer() -> None:
+    found, stopwatch = timed(20_000.0, lambda _: 10_000.0, calibration=replace(TRUSTED, tick_ns=10_000.0))
     assert found.timer is Timer.EVENT
     assert found.samples[0].calls * 10_000.0 >= 1000 * 10_000.0, "1000 ticks are more than the 2 ms asked for"
     assert set(found.times_ns) == {10_000.0}
     assert stopwatch.overhead_ns(found, 1) == 10_000.0, "what the host saw beside the kernel"
-    device, stopwatch = paced(10_000.0, lambda _: 9_000.0)
-    found = stopwatch.time(device.call, [LAUNCH], PACED_JOB)
+    found, _ = timed(10_000.0, lambda _: 9_000.0)
     assert 2_000_000 <= found.samples[0].calls * 9_000.0 <= 3_000_000
 
 
-def test_a_sample_by_the_host_is_far_longer_than_it_takes_to_see_an_end(paced: MakePaced) -> None:
+def test_a_sample_by_the_host_is_far_longer_than_it_takes_to_see_an_end() -> None:
     untrusted = replace(TRUSTED, timer=Timer.HOST, reason="zero", launch_latency_ns=200_000.0)
-    device, stopwatch = paced(10_000.0, lambda _: 0.0, untrusted, latency_ns=200_000.0)
-    found = stopwatch.time(device.call, [LAUNCH], PACED_JOB)
+    found, stopwatch = timed(10_000.0, lambda _: 0.0, calibration=untrusted, latency_ns=200_000.0)
     assert found.timer is Timer.HOST
     assert found.samples[0].calls * 10_000.0 >= 45 * 200_000.0
     assert 10_000.0 < found.times_ns[0] < 10_300.0
@@ -578,44 +555,37 @@ def test_a_sample_by_the_host_is_far_longer_than_it_takes_to_see_an_end(paced: M
 
 
 @pytest.mark.parametrize("event_of", [lambda _: 0.0, lambda _: 40_000.0, lambda _: -3.0])
-def test_impossible_events_make_the_timer_of_the_device_the_host(
-    paced: MakePaced, event_of: Callable[[int], float]
-) -> None:
-    device, stopwatch = paced(20_000.0, event_of)
-    found = stopwatch.time(device.call, [LAUNCH], PACED_JOB)
+def test_impossible_events_make_the_timer_of_the_device_the_host(event_of: Callable[[int], float]) -> None:
+    found, stopwatch = timed(20_000.0, event_of)
     assert found.timer is Timer.HOST
     assert set(found.times_ns) == {20_000.0}
     assert stopwatch.timer is Timer.HOST, "for all trials from then on"
 
 
-def test_events_far_shorter_than_every_long_call_are_wrong(paced: MakePaced) -> None:
-    device, stopwatch = paced(3e6, lambda _: 1e6)
-    assert stopwatch.time(device.call, [LAUNCH], PACED_JOB).timer is Timer.HOST
+def test_events_far_shorter_than_every_long_call_are_wrong() -> None:
+    assert timed(3e6, lambda _: 1e6)[0].timer is Timer.HOST
 
 
-def test_a_host_that_is_busy_with_other_things_changes_no_timer(paced: MakePaced) -> None:
-    device, stopwatch = paced(2e6, lambda _: 1.9e6, latency_ns=8e6)  # it sees the end of a sample 8 ms late
-    found = stopwatch.time(device.call, [LAUNCH], PACED_JOB)
+def test_a_host_that_is_busy_with_other_things_changes_no_timer() -> None:
+    found, stopwatch = timed(2e6, lambda _: 1.9e6, latency_ns=8e6)  # it sees the end of a sample 8 ms late
     assert all(sample.is_too_short for sample in found.samples)
     assert (found.timer, stopwatch.timer) == (Timer.EVENT, Timer.EVENT)
     assert set(found.times_ns) == {1.9e6}
 
 
-def test_what_spoils_a_few_samples_is_left_out_and_changes_no_timer(paced: MakePaced) -> None:
-    device, stopwatch = paced(3e6, lambda call: 0.0 if call == 3 else 1e6 if call == 4 else 2.9e6)
-    found = stopwatch.time(device.call, [LAUNCH], PACED_JOB)
+def test_what_spoils_a_few_samples_is_left_out_and_changes_no_timer() -> None:
+    found, stopwatch = timed(3e6, lambda call: 0.0 if call == 3 else 1e6 if call == 4 else 2.9e6)
     assert (found.timer, stopwatch.timer) == (Timer.EVENT, Timer.EVENT)
     assert sorted(found.times_ns) == [1e6, 2.9e6, 2.9e6, 2.9e6]
 
 
-def test_a_job_may_ask_for_the_host_where_others_were_timed_by_it(paced: MakePaced) -> None:
-    device, stopwatch = paced(20_000.0, lambda _: 15_000.0)
-    found = stopwatch.time(device.call, [LAUNCH], replace(PACED_JOB, timer=Timer.HOST))
+def test_a_job_may_ask_for_the_host_where_others_were_timed_by_it() -> None:
+    found, stopwatch = timed(20_000.0, lambda _: 15_000.0, replace(PACED_JOB, timer=Timer.HOST))
     assert (found.timer, found.times_ns[0]) == (Timer.HOST, 20_000.0)
     assert stopwatch.timer is Timer.EVENT
 
 
-def test_a_device_that_was_idle_is_warmed_up_until_its_times_are_steady(paced: MakePaced) -> None:
+def test_a_device_that_was_idle_is_warmed_up_until_its_times_are_steady(monkeypatch: pytest.MonkeyPatch) -> None:
     ramping: list[float] = []
 
     def ramped(_: int) -> float:
@@ -623,47 +593,47 @@ def test_a_device_that_was_idle_is_warmed_up_until_its_times_are_steady(paced: M
         return 98_000.0 if device.now < ramping[-1] + 60e6 else 49_000.0
 
     device, _ = paced(100_000.0, ramped)
-    stopwatch = Stopwatch(cast("Session", device), TRUSTED, needs_warming=True)
+    monkeypatch.setattr(timing, "perf_counter_ns", device.clock)
+    stopwatch = Stopwatch(device.port, TRUSTED, needs_warming=True)
     for pause_ns, most_ns in ((0.0, timing.WARM_UP_NS), (2e6, 40e6), (5e9, timing.WARM_UP_NS)):
         device.now += pause_ns
         if pause_ns != 2e6:
             ramping.append(device.now - 40e6)  # the last third of the ramp is still to come
         began = device.now
-        assert set(stopwatch.time(device.call, [LAUNCH], PACED_JOB).times_ns) == {49_000.0}
+        assert set(stopwatch.time([LAUNCH], [LAUNCH], PACED_JOB).times_ns) == {49_000.0}
         assert device.now - began <= most_ns
 
 
-def test_a_warm_up_is_bounded_and_left_out_where_it_is_of_no_use(paced: MakePaced) -> None:
+def test_a_warm_up_is_bounded_and_left_out_where_it_is_of_no_use(monkeypatch: pytest.MonkeyPatch) -> None:
     device, _ = paced(1e6, lambda call: 1e5 * (1 + call % 7))
-    restless = Stopwatch(cast("Session", device), TRUSTED, needs_warming=True)
-    restless._warm_up(device.call, [LAUNCH], PACED_JOB, Timer.EVENT)
+    monkeypatch.setattr(timing, "perf_counter_ns", device.clock)
+    restless = Stopwatch(device.port, TRUSTED, needs_warming=True)
+    restless._warm_up([LAUNCH], [LAUNCH], PACED_JOB, Timer.EVENT)
     assert timing.WARM_UP_NS <= device.now <= 1.2 * timing.WARM_UP_NS
     device, processor = paced(5e6, lambda _: 4.9e6)
-    processor._warm_up(device.call, [LAUNCH], PACED_JOB, Timer.EVENT)
-    assert device.calls == 0
-    slow = Stopwatch(cast("Session", device), TRUSTED, needs_warming=True)
-    slow._warm_up(device.call, [LAUNCH], replace(PACED_JOB, give_up_above_ns=1e3), Timer.EVENT)
-    assert device.calls == 1, "what is hopeless need not be measured well"
+    monkeypatch.setattr(timing, "perf_counter_ns", device.clock)
+    processor._warm_up([LAUNCH], [LAUNCH], PACED_JOB, Timer.EVENT)
+    assert device.launched == []
+    slow = Stopwatch(device.port, TRUSTED, needs_warming=True)
+    slow._warm_up([LAUNCH], [LAUNCH], replace(PACED_JOB, give_up_above_ns=1e3), Timer.EVENT)
+    assert len(device.launched) == 1, "what is hopeless need not be measured well"
 
 
-def test_one_sample_is_enough_for_what_is_given_up(paced: MakePaced) -> None:
+def test_one_sample_is_enough_for_what_is_given_up() -> None:
     device, stopwatch = paced(5e6, lambda _: 4.9e6)
-    found = stopwatch.time(device.call, [LAUNCH], replace(PACED_JOB, give_up_above_ns=4e6))
-    assert (found.times_ns, device.calls) == ((4.9e6,), 1)
+    found = stopwatch.time([LAUNCH], [LAUNCH], replace(PACED_JOB, give_up_above_ns=4e6))
+    assert (found.times_ns, len(device.launched)) == ((4.9e6,), 1)
 
 
-def test_samples_that_agree_need_not_be_many(paced: MakePaced) -> None:
+def test_samples_that_agree_need_not_be_many() -> None:
     job = replace(PACED_JOB, samples=7, agreement=0.02)
-    device, stopwatch = paced(5e6, lambda _: 4.9e6)
-    assert len(stopwatch.time(device.call, [LAUNCH], job).times_ns) == job.FEW
-    device, stopwatch = paced(5e6, lambda call: 4.9e6 if call % 2 else 4.5e6)
-    assert len(stopwatch.time(device.call, [LAUNCH], job).times_ns) == 7
-    device, stopwatch = paced(5e6, lambda _: 4.9e6)
-    assert len(stopwatch.time(device.call, [LAUNCH], replace(job, agreement=0.0)).times_ns) == 7
+    assert len(timed(5e6, lambda _: 4.9e6, job)[0].times_ns) == job.FEW
+    assert len(timed(5e6, lambda call: 4.9e6 if call % 2 else 4.5e6, job)[0].times_ns) == 7
+    assert len(timed(5e6, lambda _: 4.9e6, replace(job, agreement=0.0))[0].times_ns) == 7
 
 
 def test_zero_events_of_a_real_device_end_as_times_by_the_host(pocl: Device, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(timing, "event_ns", lambda _: 0)
+    monkeypatch.setattr(opencl, "event_span_ns", lambda _: (0, 0))
     measurer = Measurer(Session(pocl.selector), TRUSTED)
     trial = measurer.measure(quick(pocl, GemmProblem(m=4, n=4, k=4), FAMILY.baseline))
     assert trial.measurement is not None
@@ -696,73 +666,51 @@ def test_a_part_of_a_launch_is_whole_work_groups(
     assert group_count(part) <= groups or part == launch
 
 
-class Timed:
-    """A session whose launches take a time by their number of work-groups."""
-
-    compute_units = 2
-    builds_by_work_group_size = True
-
-    def __init__(self, time_of: Callable[[int], float]) -> None:
-        self.now = 0.0
-        self.ran: list[int] = []
-        self._time_of = time_of
-
-    def enqueue(self, _: object, launch: Launch) -> None:
-        self.ran.append(group_count(launch))
-        self.now += self._time_of(self.ran[-1])
-
-    def finish(self) -> None:
-        pass
-
-
 LARGE = Launch(kernel="k", global_size=(64 * 1000, 10), local_size=(64, 1), arguments=())
 
 
-def probed(
-    monkeypatch: pytest.MonkeyPatch, time_of: Callable[[int], float], limit_ns: float, launch: Launch = LARGE
-) -> tuple[float, list[int]]:
-    session = Timed(time_of)
-    monkeypatch.setattr(probe, "perf_counter_ns", lambda: session.now)
-    return Probe(cast("Session", session), 10_000.0).least_ns([None], [launch], limit_ns), session.ran
+def probed(time_of: Callable[[int], float], limit_ns: float, launch: Launch = LARGE) -> tuple[float, list[int]]:
+    """The least time of a launch that takes some time by its work-groups; and the work-groups of the parts run."""
+    device = InventedPort(lambda part: time_of(group_count(part)))
+    least_ns = Probe(device.port, 10_000.0).least_ns([None], [launch], {}, limit_ns)
+    return least_ns, [group_count(part) for part in device.launched]
 
 
-def test_what_is_far_too_slow_is_known_after_a_few_work_groups(monkeypatch: pytest.MonkeyPatch) -> None:
-    least_ns, ran = probed(monkeypatch, lambda groups: 20_000.0 + 1e6 * groups, limit_ns=1e9)
+def test_what_is_far_too_slow_is_known_after_a_few_work_groups() -> None:
+    least_ns, ran = probed(lambda groups: 20_000.0 + 1e6 * groups, limit_ns=1e9)
     assert least_ns == pytest.approx(10_000 * 1e6, rel=0.01)
     assert max(ran) <= 16
 
 
-def test_parts_grow_until_they_tell_something(monkeypatch: pytest.MonkeyPatch) -> None:
-    least_ns, ran = probed(monkeypatch, lambda groups: 20_000.0 + 1e3 * groups, limit_ns=1e9)
+def test_parts_grow_until_they_tell_something() -> None:
+    least_ns, ran = probed(lambda groups: 20_000.0 + 1e3 * groups, limit_ns=1e9)
     assert ran == [2, 2, 16, 128, 1000]
     assert least_ns == pytest.approx(10e6, rel=0.01)
 
 
-def test_of_work_groups_that_share_out_all_the_work_nothing_is_foretold(monkeypatch: pytest.MonkeyPatch) -> None:
-    least_ns, ran = probed(monkeypatch, lambda groups: 5e9 / min(groups, 64), limit_ns=1e6)
+def test_of_work_groups_that_share_out_all_the_work_nothing_is_foretold() -> None:
+    least_ns, ran = probed(lambda groups: 5e9 / min(groups, 64), limit_ns=1e6)
     assert least_ns == 0.0
     assert max(ran) < 10_000
 
 
-def test_small_launches_and_those_that_would_be_built_anew_for_a_part_are_run_whole(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_small_launches_and_those_that_would_be_built_anew_for_a_part_are_run_whole() -> None:
     for launch in (replace(LARGE, global_size=(128, 1)), replace(LARGE, local_size=None)):
-        assert probed(monkeypatch, lambda _: 1e9, 1e6, launch) == (0.0, [])
+        assert probed(lambda _: 1e9, 1e6, launch) == (0.0, [])
 
 
-def test_a_disturbed_part_is_timed_again(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_disturbed_part_is_timed_again() -> None:
     disturbed = iter([30e6])
-    least_ns, _ = probed(monkeypatch, lambda g: 100.0 * g + (next(disturbed, 0.0) if g > 8 else 0.0), 1e8)
+    least_ns, _ = probed(lambda g: 100.0 * g + (next(disturbed, 0.0) if g > 8 else 0.0), 1e8)
     assert least_ns < 1e8
 
 
 def test_a_far_too_slow_kernel_is_not_run_in_full(pocl: Device, monkeypatch: pytest.MonkeyPatch) -> None:
     time = Probe._time
 
-    def slow_motion(probe: Probe, kernel: Any, launch: Launch, groups: int) -> tuple[int, float]:
+    def slow_motion(probe: Probe, *what: Any) -> tuple[int, float]:
         """Run, and a millisecond a work-group: what a busy machine makes of real times tells nothing now and then."""
-        count, _ = time(probe, kernel, launch, groups)
+        count, _ = time(probe, *what)
         return count, 1e6 * count
 
     monkeypatch.setattr(Probe, "_time", slow_motion)

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from autotune.device import answers
-from autotune.device.pocl import compiler_target, library_and_name, repair_processor_name
+from autotune.device import processors
 from autotune.device.processors import vector_class
+from autotune.device.quirks import compiler_target, library_and_name, repair_processor_name
 from autotune.model.device import Device
 from untraced import untraced
 
@@ -88,7 +88,7 @@ def _function_of_the_wheel() -> int:
 
 @pytest.fixture
 def on_haswell(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(answers, "CPUINFO", tmp_path / "cpuinfo")
+    monkeypatch.setattr(processors, "CPUINFO", tmp_path / "cpuinfo")
     (tmp_path / "cpuinfo").write_text(cpuinfo(AVX2))
     monkeypatch.setattr("platform.system", lambda: "Linux")
     monkeypatch.setattr("platform.machine", lambda: "x86_64")
@@ -141,9 +141,9 @@ def test_other_drivers_and_systems_are_left_alone(monkeypatch: pytest.MonkeyPatc
 KERNELS = """
 import sys, numpy as np, pyopencl as cl
 from pathlib import Path
-from autotune.device import answers
-answers.CPUINFO = Path(sys.argv[1])
-from autotune.device.session import Session
+from autotune.device import processors
+processors.CPUINFO = Path(sys.argv[1])
+from autotune.device.opencl import Session
 session = Session(sys.argv[2])
 queue, context = session.queue, session.queue.context
 source = '''

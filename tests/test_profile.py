@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-from autotune.device.identity import FAMILIES
+from autotune.device.families import FAMILIES
 from autotune.device.profile import Profile, ProfileFile, _read, find_profile, parse_profile, profile_names
 from autotune.errors import ConfigurationError
 from autotune.kernels.gemm import FAMILY, GemmProblem

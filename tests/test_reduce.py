@@ -15,8 +15,8 @@ import numpy as np
 import pytest
 
 import autotune.measure.measurer
+from autotune.device.opencl import Session
 from autotune.device.profile import _read, profile_names
-from autotune.device.session import Session
 from autotune.errors import ProblemError
 from autotune.kernels import family_names, find_family
 from autotune.kernels.reduce import FAMILY, Reduce, ReduceProblem

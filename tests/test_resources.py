@@ -7,7 +7,7 @@ import pytest
 
 from autotune import paths
 from autotune.errors import AutotuneError
-from autotune.paths import data_folder, default_database, schema_revisions, user_cache_folder, user_data_folder
+from autotune.paths import data_folder, default_database, schema_revisions
 
 
 def test_a_checkout_has_its_data_beside_the_package() -> None:
@@ -39,49 +39,36 @@ def test_revisions_are_read_from_the_migrations(tmp_path: Path, monkeypatch: pyt
     assert schema_revisions() == ("0001", "0002", "0010")
 
 
+DATA, CACHE = "user_data_folder", "user_cache_folder"
+
+
 @pytest.mark.parametrize(
-    ("platform", "variables", "expected"),
+    ("folder", "platform", "variables", "expected"),
     [
-        ("linux", {"XDG_DATA_HOME": "/data"}, "/data/autotune"),
-        ("linux", {"XDG_DATA_HOME": "relative"}, "/home/someone/.local/share/autotune"),
-        ("linux", {"XDG_DATA_HOME": ""}, "/home/someone/.local/share/autotune"),
-        ("linux", {}, "/home/someone/.local/share/autotune"),
-        ("darwin", {"XDG_DATA_HOME": "/data"}, "/home/someone/Library/Application Support/autotune"),
-        ("win32", {"LOCALAPPDATA": "/local"}, "/local/autotune"),
-        ("win32", {}, "/home/someone/AppData/Local/autotune"),
+        (DATA, "linux", {"XDG_DATA_HOME": "/data"}, "/data/autotune"),
+        (DATA, "linux", {"XDG_DATA_HOME": "relative"}, "/home/someone/.local/share/autotune"),
+        (DATA, "linux", {"XDG_DATA_HOME": ""}, "/home/someone/.local/share/autotune"),
+        (DATA, "linux", {}, "/home/someone/.local/share/autotune"),
+        (DATA, "darwin", {"XDG_DATA_HOME": "/data"}, "/home/someone/Library/Application Support/autotune"),
+        (DATA, "win32", {"LOCALAPPDATA": "/local"}, "/local/autotune"),
+        (DATA, "win32", {}, "/home/someone/AppData/Local/autotune"),
+        (CACHE, "linux", {"XDG_CACHE_HOME": "/cache"}, "/cache/autotune"),
+        (CACHE, "linux", {}, "/home/someone/.cache/autotune"),
+        (CACHE, "darwin", {}, "/home/someone/Library/Caches/autotune"),
+        (CACHE, "win32", {"LOCALAPPDATA": "/local"}, "/local/autotune/cache"),
     ],
 )
-def test_user_data_folder(
-    monkeypatch: pytest.MonkeyPatch, platform: str, variables: dict[str, str], expected: str
+def test_folders_of_a_user(
+    monkeypatch: pytest.MonkeyPatch, folder: str, platform: str, variables: dict[str, str], expected: str
 ) -> None:
     monkeypatch.setattr(sys, "platform", platform)
     monkeypatch.setenv("HOME", "/home/someone")
-    for name in ("XDG_DATA_HOME", "LOCALAPPDATA"):
+    for name in ("XDG_DATA_HOME", "XDG_CACHE_HOME", "LOCALAPPDATA"):
         monkeypatch.delenv(name, raising=False)
     for name, value in variables.items():
         monkeypatch.setenv(name, value)
-    assert user_data_folder() == Path(expected)
-    assert default_database() == Path(expected) / "autotune.sqlite"
-
-
-@pytest.mark.parametrize(
-    ("platform", "variables", "expected"),
-    [
-        ("linux", {"XDG_CACHE_HOME": "/cache"}, "/cache/autotune"),
-        ("linux", {}, "/home/someone/.cache/autotune"),
-        ("darwin", {}, "/home/someone/Library/Caches/autotune"),
-        ("win32", {"LOCALAPPDATA": "/local"}, "/local/autotune/cache"),
-    ],
-)
-def test_user_cache_folder(
-    monkeypatch: pytest.MonkeyPatch, platform: str, variables: dict[str, str], expected: str
-) -> None:
-    monkeypatch.setattr(sys, "platform", platform)
-    monkeypatch.setenv("HOME", "/home/someone")
-    monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
-    for name, value in variables.items():
-        monkeypatch.setenv(name, value)
-    assert user_cache_folder() == Path(expected)
+    assert getattr(paths, folder)() == Path(expected)
+    assert folder == CACHE or default_database() == Path(expected) / "autotune.sqlite"
 
 
 @pytest.mark.parametrize("home", ["", "somewhere"])

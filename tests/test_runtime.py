@@ -16,8 +16,8 @@ import pyopencl as cl
 import pyopencl.array as cla
 import pytest
 
-from autotune.device.execution import Executor, Kind
-from autotune.device.memory import shared_memory
+from autotune.device.arrays import Kind, shared_memory
+from autotune.device.programs import Programs
 from autotune.errors import BuildError, DeviceSelectionError, LaunchError, ProblemError, TableError
 from autotune.kernels.gemm import FAMILY, GemmProblem
 from autotune.kernels.reduce import ReduceProblem
@@ -27,9 +27,20 @@ from autotune.model.configuration import Configuration
 from autotune.model.device import Device
 from autotune.model.problem import Problem
 from autotune.model.trial import TrialState
-from autotune.runtime import Crossover, CrossoverPoint, Gemm, Reduce, allocate, choice, engine, measure_crossover
+from autotune.runtime import (
+    Crossover,
+    CrossoverPoint,
+    Gemm,
+    Reduce,
+    allocate,
+    choice,
+    engine,
+    executor,
+    measure_crossover,
+)
 from autotune.runtime import gemm as gemm_module
 from autotune.runtime.crossover import host_product
+from autotune.runtime.executor import BoundCall, Executor
 from autotune.store import Store
 from factories import provenance, trial
 from untraced import untraced
@@ -307,9 +318,9 @@ def test_memory_that_the_driver_moved_is_told(gemm: Gemm) -> None:
 def test_devices_with_memory_of_their_own_have_copies_counted(make: Callable[..., Gemm]) -> None:
     gemm = make()
     limits = replace(gemm.device.limits, shares_host_memory=False)
-    executor = Executor(gemm.queue, None)
-    executor.device = replace(gemm.device, limits=limits)
-    gemm._engine.executor = executor
+    separate = Executor(gemm._engine.executor.port, None)
+    separate.device = replace(gemm.device, limits=limits)
+    gemm._engine.executor = separate
     a, b = gemm.allocate((9, 20), np.float32), gemm.allocate((20, 13), np.float32)
     out = gemm(a, b)
     assert gemm.stats.bytes_copied == 2 * (a.nbytes + b.nbytes + out.nbytes)
@@ -490,17 +501,17 @@ def test_more_that_does_not_fit(gemm: Gemm, make: Callable[..., Gemm]) -> None:
 
 def test_which_device(pocl: Device, monkeypatch: pytest.MonkeyPatch, gemm: Gemm) -> None:
     gpu = replace(pocl, family="adreno", slug="adreno-1", selector="9:0")
-    monkeypatch.setattr(engine, "discover_here", lambda: [pocl])
-    assert engine.default_device("") is pocl
-    monkeypatch.setattr(engine, "discover_here", lambda: [pocl, gpu])
-    assert engine.default_device("") is gpu
-    assert engine.default_device("cpu") is pocl
-    monkeypatch.setattr(engine, "discover_here", lambda: [pocl, replace(pocl, selector="9:1", slug="pocl-other")])
+    monkeypatch.setattr(executor, "discover_here", lambda: [pocl])
+    assert executor.default_device("") is pocl
+    monkeypatch.setattr(executor, "discover_here", lambda: [pocl, gpu])
+    assert executor.default_device("") is gpu
+    assert executor.default_device("cpu") is pocl
+    monkeypatch.setattr(executor, "discover_here", lambda: [pocl, replace(pocl, selector="9:1", slug="pocl-other")])
     with pytest.raises(DeviceSelectionError, match="2 devices fit 'cpu'"):
-        engine.default_device("")
-    monkeypatch.setattr(engine, "discover_here", lambda: [pocl, gpu, gpu])
+        executor.default_device("")
+    monkeypatch.setattr(executor, "discover_here", lambda: [pocl, gpu, gpu])
     with pytest.raises(DeviceSelectionError, match="2 devices fit 'gpu'"):
-        engine.default_device("")
+        executor.default_device("")
     with pytest.raises(DeviceSelectionError, match="pass only one of them"):
         Gemm("cpu", queue=gemm.queue)
     unordered = cl.command_queue_properties.OUT_OF_ORDER_EXEC_MODE_ENABLE
@@ -511,14 +522,14 @@ def test_which_device(pocl: Device, monkeypatch: pytest.MonkeyPatch, gemm: Gemm)
 def test_a_configuration_that_the_device_refuses_gives_way(
     make: Callable[..., Gemm], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    build = Executor.program
+    build = Programs.find
 
-    def refuse(self: Executor, recipe: str, options: Any, make_source: Callable[[], str]) -> Any:
+    def refuse(self: Programs, recipe: str, options: Any, make_source: Callable[[], str]) -> Any:
         if "vload" in make_source():
             raise BuildError("out of registers")
         return build(self, recipe, options, make_source)
 
-    monkeypatch.setattr(Executor, "program", refuse)
+    monkeypatch.setattr(Programs, "find", refuse)
     gemm, a, b = make(FROM_BUFFER), matrix(5, 6), matrix(6, 7)
     assert np.array_equal(gemm(a, b), product(a, b))
     chosen = gemm.choice(a, b)
@@ -528,7 +539,7 @@ def test_a_configuration_that_the_device_refuses_gives_way(
 def test_a_configuration_illegal_here_is_passed_over(make: Callable[..., Gemm]) -> None:
     groups = Configuration.of("naive", work_group_m=32, work_group_n=128)
     gemm, a, b = make(groups), matrix(40, 20), matrix(20, 130)
-    smaller = Executor(gemm.queue, None)
+    smaller = Executor(gemm._engine.executor.port, None)
     smaller.device = replace(gemm.device, limits=replace(gemm.device.limits, max_work_group_size=16))
     gemm._engine.executor = smaller
     assert np.array_equal(gemm(a, b), product(a, b))
@@ -589,7 +600,7 @@ def test_what_the_host_reads_is_not_given_the_device_by_another_thread(
     gemm = make(host_blas=Crossover(points=points))
     weights = gemm.allocate((20, 13), np.float32)
     is_given, is_read, seen = threading.Event(), threading.Event(), list[bool]()
-    start = Gemm._start
+    start = BoundCall.enqueue
 
     def noted(*how: Any) -> None:
         start(*how)
@@ -601,7 +612,7 @@ def test_what_the_host_reads_is_not_given_the_device_by_another_thread(
         seen.append(shared_memory(weights)._mapping is not None)  # type: ignore[union-attr]
         host_product(*operands, **scalars)
 
-    monkeypatch.setattr(Gemm, "_start", noted)
+    monkeypatch.setattr(BoundCall, "enqueue", noted)
     monkeypatch.setattr(gemm_module, "host_product", slowly)
     on_host = threading.Thread(target=gemm, args=(matrix(1, 20), weights))
     on_host.start()

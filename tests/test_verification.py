@@ -17,7 +17,6 @@ import pytest
 
 import autotune.kernels.render
 import evil_checker
-from autotune.device import execution
 from autotune.errors import KernelError, WorkerError
 from autotune.kernels import find_family
 from autotune.kernels.gemm import FAMILY, GemmProblem
@@ -26,7 +25,7 @@ from autotune.measure.worker import Worker
 from autotune.model.configuration import Configuration
 from autotune.model.device import Device
 from autotune.process import child
-from autotune.runtime import Gemm, Reduce, verification
+from autotune.runtime import Gemm, Reduce, executor, verification
 from autotune.runtime.verification import Verdict, Verdicts, small_problem
 
 TILE = FAMILY.complete(
@@ -56,7 +55,7 @@ def fates(monkeypatch: pytest.MonkeyPatch, pocl: Device) -> Iterator[Callable[[d
     monkeypatch.setattr(verification, "start_worker", start)
     monkeypatch.setattr(verification, "_checkers", {})
     monkeypatch.setattr(autotune.kernels.render, "render", evil_checker.render)
-    monkeypatch.setattr(execution, "_executors", {})
+    monkeypatch.setattr(executor, "_executors", {})
     yield decide
     for worker in workers:
         worker.close()
@@ -137,11 +136,11 @@ def test_templates_are_compared_once_for_all_processes(
 ) -> None:
     """To compare them loads Jinja2, which a process whose programs are cached does without."""
     monkeypatch.setattr(verification, "_checkers", {})
-    monkeypatch.setattr("autotune.device.execution._executors", {})
+    monkeypatch.setattr("autotune.runtime.executor._executors", {})
     gemm_of(pocl, tmp_path, driver=pocl.driver)(A, B)
     ready = table(pocl, pocl.driver)
     monkeypatch.setattr(autotune.kernels.render, "template_hash", lambda *_: pytest.fail("it was compared again"))
-    monkeypatch.setattr("autotune.device.execution._executors", {})
+    monkeypatch.setattr("autotune.runtime.executor._executors", {})
     gemm = Gemm(pocl.selector, table=ready, binaries=tmp_path, host_blas=False)
     assert np.array_equal(gemm(A, B), A @ B)
 
@@ -209,9 +208,9 @@ def test_an_idle_child_is_ended_and_another_started_when_needed(
     checker = verification.Checker(pocl.selector)
     assert not checker.check(PROBLEM, TILE, ()).failure
     deadline = time.monotonic() + 20
-    while checker._worker is not None and time.monotonic() < deadline:
+    while checker._worker.pid is not None and time.monotonic() < deadline:
         time.sleep(0.02)
-    assert checker._worker is None
+    assert checker._worker.pid is None
     assert not checker.check(PROBLEM, TILE, ()).failure
 
 

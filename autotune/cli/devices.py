@@ -15,10 +15,10 @@ from autotune.codec import write
 )
 def devices_command(options: argparse.Namespace) -> int:
     """List every OpenCL device, and how far its clocks can be trusted."""
+    from autotune.device.clocks import try_calibration
     from autotune.device.discovery import discover
     from autotune.device.profile import find_profile
     from autotune.display.results import print_devices
-    from autotune.measure.calibration import try_calibration
 
     devices = discover()
     profiles = {device.slug: find_profile(device) for device in devices}

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 
 from autotune.cli.arguments import DATABASE, DEVICE, JSON, argument, command, family, file, flag, one_of
 from autotune.cli.output import print_json, tell
-from autotune.device.identity import FAMILIES, is_slug
+from autotune.device.families import FAMILIES
+from autotune.device.identity import is_slug
 from autotune.errors import DeviceSelectionError, NoSuchDeviceError, ProblemError, TableError, did_you_mean
 from autotune.kernels import family_names, find_family
 from autotune.lookup.predictor import FAVOURS

@@ -1,1 +1,17 @@
-"""Access to OpenCL: `discovery` finds devices, `session` builds, launches and times kernels on one of them."""
+"""Access to devices: `discovery` finds them, `open_port` opens one; `port` tells what can be done with it then."""
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from autotune.device.port import Port
+
+
+def open_port(place: Any, *, profiles: bool = True) -> "Port":
+    """Open a device, given as ``platform:device`` in numbers, or on a caller's queue, or context of one device.
+
+    Launches tell event times if the port `profiles`, or the caller's queue does. Raises DeviceSelectionError when the
+    device cannot be found or opened.
+    """
+    from autotune.device.opencl import Session  # loads pyopencl, which takes a while
+
+    return Session(place, profiles=profiles)

@@ -6,18 +6,21 @@ can be timed. On such a device the host's clock around many launches is used ins
 
 import math
 import statistics
-import time
-from collections.abc import Sequence
+import sys
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any
 
-import pyopencl as cl
-
-from autotune.device.session import Memory, Session, event_span_ns
-from autotune.errors import KernelError
-from autotune.model.plan import Buffer, Launch, Role, Scalar
+from autotune.device import open_port
+from autotune.device.port import Port, Run
+from autotune.errors import KernelError, WorkerError
+from autotune.model.plan import Buffer, Launch, Plan, Role, Scalar
 from autotune.model.trial import Calibration, Timer
+from autotune.process import child
+
+LIMIT_S = 20.0
+CALIBRATOR = (sys.executable, "-m", "autotune.device.clocks")
+"""Command of a child process that calibrates, so that a driver that hangs or crashes does no harm."""
 
 COARSE_NS = 20_000.0
 """Longest usable tick of event times: a sample has at least 1000 ticks, which would be 20 ms."""
@@ -55,26 +58,6 @@ __kernel void spin(__global int *out, const int turns)
 
 
 @dataclass(frozen=True, kw_only=True)
-class Launched:
-    """Times of one launch that was waited for, in nanoseconds of the host's and the device's clock."""
-
-    host_start: int
-    """Just before the launch was enqueued."""
-    host_end: int
-    """When the host noticed that the launch had ended."""
-    event_start: int
-    event_end: int
-
-    @property
-    def host_ns(self) -> int:
-        return self.host_end - self.host_start
-
-    @property
-    def event_ns(self) -> int:
-        return self.event_end - self.event_start
-
-
-@dataclass(frozen=True, kw_only=True)
 class Observations:
     """The measurements that a calibration is based on."""
 
@@ -83,23 +66,33 @@ class Observations:
     overhead_ns: float
     spans: Sequence[tuple[int, int]]
     """Start and end of many empty launches by event times, in order."""
-    long: Sequence[Launched]
-    """Launches of some milliseconds, in order."""
+    long: Sequence[Run]
+    """Single launches of some milliseconds, in order."""
 
 
-def calibrate(session: Session) -> Calibration:
+def try_calibration(selector: str, limit_s: float = LIMIT_S, command: Sequence[str] = CALIBRATOR) -> Calibration | str:
+    """Calibrate a device (``platform:device``) in a child process; return a short text why where that fails."""
+    with child.Child(command) as calibrator:
+        try:
+            answer = calibrator.ask(selector, {"calibration": limit_s})
+        except WorkerError as error:
+            return error.message
+    return answer.message if isinstance(answer, child.Loss) else answer
+
+
+def calibrate(port: Port) -> Calibration:
     """Calibrate a device, which takes a fraction of a second.
 
     A device on which that fails is timed by the host's clock. Never raises KernelError.
     """
     try:
-        spinning = _Spinning(session)
+        spinning = _Spinning(port)
         for _ in range(ATTEMPTS):
             calibration = judge(spinning.observe())
             if calibration.timer is Timer.EVENT:
                 break
         return calibration
-    except (KernelError, cl.Error) as error:
+    except KernelError as error:
         return Calibration(timer=Timer.HOST, reason=f"the calibration failed: {error}")
 
 
@@ -129,10 +122,12 @@ def judge(observed: Observations) -> Calibration:
 
 def _distrust(observed: Observations, tick: float, speed: float, drift: float) -> str:
     """Return why event times cannot be trusted; empty if they can."""
-    shares = [run.event_ns / max(1, run.host_ns) for run in observed.long]
-    if all(run.event_ns == 0 for run in observed.long):
+    events = [_event(run) for run in observed.long]
+    took_ns = [end - start for start, end in events]
+    shares = [ns / max(1, run.host_ns) for ns, run in zip(took_ns, observed.long, strict=True)]
+    if not any(took_ns):
         return "event times are zero"
-    if any(_runs_backwards(spans) for spans in (observed.spans, [(r.event_start, r.event_end) for r in observed.long])):
+    if any(map(_runs_backwards, (observed.spans, events))):
         return "event times run backwards"
     if tick > COARSE_NS:
         return f"event times tick only every {tick / 1000:.4g} us"
@@ -145,11 +140,18 @@ def _distrust(observed: Observations, tick: float, speed: float, drift: float) -
     return ""
 
 
-def _speed(runs: Sequence[Launched]) -> tuple[float, float]:
+def _event(run: Run) -> tuple[int, int]:
+    """Return start and end of a single launch by the device's clock."""
+    start, end = run.events[0, 0].tolist()
+    return start, end
+
+
+def _speed(runs: Sequence[Run]) -> tuple[float, float]:
     """Return the lowest and highest speed of the device's clock, relative to the host's, that the launches allow."""
     first, last = runs[0], runs[-1]
-    least = (last.event_end - first.event_start) / max(1, last.host_end - first.host_start)
-    most = (last.event_start - first.event_end) / max(1, last.host_start - first.host_end)
+    (first_start, first_end), (last_start, last_end) = _event(first), _event(last)
+    least = (last_end - first_start) / max(1, last.host_end_ns - first.host_start_ns)
+    most = (last_start - first_end) / max(1, last.host_start_ns - first.host_end_ns)
     return least, max(least, most)
 
 
@@ -165,64 +167,60 @@ def _runs_backwards(spans: Sequence[tuple[int, int]]) -> bool:
 
 def _tick(observed: Observations) -> float:
     """Return the smallest difference of two event times: at least the true tick, close to it after many launches."""
-    times = {t for span in observed.spans for t in span}
-    times.update(t for run in observed.long for t in (run.event_start, run.event_end))
+    times = {t for span in (*observed.spans, *map(_event, observed.long)) for t in span}
     return float(min((b - a for a, b in pairwise(sorted(times))), default=0))
 
 
 class _Spinning:
     """The waiting kernel on one device."""
 
-    def __init__(self, session: Session) -> None:
-        self._session = session
+    def __init__(self, port: Port) -> None:
+        self._port = port
         out = Buffer(name="out", role=Role.OUTPUT, dtype="int32", elements=1)
-        self._memory: dict[str, Memory] = {out.name: session.allocate(out)}
-        self._kernel: Any = cl.Kernel(session.build(SPIN, []), "spin")
-        self._launch = self._bind(0)
-        self._wait()  # some drivers finish building at the first launch
+        self._memory = {out.name: port.allocate(out)}
+        self._kernels = port.kernels(port.build(SPIN, []), Plan(buffers=(out,), launches=(self._launch(0),)))
+        self._spin(0)  # some drivers finish building at the first launch
 
     def observe(self) -> Observations:
-        self._bind(0)
-        latency_ns = statistics.median(self._wait().host_ns for _ in range(LATENCY_RUNS))
+        latency_ns = statistics.median(run.host_ns for run in self._spin(0, LATENCY_RUNS))
         calls = max(10, min(BATCH, math.ceil(BATCH_NS / latency_ns)))
-        batches = [self._batch(calls) for _ in range(BATCHES)]
+        batches = [self._port.run(self._bind(0), calls) for _ in range(BATCHES)]
         return Observations(
-            told_tick_ns=self._session.timer_resolution_ns,
+            told_tick_ns=self._port.timer_resolution_ns,
             latency_ns=latency_ns,
-            overhead_ns=min(host_ns / calls for host_ns, _ in batches),
-            spans=[span for _, spans in batches for span in spans],
+            overhead_ns=min(batch.host_ns / calls for batch in batches),
+            spans=[(start, end) for batch in batches for start, end in batch.events[:, 0].tolist()],
             long=self._long(),
         )
 
-    def _long(self) -> list[Launched]:
+    def _long(self) -> list[Run]:
         turns = 1000
-        while (host_ns := self._spin(turns)) < LONG_NS and turns < MOST_TURNS:
+        while (host_ns := min(run.host_ns for run in self._spin(turns))) < LONG_NS and turns < MOST_TURNS:
             turns = min(MOST_TURNS, turns * min(16, max(2, math.ceil(1.25 * LONG_NS / host_ns))))
-        return [self._wait() for _ in range(LONG_RUNS)]
+        return self._spin(turns, LONG_RUNS)
 
-    def _spin(self, turns: int) -> int:
-        """Return the host time of that many iterations: the lower of two, to exclude disturbances."""
-        self._bind(turns)
-        return min(self._wait().host_ns for _ in range(2))
+    def _spin(self, turns: int, runs: int = 2) -> list[Run]:
+        """Launch the kernel with that many iterations, and wait for its end each time."""
+        call = self._bind(turns)
+        return [self._port.run(call) for _ in range(runs)]
 
-    def _bind(self, turns: int) -> Launch:
+    def _bind(self, turns: int) -> object:
+        return self._port.bind(self._kernels, [self._launch(turns)], self._memory)
+
+    def _launch(self, turns: int) -> Launch:
         arguments = ("out", Scalar(dtype="int32", value=turns))
-        launch = Launch(kernel="spin", global_size=(1,), local_size=(1,), arguments=arguments)
-        self._session.bind(self._kernel, launch, self._memory, {})
-        return launch
+        return Launch(kernel="spin", global_size=(1,), local_size=(1,), arguments=arguments)
 
-    def _wait(self) -> Launched:
-        """Launch the kernel once and wait until it has ended."""
-        host_start = time.perf_counter_ns()
-        event = self._session.enqueue(self._kernel, self._launch)
-        self._session.finish()
-        host_end = time.perf_counter_ns()
-        event_start, event_end = event_span_ns(event)
-        return Launched(host_start=host_start, host_end=host_end, event_start=event_start, event_end=event_end)
 
-    def _batch(self, calls: int) -> tuple[int, list[tuple[int, int]]]:
-        """Return the host time of `calls` launches in a row, and their event times."""
-        start = time.perf_counter_ns()
-        events = [self._session.enqueue(self._kernel, self._launch) for _ in range(calls)]
-        self._session.finish()
-        return time.perf_counter_ns() - start, [event_span_ns(event) for event in events]
+def serve() -> None:
+    """Run as the child process: calibrate until the input ends."""
+
+    def calibrate_one(selector: str, entering: Callable[[str], None]) -> Calibration:
+        entering("calibration")
+        return calibrate(open_port(selector))
+
+    child.serve(calibrate_one)
+
+
+if __name__ == "__main__":
+    serve()

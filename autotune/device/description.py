@@ -11,9 +11,18 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from autotune.device.answers import ask, cpuinfo, first_line, number, positive, text
 from autotune.device.identity import DeviceType, Strings, identify
-from autotune.device.pocl import compiler_target, repair_processor_name, set_threads
+from autotune.device.processors import cpuinfo
+from autotune.device.quirks import (
+    ask,
+    compiler_target,
+    first_line,
+    number,
+    positive,
+    repair_processor_name,
+    set_threads,
+    text,
+)
 from autotune.errors import DeviceSelectionError
 from autotune.model.device import Device, DeviceLimits
 
@@ -22,10 +31,14 @@ _LOCAL_MEMORY_OF_ITS_OWN = 1
 _IMAGE_PITCH_ALIGNMENT = 0x104A
 _ATOMIC_MEMORY_CAPABILITIES = 0x1063
 _ORDER_ACQUIRE_RELEASE, _SCOPE_DEVICE = 1 << 1, 1 << 5
-_REGISTER_ALLOCATIONS_ARM = 0x41EB
-_SUB_GROUP_SIZES_INTEL = 0x4108
-_WARP_SIZE_NV = 0x4003
-_WAVEFRONT_WIDTH_AMD = 0x4043
+_Query = tuple[str, int, type[ctypes.c_uint] | type[ctypes.c_size_t]]
+_REGISTER_ALLOCATIONS: tuple[_Query, ...] = (("cl_arm_scheduling_controls", 0x41EB, ctypes.c_uint),)
+_SUB_GROUP_SIZES: tuple[_Query, ...] = (
+    ("cl_intel_required_subgroup_size", 0x4108, ctypes.c_size_t),
+    ("cl_nv_device_attribute_query", 0x4003, ctypes.c_uint),
+    ("cl_amd_device_attribute_query", 0x4043, ctypes.c_uint),
+)
+"""Extension, code and type of the queries by which each vendor tells such sizes."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -97,7 +110,7 @@ def _describe(raw: Any, platform: Any, selector: str) -> Device:
         opencl_c_version=text(raw, "opencl_c_version"),
         driver=text(raw, "driver_version"),
         platform=text(platform, "name"),
-        device_type=_device_type(kind),
+        device_type=DeviceType.GPU if kind & _TYPE_GPU else DeviceType.CPU if kind & _TYPE_CPU else DeviceType.OTHER,
         compute_units=number(raw, "max_compute_units"),
         compiler_target=compiler_target(raw),
         cpuinfo=cpuinfo(),
@@ -118,12 +131,6 @@ def _describe(raw: Any, platform: Any, selector: str) -> Device:
     )
 
 
-def _device_type(kind: int) -> DeviceType:
-    if kind & _TYPE_GPU:
-        return DeviceType.GPU
-    return DeviceType.CPU if kind & _TYPE_CPU else DeviceType.OTHER
-
-
 def _limits(raw: Any, *, is_cpu: bool) -> DeviceLimits:
     least = DeviceLimits()
     extensions = tuple(sorted(set(ask(lambda: str(raw.extensions), "").split())))
@@ -142,8 +149,8 @@ def _limits(raw: Any, *, is_cpu: bool) -> DeviceLimits:
         max_image_width=number(raw, "image2d_max_width") if has_images else 0,
         max_image_height=number(raw, "image2d_max_height") if has_images else 0,
         image_pitch_alignment=_first(_query_numbers(raw, _IMAGE_PITCH_ALIGNMENT, ctypes.c_uint)) if has_images else 0,
-        register_allocations=_register_allocations(raw, extensions),
-        sub_group_sizes=_sub_group_sizes(raw, extensions),
+        register_allocations=_sizes(raw, extensions, _REGISTER_ALLOCATIONS),
+        sub_group_sizes=_sizes(raw, extensions, _SUB_GROUP_SIZES),
         has_sub_groups=_has_sub_groups(raw, extensions),
         has_float16="cl_khr_fp16" in extensions,
         has_float64="cl_khr_fp64" in extensions or number(raw, "double_fp_config") != 0,
@@ -184,20 +191,11 @@ def _ordering_standard(raw: Any) -> int:
     return 300 if told & wanted == wanted else 0
 
 
-def _register_allocations(raw: Any, extensions: Sequence[str]) -> tuple[int, ...]:
-    if "cl_arm_scheduling_controls" not in extensions:
-        return ()
-    return tuple(sorted(_query_numbers(raw, _REGISTER_ALLOCATIONS_ARM, ctypes.c_uint)))
-
-
-def _sub_group_sizes(raw: Any, extensions: Sequence[str]) -> tuple[int, ...]:
-    """Return the sizes that the driver reports, ascending; empty if it has no query for them."""
-    if "cl_intel_required_subgroup_size" in extensions:
-        return tuple(sorted(_query_numbers(raw, _SUB_GROUP_SIZES_INTEL, ctypes.c_size_t)))
-    if "cl_nv_device_attribute_query" in extensions:
-        return _query_numbers(raw, _WARP_SIZE_NV, ctypes.c_uint)
-    if "cl_amd_device_attribute_query" in extensions:
-        return _query_numbers(raw, _WAVEFRONT_WIDTH_AMD, ctypes.c_uint)
+def _sizes(raw: Any, extensions: Sequence[str], queries: Sequence[_Query]) -> tuple[int, ...]:
+    """Return what the first query says whose extension the device has, ascending; empty if it has none of them."""
+    for extension, code, kind in queries:
+        if extension in extensions:
+            return tuple(sorted(_query_numbers(raw, code, kind)))
     return ()
 
 

@@ -15,10 +15,10 @@ from typing import Any
 
 from autotune.device.description import Survey, survey
 from autotune.device.drivers import as_if_only, installed_drivers, keep_only, vendors_folder
-from autotune.device.identity import FAMILIES, is_imitation, processor_of
+from autotune.device.families import FAMILIES, POCL_HINT
+from autotune.device.identity import is_imitation, processor_of
 from autotune.errors import DeviceSelectionError, NoSuchDeviceError, WorkerError, did_you_mean
 from autotune.model.device import Device
-from autotune.paths import install_hint
 from autotune.process import child
 
 _LOG = logging.getLogger(__name__)
@@ -122,7 +122,8 @@ def select(selector: str, devices: Sequence[Device]) -> Device:
     wanted, _, version = selector.strip().lower().partition("@")
     matches = _matches(wanted, devices) if wanted else []
     matches = [device for device in matches if device.driver.lower().startswith(version)]
-    if len(matches) > 1 and _drive_one_processor(matches):
+    processors = {processor_of(device.slug) if device.family == "cpu" else "" for device in matches}
+    if len(matches) > 1 and len(processors) == 1 and processors != {""}:  # several runtimes of one processor
         chosen = max(matches, key=_preference)
         others = ", ".join(f"{_exact(device)} ({device.selector})" for device in matches if device is not chosen)
         _LOG.warning("%s (%s) is used for the processor; also available: %s", _exact(chosen), chosen.selector, others)
@@ -148,7 +149,7 @@ def _matches(wanted: str, devices: Sequence[Device]) -> list[Device]:
         return [device for device in devices if device.selector == wanted]
     tests: tuple[Callable[[Device], bool], ...] = (
         lambda device: device.slug == wanted,
-        lambda device: _in_family(wanted, device),
+        lambda device: device.family != "cpu" if wanted == "gpu" else device.family == wanted,
         lambda device: device.name.lower() == wanted,
         lambda device: any(wanted in text.lower() for text in _texts(device)),
     )
@@ -157,11 +158,6 @@ def _matches(wanted: str, devices: Sequence[Device]) -> list[Device]:
         if fitting:
             return fitting
     return []
-
-
-def _drive_one_processor(devices: Sequence[Device]) -> bool:
-    processors = {processor_of(device.slug) for device in devices}
-    return all(device.family == "cpu" for device in devices) and len(processors) == 1 and "" not in processors
 
 
 def _preference(device: Device) -> tuple[bool, bool, tuple[int, ...]]:
@@ -179,10 +175,6 @@ def _exact(device: Device) -> str:
 
 def _shortened(text: str) -> str:
     return text if len(text) <= 80 else f"{text[:77]}..."
-
-
-def _in_family(wanted: str, device: Device) -> bool:
-    return device.family != "cpu" if wanted == "gpu" else wanted in FAMILIES and device.family == wanted
 
 
 def _texts(device: Device) -> tuple[str, ...]:
@@ -205,44 +197,19 @@ _CHOOSE = (
     "add @ and a driver's version to distinguish devices with the same slug"
 )
 
-_DRIVER_FILES = {
-    "adreno": ("/vendor/lib64/libOpenCL.so", "/system/vendor/lib64/libOpenCL.so"),
-    "mali": (
-        "/vendor/lib64/libOpenCL.so",
-        "/vendor/lib64/egl/libGLES_mali.so",
-        "/usr/lib/aarch64-linux-gnu/libmali.so",
-    ),
-}
-_POCL = f"to install an OpenCL device that runs on the processor: {install_hint('pocl')}"
-_INSTALL = {
-    "cpu": _POCL,
-    "pocl": _POCL,
-    "adreno": "in Termux set LD_LIBRARY_PATH=/vendor/lib64:$PREFIX/lib and build pyopencl against the system's "
-    "loader; on Windows use a native ARM64 Python",
-    "mali": "in Termux set LD_LIBRARY_PATH=/vendor/lib64:$PREFIX/lib; on boards install the vendor's package with "
-    "libmali.so and name that library in an .icd file",
-    "nvidia": "install NVIDIA's driver with its OpenCL library (nvidia.icd); a container needs "
-    "NVIDIA_DRIVER_CAPABILITIES=compute",
-    "amd": "install AMD's OpenCL runtime (amdocl64.icd, part of ROCm) or Mesa's with RUSTICL_ENABLE=radeonsi",
-    "intel": "install Intel's compute runtime (intel.icd, package intel-opencl-icd)",
-    "gpu": "install the OpenCL driver of the GPU's maker",
-}
-
 
 def _mend(wanted: str) -> str:
     """Return a hint for a device that was not found: where its driver is looked for, else how to choose a device."""
-    family = next((name for name in _INSTALL if name in wanted), "")
-    if not family:
-        return _CHOOSE
-    if _INSTALL[family] == _POCL:
-        return _POCL
-    places = [f"{path} ({'there' if Path(path).exists() else 'not there'})" for path in _DRIVER_FILES.get(family, ())]
-    return f"its driver is looked for in {', '.join([*places, vendors_folder()])}; {_INSTALL[family]}"
+    family = FAMILIES["cpu"] if "pocl" in wanted else next((f for f in FAMILIES.values() if f.name in wanted), None)
+    if family is None or family.name == "cpu":
+        return family.install if family else _CHOOSE
+    places = [f"{path} ({'there' if Path(path).exists() else 'not there'})" for path in family.driver_files]
+    return f"its driver is looked for in {', '.join([*places, vendors_folder()])}; {family.install}"
 
 
 def _nothing_mend() -> str:
     return (
-        f"drivers are looked for in {vendors_folder()}; {_POCL}{_cache_mend()}; "
+        f"drivers are looked for in {vendors_folder()}; {POCL_HINT}{_cache_mend()}; "
         "on Android set LD_LIBRARY_PATH=/vendor/lib64:$PREFIX/lib in Termux"
     )
 

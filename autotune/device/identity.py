@@ -23,7 +23,9 @@ import enum
 import re
 import unicodedata
 from dataclasses import dataclass
+from typing import Any
 
+from autotune.device.families import FAMILIES
 from autotune.device.processors import (
     VECTOR_CLASSES,
     class_of_bits,
@@ -34,7 +36,6 @@ from autotune.device.processors import (
 )
 
 MAX_SLUG = 64
-FAMILIES = ("adreno", "mali", "nvidia", "amd", "intel", "apple", "powervr", "cpu", "gpu")
 
 _READ = 512
 """Number of characters of a raw string that are read."""
@@ -70,12 +71,11 @@ class Strings:
 
 @dataclass(frozen=True, kw_only=True)
 class Identity:
-    """What a device was identified as. `family` is one of FAMILIES; `architecture` is empty if unknown."""
+    """What a device was identified as; `family` is one of FAMILIES."""
 
     vendor: str
     model: str
     family: str
-    architecture: str
     slug: str
 
 
@@ -142,15 +142,9 @@ def _plain(text: str) -> str:
 
 
 def _cleaned(strings: Strings) -> Strings:
-    return dataclasses.replace(
-        strings,
-        name=_plain(strings.name),
-        vendor=_plain(strings.vendor),
-        version=_plain(strings.version),
-        opencl_c_version=_plain(strings.opencl_c_version),
-        driver=_plain(strings.driver),
-        platform=_plain(strings.platform),
-    )
+    texts = ("name", "vendor", "version", "opencl_c_version", "driver", "platform")
+    plain: dict[str, Any] = {name: _plain(getattr(strings, name)) for name in texts}
+    return dataclasses.replace(strings, **plain)
 
 
 def is_slug(text: str) -> bool:
@@ -171,8 +165,7 @@ def _checksum(text: str) -> str:
 
 
 def _identity(vendor: str, model: str, family: str, slug: str) -> Identity:
-    slug = _slug(slug)
-    return Identity(vendor=vendor, model=model, family=family, architecture=architecture_of(slug), slug=slug)
+    return Identity(vendor=vendor, model=model, family=family, slug=_slug(slug))
 
 
 def _behind_layer(identity: Identity, told: Strings) -> Identity:
@@ -197,14 +190,16 @@ _LAYERS = (
 # Processors
 
 
-_SOFTWARE = (
-    (r"(?i)\b(oclgrind)\b", "Oclgrind"),
-    (r"(?i)\b(llvmpipe|softpipe|lavapipe)\b", "Mesa"),
-    (r"(?i)\b(swiftshader)\b", "Google"),
-    (r"(?i)\b(microsoft basic render driver)\b", "Microsoft"),
-)
-
-_IMITATIONS = ("oclgrind", "llvmpipe", "softpipe", "lavapipe", "swiftshader", "microsoft-basic-render-driver")
+_SOFTWARE = {
+    "oclgrind": "Oclgrind",
+    "llvmpipe": "Mesa",
+    "softpipe": "Mesa",
+    "lavapipe": "Mesa",
+    "swiftshader": "Google",
+    "microsoft basic render driver": "Microsoft",
+}
+"""Simulators, and GPU drivers that run on the processor, with their vendors."""
+_IMITATIONS = tuple(name.replace(" ", "-") for name in _SOFTWARE)
 
 _RUNTIMES = (
     (r"(?i)portable computing language|\bpocl\b", "pocl"),
@@ -219,14 +214,14 @@ _BRANDS = r"\b(?:AMD|Intel|Apple|Ampere|Qualcomm|Snapdragon|Hygon|VIA|Loongson|A
 
 def _software(told: Strings) -> Identity | None:
     """Identify a simulator, or a GPU driver that runs on the processor."""
-    for pattern, vendor in _SOFTWARE:
-        match = re.search(pattern, told.name)
-        if match:
-            _, processor = processor_name(told.cpuinfo)
-            bits = re.search(r"(\d+) bits", told.name)
-            vectors = class_of_bits(told.cpuinfo, int(bits[1])) if bits else ""
-            return _identity(vendor, match[1], "cpu", f"{match[1]}-{short_name(_plain(processor))}-{vectors}")
-    return None
+    found = re.search(rf"(?i)\b({'|'.join(_SOFTWARE)})\b", told.name)
+    if not found:
+        return None
+    _, processor = processor_name(told.cpuinfo)
+    bits = re.search(r"(\d+) bits", told.name)
+    vectors = class_of_bits(told.cpuinfo, int(bits[1])) if bits else ""
+    slug = f"{found[1]}-{short_name(_plain(processor))}-{vectors}"
+    return _identity(_SOFTWARE[found[1].lower()], found[1], "cpu", slug)
 
 
 def _processor(told: Strings) -> Identity | None:
@@ -336,56 +331,19 @@ def _mali(told: Strings) -> Identity | None:
 # The rest
 
 
-@dataclass(frozen=True, kw_only=True)
-class _Vendor:
-    family: str
-    display: str
-    pattern: str
-    """Matches a device's name or vendor."""
-    prefix: str
-    """Matches what precedes the model in names."""
-    vendor_id: int
-
-
-_VENDORS = (
-    _Vendor(
-        family="nvidia",
-        display="NVIDIA",
-        pattern=r"(?i)\bnvidia\b|\bgeforce\b|\bquadro\b|^tesla\b",
-        prefix=r"nvidia( corporation)?",
-        vendor_id=0x10DE,
-    ),
-    _Vendor(
-        family="amd",
-        display="AMD",
-        pattern=r"(?i)advanced micro devices|\bamd\b|\bradeon\b|^gfx\d",
-        prefix=r"amd|ati",
-        vendor_id=0x1002,
-    ),
-    _Vendor(
-        family="powervr",
-        display="Imagination",
-        pattern=r"(?i)\bpowervr\b|\bimagination\b",
-        prefix=r"imagination( technologies)?|powervr",
-        vendor_id=0x1010,
-    ),
-    _Vendor(family="apple", display="Apple", pattern=r"(?i)^apple\b", prefix=r"apple", vendor_id=0x106B),
-    _Vendor(family="intel", display="Intel", pattern=r"(?i)\bintel\b", prefix=r"intel", vendor_id=0x8086),
-)
-
-
 def _known_vendor(told: Strings) -> Identity | None:
     """Identify by the device's name, else by the vendor's name, else by the vendor's id."""
     if told.device_type is DeviceType.OTHER:
         return None
-    by_name = (v for v in _VENDORS if re.search(v.pattern, told.name))
-    by_vendor = (v for v in _VENDORS if re.search(v.pattern, told.vendor))
-    by_number = (v for v in _VENDORS if v.vendor_id == told.vendor_id)
-    found = next(by_name, None) or next(by_vendor, None) or next(by_number, None)
+    known = [family for family in FAMILIES.values() if family.pattern]
+    by_name = (f for f in known if re.search(f.pattern, told.name))
+    by_vendor = (f for f in known if re.search(f.pattern, told.vendor))
+    by_number = (f for f in known if f.vendor_id == told.vendor_id)
+    found = next((f for found in (by_name, by_vendor, by_number) for f in found), None)
     if not found:
         return None
     model = _board(told.name, found.prefix) or "unknown"
-    return _identity(found.display, model, found.family, f"{found.family}-{model}")
+    return _identity(found.vendor, model, found.name, f"{found.name}-{model}")
 
 
 def _board(name: str, prefix: str) -> str:

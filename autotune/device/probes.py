@@ -10,27 +10,13 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import pyopencl as cl
 from numpy.typing import NDArray
 
-from autotune.device.session import Memory, Session
+from autotune.device.port import NUMPY_TYPES, Memory, Port, Program
 from autotune.errors import AutotuneError, LaunchError
-from autotune.model.checkup import (
-    ATOMICS,
-    EMPTY_KERNEL,
-    HALF_ARITHMETIC,
-    IMAGE_VIEWS,
-    IMAGES,
-    INTEGER_DOT_ARM,
-    INTEGER_DOT_KHR,
-    LOCAL_MEMORY,
-    SUB_GROUP_SIZES,
-    SUB_GROUPS,
-    VSTORE_HALF,
-    vector_probe,
-)
+from autotune.model import checkup
 from autotune.model.device import VECTOR_WIDTHS
-from autotune.model.plan import Buffer, Role
+from autotune.model.plan import Buffer, Launch, Plan, Role
 
 ITEMS = 64
 GROUP = 16
@@ -41,7 +27,6 @@ _SLICE = 8 * _VALUES
 """Bytes of the output that belong to one probe."""
 
 Numbers = NDArray[Any]
-NUMPY = {"float32": np.float32, "float16": np.float16, "int8": np.int8, "int32": np.int32}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -62,7 +47,7 @@ class Probe:
 
 def numbers(operand: int, dtype: str = "float32") -> Numbers:
     """Return the contents of operand 0, 1 or 2, shape (_VALUES,): integers from -3 to 3."""
-    return np.random.default_rng(operand).integers(-3, 4, _VALUES).astype(NUMPY[dtype])
+    return np.random.default_rng(operand).integers(-3, 4, _VALUES).astype(NUMPY_TYPES[dtype])
 
 
 def _rows(operand: int, width: int) -> Numbers:
@@ -117,13 +102,13 @@ def _vectors(dtype: str, width: int) -> Probe:
         half[: len(result)] = result
         return np.concatenate([half, half])
 
-    return Probe(name=vector_probe(dtype, width), body=body, expected=expected)
+    return Probe(name=checkup.vector_probe(dtype, width), body=body, expected=expected)
 
 
 def _vstore_half() -> Probe:
     body = "vstore_half(vload_half(item, a_half) * vload_half(item, b_half), item, (__global half *)out);"
     product = (numbers(0)[:ITEMS] * numbers(1)[:ITEMS]).astype(np.float16)
-    return Probe(name=VSTORE_HALF, body=body, expected=lambda _: product)
+    return Probe(name=checkup.VSTORE_HALF, body=body, expected=lambda _: product)
 
 
 def _half_arithmetic() -> Probe:
@@ -136,7 +121,7 @@ def _half_arithmetic() -> Probe:
     results = [np.maximum(_rows(0, w) * _rows(1, w) + _rows(2, w), _rows(0, w)) for w in VECTOR_WIDTHS]
     whole = np.concatenate([np.zeros(2 * ITEMS), *(r.reshape(-1) for r in results)]).astype(np.float16)
     head = "#pragma OPENCL EXTENSION cl_khr_fp16 : enable\n"
-    return Probe(name=HALF_ARITHMETIC, head=head, body="\n".join(blocks), expected=lambda _: whole)
+    return Probe(name=checkup.HALF_ARITHMETIC, head=head, body="\n".join(blocks), expected=lambda _: whole)
 
 
 def _local_memory() -> Probe:
@@ -156,7 +141,7 @@ def _local_memory() -> Probe:
         rows = numbers(0, "int32")[:ITEMS].reshape(-1, group)
         return np.concatenate([rows[:, ::-1].reshape(-1), np.repeat(rows.sum(axis=1), group)]).astype(np.int32)
 
-    return Probe(name=LOCAL_MEMORY, locals=f"__local int shared[{GROUP}];", body=body, expected=expected)
+    return Probe(name=checkup.LOCAL_MEMORY, locals=f"__local int shared[{GROUP}];", body=body, expected=expected)
 
 
 def _atomics() -> Probe:
@@ -174,7 +159,7 @@ def _atomics() -> Probe:
 
     a, b = (numbers(operand, "int32")[:ITEMS] for operand in (0, 1))
     counts = np.array([ITEMS, max(0, int(b.max())), int(a.sum())], np.int32)
-    return Probe(name=ATOMICS, locals="__local int tally;", body=body, expected=lambda _: counts)
+    return Probe(name=checkup.ATOMICS, locals="__local int tally;", body=body, expected=lambda _: counts)
 
 
 def _sub_groups() -> Probe:
@@ -197,7 +182,7 @@ def _sub_groups() -> Probe:
 
     head = "#ifdef cl_khr_subgroups\n#pragma OPENCL EXTENSION cl_khr_subgroups : enable\n#endif\n"
     return Probe(
-        name=SUB_GROUPS, head=head, locals="__local int joined;", body=body, expected=expected,
+        name=checkup.SUB_GROUPS, head=head, locals="__local int joined;", body=body, expected=expected,
         options=(("-cl-std=CL2.0",), ("-cl-std=CL3.0",)),
     )  # fmt: skip
 
@@ -205,10 +190,9 @@ def _sub_groups() -> Probe:
 def _sub_group_sizes() -> Probe:
     body = "((__global int *)out)[item] = a_int[item];"
     head = "#pragma OPENCL EXTENSION cl_qcom_reqd_sub_group_size : enable\n"
-    return Probe(
-        name=SUB_GROUP_SIZES, head=head, attribute='__attribute__((qcom_reqd_sub_group_size("half")))', body=body,
-        expected=lambda _: numbers(0, "int32")[:ITEMS],
-    )  # fmt: skip
+    attribute = '__attribute__((qcom_reqd_sub_group_size("half")))'
+    same = numbers(0, "int32")[:ITEMS]
+    return Probe(name=checkup.SUB_GROUP_SIZES, head=head, attribute=attribute, body=body, expected=lambda _: same)
 
 
 def _integer_dot(name: str, function: str, extension: str) -> Probe:
@@ -223,16 +207,16 @@ def _integer_dot(name: str, function: str, extension: str) -> Probe:
 PROBES: Mapping[str, Probe] = {
     probe.name: probe
     for probe in (
-        Probe(name=EMPTY_KERNEL, body="", expected=lambda _: np.zeros(0, np.uint8)),
-        *(_vectors(dtype, width) for dtype in NUMPY for width in VECTOR_WIDTHS),
+        Probe(name=checkup.EMPTY_KERNEL, body="", expected=lambda _: np.zeros(0, np.uint8)),
+        *(_vectors(dtype, width) for dtype in NUMPY_TYPES for width in VECTOR_WIDTHS),
         _vstore_half(),
         _half_arithmetic(),
         _local_memory(),
         _atomics(),
         _sub_groups(),
         _sub_group_sizes(),
-        _integer_dot(INTEGER_DOT_KHR, "dot_4x8packed_ss_int(as_uint({a}), as_uint({b}))", ""),
-        _integer_dot(INTEGER_DOT_ARM, "arm_dot({a}, {b})", "cl_arm_integer_dot_product_int8"),
+        _integer_dot(checkup.INTEGER_DOT_KHR, "dot_4x8packed_ss_int(as_uint({a}), as_uint({b}))", ""),
+        _integer_dot(checkup.INTEGER_DOT_ARM, "arm_dot({a}, {b})", "cl_arm_integer_dot_product_int8"),
     )
 }
 
@@ -240,7 +224,7 @@ PROBES: Mapping[str, Probe] = {
 # Running probes
 
 
-def run_probes(session: Session, names: Sequence[str]) -> dict[str, str]:
+def run_probes(port: Port, names: Sequence[str]) -> dict[str, str]:
     """Build the probes as one program and run them; return what is wrong with each, empty if nothing is.
 
     Probes with local memory have a kernel of their own, since a barrier makes everything in its kernel slow to build.
@@ -253,55 +237,65 @@ def run_probes(session: Session, names: Sequence[str]) -> dict[str, str]:
     sources += [_IMAGE_KERNELS] if any(name in _FUNCTIONS for name in names) else []
     options = PROBES[names[0]].options if names[0] in PROBES else ((),)
     try:
-        program = _built(session, "".join(sources), options)
+        program = _built(port, "".join(sources), options)
     except _TROUBLES as error:
         return dict.fromkeys(names, _complaint(error))
     for kernel, probes in kernels.items():
         try:
-            found |= _run_blocks(session, cl.Kernel(program, kernel), probes)
+            found |= _run_blocks(port, program, kernel, probes)
         except _TROUBLES as error:
             found |= dict.fromkeys((probe.name for probe in probes), _complaint(error))
     for name in names:
         if name in _FUNCTIONS:
             try:
-                _FUNCTIONS[name](session, program)
+                _FUNCTIONS[name](port, program)
             except _TROUBLES as error:
                 found[name] = _complaint(error)
     return found
 
 
-_TROUBLES = (AutotuneError, cl.Error, UnicodeDecodeError)
+_TROUBLES = (AutotuneError, UnicodeDecodeError)
+"""pyopencl raises the second for names that are not UTF-8."""
 
 
 def _complaint(error: Exception) -> str:
     return str(error) or type(error).__name__
 
 
-def _run_blocks(session: Session, kernel: cl.Kernel, blocks: Sequence[Probe]) -> dict[str, str]:
-    queue = session.queue
-    group = 2 ** (min(GROUP, max(1, queue.device.max_work_group_size)).bit_length() - 1)
-    values = np.concatenate([numbers(i, dtype).view(np.uint8) for dtype in NUMPY for i in range(3)])
+def _run_blocks(port: Port, program: Program, kernel: str, blocks: Sequence[Probe]) -> dict[str, str]:
+    group = 2 ** (min(GROUP, port.device.limits.max_work_group_size).bit_length() - 1)
+    values = np.concatenate([numbers(i, dtype).view(np.uint8) for dtype in NUMPY_TYPES for i in range(3)])
     into = np.zeros(len(blocks) * _SLICE, np.uint8)
-    flags = cl.mem_flags
-    given = cl.Buffer(queue.context, flags.READ_ONLY | flags.COPY_HOST_PTR, hostbuf=values)
-    result = cl.Buffer(queue.context, flags.READ_WRITE | flags.COPY_HOST_PTR, hostbuf=into)
-    kernel.set_args(given, result)
-    cl.enqueue_nd_range_kernel(queue, kernel, (ITEMS,), (group,))
-    cl.enqueue_copy(queue, into, result, is_blocking=True)
+    memory = {"input": _buffer(port, values), "output": _buffer(port, into)}
+    arguments = ("input", "output")
+    _run(port, program, Launch(kernel=kernel, global_size=(ITEMS,), local_size=(group,), arguments=arguments), memory)
+    port.read(memory["output"], into)
     return {
         probe.name: _difference(into[place * _SLICE : (place + 1) * _SLICE], probe.expected(group))
         for place, probe in enumerate(blocks)
     }
 
 
-def _built(session: Session, source: str, options: Sequence[Sequence[str]]) -> cl.Program:
+def _buffer(port: Port, values: Numbers) -> Memory:
+    """Return a buffer with these contents."""
+    memory = port.allocate(Buffer(name="probed", role=Role.SCRATCH, dtype="int8", elements=values.nbytes))
+    port.write(memory, values)
+    return memory
+
+
+def _run(port: Port, program: Program, launch: Launch, memory: Mapping[str, Memory]) -> None:
+    kernels = port.kernels(program, Plan(buffers=(), launches=(launch,)))
+    port.run(port.bind(kernels, [launch], memory), has_events=False)
+
+
+def _built(port: Port, source: str, options: Sequence[Sequence[str]]) -> Program:
     """Build with the first options that the driver accepts."""
     for some in options[:-1]:
         try:
-            return session.build(source, some)
+            return port.build(source, some)
         except AutotuneError:
             continue
-    return session.build(source, options[-1])
+    return port.build(source, options[-1])
 
 
 def _difference(found: Numbers, expected: Numbers) -> str:
@@ -327,7 +321,7 @@ def _source(kernel: str, blocks: Sequence[Probe]) -> str:
         for name in "abc":
             if f"{name}_{kind}" in bodies:
                 starts.append(f"    {typed}{name}_{kind} = ({typed})(input + {offset});")
-            offset += _VALUES * np.dtype(NUMPY[dtype]).itemsize
+            offset += _VALUES * np.dtype(NUMPY_TYPES[dtype]).itemsize
     heads = "".join(dict.fromkeys(probe.head for probe in blocks))
     declared = "".join(f"    {probe.locals}\n" for probe in blocks if probe.locals)
     return (
@@ -361,36 +355,33 @@ def _image(dtype: str) -> Buffer:
     )  # fmt: skip
 
 
-def _probe_images(session: Session, program: cl.Program) -> None:
+def _probe_images(port: Port, program: Program) -> None:
     """Test that images of each type in use can be written by the host and by a kernel, and read by a kernel."""
     for dtype in ("float32", "float16", "int8"):
-        written, copied = session.allocate(_image(dtype)), session.allocate(_image(dtype))
-        session.write_image(written, _pixels().astype(NUMPY[dtype]), _image(dtype))
-        _copy_image(session, program, dtype, written, copied)
-        _copy_image(session, program, dtype, copied, written)
+        written, copied = port.allocate(_image(dtype)), port.allocate(_image(dtype))
+        port.write(written, _pixels().astype(NUMPY_TYPES[dtype]))
+        _copy_image(port, program, dtype, written, copied)
+        _copy_image(port, program, dtype, copied, written)
 
 
-def _probe_views(session: Session, program: cl.Program) -> None:
+def _probe_views(port: Port, program: Program) -> None:
     """Test that a buffer can be read as an image, without a copy."""
     row = 4 * 64  # no known device requires rows aligned to more than 64 pixels
     contents = np.zeros((_HEIGHT, row), np.float32)
     contents[:, : 4 * _WIDTH] = _pixels().reshape(_HEIGHT, -1)
-    plain = Buffer(name="plain", role=Role.SCRATCH, dtype="float32", elements=contents.size)
-    memory = session.allocate(plain)
-    session.write(memory, contents)
     view = dataclasses.replace(_image("float32"), role=Role.VIEW, view_of="plain", row_pitch=row)
-    image = session.allocate(view, {"plain": memory})
-    _copy_image(session, program, "float32", image, session.allocate(_image("float32")))
+    image = port.allocate(view, {"plain": _buffer(port, contents)})
+    _copy_image(port, program, "float32", image, port.allocate(_image("float32")))
 
 
-def _copy_image(session: Session, program: cl.Program, dtype: str, source: Memory, target: Memory) -> None:
+def _copy_image(port: Port, program: Program, dtype: str, source: Memory, target: Memory) -> None:
     """Copy `source` in a kernel. Raises LaunchError when the kernel reads other pixels than `source` should hold."""
-    queue, flags, seen = session.queue, cl.mem_flags, np.zeros_like(_pixels())
-    result = cl.Buffer(queue.context, flags.READ_WRITE | flags.COPY_HOST_PTR, hostbuf=seen)
-    kernel = cl.Kernel(program, "copy_i" if dtype == "int8" else "copy_f")
-    kernel.set_args(source, target, result)
-    cl.enqueue_nd_range_kernel(queue, kernel, (_WIDTH, _HEIGHT), None)
-    cl.enqueue_copy(queue, seen, result, is_blocking=True)
+    seen = np.zeros_like(_pixels())
+    memory = {"from": source, "into": target, "seen": _buffer(port, seen)}
+    kernel = "copy_i" if dtype == "int8" else "copy_f"
+    launch = Launch(kernel=kernel, global_size=(_WIDTH, _HEIGHT), local_size=None, arguments=tuple(memory))
+    _run(port, program, launch, memory)
+    port.read(memory["seen"], seen)
     difference = _difference(seen.view(np.uint8), _pixels())
     if difference:
         raise LaunchError(f"{dtype}: {difference}")
@@ -400,4 +391,7 @@ def _pixels() -> Numbers:
     return numbers(0)[: 4 * _WIDTH * _HEIGHT]
 
 
-_FUNCTIONS: Mapping[str, Callable[[Session, cl.Program], None]] = {IMAGES: _probe_images, IMAGE_VIEWS: _probe_views}
+_FUNCTIONS: Mapping[str, Callable[[Port, Program], None]] = {
+    checkup.IMAGES: _probe_images,
+    checkup.IMAGE_VIEWS: _probe_views,
+}

@@ -6,8 +6,11 @@ Names and vectors come from drivers' strings, the text of /proc/cpuinfo, and LLV
 import contextlib
 import math
 import os
+import platform
 import re
 from pathlib import Path
+
+CPUINFO = Path("/proc/cpuinfo")
 
 VECTOR_CLASSES = ("sse", "avx", "avx2", "avx512", "neon", "sve")
 
@@ -71,6 +74,22 @@ def class_of_bits(cpuinfo: str, bits: int) -> str:
     if bits == 256 and widest == "avx512":
         return "avx2"
     return widest
+
+
+def cpuinfo() -> str:
+    """Return the text of Linux's /proc/cpuinfo; empty on other systems."""
+    try:
+        return CPUINFO.read_text(encoding="ascii", errors="replace")
+    except OSError:
+        return ""
+
+
+def instruction_set(cpuinfo: str) -> str:
+    """Return the processor's features, else its name.
+
+    Names are not exact enough: a home folder may be shared by machines of different age.
+    """
+    return " ".join(sorted(cpu_flags(cpuinfo))) or platform.processor() or platform.machine()
 
 
 def cpu_flags(cpuinfo: str) -> frozenset[str]:

@@ -17,6 +17,7 @@ A variant's keys replace those of the family; its traps come before the family's
 """
 
 import fnmatch
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cache, cached_property
@@ -74,7 +75,7 @@ class ProfileFile:
     def profile_for(self, slug: str) -> Profile:
         """Return the most specific profile: by slug, by the pattern with most literal characters, or by family."""
         ranked = [
-            (_literal_characters(pattern), profile)
+            (len(re.sub(r"[*?]", "", pattern)), profile)
             for patterns, profile in self.variants
             for pattern in patterns
             if fnmatch.fnmatchcase(slug, pattern)
@@ -148,7 +149,3 @@ def _read_start(node: Node) -> Configuration:
 def _read(name: str) -> ProfileFile:
     path = _FOLDER / f"{name}.toml"
     return parse_profile(path.read_text(encoding="utf-8"), path.name)
-
-
-def _literal_characters(pattern: str) -> int:
-    return sum(character not in "*?" for character in pattern)

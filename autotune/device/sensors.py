@@ -9,23 +9,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-_MOST_CPU_FILES = 4
+from autotune.device.families import FAMILIES
+from autotune.model.device import Device
+
+_MOST_FILES = 4
 """A processor may have hundreds of cores; a few of them are enough."""
-
-_CPU_ZONES = ("x86_pkg_temp", "cpu", "soc", "bigcore", "littlecore", "tctl", "acpitz")
-_GPU_ZONES = ("gpu", "mali", "kgsl")
-_CPU_CHIPS = ("coretemp", "k10temp", "zenpower", "cpu_thermal")
-
-
-@dataclass(frozen=True, kw_only=True)
-class Whereabouts:
-    """What distinguishes the sensors of a device from those of others."""
-
-    vendor: str = ""
-    name: str = ""
-    is_cpu: bool = False
-    pci_address: str = ""
-    """Such as ``00000000:1b:00.0``; empty if the driver does not report it."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,80 +40,70 @@ class Sensors:
         return Reading(clock_mhz=_highest(self._clocks), temperature_c=_highest(self._temperatures))
 
 
-def find_sensors(device: Whereabouts, root: Path = Path("/")) -> Sensors:
-    """Return the sensors of a device; `root` is the root of the file system."""
-    vendor = f"{device.vendor} {device.name}".lower()
-    if device.is_cpu:
-        clocks, temperatures = _processor(root)
-    elif "nvidia" in vendor:
-        clocks, temperatures = _nvidia(device.pci_address)
-    elif "qualcomm" in vendor or "adreno" in vendor:
-        clocks, temperatures = _adreno(root)
-    elif "amd" in vendor or "advanced micro" in vendor:
-        clocks, temperatures = _amd(root)
-    else:
-        clocks, temperatures = _device_tree_gpu(root)
-    return Sensors(clocks, temperatures)
+@dataclass(frozen=True, kw_only=True)
+class _Files:
+    """Where Linux and Android show the sensors of a kind of device; the first file that can be read is used."""
+
+    clocks: tuple[tuple[str, float], ...] = ()
+    """Patterns below /sys, with the factor that makes megahertz of what the files hold."""
+    temperatures: tuple[str, ...] = ()
+    """Patterns of files that hold thousandths of a degree Celsius."""
+    zones: tuple[str, ...] = ()
+    """Beginnings of the types of thermal zones."""
+    chips: tuple[str, ...] = ()
+    """Names of hardware monitors."""
 
 
-_Found = tuple[list[Source], list[Source]]
+_PROCESSOR = _Files(
+    zones=("x86_pkg_temp", "cpu", "soc", "bigcore", "littlecore", "tctl", "acpitz"),
+    chips=("coretemp", "k10temp", "zenpower", "cpu_thermal"),
+)
+_DEVFREQ = tuple((f"class/devfreq/*{word}*/cur_freq", 1e-6) for word in ("gpu", "mali", "kgsl", "3d"))
+_GPU = _Files(clocks=(*_DEVFREQ, ("class/drm/card[0-9]*/gt_act_freq_mhz", 1.0)), zones=("gpu", "mali", "kgsl"))
+"""GPUs in boards and phones (Mali and others), and Intel's."""
+_KGSL = "class/kgsl/kgsl-3d0"
+_ADRENO = _Files(
+    clocks=((f"{_KGSL}/gpuclk", 1e-6), (f"{_KGSL}/clock_mhz", 1.0), (f"{_KGSL}/devfreq/cur_freq", 1e-6), *_GPU.clocks),
+    temperatures=(f"{_KGSL}/temp",),
+    zones=_GPU.zones,
+)
+"""Qualcomm's driver (kgsl), else Mesa's, which Linux treats like any other device."""
+_HWMON = "class/drm/card[0-9]*/device/hwmon/hwmon*"
+_AMD = _Files(clocks=((f"{_HWMON}/freq1_input", 1e-6),), temperatures=(f"{_HWMON}/temp1_input",))
+_OF_VENDORS = {FAMILIES["adreno"].vendor: _ADRENO, FAMILIES["amd"].vendor: _AMD}
 
 
-def _processor(root: Path) -> _Found:
-    files = root.glob("sys/devices/system/cpu/cpu[0-9]*/cpufreq/scaling_cur_freq")
-    clocks = [_file(path, 1e-3) for path in sorted(files)[:_MOST_CPU_FILES]]
-    return clocks, _zones(root, _CPU_ZONES) or _chips(root, _CPU_CHIPS)
+def find_sensors(device: Device, pci_address: str = "", root: Path = Path("/")) -> Sensors:
+    """Return the sensors of a device; `root` is the root of the file system.
+
+    `pci_address`, such as ``00000000:1b:00.0``, tells several NVIDIA devices apart; empty if it is not known.
+    """
+    sys = root / "sys"
+    if device.limits.is_cpu:
+        cores = sorted(sys.glob("devices/system/cpu/cpu[0-9]*/cpufreq/scaling_cur_freq"))
+        return Sensors([_file(path, 1e-3) for path in cores[:_MOST_FILES]], _temperatures(sys, _PROCESSOR))
+    if device.vendor == FAMILIES["nvidia"].vendor:
+        return Sensors(*_nvidia(pci_address))
+    files = _OF_VENDORS.get(device.vendor, _GPU)
+    clocks = [_file(path, factor) for pattern, factor in files.clocks for path in sorted(sys.glob(pattern))]
+    return Sensors(_first_readable(clocks), _temperatures(sys, files))
 
 
-def _adreno(root: Path) -> _Found:
-    """Sensors of Qualcomm's driver (kgsl), else of Mesa's, which Linux treats like any other device."""
-    folder = root / "sys/class/kgsl/kgsl-3d0"
-    clocks = _first_readable(
-        [
-            _file(folder / "gpuclk", 1e-6),
-            _file(folder / "clock_mhz", 1.0),
-            _file(folder / "devfreq/cur_freq", 1e-6),
-        ]
-    )
-    temperatures = _first_readable([_file(folder / "temp", 1e-3)])
-    others = _device_tree_gpu(root)
-    return clocks or others[0], temperatures or others[1]
-
-
-def _amd(root: Path) -> _Found:
-    folders = sorted(root.glob("sys/class/drm/card[0-9]*/device/hwmon/hwmon*"))
-    clocks = [_file(folder / "freq1_input", 1e-6) for folder in folders]
-    temperatures = [_file(folder / "temp1_input", 1e-3) for folder in folders]
-    return _first_readable(clocks), _first_readable(temperatures)
-
-
-def _device_tree_gpu(root: Path) -> _Found:
-    """Sensors of GPUs in boards and phones (Mali and others) by devfreq, of Intel's by its own file."""
-    clocks = [
-        _file(path / "cur_freq", 1e-6)
-        for path in sorted(root.glob("sys/class/devfreq/*"))
-        if any(word in path.name.lower() for word in ("gpu", "mali", "kgsl", "3d"))
+def _temperatures(sys: Path, files: _Files) -> list[Source]:
+    """Return a device's own temperature, else those of its thermal zones, else those of hardware monitors."""
+    own = [path for pattern in files.temperatures for path in sorted(sys.glob(pattern))]
+    zones = [
+        folder / "temp"
+        for folder in sorted(sys.glob("class/thermal/thermal_zone*"))
+        if files.zones and _text(folder / "type").lower().startswith(files.zones)
     ]
-    clocks += [_file(path, 1.0) for path in sorted(root.glob("sys/class/drm/card[0-9]*/gt_act_freq_mhz"))]
-    return _first_readable(clocks), _zones(root, _GPU_ZONES)
+    folders = sorted(sys.glob("class/hwmon/hwmon*"))
+    chips = [folder / "temp1_input" for folder in folders if _text(folder / "name").lower() in files.chips]
+    readable = [[s for s in (_file(path, 1e-3) for path in paths) if _reads(s)] for paths in (own, zones, chips)]
+    return next((found[:_MOST_FILES] for found in readable if found), [])
 
 
-def _zones(root: Path, words: tuple[str, ...]) -> list[Source]:
-    """Return the readable thermal zones whose type begins with one of the words."""
-    found = []
-    for folder in sorted(root.glob("sys/class/thermal/thermal_zone*")):
-        if _text(folder / "type").lower().startswith(words):
-            found.append(_file(folder / "temp", 1e-3))
-    return [source for source in found if _reads(source)][:_MOST_CPU_FILES]
-
-
-def _chips(root: Path, names: tuple[str, ...]) -> list[Source]:
-    """Return the temperatures of hardware monitors with these names."""
-    folders = [f for f in sorted(root.glob("sys/class/hwmon/hwmon*")) if _text(f / "name").lower() in names]
-    return [source for folder in folders if _reads(source := _file(folder / "temp1_input", 1e-3))]
-
-
-def _nvidia(pci_address: str) -> _Found:
+def _nvidia(pci_address: str) -> tuple[list[Source], list[Source]]:
     """Sensors of NVIDIA's management library; none if it or nvidia-ml-py is missing, or the device is unknown."""
     try:
         import pynvml

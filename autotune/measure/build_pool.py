@@ -16,7 +16,7 @@ from autotune.model.trial import Build, BuildJob, BuildState
 from autotune.process import child
 
 if TYPE_CHECKING:
-    from autotune.device.session import Memory, Session
+    from autotune.device.port import Memory, Port
 
 BUILDER = (sys.executable, "-m", "autotune.measure.build_pool")
 """Command of a child process that builds."""
@@ -100,7 +100,7 @@ class BuilderPool:
             self._idle.put(builder)
 
 
-def build_once(session: "Session", job: BuildJob) -> Build:
+def build_once(session: "Port", job: BuildJob) -> Build:
     """Compile, and query the driver about the kernels that do the work."""
     started = time.perf_counter_ns()
     try:
@@ -122,11 +122,11 @@ def build_once(session: "Session", job: BuildJob) -> Build:
         private_memory_bytes=facts.private_memory_bytes,
         work_group_limit=facts.work_group_limit,
         binary_bytes=0 if job.launches else session.binary_bytes(program),
-        binary=session.binary(program) if job.wants_binary and not session.keeps_programs else b"",
+        binary=session.binary(program) if job.wants_binary and not session.quirks.keeps_programs else b"",
     )
 
 
-def _launch_once(session: "Session", kernels: Sequence[Any], plan: Plan) -> None:
+def _launch_once(session: "Port", kernels: Sequence[Any], plan: Plan) -> None:
     """Launch one work-group of each kernel, on memory of the right sizes with undefined contents.
 
     Where the driver chooses the work-group, only the full range would get the same one: it is launched if the kernel
@@ -139,20 +139,20 @@ def _launch_once(session: "Session", kernels: Sequence[Any], plan: Plan) -> None
         for kernel, launch in zip(kernels, plan.launches, strict=True):
             if launch.local_size or launch.prepares:
                 size = launch.local_size or launch.global_size
-                session.bind(kernel, launch, memory, {})
-                session.enqueue(kernel, dataclasses.replace(launch, global_size=size))
+                part = dataclasses.replace(launch, global_size=size)
+                session.start(session.bind([kernel], [part], memory))
         session.finish()
 
 
 def serve() -> None:
     """Run as the child process: build until the input ends."""
-    from autotune.device.session import Session
+    from autotune.device import open_port
 
-    sessions: dict[str, Session] = {}
+    sessions: dict[str, Port] = {}
 
     def build(job: BuildJob, entering: Callable[[str], None]) -> Build:
         if job.selector not in sessions:
-            sessions[job.selector] = Session(job.selector)
+            sessions[job.selector] = open_port(job.selector)
         entering("build")
         return build_once(sessions[job.selector], job)
 

@@ -8,31 +8,13 @@ import contextlib
 import time
 from collections.abc import Iterator, Sequence
 
+from autotune.device.clocks import try_calibration
 from autotune.device.profile import find_profile
 from autotune.errors import WorkerError
 from autotune.kernels import family_names, find_family
-from autotune.measure.calibration import try_calibration
 from autotune.measure.worker import Worker
-from autotune.model.checkup import (
-    ATOMICS,
-    CLOCKS,
-    EMPTY_KERNEL,
-    HALF_ARITHMETIC,
-    IMAGE_VIEWS,
-    IMAGES,
-    INTEGER_DOT_ARM,
-    INTEGER_DOT_KHR,
-    LOCAL_MEMORY,
-    SUB_GROUP_SIZES,
-    SUB_GROUPS,
-    VECTOR_TYPES,
-    VSTORE_HALF,
-    Checkup,
-    Examination,
-    Finding,
-    Health,
-    vector_probe,
-)
+from autotune.model import checkup
+from autotune.model.checkup import Checkup, Examination, Finding, Health
 from autotune.model.configuration import Configuration
 from autotune.model.device import VECTOR_WIDTHS, Device, DeviceLimits, Fault
 from autotune.model.problem import Problem
@@ -53,20 +35,20 @@ CONFIGURATIONS = 3
 """Configurations of an algorithm that are tried, until one gives a right result."""
 
 _GROUPS = (
-    tuple(vector_probe("float32", width) for width in VECTOR_WIDTHS),
-    (*(vector_probe("float16", width) for width in VECTOR_WIDTHS), VSTORE_HALF),
-    tuple(vector_probe(dtype, width) for dtype in ("int8", "int32") for width in VECTOR_WIDTHS),
-    (LOCAL_MEMORY, ATOMICS),
-    (IMAGES,),
-    (IMAGE_VIEWS,),
-    (SUB_GROUPS,),
-    (HALF_ARITHMETIC,),
-    (INTEGER_DOT_KHR,),
-    (INTEGER_DOT_ARM,),
-    (SUB_GROUP_SIZES,),
+    tuple(checkup.vector_probe("float32", width) for width in VECTOR_WIDTHS),
+    (*(checkup.vector_probe("float16", width) for width in VECTOR_WIDTHS), checkup.VSTORE_HALF),
+    tuple(checkup.vector_probe(dtype, width) for dtype in ("int8", "int32") for width in VECTOR_WIDTHS),
+    (checkup.LOCAL_MEMORY, checkup.ATOMICS),
+    (checkup.IMAGES,),
+    (checkup.IMAGE_VIEWS,),
+    (checkup.SUB_GROUPS,),
+    (checkup.HALF_ARITHMETIC,),
+    (checkup.INTEGER_DOT_KHR,),
+    (checkup.INTEGER_DOT_ARM,),
+    (checkup.SUB_GROUP_SIZES,),
 )
 """Probes tried together."""
-_LEFT_OUT = frozenset(vector_probe(dtype, width) for dtype in VECTOR_TYPES for width in (2, 8))
+_LEFT_OUT = frozenset(checkup.vector_probe(dtype, width) for dtype in checkup.VECTOR_TYPES for width in (2, 8))
 """Probes left out of the short form unless another one fails: building them takes half a second."""
 _JOINED = frozenset(_GROUPS[:5])
 """Groups whose probes are first tried together as one program."""
@@ -76,13 +58,13 @@ def is_offered(probe: str, limits: DeviceLimits) -> bool:
     """Return whether the driver claims to support what a probe tries."""
     extensions = limits.extensions
     return {
-        IMAGES: limits.has_images,
-        IMAGE_VIEWS: limits.has_images and "cl_khr_image2d_from_buffer" in extensions,
-        SUB_GROUPS: limits.has_sub_groups,
-        HALF_ARITHMETIC: limits.has_float16,
-        INTEGER_DOT_KHR: "cl_khr_integer_dot_product" in extensions,
-        INTEGER_DOT_ARM: "cl_arm_integer_dot_product_int8" in extensions,
-        SUB_GROUP_SIZES: "cl_qcom_reqd_sub_group_size" in extensions,
+        checkup.IMAGES: limits.has_images,
+        checkup.IMAGE_VIEWS: limits.has_images and "cl_khr_image2d_from_buffer" in extensions,
+        checkup.SUB_GROUPS: limits.has_sub_groups,
+        checkup.HALF_ARITHMETIC: limits.has_float16,
+        checkup.INTEGER_DOT_KHR: "cl_khr_integer_dot_product" in extensions,
+        checkup.INTEGER_DOT_ARM: "cl_arm_integer_dot_product_int8" in extensions,
+        checkup.SUB_GROUP_SIZES: "cl_qcom_reqd_sub_group_size" in extensions,
     }.get(probe, True)
 
 
@@ -117,23 +99,23 @@ class _Examiner:
         missing = [probe for group in _GROUPS for probe in group if not is_offered(probe, limits)]
         found = self._joined([group for group in offered if group in _JOINED])
         by_probe = {finding.probe: finding for finding in found}
-        if by_probe[EMPTY_KERNEL].health is Health.BROKEN:
-            return (by_probe[EMPTY_KERNEL],)
+        if by_probe[checkup.EMPTY_KERNEL].health is Health.BROKEN:
+            return (by_probe[checkup.EMPTY_KERNEL],)
         for group in offered:
             if group not in _JOINED:
                 by_probe |= {finding.probe: finding for finding in self._group(group)}
-        order = (EMPTY_KERNEL, *(probe for group in offered for probe in group))
+        order = (checkup.EMPTY_KERNEL, *(probe for group in offered for probe in group))
         ordered = [by_probe[probe] for probe in order if probe in by_probe]
         return (*ordered, *(Finding(probe=probe, health=Health.MISSING) for probe in missing))
 
     def _joined(self, groups: Sequence[tuple[str, ...]]) -> list[Finding]:
         """Try all groups at once; if a probe fails, try group by group, unless even the empty kernel is broken."""
         probes = [probe for group in groups for probe in group if self._is_full or probe not in _LEFT_OUT]
-        found = self._ask((EMPTY_KERNEL, *probes), FIRST_LIMIT_S)
+        found = self._ask((checkup.EMPTY_KERNEL, *probes), FIRST_LIMIT_S)
         if all(finding.health is Health.WORKS for finding in found):
             return found
         started = time.monotonic()
-        [empty] = self._ask((EMPTY_KERNEL,), OPENING_LIMIT_S)
+        [empty] = self._ask((checkup.EMPTY_KERNEL,), OPENING_LIMIT_S)
         if empty.health is Health.BROKEN:
             return [empty]
         self._limit_s = min(MOST_LIMIT_S, max(LEAST_LIMIT_S, SLOWNESS * (time.monotonic() - started)))
@@ -168,8 +150,8 @@ def _finding(probe: str, complaint: str) -> Finding:
 def _clocks(device: Device) -> Finding:
     found = try_calibration(device.selector)
     if isinstance(found, Calibration):
-        return _finding(CLOCKS, "" if found.timer is Timer.EVENT else found.reason)
-    return _finding(CLOCKS, found)
+        return _finding(checkup.CLOCKS, "" if found.timer is Timer.EVENT else found.reason)
+    return _finding(checkup.CLOCKS, found)
 
 
 # Algorithms

@@ -3,8 +3,8 @@
 import statistics
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,12 +13,11 @@ from numpy.typing import NDArray
 
 from autotune import tracing
 from autotune.device.clocks import calibrate
-from autotune.device.sensors import Sensors, find_sensors
-from autotune.device.session import NUMPY_TYPES, KernelFacts, Session
+from autotune.device.port import NO_SCALARS, NUMPY_TYPES, Call, Kernel, KernelFacts, Port
 from autotune.errors import BuildError, KernelError, WorkGroupError
 from autotune.kernels import find_family
 from autotune.kernels.render import render
-from autotune.measure.operands import Loaded, Operands, Workplace, canary, with_canary
+from autotune.measure.operands import Loaded, Operands, Workplace, canary, same_bits, with_canary
 from autotune.measure.probe import Probe
 from autotune.measure.timing import Stopwatch
 from autotune.model.plan import Buffer, Launch, Plan, Role
@@ -48,7 +47,7 @@ class _Refused(Exception):
 @dataclass(frozen=True, kw_only=True)
 class _Built:
     plan: Plan
-    kernels: Sequence[Any]
+    kernels: Sequence[Kernel]
     facts: KernelFacts
     build_ns: float
 
@@ -59,15 +58,15 @@ class Measurer:
     KEPT_PROGRAMS = 32
     """More than the trials between two runs of the sentinel, so that the sentinel is built only once."""
 
-    def __init__(
-        self, session: Session, calibration: Calibration | None = None, sensors: Sensors | None = None
-    ) -> None:
+    def __init__(self, port: Port, calibration: Calibration | None = None) -> None:
         """Calibrate the device's clocks unless a calibration is given."""
-        self._session = session
-        self._tools = _Tools(session, calibration or calibrate(session), sensors or find_sensors(session.whereabouts))
+        self._port = port
+        calibration = calibration or calibrate(port)
+        self._stopwatch = Stopwatch(port, calibration, needs_warming=not port.device.limits.is_cpu)
+        self._probe = Probe(port, calibration.launch_latency_ns)
         self._was_run: set[int] = set()
         self._built: OrderedDict[object, _Built] = OrderedDict()
-        self._operands = Operands(session)
+        self._operands = Operands(port)
 
     def measure(self, job: Job, entering: Callable[[str], None] = lambda _: None) -> Trial:
         """Build, verify and time; calls `entering` with "build" and "run" as each begins. Never raises KernelError."""
@@ -77,9 +76,14 @@ class Measurer:
             entering("build")
             built = self._build(family, job)
             entering("run")
-            with self._workplace(built.plan) as place:
-                runner = _Runner(self._session, built, self._operands, place, self._tools)
-                measurement = runner.run(job, is_first=self._is_first(job))
+            with tracing.span("allocate"):
+                place = Workplace(self._port, self._operands, built.plan)
+            key = hash((job.problem, job.configuration, job.build_options))
+            is_first = key not in self._was_run
+            self._was_run.add(key)
+            with place:
+                runner = _Runner(self._port, built, self._operands, place, self._stopwatch, self._probe)
+                measurement = runner.run(job, is_first=is_first)
         except _Refused as refusal:
             state, message = refusal.state, str(refusal)
         except WorkGroupError as error:
@@ -93,25 +97,6 @@ class Measurer:
         return Trial(
             configuration=job.configuration, state=state, measurement=measurement, message=message, seed=job.seed
         )
-
-    def _is_first(self, job: Job) -> bool:
-        """Return whether this is the first run of a configuration, and record that it has run."""
-        key = hash((job.problem, job.configuration, job.build_options))
-        is_first = key not in self._was_run
-        self._was_run.add(key)
-        return is_first
-
-    @contextmanager
-    def _workplace(self, plan: Plan) -> Iterator[Workplace]:
-        """Provide the memory of a plan; memory that a failed launch used is not reused."""
-        with tracing.span("allocate"):
-            place = Workplace(self._session, self._operands, plan)
-        is_sound = False
-        try:
-            yield place
-            is_sound = True
-        finally:
-            place.close(is_sound=is_sound)
 
     def _build(self, family: KernelFamily, job: Job) -> _Built:
         key = (job.problem, job.configuration, job.build_options)
@@ -127,7 +112,7 @@ class Measurer:
         built = _Built(
             plan=plan,
             kernels=kernels,
-            facts=self._session.facts(kernels, plan),
+            facts=self._port.facts(kernels, plan),
             build_ns=time.perf_counter_ns() - start,
         )
         self._built[key] = built
@@ -135,34 +120,26 @@ class Measurer:
             self._built.popitem(last=False)
         return built
 
-    def _kernels(self, job: Job, plan: Plan, source: str) -> list[Any]:
+    def _kernels(self, job: Job, plan: Plan, source: str) -> list[Kernel]:
         options = [*job.build_options, *plan.build_options]
         if job.binary:
             with suppress(BuildError):
-                return self._session.kernels(self._session.load(job.binary, options), plan)
-        return self._session.kernels(self._session.build(source, options), plan)
-
-
-class _Tools:
-    """Instruments that are kept from trial to trial."""
-
-    def __init__(self, session: Session, calibration: Calibration, sensors: Sensors) -> None:
-        self.stopwatch = Stopwatch(session, calibration, needs_warming=not session.whereabouts.is_cpu)
-        self.probe = Probe(session, calibration.launch_latency_ns)
-        self.sensors = sensors
+                return self._port.kernels(self._port.load(job.binary, options), plan)
+        return self._port.kernels(self._port.build(source, options), plan)
 
 
 class _Runner:
     """Probes, verifies and times one built plan."""
 
-    def __init__(self, session: Session, built: _Built, operands: Operands, place: Workplace, tools: _Tools) -> None:
-        self._session = session
+    def __init__(
+        self, port: Port, built: _Built, operands: Operands, place: Workplace, stopwatch: Stopwatch, probe: Probe
+    ) -> None:
+        self._port = port
         self._built = built
         self._plan = built.plan
-        self._launches = list(zip(built.kernels, built.plan.launches, strict=True))
         self._operands = operands
         self._place = place
-        self._tools = tools
+        self._stopwatch, self._small_probe = stopwatch, probe
         self._outputs = {b.name: b for b in built.plan.buffers if b.role is Role.OUTPUT}
         self._zeroed = [b for b in built.plan.buffers if b.is_zeroed]
         self._inputs_ns = 0
@@ -172,13 +149,14 @@ class _Runner:
         error_ratio = 0.0
         is_large = job.problem.flops > LARGE_FLOPS or self._operands.fitting(self._plan) < 2
         seeds = [job.seed] if is_large else [2 * job.seed, 2 * job.seed + 1]
-        if job.probe and is_first and self._tools.probe.has_parts([launch for _, launch in self._counted(job)]):
+        if job.probe and is_first and self._small_probe.has_parts(self._counted(job)[1]):
             with tracing.span("probe"):
                 self._probe(job, seeds[0])
         if job.verifications:
-            error_ratio = self._verify_often(job, FRESH_INPUTS_OF_LARGE if is_large else FRESH_INPUTS)
+            fresh = FRESH_INPUTS_OF_LARGE if is_large else FRESH_INPUTS
+            error_ratio = self._verify(job, range(fresh * job.seed, fresh * (job.seed + 1)), job.verifications)
         elif job.verify:
-            error_ratio = max(self._verify(job, seed) for seed in seeds)
+            error_ratio = self._verify(job, seeds, len(seeds))
         else:
             self._place.prepare_outputs(self._load(job, seeds[-1]))
         return self._time(job, error_ratio)
@@ -195,36 +173,28 @@ class _Runner:
         """Run small parts of the range. Raises _Refused when the full range would take far too long."""
         limit_ns = min(max(WORTH_REFUSING_NS, job.FAR_TOO_SLOW * job.give_up_above_ns), job.run_limit_s * 1e9)
         self._place.prepare_outputs(self._load(job, seed))
-        self._bind({})
         with tracing.span("run parts"):
-            kernels, launches = zip(*self._counted(job), strict=True)
-            least_ns = self._tools.probe.least_ns(kernels, launches, limit_ns)
+            least_ns = self._small_probe.least_ns(*self._counted(job), self._place.memory, limit_ns)
         self._place.zero()  # with only a part of the work-groups, counters stop halfway
         if least_ns > limit_ns:
             message = f"not run in full: extrapolated from some work-groups, a call takes {least_ns / 1e6:.3g} ms"
             raise _Refused(TrialState.TOO_SLOW, message)
 
-    def _verify(self, job: Job, seed: int) -> float:
-        """Return error over tolerance on the inputs of a seed. Raises _Refused for a wrong result or a stray write."""
-        loaded = self._load(job, seed)
-        ratio, _ = self._judged(loaded, self._run_once(loaded), f"inputs of seed {seed}")
-        return ratio
-
-    def _verify_often(self, job: Job, fresh_inputs: int) -> float:
-        """Return the largest error over tolerance of many runs on `fresh_inputs` inputs. Raises _Refused.
+    def _verify(self, job: Job, seeds: Sequence[int], runs: int) -> float:
+        """Return the largest error over tolerance of runs spread over the inputs of these seeds.
 
         What the kernel writes is poisoned before each run. An output that equals the last one checked on the same
-        inputs, bit for bit, is as right as that one and is not compared with the reference again.
+        inputs, bit for bit, is as right as that one and is not compared with the reference again. Raises _Refused for a
+        wrong result or a stray write.
         """
         largest = 0.0
-        for number in range(fresh_inputs):
-            loaded = self._load(job, fresh_inputs * job.seed + number)
+        for number, seed in enumerate(seeds):
+            loaded = self._load(job, seed)
             judged: dict[str, NDArray[Any]] = {}
-            for run in range(number, job.verifications, fresh_inputs):
+            for run in range(number, runs, len(seeds)):
                 outputs = self._run_once(loaded)
-                if not all(_same_bits(judged.get(name), values) for name, values in outputs.items()):
-                    on = f"run {run + 1} of {job.verifications}, inputs of seed {loaded.seed}"
-                    ratio, judged = self._judged(loaded, outputs, on)
+                if not (judged and all(same_bits(judged[name], values) for name, values in outputs.items())):
+                    ratio, judged = self._judged(loaded, outputs, f"run {run + 1} of {runs}, inputs of seed {seed}")
                     largest = max(largest, ratio)
             del loaded  # frees it before the next inputs are loaded
         return largest
@@ -260,10 +230,9 @@ class _Runner:
         with tracing.span("prepare memory"):
             self._place.prepare_outputs(loaded)
             self._place.poison_scratch()
-            self._bind(loaded.case.scalars)
+            call = self._bind(self._built.kernels, self._plan.launches, loaded.case.scalars)
         with tracing.span("run once"):
-            self._enqueue(self._launches)
-            self._session.finish()
+            self._port.run(call, has_events=False)
         with tracing.span("read back"):
             self._check_zeroed()
             return {name: self._read_back(buffer) for name, buffer in self._outputs.items()}
@@ -276,35 +245,32 @@ class _Runner:
 
     def _read_back(self, buffer: Buffer) -> NDArray[Any]:
         values = np.empty(with_canary(buffer).elements, NUMPY_TYPES[buffer.dtype])
-        self._session.read(self._place.memory[buffer.name], values)
+        self._port.read(self._place.memory[buffer.name], values)
         if values[buffer.elements :].tobytes() != canary(buffer.dtype).tobytes():
             raise _Refused(TrialState.WRONG_RESULT, f"the kernel wrote past the end of {buffer.name}")
         return values[: buffer.elements]
 
-    def _bind(self, scalars: Mapping[str, float]) -> None:
-        for kernel, launch in self._launches:
-            self._session.bind(kernel, launch, self._place.memory, scalars)
+    def _bind(
+        self, kernels: Sequence[Kernel], launches: Sequence[Launch], scalars: Mapping[str, float] = NO_SCALARS
+    ) -> Call:
+        return self._port.bind(kernels, launches, self._place.memory, scalars)
 
-    def _enqueue(self, launches: Sequence[tuple[Any, Launch]]) -> list[Any]:
-        return [self._session.enqueue(kernel, launch) for kernel, launch in launches]
-
-    def _counted(self, job: Job) -> list[tuple[Any, Launch]]:
+    def _counted(self, job: Job) -> tuple[list[Kernel], list[Launch]]:
         """Return the kernels and launches to be timed: all but those that only prepare a constant operand."""
-        return [item for item in self._launches if not job.problem.is_constant(item[1].prepares)]
+        both = zip(self._built.kernels, self._plan.launches, strict=True)
+        counted = [item for item in both if not job.problem.is_constant(item[1].prepares)]
+        return [kernel for kernel, _ in counted], [launch for _, launch in counted]
 
     def _time(self, job: Job, error_ratio: float) -> Measurement:
-        self._bind({})
-        counted = self._counted(job)
-        if len(counted) < len(self._launches):  # constant operands are prepared once, untimed
-            self._enqueue(self._launches)
-            self._session.finish()
-        launches = [launch for _, launch in counted]
-        stopwatch = self._tools.stopwatch
+        kernels, launches = self._counted(job)
+        if len(launches) < len(self._plan.launches):  # constant operands are prepared once, untimed
+            self._port.run(self._bind(self._built.kernels, self._plan.launches), has_events=False)
+        stopwatch = self._stopwatch
         with tracing.span("time"):
-            timing = stopwatch.time(lambda: self._enqueue(counted), launches, job)
+            timing = stopwatch.time(self._bind(kernels, launches), launches, job)
         self._check_zeroed()  # also after many calls in a row
         with tracing.span("sensors"):
-            reading = self._tools.sensors.read()
+            reading = self._port.read_sensors()
         return Measurement(
             time_ns=statistics.median(timing.times_ns),
             samples_ns=timing.times_ns,
@@ -320,7 +286,3 @@ class _Runner:
             clock_mhz=reading.clock_mhz,
             temperature_c=reading.temperature_c,
         )
-
-
-def _same_bits(one: NDArray[Any] | None, other: NDArray[Any]) -> bool:
-    return one is not None and np.array_equal(one.view(np.uint8), other.view(np.uint8))

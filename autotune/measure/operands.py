@@ -8,13 +8,13 @@ device, and scratch is filled with poison.
 
 from collections import OrderedDict, defaultdict
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
 from autotune import tracing
-from autotune.device.session import NUMPY_TYPES, Memory, Session
+from autotune.device.port import NUMPY_TYPES, Memory, Port
 from autotune.errors import LaunchError
 from autotune.kernels import find_family
 from autotune.model.plan import Buffer, Plan, Role
@@ -43,8 +43,8 @@ class Operands:
     """Limit of the cases that are kept, and of free memory; what exceeds it is released."""
     KEPT_CASES = 4
 
-    def __init__(self, session: Session) -> None:
-        self._session = session
+    def __init__(self, port: Port) -> None:
+        self._port = port
         self._loaded: OrderedDict[tuple[Problem, int, tuple[Buffer, ...]], Loaded] = OrderedDict()
         self._free: defaultdict[object, list[tuple[Buffer, Memory]]] = defaultdict(list)
         self._free_bytes = 0
@@ -65,7 +65,7 @@ class Operands:
         with tracing.span("write inputs"):
             for buffer in given:
                 if buffer.name in host:
-                    loaded.memory[buffer.name] = self._session.allocate(with_canary(buffer))
+                    loaded.memory[buffer.name] = self._port.allocate(with_canary(buffer))
             self.reload(loaded)
         self._loaded[key] = loaded
         return loaded
@@ -78,11 +78,16 @@ class Operands:
     def reload(self, loaded: Loaded) -> None:
         """Write the contents to the device again. Raises LaunchError."""
         for name, values in loaded.host.items():
-            self._session.write(loaded.memory[name], values)
+            self._port.write(loaded.memory[name], values)
 
     def are_intact(self, loaded: Loaded) -> bool:
         """Return whether the device still holds what was written there. Raises LaunchError."""
-        return all(self._session.holds(loaded.memory[name], values) for name, values in loaded.host.items())
+        for name, values in loaded.host.items():
+            found = np.empty_like(values)
+            self._port.read(loaded.memory[name], found)
+            if not same_bits(found, values):
+                return False
+        return True
 
     def borrow(self, buffer: Buffer) -> Memory:
         """Return memory with undefined contents, for `give_back` later. Raises LaunchError."""
@@ -91,7 +96,7 @@ class Operands:
             kept, memory = free.pop()
             self._free_bytes -= kept.size_bytes
             return memory
-        return self._session.allocate(buffer)
+        return self._port.allocate(buffer)
 
     def give_back(self, buffer: Buffer, memory: Memory) -> None:
         """Keep memory for the next `borrow` of the same shape."""
@@ -110,34 +115,33 @@ class Operands:
 class Workplace:
     """The memory of one plan: borrowed outputs and scratch, and the inputs of one case at a time.
 
-    Inputs must not change while it is open; `close` gives back the outputs and scratch.
+    A context manager; inputs must not change while it is open. Leaving it gives back the outputs and scratch, unless an
+    error has left them in doubt.
     """
 
-    def __init__(self, session: Session, operands: Operands, plan: Plan) -> None:
+    def __init__(self, port: Port, operands: Operands, plan: Plan) -> None:
         """Raises LaunchError when there is not enough memory."""
-        self._session = session
+        self._port = port
         self._operands = operands
         self._plan = plan
-        self._borrowed: list[tuple[Buffer, Memory]] = []
         self.memory: dict[str, Memory] = {}
         """Device memory by the names of the plan's buffers."""
+        self._written = [with_canary(b) for b in plan.buffers if b.role in (Role.OUTPUT, Role.SCRATCH)]
+        self._own: dict[str, Memory] = {}
         try:
-            self._own = {b.name: self._borrow(with_canary(b)) for b in plan.buffers if _is_written(b)}
+            for buffer in self._written:
+                self._own[buffer.name] = operands.borrow(buffer)
         except LaunchError:
-            self._borrowed.clear()
+            self._own.clear()
             operands.forget_free()
             raise
 
-    def _borrow(self, buffer: Buffer) -> Memory:
-        memory = self._operands.borrow(buffer)
-        self._borrowed.append((buffer, memory))
-        return memory
+    def __enter__(self) -> Self:
+        return self
 
-    def close(self, *, is_sound: bool = True) -> None:
-        """Give back the memory, or drop it where a failed launch used it (not `is_sound`)."""
-        for buffer, memory in self._borrowed if is_sound else ():
-            self._operands.give_back(buffer, memory)
-        self._borrowed.clear()
+    def __exit__(self, error: type[BaseException] | None, *_: object) -> None:
+        for buffer in () if error else self._written:
+            self._operands.give_back(buffer, self._own[buffer.name])
 
     def leave(self) -> None:
         """Drop the inputs, so that their memory can be reused."""
@@ -147,33 +151,28 @@ class Workplace:
         """Use the inputs of a case. Raises LaunchError."""
         inputs = {name: memory for name, memory in loaded.memory.items() if name not in self._own}
         self.memory = {**inputs, **self._own}
-        self.memory.update(self._make_views())
+        for buffer in self._plan.buffers:
+            if buffer.role is Role.VIEW:
+                self.memory[buffer.name] = self._port.allocate(buffer, self.memory)
 
     def prepare_outputs(self, loaded: Loaded) -> None:
         """Write the initial contents of the outputs: values to be read, or poison, with a canary behind."""
         for buffer in self._plan.buffers:
             if buffer.role is Role.OUTPUT and buffer.name in loaded.memory:
-                self._session.copy(loaded.memory[buffer.name], self._own[buffer.name], with_canary(buffer).size_bytes)
+                self._port.copy(loaded.memory[buffer.name], self._own[buffer.name], with_canary(buffer).size_bytes)
 
     def poison_scratch(self) -> None:
         """Fill scratch with values that spoil every result they enter."""
         for buffer in self._plan.buffers:
             if buffer.role is Role.SCRATCH and not buffer.is_zeroed:
-                self._session.fill(self._own[buffer.name], buffer, _poison(buffer.dtype))
+                self._port.fill(self._own[buffer.name], _poison(buffer.dtype))
 
     def zero(self) -> None:
         """Write zeros where the plan needs them before the first call, with a canary behind."""
         for buffer in self._plan.buffers:
             if buffer.is_zeroed:
                 zeros = np.zeros(buffer.elements, NUMPY_TYPES[buffer.dtype])
-                self._session.write(self._own[buffer.name], np.concatenate([zeros, canary(buffer.dtype)]))
-
-    def _make_views(self) -> dict[str, Memory]:
-        views: dict[str, Memory] = {}
-        for buffer in self._plan.buffers:
-            if buffer.role is Role.VIEW:
-                views[buffer.name] = self._session.allocate(buffer, {**self.memory, **views})
-        return views
+                self._port.write(self._own[buffer.name], np.concatenate([zeros, canary(buffer.dtype)]))
 
 
 def with_canary(buffer: Buffer) -> Buffer:
@@ -181,6 +180,11 @@ def with_canary(buffer: Buffer) -> Buffer:
     if buffer.role is not Role.OUTPUT and not buffer.is_zeroed:
         return buffer
     return Buffer(name=buffer.name, role=buffer.role, dtype=buffer.dtype, elements=buffer.elements + CANARY_ELEMENTS)
+
+
+def same_bits(one: NDArray[Any], other: NDArray[Any]) -> bool:
+    """Return whether two arrays of one size are equal bit for bit."""
+    return np.array_equal(one.view(np.uint8), other.view(np.uint8))
 
 
 def canary(dtype: str) -> NDArray[Any]:
@@ -197,10 +201,6 @@ def _contents(buffer: Buffer, case: Case) -> NDArray[Any]:
 def _given(plan: Plan) -> tuple[Buffer, ...]:
     """Return the buffers that have contents before a run."""
     return tuple(b for b in plan.buffers if b.role in (Role.INPUT, Role.OUTPUT))
-
-
-def _is_written(buffer: Buffer) -> bool:
-    return buffer.role in (Role.OUTPUT, Role.SCRATCH)
 
 
 def _poison(dtype: str) -> NDArray[Any]:

@@ -7,11 +7,9 @@ work among however many work-groups there are take no longer with more of them, 
 
 import dataclasses
 import math
-from collections.abc import Sequence
-from time import perf_counter_ns
-from typing import Any
+from collections.abc import Mapping, Sequence
 
-from autotune.device.session import Session
+from autotune.device.port import Kernel, Memory, Port
 from autotune.model.plan import Launch
 
 GROWTH = 8
@@ -49,40 +47,42 @@ def clipped(launch: Launch, groups: int) -> Launch:
 class Probe:
     """Runs parts of launches on one device. What the kernels write is meaningless."""
 
-    def __init__(self, session: Session, latency_ns: float) -> None:
-        self._session = session
-        self._first_groups = session.compute_units
-        self._needs_given_groups = session.builds_by_work_group_size
+    def __init__(self, port: Port, latency_ns: float) -> None:
+        self._port = port
+        self._first_groups = port.device.limits.compute_units
+        self._needs_given_groups = port.quirks.builds_by_work_group_size
         self._significant_ns = max(SIGNIFICANT_NS, LATENCIES * latency_ns)
 
     def has_parts(self, launches: Sequence[Launch]) -> bool:
         """Return whether any launch is large enough to have a small part."""
         return any(self._has_parts(launch) for launch in launches)
 
-    def least_ns(self, kernels: Sequence[Any], launches: Sequence[Launch], limit_ns: float) -> float:
+    def least_ns(
+        self, kernels: Sequence[Kernel], launches: Sequence[Launch], memory: Mapping[str, Memory], limit_ns: float
+    ) -> float:
         """Return the least nanoseconds of one call; 0 where they cannot be predicted. Ends early above `limit_ns`.
 
-        The kernels' arguments must be set. Raises LaunchError.
+        Raises LaunchError.
         """
         total = 0.0
         for kernel, launch in zip(kernels, launches, strict=True):
-            total += self._least_ns(kernel, launch, limit_ns - total)
+            total += self._least_ns(kernel, launch, memory, limit_ns - total)
             if total > limit_ns:
                 break
         return total
 
-    def _least_ns(self, kernel: Any, launch: Launch, limit_ns: float) -> float:
+    def _least_ns(self, kernel: Kernel, launch: Launch, memory: Mapping[str, Memory], limit_ns: float) -> float:
         if not self._has_parts(launch):
             return 0.0
         there, wanted = group_count(launch), self._first_groups
-        self._time(kernel, launch, wanted)  # some drivers finish building at the first launch
-        groups, took_ns = self._time(kernel, launch, wanted)
+        self._time(kernel, launch, memory, wanted)  # some drivers finish building at the first launch
+        groups, took_ns = self._time(kernel, launch, memory, wanted)
         growth = GROWTH if took_ns < self._significant_ns else CAREFUL_GROWTH
         while (wanted := wanted * growth) < there:
-            more, took_longer_ns = self._time(kernel, launch, wanted)
+            more, took_longer_ns = self._time(kernel, launch, memory, wanted)
             least_ns = self._extrapolated(groups, took_ns, more, took_longer_ns, there)
             for _ in range(RECHECKS if least_ns > limit_ns else 0):
-                took_longer_ns = min(took_longer_ns, self._time(kernel, launch, wanted)[1])
+                took_longer_ns = min(took_longer_ns, self._time(kernel, launch, memory, wanted)[1])
                 least_ns = self._extrapolated(groups, took_ns, more, took_longer_ns, there)
             if least_ns:
                 return least_ns
@@ -102,13 +102,11 @@ class Probe:
             return 0.0
         return more_ns + per_group_ns * (there - more)
 
-    def _time(self, kernel: Any, launch: Launch, groups: int) -> tuple[int, float]:
+    def _time(self, kernel: Kernel, launch: Launch, memory: Mapping[str, Memory], groups: int) -> tuple[int, float]:
         """Run a part of at most `groups` work-groups; return how many, and the host's time in nanoseconds."""
         part = clipped(launch, groups)
-        start = perf_counter_ns()
-        self._session.enqueue(kernel, part)
-        self._session.finish()
-        return group_count(part), perf_counter_ns() - start
+        call = self._port.bind([kernel], [part], memory)
+        return group_count(part), self._port.run(call, has_events=False).host_ns
 
 
 def _local_size(launch: Launch) -> tuple[int, ...]:

@@ -6,13 +6,12 @@ calibration or in a trial, the host's clock is used from then on.
 
 import math
 import statistics
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from time import perf_counter_ns
-from typing import Any
 
 from autotune import tracing
-from autotune.device.session import Session, event_ns
+from autotune.device.port import Call, Port
 from autotune.model.plan import Launch
 from autotune.model.trial import Calibration, Job, Timer
 
@@ -34,9 +33,6 @@ WARM_UP_BATCH_NS = 10e6
 WARM_UP_BATCHES = 3
 STEADY = 0.03
 """A warm-up ends when WARM_UP_BATCHES batches in a row differ by at most this share."""
-
-Call = Callable[[], Sequence[Any]]
-"""Enqueues all launches of a plan, in order, and returns their events."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -86,29 +82,25 @@ class Timing:
 
     @property
     def times_ns(self) -> tuple[float, ...]:
-        return tuple(s.by(self.timer) for s in self._sound)
+        return tuple(s.by(self.timer) for s in self.sound)
 
     @property
     def prepare_ns(self) -> float:
         """Time of preparing operands; 0 by the host's clock, which cannot separate launches."""
-        return statistics.median(s.prepare_ns for s in self._sound) if self.timer is Timer.EVENT else 0.0
+        return statistics.median(s.prepare_ns for s in self.sound) if self.timer is Timer.EVENT else 0.0
 
     @property
-    def beside_ns(self) -> float:
-        """Median time of a call by the host's clock beyond that of its kernels."""
-        return max(0.0, statistics.median(s.host_ns - s.event_ns for s in self._sound))
-
-    @property
-    def _sound(self) -> list[Sample]:
+    def sound(self) -> list[Sample]:
+        """The samples that count."""
         return [s for s in self.samples if self.timer is Timer.HOST or s.is_possible]
 
 
 class Stopwatch:
     """Times calls on one device."""
 
-    def __init__(self, session: Session, calibration: Calibration, *, needs_warming: bool = False) -> None:
+    def __init__(self, port: Port, calibration: Calibration, *, needs_warming: bool = False) -> None:
         """`needs_warming` is for devices that lower their clocks when idle; a CPU is kept busy by building."""
-        self._session = session
+        self._port = port
         self._calibration = calibration
         self._needs_warming = needs_warming
         self._idle_since_ns = -math.inf
@@ -152,7 +144,7 @@ class Stopwatch:
     def overhead_ns(self, timing: Timing, launches: int) -> float:
         """Return `Measurement.launch_overhead_ns`; `launches` is the number of launches of a call."""
         if timing.timer is Timer.EVENT:
-            return timing.beside_ns
+            return max(0.0, statistics.median(s.host_ns - s.event_ns for s in timing.sound))
         return min(launches * self._calibration.launch_overhead_ns, statistics.median(timing.times_ns))
 
     def _time(self, call: Call, launches: Sequence[Launch], job: Job, timer: Timer) -> Timing:
@@ -183,15 +175,10 @@ class Stopwatch:
 
     def _sample(self, call: Call, launches: Sequence[Launch], calls: int, timer: Timer) -> Sample:
         with tracing.span("sample"):
-            start = perf_counter_ns()
-            events = [call() for _ in range(calls)]
-            self._session.finish()
-            host_ns = (perf_counter_ns() - start) / calls
-        if timer is Timer.HOST:
-            return Sample(calls=calls, host_ns=host_ns, event_ns=0.0, prepare_ns=0.0)
-        per_launch = [sum(event_ns(of_call[i]) for of_call in events) / calls for i in range(len(launches))]
+            run = self._port.run(call, calls, has_events=timer is Timer.EVENT)
+        per_launch = (run.event_ns.sum(axis=0) / calls).tolist()
         prepare_ns = sum(ns for ns, launch in zip(per_launch, launches, strict=True) if launch.prepares)
-        return Sample(calls=calls, host_ns=host_ns, event_ns=sum(per_launch), prepare_ns=prepare_ns)
+        return Sample(calls=calls, host_ns=run.host_ns / calls, event_ns=sum(per_launch), prepare_ns=prepare_ns)
 
 
 def _agree(times_ns: Sequence[float], share: float) -> bool:

@@ -12,7 +12,7 @@ from autotune.process import child
 from autotune.process.child import Permission
 
 if TYPE_CHECKING:
-    from autotune.device.session import Session
+    from autotune.device.port import Port
     from autotune.measure.measurer import Measurer
 
 SPOILING = frozenset({TrialState.LAUNCH_FAILED, TrialState.WRONG_RESULT})
@@ -135,14 +135,14 @@ def _state_of(loss: child.Loss, job: Job) -> TrialState:
 
 def serve() -> None:
     """Run as the child process: answer jobs and examinations until the input ends."""
-    sessions: dict[str, Session] = {}
+    sessions: dict[str, Port] = {}
     measurers: dict[str, Measurer] = {}
 
-    def session_on(selector: str) -> "Session":
-        from autotune.device.session import Session
+    def session_on(selector: str) -> "Port":
+        from autotune.device import open_port
 
         if selector not in sessions:
-            sessions[selector] = Session(selector)
+            sessions[selector] = open_port(selector)
         return sessions[selector]
 
     def measurer_on(selector: str) -> "Measurer":

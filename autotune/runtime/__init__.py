@@ -9,15 +9,17 @@
     c = gemm(a, weights)
 
 `layout` and `requests` read the problem from the operands, `choice` picks configurations, `verification` checks them
-before their first use, `engine` builds and runs them, `crossover` knows which products the host does faster.
+before their first use, `engine` builds and runs them, `operands` moves what they work on, and `crossover` knows which
+products the host does faster.
 """
 
 from autotune.runtime.crossover import Crossover, CrossoverPoint, measure_crossover, measure_host_ns
-from autotune.runtime.engine import Statistics, allocate
+from autotune.runtime.engine import PreparedMatrix
+from autotune.runtime.executor import allocate
 from autotune.runtime.gemm import BoundGemm, Gemm
+from autotune.runtime.operands import Statistics
 from autotune.runtime.operation import Operation
 from autotune.runtime.reduce import Reduce
-from autotune.runtime.requests import PreparedMatrix
 
 __all__ = [
     "BoundGemm",

@@ -8,6 +8,7 @@ is already in an image, only configurations that read an image are valid.
 import enum
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from itertools import product
 
 from autotune.device.profile import find_profile
 from autotune.errors import ProblemError
@@ -58,7 +59,7 @@ def choices(
     for choice in _ranked(family, table, device, problem, weights):
         if choice.configuration in seen or family.violations(problem, choice.configuration, device.limits):
             continue
-        if weights is Weights.IN_IMAGE and not _reads_image(choice.configuration):
+        if weights is Weights.IN_IMAGE and dict(choice.configuration.values).get("b_storage") != "image":
             continue
         seen.add(choice.configuration)
         found = True
@@ -143,24 +144,19 @@ def _time_without_packing(family: KernelFamily, problem: Problem, trial: Timed) 
 
 def _image_kernels() -> Iterator[Configuration]:
     """Yield plain kernels that read B from an image, for any problem."""
-    for tile_m, tile_n in _IMAGE_TILES:
-        for form in ("mad", "operator"):
-            values: dict[str, Value] = {
-                "micro_tile_m": tile_m,
-                "micro_tile_n": tile_n,
-                "vector_width": 4,
-                "unroll": 4 if tile_m > 1 else 1,
-                "a_vector_width": 1,
-                "b_storage": "image",
-                "work_group_m": 0,
-                "work_group_n": 0,
-                "edges": "guard",
-                "loads": "vload",
-                "multiply_add": form,
-                "relaxed_math": "off",
-            }
-            yield Configuration.of("microtile", **values)
-
-
-def _reads_image(configuration: Configuration) -> bool:
-    return dict(configuration.values).get("b_storage") == "image"
+    for (tile_m, tile_n), form in product(_IMAGE_TILES, ("mad", "operator")):
+        values: dict[str, Value] = {
+            "micro_tile_m": tile_m,
+            "micro_tile_n": tile_n,
+            "vector_width": 4,
+            "unroll": 4 if tile_m > 1 else 1,
+            "a_vector_width": 1,
+            "b_storage": "image",
+            "work_group_m": 0,
+            "work_group_n": 0,
+            "edges": "guard",
+            "loads": "vload",
+            "multiply_add": form,
+            "relaxed_math": "off",
+        }
+        yield Configuration.of("microtile", **values)

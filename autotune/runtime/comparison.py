@@ -8,7 +8,7 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from autotune.errors import AutotuneError, WorkerError
 from autotune.kernels.gemm import GemmProblem
@@ -30,14 +30,6 @@ LIMIT_S = 30.0
 _THREADS = "OPENBLAS_NUM_THREADS"
 
 
-class Question(NamedTuple):
-    """One product to time, with the configurations of a table."""
-
-    selector: str
-    table: str
-    problem: GemmProblem
-
-
 def compare_with_host(
     device: Device,
     winners: Sequence[Winner],
@@ -56,7 +48,7 @@ def compare_with_host(
             if should_stop() or time.monotonic() > end:
                 break
             try:
-                answer = process.ask(Question(device.selector, str(table), problem), {"comparison": LIMIT_S})
+                answer = process.ask((device.selector, str(table), problem), {"comparison": LIMIT_S})
             except WorkerError:
                 break
             if isinstance(answer, child.Loss):
@@ -67,16 +59,16 @@ def compare_with_host(
 
 def choose_products(winners: Sequence[Winner]) -> list[GemmProblem]:
     """Return a few products that are quick to measure, evenly spaced from small to large."""
-    cheap = {
-        winner.problem: winner.problem.flops
+    cheap = [
+        winner.problem
         for winner in winners
         if isinstance(winner.problem, GemmProblem)
         and winner.problem.mode != "float16-acc16"  # arrays cannot distinguish it from float16
         and winner.time_ns <= MOST_TIME_NS
         and winner.problem.bytes_moved <= MOST_BYTES
         and _is_dense(winner.problem)
-    }
-    ordered = sorted(cheap, key=cheap.__getitem__)
+    ]
+    ordered = sorted(dict.fromkeys(cheap), key=lambda problem: problem.flops)
     count = min(len(ordered), MOST_PRODUCTS)
     if count < 2:
         return ordered
@@ -93,13 +85,14 @@ def _is_dense(problem: GemmProblem) -> bool:
 def serve() -> None:
     """Run as the child process: time products until the input ends."""
 
-    def compare(question: Question, entering: Callable[[str], None]) -> "CrossoverPoint":
+    def compare(question: tuple[str, str, GemmProblem], entering: Callable[[str], None]) -> "CrossoverPoint":
         entering("comparison")
         from autotune.runtime import Gemm, measure_crossover
 
         try:
-            gemm = Gemm(question.selector, table=question.table, host_blas=False)
-            (point,) = measure_crossover([question.problem], gemm).points
+            selector, table, problem = question
+            gemm = Gemm(selector, table=table, host_blas=False)
+            (point,) = measure_crossover([problem], gemm).points
         except AutotuneError:
             raise
         except Exception as error:  # drivers raise arbitrary exceptions, which the parent needs to see

@@ -17,7 +17,7 @@ import os
 import re
 import statistics
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from math import inf
 from pathlib import Path
@@ -146,7 +146,8 @@ def host_product(
 def measure_host_ns(problem: GemmProblem) -> float:
     """Return the median time of a product by the host's BLAS, nanoseconds."""
     a, b, out = _operands(problem)
-    return _median_ns(lambda: host_product(problem, a, b, out))
+    (host_ns,) = _medians_ns(lambda: host_product(problem, a, b, out))
+    return host_ns
 
 
 def measure_crossover(
@@ -164,13 +165,7 @@ def _measure(
     problem: GemmProblem, on_device: Callable[[NDArray[Any], NDArray[Any], NDArray[Any]], object]
 ) -> CrossoverPoint:
     a, b, out = _operands(problem)
-    sides: Sequence[Callable[[], object]] = (
-        lambda: host_product(problem, a, b, out),
-        lambda: on_device(a, b, out),
-    )
-    calls = [_calls(side) for side in sides]
-    samples = [[_time_ns(side, count) for side, count in zip(sides, calls, strict=True)] for _ in range(_SAMPLES)]
-    host_ns, device_ns = (statistics.median(column) for column in zip(*samples, strict=True))
+    host_ns, device_ns = _medians_ns(lambda: host_product(problem, a, b, out), lambda: on_device(a, b, out))
     return CrossoverPoint(problem=problem, host_ns=host_ns, device_ns=device_ns)
 
 
@@ -186,10 +181,14 @@ def _operands(problem: GemmProblem) -> tuple[NDArray[Any], NDArray[Any], NDArray
     return arrays[0], arrays[1], arrays[2]
 
 
-def _calls(side: Callable[[], object]) -> int:
-    """Return the number of calls of a sample; the first call is not timed, since it may build."""
-    side()
-    return max(1, int(_SAMPLE_NS / max(1.0, _time_ns(side, 1))))
+def _medians_ns(*sides: Callable[[], object]) -> list[float]:
+    """Return the median times of a call of each side, in turns; a first call does not count, since it may build."""
+    calls = []
+    for side in sides:
+        side()
+        calls.append(max(1, int(_SAMPLE_NS / max(1.0, _time_ns(side, 1)))))
+    samples = [[_time_ns(side, count) for side, count in zip(sides, calls, strict=True)] for _ in range(_SAMPLES)]
+    return [statistics.median(column) for column in zip(*samples, strict=True)]
 
 
 def _time_ns(side: Callable[[], object], calls: int) -> float:
@@ -197,11 +196,6 @@ def _time_ns(side: Callable[[], object], calls: int) -> float:
     for _ in range(calls):
         side()
     return (time.perf_counter_ns() - start) / calls
-
-
-def _median_ns(side: Callable[[], object]) -> float:
-    calls = _calls(side)
-    return statistics.median(_time_ns(side, calls) for _ in range(_SAMPLES))
 
 
 def _read(place: Path) -> _Record:

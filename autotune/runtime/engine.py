@@ -1,29 +1,28 @@
 """What `Gemm` and `Reduce` share: device and table, kernels ready to run for each problem, transfer of operands."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
 import numpy as np
-from numpy.typing import DTypeLike, NDArray
 
 from autotune import __version__
-from autotune.device.binaries import BinaryCache, digest
-from autotune.device.discovery import discover_here, select
-from autotune.device.execution import BoundCall, Context, Executor, Kind, Origin, Queue, kind_of, queue_of
-from autotune.device.execution import shared_executor as executor_of
-from autotune.device.memory import allocate_shared, share_elements
+from autotune.device.arrays import Context, Kind, Queue, allocate_shared, foreign_arrays, new_array
+from autotune.device.port import Memory
 from autotune.device.profile import find_profile
-from autotune.errors import AutotuneError, DeviceSelectionError, KernelError, ProblemError
+from autotune.device.programs import Origin, digest
+from autotune.errors import KernelError
 from autotune.lookup import TuningTable
 from autotune.model.configuration import Configuration
 from autotune.model.device import Device
 from autotune.model.plan import Buffer, Plan, Role
 from autotune.model.problem import Problem
-from autotune.paths import user_cache_folder
 from autotune.runtime.choice import Choice, Weights, choices, packed_operand
+from autotune.runtime.executor import BoundCall, Executor, open_executor
+from autotune.runtime.layout import Layout
+from autotune.runtime.operands import Operand, Statistics, Transfer
 from autotune.runtime.verification import LOG, Verifier, announced
 from autotune.space.family import KernelFamily
 
@@ -35,22 +34,6 @@ MOST_REQUESTS = 8 * MOST_READY
 
 SCRATCH_SHARE = 8
 """Scratch memory, over all problems, is limited to the device's global memory over this, and at least 256 MiB."""
-
-
-@dataclass(kw_only=True)
-class Statistics:
-    """Counts since the start."""
-
-    calls: int = 0
-    bytes_copied: int = 0
-    """Bytes copied between host and device, and on the host to close gaps; packing on the device is not counted."""
-    packings: int = 0
-    """Packings of weights, one for each layout."""
-    host_products: int = 0
-    """Products done by the host's BLAS."""
-    programs_compiled: int = 0
-    programs_loaded: int = 0
-    """Programs loaded from the binary cache."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -123,6 +106,36 @@ class Engine:
             launch(request.ready)
         return request.ready
 
+    def call(
+        self, request: Request, names: Sequence[str], operands: Sequence[Operand], scalars: tuple[float, ...] = ()
+    ) -> None:
+        """Run a request, as `run` does, on operands anywhere; wait for results that go to the host.
+
+        `names` are those of the operands in plans. The lock of the executor must be held. Raises ProblemError too.
+        """
+        transfer = Transfer(self.executor, self.stats)
+        arrays = [operand.value for operand in operands if operand.kind is Kind.ARRAY]
+        arrays = [array for array in arrays if not isinstance(array, PreparedMatrix)]
+        foreign = foreign_arrays(self.executor.port, arrays, range(len(arrays)))
+        memory: list[Memory] = []
+
+        def launch(ready: Ready) -> None:
+            memory[:] = [
+                operand.value.memory(ready, self, transfer)
+                if isinstance(operand.value, PreparedMatrix)
+                else transfer.enter(operand)
+                for operand in operands
+            ]
+            ready.call.enqueue(memory, scalars, foreign)
+
+        try:
+            self.run(request, names, launch)
+            for operand, there in zip(operands, memory, strict=True):
+                if operand.is_written and operand.kind is Kind.HOST:
+                    transfer.download(there, operand.value)
+        finally:
+            transfer.leave()
+
     def _first(self, request: Request, names: Sequence[str], launch: Callable[[Ready], object]) -> Ready:
         problem, weights = request.problem, request.weights
         problem.check_device(self.device.limits)
@@ -135,11 +148,11 @@ class Engine:
                     ready, origin = self._build(problem, choice, weights, names, waiting)
                     launch(ready)
                     if origin is not Origin.KNOWN:
-                        self.executor.finish()
+                        self.executor.port.finish()
             except KernelError as error:
                 refusals.append(error)
                 continue
-            self.executor.save_programs()
+            self.executor.programs.save()
             self._ready[problem, weights] = ready
             return ready
         if len(refusals) == 1 or self._verifier is None:
@@ -154,9 +167,16 @@ class Engine:
         """Raise KernelError for a configuration that gives wrong results on this device, crashes or hangs."""
         if self._verifier is None:
             return
-        if choice.is_verified and self._verifier.vouches(options, recipe, lambda: self._has_its_templates(choice)):
-            return
-        failure = self._verifier.failure(self.family, problem, choice.configuration, options, recipe)
+
+        def is_sound() -> bool:
+            """Whether the choice was measured with this driver and the current templates."""
+            if not choice.is_verified:
+                return False
+            from autotune.kernels.render import template_hash  # imported late, see _source
+
+            return choice.template_hash == template_hash(self.family, choice.configuration.algorithm)
+
+        failure = self._verifier.failure(self.family, problem, choice.configuration, options, recipe, is_sound)
         if failure:
             LOG.warning(
                 "%s is not used for %s on %s, where it failed a check (%s); another kernel takes its place. "
@@ -167,12 +187,6 @@ class Engine:
                 failure,
             )
             raise KernelError(f"{choice.configuration.algorithm} failed a check: {failure}")
-
-    def _has_its_templates(self, choice: Choice) -> bool:
-        """Return whether a choice was measured with the current templates."""
-        from autotune.kernels.render import template_hash  # imported late, see _source
-
-        return choice.template_hash == template_hash(self.family, choice.configuration.algorithm)
 
     def _forget(self) -> None:
         self._ready.clear()
@@ -186,11 +200,12 @@ class Engine:
         plan = self.family.plan(problem, choice.configuration)
         options = [*self._profile.build_options, *plan.build_options]
         recipe = _recipe(self.family, choice.configuration, plan)
-        if not self.executor.has_program(recipe, options):  # otherwise it is too quick to be worth a timer thread
+        key = digest(recipe, *options)
+        if key not in self.executor.programs:  # otherwise it is too quick to be worth a timer thread
             what = f"{choice.configuration.algorithm} for {problem.label} on {self.device.slug}"
             waiting.enter_context(announced(what))
         self._check(problem, choice, self._profile.build_options, recipe)
-        program, origin = self.executor.program(recipe, options, lambda: self._source(choice, plan))
+        program, origin = self.executor.programs.find(key, options, lambda: self._source(choice, plan))
         self.stats.programs_compiled += origin is Origin.COMPILED
         self.stats.programs_loaded += origin is Origin.LOADED
         packed = packed_operand(plan, "b") if weights is not Weights.PER_CALL else "b"
@@ -204,12 +219,12 @@ class Engine:
             if buffer.role is Role.SCRATCH and buffer.name not in names
         }
         buffers = {buffer.name: buffer for buffer in plan.buffers}
-        session = self.executor.session
+        port = self.executor.port
         ready = Ready(
             problem=problem,
             choice=choice,
-            call=BoundCall(session, program, _part(plan, works), names, fixed, tuple(plan.named_scalars)),
-            packing=BoundCall(session, program, _part(plan, packs), ("b", packed), {}) if must_pack else None,
+            call=BoundCall(port, program, _part(plan, works), names, fixed, tuple(plan.named_scalars)),
+            packing=BoundCall(port, program, _part(plan, packs), ("b", packed), {}) if must_pack else None,
             packed=buffers.get(packed) or plan.buffers[0],
             packing_number=self._packings.setdefault((packs, buffers.get(packed)), len(self._packings)),
         )
@@ -222,18 +237,39 @@ class Engine:
 
         return render(self.family, choice.configuration, plan)
 
-    def _allocate(self, buffer: Buffer) -> Any:
+    def _allocate(self, buffer: Buffer) -> Memory:
         most = max(256 * 2**20, self.device.limits.global_memory_bytes // SCRATCH_SHARE)
         if self._scratch_bytes + buffer.size_bytes > most:
             self._forget()
         self._scratch_bytes += buffer.size_bytes
-        return self.executor.allocate(buffer)
+        return self.executor.port.allocate(buffer)
 
 
 class OnDevice:
     """Base of `Gemm` and `Reduce`: an engine, and its public properties."""
 
-    _engine: Engine
+    _family: KernelFamily
+
+    def __init__(
+        self,
+        device: str = "",
+        *,
+        queue: Queue | None = None,
+        context: Context | None = None,
+        table: TuningTable | str | Path | None = None,
+        binaries: Path | str | None = None,
+        verify: bool = True,
+    ) -> None:
+        """Arguments and errors are those of `Gemm`."""
+        opened = table if isinstance(table, TuningTable) else TuningTable.open(table)
+        executor = open_executor(device, queue or context, binaries)
+        verifier = None
+        if verify:
+            cache = executor.programs.cache
+            verifier = Verifier(executor.device, cache.folder if cache else None)
+            if not opened.knows(executor.device):
+                verifier.expect_checks()
+        self._engine = Engine(self._family, executor, opened, verifier)
 
     @property
     def device(self) -> Device:
@@ -245,7 +281,8 @@ class OnDevice:
     @property
     def queue(self) -> Queue:
         """The queue of the kernels."""
-        return self._engine.executor.queue
+        queue: Queue = self._engine.executor.port.queue
+        return queue
 
     @property
     def stats(self) -> Statistics:
@@ -253,150 +290,45 @@ class OnDevice:
 
     def finish(self) -> None:
         """Wait for everything enqueued."""
-        self._engine.executor.finish()
+        self._engine.executor.port.finish()
 
-
-def open_engine(
-    family: KernelFamily,
-    device: str,
-    table: TuningTable | str | Path | None,
-    place: "Queue | Context | None",
-    binaries: Path | str | None,
-    *,
-    verify: bool,
-) -> Engine:
-    """Return an engine on the device named by `device`, or on an existing queue or context."""
-    opened = table if isinstance(table, TuningTable) else TuningTable.open(table)
-    executor = open_executor(device, place, binaries)
-    if not verify:
-        return Engine(family, executor, opened, None)
-    verifier = Verifier(executor.device, executor.programs_folder)
-    if not opened.knows(executor.device):
-        verifier.expect_checks()
-    return Engine(family, executor, opened, verifier)
-
-
-def open_executor(device: str, place: "Queue | Context | None", binaries: Path | str | None = None) -> Executor:
-    """Return an executor on the device named by `device`, or on an existing queue or context.
-
-    Raises DeviceSelectionError.
-    """
-    cache = _cache(binaries)
-    if place is not None:
-        if device:
-            raise DeviceSelectionError("both a device and a queue or context were passed", hint="pass only one of them")
-        return Executor(place if isinstance(place, Queue) else queue_of(place), cache)
-    return executor_of(default_device(device).selector, cache)
-
-
-def _cache(folder: Path | str | None) -> BinaryCache | None:
-    """Return the cache of built programs; None for an account without a home folder, as services may have."""
-    try:
-        return BinaryCache(Path(folder) if folder else user_cache_folder() / "programs")
-    except AutotuneError:
-        return None
-
-
-def default_device(selector: str) -> Device:
-    """Return the device that `selector` names; if empty, the only one that is not a CPU, or else the CPU."""
-    devices = discover_here()
-    return select(selector or ("cpu" if all(d.family == "cpu" for d in devices) else "gpu"), devices)
-
-
-def allocate(
-    shape: int | Sequence[int],
-    dtype: DTypeLike,
-    *,
-    image: bool = False,
-    device: str = "",
-    queue: "Queue | None" = None,
-) -> NDArray[Any]:
-    """Return zeros visible to host and device, as a NumPy array; `image` is for a B read through the texture pipe.
-
-    Host and device must not use it at the same time: it belongs to the device from a call until that returns. Views
-    of it can be operands too.
-    """
-    executor = open_executor(device, queue) if queue is None else None
-    return allocate_shared(executor.queue if executor else queue, shape, dtype, image=image)  # type: ignore[arg-type]
-
-
-class Operands:
-    """Moves operands of one call to the device and back."""
-
-    def __init__(self, engine: Engine) -> None:
-        self._engine = engine
-        self._executor = engine.executor
-        self._shares = engine.device.limits.shares_host_memory
-        self._given: list[NDArray[Any]] = []
-        self._uploads: list[Any] = []
-
-    def enter(self, name: str, operand: Any, kind: Kind, *, is_read: bool = True, by_columns: bool = False) -> Any:
-        """Return device memory of an operand, copying it there if necessary.
-
-        A copy has rows without gaps; with `by_columns` they are the rows of the transpose.
-        """
+    def _allocate(self, shape: Any, dtype: Any, kind: Kind) -> Any:
+        """Return memory for a result of a kind, contents undefined."""
+        port = self._engine.executor.port
         if kind is Kind.ARRAY:
-            return self._executor.array_memory(operand, name)
-        if kind is Kind.BUFFER:
-            return operand
-        if kind is not Kind.HOST:
-            self._given.append(operand)
-            self._count(0 if self._shares else operand.nbytes)
-            return self._executor.give_shared(operand, name)
-        memory = self._executor.staging(name, operand.nbytes)
-        if is_read:
-            self.upload(operand, memory, by_columns=by_columns)
-        return memory
-
-    def upload(self, values: NDArray[Any], memory: Any, *, by_columns: bool) -> None:
-        """Start copying to the device; `by_columns` is as in `enter`."""
-        rows = values.swapaxes(-1, -2) if by_columns else values
-        dense = np.ascontiguousarray(rows)
-        self._count(values.nbytes if dense is rows else 2 * values.nbytes)
-        self._uploads.append(self._executor.upload(dense, memory))
-
-    def download(self, memory: Any, out: NDArray[Any]) -> None:
-        """Wait for the kernels, and copy the result to the host."""
-        dense = out if out.flags.c_contiguous else np.empty(out.shape, out.dtype)
-        self._executor.download(memory, dense)
-        self._uploads.clear()
-        self._count(out.nbytes)
-        if dense is not out:
-            out[...] = dense
-            self._count(out.nbytes)
-
-    def leave(self) -> None:
-        """Wait, and give shared memory back to the host."""
-        self._count(0 if self._shares else sum(array.nbytes for array in self._given))
-        self._executor.take_shared(self._given)
-        for upload in self._uploads:
-            upload.wait()
-
-    def _count(self, size: int) -> None:
-        self._engine.stats.bytes_copied += size
+            return new_array(port, shape, dtype)
+        if kind is Kind.SHARED:
+            return allocate_shared(port, shape or 1, dtype).reshape(shape)
+        return np.empty(shape, dtype)
 
 
-def check_writable(out: Any) -> None:
-    """Raise ProblemError for a NumPy array that may not be written."""
-    if isinstance(out, np.ndarray) and not out.flags.writeable:
-        raise ProblemError("out is read-only")
+class PreparedMatrix:
+    """A constant B, packed once for each layout that a product needs; made by `Gemm.prepare`."""
 
+    def __init__(self, owner: object, operand: Any, kind: Kind, layout: Layout, *, is_transposed: bool) -> None:
+        self.owner = owner
+        self.operand, self.kind, self.layout = operand, kind, layout
+        self.is_transposed = is_transposed
+        self.form = ("prepared", id(owner), kind, layout, is_transposed)
+        self._packed: dict[int, Memory] = {}
 
-def check_apart(out: Any, kind: Kind, operands: Iterable[tuple[str, Any]]) -> None:
-    """Raise ProblemError where `out` overlaps an operand that kernels read in place. Copied operands may overlap."""
-    for name, operand in operands:
-        if out is operand or (kind is not Kind.HOST and share_elements(out, operand)):
-            raise ProblemError(f"out shares memory with {name}", hint="pass memory that does not overlap")
+    def __repr__(self) -> str:
+        return f"<PreparedMatrix {self.layout.shape} {self.layout.dtype}, packed in {len(self._packed)} layouts>"
 
-
-def form(operand: Any, name: str) -> tuple[Any, ...]:
-    """Return a key that is equal for operands that are handled alike. Raises ProblemError."""
-    kind = kind_of(operand)
-    if kind is None:
-        raise ProblemError(
-            f"{name} is a {type(operand).__name__}", hint="pass a NumPy or pyopencl array, or a pyopencl Buffer"
-        )
-    return (kind,) if kind is Kind.BUFFER else (kind, operand.shape, operand.strides, operand.dtype)
+    def memory(self, ready: Ready, engine: Engine, transfer: Transfer) -> Memory:
+        """Return B in the layout that the kernels need, packing it now if that was not done before."""
+        number = ready.packing_number
+        if ready.packing is not None and number in self._packed:
+            return self._packed[number]
+        is_copy = self.kind is Kind.BUFFER  # of a NumPy array: memory of the port
+        plain = self.operand if is_copy else transfer.enter(Operand("b", self.operand, self.kind))
+        if ready.packing is None:
+            return plain
+        packed = engine.executor.port.allocate(ready.packed)
+        ready.packing.enqueue((plain, packed))
+        self._packed[number] = packed
+        engine.stats.packings += 1
+        return packed
 
 
 def _part(plan: Plan, launches: Sequence[Any]) -> Plan:

@@ -3,29 +3,33 @@
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
-from autotune.device.execution import Context, Kind, Queue, kind_of
-from autotune.device.memory import allocate_shared
+from autotune.device.arrays import (
+    Context,
+    Kind,
+    Queue,
+    allocate_shared,
+    check_context,
+    foreign_arrays,
+    kind_of,
+    resident_memory,
+)
 from autotune.errors import ProblemError
 from autotune.kernels.gemm import FAMILY, GemmProblem
 from autotune.lookup import TuningTable
 from autotune.runtime.choice import Choice
 from autotune.runtime.crossover import Crossover, file_beside, host_product
-from autotune.runtime.engine import OnDevice, Operands, Ready, check_apart, check_writable, form, open_engine
+from autotune.runtime.engine import OnDevice, PreparedMatrix, Ready
 from autotune.runtime.layout import read_layout
+from autotune.runtime.operands import Operand, Transfer, check_result, form
 from autotune.runtime.requests import (
     NAMES,
     PACKED,
     GemmRequest,
     How,
-    PreparedMatrix,
     check_image,
     check_scalars,
     read_request,
 )
-
-_SHOWN = ("a", "b", "out")
 
 
 class Gemm(OnDevice):
@@ -40,6 +44,8 @@ class Gemm(OnDevice):
     with pyopencl operands only return at once, as usual in OpenCL; calls with NumPy operands return when done. Threads
     may share a Gemm. `stats` counts what happened.
     """
+
+    _family = FAMILY
 
     def __init__(
         self,
@@ -61,7 +67,7 @@ class Gemm(OnDevice):
         this very driver is checked once, in a child process, before its first use; `verify=False` is for an
         application that has done so itself. Raises DeviceSelectionError, TableError and StoreError.
         """
-        self._engine = open_engine(FAMILY, device, table, queue or context, binaries, verify=verify)
+        super().__init__(device, queue=queue, context=context, table=table, binaries=binaries, verify=verify)
         if isinstance(host_blas, bool):
             beside = file_beside(table) if isinstance(table, str | Path) else None
             host_blas = Crossover.read(self.device.slug, beside) if host_blas else Crossover.NEVER
@@ -93,7 +99,9 @@ class Gemm(OnDevice):
         """
         request = self._request(a, b, out, trans_a, trans_b, mode, problem)
         if out is None:
-            out = self._new_result(request, beta)
+            if beta:
+                raise ProblemError("beta scales the previous content of out, but no out was passed", hint="pass out")
+            out = self._allocate(request.shape, request.problem.dtype("c"), request.kinds[2])
         self._run(request, a, b, out, (alpha, beta))
         return out
 
@@ -117,18 +125,18 @@ class Gemm(OnDevice):
         layout = read_layout("b", b, packs=kind in PACKED)
         engine = self._engine
         if kind is Kind.HOST:
-            memory, operands = engine.executor.buffer(b.nbytes, "b"), Operands(engine)
-            operands.upload(b, memory, by_columns=layout.is_transposed)
-            operands.leave()
+            memory, transfer = engine.executor.buffer(b.nbytes, "b"), Transfer(engine.executor, engine.stats)
+            transfer.upload(b, memory, by_columns=layout.is_transposed)
+            transfer.leave()
             return PreparedMatrix(self, memory, Kind.BUFFER, layout, is_transposed=trans_b)
-        engine.executor.check(b, kind, "b")
-        if kind is Kind.ARRAY and engine.executor.is_foreign(b):
+        check_context(engine.executor.port, b, kind, "b")
+        if kind is Kind.ARRAY and foreign_arrays(engine.executor.port, [b], [0]):
             b.queue.finish()
         return PreparedMatrix(self, b, kind, layout, is_transposed=trans_b)
 
     def allocate(self, shape: Any, dtype: Any, *, image: bool = False) -> Any:
         """Return zeros visible to host and device, as a NumPy array; `image` stores a B for the texture pipe."""
-        return allocate_shared(self.queue, shape, dtype, image=image)
+        return allocate_shared(self._engine.executor.port, shape, dtype, image=image)
 
     def choice(self, a: Any, b: Any, out: Any = None, **layout: Any) -> Choice | None:
         """Return the configuration that ran such operands, and the reason; None before the first call."""
@@ -151,30 +159,20 @@ class Gemm(OnDevice):
         assert isinstance(known, GemmRequest)
         return known
 
-    def _new_result(self, request: GemmRequest, beta: float) -> Any:
-        if beta:
-            raise ProblemError("beta scales the previous content of out, but no out was passed", hint="pass out")
-        dtype = request.gemm.dtype("c")
-        match request.kinds[2]:
-            case Kind.ARRAY:
-                return self._engine.executor.new_array(request.shape, dtype)
-            case Kind.SHARED:
-                return self.allocate(request.shape, dtype)
-        return np.empty(request.shape, dtype)
-
     def _run(self, request: GemmRequest, a: Any, b: Any, out: Any, scalars: tuple[float, float]) -> None:
-        check_apart(out, request.kinds[2], (("a", a), ("b", b.operand if isinstance(b, PreparedMatrix) else b)))
+        others = (("a", a), ("b", b.operand if isinstance(b, PreparedMatrix) else b))
+        check_result(out, request.kinds[2], others)
         check_scalars(request, scalars)
-        if not request.resident:
-            check_writable(out)
         engine = self._engine
         with engine.executor.lock:
             engine.stats.calls += 1
             engine.stats.host_products += request.on_host
-            if request.resident:
-                self._run_resident(request, a, b, out, scalars)
+            if request.is_resident and request.ready:
+                self._enqueue(request, request.ready, (a, b, out), scalars)
+            elif request.is_resident:
+                engine.run(request, NAMES, lambda ready: self._enqueue(request, ready, (a, b, out), scalars))
             elif not request.on_host:
-                self._run_with_host(request, a, b, out, scalars)
+                self._move_and_run(request, a, b, out, scalars)
             elif Kind.SHARED in request.kinds:  # under the lock: another thread may hand it to the device
                 self._run_on_host(request, a, b, out, scalars)
                 return
@@ -182,116 +180,43 @@ class Gemm(OnDevice):
             self._run_on_host(request, a, b, out, scalars)
 
     def _run_on_host(self, request: GemmRequest, a: Any, b: Any, out: Any, scalars: tuple[float, float]) -> None:
-        problem = request.gemm
+        problem = request.problem
         op_a, op_b = (
             x if bool(getattr(problem, f"trans_{name}")) == by_columns else x.swapaxes(-1, -2)
             for name, x, by_columns in (("a", a, request.a_by_columns), ("b", b, request.b_by_columns))
         )
         host_product(problem, op_a, op_b, out, alpha=scalars[0], beta=scalars[1])
 
-    def _run_resident(self, request: GemmRequest, a: Any, b: Any, out: Any, scalars: tuple[float, float]) -> None:
-        """Enqueue without waiting."""
-        if request.ready is not None:
-            self._enqueue(request, request.ready, (a, b, out), scalars)
-            return
-        self._engine.run(request, NAMES, lambda ready: self._enqueue(request, ready, (a, b, out), scalars))
+    def _move_and_run(self, request: GemmRequest, a: Any, b: Any, out: Any, scalars: tuple[float, float]) -> None:
+        """Move operands to the device, run, and wait for the result."""
+        kind_a, kind_b, kind_c = request.kinds
+        if kind_b is Kind.IMAGE and not isinstance(b, PreparedMatrix):
+            check_image(b)
+        operands = (
+            Operand("a", a, kind_a, by_columns=request.a_by_columns),
+            Operand("b", b, kind_b, by_columns=request.b_by_columns),
+            Operand("out", out, kind_c, is_read=bool(scalars[1]), is_written=True),
+        )
+        self._engine.call(request, NAMES, operands, scalars)
 
     def _enqueue(
         self, request: GemmRequest, ready: Ready, operands: tuple[Any, Any, Any], scalars: tuple[float, float]
     ) -> None:
-        self._start(request, ready, self._resident(request, ready, operands), operands, scalars)
-
-    def _start(
-        self,
-        request: GemmRequest,
-        ready: Ready,
-        memory: tuple[Any, Any, Any],
-        operands: tuple[Any, Any, Any],
-        scalars: tuple[float, float],
-    ) -> None:
-        """Enqueue, ordered by events with the other queues that operand arrays belong to."""
-        executor = self._engine.executor
-        foreign = [operands[i] for i in request.arrays if executor.is_foreign(operands[i])]
-        if not foreign:
-            ready.call.enqueue(memory, scalars)
-            return
-        event = ready.call.enqueue(memory, scalars, [event for array in foreign for event in array.events])
-        for array in foreign:
-            array.add_event(event)  # its queue must not change it earlier
+        """Enqueue on operands that are on the device, without waiting."""
+        foreign = foreign_arrays(self._engine.executor.port, operands, request.arrays)
+        ready.call.enqueue(self._resident(request, ready, operands), scalars, foreign)
 
     def _resident(self, request: GemmRequest, ready: Ready, operands: tuple[Any, Any, Any]) -> tuple[Any, Any, Any]:
         """Return the memory of a, b and out, which are on the device. Raises ProblemError."""
-        a, b, out = operands
+        (a, b, out), engine, problem = operands, self._engine, request.problem
+        port, kinds, sizes = engine.executor.port, request.kinds, request.bytes
         return (
-            self._buffer(request, a, 0),
-            self._packed(b, ready) if isinstance(b, PreparedMatrix) else self._buffer(request, b, 1),
-            self._buffer(request, out, 2),
+            resident_memory(port, a, kinds[0], "a", sizes[0], problem),
+            b.memory(ready, engine, Transfer(engine.executor, engine.stats))
+            if isinstance(b, PreparedMatrix)
+            else resident_memory(port, b, kinds[1], "b", sizes[1], problem),
+            resident_memory(port, out, kinds[2], "out", sizes[2], problem),
         )
-
-    def _fixed_memory(self, request: GemmRequest, operands: tuple[Any, Any, Any]) -> tuple[Any, Any, Any] | None:
-        """Return the memory if it stays the same from call to call; None if each call has to look it up."""
-        executor = self._engine.executor
-        if not request.resident or any(executor.is_foreign(operands[number]) for number in request.arrays):
-            return None
-        assert request.ready
-        return self._resident(request, request.ready, operands)
-
-    def _buffer(self, request: GemmRequest, operand: Any, number: int) -> Any:
-        executor = self._engine.executor
-        if operand.context is not executor.context:
-            executor.check(operand, request.kinds[number], _SHOWN[number])
-        if request.kinds[number] is Kind.ARRAY:
-            return executor.array_memory(operand, _SHOWN[number]) if operand.offset else operand.base_data
-        if operand.size < request.bytes[number]:
-            raise ProblemError(
-                f"{_SHOWN[number]} holds {operand.size} bytes, {request.gemm.label} needs {request.bytes[number]}"
-            )
-        return operand
-
-    def _packed(self, weights: PreparedMatrix, ready: Ready) -> Any:
-        return self._weights_memory(weights, ready, Operands(self._engine))
-
-    def _run_with_host(self, request: GemmRequest, a: Any, b: Any, out: Any, scalars: tuple[float, float]) -> None:
-        """Move operands to the device, run, and wait for the result."""
-        operands = Operands(self._engine)
-        kind_a, kind_b, kind_c = request.kinds
-        for name, operand, kind in (("a", a, kind_a), ("b", b, kind_b), ("out", out, kind_c)):
-            if isinstance(operand, PreparedMatrix):
-                continue
-            if kind is not Kind.HOST:
-                self._engine.executor.check(operand, kind, name)
-            if kind is Kind.IMAGE:
-                check_image(operand)
-        results: list[Any] = []
-
-        def launch(ready: Ready) -> None:
-            memory_a = operands.enter("a", a, kind_a, by_columns=request.a_by_columns)
-            if isinstance(b, PreparedMatrix):
-                memory_b = self._weights_memory(b, ready, operands)
-            else:
-                memory_b = operands.enter("b", b, kind_b, by_columns=request.b_by_columns)
-            memory_c = operands.enter("out", out, kind_c, is_read=bool(scalars[1]))
-            self._start(request, ready, (memory_a, memory_b, memory_c), (a, b, out), scalars)
-            results[:] = [memory_c]
-
-        try:
-            self._engine.run(request, NAMES, launch)
-            if kind_c is Kind.HOST:
-                operands.download(results[0], out)
-        finally:
-            operands.leave()
-
-    def _weights_memory(self, weights: PreparedMatrix, ready: Ready, operands: Operands) -> Any:
-        """Return B in the layout that the kernels need, packing it now if that was not done before."""
-        if ready.packing is None:
-            return operands.enter("b", weights.operand, weights.kind)
-        packed = weights.packed.get(ready.packing_number)
-        if packed is None:
-            packed = self._engine.executor.allocate(ready.packed)
-            ready.packing.enqueue((operands.enter("b", weights.operand, weights.kind), packed))
-            weights.packed[ready.packing_number] = packed
-            self.stats.packings += 1
-        return packed
 
 
 class BoundGemm:
@@ -305,13 +230,15 @@ class BoundGemm:
 
     def __call__(self) -> Any:
         """Run the product and return `out`."""
-        gemm, ready = self._gemm, self._request.ready
-        if self._memory is None or ready is None:
-            gemm._run(self._request, *self._operands, self._scalars)
-            self._memory = gemm._fixed_memory(self._request, self._operands)
-        else:
-            engine = gemm._engine
+        gemm, request, operands = self._gemm, self._request, self._operands
+        engine, ready = gemm._engine, request.ready
+        if self._memory is not None and ready is not None:
             with engine.executor.lock:
                 engine.stats.calls += 1
                 ready.call.enqueue(self._memory, self._scalars)
-        return self._operands[2]
+            return operands[2]
+        gemm._run(request, *operands, self._scalars)
+        if request.is_resident and not foreign_arrays(engine.executor.port, operands, request.arrays):
+            assert request.ready
+            self._memory = gemm._resident(request, request.ready, operands)  # it stays the same from call to call
+        return operands[2]

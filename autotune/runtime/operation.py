@@ -8,14 +8,15 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from autotune.device.execution import Context, Kind, Queue
+from autotune.device.arrays import Context, Kind, Queue
 from autotune.errors import ProblemError, did_you_mean
 from autotune.kernels import find_family
 from autotune.lookup import TuningTable
 from autotune.model.plan import Buffer, Role
 from autotune.model.problem import Problem
 from autotune.runtime.choice import Weights
-from autotune.runtime.engine import OnDevice, Operands, Ready, Request, open_engine
+from autotune.runtime.engine import OnDevice, Request
+from autotune.runtime.operands import Operand
 from autotune.space.family import KernelFamily
 
 
@@ -53,7 +54,8 @@ class Operation(OnDevice):
         verify: bool = True,
     ) -> None:
         """`family` is the name of a kernel family; the other arguments and the errors are those of `Gemm`."""
-        self._engine = open_engine(find_family(family), device, table, queue or context, binaries, verify=verify)
+        self._family = find_family(family)
+        super().__init__(device, queue=queue, context=context, table=table, binaries=binaries, verify=verify)
 
     def __call__(self, problem: Problem, /, **operands: NDArray[Any]) -> dict[str, NDArray[Any]]:
         """Return the outputs of the problem by buffer name, each of shape (elements,).
@@ -68,23 +70,12 @@ class Operation(OnDevice):
         values = {name: _contents(buffer, operands.pop(name, None)) for name, buffer in buffers.items()}
         for name in operands:
             raise ProblemError(f"{engine.family.name} has no operand {name!r}", hint=did_you_mean(name, list(buffers)))
-        memory: dict[str, Any] = {}
+        written = {name for name, buffer in buffers.items() if buffer.role is Role.OUTPUT}
+        moved = [Operand(name, value, Kind.HOST, is_written=name in written) for name, value in values.items()]
         with engine.executor.lock:
             engine.stats.calls += 1
-            moved = Operands(engine)
-
-            def launch(ready: Ready) -> None:
-                memory.update({name: moved.enter(name, values[name], Kind.HOST) for name in buffers})
-                ready.call.enqueue(list(memory.values()), request.scalars)
-
-            try:
-                engine.run(request, list(buffers), launch)
-                outputs = {name: values[name] for name, b in buffers.items() if b.role is Role.OUTPUT}
-                for name, output in outputs.items():
-                    moved.download(memory[name], output)
-            finally:
-                moved.leave()
-        return outputs
+            engine.call(request, list(buffers), moved, request.scalars)
+        return {name: values[name] for name in buffers if name in written}
 
 
 def _contents(buffer: Buffer, given: Any) -> NDArray[Any]:

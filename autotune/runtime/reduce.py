@@ -1,19 +1,15 @@
 """`Reduce`: sums, means, maxima and minima along rows by the tuned kernels of a device."""
 
-from pathlib import Path
 from typing import Any
 
-import numpy as np
-
-from autotune.device.execution import Context, Kind, Queue, kind_of
-from autotune.device.memory import allocate_shared
+from autotune.device.arrays import Kind, allocate_shared, kind_of
 from autotune.errors import ProblemError
 from autotune.kernels.reduce import FAMILY, ReduceProblem
-from autotune.lookup import TuningTable
 from autotune.model.problem import DTYPE_BYTES
 from autotune.runtime.choice import Weights
-from autotune.runtime.engine import OnDevice, Operands, Ready, Request, check_apart, check_writable, form, open_engine
+from autotune.runtime.engine import OnDevice, Request
 from autotune.runtime.layout import reduce_problem
+from autotune.runtime.operands import Operand, check_result, form
 
 _NAMES = ("input", "output")
 
@@ -24,18 +20,7 @@ class Reduce(OnDevice):
     Types: float32 and float16. Memory, copies and the return of calls are as with `Gemm`.
     """
 
-    def __init__(
-        self,
-        device: str = "",
-        *,
-        queue: Queue | None = None,
-        context: Context | None = None,
-        table: TuningTable | str | Path | None = None,
-        binaries: Path | str | None = None,
-        verify: bool = True,
-    ) -> None:
-        """Arguments and errors are those of `Gemm`."""
-        self._engine = open_engine(FAMILY, device, table, queue or context, binaries, verify=verify)
+    _family = FAMILY
 
     def __call__(
         self, values: Any, operation: str = "sum", out: Any = None, *, problem: ReduceProblem | None = None
@@ -50,56 +35,22 @@ class Reduce(OnDevice):
         if request is None:
             request = self._engine.remember(key, _read(values, operation, out, problem))
         if out is None:
-            out = self._new_result(request, values)
-        self._run(request, values, out)
+            out = self._allocate(values.shape[:-1], values.dtype.name, request.kinds[1])
+        kind_in, kind_out = request.kinds
+        check_result(out, kind_out, (("the input", values),))
+        engine = self._engine
+        operands = (
+            Operand("the input", values, kind_in),
+            Operand("out", out, kind_out, is_read=False, is_written=True),
+        )
+        with engine.executor.lock:
+            engine.stats.calls += 1
+            engine.call(request, _NAMES, operands)
         return out
 
     def allocate(self, shape: Any, dtype: Any) -> Any:
         """Return zeros visible to host and device, as a NumPy array."""
-        return allocate_shared(self.queue, shape, dtype)
-
-    def _new_result(self, request: Request, values: Any) -> Any:
-        match request.kinds[1]:
-            case Kind.ARRAY:
-                return self._engine.executor.new_array(values.shape[:-1], values.dtype.name)
-            case Kind.SHARED:
-                return self.allocate(values.shape[:-1] or 1, values.dtype).reshape(values.shape[:-1])
-        return np.empty(values.shape[:-1], values.dtype)
-
-    def _run(self, request: Request, values: Any, out: Any) -> None:
-        check_apart(out, request.kinds[1], (("the input", values),))
-        check_writable(out)
-        engine = self._engine
-        kind_in, kind_out = request.kinds
-        results: list[Any] = []
-        with engine.executor.lock:
-            engine.stats.calls += 1
-            operands = Operands(engine)
-            for name, operand, kind in (("the input", values, kind_in), ("out", out, kind_out)):
-                if kind is not Kind.HOST:
-                    engine.executor.check(operand, kind, name)
-            foreign = [
-                array
-                for array, kind in ((values, kind_in), (out, kind_out))
-                if kind is Kind.ARRAY and engine.executor.is_foreign(array)
-            ]
-
-            def launch(ready: Ready) -> None:
-                memory = (
-                    operands.enter("the input", values, kind_in),
-                    operands.enter("out", out, kind_out, is_read=False),
-                )
-                event = ready.call.enqueue(memory, (), [event for array in foreign for event in array.events])
-                for array in foreign:
-                    array.add_event(event)
-                results[:] = [memory[1]]
-
-            try:
-                engine.run(request, _NAMES, launch)
-                if kind_out is Kind.HOST:
-                    operands.download(results[0], out)
-            finally:
-                operands.leave()
+        return allocate_shared(self._engine.executor.port, shape, dtype)
 
 
 def _read(values: Any, operation: str, out: Any, problem: ReduceProblem | None) -> Request:

@@ -1,18 +1,17 @@
 """Reads requests from the operands of products, once for all operands of the same form."""
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from numbers import Real
 from typing import Any, NamedTuple
 
-from autotune.device.execution import Kind, kind_of
-from autotune.device.memory import shared_memory
+from autotune.device.arrays import Kind, kind_of, shared_memory
 from autotune.errors import ProblemError
 from autotune.kernels.gemm import GemmProblem
 from autotune.model.problem import DTYPE_BYTES
 from autotune.runtime.choice import Weights
 from autotune.runtime.crossover import Crossover
-from autotune.runtime.engine import Request
-from autotune.runtime.layout import Layout, gemm_problem, read_layout, result_shape
+from autotune.runtime.engine import PreparedMatrix, Request
+from autotune.runtime.layout import gemm_problem, read_layout, result_shape
 
 NAMES = ("a", "b", "c")
 PACKED = frozenset((Kind.HOST, Kind.IMAGE))
@@ -29,37 +28,24 @@ class How(NamedTuple):
     problem: GemmProblem | None = None
 
 
-class PreparedMatrix:
-    """A constant B, packed once for each layout that a product needs; made by `Gemm.prepare`."""
-
-    def __init__(self, owner: object, operand: Any, kind: Kind, layout: Layout, *, is_transposed: bool) -> None:
-        self.owner = owner
-        self.operand, self.kind, self.layout = operand, kind, layout
-        self.is_transposed = is_transposed
-        self.form = ("prepared", id(owner), kind, layout, is_transposed)
-        self.packed: dict[int, Any] = {}
-
-    def __repr__(self) -> str:
-        return f"<PreparedMatrix {self.layout.shape} {self.layout.dtype}, packed in {len(self.packed)} layouts>"
-
-
+@dataclass(kw_only=True)
 class GemmRequest(Request):
     """A request with the shape of the result, and which operands are stored by columns."""
 
-    def __init__(
-        self, problem: GemmProblem, weights: Weights, kinds: tuple[Kind, ...], shape: tuple[int, ...], **more: bool
-    ) -> None:
-        super().__init__(problem=problem, weights=weights, kinds=kinds)
-        self.gemm = problem
-        self.shape = shape
-        self.a_by_columns = more.get("a_by_columns", False)
-        self.b_by_columns = more.get("b_by_columns", False)
-        self.on_host = more.get("on_host", False)
-        self.resident = all(kind in (Kind.ARRAY, Kind.BUFFER) for kind in kinds)
-        is_prepared = weights is Weights.PACKED_ONCE
-        self.arrays = [i for i, kind in enumerate(kinds) if kind is Kind.ARRAY and not (is_prepared and i == 1)]
-        self.takes_whole_numbers = problem.accumulator == "int32"
-        self.bytes = tuple(_bytes(problem, name) for name in NAMES)
+    problem: GemmProblem
+    shape: tuple[int, ...]
+    a_by_columns: bool = False
+    b_by_columns: bool = False
+    on_host: bool = False
+    """Whether the host's BLAS does the product."""
+
+    def __post_init__(self) -> None:
+        """Derive what calls need at once."""
+        self.is_resident = all(kind in (Kind.ARRAY, Kind.BUFFER) for kind in self.kinds)
+        is_prepared = self.weights is Weights.PACKED_ONCE
+        self.arrays = [i for i, kind in enumerate(self.kinds) if kind is Kind.ARRAY and not (is_prepared and i == 1)]
+        self.takes_whole_numbers = self.problem.accumulator == "int32"
+        self.bytes = tuple(_bytes(self.problem, name) for name in NAMES)
 
 
 def read_request(owner: object, operands: tuple[Any, Any, Any], how: How, crossover: Crossover) -> GemmRequest:
@@ -76,23 +62,28 @@ def read_request(owner: object, operands: tuple[Any, Any, Any], how: How, crosso
         return _read_buffers((kind_a, kind_b, kind_c), how.problem)
     if kind_a is Kind.IMAGE or kind_c is Kind.IMAGE:
         raise ProblemError("only b can be in an image")
-    if prepared:
-        how = _as_prepared(prepared, owner, how)
-    if kind_b is Kind.IMAGE and how.trans_b:
+    if prepared and prepared.owner is not owner:
+        raise ProblemError("b was prepared by another Gemm")
+    if prepared and how.trans_b:
+        raise ProblemError("b was prepared, so trans_b cannot be set here", hint="pass trans_b to prepare")
+    trans_b = prepared.is_transposed if prepared else how.trans_b
+    if kind_b is Kind.IMAGE and trans_b:
         raise ProblemError("an image for b must hold op(B), k x n", hint="fill it with the transpose")
     layout_a = read_layout("a", a, packs=kind_a is Kind.HOST)
     layout_b = prepared.layout if prepared else read_layout("b", b, packs=kind_b in PACKED)
     layout_c = None if kind_c is None else read_layout("out", out, packs=kind_c is Kind.HOST)
-    problem = gemm_problem(layout_a, layout_b, layout_c, trans_a=how.trans_a, trans_b=how.trans_b, mode=how.mode)
-    weights = _weights(kind_b, is_prepared=prepared is not None)
+    problem = gemm_problem(layout_a, layout_b, layout_c, trans_a=how.trans_a, trans_b=trans_b, mode=how.mode)
+    weights = Weights.IN_IMAGE if kind_b is Kind.IMAGE else Weights.PACKED_ONCE if prepared else Weights.PER_CALL
     if weights is Weights.PACKED_ONCE:
         problem = replace(problem, constant="b")
-    kinds = (kind_a, kind_b, kind_c or _kind_of_result(kind_a, kind_b))
+    # A result that is not passed is of A's kind, but shared beside a shared B, since A is copied in any case.
+    is_shared = kind_a is Kind.HOST and kind_b in (Kind.SHARED, Kind.IMAGE)
+    kinds = (kind_a, kind_b, kind_c or (Kind.SHARED if is_shared else kind_a))
     return GemmRequest(
-        problem,
-        weights,
-        kinds,
-        result_shape(problem, layout_a),
+        problem=problem,
+        weights=weights,
+        kinds=kinds,
+        shape=result_shape(problem, layout_a),
         a_by_columns=layout_a.is_transposed,
         b_by_columns=layout_b.is_transposed,
         on_host=not prepared and _ON_HOST.issuperset(kinds) and crossover.prefers_host(problem),
@@ -104,15 +95,9 @@ def _read_buffers(kinds: tuple[Kind | None, ...], problem: GemmProblem | None) -
         raise ProblemError("a buffer has no shape", hint="pass problem=GemmProblem(m=..., n=..., k=..., ...)")
     if any(kind is not Kind.BUFFER for kind in kinds):
         raise ProblemError("when problem is passed, all of a, b and out must be buffers")
-    return GemmRequest(problem, Weights.PER_CALL, (Kind.BUFFER,) * 3, (problem.m, problem.n))
-
-
-def _as_prepared(b: PreparedMatrix, owner: object, how: How) -> How:
-    if b.owner is not owner:
-        raise ProblemError("b was prepared by another Gemm")
-    if how.trans_b:
-        raise ProblemError("b was prepared, so trans_b cannot be set here", hint="pass trans_b to prepare")
-    return how._replace(trans_b=b.is_transposed)
+    return GemmRequest(
+        problem=problem, weights=Weights.PER_CALL, kinds=(Kind.BUFFER,) * 3, shape=(problem.m, problem.n)
+    )
 
 
 def check_scalars(request: GemmRequest, scalars: tuple[Any, Any]) -> None:
@@ -132,19 +117,6 @@ def check_image(b: Any) -> None:
     memory = shared_memory(b)
     if memory is None or not memory.is_whole(b):
         raise ProblemError("b must be an image as allocated, not a view of it", hint="allocate one for this matrix")
-
-
-def _weights(kind: Kind, *, is_prepared: bool) -> Weights:
-    if kind is Kind.IMAGE:
-        return Weights.IN_IMAGE
-    return Weights.PACKED_ONCE if is_prepared else Weights.PER_CALL
-
-
-def _kind_of_result(a: Kind, b: Kind) -> Kind:
-    """Return the kind of a result that is not passed: that of A, or shared if A is on the host and B is shared."""
-    if a is Kind.HOST and b in (Kind.SHARED, Kind.IMAGE):
-        return Kind.SHARED
-    return a
 
 
 def _bytes(problem: GemmProblem, operand: str) -> int:

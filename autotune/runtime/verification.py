@@ -17,19 +17,18 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from autotune.codec import parse, read, write
-from autotune.device.binaries import digest
+from autotune.device.programs import digest
 from autotune.errors import AutotuneError, ProblemError, TableError, WorkerError
-from autotune.measure.worker import Measures, Worker
+from autotune.measure.worker import Worker
 from autotune.model.configuration import Configuration
 from autotune.model.device import Device, DeviceLimits
 from autotune.model.plan import Plan
 from autotune.model.problem import Problem
-from autotune.model.trial import Job, Timer, TrialState
+from autotune.model.trial import BUILD_LIMIT_S, Job, Timer, TrialState
 from autotune.space.family import KernelFamily
 
 LOG = logging.getLogger("autotune.runtime")
 
-BUILD_LIMIT_S = 60.0
 RUN_LIMIT_S = 10.0
 ANNOUNCED_AFTER_S = 2.0
 """A first call that takes longer logs what it is waiting for."""
@@ -126,16 +125,14 @@ class Checker:
 
     def __init__(self, selector: str) -> None:
         self._selector = selector
-        self._worker: Measures | None = None
+        self._worker = start_worker(selector)
         self._lock = threading.Lock()
         self._idle: threading.Timer | None = None
 
     def start(self) -> None:
         """Start the child now, in expectation of a check. Errors are left to that check."""
         with self._lock, suppress(AutotuneError):
-            worker = self._open()
-            if isinstance(worker, Worker):
-                worker.start()
+            self._worker.start()
             self._close_later()
 
     def check(self, problem: Problem, configuration: Configuration, build_options: Sequence[str]) -> Verdict:
@@ -157,16 +154,11 @@ class Checker:
             if self._idle:
                 self._idle.cancel()
             try:
-                trial = self._open().run(job)
+                trial = self._worker.run(job)
             finally:
                 self._close_later()
         failure = "" if trial.state is TrialState.COMPLETE else f"{trial.state.value}: {trial.message}"[:300]
         return Verdict(failure=failure, was_late=trial.state is TrialState.TIMED_OUT, at_s=time.time())
-
-    def _open(self) -> Measures:
-        if self._worker is None:
-            self._worker = start_worker(self._selector)
-        return self._worker
 
     def _close_later(self) -> None:
         self._idle = threading.Timer(IDLE_S, self._close_idle)
@@ -175,12 +167,11 @@ class Checker:
 
     def _close_idle(self) -> None:
         with self._lock:
-            if self._worker is not None and self._idle is threading.current_thread():
+            if self._idle is threading.current_thread():
                 self._worker.close()
-                self._worker = None
 
 
-def start_worker(selector: str) -> Measures:
+def start_worker(selector: str) -> Worker:
     """Return a worker whose child has the module search path of this process, so that it finds this package."""
     code = f"import sys; sys.path[:] = {sys.path!r}; from autotune.measure.worker import serve; serve()"
     return Worker((sys.executable, "-c", code), selector=selector)
@@ -216,32 +207,23 @@ class Verifier:
         configuration: Configuration,
         build_options: Sequence[str],
         recipe: str,
+        is_sound: Callable[[], bool] = lambda: False,
     ) -> str:
         """Return what is wrong with a configuration; empty where its results are right.
 
-        `recipe` is equal for equal sources. Raises WorkerError when it cannot be checked.
+        `recipe` is equal for equal sources. Where `is_sound` returns True, no check is needed, and that is stored as
+        the verdict. Raises WorkerError when it cannot be checked.
         """
-        key = self._key(build_options, recipe)
-        known = self._verdicts.get(key)
-        if known is None:
-            known = self._check(family, problem, configuration, build_options)
-            self._verdicts.add(key, known)
-        return known.failure
-
-    def vouches(self, build_options: Sequence[str], recipe: str, is_sound: Callable[[], bool]) -> bool:
-        """Return whether a source is known to be right, or `is_sound` returns True, which is stored as its verdict."""
-        key = self._key(build_options, recipe)
-        known = self._verdicts.get(key)
-        if known is not None and not known.failure:
-            return True
-        if not is_sound():
-            return False
-        self._verdicts.add(key, Verdict(failure="", at_s=time.time()))
-        return True
-
-    def _key(self, build_options: Sequence[str], recipe: str) -> str:
         device = self._device
-        return digest(device.slug, device.name, device.driver, device.version, recipe, *build_options)[:40]
+        key = digest(device.slug, device.name, device.driver, device.version, recipe, *build_options)[:40]
+        verdict = known = self._verdicts.get(key)
+        if (known is None or known.failure) and is_sound():
+            verdict = Verdict(failure="", at_s=time.time())
+        if verdict is None:
+            verdict = self._check(family, problem, configuration, build_options)
+        if verdict is not known:
+            self._verdicts.add(key, verdict)
+        return verdict.failure
 
     def _check(
         self, family: KernelFamily, problem: Problem, configuration: Configuration, build_options: Sequence[str]
@@ -283,21 +265,13 @@ def small_problem(
 def _shrunk(problem: Problem, period: int) -> Iterator[Problem]:
     """Yield the problem with sizes above four periods cut to three and the remainder; then with a smaller batch too."""
     sizes = [size if size <= 4 * period else 3 * period + size % period for size in problem.size_vector]
-    fewer = [min(size, _MOST_BATCHED) if name == "batch" else size for name, size in _named(problem, sizes)]
+    named = zip(problem.size_axes, sizes, strict=True)
+    fewer = [min(size, _MOST_BATCHED) if name == "batch" else size for name, size in named]
     for wanted in (sizes, fewer):
-        if tuple(wanted) == problem.size_vector:
-            candidate = problem
-        else:
-            try:
-                candidate = problem.resized(wanted)
-            except ProblemError:
-                continue
-        if candidate.flops <= _MOST_FLOPS:
-            yield candidate
-
-
-def _named(problem: Problem, sizes: Sequence[int]) -> Iterator[tuple[str, int]]:
-    return zip(problem.size_axes, sizes, strict=True)
+        with suppress(ProblemError):
+            candidate = problem if tuple(wanted) == problem.size_vector else problem.resized(wanted)
+            if candidate.flops <= _MOST_FLOPS:
+                yield candidate
 
 
 def _covers(small: Plan, plan: Plan) -> bool:

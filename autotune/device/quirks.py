@@ -1,4 +1,10 @@
-"""Workarounds for PoCL: threads pinned to cores, and a processor name that fits its built-in library.
+"""What drivers do otherwise than they should, and the way around it.
+
+- Any query may be refused, or answered with nonsense: `ask`, `text`, `number` and `positive` cannot fail.
+- Some keep built programs, build again at a launch, or report wrong limits: `Quirks`.
+- PoCL starts too many threads, and lets them wander: `set_threads`.
+- PoCL 3.0 compiles for a processor that its built-in library does not fit: `repair_processor_name`.
+- Event times of some are wrong: clocks.py measures it. What else may not work is probed (probes.py).
 
 The PoCL of PyPI's wheel (3.0, LLVM 14) makes two choices that can disagree. It links kernels with the built-in library
 chosen by the processor's *features*, but generates code for the *name* that LLVM gives the processor. If LLVM does not
@@ -12,14 +18,19 @@ import ctypes
 import os
 import platform
 import re
+from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, TypeVar
 
-from autotune.device.answers import ask, cpuinfo, text
-from autotune.device.processors import cpu_flags, usable_cores
+from autotune.device.processors import cpu_flags, cpuinfo, usable_cores
 
 if TYPE_CHECKING:
     import pyopencl as cl
+
+_T = TypeVar("_T")
+
+_LONGEST_TEXT = 1000
 
 _MAPS = Path("/proc/self/maps")
 
@@ -47,6 +58,64 @@ _THREADS = ("POCL_MAX_PTHREAD_COUNT", "POCL_CPU_MAX_CU_COUNT")
 
 _kept: dict[int, ctypes.Array[ctypes.c_char]] = {}
 """Names that repaired device structures point to, by the device's address; PoCL reads them as long as it is loaded."""
+
+
+def ask(query: Callable[[], _T], otherwise: _T) -> _T:
+    """Return a query's result, or `otherwise` if it raises anything, as pyopencl does for text that is not UTF-8."""
+    try:
+        return query()
+    except Exception:  # noqa: BLE001
+        return otherwise
+
+
+def text(source: Any, attribute: str) -> str:
+    """Return a string attribute on one line, printable and of bounded length; empty if the driver refuses the query.
+
+    The spaces and NULs that drivers add at the ends are removed.
+    """
+    answer = ask(lambda: getattr(source, attribute), None)
+    answer = "" if answer is None else str(answer)[:_LONGEST_TEXT]
+    return "".join(c if c.isprintable() else " " for c in answer).strip()
+
+
+def number(source: Any, attribute: str, otherwise: int = 0) -> int:
+    return ask(lambda: int(getattr(source, attribute)), otherwise)
+
+
+def positive(source: Any, attribute: str, otherwise: int) -> int:
+    """Return a number that cannot be zero: a driver that reports zero does not know it, so `otherwise` is returned."""
+    told = number(source, attribute, 0)
+    return told if told > 0 else otherwise
+
+
+def first_line(error: BaseException) -> str:
+    return (str(error).strip().splitlines() or [type(error).__name__])[0][:200]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Quirks:
+    """What measuring has to know of a driver."""
+
+    keeps_programs: bool = False
+    """It caches builds across processes, while loading a binary costs it another build.
+
+    PoCL needs a tenth to a third of a second for a binary, but 40 ms for a program in its cache. NVIDIA's binaries
+    are PTX, assembled at each start unless found in a cache on disk, which works for sources as well.
+    """
+    builds_by_work_group_size: bool = False
+    """It builds a kernel again for each new work-group size, as PoCL does at a launch."""
+    understates_work_group_limit: bool = False
+    """NVIDIA reports a limit of 256 for every kernel that requires its work-group size, but runs 1024."""
+
+
+def quirks_of(version: str, vendor: str) -> Quirks:
+    """Return the quirks of a driver by the version and vendor that its device reports."""
+    is_pocl, is_nvidia = is_pocl_version(version), "NVIDIA" in vendor
+    return Quirks(
+        keeps_programs=is_pocl or is_nvidia,
+        builds_by_work_group_size=is_pocl,
+        understates_work_group_limit=is_nvidia,
+    )
 
 
 def is_pocl_version(version: str) -> bool:
@@ -97,7 +166,8 @@ def repair_processor_name(device: "cl.Device") -> bool:
     has no pointer to the name that the device reports, nothing changes.
     """
     version = text(device, "version")
-    if not is_pocl_version(version) or not _is_old(text(device, "driver_version")):
+    major = re.match(r"\d+", text(device, "driver_version"))
+    if not is_pocl_version(version) or not major or int(major[0]) >= _REPAIRED_BEFORE:
         return False
     if platform.system() != "Linux" or platform.machine() != "x86_64":
         return False
@@ -105,7 +175,7 @@ def repair_processor_name(device: "cl.Device") -> bool:
     chosen = library_and_name(cpuinfo())
     if not found or not chosen or found[1] == chosen[1]:
         return False
-    spans = _mapped()
+    spans = [_Span(line) for line in _MAPS.read_text(encoding="utf-8", errors="replace").splitlines()]
     structure = device.int_ptr
     if not _is_of_a_wheel(structure, spans):
         return False
@@ -137,10 +207,6 @@ def compiler_target(device: "cl.Device") -> str:
     return name.value.decode("ascii") if name else ""
 
 
-def _mapped() -> list[_Span]:
-    return [_Span(line) for line in _MAPS.read_text(encoding="utf-8", errors="replace").splitlines()]
-
-
 def _is_of_a_wheel(structure: int, spans: list[_Span]) -> bool:
     """Whether the device's driver is a wheel's: every OpenCL object begins with a pointer into the driver's library."""
     if not any(span.holds(structure, ctypes.sizeof(ctypes.c_uint64)) for span in spans):
@@ -161,8 +227,3 @@ def _pointers_to(text: bytes, structure: int, spans: list[_Span]) -> list[ctypes
         if is_readable and ctypes.string_at(slot.value, len(text)) == text:
             found.append(slot)
     return found
-
-
-def _is_old(driver: str) -> bool:
-    major = re.match(r"\d+", driver)
-    return major is not None and int(major[0]) < _REPAIRED_BEFORE

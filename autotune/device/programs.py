@@ -1,25 +1,23 @@
-"""A cache of built programs on disk, so that the next process loads what this one compiled.
+"""Built programs: one of a recipe for each process, and on disk for the next process.
 
-A file holds one program for one device, driver and key; the caller's key must cover source and build options. Many
-processes may use one folder: files are written atomically and never changed. A file is checked against its own digest
-before a driver sees it, since drivers crash on bytes that are not their own. A program that cannot be read, written or
-loaded counts as missing: the cache never raises errors to its caller.
+A file holds one program for one toolchain (`Port.toolchain`) and key; the caller's key must cover source and build
+options. Many processes may use one folder: files are written atomically and never changed. A file is checked against
+its own digest before a driver sees it, since drivers crash on bytes that are not their own. A program that cannot be
+read, written or loaded counts as missing: the cache never raises errors to its caller.
 """
 
 import contextlib
+import enum
 import hashlib
 import os
-import platform
 import tempfile
+import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
-import pyopencl as cl
-
-from autotune.device.answers import ask, cpuinfo, number, text
-from autotune.device.pocl import compiler_target
-from autotune.device.processors import cpu_flags
+from autotune.device.port import Port, Program
+from autotune.errors import BuildError
 
 MAX_BYTES = 256 * 2**20
 """Default size limit of a cache; the least recently used files are removed first."""
@@ -43,40 +41,39 @@ class BinaryCache:
         self.max_bytes = max_bytes
         self._bytes_known: int | None = None
 
-    def load(self, context: cl.Context, device: cl.Device, key: str, options: Sequence[str] = ()) -> cl.Program | None:
+    def load(self, port: Port, key: str, options: Sequence[str] = ()) -> Program | None:
         """Return the built program, or None. `options` are those with which it was first built."""
-        path = self._path(device, key)
+        path = self._path(port, key)
         binary = self._read(path)
         if binary is None:
             return None
         try:
-            program = cl.Program(context, [device], [binary])
-            program.build(options=list(options))
-        except (cl.Error, UnicodeDecodeError):  # the binary is from another driver after all
+            program = port.load(binary, options)
+        except BuildError:  # the binary is from another driver after all
             _remove(path)
             return None
         with contextlib.suppress(OSError):
             os.utime(path)  # records the last use
         return program
 
-    def store(self, device: cl.Device, key: str, program: cl.Program) -> bool:
+    def store(self, port: Port, key: str, program: Program) -> bool:
         """Store a built program; return False if its binary is missing or too large, or the file cannot be written.
 
         Some drivers finish compiling when a kernel first runs (PoCL does, for its work-group size): storing the program
         after that run saves the next process that part too.
         """
-        binary = _binary(program, device)
+        binary = port.binary(program)
         if not binary or len(binary) > self.max_bytes:
             return False
         try:
-            self._write(self._path(device, key), binary)
+            self._write(self._path(port, key), binary)
             self._bound(len(binary))
         except OSError:
             return False
         return True
 
-    def _path(self, device: cl.Device, key: str) -> Path:
-        digest = hashlib.sha256("\0".join((*_identity(device), key)).encode()).hexdigest()
+    def _path(self, port: Port, key: str) -> Path:
+        digest = hashlib.sha256("\0".join((*port.toolchain, key)).encode()).hexdigest()
         return self.folder / f"{digest[:40]}{_ENDING}"
 
     def _read(self, path: Path) -> bytes | None:
@@ -131,6 +128,53 @@ class BinaryCache:
         return found
 
 
+class Origin(enum.Enum):
+    """Where a program came from."""
+
+    COMPILED = "compiled"
+    LOADED = "loaded"
+    """From the cache on disk."""
+    KNOWN = "known"
+    """Built earlier in this process."""
+
+
+class Programs:
+    """The programs of one device in this process. Safe for threads."""
+
+    def __init__(self, port: Port, cache: BinaryCache | None) -> None:
+        """Without a cache, programs are kept in this process only."""
+        self.cache = cache
+        self._port = port
+        self._lock = threading.Lock()
+        self._known: dict[str, Program] = {}
+        self._unsaved: list[tuple[str, Program]] = []
+
+    def __contains__(self, key: str) -> bool:
+        """Whether a program is in memory."""
+        return key in self._known
+
+    def find(self, key: str, options: Sequence[str], make_source: Callable[[], str]) -> tuple[Program, Origin]:
+        """Return a program from memory, from disk or compiled. Raises BuildError."""
+        with self._lock:
+            if key in self._known:
+                return self._known[key], Origin.KNOWN
+            origin = Origin.LOADED
+            program = self.cache.load(self._port, key, options) if self.cache else None
+            if program is None:
+                program, origin = self._port.build(make_source(), options), Origin.COMPILED
+                self._unsaved.append((key, program))
+            self._known[key] = program
+            return program, origin
+
+    def save(self) -> None:
+        """Store what was compiled since the last call; to be called after its kernels ran, see `BinaryCache.store`."""
+        with self._lock:
+            unsaved, self._unsaved = self._unsaved, []
+        for key, program in unsaved:
+            if self.cache:
+                self.cache.store(self._port, key, program)
+
+
 def digest(*parts: str) -> str:
     """Return a key that is equal only for the same texts in the same order."""
     hashed = hashlib.sha256()
@@ -138,32 +182,6 @@ def digest(*parts: str) -> str:
         data = part.encode()
         hashed.update(b"%d:" % len(data) + data)
     return hashed.hexdigest()
-
-
-def _binary(program: cl.Program, device: cl.Device) -> bytes:
-    try:
-        devices, binaries = (program.get_info(what) for what in (cl.program_info.DEVICES, cl.program_info.BINARIES))
-        assert isinstance(devices, list) and isinstance(binaries, list)
-        return bytes(binaries[devices.index(device)] or b"")
-    except (cl.Error, ValueError, MemoryError):
-        return b""
-
-
-def _identity(device: cl.Device) -> tuple[str, ...]:
-    """Return what a binary depends on besides its source: device, driver and, for a processor, its instruction set."""
-    maker = ask(lambda: device.platform, None)
-    told = [text(maker, "name"), text(maker, "version")]
-    told += [text(device, attribute) for attribute in ("vendor", "name", "version", "driver_version")]
-    is_processor = bool(number(device, "type") & cl.device_type.CPU)
-    return (*told, compiler_target(device), _processor() if is_processor else "")
-
-
-def _processor() -> str:
-    """Return the processor's features, else its name.
-
-    Names are not exact enough: a home folder may be shared by machines of different age.
-    """
-    return " ".join(sorted(cpu_flags(cpuinfo()))) or platform.processor() or platform.machine()
 
 
 def _remove(path: Path) -> None:

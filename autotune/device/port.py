@@ -1,0 +1,186 @@
+"""The device port: what measuring and running kernels need of a device, whatever reaches it.
+
+`opencl.Session` is the port to a driver of this machine, through pyopencl. Another may reach a program on a phone, so
+only plain values cross: text, bytes, NumPy arrays, sizes and nanoseconds. Programs, kernels, memory and bound calls
+are opaque handles, of use to the port that made them only. Commands take effect in order. One that returns nothing
+need not be waited for: its error may be raised by the next command that waits, which are `read`, `run` and `finish`.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from autotune.device.quirks import Quirks
+from autotune.device.sensors import Reading
+from autotune.model.device import Device
+from autotune.model.plan import Buffer, Launch, Plan
+
+NUMPY_TYPES: dict[str, type[np.generic]] = {
+    "float32": np.float32,
+    "float16": np.float16,
+    "int8": np.int8,
+    "int32": np.int32,
+}
+
+Program = Any
+Kernel = Any
+Memory = Any
+Call = Any
+"""Launches whose constant arguments are set."""
+
+NO_MEMORY: Mapping[str, Memory] = MappingProxyType({})
+NO_SCALARS: Mapping[str, float] = MappingProxyType({})
+
+
+@dataclass(frozen=True, kw_only=True)
+class KernelFacts:
+    """What the driver reports about a built kernel: signs of register pressure and spills."""
+
+    work_group_limit: int
+    private_memory_bytes: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Run:
+    """When launches ran, in nanoseconds of two clocks: the host's and the device's."""
+
+    host_start_ns: int
+    """Just before the first launch was enqueued."""
+    host_end_ns: int
+    """When the host noticed that the last launch had ended."""
+    events: NDArray[np.int64]
+    """Start and end of each launch, shape (times, launches, 2); zeros if the driver does not report them."""
+
+    @property
+    def host_ns(self) -> int:
+        return self.host_end_ns - self.host_start_ns
+
+    @property
+    def event_ns(self) -> NDArray[np.int64]:
+        """Device time of each launch, shape (times, launches)."""
+        spans: NDArray[np.int64] = self.events[..., 1] - self.events[..., 0]
+        return spans
+
+
+class Port(Protocol):
+    """One device. Methods raise LaunchError where the driver refuses a command, unless they say otherwise."""
+
+    @property
+    def device(self) -> Device:
+        """The device with its limits. Raises DeviceSelectionError when it does not answer."""
+        ...
+
+    @property
+    def quirks(self) -> Quirks:
+        """What its driver does otherwise than others."""
+        ...
+
+    @property
+    def toolchain(self) -> tuple[str, ...]:
+        """Texts that are equal only where built programs can be exchanged: device, driver, instruction set."""
+        ...
+
+    @property
+    def timer_resolution_ns(self) -> float:
+        """Resolution of event times according to the driver; 0 if it does not report one."""
+        ...
+
+    def read_sensors(self) -> Reading:
+        """Return the device's clock and temperature as far as the system reports them; never fails."""
+        ...
+
+    def build(self, source: str, options: Sequence[str]) -> Program:
+        """Compile OpenCL C for the device. Raises BuildError with the first lines of the driver's log."""
+        ...
+
+    def load(self, binary: bytes, options: Sequence[str]) -> Program:
+        """Load a program that was built before by an equal toolchain, with these options. Raises BuildError."""
+        ...
+
+    def binary(self, program: Program) -> bytes:
+        """Return a built program's binary; empty if the driver does not return it."""
+        ...
+
+    def binary_bytes(self, program: Program) -> int:
+        """Return the size of a built program's binary; 0 if the driver does not report it."""
+        ...
+
+    def kernels(self, program: Program, plan: Plan) -> list[Kernel]:
+        """Return one kernel per launch of the plan. Raises BuildError when one is missing."""
+        ...
+
+    def facts(self, kernels: Sequence[Kernel], plan: Plan) -> KernelFacts:
+        """Return the most private memory and the lowest work-group limit of a plan's kernels; 0 where not reported.
+
+        Kernels that only prepare operands do not count.
+        """
+        ...
+
+    def allocate(self, buffer: Buffer, allocated: Mapping[str, Memory] = NO_MEMORY) -> Memory:
+        """Allocate a buffer or image, contents undefined; a view is an image over one of `allocated`, by name."""
+        ...
+
+    def write(self, memory: Memory, values: NDArray[Any], *, wait: bool = True) -> None:
+        """Copy contiguous values to the start of a buffer, or to all pixels of an image.
+
+        Without `wait` the values must not change until the next command that waits.
+        """
+        ...
+
+    def fill(self, memory: Memory, value: NDArray[Any]) -> None:
+        """Fill a buffer or image with one value, of shape (1,)."""
+        ...
+
+    def copy(self, source: Memory, target: Memory, size_bytes: int) -> None:
+        """Copy the start of one buffer to another."""
+        ...
+
+    def read(self, memory: Memory, into: NDArray[Any]) -> None:
+        """Copy the start of a buffer into a contiguous array."""
+        ...
+
+    def bind(
+        self,
+        kernels: Sequence[Kernel],
+        launches: Sequence[Launch],
+        memory: Mapping[str, Memory],
+        scalars: Mapping[str, float] = NO_SCALARS,
+        *,
+        operands: Sequence[str] = (),
+        variables: Sequence[str] = (),
+    ) -> Call:
+        """Set the arguments of kernels, and return a call that launches them in order.
+
+        `memory` has the buffers by name, `scalars` values of named scalars. The buffers named in `operands` and the
+        scalars named in `variables` are set by each `start` instead. A call is valid until its kernels are bound anew.
+        """
+        ...
+
+    def start(
+        self,
+        call: Call,
+        operands: Sequence[Memory] = (),
+        variables: Sequence[float] | None = None,
+        beside: Sequence[Any] = (),
+    ) -> None:
+        """Start a call without waiting for its end. `variables` are as in the last start if None.
+
+        `beside` are operands that belong to other queues: the call waits for these, and they for the call.
+        """
+        ...
+
+    def run(self, call: Call, times: int = 1, *, has_events: bool = True) -> Run:
+        """Start a call a number of times, wait for its end, and tell the times.
+
+        Without `has_events` the device's times are not read, which saves time. Raises WorkGroupError when the driver
+        refuses the work-group of a launch.
+        """
+        ...
+
+    def finish(self) -> None:
+        """Wait for everything started."""
+        ...
