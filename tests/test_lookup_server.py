@@ -10,7 +10,7 @@ from autotune.cli import main
 from autotune.errors import TableError
 from autotune.kernels.gemm import FAMILY, GemmProblem
 from autotune.lookup import TuningTable
-from autotune.lookup.predictor import Evaluation, Neighbours, Point, Predictor, Reach
+from autotune.lookup.predictor import Cost, Costs, Evaluation, Predictor, Reach
 from autotune.lookup.trials import read_trials
 from autotune.model.configuration import Configuration
 from autotune.predict import keep_predictors
@@ -24,10 +24,11 @@ PLAIN = FAMILY.baseline
 @pytest.fixture
 def server(postgresql: str) -> str:
     even = Reach(mean=0.9, median=0.9, low=0.9, worst=0.9)
+    terms = (Cost(tile=(1, 1, 0, 1), split=1, step=1, at_once=1, weights=(w, 0, 0, 0, 0, 0)) for w in (0.0, 0.5))
     other = FAMILY.complete(Configuration.of("naive", work_group_m=1, work_group_n=4))
     predictor = Predictor(
         example=GemmProblem(m=8, n=8, k=8), sizes=9, configurations=(other, PLAIN), favours="predicted",
-        model=Neighbours(count=1, points=(Point(sizes=(8, 8, 8, 1), losses=(0.0, 0.5)),)),
+        model=Costs(terms=tuple(terms)),
         expected=Evaluation(sizes=9, predicted=even, nearest=even, default=even),
     )  # fmt: skip
     with Store.open(postgresql) as store:

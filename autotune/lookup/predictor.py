@@ -9,22 +9,19 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import repeat
-from math import dist, inf, log2, prod
+from math import prod
 from typing import Annotated, Any, ClassVar, NamedTuple
 
-from autotune.codec import COUNT, MAX_NUMBER, Bounds, Items, Pattern
+from autotune.codec import COUNT, Bounds, Items, Pattern
 from autotune.model.configuration import Configuration
 from autotune.model.problem import Problem
 
 FAVOURS = ("predicted", "nearest", "default")
 """Values of a predictor's `favours`: which way of choosing came nearest to the tuned speed at sizes left out."""
 MAX_CONFIGURATIONS = 32
-MAX_POINTS = 1024
 
 _FAVOUR = Pattern(re.compile("|".join(FAVOURS)), f"must be one of {', '.join(FAVOURS)}")
 _REACH = Bounds(0, 100, excludes_least=True)
-_SIZE, _LOSS = Bounds(1, MAX_NUMBER), Bounds(-1e3, 1e3)
 _PART, _STEP = Bounds(0, 2**20), Bounds(1, 2**20)
 _WEIGHT_NS = Bounds(-1e15, 1e15)
 
@@ -49,52 +46,6 @@ class Evaluation:
     predicted: Reach
     nearest: Reach
     default: Reach
-
-
-@dataclass(frozen=True, kw_only=True)
-class Point:
-    """A measured size and each configuration's loss there: the logarithm of its time divided by the tuned time."""
-
-    sizes: tuple[Annotated[int, _SIZE], ...]
-    losses: tuple[Annotated[float, _LOSS], ...]
-
-
-@dataclass(frozen=True, kw_only=True)
-class Neighbours:
-    """Ranks by the losses at the `count` measured sizes whose logarithms are nearest, weighting nearer ones more."""
-
-    kind: ClassVar[str] = "neighbours"
-    count: Annotated[int, Bounds(1, MAX_POINTS)]
-    points: Annotated[tuple[Point, ...], Items(MAX_POINTS, least=1)]
-
-    @cached_property
-    def _places(self) -> list[tuple[float, ...]]:
-        return [tuple(log2(size) for size in point.sizes) for point in self.points]
-
-    def ranking(self, problem: Problem, compute_units: int) -> Sequence[int]:  # noqa: ARG002 - alike in all models
-        """Return the numbers of the configurations, best first."""
-        here = tuple([log2(size) for size in problem.size_vector])  # dist() would convert a list to a tuple each time
-        distances = list(map(dist, self._places, repeat(here)))
-        weighted = []
-        for _ in range(min(self.count, len(distances))):
-            # Of equally near points the first is taken. Only a few are needed, so this is faster than sorting all.
-            distance = min(distances)
-            number = distances.index(distance)
-            distances[number] = inf
-            weighted.append((1.0 / (0.05 + distance), self.points[number].losses))
-        expected = _weighted_sums(weighted)
-        return sorted(range(len(expected)), key=expected.__getitem__)
-
-
-def _weighted_sums(rows: Sequence[tuple[float, Sequence[float]]]) -> list[float]:
-    """Return the weighted sum of each column, added up in the order of the rows."""
-    if len(rows) == 3:  # the number that models are fitted with; several times faster than the general case
-        (u, first), (v, second), (w, third) = rows
-        return [u * a + v * b + w * c for a, b, c in zip(first, second, third, strict=True)]
-    total = [0.0] * len(rows[0][1])
-    for weight, losses in rows:
-        total = [so_far + weight * loss for so_far, loss in zip(total, losses, strict=True)]
-    return total
 
 
 COSTS = ("one", "bytes", "outputs", "rounds", "depth of rounds", "depth of waves")
@@ -145,7 +96,6 @@ class Costs:
     All terms divide the same sizes among work-groups, at most MOST_SHARED of them.
     """
 
-    kind: ClassVar[str] = "costs"
     terms: tuple[Cost, ...]
 
     def ranking(self, problem: Problem, compute_units: int) -> Iterator[int]:
@@ -191,7 +141,7 @@ class Costs:
 
 
 MOST_SHARED = 3
-"""Number of sizes that `Costs` can divide among work-groups; for a family with more, neighbours predict."""
+"""Number of sizes that `Costs` can divide among work-groups; a family with more gets no predictor."""
 
 
 class CostPlan(NamedTuple):
@@ -211,9 +161,6 @@ class CostPlan(NamedTuple):
     """For each term: index into `groups`, `at_once`, indices into `depths` and `bases`, the other weights."""
 
 
-Model = Neighbours | Costs
-
-
 @dataclass(frozen=True, kw_only=True)
 class Predictor:
     """The model for one kind of problem on one device, and how good it is."""
@@ -224,7 +171,7 @@ class Predictor:
     sizes: Annotated[int, COUNT]
     """Number of measured sizes that it is based on."""
     configurations: Annotated[tuple[Configuration, ...], Items(MAX_CONFIGURATIONS, least=1)]
-    model: Model
+    model: Costs
     favours: Annotated[str, _FAVOUR]
     """One of FAVOURS: if the nearest entry or the default did better, the prediction is skipped."""
     expected: Evaluation
@@ -243,11 +190,6 @@ class Predictor:
                     return "default"
         return self.favours
 
-    @property
-    def model_name(self) -> str:
-        """Name shown to users."""
-        return "neighbours" if isinstance(self.model, Neighbours) else "a sum of costs"
-
     @cached_property
     def predicted_loss(self) -> float:
         """Fraction of the tuned speed that a prediction loses at a size never seen."""
@@ -257,7 +199,7 @@ class Predictor:
     def because(self) -> str:
         """What a prediction is based on, one line for users."""
         return (
-            f"predicted by {self.model_name} over {len(self.configurations)} configurations that cover "
+            f"predicted by a sum of costs over {len(self.configurations)} configurations that cover "
             f"{self.sizes} measured sizes"
         )
 

@@ -1,6 +1,6 @@
 """Makes predictors from measurements: a few configurations that cover a device's sizes, and a model that picks one.
 
-`observations.py` collects the measurements of each configuration at each size and estimates missing ones, `models.py`
+`observations.py` collects the measurements of each configuration at each size and estimates missing ones, `costs.py`
 fits models, `selection.py` decides what to keep by leaving out each size in turn, `regret.py` measures how much a
 prediction loses. Predictors are stored in the database; `autotune.lookup.predictor` evaluates them.
 """

@@ -1,7 +1,7 @@
-"""Selects the configurations and the model of a predictor, judged by leaving out each size in turn."""
+"""Selects the configurations of a predictor, judged by leaving out each size in turn."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -9,8 +9,7 @@ from numpy.typing import NDArray
 from autotune.lookup.agreement import LEAST_AGREEMENT, agrees
 from autotune.lookup.answer import Entry, distance
 from autotune.lookup.predictor import Evaluation, Predictor, Reach
-from autotune.predict.costs import Prices
-from autotune.predict.models import FITS, Samples
+from autotune.predict.costs import Prices, fit_costs
 from autotune.predict.observations import Observed
 
 LEAST_SIZES = 5
@@ -31,17 +30,11 @@ _OWN_LOSS = 0.1
 """Loss that a prediction may have at a size it was fitted to, where it was measured."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class _Trialed:
-    """One way to predict (a model over at most `most` configurations), and its loss at each size left out."""
-
-    model: str
-    most: int
-    losses: NDArray[np.float64]
-
-
 def fit(observed: Observed) -> Predictor | None:
-    """Return the predictor that did best at sizes left out; None if too few were measured."""
+    """Return the predictor that did best at sizes left out.
+
+    Returns None if too few were measured, or if `Costs` cannot express the configurations.
+    """
     count = len(observed.problems)
     if count < LEAST_SIZES:
         return None
@@ -49,22 +42,25 @@ def fit(observed: Observed) -> Predictor | None:
     prices = observed.prices(everything)
     truth = np.maximum(0.0, observed.completed(everything, prices))
     left_out = [int(column) for column in np.unique(np.linspace(0, count - 1, MOST_LEFT_OUT).round())]
-    best = min(_trials(observed, truth, left_out), key=lambda tried: float(tried.losses.mean()))
+    chosen = _chosen(observed, np.arange(len(observed.candidates)), everything, truth, prices)
+    lost = _losses_by_most(observed, truth, left_out)
+    most = min(lost, key=lambda most: float(lost[most].mean()))
+    model = fit_costs([observed.works[row] for row in chosen[:most]], prices)
+    if model is None:
+        return None
     nearest = np.array([_loss_of_nearest(observed, truth, column, _unlike(observed, column)) for column in left_out])
     default = observed.default_losses[left_out]
     sizes = np.array([observed.problems[column].size_vector for column in left_out])
-    left = _left_to_default(sizes, best.losses, default)
-    predicted = np.where((sizes[:, left] == 1).any(axis=1), default, best.losses)
-    chosen = _chosen(observed, np.arange(len(observed.candidates)), everything, truth, prices)[: best.most]
-    samples = _samples(observed, chosen, everything, truth, prices)
+    left = _left_to_default(sizes, lost[most], default)
+    predicted = np.where((sizes[:, left] == 1).any(axis=1), default, lost[most])
     expected = Evaluation(
         sizes=len(left_out), predicted=reach(predicted), nearest=reach(nearest), default=reach(default)
     )
     predictor = Predictor(
         example=observed.problems[0],
         sizes=count,
-        configurations=samples.configurations,
-        model=FITS[best.model](samples),
+        configurations=tuple(observed.candidates[row] for row in chosen[:most]),
+        model=model,
         favours=favoured(expected),
         expected=expected,
         left_to_default=left,
@@ -152,9 +148,11 @@ def reach(losses: NDArray[np.float64]) -> Reach:
     )
 
 
-def _trials(observed: Observed, truth: NDArray[np.float64], columns: Sequence[int]) -> list[_Trialed]:
-    """Try every way to predict at some of the sizes, each from all sizes that are not near it."""
-    lost = {(model, most): np.zeros(len(columns)) for model in FITS for most in PORTFOLIOS}
+def _losses_by_most(
+    observed: Observed, truth: NDArray[np.float64], columns: Sequence[int]
+) -> dict[int, NDArray[np.float64]]:
+    """Predict at some of the sizes, each from all sizes that are not near it; return the losses by PORTFOLIOS."""
+    lost = {most: np.zeros(len(columns)) for most in PORTFOLIOS}
     for number, left_out in enumerate(columns):
         others = _unlike(observed, left_out)
         rows = np.flatnonzero(observed.nominations[:, others].any(axis=1))
@@ -162,14 +160,16 @@ def _trials(observed: Observed, truth: NDArray[np.float64], columns: Sequence[in
         losses = np.maximum(0.0, observed.completed(others, prices))
         ordered = _chosen(observed, rows, others, losses, prices)
         for most in PORTFOLIOS:
-            chosen = ordered[:most]
-            samples = _samples(observed, chosen, others, losses, prices)
-            for name, fit_model in FITS.items():
-                ranking = fit_model(samples).ranking(observed.problems[left_out], observed.device.limits.compute_units)
-                lost[name, most][number] = _loss_of_first_valid(
-                    observed, truth, left_out, others, [chosen[place] for place in ranking]
-                )
-    return [_Trialed(model=model, most=most, losses=losses) for (model, most), losses in lost.items()]
+            model = fit_costs([observed.works[row] for row in ordered[:most]], prices)
+            units = observed.device.limits.compute_units
+            ranking = model.ranking(observed.problems[left_out], units) if model is not None else ()
+            ranked = (ordered[place] for place in ranking)
+            valid = next((row for row in ranked if observed.is_valid[row, left_out]), None)
+            if valid is not None:
+                lost[most][number] = truth[valid, left_out]
+            else:
+                lost[most][number] = _loss_of_nearest(observed, truth, left_out, others)
+    return lost
 
 
 def _unlike(observed: Observed, column: int) -> NDArray[np.intp]:
@@ -177,15 +177,6 @@ def _unlike(observed: Observed, column: int) -> NDArray[np.intp]:
     apart = np.linalg.norm(observed.places - observed.places[column], axis=1)
     far = np.flatnonzero(apart > _ALIKE)
     return far if len(far) >= LEAST_SIZES - 1 else np.flatnonzero(np.arange(len(apart)) != column)
-
-
-def _loss_of_first_valid(
-    observed: Observed, truth: NDArray[np.float64], column: int, others: NDArray[np.intp], ranking: Sequence[int]
-) -> float:
-    for row in ranking:
-        if observed.is_valid[row, column]:
-            return float(truth[row, column])
-    return _loss_of_nearest(observed, truth, column, others)
 
 
 def _loss_of_nearest(observed: Observed, truth: NDArray[np.float64], column: int, others: NDArray[np.intp]) -> float:
@@ -204,20 +195,3 @@ def favoured(evaluation: Evaluation) -> str:
     if max(nearest, predicted) <= default + _TIE:
         return "default"
     return "nearest" if nearest > predicted + _TIE else "predicted"
-
-
-def _samples(
-    observed: Observed,
-    chosen: Sequence[int],
-    columns: NDArray[np.intp],
-    losses: NDArray[np.float64],
-    prices: Prices,
-) -> Samples:
-    """`losses` are those of all candidates: shape (candidates, columns)."""
-    return Samples(
-        configurations=tuple(observed.candidates[row] for row in chosen),
-        problems=tuple(observed.problems[column] for column in columns),
-        losses=losses[np.array(chosen, dtype=np.intp)],
-        works=tuple(observed.works[row] for row in chosen),
-        prices=prices,
-    )
