@@ -17,9 +17,10 @@ from autotune.paths import APPLICATION_ID, schema_revisions
 from autotune.store.checkups import CheckupRow, PredictorsRow
 from autotune.store.database import check_file, file_engine, prepare_writing
 from autotune.store.failures import attempt, file_failures
-from autotune.store.migration import VIEW
-from autotune.store.models import Base, BuildRow, DeviceRow, ProblemRow, TrialRow, WinnerRow
+from autotune.store.models import Base, DeviceRow, ProblemRow
 from autotune.store.quarantine import QuarantineRow
+from autotune.store.trials import BuildRow, TrialRow
+from autotune.store.winners import VIEW, WinnerRow
 
 _ROWS_AT_ONCE = 1000
 
