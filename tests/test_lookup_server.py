@@ -10,8 +10,8 @@ from autotune.cli import main
 from autotune.errors import TableError
 from autotune.kernels.gemm import FAMILY, GemmProblem
 from autotune.lookup import TuningTable
+from autotune.lookup.database import read_trials
 from autotune.lookup.predictor import Cost, Costs, Evaluation, Predictor, Reach
-from autotune.lookup.trials import read_trials
 from autotune.model.configuration import Configuration
 from autotune.predict import keep_predictors
 from autotune.store import Store

@@ -26,10 +26,9 @@ from autotune.kernels import find_family
 from autotune.kernels.gemm import FAMILY, GemmProblem
 from autotune.kernels.reduce import ReduceProblem
 from autotune.lookup import Entry, Match, TuningTable
-from autotune.lookup.agreement import agrees
 from autotune.lookup.json_table import read_contents
 from autotune.lookup.legality import Legality
-from autotune.lookup.predictor import Cost, Costs, Evaluation, Predictor, Reach
+from autotune.lookup.predictor import Cost, Costs, Evaluation, Predictor, Reach, agrees
 from autotune.lookup.values import plain_predictor, read_predictors
 from autotune.measure import worker as worker_module
 from autotune.model.configuration import Configuration

@@ -6,15 +6,18 @@ configurations that cover the measured sizes, and a model that ranks them for gi
 """
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from math import prod
-from typing import Annotated, Any, ClassVar, NamedTuple
+from typing import Annotated, Any, ClassVar, NamedTuple, Protocol, TypeVar
 
 from autotune.codec import COUNT, Bounds, Items, Pattern
+from autotune.lookup.legality import Legality
 from autotune.model.configuration import Configuration
+from autotune.model.device import DeviceLimits
 from autotune.model.problem import Problem
+from autotune.space.family import KernelFamily
 
 FAVOURS = ("predicted", "nearest", "default")
 """Values of a predictor's `favours`: which way of choosing came nearest to the tuned speed at sizes left out."""
@@ -211,3 +214,52 @@ class Predictor:
         told = getattr(self.measured or self.expected, step)
         assert isinstance(told, Reach)
         return max(0.0, 1.0 - told.mean)
+
+
+# A predictor that contradicts the measurements of its table is not used.
+
+LEAST_AGREEMENT = 0.5
+"""Fraction of a table's sizes at which a predictor must choose the winner's algorithm. The published predictors of the
+H100 and the H200 do so at 0.96 to 1.0 of them; one at 0.29 was two to six times slower than the default by rule."""
+
+LEAST_JUDGED = 3
+"""Minimum number of comparable sizes: with fewer, a predictor is never rejected."""
+MOST_JUDGED = 64
+"""Maximum number of sizes checked; from a larger table, evenly spaced ones in the order of their keys are taken."""
+
+
+class Measured(Protocol):
+    """An entry or a winner."""
+
+    @property
+    def problem(self) -> Problem: ...
+
+    @property
+    def configuration(self) -> Configuration: ...
+
+
+_T = TypeVar("_T")
+
+
+def evenly(items: Sequence[_T]) -> Sequence[_T]:
+    """Return at most MOST_JUDGED of the items, evenly spaced."""
+    return items[:: -(-len(items) // MOST_JUDGED) or 1]
+
+
+def agrees(predictor: Predictor, family: KernelFamily, limits: DeviceLimits, table: Iterable[Measured]) -> bool:
+    """Return whether a predictor may be used, given its device's limits and the measurements there (`table`)."""
+    if predictor.favours != "predicted":
+        return True
+    legality = Legality(family, limits)
+    judged = agreeing = 0
+    for measured in evenly(sorted(table, key=lambda measured: measured.problem.key)):
+        problem = measured.problem
+        if problem.kind != predictor.example.kind or predictor.way(problem) != "predicted":
+            continue
+        values = problem.constraint_values()
+        ranking = predictor.model.ranking(problem, limits.compute_units)
+        choices = (predictor.configurations[number] for number in ranking)
+        chosen = next((choice for choice in choices if legality.is_valid(choice, values)), None)
+        judged += 1
+        agreeing += chosen is not None and chosen.algorithm == measured.configuration.algorithm
+    return judged < LEAST_JUDGED or agreeing >= LEAST_AGREEMENT * judged

@@ -11,8 +11,7 @@ from dataclasses import replace
 
 from autotune.errors import TableError
 from autotune.kernels import find_family
-from autotune.lookup.agreement import agrees
-from autotune.lookup.predictor import Evaluation, Predictor
+from autotune.lookup.predictor import Evaluation, Predictor, agrees
 from autotune.lookup.values import read_document, write_predictors
 from autotune.model.device import Device
 from autotune.model.problem import Problem

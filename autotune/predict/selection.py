@@ -6,9 +6,8 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
-from autotune.lookup.agreement import LEAST_AGREEMENT, agrees
 from autotune.lookup.answer import Entry, distance
-from autotune.lookup.predictor import Evaluation, Predictor, Reach
+from autotune.lookup.predictor import LEAST_AGREEMENT, Evaluation, Predictor, Reach, agrees
 from autotune.predict.costs import Prices, fit_costs
 from autotune.predict.observations import Observed
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from autotune.device.profile import find_profile
 from autotune.errors import ProblemError
 from autotune.lookup import Match, Tuned, TuningTable
-from autotune.lookup.trials import Timed, read_trials
+from autotune.lookup.database import Timed, read_trials
 from autotune.model.configuration import Configuration, Value
 from autotune.model.device import Device
 from autotune.model.plan import Plan
