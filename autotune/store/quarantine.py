@@ -35,7 +35,7 @@ from autotune.model.problem import Problem
 from autotune.model.trial import QUARANTINED_STATES, Trial, now_utc
 from autotune.store import service_claim
 from autotune.store.database import Target
-from autotune.store.models import Base, DeviceRow, ProblemRow, known_rows, plain_text, to_problem, value_of
+from autotune.store.models import Base, DeviceRow, ProblemRow, columns, known_rows, plain_text, to_problem, value_of
 from autotune.store.owner import Fate, Holder, Owner, fate
 from autotune.store.transactions import Transactions
 
@@ -55,6 +55,10 @@ class _SubjectColumns:
     """UTC, ISO 8601, seconds."""
     worker: Mapped[str] = mapped_column(Text, default="")
     """Name of the worker of a service that has, or had, the trial in hand; empty without one."""
+
+
+_SUBJECT = ("device_id", "problem_id", "configuration", "algorithm", "since", "worker")
+"""Columns of _SubjectColumns without the key."""
 
 
 class InFlightRow(_SubjectColumns, Base):
@@ -250,24 +254,16 @@ class QuarantineLedger(Transactions):
 def begin(connection: Connection, ids: tuple[int, int], configuration: Configuration, owner: Owner) -> None:
     """Mark a configuration as in flight; repeated calls leave one row."""
     land(connection, ids, configuration, owner)
-    holder = owner.holder
-    connection.execute(
-        _BEGIN,
-        {
-            "device_id": ids[0],
-            "problem_id": ids[1],
-            "configuration": configuration.key,
-            "algorithm": configuration.algorithm,
-            "since": now_utc(),
-            "host": plain_text(owner.host),
-            "process_id": owner.process_id,
-            "process_start": owner.process_start,
-            "run": owner.run,
-            "worker": plain_text(holder.worker) if holder else "",
-            "session": holder.session if holder else "",
-            "selector": holder.selector if holder else "",
-        },
-    )
+    row = {
+        "device_id": ids[0],
+        "problem_id": ids[1],
+        "configuration": configuration.key,
+        "algorithm": configuration.algorithm,
+        "since": now_utc(),
+        **(columns(owner.holder, InFlightRow) or dict.fromkeys(("worker", "session", "selector"), "")),
+        **columns(owner, InFlightRow),
+    }
+    connection.execute(_BEGIN, row)
 
 
 def land(connection: Connection, ids: tuple[int, int], configuration: Configuration, owner: Owner) -> None:
@@ -307,21 +303,12 @@ def take_back(session: Session, ids: tuple[int, int], configuration: Configurati
 
 
 def _lost(row: InFlightRow, message: str) -> QuarantineRow:
-    return QuarantineRow(
-        device_id=row.device_id,
-        problem_id=row.problem_id,
-        configuration=row.configuration,
-        algorithm=row.algorithm,
-        reason=LOST,
-        message=message,
-        since=row.since,
-        worker=row.worker,
-    )
+    subject = {name: getattr(row, name) for name in _SUBJECT}
+    return QuarantineRow(reason=LOST, message=message, **subject)
 
 
 def _owner(row: InFlightRow) -> Owner:
-    holder = Holder(worker=row.worker, session=row.session, selector=row.selector) if row.worker else None
-    return Owner(host=row.host, process_id=row.process_id, process_start=row.process_start, run=row.run, holder=holder)
+    return value_of(Owner, row, holder=value_of(Holder, row) if row.worker else None)
 
 
 def _joined(table: type[InFlightRow] | type[QuarantineRow]) -> Select[Any]:

@@ -16,7 +16,7 @@ from sqlalchemy import BigInteger, Connection, String, Text, delete, select, upd
 from sqlalchemy.orm import Mapped, Session, mapped_column
 
 from autotune.errors import StoreError
-from autotune.store.models import Base, insert_once
+from autotune.store.models import Base, columns, insert_once, value_of
 from autotune.store.owner import Owner, is_gone, new_owner
 from autotune.store.transactions import Transactions
 
@@ -104,10 +104,7 @@ class Claim:
         result: Any = session.execute(raised, execution_options={"synchronize_session": False})
         if result.rowcount:
             return True
-        row = ClaimRow(
-            role=_SERVICE, host=self._me.host, process_id=self._me.process_id, process_start=self._me.process_start,
-            run=self._me.run, beats=0,
-        )  # fmt: skip
+        row = ClaimRow(role=_SERVICE, beats=0, **columns(self._me, ClaimRow))
         insert_once(session.connection(), row, "role")
         return session.scalars(select(ClaimRow.run)).first() == self._me.run
 
@@ -149,5 +146,4 @@ def _holder(session: Session) -> ClaimRow | None:
 def _has_ended(row: ClaimRow | None, since: float) -> bool:
     if row is None:
         return False
-    owner = Owner(host=row.host, process_id=row.process_id, process_start=row.process_start, run=row.run)
-    return is_gone(owner) or time.monotonic() - since > LEASE_S
+    return is_gone(value_of(Owner, row)) or time.monotonic() - since > LEASE_S
