@@ -49,7 +49,7 @@ from autotune.predict import (
 from autotune.predict.costs import Work, amounts, bare_cost, effects, fit_costs, fit_prices, weigh
 from autotune.predict.observations import observe
 from autotune.predict.regret import choose_held_out, measure_regret, summarise
-from autotune.predict.selection import PORTFOLIOS, cover, favoured, fit, reach
+from autotune.predict.selection import cover, favoured, fit, reach
 from autotune.process.child import Permission
 from autotune.search import Budget
 from autotune.store import Store
@@ -413,7 +413,7 @@ def test_a_predictor_carried_away_by_estimates_is_not_made(store: Store, monkeyp
     def fit_wrong(works: Sequence[Work], prices: Any) -> Costs | None:
         """Right where a size is left out; from all of them, the slowest configuration for each."""
         good = fit_costs(works, prices)
-        if good is None or next(calls) <= len(SIZES) * len(PORTFOLIOS):
+        if good is None or next(calls) <= len(SIZES):
             return good
         return Costs(terms=tuple(replace(t, weights=tuple(-weight for weight in t.weights)) for t in good.terms))
 

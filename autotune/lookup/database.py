@@ -92,10 +92,7 @@ class Database:
 
         with self._source.reading() as ask:
             rows = ask(_PREDICTORS, slug)
-        try:
-            return [predictor for (document,) in rows for predictor in read_document(document)]
-        except TableError as error:
-            raise TableError(f"{self._source}: what predicts on {slug}: {error.message}", hint=error.hint) from error
+        return [predictor for (document,) in rows for predictor in read_document(document, self._source, slug)]
 
     def _read_all(self, ask: Ask) -> None:
         places = ask("SELECT DISTINCT device, family FROM best_configurations")

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Sized
 from typing import Any
 
 from autotune.codec import Node, Reader, parse, read, write
-from autotune.errors import ProblemError
+from autotune.errors import ProblemError, TableError
 from autotune.kernels import family_names, find_family, is_family
 from autotune.lookup.predictor import COSTS, MOST_SHARED, Predictor
 from autotune.model.configuration import Configuration
@@ -76,9 +76,12 @@ def plain_predictor(predictor: Predictor) -> dict[str, Any]:
     return {"family": predictor.example.family, **write(predictor)}
 
 
-def read_document(text: str) -> list[Predictor]:
-    """Read a text of `write_predictors`. Raises TableError that names the path."""
-    return read_predictors(parse(text))
+def read_document(text: str, place: object, slug: str) -> list[Predictor]:
+    """Read a text of `write_predictors`. Raises TableError that names the database, the device and the path."""
+    try:
+        return read_predictors(parse(text))
+    except TableError as error:
+        raise TableError(f"{place}: what predicts on {slug}: {error.message}", hint=error.hint) from error
 
 
 def read_predictors(node: Node) -> list[Predictor]:

@@ -15,25 +15,20 @@ LEAST_SIZES = 5
 """Minimum number of measured sizes for a prediction."""
 MOST_LEFT_OUT = 60
 """Maximum number of sizes to leave out in turn: a sample says as much, and the time grows with their square."""
-PORTFOLIOS = (6, 11, 16)
-"""Maximum numbers of configurations to choose among; each costs a lookup half a microsecond."""
+MOST_CHOICES = 16
+"""Maximum number of configurations to choose among; each costs a lookup half a microsecond."""
 _LEAST_SAVING = 0.001
 """Mean loss that one more configuration must save."""
 _ALIKE = 1.0
 """Distance in powers of two within which sizes are left out together: a device behaves much the same at both."""
 _TIE = 0.002
 """Mean fraction of the tuned speed by which a prediction must beat the default, and the nearest entry a prediction."""
-
-
 _OWN_LOSS = 0.1
 """Loss that a prediction may have at a size it was fitted to, where it was measured."""
 
 
 def fit(observed: Observed) -> Predictor | None:
-    """Return the predictor that did best at sizes left out.
-
-    Returns None if too few were measured, or if `Costs` cannot express the configurations.
-    """
+    """Return the predictor; None if too few sizes were measured, or if `Costs` cannot express the configurations."""
     count = len(observed.problems)
     if count < LEAST_SIZES:
         return None
@@ -41,24 +36,23 @@ def fit(observed: Observed) -> Predictor | None:
     prices = observed.prices(everything)
     truth = np.maximum(0.0, observed.completed(everything, prices))
     left_out = [int(column) for column in np.unique(np.linspace(0, count - 1, MOST_LEFT_OUT).round())]
+    lost = np.array([_loss_of_prediction(observed, truth, column) for column in left_out])
     chosen = _chosen(observed, np.arange(len(observed.candidates)), everything, truth, prices)
-    lost = _losses_by_most(observed, truth, left_out)
-    most = min(lost, key=lambda most: float(lost[most].mean()))
-    model = fit_costs([observed.works[row] for row in chosen[:most]], prices)
+    model = fit_costs([observed.works[row] for row in chosen], prices)
     if model is None:
         return None
     nearest = np.array([_loss_of_nearest(observed, truth, column, _unlike(observed, column)) for column in left_out])
     default = observed.default_losses[left_out]
     sizes = np.array([observed.problems[column].size_vector for column in left_out])
-    left = _left_to_default(sizes, lost[most], default)
-    predicted = np.where((sizes[:, left] == 1).any(axis=1), default, lost[most])
+    left = _left_to_default(sizes, lost, default)
+    predicted = np.where((sizes[:, left] == 1).any(axis=1), default, lost)
     expected = Evaluation(
         sizes=len(left_out), predicted=reach(predicted), nearest=reach(nearest), default=reach(default)
     )
     predictor = Predictor(
         example=observed.problems[0],
         sizes=count,
-        configurations=tuple(observed.candidates[row] for row in chosen[:most]),
+        configurations=tuple(observed.candidates[row] for row in chosen),
         model=model,
         favours=favoured(expected),
         expected=expected,
@@ -116,7 +110,7 @@ def _chosen(
 ) -> list[int]:
     """Return the rows to choose among, most useful first, judged at the columns' problems and those `elsewhere`."""
     beside = observed.losses_elsewhere(rows, columns, prices)
-    return [int(rows[place]) for place in cover(np.hstack([losses[rows], beside]), max(PORTFOLIOS))]
+    return [int(rows[place]) for place in cover(np.hstack([losses[rows], beside]), MOST_CHOICES)]
 
 
 def cover(losses: NDArray[np.float64], most: int) -> list[int]:
@@ -147,28 +141,19 @@ def reach(losses: NDArray[np.float64]) -> Reach:
     )
 
 
-def _losses_by_most(
-    observed: Observed, truth: NDArray[np.float64], columns: Sequence[int]
-) -> dict[int, NDArray[np.float64]]:
-    """Predict at some of the sizes, each from all sizes that are not near it; return the losses by PORTFOLIOS."""
-    lost = {most: np.zeros(len(columns)) for most in PORTFOLIOS}
-    for number, left_out in enumerate(columns):
-        others = _unlike(observed, left_out)
-        rows = np.flatnonzero(observed.nominations[:, others].any(axis=1))
-        prices = observed.prices(others)
-        losses = np.maximum(0.0, observed.completed(others, prices))
-        ordered = _chosen(observed, rows, others, losses, prices)
-        for most in PORTFOLIOS:
-            model = fit_costs([observed.works[row] for row in ordered[:most]], prices)
-            units = observed.device.limits.compute_units
-            ranking = model.ranking(observed.problems[left_out], units) if model is not None else ()
-            ranked = (ordered[place] for place in ranking)
-            valid = next((row for row in ranked if observed.is_valid[row, left_out]), None)
-            if valid is not None:
-                lost[most][number] = truth[valid, left_out]
-            else:
-                lost[most][number] = _loss_of_nearest(observed, truth, left_out, others)
-    return lost
+def _loss_of_prediction(observed: Observed, truth: NDArray[np.float64], column: int) -> float:
+    """Return the loss at a size of what is predicted from all sizes that are not near it."""
+    others = _unlike(observed, column)
+    rows = np.flatnonzero(observed.nominations[:, others].any(axis=1))
+    prices = observed.prices(others)
+    losses = np.maximum(0.0, observed.completed(others, prices))
+    chosen = _chosen(observed, rows, others, losses, prices)
+    model = fit_costs([observed.works[row] for row in chosen], prices)
+    if model is not None:
+        for place in model.ranking(observed.problems[column], observed.device.limits.compute_units):
+            if observed.is_valid[chosen[place], column]:
+                return float(truth[chosen[place], column])
+    return _loss_of_nearest(observed, truth, column, others)
 
 
 def _unlike(observed: Observed, column: int) -> NDArray[np.intp]:
