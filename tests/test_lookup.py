@@ -481,7 +481,7 @@ def test_an_sqlite_url_is_a_path(tmp_path: Path) -> None:
     path = tmp_path / "a table.sqlite"
     Store.open(path).close()
     table = TuningTable.open(f"sqlite:///{path}")
-    assert (table.source, table.place, table.devices) == (str(path), str(path), ())
+    assert (table.source, table.devices) == (str(path), ())
 
 
 @pytest.mark.parametrize(

@@ -184,19 +184,16 @@ class Timed:
     """Hash of the measured templates; empty if unknown."""
 
 
-def read_trials(place: str | Path, device: Device, problem: Problem) -> list[Timed]:
+def read_trials(path: str | Path, device: Device, problem: Problem) -> list[Timed]:
     """Return the complete trials on this device with this driver and version, combined by configuration.
 
-    Only trials with the templates that a configuration was last measured with count. The list is empty if `place`
-    (a path or URL) is not a database of this project. Nothing is written.
+    Only trials with the templates that a configuration was last measured with count. The list is empty if the file is
+    not a database of this project. Nothing is written.
     """
     from statistics import median
 
     try:
-        source = _source(place)
-        if source is None:
-            return []
-        with source.reading() as ask:
+        with File(Path(path)).reading() as ask:
             rows = ask(_TRIALS, device.slug, device.driver, device.version, problem.family, problem.key)
     except (OSError, AutotuneError):
         return []
@@ -214,8 +211,3 @@ def read_trials(place: str | Path, device: Device, problem: Problem) -> list[Tim
         )
         for text, found in times.items()
     ]
-
-
-def _source(place: str | Path) -> File | None:
-    with Path(place).open("rb") as file:
-        return File(Path(place)) if file.read(16).startswith(b"SQLite format 3\0") else None

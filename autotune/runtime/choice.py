@@ -116,7 +116,7 @@ def _others(candidates: Iterable[Configuration], default: Configuration) -> Iter
 
 def _best_packed(family: KernelFamily, table: TuningTable, device: Device, tuned: Tuned) -> Iterator[Choice]:
     """Yield the configuration that is fastest without packing B, if it clearly beats the winner."""
-    trials = read_trials(table.place, device, tuned.problem)
+    trials = read_trials(table.source, device, tuned.problem)
     times: dict[Configuration, float] = {}
     hashes: dict[Configuration, str] = {}
     for trial in trials:
