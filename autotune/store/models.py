@@ -99,8 +99,13 @@ class ProvenanceColumns:
 
 def columns(value: Any, table: type[Base]) -> dict[str, Any]:
     """Return the columns of a table that store fields of a dataclass; None has none."""
-    names = table.__table__.columns.keys()
+    names = _names(table)
     return {name: _stored(item) for name, item in vars(value).items() if name in names} if value else {}
+
+
+@cache
+def _names(table: type[Base]) -> frozenset[str]:
+    return frozenset(table.__table__.columns.keys())
 
 
 def value_of(kind: type[_Made], row: Any, **given: Any) -> _Made:
