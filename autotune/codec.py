@@ -264,14 +264,6 @@ def _fields(kind: Any) -> tuple[_Field, ...]:
     return tuple(found)
 
 
-@cache
-def _tag(kind: Any) -> str | None:
-    """Return the class variable `kind`, by which documents name a class of a union; None for a class without it."""
-    names = {field.name for field in dataclasses.fields(kind)}
-    tag = getattr(kind, "kind", None)
-    return tag if isinstance(tag, str) and "kind" not in names else None
-
-
 def write(value: Any, *, without: Sequence[str] = ()) -> Any:
     """Return the JSON form of a value, walking dataclasses; `without` names fields of the outermost one to leave out.
 
@@ -291,9 +283,8 @@ def write(value: Any, *, without: Sequence[str] = ()) -> Any:
         return {name: write(item) for name, item in value.items()}
     if isinstance(value, enum.Enum):
         return value.value
-    kind = cast("Any", type(value))
-    plain = {} if _tag(kind) is None else {"kind": _tag(kind)}
-    for field in _fields(kind):
+    plain = {}
+    for field in _fields(cast("Any", type(value))):
         item = getattr(value, field.name)
         if field.name not in without and item != field.omitted:
             plain[field.name] = write(item)
@@ -340,20 +331,10 @@ def _reader(annotation: Any) -> _ReadValue:
 
 
 def _reader_of_union(options: Sequence[Any], marks: Sequence[Any]) -> _ReadValue:
-    """Return the function for texts and one other type, or for dataclasses that the member `kind` tells apart."""
-    if str in options:
-        read_text = _reader_of_one(str, marks)
-        read_other = _reader_of_one(next(option for option in options if option is not str), marks)
-        return lambda node, readers: (read_text if isinstance(node.value, str) else read_other)(node, readers)
-    kinds = {_tag(option): option for option in options}
-
-    def read_tagged(node: Node, readers: _Readers) -> Any:
-        tag = node.member("kind")
-        if tag.text() not in kinds:
-            raise tag.wrong(f"must be one of {', '.join(map(str, kinds))}")
-        return read(kinds[tag.value], node, beside=("kind",), readers=readers)
-
-    return read_tagged
+    """Return the function for texts and one other type."""
+    read_text = _reader_of_one(str, marks)
+    read_other = _reader_of_one(next(option for option in options if option is not str), marks)
+    return lambda node, readers: (read_text if isinstance(node.value, str) else read_other)(node, readers)
 
 
 def _reader_of_one(wanted: Any, marks: Sequence[Any]) -> _ReadValue:

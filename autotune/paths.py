@@ -61,25 +61,25 @@ def is_newest_revision(place: object, revision: str) -> bool:
 
 def user_data_folder() -> Path:
     """Return the folder for user data on this system; not created. Raises AutotuneError without a home folder."""
-    if sys.platform == "win32":
-        return _base("LOCALAPPDATA", "AppData/Local") / "autotune"
-    if sys.platform == "darwin":
-        return _home() / "Library" / "Application Support" / "autotune"
-    return _base("XDG_DATA_HOME", ".local/share") / "autotune"
+    return _user_folder("XDG_DATA_HOME", ".local/share", on_mac="Application Support")
 
 
 def user_cache_folder() -> Path:
     """Return the folder for caches on this system; not created. Raises AutotuneError without a home folder."""
-    if sys.platform == "win32":
-        return _base("LOCALAPPDATA", "AppData/Local") / "autotune" / "cache"
-    if sys.platform == "darwin":
-        return _home() / "Library" / "Caches" / "autotune"
-    return _base("XDG_CACHE_HOME", ".cache") / "autotune"
+    return _user_folder("XDG_CACHE_HOME", ".cache", on_mac="Caches", on_windows="autotune/cache")
 
 
 def default_database() -> Path:
     """Return the path of the default database; not created. Raises AutotuneError without a home folder."""
     return user_data_folder() / "autotune.sqlite"
+
+
+def _user_folder(variable: str, below_home: str, *, on_mac: str, on_windows: str = "autotune") -> Path:
+    if sys.platform == "win32":
+        return _base("LOCALAPPDATA", "AppData/Local") / on_windows
+    if sys.platform == "darwin":
+        return _home() / "Library" / on_mac / "autotune"
+    return _base(variable, below_home) / "autotune"
 
 
 def _base(variable: str, below_home: str) -> Path:

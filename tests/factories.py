@@ -1,5 +1,6 @@
 """Values that many tests need: what a test does not care about is filled in."""
 
+import threading
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -118,3 +119,13 @@ class Recorder:
             case ProblemFinished():
                 assert event.outcome.request == event.request
                 self.outcomes.append(event.outcome)
+
+
+def in_threads(*works: Callable[[], object], limit_s: float = 60.0) -> None:
+    """Do all of it at once, each in a thread of its own, and wait until it is done."""
+    threads = [threading.Thread(target=work, daemon=True) for work in works]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(limit_s)
+        assert not thread.is_alive()

@@ -25,7 +25,7 @@ from autotune.kernels.gemm import FAMILY, GemmProblem
 from autotune.kernels.reduce import ReduceProblem
 from autotune.lookup import Match, TuningTable, table_order
 from autotune.lookup.json_table import read_contents
-from autotune.lookup.predictor import Cost, Costs, Evaluation, Neighbours, Point, Predictor, Reach
+from autotune.lookup.predictor import Cost, Costs, Evaluation, Predictor, Reach
 from autotune.model.configuration import Configuration, Value
 from autotune.model.device import Device, DeviceLimits
 from autotune.model.problem import Problem
@@ -336,7 +336,7 @@ def test_c_gives_the_answers_of_python(store: Store, tmp_path: Path, device: Dev
     for problem, one, other in zip(problems, answers, expected, strict=True):
         assert one == other, problem
     matches = {answer["match"] for answer in expected}
-    assert matches == {ADRENO: {1, 2, 3, 6}, CPU: {1, 3, 6}, BARE: {6}}[device] | {0}
+    assert matches == {ADRENO: {1, 2, 3, 6}, CPU: {1, 2, 3, 6}, BARE: {6}}[device] | {0}
 
 
 def as_json(store: Store, slug: str | None, folder: Path, family: str = "gemm") -> TuningTable:
@@ -350,19 +350,8 @@ def even(value: float) -> Reach:
     return Reach(mean=value, median=value, low=value, worst=value)
 
 
-def points(numbers: random.Random, axes: int, choices: int) -> tuple[Point, ...]:
-    """On a grid, so that many are equally near."""
-    return tuple(
-        Point(
-            sizes=tuple(2 ** numbers.randrange(4, 10) for _ in range(axes)),
-            losses=tuple(numbers.choice((0.0, 0.25, 0.5)) for _ in range(choices)),
-        )
-        for _ in range(12)
-    )
-
-
-def models(numbers: random.Random, axes: int, choices: int) -> list[Any]:
-    costs = tuple(
+def some_costs(numbers: random.Random, axes: int, choices: int) -> Costs:
+    terms = tuple(
         Cost(
             tile=(numbers.choice((1, 4, 32)), *(numbers.choice((1, 4, 32)) for _ in range(axes - 3)), 0, 1)[-axes:],
             split=numbers.choice((1, 4)),
@@ -372,9 +361,7 @@ def models(numbers: random.Random, axes: int, choices: int) -> list[Any]:
         )
         for _ in range(choices)
     )
-    grid = points(numbers, axes, choices)
-    neighbours = [Neighbours(count=count, points=grid) for count in (3, 30)]
-    return [*neighbours, Costs(terms=costs)]
+    return Costs(terms=terms)
 
 
 def make_larger(problem: Problem) -> Problem:
@@ -385,7 +372,7 @@ def make_larger(problem: Problem) -> Problem:
 
 @needs_compiler
 @pytest.mark.parametrize("family", ["gemm", "reduce"])
-@pytest.mark.parametrize("number", range(3))
+@pytest.mark.parametrize("number", range(2))
 def test_c_predicts_as_python_does(tmp_path: Path, family: str, number: int) -> None:
     numbers = random.Random(number)
     plain: Problem = GemmProblem(m=64, n=64, k=64) if family == "gemm" else ReduceProblem(batch=64, channels=64)
@@ -396,7 +383,7 @@ def test_c_predicts_as_python_does(tmp_path: Path, family: str, number: int) -> 
     with Store.open(tmp_path / "tuned.sqlite") as tuned:
         space = SearchSpace(find_family(family), plain, device.limits)
         chosen = tuple(dict.fromkeys(space[numbers.randrange(len(space))] for _ in range(7)))
-        model = models(numbers, len(plain.size_vector), len(chosen))[number]
+        model = some_costs(numbers, len(plain.size_vector), len(chosen))
         predictor = Predictor(
             example=plain, sizes=12, configurations=chosen, model=model, favours="predicted",
             expected=Evaluation(sizes=9, predicted=even(0.96), nearest=even(0.9), default=even(0.5)),
@@ -452,7 +439,7 @@ def test_c_predicts_from_a_table_that_ships_as_python_does(tmp_path: Path) -> No
     (device,) = contents.devices
     winners = sorted((w for w in contents.winners if w.problem.family == "gemm"), key=lambda w: table_order(w.problem))
     predictors = [p for p in contents.predictors[device.slug] if p.example.family == "gemm"]
-    assert [type(p.model) for p in predictors] == [Costs]
+    assert len(predictors) == 1
     header = write_c([DeviceTable(device=device, winners=tuple(winners), predictors=tuple(predictors))], "gemm")
     problems: list[dict[str, Value]] = []
     while len(problems) < 1500:

@@ -29,8 +29,7 @@ from autotune.paths import data_folder
 from autotune.search import Budget, tune
 from autotune.search.faults import find_faults, known_faults, with_faults
 from autotune.space.search_space import SearchSpace
-from autotune.store import Store
-from autotune.store.checkups import Ending
+from autotune.store import Ending, Store
 from autotune.testing import INVENTED_PROCESSOR, FakeWorker
 from untraced import untraced
 

@@ -14,6 +14,7 @@ import pytest
 
 import factories
 from autotune import lookup, paths
+from autotune.cli import main
 from autotune.device.profile import find_profile
 from autotune.errors import AutotuneError, NewerSchemaError, NotADatabaseError, ProblemError, StoreError, TableError
 from autotune.export import export_table
@@ -21,11 +22,14 @@ from autotune.kernels import find_family
 from autotune.kernels.gemm import FAMILY, GemmProblem
 from autotune.lookup import Entry, Match, TuningTable, sqlite_table
 from autotune.lookup.answer import plain_tuned
+from autotune.lookup.database import read_trials
 from autotune.lookup.json_table import read_table
+from autotune.lookup.predictor import Cost, Costs, Evaluation, Predictor, Reach
 from autotune.model.configuration import Configuration
 from autotune.model.device import Device, DeviceLimits
 from autotune.model.trial import Winner
 from autotune.paths import data_folder
+from autotune.predict import keep_predictors
 from autotune.store import Store
 from factories import device, naive, product, provenance
 
@@ -442,6 +446,57 @@ def test_an_empty_database_is_an_empty_table(tmp_path: Path) -> None:
     path = tmp_path / "empty.sqlite"
     execute("CREATE TABLE t (a)", "DROP TABLE t")(path)
     assert TuningTable.open(path).devices == ()
+
+
+# By URL: the command reads a database server through the store, the library refuses it with a hint
+
+
+def test_the_command_gives_the_answers_of_a_snapshot_of_the_server(
+    postgresql: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    reach = Reach(mean=0.9, median=0.9, low=0.9, worst=0.9)
+    terms = (Cost(tile=(1, 1, 0, 1), split=1, step=1, at_once=1, weights=(w, 0, 0, 0, 0, 0)) for w in (0.0, 0.5))
+    predictor = Predictor(
+        example=product(8, 8, 8), sizes=9, configurations=(naive(1, 4), FAMILY.baseline), favours="predicted",
+        model=Costs(terms=tuple(terms)), expected=Evaluation(sizes=9, predicted=reach, nearest=reach, default=reach),
+    )  # fmt: skip
+    with Store.open(postgresql) as store:
+        store.add_device(GPU)
+        for size in (64, 512):
+            store.record_winner(winner(product(size, size, size), FAMILY.baseline, 1000.0 * size))
+        keep_predictors(store, GPU.slug, [predictor])
+        store.snapshot(tmp_path / "copy.sqlite")
+
+    def answer(size: int, place: str) -> Any:
+        shape = (str(size),) * 3
+        assert main(["lookup", "--device", GPU.slug, *shape, "--explain", "--json", "--db", place]) == 0
+        return json.loads(capsys.readouterr().out)
+
+    found = [answer(size, postgresql) for size in (64, 500, 1)]
+    assert found == [answer(size, str(tmp_path / "copy.sqlite")) for size in (64, 500, 1)]
+    assert [of["match"] for of in found[:2]] == ["exact", "predicted"]
+
+
+def test_an_sqlite_url_is_a_path(tmp_path: Path) -> None:
+    path = tmp_path / "a table.sqlite"
+    Store.open(path).close()
+    table = TuningTable.open(f"sqlite:///{path}")
+    assert (table.source, table.devices) == (str(path), ())
+
+
+@pytest.mark.parametrize(
+    ("url", "message"),
+    [
+        ("postgresql://me:secret@host/x", "cannot open a table from a URL of the kind postgresql://"),
+        ("mysql://me:secret@localhost/x", "cannot open a table from a URL of the kind mysql://"),
+        ("sqlite:///nowhere/x.sqlite", "there is no table"),
+    ],
+)
+def test_urls_that_lead_nowhere(url: str, message: str) -> None:
+    with pytest.raises(TableError, match=message) as caught:
+        TuningTable.open(url)
+    assert "secret" not in str(caught.value) and "\n" not in str(caught.value)
+    assert read_trials(url, GPU, product(9, 9, 9)) == []
 
 
 # What is loaded

@@ -1,11 +1,12 @@
 """Predictors: chosen from trials, kept as plain data, read back as hostile input, used between exact and nearest."""
 
+import itertools
 import json
 import math
 import random
 import shutil
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Self
 
@@ -19,22 +20,20 @@ from autotune.cli.lookup import open_table
 from autotune.codec import Node as Document
 from autotune.device import discovery
 from autotune.device.profile import find_profile
-from autotune.errors import ProblemError, TableError
+from autotune.errors import TableError
 from autotune.export import export_table
 from autotune.kernels import find_family
 from autotune.kernels.gemm import FAMILY, GemmProblem
 from autotune.kernels.reduce import ReduceProblem
 from autotune.lookup import Entry, Match, TuningTable
-from autotune.lookup.agreement import agrees
 from autotune.lookup.json_table import read_contents
 from autotune.lookup.legality import Legality
-from autotune.lookup.predictor import Cost, Costs, Evaluation, Neighbours, Point, Predictor, Reach
+from autotune.lookup.predictor import Cost, Costs, Evaluation, Predictor, Reach, agrees
 from autotune.lookup.values import plain_predictor, read_predictors
 from autotune.measure import worker as worker_module
 from autotune.model.configuration import Configuration
 from autotune.model.device import Device, DeviceLimits
 from autotune.model.events import Outcome
-from autotune.model.plan import Plan
 from autotune.model.problem import Problem
 from autotune.model.trial import Job, Request, Trial, TrialState, Winner
 from autotune.paths import data_folder
@@ -43,21 +42,17 @@ from autotune.predict import (
     all_predictors,
     keep_predictors,
     make_predictors,
-    models,
     note_measured,
-    observations,
     refresh_predictors,
     selection,
 )
-from autotune.predict.costs import Work, amounts, effects, fit_prices, weigh
-from autotune.predict.models import FITS
+from autotune.predict.costs import Work, amounts, bare_cost, effects, fit_costs, fit_prices, weigh
 from autotune.predict.observations import observe
 from autotune.predict.regret import choose_held_out, measure_regret, summarise
-from autotune.predict.selection import _samples, cover, favoured, fit, reach
+from autotune.predict.selection import cover, favoured, fit, reach
 from autotune.process.child import Permission
 from autotune.search import Budget
-from autotune.space.family import Algorithm, Case, KernelFamily, Parameter
-from autotune.store import Store, StoredTrial
+from autotune.store import Store
 from factories import product, provenance, trial
 
 GPU = Device(
@@ -65,7 +60,7 @@ GPU = Device(
     vendor="Qualcomm",
     model="Adreno 730",
     family="adreno",
-    limits=DeviceLimits(compute_units=4, max_work_group_size=1024, max_work_item_sizes=(1024, 1024, 64)),
+    limits=DeviceLimits(compute_units=16, max_work_group_size=1024, max_work_item_sizes=(1024, 1024, 64)),
 )
 PROVENANCE = provenance(driver="")
 SMALL, LARGE, ROWS = (
@@ -77,10 +72,18 @@ SIZES = [(m, n, 64) for m in (1, 4, 16, 64, 256, 1024) for n in (16, 128, 1024)]
 
 
 def time_ns(problem: GemmProblem, configuration: Configuration) -> float:
-    """A device on which few rows want ROWS, small results SMALL, and the others LARGE."""
-    wanted = ROWS if problem.m < 16 and problem.n >= 64 else SMALL if problem.m * problem.n < 16384 else LARGE
-    base = 1000.0 + problem.flops / 100
-    return base if configuration == wanted else 2 * base
+    """Small results want SMALL, few long rows ROWS, others LARGE: a round takes longer the more outputs a tile has."""
+    if configuration not in (SMALL, LARGE, ROWS):
+        return 2 * best_ns(problem)
+    work = Work(configuration, GemmProblem.size_axes, GPU.limits)
+    rounds = bare_cost(work).amounts(problem.size_vector, problem.bytes_moved, GPU.limits.compute_units)[3]
+    return 100.0 + rounds * (100.0 + math.prod(work.sides))
+
+
+def best_ns(problem: GemmProblem) -> float:
+    """The time of the best of the three that are valid."""
+    valid = (c for c in (SMALL, LARGE, ROWS) if not FAMILY.violations(problem, c, GPU.limits))
+    return min(time_ns(problem, c) for c in valid)
 
 
 def winner(problem: GemmProblem, configuration: Configuration, time: float) -> Winner:
@@ -118,7 +121,7 @@ def test_the_default_of_today_counts_where_it_was_measured(store: Store) -> None
         [observed] = observe(GPU, "gemm", list(store.trials(GPU.slug, "gemm")), winners)
         return float(observed.default_losses[observed.problems.index(problem)])
 
-    best = min(time_ns(problem, c) for c in (SMALL, LARGE, ROWS))
+    best = best_ns(problem)
     assert loss() == pytest.approx(math.log(time_ns(problem, SMALL) / best))
     store.add_trial(GPU, problem, trial(today, 1.25 * best), PROVENANCE)
     assert loss() == pytest.approx(math.log(1.25))
@@ -131,10 +134,10 @@ def even(value: float) -> Reach:
 EVALUATION = Evaluation(sizes=9, predicted=even(0.96), nearest=even(0.9), default=even(0.5))
 
 
-def ranks(count: int) -> Neighbours:
-    """A model that ranks so many configurations in their own order, whatever the size."""
-    losses = tuple(0.1 * choice for choice in range(count))
-    return Neighbours(count=1, points=(Point(sizes=(1, 1, 1, 1), losses=losses),))
+def ranks(count: int) -> Costs:
+    """Costs that rank so many configurations in their own order, whatever the size."""
+    known: Any = {"tile": (1, 1, 0, 1), "split": 1, "step": 1, "at_once": 1}
+    return Costs(terms=tuple(Cost(**known, weights=(float(place), 0, 0, 0, 0, 0)) for place in range(count)))
 
 
 def predictor(model: Any = None, **changes: Any) -> Predictor:
@@ -165,26 +168,17 @@ def test_a_predictor_finds_what_suits_sizes_it_never_saw(store: Store) -> None:
     assert {answer.match for answer in found.values()} == {Match.PREDICTED}
 
 
-@pytest.mark.parametrize("name", FITS)
-def test_every_model_tells_apart_what_is_plain_to_see(store: Store, name: str) -> None:
+def test_costs_tell_apart_what_is_plain_to_see(store: Store) -> None:
     (observed,) = observe(GPU, "gemm", store.trials(GPU.slug, "gemm"), store.best(GPU.slug, "gemm"))
-    everything = np.arange(len(observed.problems))
-    prices = observed.prices(everything)
-    truth = observed.completed(everything, prices)
-    samples = _samples(observed, cover(truth, 3), everything, truth, prices)
-    model = FITS[name](samples)
+    model = fit_costs(observed.works, observed.prices(np.arange(len(observed.problems))))
+    assert model is not None
     hits = 0
     for problem in observed.problems:
-        valid = [
-            samples.configurations[place]
-            for place in model.ranking(problem, 4)
-            if not FAMILY.violations(problem, samples.configurations[place], GPU.limits)
-        ]
         assert isinstance(problem, GemmProblem)
-        best = min(time_ns(problem, c) for c in (SMALL, LARGE, ROWS) if c in valid)
-        hits += time_ns(problem, valid[0]) == best
-    # What was invented here has no physics for costs to follow.
-    assert hits >= (0.3 if name == "costs" else 0.9) * len(observed.problems)
+        ranked = [observed.candidates[row] for row in model.ranking(problem, GPU.limits.compute_units)]
+        first = next(c for c in ranked if not FAMILY.violations(problem, c, GPU.limits))
+        hits += time_ns(problem, first) == best_ns(problem)
+    assert hits >= 0.9 * len(observed.problems)
 
 
 def test_too_few_sizes_give_no_predictor(tmp_path: Path) -> None:
@@ -225,7 +219,7 @@ def test_estimates_follow_the_same_configuration_at_near_sizes(store: Store) -> 
     everything = np.arange(len(gone.problems))
     completed = gone.completed(everything, gone.prices(everything))
     near, far = completed[[row, observed.candidates.index(SMALL)], column]
-    assert near < 0.6 < far
+    assert near < 0.1 < far
 
 
 def test_an_algorithm_is_expected_of_no_size_at_which_it_was_never_tried(tmp_path: Path) -> None:
@@ -329,11 +323,6 @@ def test_a_sum_of_costs_is_what_its_terms_say() -> None:
 
 
 def test_models_evaluate_as_written() -> None:
-    near = Neighbours(
-        count=1,
-        points=(Point(sizes=(8, 8, 8, 1), losses=(0.0, 0.5)), Point(sizes=(512, 512, 512, 1), losses=(0.5, 0.0))),
-    )
-    assert [near.ranking(product(s, s, s), 1)[0] for s in (1, 63, 65, 9999)] == [0, 0, 1, 1]
     # On one unit small tiles need 16 times the rounds, of a quarter of the time each; on many the large wait.
     small, large = (
         Cost(tile=(tile, tile, 0, 1), split=1, step=8, at_once=1, weights=(0.0, 0.0, 0.0, 0.0, weight, 0.0))
@@ -344,18 +333,10 @@ def test_models_evaluate_as_written() -> None:
     assert list(costs.ranking(product(64, 64, 64), 1)) == [1, 0]
 
 
-def test_of_many_sizes_some_are_left_out_and_some_are_points(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_of_many_sizes_some_are_left_out(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(selection, "MOST_LEFT_OUT", 7)
-    monkeypatch.setattr(models, "MOST_POINTS", 5)
     (made,) = make_predictors(store, GPU, "gemm")
     assert (made.expected.sizes, made.sizes) == (7, len(SIZES))
-    (observed,) = observe(GPU, "gemm", store.trials(GPU.slug, "gemm"), store.best(GPU.slug, "gemm"))
-    everything = np.arange(len(SIZES))
-    completed = observed.completed(everything, {})
-    fitted = FITS["neighbours"](_samples(observed, [0, 1], everything, completed, {}))
-    assert isinstance(fitted, Neighbours)
-    sizes = {point.sizes for point in fitted.points}
-    assert len(sizes) == 5 and {(1, 16, 64, 1), (1024, 1024, 64, 1)} <= sizes
 
 
 # What the lookup makes of it
@@ -372,92 +353,21 @@ def test_what_was_measured_comes_before_what_is_predicted() -> None:
     found = known.find(GPU.slug, m=64, n=64, k=65)
     assert (found.match, found.configuration, found.source_problem) == (Match.PREDICTED, LARGE, None)
     assert found.expected_loss == pytest.approx(0.04)
-    assert found.because == "predicted by neighbours over 3 configurations that cover 9 measured sizes"
-    nearest = replace(predictor(), model=Neighbours(count=1, points=()))
-    assert nearest.because.startswith("predicted by neighbours over 3")
+    assert found.because == "predicted by a sum of costs over 3 configurations that cover 9 measured sizes"
 
 
-@dataclass(frozen=True, kw_only=True)
-class SixSizes(Problem):
-    """Of a family of the user's own, with groups of 32: it refuses all other sizes."""
-
-    family = "six"
-    size_axes = ("p", "q", "r", "s", "t", "u")
-
-    p: int
-    q: int
-    r: int
-    s: int
-    t: int
-    u: int
-
-    def __post_init__(self) -> None:
-        if any(size % 32 for size in self.size_vector):
-            raise ProblemError("sizes are multiples of 32")
-
-    label = property(lambda self: "x".join(map(str, self.size_vector)))
-    flops = property(lambda self: 2 * math.prod(self.size_vector))
-    bytes_moved = property(lambda self: 4 * sum(self.size_vector))
-    size_vector = property(lambda self: (self.p, self.q, self.r, self.s, self.t, self.u))
-
-    def resized(self, sizes: Sequence[int]) -> Self:
-        return type(self)(**dict(zip(self.size_axes, sizes, strict=True)))
-
-    @classmethod
-    def parse(cls, text: str) -> Self:
-        raise NotImplementedError
-
-    def check_device(self, limits: DeviceLimits) -> None:
-        pass
-
-
-def of_six(size: int) -> Configuration:
-    return Configuration.of("four", work_group_p=size, work_group_q=1, work_group_r=1, work_group_s=1)
-
-
-class SixFamily(KernelFamily):
-    """Work-groups share out four of the six sizes."""
-
-    name = "six"
-    space_version = 1
-    problem_type = SixSizes
-    baseline = of_six(1)
-    algorithms = (
-        Algorithm(
-            name="four",
-            meaning="",
-            parameters=tuple(Parameter(name=f"work_group_{axis}", values=(1, 8), meaning="") for axis in "pqrs"),
-        ),
+def test_what_costs_cannot_express_gets_no_predictor(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As of a family of the user's own whose work-groups share out four of six sizes, or now some and now others."""
+    axes = ("p", "q", "r", "s", "t", "u")
+    four, two = (
+        Work(Configuration.of("own", **{f"work_group_{axis}": 8 for axis in shared}), axes, GPU.limits)
+        for shared in ("pqrs", "pq")
     )
-
-    def plan(self, problem: Problem, configuration: Configuration) -> Plan:
-        raise NotImplementedError
-
-    def candidates(self, *_: object) -> Iterator[Configuration]:
-        yield self.baseline
-
-    def make_case(self, problem: Problem, seed: int) -> Case:
-        raise NotImplementedError
-
-    def examples(self) -> tuple[Problem, ...]:
-        return ()
-
-
-def test_a_family_with_six_sizes_of_which_four_are_shared_out_gets_a_predictor(monkeypatch: pytest.MonkeyPatch) -> None:
-    family = SixFamily()
-    monkeypatch.setattr(observations, "find_family", lambda _: family)
-    problems = [SixSizes(p=32 * n, q=32, r=64, s=32, t=32, u=32) for n in (1, 2, 4, 8, 16, 32, 64)]
-    trials, winners = [], []
-    for problem in problems:
-        times = {of_six(size): 1000.0 + abs(problem.p - 200 * size) for size in (1, 8)}
-        stored = (trial(configuration, time) for configuration, time in times.items())
-        trials += [StoredTrial(trial=t, problem=problem, provenance=PROVENANCE, purpose="search") for t in stored]
-        best = min(times, key=times.__getitem__)
-        winners.append(replace(winner(product(1, 1, 1), best, times[best]), problem=problem))
-    [observed] = observe(GPU, "six", trials, winners)
-    made = fit(observed)
-    assert made is not None and made.sizes == 7
-    assert next(iter(made.model.ranking(problems[-1], 1))) in range(len(made.configurations))
+    prices = {"own": np.ones(len(effects(two)))}
+    assert fit_costs([four], prices) is None and fit_costs([two, four], prices) is None
+    assert fit_costs([two], prices) is not None
+    monkeypatch.setattr(selection, "fit_costs", lambda *_: None)
+    assert make_predictors(store, GPU, "gemm") == []
 
 
 TILE = FAMILY.default(product(64, 64, 64), GPU.limits, find_profile(GPU).starting("gemm"))
@@ -498,17 +408,16 @@ def test_a_predictor_that_contradicts_its_table_is_not_taken_over(
 
 def test_a_predictor_carried_away_by_estimates_is_not_made(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     assert make_predictors(store, GPU, "gemm")[0].favours == "predicted"
-    fit = FITS["neighbours"]
+    calls = itertools.count(1)
 
-    def fit_wrong(samples: Any) -> Any:
+    def fit_wrong(works: Sequence[Work], prices: Any) -> Costs | None:
         """Right where a size is left out; from all of them, the slowest configuration for each."""
-        good = fit(samples)
-        assert isinstance(good, Neighbours)
-        if len(samples.problems) < len(SIZES):
+        good = fit_costs(works, prices)
+        if good is None or next(calls) <= len(SIZES):
             return good
-        return replace(good, points=tuple(replace(p, losses=tuple(-loss for loss in p.losses)) for p in good.points))
+        return Costs(terms=tuple(replace(t, weights=tuple(-weight for weight in t.weights)) for t in good.terms))
 
-    monkeypatch.setattr(selection, "FITS", {"neighbours": fit_wrong})
+    monkeypatch.setattr(selection, "fit_costs", fit_wrong)
     assert make_predictors(store, GPU, "gemm")[0].favours != "predicted"
 
 
@@ -603,16 +512,9 @@ def test_legality_agrees_with_the_family() -> None:
 # As text
 
 
-@pytest.mark.parametrize(
-    "model",
-    [
-        Neighbours(count=3, points=(Point(sizes=(8, 8, 8, 1), losses=(0.0, 0.5, 0.25)),)),
-        Costs(terms=(Cost(tile=(16, 4, 0, 1), split=2, step=8, at_once=4, weights=(1.0, 2.0, 0, 0.5, 0.1, 9.0)),) * 3),
-    ],
-    ids=["neighbours", "costs"],
-)
-def test_a_predictor_comes_back_as_it_was_written(model: Any) -> None:
-    written = predictor(model, measured=EVALUATION)
+def test_a_predictor_comes_back_as_it_was_written() -> None:
+    term = Cost(tile=(16, 4, 0, 1), split=2, step=8, at_once=4, weights=(1.0, 2.0, 0, 0.5, 0.1, 9.0))
+    written = predictor(Costs(terms=(term,) * 3), measured=EVALUATION)
     assert read_predictors(Document(json.loads(json.dumps([plain_predictor(written)])), "")) == [written]
 
 
@@ -627,7 +529,6 @@ def hostile(path: str, value: Any) -> Any:
     return [data]
 
 
-POINT = {"sizes": [1, 1, 1, 1], "losses": [0, 1, 2]}
 COST = {"tile": [1, 1, 0, 1], "split": 1, "step": 8, "at_once": 1, "weights": [0] * 6}
 HOSTILE = {
     "no such family": ("family", "of_tomorrow", "no kernel family"),
@@ -639,25 +540,18 @@ HOSTILE = {
     "too many configurations": ("configurations", [{}] * 33, "more than 32 items"),
     "no size": ("example.m", 0, "m must be at least 1"),
     "favours": ("favours", "luck", "must be one of"),
-    "no model": ("model", {"kind": "oracle"}, "must be one of neighbours, costs"),
-    "no points": ("model.points", [], "points: needs at least one item"),
-    "many points": ("model.points", [POINT] * 1025, "more than 1024 items"),
-    "too many losses": ("model.points.0.losses", [0, 1, 2, 0], "losses: needs 3 items"),
-    "nan": ("model.points.0.losses.0", math.nan, "losses[0]: must be from -1000 to 1000"),
-    "axes": ("model.points.0.sizes", [1], "needs 4 items"),
-    "no neighbour": ("model", {"kind": "neighbours", "count": 0, "points": [{}]}, "count: must be from 1"),
-    "size of zero": (
-        "model", {"kind": "neighbours", "count": 1, "points": [{"sizes": [0, 1, 1, 1], "losses": [0, 0, 0]}]},
-        "sizes[0]: must be from 1",
-    ),
-    "split": ("model", {"kind": "costs", "terms": [{**COST, "split": 0}] * 3}, "split: must be from 1"),
-    "costs": ("model", {"kind": "costs", "terms": [COST] * 2}, "needs 3 items"),
-    "step of zero": ("model", {"kind": "costs", "terms": [{**COST, "step": 0}] * 3}, "step: must be from 1"),
-    "cost": ("model", {"kind": "costs", "terms": [{**COST, "weights": [1e16] * 6}] * 3}, "weights"),
+    "no model": ("model", {"kind": "oracle"}, "unknown member 'kind'"),
+    "nan": ("model.terms.0.weights.0", math.nan, "weights[0]: must be from -1e+15 to 1e+15"),
+    "axes": ("model.terms.0.tile", [1], "tile: needs 4 items"),
+    "split": ("model.terms.0.split", 0, "split: must be from 1"),
+    "costs": ("model.terms", [COST] * 2, "terms: needs 3 items"),
+    "weights": ("model.terms.0.weights", [0] * 7, "weights: needs 6 items"),
+    "step of zero": ("model.terms.0.step", 0, "step: must be from 1"),
+    "cost": ("model.terms.0.weights", [1e16] * 6, "weights"),
     "shared sizes": (
-        "model", {"kind": "costs", "terms": [COST, COST, {**COST, "tile": [1, 0, 1, 1]}]}, "terms[2]: all must share",
+        "model.terms", [COST, COST, {**COST, "tile": [1, 0, 1, 1]}], "terms[2]: all must share",
     ),
-    "all sizes shared": ("model", {"kind": "costs", "terms": [{**COST, "tile": [1] * 4}] * 3}, "at most 3"),
+    "all sizes shared": ("model.terms", [{**COST, "tile": [1] * 4}] * 3, "at most 3"),
     "axis": ("left_to_default", [4], "must be from 0 to 3"),
     "reach": ("expected.predicted.mean", -1, "mean: must be above 0"),
     "unknown member": ("surprise", 1, "unknown member"),
@@ -891,21 +785,3 @@ def test_exports_and_imports_carry_predictors(
     jsonschema = pytest.importorskip("jsonschema")
     schema = json.loads((data_folder("db") / "table.schema.json").read_text())
     jsonschema.Draft202012Validator(schema).validate(json.loads(exported.read_text()))
-
-
-@pytest.mark.parametrize("name", FITS)
-def test_every_model_that_is_fitted_may_be_written(store: Store, name: str) -> None:
-    (observed,) = observe(GPU, "gemm", store.trials(GPU.slug, "gemm"), store.best(GPU.slug, "gemm"))
-    everything = np.arange(len(observed.problems))
-    prices = observed.prices(everything)
-    completed = observed.completed(everything, prices)
-    samples = _samples(observed, cover(completed, 3), everything, completed, prices)
-    made = predictor(FITS[name](samples), configurations=samples.configurations)
-    data = json.loads(json.dumps(plain_predictor(made)))
-    assert read_predictors(Document([data], "")) == [made]
-    jsonschema = pytest.importorskip("jsonschema")
-    schema = json.loads((data_folder("db") / "table.schema.json").read_text())
-    schema["$ref"] = "#/$defs/predictor"
-    for unwanted in ("type", "required", "properties", "additionalProperties"):
-        del schema[unwanted]
-    jsonschema.Draft202012Validator(schema).validate(data)

@@ -5,7 +5,6 @@ import os
 import signal
 import subprocess
 import sys
-import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -30,7 +29,7 @@ from autotune.store import owner as owner_module
 from autotune.store.owner import fate
 from autotune.testing import INVENTED_PROCESSOR, FakeWorker
 from databases import change
-from factories import provenance
+from factories import in_threads, provenance
 
 DEVICE = INVENTED_PROCESSOR
 PROBLEM = GemmProblem(m=96, n=96, k=96)
@@ -216,11 +215,7 @@ def test_two_tuners_on_one_database_leave_each_others_trials_alone(place: str) -
             search(store, worker, trials=12)
         measured.extend(worker.measured)
 
-    threads = [threading.Thread(target=one) for _ in range(2)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    in_threads(one, one)
     with Store.open(place) as store:
         assert held(store) == [] and store.in_flight() == []
         assert len(store.trials(DEVICE.slug, "gemm")) == len(measured) > 24

@@ -22,7 +22,7 @@ from autotune.errors import BuildError, DeviceSelectionError, LaunchError, Probl
 from autotune.kernels.gemm import FAMILY, GemmProblem
 from autotune.kernels.reduce import ReduceProblem
 from autotune.lookup import Match, Tuned, TuningTable
-from autotune.lookup.trials import Timed, read_trials
+from autotune.lookup.database import Timed, read_trials
 from autotune.model.configuration import Configuration
 from autotune.model.device import Device
 from autotune.model.problem import Problem

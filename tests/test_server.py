@@ -20,9 +20,9 @@ from autotune.model.trial import Job, Request, Trial, TrialState, Verdict
 from autotune.search import Budget, tune
 from autotune.store import Store, database, failures, jobs, new_owner, service_claim
 from autotune.store.database import parse_target
-from autotune.store.insertion import problem_id
 from autotune.store.jobs import JobKind, JobState, NewJob
-from autotune.store.models import winner_row
+from autotune.store.models import problem_id
+from autotune.store.winners import winner_row
 from autotune.testing import INVENTED_PROCESSOR, FakeWorker
 from databases import Server, cut, rows
 from factories import provenance

@@ -131,7 +131,7 @@ def test_what_another_has_taken_is_neither_queued_nor_ended_by_the_one_before(st
 def test_a_problem_of_an_unknown_family_has_failed_and_the_others_go_on(store: Store) -> None:
     requests = tuple(Request(problem=GemmProblem(m=size, n=96, k=96)) for size in (32, 64))
     mixed, good = store.jobs.add(dataclasses.replace(NEW, requests=requests)), store.jobs.add(NEW)
-    store._write(lambda session: session.execute(update(ProblemRow).where(ProblemRow.m == 32).values(family="fft")))
+    store.write(lambda session: session.execute(update(ProblemRow).where(ProblemRow.m == 32).values(family="fft")))
     taken = [store.jobs.take(DEVICE.slug, "one") for _ in range(2)]
     assert [(found[0].id, found[1].number) for found in taken if found] == [(mixed, 1), (good, 0)]
     assert taken[0] is not None
@@ -145,7 +145,7 @@ def test_what_was_in_flight_as_the_database_was_away_is_not_to_blame(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     away, losses = threading.Event(), iter([True])
-    write, write_together, requeue = Store._write, Together.write, JobLedger.requeue
+    write, write_together, requeue = Store.write, Together.write, JobLedger.requeue
 
     def written(*work: Any, **how: Any) -> Any:
         if away.is_set():
@@ -161,7 +161,7 @@ def test_what_was_in_flight_as_the_database_was_away_is_not_to_blame(
             away.set()
         return invented_time(job)
 
-    monkeypatch.setattr(Store, "_write", written)
+    monkeypatch.setattr(Store, "write", written)
     monkeypatch.setattr(Together, "write", lambda *work: not away.is_set() and write_together(*work))
     monkeypatch.setattr(JobLedger, "requeue", requeued)
     ends_well(tmp_path / "db.sqlite", work)

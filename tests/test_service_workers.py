@@ -483,7 +483,7 @@ def test_a_service_begins_no_trial_on_a_database_that_another_has_claimed(store:
     claim = store.claim_service()
     store.begin_trial(DEVICE, PROBLEM, FAMILY.baseline, mine)
     claim.close()
-    store._write(lambda session: session.add(_claim_of(elsewhere(None))))
+    store.write(lambda session: session.add(_claim_of(elsewhere(None))))
     with pytest.raises(StoreError, match="another service"):
         store.begin_trial(DEVICE, PROBLEM, FAMILY.baseline, mine)
     store.begin_trial(DEVICE, PROBLEM, FAMILY.baseline, new_owner())  # a local run needs no claim

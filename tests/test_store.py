@@ -11,7 +11,7 @@ import subprocess
 import sys
 import tempfile
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -28,10 +28,11 @@ from autotune.kernels.gemm import GemmProblem
 from autotune.model.configuration import Configuration
 from autotune.model.device import Device, DeviceLimits
 from autotune.model.trial import Measurement, Timer, Trial, TrialState, Winner
-from autotune.store import Store, database, failures, snapshot
-from autotune.store.models import BEST, Base, TrialRow
+from autotune.store import Store, StoredTrial, database, failures, snapshot
+from autotune.store.models import Base
+from autotune.store.trials import TrialRow
 from databases import change, connect, rows
-from factories import provenance
+from factories import in_threads, provenance
 
 DEVICE = Device(
     slug="adreno-730",
@@ -132,23 +133,25 @@ with Store.open(path) as store:
 # Round trips
 
 
-def test_a_trial_comes_back_as_it_was(store: Store) -> None:
-    store.add_trial(DEVICE, PROBLEM, TRIAL, PROVENANCE, "final")
+@pytest.mark.parametrize(
+    "trial",
+    [
+        TRIAL,
+        dataclasses.replace(TRIAL, message="m" * 1_000_000),
+        *(
+            Trial(configuration=TRIAL.configuration, state=state, message="line 1\nline 2 ⚠")
+            for state in TrialState
+            if state is not TrialState.COMPLETE
+        ),
+    ],
+    ids=lambda trial: f"{trial.state.value} {len(trial.message)}",
+)
+def test_a_trial_comes_back_as_it_was(store: Store, trial: Trial) -> None:
+    store.add_trial(DEVICE, PROBLEM, trial, PROVENANCE, "final")
     [stored] = store.trials(DEVICE.slug, "gemm", PROBLEM)
-    assert stored.trial == TRIAL
-    assert stored.problem == PROBLEM
+    assert stored == StoredTrial(trial=trial, problem=PROBLEM, provenance=PROVENANCE, purpose="final")
     assert type(stored.problem) is GemmProblem
-    assert stored.provenance == PROVENANCE
-    assert stored.purpose == "final"
-
-
-@pytest.mark.parametrize("state", [state for state in TrialState if state is not TrialState.COMPLETE])
-def test_a_failed_trial_comes_back_without_measurement(store: Store, state: TrialState) -> None:
-    failed = Trial(configuration=TRIAL.configuration, state=state, message="line 1\nline 2 ⚠")
-    store.add_trial(DEVICE, PROBLEM, failed, PROVENANCE)
-    [stored] = store.trials(DEVICE.slug, "gemm")
-    assert stored.trial == failed
-    assert stored.trial.time_ns == math.inf
+    assert (stored.trial.time_ns == math.inf) == (trial.measurement is None)
 
 
 def test_numbers_that_are_none_survive(store: Store) -> None:
@@ -170,32 +173,24 @@ def test_text_that_databases_refuse_is_kept_as_escapes(store: Store) -> None:
     assert [d.name for d in store.devices() if d.slug == "odd"] == ["a\\0b \\udcff"]
 
 
-def test_very_long_text_is_kept(store: Store) -> None:
-    device = dataclasses.replace(DEVICE, slug="long", name="n" * 1_000_000)
-    store.add_trial(device, PROBLEM, dataclasses.replace(TRIAL, message="m" * 1_000_000), PROVENANCE)
-    assert len(store.trials("long", "gemm")[0].trial.message) == 1_000_000
-
-
-def test_a_number_too_large_for_the_database_is_an_error_and_adds_nothing(store: Store) -> None:
+@pytest.mark.parametrize(("seed", "purpose"), [(2**64, "search"), (0, "leisure")])
+def test_what_the_database_cannot_hold_is_an_error_and_adds_nothing(store: Store, seed: int, purpose: str) -> None:
     with pytest.raises(StoreError):
-        store.add_trial(DEVICE, PROBLEM, dataclasses.replace(TRIAL, seed=2**64), PROVENANCE)
-    assert store.trials(DEVICE.slug, "gemm") == []
-
-
-def test_an_unknown_purpose_is_refused(store: Store) -> None:
-    with pytest.raises(StoreError):
-        store.add_trial(DEVICE, PROBLEM, TRIAL, PROVENANCE, "leisure")
+        store.add_trial(DEVICE, PROBLEM, dataclasses.replace(TRIAL, seed=seed), PROVENANCE, purpose)
     assert store.trials(DEVICE.slug, "gemm") == []
 
 
 def test_trials_are_chosen_by_device_family_and_problem_oldest_first(store: Store) -> None:
-    second = GemmProblem(m=1, n=1, k=1)
-    for seed, (device, problem) in enumerate(
-        [(DEVICE, PROBLEM), (OTHER, PROBLEM), (DEVICE, second), (DEVICE, PROBLEM)]
-    ):
-        store.add_trial(device, problem, dataclasses.replace(TRIAL, seed=seed), PROVENANCE)
-    assert [s.trial.seed for s in store.trials(DEVICE.slug, "gemm")] == [0, 2, 3]
-    assert [s.trial.seed for s in store.trials(DEVICE.slug, "gemm", PROBLEM)] == [0, 3]
+    """Under whatever driver; row pitches make another problem."""
+    second, pitched = GemmProblem(m=1, n=1, k=1), GemmProblem(m=64, n=32, k=16, lda=64)
+    newer = dataclasses.replace(DEVICE, driver="build: 2")
+    added = [(DEVICE, PROBLEM), (OTHER, PROBLEM), (DEVICE, second), (newer, PROBLEM), (DEVICE, pitched)]
+    for seed, (device, problem) in enumerate(added):
+        provenance = dataclasses.replace(PROVENANCE, driver=device.driver)
+        store.add_trial(device, problem, dataclasses.replace(TRIAL, seed=seed), provenance)
+    assert [s.trial.seed for s in store.trials(DEVICE.slug, "gemm")] == [0, 2, 3, 4]
+    of_problem = store.trials(DEVICE.slug, "gemm", PROBLEM)
+    assert [(s.trial.seed, s.provenance.driver) for s in of_problem] == [(0, DEVICE.driver), (3, "build: 2")]
     assert [s.trial.seed for s in store.trials(OTHER.slug, "gemm")] == [1]
     assert store.trials(DEVICE.slug, "reduce") == []
     assert store.trials("nobody", "gemm") == []
@@ -211,24 +206,9 @@ def test_a_trial_that_comes_again_with_its_identity_is_stored_once(store: Store)
     assert store.quarantined() == [], "what came again is old"
 
 
-def test_row_pitches_make_another_problem(store: Store) -> None:
-    store.add_trial(DEVICE, GemmProblem(m=64, n=32, k=16, lda=64), TRIAL, PROVENANCE)
-    assert store.trials(DEVICE.slug, "gemm", PROBLEM) == []
-
-
-def test_trials_under_another_driver_belong_to_the_device_too(store: Store) -> None:
-    newer = dataclasses.replace(DEVICE, driver="build: 2")
-    store.add_trial(DEVICE, PROBLEM, TRIAL, PROVENANCE)
-    store.add_trial(newer, PROBLEM, TRIAL, dataclasses.replace(PROVENANCE, driver="build: 2"))
-    assert [s.provenance.driver for s in store.trials(DEVICE.slug, "gemm")] == [DEVICE.driver, "build: 2"]
-
-
-def test_a_device_comes_back_without_its_selector(store: Store) -> None:
+def test_a_device_comes_back_without_its_selector_and_with_the_limits_that_the_driver_tells_now(store: Store) -> None:
     store.add_device(dataclasses.replace(DEVICE, selector="0:1"))
     assert store.devices() == [DEVICE]
-
-
-def test_limits_follow_what_the_driver_tells_now(store: Store) -> None:
     changed = dataclasses.replace(DEVICE, limits=dataclasses.replace(DEVICE.limits, compute_units=8))
     store.add_trial(changed, PROBLEM, TRIAL, PROVENANCE)
     assert store.devices() == [changed]
@@ -245,10 +225,12 @@ def test_of_several_drivers_the_one_measured_last_comes_last(store: Store) -> No
     assert store.devices() == [imported, newer, DEVICE, OTHER]
 
 
-def test_a_winner_comes_back_as_it_was(store: Store) -> None:
+def test_a_winner_comes_back_as_it_was_and_the_view_tells_the_same_gains(store: Store, place: str) -> None:
     recorded = winner(time_ns=1e6 / 7, is_default=True)
     store.record_winner(recorded)
     assert store.best() == [recorded]
+    told = rows(place, "SELECT gflops, gain_over_default, gain_over_baseline FROM best_configurations")
+    assert told == [(recorded.gflops, recorded.gain_over_default, recorded.gain_over_baseline)]
 
 
 def test_a_winner_without_baseline_or_bounds_comes_back(store: Store) -> None:
@@ -357,16 +339,6 @@ def test_a_person_can_query_the_view(place: str) -> None:
         "verdict": "faster",
         "verifications": 60,
     }
-    assert names == list(BEST.columns.keys())
-
-
-def test_the_view_tells_the_same_gains_as_the_winner(place: str) -> None:
-    one = winner(1e6 / 7)
-    with Store.open(place) as store:
-        store.add_device(DEVICE)
-        store.record_winner(one)
-    told = rows(place, "SELECT gflops, gain_over_default, gain_over_baseline FROM best_configurations")
-    assert told == [(one.gflops, one.gain_over_default, one.gain_over_baseline)]
 
 
 # Import
@@ -436,11 +408,7 @@ def test_many_threads_open_a_new_database_at_once(place: str) -> None:
         except AutotuneError as error:
             problems.append(error)
 
-    threads = [threading.Thread(target=work) for _ in range(8)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    in_threads(*[work] * 8)
     assert problems == []
     with Store.open(place) as store:
         assert len(store.trials(DEVICE.slug, "gemm")) == 8
@@ -600,25 +568,28 @@ def test_a_migration_that_fails_changes_nothing(
         assert store.devices() == [DEVICE]
 
 
-def test_a_newer_schema_is_refused_and_left_alone(place: str) -> None:
+@pytest.mark.parametrize(
+    ("revision", "error", "message"),
+    [
+        ("0999", NewerSchemaError, r"0999.*upgrade autotune"),
+        (
+            "0011",
+            StoreError,
+            r"development version of autotune \(schema 0011\).*name another database with --db",
+        ),
+    ],
+)
+def test_a_schema_of_another_version_is_refused_and_left_alone(
+    place: str, revision: str, error: type[StoreError], message: str
+) -> None:
     Store.open(place).close()
-    change(place, "UPDATE alembic_version SET version_num = '0999'")
+    change(place, f"UPDATE alembic_version SET version_num = '{revision}'")
     for read_only in (False, True):
-        with pytest.raises(NewerSchemaError, match=r"0999.*upgrade autotune"):
+        with pytest.raises(error, match=message):
             Store.open(place, read_only=read_only)
-    assert rows(place, "SELECT version_num FROM alembic_version") == [("0999",)]
-
-
-def test_a_database_of_a_development_version_is_refused_and_left_alone(place: str) -> None:
-    Store.open(place).close()
-    change(place, "UPDATE alembic_version SET version_num = '0011'")
-    message = r"was made by a development version of autotune \(schema 0011\).*name another database with --db"
-    for read_only in (False, True):
-        with pytest.raises(StoreError, match=message):
-            Store.open(place, read_only=read_only)
-    with pytest.raises(StoreError, match=message):
+    with pytest.raises(error, match=message):
         open_table(place)
-    assert rows(place, "SELECT version_num FROM alembic_version") == [("0011",)]
+    assert rows(place, "SELECT version_num FROM alembic_version") == [(revision,)]
 
 
 def test_an_empty_file_becomes_a_database(path: Path) -> None:
@@ -692,57 +663,41 @@ def test_urls_that_lead_nowhere(url: str, message: str) -> None:
     assert "\n" not in str(caught.value)
 
 
-def make_text(path: Path) -> None:
-    path.write_text("SQLite format 4: no database, and long enough to look like one" * 100)
+def make_foreign(*statements: str) -> Callable[[Path], None]:
+    """Another program's database."""
 
+    def make(path: Path) -> None:
+        with closing(sqlite3.connect(path, isolation_level=None)) as connection:
+            for statement in statements:
+                connection.execute(statement)
 
-def make_folder(path: Path) -> None:
-    path.mkdir()
-
-
-def make_pipe(path: Path) -> None:
-    os.mkfifo(path)
-
-
-def make_foreign(path: Path) -> None:
-    with closing(sqlite3.connect(path)) as connection:
-        connection.execute("CREATE TABLE trials (whatever)")
-
-
-def make_foreign_with_alembic(path: Path) -> None:
-    with closing(sqlite3.connect(path)) as connection:
-        connection.execute("CREATE TABLE alembic_version (version_num)")
-        connection.execute("INSERT INTO alembic_version VALUES ('0100')")
-        connection.execute("CREATE TABLE theirs (x)")
-        connection.commit()
+    return make
 
 
 def make_foreign_revision(path: Path) -> None:
     Store.open(path).close()
-    with closing(sqlite3.connect(path)) as connection:
-        connection.execute("UPDATE alembic_version SET version_num = 'ab12cd34ef56'")
-        connection.commit()
+    change(path, "UPDATE alembic_version SET version_num = 'ab12cd34ef56'")
 
 
-def make_header_only(path: Path) -> None:
-    path.write_bytes(b"SQLite format 3\0" + b"junk" * 1000)
+FOREIGN: dict[str, Callable[[Path], object]] = {
+    "text": lambda path: path.write_text("SQLite format 4: no database, and long enough to look like one" * 100),
+    "folder": lambda path: path.mkdir(),
+    "pipe": os.mkfifo,
+    "other tables": make_foreign("CREATE TABLE trials (whatever)"),
+    "other tables and alembic": make_foreign(
+        "CREATE TABLE alembic_version (version_num)",
+        "INSERT INTO alembic_version VALUES ('0100')",
+        "CREATE TABLE theirs (x)",
+    ),
+    "other revision": make_foreign_revision,
+    "header only": lambda path: path.write_bytes(b"SQLite format 3\0" + b"junk" * 1000),
+}
 
 
 @pytest.mark.parametrize("read_only", [False, True])
-@pytest.mark.parametrize(
-    "make",
-    [
-        make_text,
-        make_folder,
-        make_pipe,
-        make_foreign,
-        make_foreign_with_alembic,
-        make_foreign_revision,
-        make_header_only,
-    ],
-)
-def test_what_is_no_database_is_refused_and_left_as_it_is(path: Path, make: Any, read_only: bool) -> None:
-    make(path)
+@pytest.mark.parametrize("name", FOREIGN)
+def test_what_is_no_database_is_refused_and_left_as_it_is(path: Path, name: str, read_only: bool) -> None:
+    FOREIGN[name](path)
     before = path.read_bytes() if path.is_file() else None
     with pytest.raises(NotADatabaseError) as caught:
         Store.open(path, read_only=read_only)

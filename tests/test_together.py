@@ -103,7 +103,7 @@ def test_what_cannot_be_written_fails_alone(any_store: Store) -> None:
 
     def wrongly() -> None:
         try:
-            any_store._write_together(lambda connection: connection.execute(text("SELECT no_such_column")))  # type: ignore[arg-type]
+            any_store.write_together(lambda connection: connection.execute(text("SELECT no_such_column")))  # type: ignore[arg-type]
         except StoreError as error:
             caught.append(error)
 

@@ -3,6 +3,7 @@
 import threading
 
 from autotune.turns import Turns, held, idle
+from factories import in_threads
 
 SOON_S = 20
 
@@ -26,11 +27,7 @@ def test_a_thread_that_waits_lets_another_compute() -> None:
             is_done.set()
             order.append("another still")
 
-    threads = [threading.Thread(target=work) for work in (one, another)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(SOON_S)
+    in_threads(one, another)
     assert order == ["one", "another", "another still", "one again"]
 
 
@@ -49,11 +46,7 @@ def test_no_more_compute_at_a_time_than_may() -> None:
             with lock:
                 at_work -= 1
 
-    threads = [threading.Thread(target=work) for _ in range(6)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(SOON_S)
+    in_threads(*[work] * 6)
     assert most == 2
     assert at_work == 0
 
@@ -86,9 +79,5 @@ def test_who_waits_for_a_lock_has_no_turn() -> None:
             with held(lock):
                 order.append("another")
 
-    threads = [threading.Thread(target=work, daemon=True) for work in (one, another)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(SOON_S)
+    in_threads(one, another)
     assert order == ["one", "another"]

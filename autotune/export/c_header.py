@@ -181,7 +181,7 @@ class Writer:
 
     def models(self) -> str:
         """Return the text that the predictors of all devices share."""
-        return c_predict.shared(self.prefix, self.macro, self.sizes)
+        return c_predict.shared(self.prefix, self.macro)
 
     def measured(self, table: DeviceTable) -> str:
         """Return the check for valid configurations on a device, and the search of its measurements and predictors."""

@@ -1,13 +1,9 @@
-"""C code of predictors, which computes exactly the numbers of `autotune.lookup.predictor`.
-
-Distances are summed in long double, because Python's are correct to the last bit and equal distances must stay equal.
-"""
+"""C code of predictors, which computes exactly the numbers of `autotune.lookup.predictor`."""
 
 from collections.abc import Callable, Iterable, Sequence
-from math import log2
 from string import Template
 
-from autotune.lookup.predictor import Costs, Neighbours, Predictor
+from autotune.lookup.predictor import Costs, Predictor
 from autotune.model.configuration import Configuration
 
 # Shared by all devices; one for each family.
@@ -15,9 +11,6 @@ SHARED = Template("""\
 #ifndef ${macro}_PREDICTS
 #define ${macro}_PREDICTS 1
 #include <math.h> /* link with -lm */
-
-static inline void ${prefix}_logarithms(const struct ${prefix}_problem *p, double *logs) {
-${logs}}
 
 /* The number of the least, of equal ones the first. */
 static inline int ${prefix}_least(const double *scores, int count) {
@@ -41,38 +34,6 @@ static inline void ${name}(const struct ${prefix}_problem *p, long long compute_
 #pragma STDC FP_CONTRACT OFF
 #endif
 ${body}}
-""")
-
-_NEIGHBOURS = Template("""\
-    static const double places[][${axes}] = {
-${places}
-    };
-    static const double losses[][${choices}] = {
-${losses}
-    };
-    double here[${axes}], distances[${points}];
-    char is_taken[${points}] = {0};
-    int point, axis, choice, count;
-    (void)compute_units;
-    for (choice = 0; choice < ${choices}; choice++) scores[choice] = 0.0;
-    ${prefix}_logarithms(p, here);
-    for (point = 0; point < ${points}; point++) {
-        long double sum = 0.0L;
-        for (axis = 0; axis < ${axes}; axis++) {
-            const long double apart = (long double)(places[point][axis] - here[axis]);
-            sum += apart * apart;
-        }
-        distances[point] = (double)sqrtl(sum);
-    }
-    for (count = 0; count < ${count}; count++) {
-        int nearest = -1;
-        double weight;
-        for (point = 0; point < ${points}; point++)
-            if (!is_taken[point] && (nearest < 0 || distances[point] < distances[nearest])) nearest = point;
-        is_taken[nearest] = 1;
-        weight = 1.0 / (0.05 + distances[nearest]);
-        for (choice = 0; choice < ${choices}; choice++) scores[choice] += weight * losses[nearest][choice];
-    }
 """)
 
 # Whatever does not depend on the size is computed at export, so that the compiler knows the divisors. (n + 1/2) / d is
@@ -144,9 +105,8 @@ _DECLINE = Template("""\
 """)
 
 
-def shared(prefix: str, macro: str, sizes: Sequence[str]) -> str:
-    logs = "".join(f"    logs[{axis}] = log2((double)p->{name});\n" for axis, name in enumerate(sizes))
-    return SHARED.substitute(prefix=prefix, macro=macro, logs=logs)
+def shared(prefix: str, macro: str) -> str:
+    return SHARED.substitute(prefix=prefix, macro=macro)
 
 
 def ranking_function(predictor: Predictor, name: str, prefix: str, sizes: Sequence[str], bytes_moved: str) -> str:
@@ -154,18 +114,7 @@ def ranking_function(predictor: Predictor, name: str, prefix: str, sizes: Sequen
 
     `sizes` are fields of the problem, `bytes_moved` is a C expression of type double.
     """
-    known = {"prefix": prefix, "axes": len(sizes), "choices": len(predictor.configurations)}
-    match predictor.model:
-        case Neighbours() as neighbours:
-            body = _NEIGHBOURS.substitute(
-                known,
-                places=_rows(_numbers([log2(size) for size in point.sizes]) for point in neighbours.points),
-                losses=_rows(_numbers(point.losses) for point in neighbours.points),
-                points=len(neighbours.points),
-                count=min(neighbours.count, len(neighbours.points)),
-            )
-        case Costs() as costs:
-            body = _costs(costs, sizes, bytes_moved)
+    body = _costs(predictor.model, sizes, bytes_moved)
     return _FUNCTION.substitute(name=name, prefix=prefix, body=body)
 
 

@@ -7,8 +7,7 @@ from typing import Any
 from autotune.codec import printable
 from autotune.kernels import find_family
 from autotune.lookup import table_order
-from autotune.lookup.agreement import agrees
-from autotune.lookup.predictor import Predictor
+from autotune.lookup.predictor import Predictor, agrees
 from autotune.model.device import Device
 from autotune.model.trial import Winner
 from autotune.predict import known_predictors, make_predictors

@@ -92,9 +92,7 @@ class TuningTable:
         from autotune.lookup.chain import Chain
 
         self.source = source
-        """Name shown to users."""
-        self.place = source
-        """Path or URL to open for the trials behind the table; may contain a password."""
+        """Name shown to users: the path of a table that was opened."""
         self._contents = contents
         self._misses = misses
         self._chain = Chain(contents, name or source)

@@ -56,7 +56,7 @@ class Shelf:
 
     def sample(self) -> list[Entry]:
         """Return some of the entries, evenly spaced in the order of their problem keys."""
-        from autotune.lookup.agreement import evenly
+        from autotune.lookup.predictor import evenly
 
         rows = [self.rows[key] for key in evenly(sorted(self.rows))]
         read = (self.reader(row) if isinstance(row, tuple) else row for row in rows)
@@ -171,7 +171,7 @@ def sound_predictors(contents: Contents, slug: str, family: KernelFamily) -> "li
     device = contents.device(slug)
     if device is None or not any(predictor.favours == "predicted" for predictor in found):
         return found
-    from autotune.lookup.agreement import agrees
+    from autotune.lookup.predictor import agrees
 
     entries = contents.shelf(slug, family.name).sample()
     return [predictor for predictor in found if agrees(predictor, family, device.limits, entries)]

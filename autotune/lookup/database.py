@@ -1,4 +1,4 @@
-"""The contents of an SQLite database: reads rows and returns devices and entries.
+"""The contents of an SQLite database: reads rows and returns devices, entries, and the trials of a problem.
 
 `sqlite_table.py` runs the queries, since the lookup must not wait for SQLAlchemy to load.
 """
@@ -6,11 +6,13 @@
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from functools import partial
 from math import isfinite
+from pathlib import Path
 from typing import Any
 
-from autotune.errors import ConfigurationError, ProblemError, TableError
+from autotune.errors import AutotuneError, ConfigurationError, ProblemError, TableError
 from autotune.kernels import find_family, is_family
 from autotune.lookup.answer import Entry
 from autotune.lookup.contents import Row, Shelf
@@ -18,6 +20,7 @@ from autotune.lookup.predictor import Predictor
 from autotune.lookup.sqlite_table import Ask, File
 from autotune.model.configuration import Configuration
 from autotune.model.device import Device, DeviceLimits
+from autotune.model.problem import Problem
 from autotune.space.family import KernelFamily
 
 _READ_AT_ONCE = 1000
@@ -89,10 +92,7 @@ class Database:
 
         with self._source.reading() as ask:
             rows = ask(_PREDICTORS, slug)
-        try:
-            return [predictor for (document,) in rows for predictor in read_document(document)]
-        except TableError as error:
-            raise TableError(f"{self._source}: what predicts on {slug}: {error.message}", hint=error.hint) from error
+        return [predictor for (document,) in rows for predictor in read_document(document, self._source, slug)]
 
     def _read_all(self, ask: Ask) -> None:
         places = ask("SELECT DISTINCT device, family FROM best_configurations")
@@ -127,7 +127,7 @@ def _versions(devices: Iterable[Device]) -> dict[tuple[str, str], str]:
 def _entry(source: File, slug: str, family: KernelFamily, versions: Mapping[str, str], row: Row) -> Entry | None:
     """Return the entry, or None if this version does not know it. Raises TableError for a broken row."""
     with _row_of(source, "best_configurations", f"{slug}, {family.name}"):
-        problem, configuration, time_ns = plain(row[0]), plain(row[1]), _time(row[2])
+        problem, configuration, time_ns = _plain(row[0]), _plain(row[1]), _time(row[2])
         try:
             return Entry(
                 problem=family.problem_type.from_dict(problem),
@@ -141,7 +141,7 @@ def _entry(source: File, slug: str, family: KernelFamily, versions: Mapping[str,
             return None
 
 
-def plain(text: str) -> dict[str, Any]:
+def _plain(text: str) -> dict[str, Any]:
     data = json.loads(text)
     if not isinstance(data, dict):
         raise TypeError("not a JSON object")
@@ -160,3 +160,54 @@ def _row_of(source: File, table: str, row: str) -> Iterator[None]:
         yield
     except (ValueError, TypeError, AttributeError, RecursionError) as error:
         raise TableError(f"{source}: a row of {table} ({row[:80]}) cannot be understood: {str(error)[:200]}") from error
+
+
+# The trials behind a winner
+
+_TRIALS = """
+    SELECT trials.configuration, trials.time_ns, trials.prepare_ns, trials.template_hash
+    FROM trials JOIN problems ON problems.id = trials.problem_id JOIN devices ON devices.id = trials.device_id
+    WHERE devices.slug = ? AND devices.driver = ? AND devices.version = ?
+      AND problems.family = ? AND problems.spec = ? AND trials.state = 'complete' AND trials.time_ns > 0
+    ORDER BY trials.id
+"""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Timed:
+    """A configuration's median time of one call, and the part of it spent converting operands to another layout."""
+
+    configuration: Configuration
+    time_ns: float
+    prepare_ns: float
+    template_hash: str = ""
+    """Hash of the measured templates; empty if unknown."""
+
+
+def read_trials(path: str | Path, device: Device, problem: Problem) -> list[Timed]:
+    """Return the complete trials on this device with this driver and version, combined by configuration.
+
+    Only trials with the templates that a configuration was last measured with count. The list is empty if the file is
+    not a database of this project. Nothing is written.
+    """
+    from statistics import median
+
+    try:
+        with File(Path(path)).reading() as ask:
+            rows = ask(_TRIALS, device.slug, device.driver, device.version, problem.family, problem.key)
+    except (OSError, AutotuneError):
+        return []
+    latest = {configuration: template_hash for configuration, _, _, template_hash in rows}
+    times: dict[str, list[tuple[float, float]]] = {}
+    for configuration, time_ns, prepare_ns, template_hash in rows:
+        if template_hash == latest[configuration]:
+            times.setdefault(configuration, []).append((time_ns, prepare_ns or 0.0))
+    return [
+        Timed(
+            configuration=Configuration.from_dict(_plain(text)),
+            time_ns=median(t for t, _ in found),
+            prepare_ns=median(p for _, p in found),
+            template_hash=str(latest[text]),
+        )
+        for text, found in times.items()
+    ]

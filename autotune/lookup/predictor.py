@@ -6,25 +6,25 @@ configurations that cover the measured sizes, and a model that ranks them for gi
 """
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import repeat
-from math import dist, inf, log2, prod
-from typing import Annotated, Any, ClassVar, NamedTuple
+from math import prod
+from typing import Annotated, Any, ClassVar, NamedTuple, Protocol, TypeVar
 
-from autotune.codec import COUNT, MAX_NUMBER, Bounds, Items, Pattern
+from autotune.codec import COUNT, Bounds, Items, Pattern
+from autotune.lookup.legality import Legality
 from autotune.model.configuration import Configuration
+from autotune.model.device import DeviceLimits
 from autotune.model.problem import Problem
+from autotune.space.family import KernelFamily
 
 FAVOURS = ("predicted", "nearest", "default")
 """Values of a predictor's `favours`: which way of choosing came nearest to the tuned speed at sizes left out."""
 MAX_CONFIGURATIONS = 32
-MAX_POINTS = 1024
 
 _FAVOUR = Pattern(re.compile("|".join(FAVOURS)), f"must be one of {', '.join(FAVOURS)}")
 _REACH = Bounds(0, 100, excludes_least=True)
-_SIZE, _LOSS = Bounds(1, MAX_NUMBER), Bounds(-1e3, 1e3)
 _PART, _STEP = Bounds(0, 2**20), Bounds(1, 2**20)
 _WEIGHT_NS = Bounds(-1e15, 1e15)
 
@@ -49,52 +49,6 @@ class Evaluation:
     predicted: Reach
     nearest: Reach
     default: Reach
-
-
-@dataclass(frozen=True, kw_only=True)
-class Point:
-    """A measured size and each configuration's loss there: the logarithm of its time divided by the tuned time."""
-
-    sizes: tuple[Annotated[int, _SIZE], ...]
-    losses: tuple[Annotated[float, _LOSS], ...]
-
-
-@dataclass(frozen=True, kw_only=True)
-class Neighbours:
-    """Ranks by the losses at the `count` measured sizes whose logarithms are nearest, weighting nearer ones more."""
-
-    kind: ClassVar[str] = "neighbours"
-    count: Annotated[int, Bounds(1, MAX_POINTS)]
-    points: Annotated[tuple[Point, ...], Items(MAX_POINTS, least=1)]
-
-    @cached_property
-    def _places(self) -> list[tuple[float, ...]]:
-        return [tuple(log2(size) for size in point.sizes) for point in self.points]
-
-    def ranking(self, problem: Problem, compute_units: int) -> Sequence[int]:  # noqa: ARG002 - alike in all models
-        """Return the numbers of the configurations, best first."""
-        here = tuple([log2(size) for size in problem.size_vector])  # dist() would convert a list to a tuple each time
-        distances = list(map(dist, self._places, repeat(here)))
-        weighted = []
-        for _ in range(min(self.count, len(distances))):
-            # Of equally near points the first is taken. Only a few are needed, so this is faster than sorting all.
-            distance = min(distances)
-            number = distances.index(distance)
-            distances[number] = inf
-            weighted.append((1.0 / (0.05 + distance), self.points[number].losses))
-        expected = _weighted_sums(weighted)
-        return sorted(range(len(expected)), key=expected.__getitem__)
-
-
-def _weighted_sums(rows: Sequence[tuple[float, Sequence[float]]]) -> list[float]:
-    """Return the weighted sum of each column, added up in the order of the rows."""
-    if len(rows) == 3:  # the number that models are fitted with; several times faster than the general case
-        (u, first), (v, second), (w, third) = rows
-        return [u * a + v * b + w * c for a, b, c in zip(first, second, third, strict=True)]
-    total = [0.0] * len(rows[0][1])
-    for weight, losses in rows:
-        total = [so_far + weight * loss for so_far, loss in zip(total, losses, strict=True)]
-    return total
 
 
 COSTS = ("one", "bytes", "outputs", "rounds", "depth of rounds", "depth of waves")
@@ -145,7 +99,6 @@ class Costs:
     All terms divide the same sizes among work-groups, at most MOST_SHARED of them.
     """
 
-    kind: ClassVar[str] = "costs"
     terms: tuple[Cost, ...]
 
     def ranking(self, problem: Problem, compute_units: int) -> Iterator[int]:
@@ -191,7 +144,7 @@ class Costs:
 
 
 MOST_SHARED = 3
-"""Number of sizes that `Costs` can divide among work-groups; for a family with more, neighbours predict."""
+"""Number of sizes that `Costs` can divide among work-groups; a family with more gets no predictor."""
 
 
 class CostPlan(NamedTuple):
@@ -211,9 +164,6 @@ class CostPlan(NamedTuple):
     """For each term: index into `groups`, `at_once`, indices into `depths` and `bases`, the other weights."""
 
 
-Model = Neighbours | Costs
-
-
 @dataclass(frozen=True, kw_only=True)
 class Predictor:
     """The model for one kind of problem on one device, and how good it is."""
@@ -224,7 +174,7 @@ class Predictor:
     sizes: Annotated[int, COUNT]
     """Number of measured sizes that it is based on."""
     configurations: Annotated[tuple[Configuration, ...], Items(MAX_CONFIGURATIONS, least=1)]
-    model: Model
+    model: Costs
     favours: Annotated[str, _FAVOUR]
     """One of FAVOURS: if the nearest entry or the default did better, the prediction is skipped."""
     expected: Evaluation
@@ -243,11 +193,6 @@ class Predictor:
                     return "default"
         return self.favours
 
-    @property
-    def model_name(self) -> str:
-        """Name shown to users."""
-        return "neighbours" if isinstance(self.model, Neighbours) else "a sum of costs"
-
     @cached_property
     def predicted_loss(self) -> float:
         """Fraction of the tuned speed that a prediction loses at a size never seen."""
@@ -257,7 +202,7 @@ class Predictor:
     def because(self) -> str:
         """What a prediction is based on, one line for users."""
         return (
-            f"predicted by {self.model_name} over {len(self.configurations)} configurations that cover "
+            f"predicted by a sum of costs over {len(self.configurations)} configurations that cover "
             f"{self.sizes} measured sizes"
         )
 
@@ -269,3 +214,52 @@ class Predictor:
         told = getattr(self.measured or self.expected, step)
         assert isinstance(told, Reach)
         return max(0.0, 1.0 - told.mean)
+
+
+# A predictor that contradicts the measurements of its table is not used.
+
+LEAST_AGREEMENT = 0.5
+"""Fraction of a table's sizes at which a predictor must choose the winner's algorithm. The published predictors of the
+H100 and the H200 do so at 0.96 to 1.0 of them; one at 0.29 was two to six times slower than the default by rule."""
+
+LEAST_JUDGED = 3
+"""Minimum number of comparable sizes: with fewer, a predictor is never rejected."""
+MOST_JUDGED = 64
+"""Maximum number of sizes checked; from a larger table, evenly spaced ones in the order of their keys are taken."""
+
+
+class Measured(Protocol):
+    """An entry or a winner."""
+
+    @property
+    def problem(self) -> Problem: ...
+
+    @property
+    def configuration(self) -> Configuration: ...
+
+
+_T = TypeVar("_T")
+
+
+def evenly(items: Sequence[_T]) -> Sequence[_T]:
+    """Return at most MOST_JUDGED of the items, evenly spaced."""
+    return items[:: -(-len(items) // MOST_JUDGED) or 1]
+
+
+def agrees(predictor: Predictor, family: KernelFamily, limits: DeviceLimits, table: Iterable[Measured]) -> bool:
+    """Return whether a predictor may be used, given its device's limits and the measurements there (`table`)."""
+    if predictor.favours != "predicted":
+        return True
+    legality = Legality(family, limits)
+    judged = agreeing = 0
+    for measured in evenly(sorted(table, key=lambda measured: measured.problem.key)):
+        problem = measured.problem
+        if problem.kind != predictor.example.kind or predictor.way(problem) != "predicted":
+            continue
+        values = problem.constraint_values()
+        ranking = predictor.model.ranking(problem, limits.compute_units)
+        choices = (predictor.configurations[number] for number in ranking)
+        chosen = next((choice for choice in choices if legality.is_valid(choice, values)), None)
+        judged += 1
+        agreeing += chosen is not None and chosen.algorithm == measured.configuration.algorithm
+    return judged < LEAST_JUDGED or agreeing >= LEAST_AGREEMENT * judged

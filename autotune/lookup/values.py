@@ -8,9 +8,9 @@ from collections.abc import Iterable, Iterator, Sized
 from typing import Any
 
 from autotune.codec import Node, Reader, parse, read, write
-from autotune.errors import ProblemError
+from autotune.errors import ProblemError, TableError
 from autotune.kernels import family_names, find_family, is_family
-from autotune.lookup.predictor import COSTS, MOST_SHARED, Costs, Neighbours, Predictor
+from autotune.lookup.predictor import COSTS, MOST_SHARED, Predictor
 from autotune.model.configuration import Configuration
 from autotune.model.problem import Problem
 from autotune.space.family import KernelFamily
@@ -76,9 +76,12 @@ def plain_predictor(predictor: Predictor) -> dict[str, Any]:
     return {"family": predictor.example.family, **write(predictor)}
 
 
-def read_document(text: str) -> list[Predictor]:
-    """Read a text of `write_predictors`. Raises TableError that names the path."""
-    return read_predictors(parse(text))
+def read_document(text: str, place: object, slug: str) -> list[Predictor]:
+    """Read a text of `write_predictors`. Raises TableError that names the database, the device and the path."""
+    try:
+        return read_predictors(parse(text))
+    except TableError as error:
+        raise TableError(f"{place}: what predicts on {slug}: {error.message}", hint=error.hint) from error
 
 
 def read_predictors(node: Node) -> list[Predictor]:
@@ -101,24 +104,17 @@ def _check(predictor: Predictor, node: Node) -> None:
     axes = len(predictor.example.size_vector)
     for item in node.members()["left_to_default"].items(axes) if predictor.left_to_default else ():
         item.whole(axes - 1)
-    if isinstance(predictor.model, Costs):
-        shared = [[part > 0 for part in term.tile] for term in predictor.model.terms]
-        for number, parts in enumerate(shared):
-            if parts != shared[0] or sum(parts) > MOST_SHARED:
-                place = Node(None, f"model.terms[{number}]", node)
-                raise place.wrong(f"all must share out the same sizes, at most {MOST_SHARED}")
+    shared = [[part > 0 for part in term.tile] for term in predictor.model.terms]
+    for number, parts in enumerate(shared):
+        if parts != shared[0] or sum(parts) > MOST_SHARED:
+            place = Node(None, f"model.terms[{number}]", node)
+            raise place.wrong(f"all must share out the same sizes, at most {MOST_SHARED}")
 
 
 def _lists(predictor: Predictor) -> Iterator[tuple[str, Sized, int]]:
     """Yield the path of each list whose length follows from other values, the list, and that length."""
-    axes, choices = len(predictor.example.size_vector), len(predictor.configurations)
-    match predictor.model:
-        case Neighbours(points=points):
-            for number, point in enumerate(points):
-                yield f"model.points[{number}].sizes", point.sizes, axes
-                yield f"model.points[{number}].losses", point.losses, choices
-        case Costs(terms=terms):
-            yield "model.terms", terms, choices
-            for number, term in enumerate(terms):
-                yield f"model.terms[{number}].tile", term.tile, axes
-                yield f"model.terms[{number}].weights", term.weights, len(COSTS)
+    terms = predictor.model.terms
+    yield "model.terms", terms, len(predictor.configurations)
+    for number, term in enumerate(terms):
+        yield f"model.terms[{number}].tile", term.tile, len(predictor.example.size_vector)
+        yield f"model.terms[{number}].weights", term.weights, len(COSTS)

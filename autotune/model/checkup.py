@@ -5,7 +5,7 @@
 
 import dataclasses
 import enum
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -39,6 +39,25 @@ _EXTENSIONS = {
     SUB_GROUP_SIZES: "cl_qcom_reqd_sub_group_size",
 }
 """Extension that is removed from the device's extensions when its probe is broken."""
+
+
+_LOST: Mapping[str, Mapping[str, Any]] = {
+    VSTORE_HALF: {"max_vector_float16": 0},
+    IMAGES: {"has_images": False, "max_image_width": 0, "max_image_height": 0},
+    SUB_GROUPS: {"has_sub_groups": False},
+    HALF_ARITHMETIC: {"has_float16": False},
+    LOCAL_MEMORY: {"local_memory_bytes": 0},
+    ATOMICS: {"ordering_standard": 0},
+}
+"""Limits of the device that are lost when a probe is broken."""
+
+_CONSEQUENCES = {
+    EMPTY_KERNEL: "nothing can be tuned here",
+    CLOCKS: "times are taken with the host's clock",
+    VSTORE_HALF: "float16 problems are refused",
+    HALF_ARITHMETIC: "float16-acc16 problems are refused",
+    ATOMICS: "parts of a sum are joined by a second launch",
+}
 
 
 def vector_probe(dtype: str, width: int) -> str:
@@ -115,18 +134,8 @@ class Checkup:
         """Return the device with broken features removed, so that constraints keep a search from proposing them."""
         broken, limits = self._broken, device.limits
         changes: dict[str, Any] = {f"max_vector_{dtype}": _widest(dtype, broken) for dtype in VECTOR_TYPES}
-        if VSTORE_HALF in broken:
-            changes["max_vector_float16"] = 0
-        if IMAGES in broken:
-            changes |= {"has_images": False, "max_image_width": 0, "max_image_height": 0}
-        if SUB_GROUPS in broken:
-            changes["has_sub_groups"] = False
-        if HALF_ARITHMETIC in broken:
-            changes["has_float16"] = False
-        if LOCAL_MEMORY in broken:
-            changes["local_memory_bytes"] = 0
-        if ATOMICS in broken:
-            changes["ordering_standard"] = 0
+        for probe in broken:
+            changes |= _LOST.get(probe, {})
         left_out = {extension for probe, extension in _EXTENSIONS.items() if probe in broken}
         if left_out:
             changes["extensions"] = tuple(name for name in limits.extensions if name not in left_out)
@@ -138,18 +147,7 @@ class Checkup:
 
 def consequence(finding: Finding) -> str:
     """Describe how a search deals with a broken finding, for display."""
-    probe = finding.probe
-    if probe == EMPTY_KERNEL:
-        return "nothing can be tuned here"
-    if probe == CLOCKS:
-        return "times are taken with the host's clock"
-    if probe == VSTORE_HALF:
-        return "float16 problems are refused"
-    if probe == HALF_ARITHMETIC:
-        return "float16-acc16 problems are refused"
-    if probe == ATOMICS:
-        return "parts of a sum are joined by a second launch"
-    return "not proposed by the search"
+    return _CONSEQUENCES.get(finding.probe, "not proposed by the search")
 
 
 def _widest(dtype: str, broken: frozenset[str]) -> int:

@@ -1,6 +1,6 @@
 """Makes predictors from measurements: a few configurations that cover a device's sizes, and a model that picks one.
 
-`observations.py` collects the measurements of each configuration at each size and estimates missing ones, `models.py`
+`observations.py` collects the measurements of each configuration at each size and estimates missing ones, `costs.py`
 fits models, `selection.py` decides what to keep by leaving out each size in turn, `regret.py` measures how much a
 prediction loses. Predictors are stored in the database; `autotune.lookup.predictor` evaluates them.
 """
@@ -9,10 +9,8 @@ import logging
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 
-from autotune.errors import TableError
 from autotune.kernels import find_family
-from autotune.lookup.agreement import agrees
-from autotune.lookup.predictor import Evaluation, Predictor
+from autotune.lookup.predictor import Evaluation, Predictor, agrees
 from autotune.lookup.values import read_document, write_predictors
 from autotune.model.device import Device
 from autotune.model.problem import Problem
@@ -69,12 +67,16 @@ def add_predictors(store: Store, others: Mapping[str, Sequence[Predictor]]) -> N
     kept = all_predictors(store)
     devices = {device.slug: device for device in store.devices()}
     for slug, offered in others.items():
-        found = [p for p in offered if slug not in devices or _agrees(store, devices[slug], p)]
         by_kind = {(p.example.family, p.example.kind): p for p in kept.get(slug, [])}
-        better = [p for p in found if p.sizes > _sizes(by_kind.get((p.example.family, p.example.kind)))]
-        if better:
-            by_kind |= {(p.example.family, p.example.kind): p for p in better}
-            keep_predictors(store, slug, list(by_kind.values()))
+        before = dict(by_kind)
+        for predictor in offered:
+            kind = predictor.example.family, predictor.example.kind
+            known = by_kind.get(kind)
+            is_better = known is None or predictor.sizes > known.sizes
+            if is_better and (slug not in devices or _agrees(store, devices[slug], predictor)):
+                by_kind[kind] = predictor
+        if by_kind != before:
+            keep_predictors(store, slug, by_kind.values())
 
 
 def note_measured(store: Store, slug: str, example: Problem, evaluation: Evaluation) -> bool:
@@ -96,19 +98,12 @@ def known_predictors(store: Store, slug: str, family: str) -> list[Predictor]:
 
 def all_predictors(store: Store) -> dict[str, list[Predictor]]:
     """Return the stored predictors of every device, keyed by slug. Raises TableError."""
-    return {slug: _read(store, slug, document) for slug, document in store.predictors().items()}
+    return {slug: read_document(document, store.location, slug) for slug, document in store.predictors().items()}
 
 
 def keep_predictors(store: Store, slug: str, predictors: Iterable[Predictor]) -> None:
     """Replace the stored predictors of the device."""
     store.keep_predictors(slug, write_predictors(predictors))
-
-
-def _read(store: Store, slug: str, document: str) -> list[Predictor]:
-    try:
-        return read_document(document)
-    except TableError as error:
-        raise TableError(f"{store.location}: what predicts on {slug}: {error.message}", hint=error.hint) from error
 
 
 def _agrees(store: Store, device: Device, predictor: Predictor) -> bool:
@@ -117,10 +112,6 @@ def _agrees(store: Store, device: Device, predictor: Predictor) -> bool:
         return True
     _LOG.warning("left out what predicts %s on %s: it contradicts the measured winners", family, device.slug)
     return False
-
-
-def _sizes(predictor: Predictor | None) -> int:
-    return predictor.sizes if predictor else 0
 
 
 def _with_measured(predictor: Predictor, former: Iterable[Predictor]) -> Predictor:

@@ -6,7 +6,7 @@ configurations of an algorithm, so few measurements of each configuration suffic
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from math import log2
 
@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from autotune.kernels.occupancy import WorkGroup, tile_bytes
-from autotune.lookup.predictor import COSTS, Cost
+from autotune.lookup.predictor import COSTS, MOST_SHARED, Cost, Costs
 from autotune.model.configuration import Configuration
 from autotune.model.device import DeviceLimits
 from autotune.model.problem import Problem
@@ -210,6 +210,18 @@ def weigh(work: Work, prices: NDArray[np.float64]) -> tuple[float, ...]:
     numbers, of_work = _by_cost(work)
     np.add.at(weights, numbers, prices * of_work)
     return tuple(float(f"{weight:.6g}") for weight in weights)
+
+
+def fit_costs(works: Sequence[Work], prices: Prices) -> Costs | None:
+    """Return the costs of several configurations, or None if `Costs` cannot express them.
+
+    It cannot if they divide different sizes among work-groups, or too many.
+    """
+    shared = {tuple(part > 0 for part in work.tile) for work in works}
+    if len(shared) > 1 or sum(next(iter(shared))) > MOST_SHARED:
+        return None
+    weighted = ((work, weigh(work, prices[work.configuration.algorithm])) for work in works)
+    return Costs(terms=tuple(replace(bare_cost(work), weights=weights) for work, weights in weighted))
 
 
 def fit_prices(amounts: NDArray[np.float64], times: NDArray[np.float64]) -> NDArray[np.float64]:

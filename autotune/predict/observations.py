@@ -228,7 +228,10 @@ def _observe_kind(
         nominations=nominations,
         is_valid=_validity(device, family, candidates, problems),
         losses=losses,
-        trials=_trials(device, family, {w.problem: _all_times(w, times.get(w.problem, {})) for w in winners}),
+        # A winner's time is that of its finals; an imported winner has no other.
+        trials=_trials(
+            device, family, {w.problem: {**times.get(w.problem, {}), w.configuration: w.time_ns} for w in winners}
+        ),
     )
 
 
@@ -238,11 +241,6 @@ def _default_loss(device: Device, family: KernelFamily, winner: Winner, times: d
     if default == winner.configuration:
         return 0.0
     return max(0.0, log(times.get(default, winner.default_ns) / winner.time_ns))
-
-
-def _all_times(winner: Winner, times: dict[Configuration, float]) -> dict[Configuration, float]:
-    """Return the times, with the winner's taken from its finals; an imported winner has no other."""
-    return {**times, winner.configuration: winner.time_ns}
 
 
 def _measured_losses(

@@ -1,47 +1,34 @@
-"""Selects the configurations and the model of a predictor, judged by leaving out each size in turn."""
+"""Selects the configurations of a predictor, judged by leaving out each size in turn."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
 
-from autotune.lookup.agreement import LEAST_AGREEMENT, agrees
 from autotune.lookup.answer import Entry, distance
-from autotune.lookup.predictor import Evaluation, Predictor, Reach
-from autotune.predict.costs import Prices
-from autotune.predict.models import FITS, Samples
+from autotune.lookup.predictor import LEAST_AGREEMENT, Evaluation, Predictor, Reach, agrees
+from autotune.predict.costs import Prices, fit_costs
 from autotune.predict.observations import Observed
 
 LEAST_SIZES = 5
 """Minimum number of measured sizes for a prediction."""
 MOST_LEFT_OUT = 60
 """Maximum number of sizes to leave out in turn: a sample says as much, and the time grows with their square."""
-PORTFOLIOS = (6, 11, 16)
-"""Maximum numbers of configurations to choose among; each costs a lookup half a microsecond."""
+MOST_CHOICES = 16
+"""Maximum number of configurations to choose among; each costs a lookup half a microsecond."""
 _LEAST_SAVING = 0.001
 """Mean loss that one more configuration must save."""
 _ALIKE = 1.0
 """Distance in powers of two within which sizes are left out together: a device behaves much the same at both."""
 _TIE = 0.002
 """Mean fraction of the tuned speed by which a prediction must beat the default, and the nearest entry a prediction."""
-
-
 _OWN_LOSS = 0.1
 """Loss that a prediction may have at a size it was fitted to, where it was measured."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class _Trialed:
-    """One way to predict (a model over at most `most` configurations), and its loss at each size left out."""
-
-    model: str
-    most: int
-    losses: NDArray[np.float64]
-
-
 def fit(observed: Observed) -> Predictor | None:
-    """Return the predictor that did best at sizes left out; None if too few were measured."""
+    """Return the predictor; None if too few sizes were measured, or if `Costs` cannot express the configurations."""
     count = len(observed.problems)
     if count < LEAST_SIZES:
         return None
@@ -49,22 +36,24 @@ def fit(observed: Observed) -> Predictor | None:
     prices = observed.prices(everything)
     truth = np.maximum(0.0, observed.completed(everything, prices))
     left_out = [int(column) for column in np.unique(np.linspace(0, count - 1, MOST_LEFT_OUT).round())]
-    best = min(_trials(observed, truth, left_out), key=lambda tried: float(tried.losses.mean()))
+    lost = np.array([_loss_of_prediction(observed, truth, column) for column in left_out])
+    chosen = _chosen(observed, np.arange(len(observed.candidates)), everything, truth, prices)
+    model = fit_costs([observed.works[row] for row in chosen], prices)
+    if model is None:
+        return None
     nearest = np.array([_loss_of_nearest(observed, truth, column, _unlike(observed, column)) for column in left_out])
     default = observed.default_losses[left_out]
     sizes = np.array([observed.problems[column].size_vector for column in left_out])
-    left = _left_to_default(sizes, best.losses, default)
-    predicted = np.where((sizes[:, left] == 1).any(axis=1), default, best.losses)
-    chosen = _chosen(observed, np.arange(len(observed.candidates)), everything, truth, prices)[: best.most]
-    samples = _samples(observed, chosen, everything, truth, prices)
+    left = _left_to_default(sizes, lost, default)
+    predicted = np.where((sizes[:, left] == 1).any(axis=1), default, lost)
     expected = Evaluation(
         sizes=len(left_out), predicted=reach(predicted), nearest=reach(nearest), default=reach(default)
     )
     predictor = Predictor(
         example=observed.problems[0],
         sizes=count,
-        configurations=samples.configurations,
-        model=FITS[best.model](samples),
+        configurations=tuple(observed.candidates[row] for row in chosen),
+        model=model,
         favours=favoured(expected),
         expected=expected,
         left_to_default=left,
@@ -121,7 +110,7 @@ def _chosen(
 ) -> list[int]:
     """Return the rows to choose among, most useful first, judged at the columns' problems and those `elsewhere`."""
     beside = observed.losses_elsewhere(rows, columns, prices)
-    return [int(rows[place]) for place in cover(np.hstack([losses[rows], beside]), max(PORTFOLIOS))]
+    return [int(rows[place]) for place in cover(np.hstack([losses[rows], beside]), MOST_CHOICES)]
 
 
 def cover(losses: NDArray[np.float64], most: int) -> list[int]:
@@ -152,24 +141,19 @@ def reach(losses: NDArray[np.float64]) -> Reach:
     )
 
 
-def _trials(observed: Observed, truth: NDArray[np.float64], columns: Sequence[int]) -> list[_Trialed]:
-    """Try every way to predict at some of the sizes, each from all sizes that are not near it."""
-    lost = {(model, most): np.zeros(len(columns)) for model in FITS for most in PORTFOLIOS}
-    for number, left_out in enumerate(columns):
-        others = _unlike(observed, left_out)
-        rows = np.flatnonzero(observed.nominations[:, others].any(axis=1))
-        prices = observed.prices(others)
-        losses = np.maximum(0.0, observed.completed(others, prices))
-        ordered = _chosen(observed, rows, others, losses, prices)
-        for most in PORTFOLIOS:
-            chosen = ordered[:most]
-            samples = _samples(observed, chosen, others, losses, prices)
-            for name, fit_model in FITS.items():
-                ranking = fit_model(samples).ranking(observed.problems[left_out], observed.device.limits.compute_units)
-                lost[name, most][number] = _loss_of_first_valid(
-                    observed, truth, left_out, others, [chosen[place] for place in ranking]
-                )
-    return [_Trialed(model=model, most=most, losses=losses) for (model, most), losses in lost.items()]
+def _loss_of_prediction(observed: Observed, truth: NDArray[np.float64], column: int) -> float:
+    """Return the loss at a size of what is predicted from all sizes that are not near it."""
+    others = _unlike(observed, column)
+    rows = np.flatnonzero(observed.nominations[:, others].any(axis=1))
+    prices = observed.prices(others)
+    losses = np.maximum(0.0, observed.completed(others, prices))
+    chosen = _chosen(observed, rows, others, losses, prices)
+    model = fit_costs([observed.works[row] for row in chosen], prices)
+    if model is not None:
+        for place in model.ranking(observed.problems[column], observed.device.limits.compute_units):
+            if observed.is_valid[chosen[place], column]:
+                return float(truth[chosen[place], column])
+    return _loss_of_nearest(observed, truth, column, others)
 
 
 def _unlike(observed: Observed, column: int) -> NDArray[np.intp]:
@@ -177,15 +161,6 @@ def _unlike(observed: Observed, column: int) -> NDArray[np.intp]:
     apart = np.linalg.norm(observed.places - observed.places[column], axis=1)
     far = np.flatnonzero(apart > _ALIKE)
     return far if len(far) >= LEAST_SIZES - 1 else np.flatnonzero(np.arange(len(apart)) != column)
-
-
-def _loss_of_first_valid(
-    observed: Observed, truth: NDArray[np.float64], column: int, others: NDArray[np.intp], ranking: Sequence[int]
-) -> float:
-    for row in ranking:
-        if observed.is_valid[row, column]:
-            return float(truth[row, column])
-    return _loss_of_nearest(observed, truth, column, others)
 
 
 def _loss_of_nearest(observed: Observed, truth: NDArray[np.float64], column: int, others: NDArray[np.intp]) -> float:
@@ -204,20 +179,3 @@ def favoured(evaluation: Evaluation) -> str:
     if max(nearest, predicted) <= default + _TIE:
         return "default"
     return "nearest" if nearest > predicted + _TIE else "predicted"
-
-
-def _samples(
-    observed: Observed,
-    chosen: Sequence[int],
-    columns: NDArray[np.intp],
-    losses: NDArray[np.float64],
-    prices: Prices,
-) -> Samples:
-    """`losses` are those of all candidates: shape (candidates, columns)."""
-    return Samples(
-        configurations=tuple(observed.candidates[row] for row in chosen),
-        problems=tuple(observed.problems[column] for column in columns),
-        losses=losses[np.array(chosen, dtype=np.intp)],
-        works=tuple(observed.works[row] for row in chosen),
-        prices=prices,
-    )

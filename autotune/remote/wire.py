@@ -4,6 +4,7 @@ Each side reads what the other sends as hostile input. A job holds values of dec
 kernel source, the build options and the device belong to the worker, so none of them is sent.
 """
 
+import dataclasses
 import hashlib
 import statistics
 from functools import cache
@@ -14,14 +15,19 @@ from autotune.kernels import family_names, find_family
 from autotune.kernels.render import template_hash
 from autotune.lookup.json_table import MAX_FLOPS_PER_SECOND
 from autotune.lookup.values import read_family, readers_for
-from autotune.model.device import Device
+from autotune.model.device import Device, DeviceLimits, Fault
 from autotune.model.trial import Job, Measurement, Timer, Trial, TrialState
 
 TICK_NS = 1.0
 """Resolution of event times and of the host clock, both of which count whole nanoseconds: no sample is shorter."""
 ROUNDING = 1e-6
 FORMAT = 1
-"""Version of the messages, increased with every change: a service and a worker that differ in it refuse each other."""
+"""Version of the messages: a service and a worker that differ in it refuse each other.
+
+Increased with every change that `code_version` does not see: it covers the names of the fields of _SENT.
+"""
+
+_SENT = (Job, Trial, Measurement, Device, DeviceLimits, Fault)
 
 _KNOWN = ("configuration", "seed")
 """Fields of a trial that are not sent, since the service knows them from the job."""
@@ -34,7 +40,8 @@ def code_version() -> str:
     A service and a worker with the same digest measure the same thing. The version of autotune is not part of it, since
     most changes do not affect what is measured.
     """
-    digest = hashlib.sha256(f"{FORMAT} ".encode())
+    fields = [[field.name for field in dataclasses.fields(kind)] for kind in _SENT]
+    digest = hashlib.sha256(f"{FORMAT} {fields} ".encode())
     for name in family_names():
         family = find_family(name)
         hashes = [template_hash(family, algorithm.name) for algorithm in family.algorithms]

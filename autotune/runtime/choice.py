@@ -13,7 +13,7 @@ from itertools import product
 from autotune.device.profile import find_profile
 from autotune.errors import ProblemError
 from autotune.lookup import Match, Tuned, TuningTable
-from autotune.lookup.trials import Timed, read_trials
+from autotune.lookup.database import Timed, read_trials
 from autotune.model.configuration import Configuration, Value
 from autotune.model.device import Device
 from autotune.model.plan import Plan
@@ -117,7 +117,7 @@ def _others(candidates: Iterable[Configuration], default: Configuration) -> Iter
 
 def _best_packed(family: KernelFamily, table: TuningTable, device: Device, tuned: Tuned) -> Iterator[Choice]:
     """Yield the configuration that is fastest without packing B, if it clearly beats the winner."""
-    trials = read_trials(table.place, device, tuned.problem)
+    trials = read_trials(table.source, device, tuned.problem)
     times: dict[Configuration, float] = {}
     hashes: dict[Configuration, str] = {}
     for trial in trials:

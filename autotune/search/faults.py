@@ -12,8 +12,7 @@ from autotune.model.configuration import Configuration
 from autotune.model.device import Device, Fault
 from autotune.model.trial import TrialState
 from autotune.space.family import KernelFamily
-from autotune.store import Store
-from autotune.store.checkups import Ending
+from autotune.store import Ending, Store
 
 BAD = frozenset({TrialState.WRONG_RESULT, TrialState.CRASHED, TrialState.TIMED_OUT})
 """States that are the driver's fault if they coincide with a parameter's value."""

@@ -175,26 +175,27 @@ def _state(error: Exception) -> str:
 
 
 def _translated(error: Exception, place: str, outage: Outage | None) -> StoreError:
-    match _code(error), _state(error):
-        case (sqlite3.SQLITE_BUSY | sqlite3.SQLITE_LOCKED | sqlite3.SQLITE_PROTOCOL, _):
+    obstacle = _obstacle(error)
+    match obstacle, _code(error):
+        case (Obstacle.BUSY, _):
             return StoreError(f"{place} is locked by another program", hint="end that program, then try again")
-        case (_, "40001" | "40P01" | "55P03"):
-            return StoreError(f"{place} is locked by another program", hint="end that program, then try again")
-        case (sqlite3.SQLITE_READONLY | sqlite3.SQLITE_PERM, _) | (_, "25006"):
-            return not_writable("database", place)
-        case (sqlite3.SQLITE_FULL, _) | (_, "53100"):
+        case (Obstacle.FULL, _):
             return StoreError(
                 f"no space is left to write {place}", hint="free disk space; what was stored before is safe"
             )
-        case (sqlite3.SQLITE_NOTADB, _):
+        case (_, sqlite3.SQLITE_READONLY | sqlite3.SQLITE_PERM):
+            return not_writable("database", place)
+        case (_, sqlite3.SQLITE_NOTADB):
             return NotADatabaseError(f"{place} is not a database", hint="name another file")
-        case (sqlite3.SQLITE_CORRUPT, _):
+        case (_, sqlite3.SQLITE_CORRUPT):
             hint = f"save what is left with: sqlite3 {place} .recover"
             return StoreError(f"the database {place} is damaged", hint=hint)
-        case (sqlite3.SQLITE_CANTOPEN, _):
+        case (_, sqlite3.SQLITE_CANTOPEN):
             return StoreError(f"cannot open {place}", hint="check that its folder exists and is writable")
+    if _state(error) == "25006":
+        return not_writable("database", place)
     reason = _first_line(error)
-    if _obstacle(error) is not Obstacle.AWAY:
+    if obstacle is not Obstacle.AWAY:
         return StoreError(f"the database {place} failed: {reason}")
     if outage is None:
         return DatabaseAwayError(

@@ -8,16 +8,13 @@ A transaction that begins, ends or cancels a part of a job locks the row of the 
 once, on a server, would each miss the other's changes, and a job whose last two problems end together would stay open.
 """
 
-from collections.abc import Callable, Collection, Sequence
-from typing import Protocol, TypeVar
+from collections.abc import Collection, Sequence
 
 from sqlalchemy import ColumnElement, Connection, bindparam, func, select, update
 from sqlalchemy.orm import Session
 
 from autotune.errors import ProblemError
-from autotune.model.problem import Problem
 from autotune.model.trial import now_utc
-from autotune.store.group_commit import Work
 from autotune.store.job_rows import (
     OPEN,
     OPEN_WORDS,
@@ -32,11 +29,12 @@ from autotune.store.job_rows import (
     to_job,
     to_job_problem,
 )
-from autotune.store.models import DeviceRow, ProblemRow, TrialRow, columns, known_rows, plain_text
+from autotune.store.models import DeviceRow, ProblemRow, columns, known_rows, plain_text, problem_id
+from autotune.store.transactions import Transactions
+from autotune.store.trials import TrialRow
 
 __all__ = ["OPEN", "JobKind", "JobLedger", "JobProblem", "JobState", "NewJob", "TuningJob"]
 
-_Result = TypeVar("_Result")
 _Found = tuple[JobProblemRow, JobRow, ProblemRow]
 _Taken = tuple[TuningJob, JobProblem]
 
@@ -45,10 +43,6 @@ _FOUND = (
     .join(JobRow, JobRow.id == JobProblemRow.job_id)
     .join(ProblemRow, ProblemRow.id == JobProblemRow.problem_id)
 )
-
-
-class _Transact(Protocol):
-    def __call__(self, work: Callable[[Session], _Result]) -> _Result: ...
 
 
 _SPEND = (
@@ -61,18 +55,9 @@ _SPEND = (
 class JobLedger:
     """The jobs of an open database. Every method is one transaction, and raises StoreError when that fails."""
 
-    def __init__(
-        self,
-        read: _Transact,
-        write: _Transact,
-        write_together: Callable[[Work], None],
-        problem_id: Callable[[Session, Problem], int],
-    ) -> None:
+    def __init__(self, transactions: Transactions) -> None:
         """Called by `Store.jobs` only."""
-        self._read = read
-        self._write = write
-        self._write_together = write_together
-        self._problem_id = problem_id
+        self._transactions = transactions
 
     def add(self, new: NewJob) -> int:
         """Queue a job and return its number; once, even if the commit runs again because its answer was lost."""
@@ -87,12 +72,12 @@ class JobLedger:
             session.flush()
             candidates = new.candidates or ("",) * len(new.requests)
             for number, (request, candidate) in enumerate(zip(new.requests, candidates, strict=True)):
-                problem_id = self._problem_id(session, request.problem)
-                session.add(job_problem_row(row.id, number, problem_id, request, candidate))
+                its_id = problem_id(session, request.problem)
+                session.add(job_problem_row(row.id, number, its_id, request, candidate))
             added.append(row.id)
             return row.id
 
-        return self._write(work)
+        return self._transactions.write(work)
 
     def get(self, job_id: int) -> TuningJob | None:
         """Return a job with its problems; None for an unknown number."""
@@ -110,7 +95,7 @@ class JobLedger:
             problems = tuple(known_rows(session.execute(query), lambda found: to_job_problem(*found)))
             return to_job(row, _counts(session, [job_id])[job_id], problems)
 
-        return self._read(work)
+        return self._transactions.read(work)
 
     def newest(self, most: int, before: int | None = None, states: Collection[JobState] = ()) -> list[TuningJob]:
         """Return jobs without their problems, newest first; only those with a lower number than `before`."""
@@ -125,7 +110,7 @@ class JobLedger:
             counts = _counts(session, [row.id for row in rows])
             return [to_job(row, counts[row.id], ()) for row in rows]
 
-        return self._read(work)
+        return self._transactions.read(work)
 
     def open_counts(self, *, device: str | None = None, submitter: str | None = None) -> tuple[int, int]:
         """Count open jobs and their open problems: of all, of one device, or of one submitter."""
@@ -139,7 +124,7 @@ class JobLedger:
         def work(session: Session) -> tuple[int, int]:
             return session.scalar(jobs_query) or 0, session.scalar(problems_query) or 0
 
-        return self._read(work)
+        return self._transactions.read(work)
 
     def waiting(self) -> set[tuple[str, str]]:
         """Return slug and model of the devices with queued problems; the model is empty for a job not yet begun."""
@@ -149,7 +134,7 @@ class JobLedger:
             .where(JobProblemRow.state == JobState.QUEUED.value, JobRow.state.in_(OPEN_WORDS))
             .distinct()
         )
-        return self._read(lambda session: {(device, model) for device, model in session.execute(query)})
+        return self._transactions.read(lambda session: {(device, model) for device, model in session.execute(query)})
 
     def take(self, device: str, worker: str, model: str = "", *, begins: bool = True) -> _Taken | None:
         """Mark the next problem queued for a device as running, and return it with its job, which has no problems set.
@@ -180,7 +165,7 @@ class JobLedger:
                     return to_job(job, _counts(session, [job.id])[job.id], ()), known
             return None
 
-        return self._write(work)
+        return self._transactions.write(work)
 
     def new_trials(self, device: str, problem: JobProblem) -> int:
         """Count the search trials in the ledger for a problem since it was first begun."""
@@ -190,7 +175,7 @@ class JobLedger:
             query = select(ProblemRow.id).where(ProblemRow.family == spec.family, ProblemRow.spec == spec.key)
             return _search_trials(session, device, session.scalars(query).one()) - problem.trials_before
 
-        return self._read(work)
+        return self._transactions.read(work)
 
     def spend(self, problem_id: int, spent_s: float) -> None:
         """Record the seconds spent so far on a problem of a job."""
@@ -199,7 +184,7 @@ class JobLedger:
         def work(connection: Connection) -> None:
             connection.execute(_SPEND, named)
 
-        self._write_together(work)
+        self._transactions.write_together(work)
 
     def requeue(self, problem: JobProblem, spent_s: float, message: str) -> None:
         """Queue a taken problem again, to be continued; if its job was cancelled meanwhile, it is cancelled as well.
@@ -217,7 +202,7 @@ class JobLedger:
             row.spent_s, row.message = spent_s, plain_text(message)
             row.state = (JobState.CANCELLED if is_cancelled else JobState.QUEUED).value
 
-        self._write(work)
+        self._transactions.write(work)
 
     def end(self, problem: JobProblem, state: JobState, *, outcome: str = "", message: str = "") -> None:
         """End a taken problem, and its job with the last one. Like `requeue`, does nothing if this attempt is over."""
@@ -232,7 +217,7 @@ class JobLedger:
             session.flush()
             _settle(session, job)
 
-        self._write(work)
+        self._transactions.write(work)
 
     def cancel(self, job_id: int) -> bool:
         """Cancel a job, and return whether it was open. The caller must stop what is running."""
@@ -246,12 +231,12 @@ class JobLedger:
             session.execute(update(JobProblemRow).where(*queued).values(state=JobState.CANCELLED.value))
             return True
 
-        return self._write(work)
+        return self._transactions.write(work)
 
     def is_cancelled(self, job_id: int) -> bool:
         """Return whether a job was cancelled, so that nothing more is to be done for it."""
         query = select(JobRow.state).where(JobRow.id == job_id)
-        return self._read(lambda session: session.scalars(query).one() == JobState.CANCELLED.value)
+        return self._transactions.read(lambda session: session.scalars(query).one() == JobState.CANCELLED.value)
 
     def recover(self, searched: Collection[int] = ()) -> int:
         """Queue running problems that no search works on, as after the previous service ended; return how many.
@@ -275,7 +260,7 @@ class JobLedger:
                 _settle(session, job)
             return len(rows)
 
-        return self._write(work)
+        return self._transactions.write(work)
 
 
 def _share(session: Session, job: JobRow) -> float:

@@ -1,4 +1,4 @@
-"""Determines the schema of a database, and migrates it to the newest.
+"""Opens a database on the newest schema: determines the schema that it has, and creates or migrates it where needed.
 
 Alembic is imported only where a migration runs: it is slow to import.
 """
@@ -8,76 +8,26 @@ import threading
 
 from sqlalchemy import Connection, Engine, inspect, text
 
-from autotune.errors import NotADatabaseError, StoreError
+from autotune.errors import MissingDatabaseError, NotADatabaseError, StoreError
 from autotune.paths import APPLICATION_ID, data_folder, is_newest_revision
-from autotune.store.database import BEGIN
+from autotune.store.database import (
+    BEGIN,
+    Target,
+    check_file,
+    file_engine,
+    prepare_writing,
+    server_engine,
+    use_write_ahead_log,
+)
 from autotune.store.failures import attempt
 from autotune.store.models import Base
+from autotune.store.winners import VIEW
 
 _VERSION_TABLE = "alembic_version"
 _ADVISORY_LOCK = APPLICATION_ID
 _ALEMBIC = threading.Lock()
 """Alembic's `op` and `context` are process-wide: a second migration at the same time would run on the connection of
 the first."""
-
-VIEW = """\
-CREATE VIEW best_configurations AS
-WITH
--- The newest measured winner and the fastest imported one, confirmed by finals and provisional apart.
-newest AS (
-    SELECT
-        winners.*,
-        CASE WHEN samples > 0 THEN 1 ELSE 0 END AS is_final,
-        ROW_NUMBER() OVER (
-            PARTITION BY device, problem_id, source, CASE WHEN samples > 0 THEN 1 ELSE 0 END
-            ORDER BY CASE WHEN source = 'imported' THEN time_ns ELSE 0 END, id DESC
-        ) AS place
-    FROM winners
-),
--- Confirmed before provisional, then the faster; where they tie, the one measured here ('measured' > 'imported').
-ranked AS (
-    SELECT
-        newest.*,
-        ROW_NUMBER() OVER (
-            PARTITION BY device, problem_id
-            ORDER BY is_final DESC, time_ns, source DESC
-        ) AS rank_here
-    FROM newest
-    WHERE place = 1
-)
-SELECT
-    ranked.device AS device,
-    problems.family AS family,
-    problems.label AS problem,
-    problems.m AS m,
-    problems.n AS n,
-    problems.k AS k,
-    ranked.algorithm AS algorithm,
-    ranked.configuration AS configuration,
-    ranked.time_ns AS time_ns,
-    problems.flops / ranked.time_ns AS gflops,
-    ranked.default_ns / ranked.time_ns AS gain_over_default,
-    ranked.gain_low AS gain_low,
-    ranked.gain_high AS gain_high,
-    ranked.baseline_ns / ranked.time_ns AS gain_over_baseline,
-    ranked.samples AS samples,
-    ranked.is_default AS is_default,
-    ranked.source AS source,
-    ranked.driver AS driver,
-    ranked.template_hash AS template_hash,
-    ranked.space_version AS space_version,
-    ranked.tool_version AS tool_version,
-    ranked.measured_at AS measured_at,
-    problems.spec AS spec,
-    ranked.default_ns AS default_ns,
-    ranked.baseline_ns AS baseline_ns,
-    ranked.verdict AS verdict,
-    ranked.verifications AS verifications
-FROM ranked
-JOIN problems ON problems.id = ranked.problem_id
-WHERE ranked.rank_here = 1
-"""
-"""The current winner of each device, family and problem. The view is recreated after every migration."""
 
 
 class Schema(enum.Enum):
@@ -86,6 +36,42 @@ class Schema(enum.Enum):
     NOTHING = "nothing"
     OLDER = "older"
     CURRENT = "current"
+
+
+def open_engine(target: Target, *, read_only: bool, makes: bool) -> Engine:
+    """Open a database, creating or migrating its schema unless `read_only`; a missing file only if `makes`.
+
+    Raises StoreError, also if it is read-only and missing or empty, or has an older schema.
+    """
+    path, place = target.path, str(target)
+    if path is not None and (read_only or not makes) and not check_file(path):
+        raise MissingDatabaseError(f"there is no database {path}", hint="create one with autotune run")
+    if path is None:
+        engine = server_engine(target)
+    else:
+        if not read_only:
+            prepare_writing(path)
+            check_file(path)
+        engine = file_engine(path, read_only=read_only)
+    try:
+        schema = read_schema(engine, place)
+        if read_only:
+            _require_current(schema, place)
+        elif schema is not Schema.CURRENT:
+            migrate(engine if path is None else file_engine(path, foreign_keys=False, pooled=False), place)
+        if path is not None and not read_only:
+            use_write_ahead_log(path)
+    except BaseException:
+        engine.dispose()
+        raise
+    return engine
+
+
+def _require_current(schema: Schema, place: str) -> None:
+    if schema is Schema.NOTHING:
+        raise StoreError(f"the database {place} is empty", hint="fill it with autotune run")
+    if schema is Schema.OLDER:
+        raise StoreError(f"{place} has an older schema", hint=f"bring it up to date: autotune run --db {place} ...")
 
 
 def read_schema(engine: Engine, place: str) -> Schema:

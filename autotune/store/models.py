@@ -1,4 +1,4 @@
-"""The tables as typed models, the view as a table to select from, and conversions between rows and values.
+"""What all tables have in common, those of devices and problems, and conversions between rows and values.
 
 The migrations in `db/migrations` create the schema; a test checks that models and migrations agree. JSON is stored as
 text, in the same form on every database, so that equal values are equal texts.
@@ -7,6 +7,7 @@ text, in the same form on every database, so that equal values are equal texts.
 import dataclasses
 import enum
 import hashlib
+import itertools
 import json
 import logging
 import math
@@ -14,28 +15,16 @@ from collections.abc import Callable, Iterable
 from functools import cache
 from typing import Annotated, Any, ClassVar, TypeVar, cast, get_args, get_origin
 
-from sqlalchemy import (
-    BigInteger,
-    CheckConstraint,
-    Column,
-    Double,
-    ForeignKey,
-    Index,
-    Integer,
-    MetaData,
-    String,
-    Table,
-    Text,
-)
-from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
+from sqlalchemy import BigInteger, Connection, Double, Index, MetaData, String, Text, select
+from sqlalchemy.dialects import postgresql, sqlite
+from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column
 
 from autotune.codec import write
 from autotune.errors import ProblemError
 from autotune.kernels import find_family
 from autotune.model.configuration import Configuration
-from autotune.model.device import Device, DeviceLimits
+from autotune.model.device import Device, DeviceLimits, Fault
 from autotune.model.problem import Problem
-from autotune.model.trial import Build, Measurement, Provenance, Trial, Winner
 
 _LOG = logging.getLogger(__name__)
 
@@ -95,7 +84,9 @@ class ProblemRow(Base):
     flops: Mapped[float]
 
 
-class _ProvenanceColumns:
+class ProvenanceColumns:
+    """Columns of Provenance, of its names."""
+
     driver: Mapped[str] = mapped_column(Text)
     template_hash: Mapped[str] = mapped_column(Text)
     space_version: Mapped[int]
@@ -103,117 +94,18 @@ class _ProvenanceColumns:
     measured_at: Mapped[str] = mapped_column(Text)
 
 
-class TrialRow(_ProvenanceColumns, Base):
-    """One trial. Rows are only ever added. Without a measurement its columns are null."""
-
-    __tablename__ = "trials"
-    __table_args__ = (
-        Index(None, "device_id", "problem_id"),
-        Index(None, "identity", unique=True),
-        CheckConstraint("purpose IN ('search', 'final', 'sentinel')", name="purpose"),
-    )
-
-    id: Mapped[int] = mapped_column(primary_key=True)
-    device_id: Mapped[int] = mapped_column(ForeignKey("devices.id"))
-    problem_id: Mapped[int] = mapped_column(ForeignKey("problems.id"))
-    purpose: Mapped[str] = mapped_column(String(16))
-    configuration: Mapped[str] = mapped_column(Text)
-    algorithm: Mapped[str] = mapped_column(Text)
-    state: Mapped[str] = mapped_column(String(32))
-    time_ns: Mapped[float | None]
-    samples: Mapped[str | None] = mapped_column(Text)
-    """JSON list of nanoseconds."""
-    calls_per_sample: Mapped[int | None] = mapped_column(BigInteger)
-    timer: Mapped[str | None] = mapped_column(String(16))
-    prepare_ns: Mapped[float | None]
-    build_ns: Mapped[float | None]
-    error_ratio: Mapped[float | None]
-    private_memory_bytes: Mapped[int | None] = mapped_column(BigInteger)
-    kernel_work_group_limit: Mapped[int | None] = mapped_column(BigInteger)
-    message: Mapped[str] = mapped_column(Text)
-    seed: Mapped[int] = mapped_column(BigInteger)
-    launch_overhead_ns: Mapped[float | None]
-    clock_mhz: Mapped[float | None]
-    temperature_c: Mapped[float | None]
-    identity: Mapped[str] = mapped_column(String(32))
-    """Random, or given by the caller that measured: a trial stored again after a broken connection is there once."""
-
-
-class BuildRow(_ProvenanceColumns, Base):
-    """One source built without running it. Rows are only ever added; the newest one of a source counts.
-
-    Problem and configuration are one example of those that render to the source.
-    """
-
-    __tablename__ = "builds"
-    __table_args__ = (Index(None, "device_id", "source_hash"),)
-
-    id: Mapped[int] = mapped_column(primary_key=True)
-    device_id: Mapped[int] = mapped_column(ForeignKey("devices.id"))
-    problem_id: Mapped[int] = mapped_column(ForeignKey("problems.id"))
-    configuration: Mapped[str] = mapped_column(Text)
-    algorithm: Mapped[str] = mapped_column(Text)
-    source_hash: Mapped[str] = mapped_column(String(32))
-    state: Mapped[str] = mapped_column(String(32))
-    build_ns: Mapped[float]
-    private_memory_bytes: Mapped[int] = mapped_column(BigInteger)
-    work_group_limit: Mapped[int] = mapped_column(BigInteger)
-    binary_bytes: Mapped[int] = mapped_column(BigInteger)
-    message: Mapped[str] = mapped_column(Text)
-
-
-class WinnerRow(_ProvenanceColumns, Base):
-    """One decision for a winner. Rows are only ever added; the view selects the current ones."""
-
-    __tablename__ = "winners"
-    __table_args__ = (
-        Index(None, "device", "problem_id"),
-        CheckConstraint("source IN ('measured', 'imported')", name="source"),
-        CheckConstraint("time_ns > 0", name="time_ns"),
-        CheckConstraint("samples >= 0", name="samples"),
-        CheckConstraint("verifications >= 0", name="verifications"),
-    )
-
-    id: Mapped[int] = mapped_column(primary_key=True)
-    device: Mapped[str] = mapped_column(Text)
-    """Slug; a winner applies to the device under every driver."""
-    problem_id: Mapped[int] = mapped_column(ForeignKey("problems.id"))
-    configuration: Mapped[str] = mapped_column(Text)
-    algorithm: Mapped[str] = mapped_column(Text)
-    time_ns: Mapped[float]
-    default_ns: Mapped[float]
-    baseline_ns: Mapped[float | None]
-    gain_low: Mapped[float | None]
-    gain_high: Mapped[float | None]
-    samples: Mapped[int]
-    is_default: Mapped[bool]
-    source: Mapped[str] = mapped_column(String(16))
-    verdict: Mapped[str] = mapped_column(String(16))
-    verifications: Mapped[int]
-
-
-BEST = Table(
-    "best_configurations",
-    MetaData(),  # not that of the tables, so that the view is not created as a table
-    *(Column(name, Text) for name in ("device", "family", "problem")),
-    *(Column(name, BigInteger) for name in ("m", "n", "k")),
-    *(Column(name) for name in ("algorithm", "configuration", "time_ns", "gflops", "gain_over_default")),
-    *(Column(name) for name in ("gain_low", "gain_high", "gain_over_baseline")),
-    Column("samples", Integer),
-    *(Column(name) for name in ("is_default", "source", "driver", "template_hash")),
-    *(Column(name) for name in ("space_version", "tool_version", "measured_at", "spec", "default_ns", "baseline_ns")),
-    *(Column(name) for name in ("verdict", "verifications")),
-)
-"""The view: the current winner of each device, family and problem."""
-
-
 # Rows and values: a field of a dataclass is stored in the column of its name.
 
 
 def columns(value: Any, table: type[Base]) -> dict[str, Any]:
     """Return the columns of a table that store fields of a dataclass; None has none."""
-    names = table.__table__.columns.keys()
+    names = _names(table)
     return {name: _stored(item) for name, item in vars(value).items() if name in names} if value else {}
+
+
+@cache
+def _names(table: type[Base]) -> frozenset[str]:
+    return frozenset(table.__table__.columns.keys())
 
 
 def value_of(kind: type[_Made], row: Any, **given: Any) -> _Made:
@@ -297,62 +189,66 @@ def _note(reason: str) -> None:
     _LOG.warning("skipped rows stored by another installation: %s", reason)
 
 
-def trial_row(
-    trial: Trial, provenance: Provenance, purpose: str, device_id: int, problem_id: int, identity: str
-) -> TrialRow:
-    """Return a row without an id."""
-    measured = trial.measurement
-    return TrialRow(
-        identity=identity,
-        device_id=device_id,
-        problem_id=problem_id,
-        purpose=purpose,
-        algorithm=trial.configuration.algorithm,
-        samples=json.dumps(measured.samples_ns) if measured else None,
-        **columns(trial, TrialRow),
-        **columns(measured, TrialRow),
-        **columns(provenance, TrialRow),
-    )
-
-
-def to_trial(row: TrialRow) -> Trial:
-    """The inverse of `trial_row`."""
-    measured = None
-    if row.timer is not None:
-        measured = value_of(Measurement, row, samples_ns=tuple(json.loads(row.samples or "[]")))
-    return value_of(Trial, row, measurement=measured)
-
-
-def build_row(
-    build: Build, configuration: Configuration, provenance: Provenance, device_id: int, problem_id: int
-) -> BuildRow:
-    """Return a row without an id."""
-    return BuildRow(
-        device_id=device_id,
-        problem_id=problem_id,
-        configuration=configuration.key,
-        algorithm=configuration.algorithm,
-        **columns(build, BuildRow),
-        **columns(provenance, BuildRow),
-    )
-
-
-def winner_row(winner: Winner, problem_id: int) -> WinnerRow:
-    """Return a row without an id."""
-    return WinnerRow(
-        problem_id=problem_id,
-        algorithm=winner.configuration.algorithm,
-        **columns(winner, WinnerRow),
-        **columns(winner.provenance, WinnerRow),
-    )
-
-
-def to_winner(row: Any) -> Winner:
-    """Return the winner of a row of the view."""
-    provenance = value_of(Provenance, row)
-    return value_of(Winner, row, problem=to_problem(row.family, row.spec), provenance=provenance)
-
-
 def plain_text(text: str) -> str:
     """Return the text with characters that not every database stores (NUL, lone surrogates) written as escapes."""
     return text.encode("utf-8", "backslashreplace").decode().replace("\0", "\\0")
+
+
+# Rows inserted exactly once, however many programs insert them and however often.
+
+
+def insert_once(connection: Connection, row: Base, *unique: str) -> bool:
+    """Insert a row unless one with the same values in the columns `unique` exists; return whether it was inserted.
+
+    Waits for the transaction of another program that is inserting the same row.
+    """
+    values = {column.name: getattr(row, column.name) for column in row.__table__.columns if not column.primary_key}
+    statement = _insertion(type(row), unique, connection.dialect.name)
+    result: Any = connection.execute(statement, values)
+    return bool(result.rowcount == 1)
+
+
+@cache
+def _insertion(kind: type[Base], unique: tuple[str, ...], dialect: str) -> Any:
+    """Return the statement. Cached, since building it takes longer than executing it."""
+    # Both databases have the clause; SQLAlchemy has a separate function for each.
+    insert: Any = sqlite.insert if dialect == "sqlite" else postgresql.insert
+    statement = insert(kind.__table__).on_conflict_do_nothing(index_elements=unique).inline()
+    return statement.execution_options(preserve_rowcount=True)
+
+
+def device_id(session: Session, device: Device, *, is_seen_here: bool) -> int:
+    """Return the id of a device's row, inserted if missing; its limits are updated if `is_seen_here`.
+
+    Faults that came with imported tables stay: a device is often described without them. The faults of a device that
+    is not seen here come with a table, and are added to the stored ones as imported.
+    """
+    row = device_row(device)
+    query = select(DeviceRow).where(DeviceRow.fingerprint == row.fingerprint)
+    found = session.scalars(query).one_or_none()
+    if found is None:
+        insert_once(session.connection(), row, "fingerprint")
+        found = session.scalars(query).one()
+    if is_seen_here and found.limits != row.limits:
+        imported = (fault for fault in DeviceLimits.from_dict(json.loads(found.limits)).faults if fault.is_imported)
+        found.limits = _stored(_with_faults(device.limits, device.limits.faults, imported))
+    elif not is_seen_here and device.limits.faults:
+        stored = DeviceLimits.from_dict(json.loads(found.limits))
+        imported = (dataclasses.replace(fault, is_imported=True) for fault in device.limits.faults)
+        found.limits = _stored(_with_faults(stored, imported, stored.faults))
+    return found.id
+
+
+def _with_faults(limits: DeviceLimits, *faults: Iterable[Fault]) -> DeviceLimits:
+    """Return the limits with these faults; of equal ones the first."""
+    return dataclasses.replace(limits, faults=tuple(dict.fromkeys(itertools.chain(*faults))))
+
+
+def problem_id(session: Session, problem: Problem) -> int:
+    """Return the id of a problem's row, inserted if missing."""
+    query = select(ProblemRow.id).where(ProblemRow.family == problem.family, ProblemRow.spec == problem.key)
+    found = session.scalars(query).one_or_none()
+    if found is None:
+        insert_once(session.connection(), problem_row(problem), "family", "spec")
+        found = session.scalars(query).one()
+    return found

@@ -8,6 +8,7 @@ A trial that a worker of a service had in hand when that service ended stays in 
 delivers the trial, or has none, or is another process by now. Only in the last case was the trial lost.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,6 +16,7 @@ from sqlalchemy import (
     BigInteger,
     CheckConstraint,
     Connection,
+    Engine,
     ForeignKey,
     Index,
     Select,
@@ -28,10 +30,14 @@ from sqlalchemy import (
 from sqlalchemy.orm import Mapped, Session, mapped_column
 
 from autotune.model.configuration import Configuration
+from autotune.model.device import Device
 from autotune.model.problem import Problem
 from autotune.model.trial import QUARANTINED_STATES, Trial, now_utc
-from autotune.store.models import Base, DeviceRow, ProblemRow, known_rows, plain_text, to_problem, value_of
+from autotune.store import service_claim
+from autotune.store.database import Target
+from autotune.store.models import Base, DeviceRow, ProblemRow, columns, known_rows, plain_text, to_problem, value_of
 from autotune.store.owner import Fate, Holder, Owner, fate
+from autotune.store.transactions import Transactions
 
 LOST = "lost"
 """Reason of a configuration that was in flight when its owner ended; other reasons are values of TrialState."""
@@ -49,6 +55,10 @@ class _SubjectColumns:
     """UTC, ISO 8601, seconds."""
     worker: Mapped[str] = mapped_column(Text, default="")
     """Name of the worker of a service that has, or had, the trial in hand; empty without one."""
+
+
+_SUBJECT = ("device_id", "problem_id", "configuration", "algorithm", "since", "worker")
+"""Columns of _SubjectColumns without the key."""
 
 
 class InFlightRow(_SubjectColumns, Base):
@@ -134,79 +144,157 @@ class Quarantined:
     since: str
 
 
-def begin(connection: Connection, device_id: int, problem_id: int, configuration: Configuration, owner: Owner) -> None:
+class QuarantineLedger(Transactions):
+    """The part of a store that holds trials in flight and the quarantine."""
+
+    def __init__(self, target: Target, engine: Engine, *, read_only: bool) -> None:
+        super().__init__(target, engine, read_only=read_only)
+        self._abandoning: set[Owner] = set()
+        """Owners that abandoned their trials, while the database does not have this recorded yet."""
+
+    def begin_trial(
+        self,
+        device: Device,
+        problem: Problem,
+        configuration: Configuration,
+        owner: Owner,
+        landed: Sequence[Configuration] = (),
+    ) -> None:
+        """Record a trial as in flight, safely on disk before its launch can crash the process or the machine.
+
+        The configurations `landed` are recorded as no longer in flight.
+        """
+        ids = self.ids_of(device, problem)
+
+        def add(connection: Connection) -> None:
+            service_claim.check_claim(connection, owner)
+            for one in landed:
+                land(connection, ids, one, owner)
+            begin(connection, ids, configuration, owner)
+
+        self.write_together(add)
+
+    def land_trials(self, device: Device, problem: Problem, landed: Sequence[Configuration], owner: Owner) -> None:
+        """Record that configurations of a problem are no longer in flight, without quarantine: they were only built."""
+        ids = self.ids_of(device, problem)
+
+        def add(connection: Connection) -> None:
+            for one in landed:
+                land(connection, ids, one, owner)
+
+        self.write_together(add)
+
+    def abandon_trials(self, owner: Owner) -> None:
+        """Remove this owner's trials in flight without quarantining them: they will not end, as after Ctrl-C.
+
+        If this fails, `quarantine_lost` does it later; otherwise they would stay in flight while the program runs.
+        """
+        self._abandoning.add(owner)
+        self.write(lambda session: session.execute(delete(InFlightRow).filter_by(run=owner.run)))
+        self._abandoning.discard(owner)
+
+    def lose_trials(self, owner: Owner, message: str) -> None:
+        """Quarantine this owner's trials in flight, which were lost together with the device that measured them."""
+        self.write(lambda session: lose(session, message, run=owner.run))
+
+    def settle_trials(self, device_slug: str, holder: Holder) -> None:
+        """Clear what earlier services gave to a device of a worker, which has nothing in hand.
+
+        Trials given to this process of the worker were never begun, and are not quarantined. Trials given to another
+        process of the worker were lost when that process ended, and are quarantined.
+        """
+        query = _joined(InFlightRow).where(InFlightRow.worker == plain_text(holder.worker))
+
+        def work(session: Session) -> None:
+            for row, device, _ in session.execute(query):
+                is_of_equal_device = row.session == holder.session and row.selector != holder.selector
+                if device.slug != device_slug or _owner(row).is_of_this_process or is_of_equal_device:
+                    continue
+                if row.session != holder.session:
+                    session.add(_lost(row, f"in flight on {row.worker} when that worker ended"))
+                session.delete(row)
+
+        self.write(work)
+
+    def quarantine_lost(self) -> list[Quarantined]:
+        """Quarantine trials in flight, on any device, whose owners are gone; return the new entries."""
+        if not self.in_flight():  # the usual case, and reading takes no lock
+            return []
+        for owner in list(self._abandoning):
+            self.abandon_trials(owner)
+
+        def work(session: Session) -> list[Quarantined]:
+            lost = []
+            rows = session.execute(_joined(InFlightRow)).all()
+            for item, (row, device, problem) in known_rows(rows, lambda found: (_to_in_flight(*found), found)):
+                # On a database server another program may already have moved it.
+                is_taken = item.fate is Fate.GONE and _delete_one(session, row.id)
+                if is_taken:
+                    entry = _lost(row, f"in flight when process {row.process_id} on {row.host} ended")
+                    session.add(entry)
+                    lost.append(_to_quarantined(entry, device, problem))
+            return lost
+
+        return self.write(work)
+
+    def quarantined(self, device_slug: str | None = None, driver: str | None = None) -> list[Quarantined]:
+        """Return configurations not to be run unless requested: of a device under a driver, or all; oldest first."""
+        query = _chosen(_joined(QuarantineRow), device_slug, driver)
+        return self.read(lambda session: known_rows(session.execute(query), lambda row: _to_quarantined(*row)))
+
+    def in_flight(self, device_slug: str | None = None, driver: str | None = None) -> list[InFlight]:
+        """Return trials that began and have not ended: on a device under a driver, or on all; oldest first."""
+        query = _chosen(_joined(InFlightRow), device_slug, driver)
+        return self.read(lambda session: known_rows(session.execute(query), lambda row: _to_in_flight(*row)))
+
+
+# Steps of larger transactions; `ids` are those of the device and the problem.
+
+
+def begin(connection: Connection, ids: tuple[int, int], configuration: Configuration, owner: Owner) -> None:
     """Mark a configuration as in flight; repeated calls leave one row."""
-    land(connection, problem_id, configuration, owner)
-    connection.execute(
-        _BEGIN,
-        {
-            "device_id": device_id,
-            "problem_id": problem_id,
-            "configuration": configuration.key,
-            "algorithm": configuration.algorithm,
-            "since": now_utc(),
-            "host": plain_text(owner.host),
-            "process_id": owner.process_id,
-            "process_start": owner.process_start,
-            "run": owner.run,
-            "worker": plain_text(owner.holder.worker) if owner.holder else "",
-            "session": owner.holder.session if owner.holder else "",
-            "selector": owner.holder.selector if owner.holder else "",
-        },
-    )
+    land(connection, ids, configuration, owner)
+    row = {
+        "device_id": ids[0],
+        "problem_id": ids[1],
+        "configuration": configuration.key,
+        "algorithm": configuration.algorithm,
+        "since": now_utc(),
+        **(columns(owner.holder, InFlightRow) or dict.fromkeys(("worker", "session", "selector"), "")),
+        **columns(owner, InFlightRow),
+    }
+    connection.execute(_BEGIN, row)
 
 
-def land(connection: Connection, problem_id: int, configuration: Configuration, owner: Owner) -> None:
+def land(connection: Connection, ids: tuple[int, int], configuration: Configuration, owner: Owner) -> None:
     """Mark a configuration as no longer in flight, without quarantining it."""
-    named = {"its_problem_id": problem_id, "its_configuration": configuration.key, "its_run": owner.run}
+    named = {"its_problem_id": ids[1], "its_configuration": configuration.key, "its_run": owner.run}
     connection.execute(_LAND, named)
 
 
-def end(connection: Connection, device_id: int, problem_id: int, trial: Trial, owner: Owner | None) -> None:
+def end(connection: Connection, ids: tuple[int, int], trial: Trial, owner: Owner | None) -> None:
     """Mark a trial as no longer in flight, and put it into quarantine or take it out, depending on how it ended."""
     if owner is not None:
-        land(connection, problem_id, trial.configuration, owner)
-    subject = {"problem_id": problem_id, "configuration": trial.configuration.key}
-    named = {f"its_{name}": value for name, value in subject.items()}
-    connection.execute(_LET_OUT, {**named, "its_device_id": device_id})
+        land(connection, ids, trial.configuration, owner)
+    subject = {"device_id": ids[0], "problem_id": ids[1], "configuration": trial.configuration.key}
+    connection.execute(_LET_OUT, {f"its_{name}": value for name, value in subject.items()})
     if trial.state in QUARANTINED_STATES:
         found = {"reason": trial.state.value, "message": plain_text(trial.message), "since": now_utc()}
-        kept = {"device_id": device_id, "algorithm": trial.configuration.algorithm}
-        connection.execute(_CONFINE, {**subject, **kept, **found})
+        connection.execute(_CONFINE, {**subject, "algorithm": trial.configuration.algorithm, **found})
 
 
-def abandon(session: Session, owner: Owner) -> None:
-    """Mark everything of this owner as no longer in flight, without quarantining it."""
-    session.execute(delete(InFlightRow).filter_by(run=owner.run))
-
-
-def quarantine_lost(session: Session) -> list[Quarantined]:
-    """Move trials in flight whose owners are gone to the quarantine; return the new entries."""
-    lost = []
-    rows = session.execute(_joined(InFlightRow)).all()
-    for item, (row, device, problem) in known_rows(rows, lambda found: (_to_in_flight(*found), found)):
-        # On a database server another program may already have moved it.
-        is_taken = item.fate is Fate.GONE and _delete_one(session, row.id)
-        if not is_taken:
-            continue
-        entry = _lost(row, f"in flight when process {row.process_id} on {row.host} ended")
-        session.add(entry)
-        lost.append(_to_quarantined(entry, device, problem))
-    return lost
-
-
-def lose(session: Session, owner: Owner, message: str) -> None:
-    """Move what an owner has in flight to the quarantine."""
-    for row in session.scalars(select(InFlightRow).filter_by(run=owner.run)).all():
+def lose(session: Session, message: str, **whose: str) -> None:
+    """Move what is in flight with these values in its columns to the quarantine."""
+    for row in session.scalars(select(InFlightRow).filter_by(**whose)).all():
         session.add(_lost(row, plain_text(message)))
         session.delete(row)
 
 
-def take_back(session: Session, device_id: int, problem_id: int, configuration: Configuration, worker: str) -> bool:
+def take_back(session: Session, ids: tuple[int, int], configuration: Configuration, worker: str) -> bool:
     """Clear a trial that this worker delivers late from those in flight or lost; return whether the worker had it."""
-    device = session.get_one(DeviceRow, device_id)
+    device = session.get_one(DeviceRow, ids[0])
     alike = select(DeviceRow.id).where(DeviceRow.slug == device.slug, DeviceRow.driver == device.driver)
-    subject = {"problem_id": problem_id, "configuration": configuration.key, "worker": plain_text(worker)}
+    subject = {"problem_id": ids[1], "configuration": configuration.key, "worker": plain_text(worker)}
     were_there = [
         session.execute(delete(table).where(table.device_id.in_(alike)).filter_by(**subject, **reason))
         for table, reason in ((InFlightRow, {}), (QuarantineRow, {"reason": LOST}))
@@ -214,56 +302,13 @@ def take_back(session: Session, device_id: int, problem_id: int, configuration: 
     return any(result.rowcount for result in were_there)  # type: ignore[attr-defined]
 
 
-def settle(session: Session, device_slug: str, holder: Holder) -> None:
-    """Clear what earlier services gave to a device of a worker, which has nothing in hand.
-
-    Trials given to this process of the worker were never begun, and are not quarantined. Trials given to another
-    process of the worker were lost when that process ended, and are quarantined.
-    """
-    for row, device, _ in session.execute(_joined(InFlightRow).where(InFlightRow.worker == plain_text(holder.worker))):
-        is_of_equal_device = row.session == holder.session and row.selector != holder.selector
-        if device.slug != device_slug or _owner(row).is_of_this_process or is_of_equal_device:
-            continue
-        if row.session != holder.session:
-            session.add(_lost(row, f"in flight on {row.worker} when that worker ended"))
-        session.delete(row)
-
-
-def lose_all_of(session: Session, worker: str) -> None:
-    """Quarantine what a worker that is forgotten had in hand: only the worker could report what became of it."""
-    for row in session.scalars(select(InFlightRow).filter_by(worker=plain_text(worker))).all():
-        session.add(_lost(row, f"in flight on {row.worker} when that worker was forgotten"))
-        session.delete(row)
-
-
-def read_quarantine(session: Session, device_slug: str | None, driver: str | None) -> list[Quarantined]:
-    """Return entries of a device under a driver, or of all; oldest first."""
-    rows = session.execute(_chosen(_joined(QuarantineRow), device_slug, driver))
-    return known_rows(rows, lambda row: _to_quarantined(*row))
-
-
-def read_in_flight(session: Session, device_slug: str | None, driver: str | None) -> list[InFlight]:
-    """Return trials in flight on a device under a driver, or on all; oldest first."""
-    rows = session.execute(_chosen(_joined(InFlightRow), device_slug, driver))
-    return known_rows(rows, lambda row: _to_in_flight(*row))
-
-
 def _lost(row: InFlightRow, message: str) -> QuarantineRow:
-    return QuarantineRow(
-        device_id=row.device_id,
-        problem_id=row.problem_id,
-        configuration=row.configuration,
-        algorithm=row.algorithm,
-        reason=LOST,
-        message=message,
-        since=row.since,
-        worker=row.worker,
-    )
+    subject = {name: getattr(row, name) for name in _SUBJECT}
+    return QuarantineRow(reason=LOST, message=message, **subject)
 
 
 def _owner(row: InFlightRow) -> Owner:
-    holder = Holder(worker=row.worker, session=row.session, selector=row.selector) if row.worker else None
-    return Owner(host=row.host, process_id=row.process_id, process_start=row.process_start, run=row.run, holder=holder)
+    return value_of(Owner, row, holder=value_of(Holder, row) if row.worker else None)
 
 
 def _joined(table: type[InFlightRow] | type[QuarantineRow]) -> Select[Any]:

@@ -10,23 +10,21 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from typing import Any, Protocol, TypeVar
+from typing import Any
 
 from sqlalchemy import BigInteger, Connection, String, Text, delete, select, update
 from sqlalchemy.orm import Mapped, Session, mapped_column
 
 from autotune.errors import StoreError
-from autotune.store.insertion import insert_once
-from autotune.store.models import Base
+from autotune.store.models import Base, columns, insert_once, value_of
 from autotune.store.owner import Owner, is_gone, new_owner
+from autotune.store.transactions import Transactions
 
 BEAT_S = 3.0
 """Time between two heartbeats."""
 LEASE_S = 15.0
 """A holder that has been silent for this long loses its claim to any service that wants it."""
 PAUSE_S = 0.2
-
-_Result = TypeVar("_Result")
 
 
 class ClaimRow(Base):
@@ -46,16 +44,12 @@ class ClaimRow(Base):
 _SERVICE = "service"
 
 
-class _Transact(Protocol):
-    def __call__(self, work: Callable[[Session], _Result]) -> _Result: ...
-
-
 class Claim:
     """The right to be the only service on a database. Methods raise StoreError when the database fails."""
 
-    def __init__(self, write: _Transact) -> None:
+    def __init__(self, transactions: Transactions) -> None:
         """Create a claim that is not held yet."""
-        self._write = write
+        self._transactions = transactions
         self._me = new_owner()
         self._beaten = float("-inf")
 
@@ -67,13 +61,13 @@ class Claim:
     def is_held(self) -> bool:
         """Renew the heartbeat, and return whether this service has the claim, still or again."""
         now = time.monotonic()
-        is_held = self._write(self._beat)
+        is_held = self._transactions.write(self._beat)
         self._beaten = now if is_held else float("-inf")
         return is_held
 
     def close(self) -> None:
         """Release the claim."""
-        self._write(lambda session: session.execute(delete(ClaimRow).filter_by(run=self._me.run)))
+        self._transactions.write(lambda session: session.execute(delete(ClaimRow).filter_by(run=self._me.run)))
 
     @contextmanager
     def kept(self, on_lost: Callable[[], None], patience_s: float) -> Iterator[None]:
@@ -102,7 +96,7 @@ class Claim:
         """Try to take the claim, from the holder `seen` that is gone; return False if it has been renewed since."""
         if seen is not None:
             sign = {"run": seen.run, "beats": seen.beats}
-            self._write(lambda session: session.execute(delete(ClaimRow).filter_by(**sign)))
+            self._transactions.write(lambda session: session.execute(delete(ClaimRow).filter_by(**sign)))
         return self.is_held()
 
     def _beat(self, session: Session) -> bool:
@@ -110,25 +104,21 @@ class Claim:
         result: Any = session.execute(raised, execution_options={"synchronize_session": False})
         if result.rowcount:
             return True
-        row = ClaimRow(
-            role=_SERVICE, host=self._me.host, process_id=self._me.process_id, process_start=self._me.process_start,
-            run=self._me.run, beats=0,
-        )  # fmt: skip
+        row = ClaimRow(role=_SERVICE, beats=0, **columns(self._me, ClaimRow))
         insert_once(session.connection(), row, "role")
         return session.scalars(select(ClaimRow.run)).first() == self._me.run
 
 
-def claimed(read: _Transact, write: _Transact, place: str) -> Claim:
+def claimed(transactions: Transactions) -> Claim:
     """Wait until the claim is held, and return it. Raises StoreError when another running service has it."""
-    claim = Claim(write)
-    seen, since = read(_holder), time.monotonic()
+    claim = Claim(transactions)
+    seen, since = transactions.read(_holder), time.monotonic()
     while not claim.take(seen if _has_ended(seen, since) else None):
         time.sleep(PAUSE_S)
-        found = read(_holder)
+        found = transactions.read(_holder)
         if found is not None and seen is not None and found.run == seen.run and found.beats != seen.beats:
-            raise StoreError(
-                f"another service is using {place}", hint="stop that service, or name another database with --db"
-            )
+            hint = "stop that service, or name another database with --db"
+            raise StoreError(f"another service is using {transactions.location}", hint=hint)
         if found is None or seen is None or found.run != seen.run:
             seen, since = found, time.monotonic()
     return claim
@@ -156,5 +146,4 @@ def _holder(session: Session) -> ClaimRow | None:
 def _has_ended(row: ClaimRow | None, since: float) -> bool:
     if row is None:
         return False
-    owner = Owner(host=row.host, process_id=row.process_id, process_start=row.process_start, run=row.run)
-    return is_gone(owner) or time.monotonic() - since > LEASE_S
+    return is_gone(value_of(Owner, row)) or time.monotonic() - since > LEASE_S

@@ -10,18 +10,18 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from sqlalchemy import Connection, Table, false, insert, select, union
+from sqlalchemy import Connection, Table, false, insert, select, true, union
 
 from autotune.errors import StoreError
 from autotune.paths import APPLICATION_ID, schema_revisions
-from autotune.store.checkups import CheckupRow, PredictorsRow
 from autotune.store.database import check_file, file_engine, prepare_writing
 from autotune.store.failures import attempt, file_failures
-from autotune.store.migration import VIEW
-from autotune.store.models import Base, BuildRow, DeviceRow, ProblemRow, TrialRow, WinnerRow
-from autotune.store.quarantine import QuarantineRow
+from autotune.store.models import Base, DeviceRow, ProblemRow
+from autotune.store.winners import VIEW
 
 _ROWS_AT_ONCE = 1000
+_OF_PROCESSES = ("in_flight", "jobs", "job_problems", "workers", "service_claim")
+"""Tables with the state of running processes, which means nothing in a copy."""
 
 _VERSION = "CREATE TABLE alembic_version (version_num VARCHAR(32) NOT NULL CONSTRAINT alembic_version_pkc PRIMARY KEY)"
 
@@ -56,33 +56,19 @@ def _create_schema(copy: Connection) -> None:
 
 def _contents(device_slug: str | None) -> Iterable[tuple[Table, Any]]:
     """Return tables with queries for the rows to copy, referenced tables first."""
-    tables = Base.metadata.tables
-    chosen = {name: select(table).order_by(table.c.id) for name, table in tables.items()}
-    for name in (
-        "in_flight",
-        "jobs",
-        "job_problems",
-        "workers",
-        "service_claim",
-    ):  # state of running processes, which means nothing in a copy
-        chosen[name] = chosen[name].where(false())
+    tables = Base.metadata.sorted_tables
+    conditions: dict[str, Any] = dict.fromkeys(_OF_PROCESSES, false())
     if device_slug is not None:
         ids = select(DeviceRow.id).where(DeviceRow.slug == device_slug)
-        used = union(
-            select(TrialRow.problem_id).where(TrialRow.device_id.in_(ids)),
-            select(BuildRow.problem_id).where(BuildRow.device_id.in_(ids)),
-            select(QuarantineRow.problem_id).where(QuarantineRow.device_id.in_(ids)),
-            select(WinnerRow.problem_id).where(WinnerRow.device == device_slug),
-        )
-        chosen["devices"] = chosen["devices"].where(DeviceRow.slug == device_slug)
-        chosen["trials"] = chosen["trials"].where(TrialRow.device_id.in_(ids))
-        chosen["builds"] = chosen["builds"].where(BuildRow.device_id.in_(ids))
-        chosen["quarantine"] = chosen["quarantine"].where(QuarantineRow.device_id.in_(ids))
-        chosen["winners"] = chosen["winners"].where(WinnerRow.device == device_slug)
-        chosen["checkups"] = chosen["checkups"].where(CheckupRow.device == device_slug)
-        chosen["predictors"] = chosen["predictors"].where(PredictorsRow.device == device_slug)
-        chosen["problems"] = chosen["problems"].where(ProblemRow.id.in_(used))
-    return [(table, chosen[table.name]) for table in Base.metadata.sorted_tables]
+        for table in tables:
+            if table.name not in conditions and "device_id" in table.c:
+                conditions[table.name] = table.c.device_id.in_(ids)
+            elif table.name not in conditions and "device" in table.c:
+                conditions[table.name] = table.c.device == device_slug
+        users = (table for table in tables if table.name in conditions and "problem_id" in table.c)
+        used = union(*(select(table.c.problem_id).where(conditions[table.name]) for table in users))
+        conditions |= {"devices": DeviceRow.slug == device_slug, "problems": ProblemRow.id.in_(used)}
+    return [(t, select(t).where(conditions.get(t.name, true())).order_by(t.c.id)) for t in tables]
 
 
 def _copy(source: Connection, copy: Connection, table: Table, rows: Any) -> None:

@@ -9,9 +9,7 @@ import enum
 import hashlib
 import hmac
 import json
-from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol, TypeVar
 
 from sqlalchemy import String, UniqueConstraint, delete, func, select, update
 from sqlalchemy.orm import Mapped, Session, mapped_column
@@ -19,13 +17,11 @@ from sqlalchemy.orm import Mapped, Session, mapped_column
 from autotune.codec import write
 from autotune.model.device import Device
 from autotune.store import quarantine
-from autotune.store.insertion import insert_once
 from autotune.store.job_rows import OPEN_WORDS, JobRow
-from autotune.store.models import Base, plain_text
+from autotune.store.models import Base, insert_once, plain_text
+from autotune.store.transactions import Transactions
 
 MAX_WORKERS = 10_000
-
-_Result = TypeVar("_Result")
 
 
 class WorkerRow(Base):
@@ -62,16 +58,12 @@ class Enrolment:
     """Lower for a worker that was enrolled earlier."""
 
 
-class _Transact(Protocol):
-    def __call__(self, work: Callable[[Session], _Result]) -> _Result: ...
-
-
 class WorkerLedger:
     """The workers of an open database. Every method is one transaction, and raises StoreError when that fails."""
 
-    def __init__(self, write: _Transact) -> None:
+    def __init__(self, transactions: Transactions) -> None:
         """Called by `Store.workers` only."""
-        self._write = write
+        self._transactions = transactions
 
     def enrol(self, name: str, secret: str, device: Device) -> Enrolment:
         """Check the secret of a worker, or enrol the worker if the name is new for that device.
@@ -94,17 +86,19 @@ class WorkerLedger:
                 _succeed(session, row, model_of(device))
             return Enrolment(standing=Standing.KNOWN, rank=row.id)
 
-        return self._write(work)
+        return self._transactions.write(work)
 
     def forget(self, name: str) -> bool:
         """Remove a worker, so that its name can be enrolled with any secret; return whether the name was known."""
 
         def work(session: Session) -> bool:
             result = session.execute(delete(WorkerRow).where(WorkerRow.name == plain_text(name)))
-            quarantine.lose_all_of(session, name)
+            # Only the worker could report what became of the trials that it had in hand.
+            message = f"in flight on {name} when that worker was forgotten"
+            quarantine.lose(session, message, worker=plain_text(name))
             return bool(result.rowcount)  # type: ignore[attr-defined]
 
-        return self._write(work)
+        return self._transactions.write(work)
 
 
 def digest_of(secret: str) -> str:

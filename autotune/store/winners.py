@@ -1,0 +1,221 @@
+"""Winners: their table and view, and the transactions that record, import and read them."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+from sqlalchemy import CheckConstraint, ForeignKey, Index, String, Text, column, func, select, table, text
+from sqlalchemy.orm import Mapped, Session, mapped_column
+
+from autotune.errors import StoreError
+from autotune.model.device import Device
+from autotune.model.problem import Problem
+from autotune.model.trial import Provenance, Winner
+from autotune.store.models import (
+    Base,
+    DeviceRow,
+    ProvenanceColumns,
+    columns,
+    device_id,
+    known_rows,
+    problem_id,
+    to_problem,
+    value_of,
+)
+from autotune.store.transactions import Transactions
+
+
+class WinnerRow(ProvenanceColumns, Base):
+    """One decision for a winner. Rows are only ever added; the view selects the current ones."""
+
+    __tablename__ = "winners"
+    __table_args__ = (
+        Index(None, "device", "problem_id"),
+        CheckConstraint("source IN ('measured', 'imported')", name="source"),
+        CheckConstraint("time_ns > 0", name="time_ns"),
+        CheckConstraint("samples >= 0", name="samples"),
+        CheckConstraint("verifications >= 0", name="verifications"),
+    )
+
+    id: Mapped[int] = mapped_column(primary_key=True)
+    device: Mapped[str] = mapped_column(Text)
+    """Slug; a winner applies to the device under every driver."""
+    problem_id: Mapped[int] = mapped_column(ForeignKey("problems.id"))
+    configuration: Mapped[str] = mapped_column(Text)
+    algorithm: Mapped[str] = mapped_column(Text)
+    time_ns: Mapped[float]
+    default_ns: Mapped[float]
+    baseline_ns: Mapped[float | None]
+    gain_low: Mapped[float | None]
+    gain_high: Mapped[float | None]
+    samples: Mapped[int]
+    is_default: Mapped[bool]
+    source: Mapped[str] = mapped_column(String(16))
+    verdict: Mapped[str] = mapped_column(String(16))
+    verifications: Mapped[int]
+
+
+BEST = table("best_configurations", column("device", Text), column("family", Text), column("spec", Text))
+"""The view, with those of its columns that queries name."""
+
+VIEW = """\
+CREATE VIEW best_configurations AS
+WITH
+-- The newest measured winner and the fastest imported one, confirmed by finals and provisional apart.
+newest AS (
+    SELECT
+        winners.*,
+        CASE WHEN samples > 0 THEN 1 ELSE 0 END AS is_final,
+        ROW_NUMBER() OVER (
+            PARTITION BY device, problem_id, source, CASE WHEN samples > 0 THEN 1 ELSE 0 END
+            ORDER BY CASE WHEN source = 'imported' THEN time_ns ELSE 0 END, id DESC
+        ) AS place
+    FROM winners
+),
+-- Confirmed before provisional, then the faster; where they tie, the one measured here ('measured' > 'imported').
+ranked AS (
+    SELECT
+        newest.*,
+        ROW_NUMBER() OVER (
+            PARTITION BY device, problem_id
+            ORDER BY is_final DESC, time_ns, source DESC
+        ) AS rank_here
+    FROM newest
+    WHERE place = 1
+)
+SELECT
+    ranked.device AS device,
+    problems.family AS family,
+    problems.label AS problem,
+    problems.m AS m,
+    problems.n AS n,
+    problems.k AS k,
+    ranked.algorithm AS algorithm,
+    ranked.configuration AS configuration,
+    ranked.time_ns AS time_ns,
+    problems.flops / ranked.time_ns AS gflops,
+    ranked.default_ns / ranked.time_ns AS gain_over_default,
+    ranked.gain_low AS gain_low,
+    ranked.gain_high AS gain_high,
+    ranked.baseline_ns / ranked.time_ns AS gain_over_baseline,
+    ranked.samples AS samples,
+    ranked.is_default AS is_default,
+    ranked.source AS source,
+    ranked.driver AS driver,
+    ranked.template_hash AS template_hash,
+    ranked.space_version AS space_version,
+    ranked.tool_version AS tool_version,
+    ranked.measured_at AS measured_at,
+    problems.spec AS spec,
+    ranked.default_ns AS default_ns,
+    ranked.baseline_ns AS baseline_ns,
+    ranked.verdict AS verdict,
+    ranked.verifications AS verifications
+FROM ranked
+JOIN problems ON problems.id = ranked.problem_id
+WHERE ranked.rank_here = 1
+"""
+"""The current winner of each device, family and problem. The view is recreated after every migration."""
+
+_BEST = select(text("*")).select_from(BEST)
+
+
+class WinnerLedger(Transactions):
+    """The part of a store that holds winners."""
+
+    def record_winner(self, winner: Winner) -> None:
+        """Add a decision; the view decides which one is current. Raises StoreError for an unknown device."""
+
+        def add(session: Session) -> None:
+            _require_device(session, winner.device)
+            session.add(winner_row(winner, problem_id(session, winner.problem)))
+
+        self.write(add)
+
+    def best(self, device_slug: str | None = None, family: str | None = None) -> list[Winner]:
+        """Return the current winner of each problem, ordered by device, family and sizes."""
+        query = _BEST
+        if device_slug is not None:
+            query = query.where(BEST.c.device == device_slug)
+        if family is not None:
+            query = query.where(BEST.c.family == family)
+        winners = self.read(lambda session: known_rows(session.execute(query), _to_winner))
+        return sorted(winners, key=_place)
+
+    def winner(self, device_slug: str, problem: Problem) -> Winner | None:
+        """Return the current winner of one problem on a device; None without one."""
+        subject = (BEST.c.device == device_slug, BEST.c.family == problem.family, BEST.c.spec == problem.key)
+        query = _BEST.where(*subject)
+        return next(iter(self.read(lambda session: known_rows(session.execute(query), _to_winner))), None)
+
+    def decisions(self) -> int:
+        """Count the winners recorded and imported.
+
+        This is a count and not the highest id: on a server, rows written at the same time may become visible in another
+        order than that of their ids.
+        """
+        query = select(func.count()).select_from(WinnerRow)
+        return self.read(lambda session: session.scalar(query) or 0)
+
+    def import_winners(self, winners: Sequence[Winner], devices: Sequence[Device]) -> tuple[int, int]:
+        """Add winners measured elsewhere where they are better than the current ones; return (added, kept).
+
+        A winner confirmed by finals is better than a provisional one; otherwise the faster one is better. All or
+        nothing. Devices that are already stored stay as they are, apart from imported faults.
+        Raises StoreError for a winner of an unknown device.
+        """
+
+        def add(session: Session) -> tuple[int, int]:
+            for device in devices:
+                device_id(session, device, is_seen_here=False)
+            known = set(session.scalars(select(DeviceRow.slug)))
+            best = session.execute(_BEST)
+            standing = {(row.device, row.family, row.spec): _merit(row.samples, row.time_ns) for row in best}
+            added = 0
+            for winner in winners:
+                if winner.device not in known:
+                    raise _unknown_device(winner.device)
+                subject = (winner.device, winner.problem.family, winner.problem.key)
+                merit = _merit(winner.samples, winner.time_ns)
+                if subject in standing and merit >= standing[subject]:
+                    continue
+                standing[subject] = merit
+                session.add(winner_row(replace(winner, source="imported"), problem_id(session, winner.problem)))
+                added += 1
+            return added, len(winners) - added
+
+        return self.write(add)
+
+
+def winner_row(winner: Winner, problem_id: int) -> WinnerRow:
+    """Return a row without an id."""
+    return WinnerRow(
+        problem_id=problem_id,
+        algorithm=winner.configuration.algorithm,
+        **columns(winner, WinnerRow),
+        **columns(winner.provenance, WinnerRow),
+    )
+
+
+def _to_winner(row: Any) -> Winner:
+    """Return the winner of a row of the view."""
+    provenance = value_of(Provenance, row)
+    return value_of(Winner, row, problem=to_problem(row.family, row.spec), provenance=provenance)
+
+
+def _require_device(session: Session, slug: str) -> None:
+    if session.scalars(select(DeviceRow.id).where(DeviceRow.slug == slug).limit(1)).first() is None:
+        raise _unknown_device(slug)
+
+
+def _unknown_device(slug: str) -> StoreError:
+    return StoreError(f"the database has no device {slug[:80]!r}", hint="add the device before its winners")
+
+
+def _merit(samples: int, time_ns: float) -> tuple[bool, float]:
+    """Return a sort key, smaller being better: confirmed before provisional, then by time. The view ranks the same."""
+    return samples == 0, time_ns
+
+
+def _place(winner: Winner) -> tuple[str, str, tuple[int, ...], str]:
+    return winner.device, winner.problem.family, winner.problem.size_vector, winner.problem.key
