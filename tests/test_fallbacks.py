@@ -14,7 +14,6 @@ from autotune.model.configuration import Configuration
 from autotune.model.events import BudgetJudged, Event, Failure, Outcome
 from autotune.model.problem import Problem
 from autotune.model.trial import Job, Request, Trial, TrialState, Verdict
-from autotune.process.child import Permission
 from autotune.search import Budget, space_of, tune
 from autotune.search.fallbacks import GRAVE_STATES, MODERATE, Suspicion, safe_configurations
 from autotune.search.time_limits import FIRST_SHARE, LEAST_S
@@ -73,8 +72,8 @@ class SlowCompiler(FakeWorker):
         self._clock = clock
         self._build_s = build_s
 
-    def run(self, job: Job, permission: Permission | None = None) -> Trial:
-        trial = super().run(job, permission)
+    def run(self, job: Job) -> Trial:
+        trial = super().run(job)
         self._clock.now += min(self._build_s, job.build_limit_s)
         if self._build_s > job.build_limit_s:
             return Trial(configuration=job.configuration, state=TrialState.TIMED_OUT, message="build took too long")
@@ -228,9 +227,9 @@ def test_a_default_that_needs_longer_than_the_first_limit_gets_another_chance_on
     """The default builds for 18 s where the limit is 15 s; plain kernels take 6 s, which shows that all is slow."""
 
     class Slow(SlowCompiler):
-        def run(self, job: Job, permission: Permission | None = None) -> Trial:
+        def run(self, job: Job) -> Trial:
             self._build_s = 18.0 if is_default(job.configuration) else 6.0
-            return super().run(job, permission)
+            return super().run(job)
 
     worker = Slow(clock, 6.0)
     outcome = search(store, clock, worker, seconds=90.0)
@@ -242,10 +241,10 @@ def test_wide_kernels_that_build_long_are_waited_for_after_a_default_that_hangs(
     """Plain kernels build in 0.5 s, wide ones in 7 s, as float16 does on PoCL."""
 
     class Slow(SlowCompiler):
-        def run(self, job: Job, permission: Permission | None = None) -> Trial:
+        def run(self, job: Job) -> Trial:
             hangs = is_default(job.configuration)
             self._build_s = math.inf if hangs else 7.0 if width(job.configuration) > MODERATE else 0.5
-            return super().run(job, permission)
+            return super().run(job)
 
     worker = Slow(clock, 7.0)
     outcome = search(store, clock, worker)

@@ -10,7 +10,6 @@ from autotune.errors import WorkerError, WorkerLostError
 from autotune.kernels.gemm import GemmProblem
 from autotune.model.events import Event, FinalsStarted, Outcome, TrialFinished
 from autotune.model.trial import Build, BuildState, Job, Request, Trial, TrialState
-from autotune.process.child import Permission
 from autotune.search import Budget, ahead, tune
 from autotune.search.ahead import Prepared
 from autotune.search.bench import Bench
@@ -33,11 +32,11 @@ class Failing(FakeWorker):
         self.error = error
         self.failed: list[Job] = []
 
-    def run(self, job: Job, permission: Permission | None = None) -> Trial:
+    def run(self, job: Job) -> Trial:
         if self.jobs:
             self.failed.append(job)
             raise self.error
-        return super().run(job, permission)
+        return super().run(job)
 
 
 def _tuned(store: Store, own: FakeWorker, *others: FakeWorker) -> Outcome:

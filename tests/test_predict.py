@@ -54,7 +54,6 @@ from autotune.predict.models import FITS
 from autotune.predict.observations import observe
 from autotune.predict.regret import choose_held_out, measure_regret, summarise
 from autotune.predict.selection import _samples, cover, favoured, fit, reach
-from autotune.process.child import Permission
 from autotune.search import Budget
 from autotune.space.family import Algorithm, Case, KernelFamily, Parameter
 from autotune.store import Store, StoredTrial
@@ -747,8 +746,9 @@ class FakeWorker:
         self.jobs: list[Job] = []
         self.is_broken = is_broken
 
-    def run(self, job: Job, permission: Permission | None = None) -> Trial:
-        assert permission is None
+    def prepare(self, job: Job) -> None: ...
+
+    def run(self, job: Job) -> Trial:
         self.jobs.append(job)
         if self.is_broken and job.configuration == LARGE:
             return Trial(configuration=LARGE, state=TrialState.CRASHED)

@@ -16,7 +16,6 @@ from autotune.kernels.render import changes
 from autotune.model.configuration import Configuration
 from autotune.model.device import Device
 from autotune.model.trial import Job, Request, Trial, TrialState, Verdict, Winner
-from autotune.process.child import Permission
 from autotune.search import Budget, tune, verification
 from autotune.search.overview import survey
 from autotune.search.verification import Recheck, Standing, recheck
@@ -253,10 +252,10 @@ def test_verify_stopped_by_ctrl_c_keeps_what_it_has(
     import signal
 
     class Interrupting(FakeWorker):
-        def run(self, job: Job, permission: Permission | None = None) -> Trial:
+        def run(self, job: Job) -> Trial:
             if len(self.jobs) == 5:
                 signal.raise_signal(signal.SIGINT)
-            return super().run(job, permission)
+            return super().run(job)
 
     _measures(monkeypatch, Interrupting(invented_time))
     assert main(["verify", "--device", "cpu", "--db", database]) == 130

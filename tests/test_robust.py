@@ -25,7 +25,6 @@ from autotune.model.device import Device
 from autotune.model.events import Outcome
 from autotune.model.trial import Job, Request, Timer, Trial, TrialState
 from autotune.process import child
-from autotune.process.child import Permission
 from autotune.search import Budget, tune
 from autotune.store import Owner, Store, database
 from autotune.store import failures as failures_module
@@ -78,13 +77,15 @@ class Faulty:
     def is_done(self) -> bool:
         return not self._left
 
-    def run(self, job: Job, permission: Permission | None = None) -> Trial:
+    def prepare(self, job: Job) -> None: ...
+
+    def run(self, job: Job) -> Trial:
         behaviour = self._left.pop(0)
         limit_s = LIMITS_S.get(behaviour, 60.0)
         job = dataclasses.replace(
             job, seed=behaviour, samples=1, min_sample_ns=1000, build_limit_s=limit_s, run_limit_s=limit_s
         )
-        self.trials.append(self._worker.run(job, permission))
+        self.trials.append(self._worker.run(job))
         return self.trials[-1]
 
     def close(self) -> None:

@@ -15,7 +15,6 @@ from autotune.kernels.gemm import FAMILY, GemmProblem
 from autotune.model.configuration import Configuration
 from autotune.model.events import Outcome
 from autotune.model.trial import Job, Request, Trial, TrialState, Verdict
-from autotune.process.child import Permission
 from autotune.search import Budget, tune
 from autotune.space.search_space import SearchSpace
 from autotune.store import Store
@@ -75,10 +74,10 @@ def test_time_that_trials_wait_for_another_program_does_not_count(
 
         waited_s = 0.0
 
-        def run(self, job: Job, permission: Permission | None = None) -> Trial:
+        def run(self, job: Job) -> Trial:
             if len(self.jobs) == 2:
                 self.waited_s = 1000.0
-            return super().run(job, permission)
+            return super().run(job)
 
     worker, requests = Waiting(invented_time), [Request(problem=PROBLEM)]
     monkeypatch.setattr(time, "monotonic", lambda: clock() + worker.waited_s)
@@ -285,7 +284,7 @@ def test_the_space_of_one_problem_is_made_once(store: Store, monkeypatch: pytest
 
 def test_a_device_that_cannot_be_used_ends_the_run_and_the_worker(store: Store) -> None:
     class Broken(FakeWorker):
-        def run(self, job: Job, permission: Permission | None = None) -> Trial:
+        def run(self, job: Job) -> Trial:
             raise WorkerError("gone")
 
     worker = Broken(invented_time)

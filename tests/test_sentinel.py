@@ -10,7 +10,6 @@ from autotune.kernels.gemm import FAMILY, GemmProblem
 from autotune.model.configuration import Configuration
 from autotune.model.events import Outcome
 from autotune.model.trial import Job, Provenance, Request, Timer, Trial
-from autotune.process.child import Permission
 from autotune.search import Budget, sentinel, tune
 from autotune.search.drift import Drift
 from autotune.search.knowledge import Knowledge
@@ -213,11 +212,11 @@ class Flipping(FakeWorker):
         self._after_jobs = after_jobs
         self.asked: list[Timer] = []
 
-    def run(self, job: Job, permission: Permission | None = None) -> Trial:
+    def run(self, job: Job) -> Trial:
         self.asked.append(job.timer)
         if len(self.jobs) < self._after_jobs and job.timer is Timer.EVENT:
-            return super().run(job, permission)
-        trial = super().run(replace(job, timer=Timer.HOST), permission)
+            return super().run(job)
+        trial = super().run(replace(job, timer=Timer.HOST))
         assert trial.measurement is not None
         by_host = replace(trial.measurement, time_ns=trial.time_ns + 500.0)
         return replace(trial, measurement=by_host)

@@ -19,8 +19,8 @@ import threading
 import time
 import traceback
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import CancelledError, Future
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import IO, Any, NoReturn, Self
 
@@ -55,14 +55,6 @@ measuring a hundred kernels."""
 
 Entering = Callable[[str], None]
 """Reports to the parent which phase of its work the child begins; every phase has its own time limit."""
-
-Permission = Future[None]
-"""Permission to begin a phase: it gets a result when the phase may begin, and is cancelled when the work is withdrawn.
-"""
-
-
-class _Withdrawn(BaseException):
-    """Raised in the child to abandon work whose permission was cancelled."""
 
 
 class _NoStart(Exception):
@@ -106,7 +98,6 @@ class Child:
         self._started_s = 0.0
         self._load_s: float | None = None
         """Seconds the current process took to load its libraries; None until it has."""
-        self._asked = 0
         self.phase = ""
         """Phase of the message being answered, for display; empty between messages."""
         self.answers = 0
@@ -124,40 +115,33 @@ class Child:
         """Process id of the child while one is running, else None."""
         return self._process.pid if self._process else None
 
-    def ask(
-        self, message: object, limits_s: Mapping[str, float], awaited: str = "", permission: Permission | None = None
-    ) -> Any:
+    def ask(self, message: object, limits_s: Mapping[str, float]) -> Any:
         """Send a message and return the child's answer, or a Loss; `limits_s` has the time limit of each phase.
 
         If it has a limit for the phase "start", a child that exceeds it is a Loss too, and is not replaced.
 
-        The phase `awaited` begins when `permission` gets a result. Raises CancelledError if `permission` is cancelled.
         A child that dies, hangs or gives up before its first phase is replaced a few times, unless another thread
         has closed it. Raises WorkerError when no child can be started or survives its start, or when a child reports
         that it cannot work at all before any child has answered.
         """
         for tries_left in reversed(range(START_TRIES)):
             try:
-                return self._ask_once(message, limits_s, awaited, permission or _given())
+                return self._ask_once(message, limits_s)
             except _NoStart as reason:
                 self.close()
-                if permission and permission.cancelled():  # no caller is left to use or close a replacement
-                    raise CancelledError from reason
                 if not tries_left or isinstance(reason, _Closed):
                     raise WorkerError(str(reason)) from reason
                 _LOG.warning("a child process is replaced: %s", reason)
                 time.sleep(FIRST_PAUSE_S * 2 ** (START_TRIES - 1 - tries_left))
 
-    def _ask_once(self, message: object, limits_s: Mapping[str, float], awaited: str, permission: Permission) -> Any:
+    def _ask_once(self, message: object, limits_s: Mapping[str, float]) -> Any:
         self.start()
-        self._asked += 1
+        assert self._process and self._process.stdin
         try:
-            self._send((self._asked, awaited, message))
+            write(self._process.stdin, message)
         except OSError:
             raise _NoStart(self._last_words()) from None
-        if awaited:
-            self._pass_on(permission)
-        answer = self._await_answer(limits_s, awaited, permission)
+        answer = self._await_answer(limits_s)
         if not isinstance(answer, Loss):
             self._has_answered = True
             self.answers += 1
@@ -201,7 +185,7 @@ class Child:
         if errors is not None:
             errors.close()
 
-    def _await_answer(self, limits_s: Mapping[str, float], awaited: str, permission: Permission) -> Any:
+    def _await_answer(self, limits_s: Mapping[str, float]) -> Any:
         phase, limit = "start", self._first_limit_s
         while True:
             self.phase = phase
@@ -212,11 +196,6 @@ class Child:
                 limit = max(limits_s.get("start", START_LIMIT_S), SLOWNESS * self._load_s)
             elif kind == "phase":
                 phase, limit = content, limits_s[content]
-                if phase == awaited:
-                    with contextlib.suppress(CancelledError):  # the child will answer "withdrawn"
-                        permission.result()
-            elif kind == "withdrawn":
-                raise CancelledError
             elif kind == "answer":
                 answer, spans = content
                 tracing.add(spans)
@@ -244,17 +223,6 @@ class Child:
     def _first_limit_s(self) -> float:
         """Limit for the first reply to a message; a child that was stopped or hangs between messages never replies."""
         return LOAD_LIMIT_S if self._load_s is None else max(RESPONSE_LIMIT_S, self._load_s)
-
-    def _pass_on(self, permission: Permission) -> None:
-        """Forward the decision about `permission` to the child as soon as it is made, from the thread that makes it."""
-        assert self._process and self._process.stdin
-        stream, number = self._process.stdin, self._asked
-
-        def tell(decided: Permission) -> None:
-            with contextlib.suppress(OSError, ValueError):  # the thread that waits for the answer sees that it died
-                write(stream, (number, not decided.cancelled()))
-
-        permission.add_done_callback(tell)
 
     def _last_words(self) -> str:
         """Describe how a child ended before it began its work. Raises _Closed if another thread has closed it."""
@@ -290,10 +258,6 @@ class Child:
             raise WorkerError(f"cannot start the child process: {error}") from error
         threading.Thread(target=pump, args=(self._process.stdout, self._messages), daemon=True).start()
 
-    def _send(self, message: object) -> None:
-        assert self._process and self._process.stdin
-        write(self._process.stdin, message)
-
     def _bury(self) -> tuple[str, str]:
         """Close the child; return how it ended and the last lines of its standard error."""
         process, errors = self._process, self._errors
@@ -328,21 +292,10 @@ def serve(answer: Callable[[Any, Entering], Any], prepare: Callable[[], None] = 
     with contextlib.suppress(Exception), tracing.span("prepare"):
         prepare()
     while True:
-        number, *asked = messages.get()
-        if len(asked) < 2:
-            continue  # a permission that arrived after its message had ended
-        awaited, message = asked
-
-        def enter(phase: str, number: int = number, awaited: str = awaited) -> None:
-            replies.send("phase", phase)
-            if phase == awaited:
-                _await_leave(messages, number)
-
+        message = messages.get()
         try:
             with tracing.span("job"):
-                content = answer(message, enter)
-        except _Withdrawn:
-            replies.send("withdrawn", None)
+                content = answer(message, partial(replies.send, "phase"))
         except AutotuneError as error:
             replies.send("unusable", str(error))
         except Exception as error:  # noqa: BLE001 - reported at once, since drivers may abort when a process ends
@@ -372,22 +325,6 @@ def _in_one_line(error: Exception) -> str:
     return f"unexpected {' '.join(f'{type(error).__name__}: {error}'.split())[:400]}{where}"
 
 
-def _await_leave(messages: "queue.Queue[Any]", number: int) -> None:
-    """Wait for the permission of the message with that number. Raises _Withdrawn if it was cancelled."""
-    while True:
-        of, is_given = messages.get()
-        if of == number:
-            break
-    if not is_given:
-        raise _Withdrawn
-
-
-def _given() -> Permission:
-    permission = Permission()
-    permission.set_result(None)
-    return permission
-
-
 def _signal_name(number: int) -> str:
     with contextlib.suppress(ValueError):
         return signal.Signals(number).name
@@ -399,8 +336,7 @@ def _collect(messages: "queue.Queue[Any]", replies: _Replies) -> None:
     try:
         while True:
             message = read(sys.stdin.buffer)
-            if len(message) > 2:  # a permission has two elements
-                replies.send("alive", None)
+            replies.send("alive", None)
             messages.put(message)
     except (EOFError, OSError):
         os._exit(0)

@@ -106,7 +106,7 @@ class Ahead:
         self._building: dict[Future[Build], Prepared] = {}
         self._ready: deque[Prepared] = deque()
         self._build_seconds: deque[float] = deque(maxlen=20)
-        self._landed: list[Configuration] = []
+        self._launched: list[Configuration] = []
         """Configurations whose launch by a builder has ended, still recorded as in flight."""
         self._goal = self._most = 0.0
         """How many to have built or in building, and how many would still be requested."""
@@ -200,24 +200,24 @@ class Ahead:
                     break
                 self._start(configuration)
                 begun += 1
-            self._land()
+            self._end_launched()
             if not self._building:
                 return
             if begun + len(waiting) < wanted and not waiting:  # propose now, so that no builder has to wait
                 waiting.extend(filter(None, [self._proposals.next()]))
             self._collect()
 
-    def _land(self) -> None:
+    def _end_launched(self) -> None:
         """Remove configurations whose launch by a builder has ended from those in flight."""
-        if self._landed:
-            self._bench.land(self._landed)
-            self._landed = []
+        if self._launched:
+            self._bench.end(self._launched)
+            self._launched = []
 
     def _start(self, configuration: Configuration) -> None:
         assert self._builds is not None
         if self._takes_turns:  # builders launch as well then
-            self._bench.hold(configuration, self._landed)
-            self._landed = []
+            self._bench.begin(configuration, self._launched)
+            self._launched = []
         job = self._job(configuration)
         prepared = Prepared(configuration=configuration, source=job.source, program=_program(job.source_hash, job.plan))
         self._building[self._builds.submit(job)] = prepared
@@ -232,7 +232,7 @@ class Ahead:
                 self._build_seconds.append(build.build_ns / 1e9)
             self._ready.append(dataclasses.replace(prepared, build=build))
             if self._takes_turns:
-                self._landed.append(prepared.configuration)
+                self._launched.append(prepared.configuration)
 
     def _prepared(self, configuration: Configuration) -> Prepared:
         """Return the configuration unrendered, since rendering takes longest; it is done where it is built."""

@@ -132,7 +132,7 @@ class ProblemSearch:
         except BaseException as error:
             self._crew.settle()  # or trials still being measured would no longer be in flight
             if isinstance(error, Exception):  # others, such as KeyboardInterrupt, end at once
-                self._bench.land_launched()
+                self._bench.finish_launched()
             with contextlib.suppress(StoreError):  # the error that ended the search is raised, and may be this one
                 self.shelve()
             raise
@@ -196,7 +196,7 @@ class ProblemSearch:
                 self._is_exhausted = True
                 break
             self._estimate(proposals)
-            if self._bench.following:
+            if self._bench.next_job:
                 continue
             self._look()
             if self._has_other_timer:  # earlier times do not compare with new ones
@@ -211,7 +211,7 @@ class ProblemSearch:
 
     def _advance(self, proposals: Proposals, ahead: Ahead, is_enough: Callable[[], bool]) -> bool:
         """Learn of at least one new trial, with helpers those that end first; return False when all is known."""
-        if self._crew.has_others and not self._bench.following:
+        if self._crew.has_others and not self._bench.next_job:
             has_more = self._share_out(proposals, ahead)
             self._learn_from_crew(proposals)
             return has_more or self._crew.is_at_work
@@ -333,20 +333,20 @@ class ProblemSearch:
         return self._note(self._bench.record(trial))
 
     def _go_on(self, prepared: Prepared, ahead: Ahead, is_enough: Callable[[], bool]) -> None:
-        """While one configuration is measured, send the next to the worker, propose others and start building them."""
-        self._follow(prepared, ahead, is_enough)
+        """While one configuration is measured, prepare the next, propose others and start building them."""
+        self._prepare_next(prepared, ahead, is_enough)
         ahead.go_on()
-        if not self._bench.following:
-            self._follow(prepared, ahead, is_enough)
+        if not self._bench.next_job:
+            self._prepare_next(prepared, ahead, is_enough)
 
-    def _follow(self, prepared: Prepared, ahead: Ahead, is_enough: Callable[[], bool]) -> None:
-        """Send the next configuration to the worker, if it is known and nothing must come before it."""
+    def _prepare_next(self, prepared: Prepared, ahead: Ahead, is_enough: Callable[[], bool]) -> None:
+        """Have the worker prepare the next configuration, if it is known and nothing must come before it."""
         waits = (
             self.is_over or is_enough() or self._crew.has_others or self._sentinel.is_due_next or self._has_other_timer
         )
         upcoming = None if waits else ahead.upcoming
         if upcoming and upcoming.program not in self._programs and upcoming.program != prepared.program:
-            self._bench.follow(self._job(upcoming))
+            self._bench.prepare(self._job(upcoming))
 
     def _measure(self, configuration: Configuration) -> Trial:
         """Measure a configuration that was not built in advance."""
@@ -354,7 +354,7 @@ class ProblemSearch:
 
     def _run(self, prepared: Prepared, meanwhile: Callable[[], None] | None = None) -> Trial:
         """Return the trial as measured and stored."""
-        return self._bench.run(self._bench.following or self._job(prepared), "search", prepared.build_ns, meanwhile)
+        return self._bench.run(self._bench.next_job or self._job(prepared), "search", prepared.build_ns, meanwhile)
 
     def _job(self, prepared: Prepared) -> Job:
         return self._bench.search_job(
