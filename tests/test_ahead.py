@@ -24,7 +24,7 @@ from autotune.propose.study import RowStudy
 from autotune.search import Budget, finals, sources, tune
 from autotune.search.ahead import BATCH, Ahead, builders_for
 from autotune.search.bench import Background, Bench
-from autotune.search.contract import Limits
+from autotune.search.budget import Limits
 from autotune.search.knowledge import Knowledge
 from autotune.search.one_problem import ProblemSearch
 from autotune.search.proposals import Proposals

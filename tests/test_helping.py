@@ -212,7 +212,7 @@ def test_one_of_a_crew_that_is_stuck_does_not_keep_the_program(store: Store) -> 
     assembled = Assembled(store, own, FakeWorker(invented_time))
     assembled.begin(own)
     assert begun.wait(TOGETHER_S)
-    threads = [thread for thread in threading.enumerate() if thread.name == "crew"]
+    threads = [thread for thread in threading.enumerate() if thread.name == "background"]
     assert threads and all(thread.daemon for thread in threads)
     goes_on.set()
     assembled.crew.settle()
@@ -244,7 +244,7 @@ def test_of_a_helper_that_is_recalled_nothing_stays(store: Store) -> None:
     crew = assembled.crew
     assembled.begin(other)
     [_] = crew.take_in()
-    [thread] = [thread for thread in threading.enumerate() if thread.name == "crew"]
+    [thread] = [thread for thread in threading.enumerate() if thread.name == "background"]
     crew._helpers.recall_one()
     assert other not in crew.free()
     thread.join(TOGETHER_S)

@@ -8,10 +8,13 @@ can have its own time limit.
 
 import contextlib
 import enum
+import io
 import logging
 import os
+import pickle
 import queue
 import signal
+import struct
 import subprocess
 import sys
 import tempfile
@@ -26,7 +29,7 @@ from typing import IO, Any, NoReturn, Self
 
 from autotune import tracing
 from autotune.errors import AutotuneError, WorkerError
-from autotune.process.messages import pump, read, write
+from autotune.kernels import FILE_MODULE, families_of_files
 
 _LOG = logging.getLogger(__name__)
 
@@ -138,7 +141,7 @@ class Child:
         self.start()
         assert self._process and self._process.stdin
         try:
-            write(self._process.stdin, message)
+            _write(self._process.stdin, message)
         except OSError:
             raise _NoStart(self._last_words()) from None
         answer = self._await_answer(limits_s)
@@ -256,7 +259,7 @@ class Child:
             )
         except OSError as error:
             raise WorkerError(f"cannot start the child process: {error}") from error
-        threading.Thread(target=pump, args=(self._process.stdout, self._messages), daemon=True).start()
+        threading.Thread(target=_pump, args=(self._process.stdout, self._messages), daemon=True).start()
 
     def _bury(self) -> tuple[str, str]:
         """Close the child; return how it ended and the last lines of its standard error."""
@@ -314,7 +317,47 @@ class _Replies:
 
     def send(self, kind: str, content: object) -> None:
         with self._turn:
-            write(self._stream, (kind, content))
+            _write(self._stream, (kind, content))
+
+
+def _write(stream: IO[bytes], message: object) -> None:
+    """Send a message. Raises OSError when the other side is gone."""
+    data = pickle.dumps(message)
+    stream.write(struct.pack("<Q", len(data)) + data)
+    stream.flush()
+
+
+def _read(stream: IO[bytes]) -> Any:
+    """Return the next message. Raises EOFError at the end of the stream."""
+    header = stream.read(8)
+    if len(header) < 8:
+        raise EOFError
+    (size,) = struct.unpack("<Q", header)
+    data = stream.read(size)
+    if len(data) < size:
+        raise EOFError
+    return _Unpickler(io.BytesIO(data)).load()
+
+
+class _Unpickler(pickle.Unpickler):  # only for messages of our own child or parent
+    """Loads the files of the user's kernel families when a message contains an object of their classes."""
+
+    def find_class(self, module: str, name: str) -> Any:
+        if module.startswith(FILE_MODULE):
+            families_of_files()
+        return super().find_class(module, name)
+
+
+def _pump(stream: IO[bytes], messages: "queue.Queue[tuple[str, Any]]") -> None:
+    """Move a child's messages into a queue, which supports waiting with a time limit on every system.
+
+    The content of a message of kind "alive" is the time of its arrival; the last message is of kind "ended".
+    """
+    with contextlib.suppress(EOFError, OSError, ValueError), stream:
+        while True:
+            kind, content = _read(stream)
+            messages.put((kind, time.monotonic() if kind == "alive" else content))
+    messages.put(("ended", None))
 
 
 def _in_one_line(error: Exception) -> str:
@@ -335,7 +378,7 @@ def _collect(messages: "queue.Queue[Any]", replies: _Replies) -> None:
     """Queue messages as they arrive; when the parent is gone, exit at once, even while a kernel is running."""
     try:
         while True:
-            message = read(sys.stdin.buffer)
+            message = _read(sys.stdin.buffer)
             replies.send("alive", None)
             messages.put(message)
     except (EOFError, OSError):

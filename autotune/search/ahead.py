@@ -23,7 +23,6 @@ from autotune.model.plan import Plan
 from autotune.model.trial import Build, BuildJob, BuildState, TrialState
 from autotune.search.bench import Bench
 from autotune.search.proposals import Proposals
-from autotune.search.sources import Sources
 
 BATCH = 8
 """Builds in a batch where building and measuring alternate. Some builds take ten times as long as most."""
@@ -97,11 +96,9 @@ class Ahead:
         self._bench = bench
         self._proposals = proposals
         knowledge = bench.knowledge
-        self._problem = knowledge.problem
-        self._family = knowledge.family
         self._selector = knowledge.device.selector
         self._takes_turns = knowledge.device.limits.is_cpu
-        self._sources = Sources(self._family, knowledge.profile.build_options)
+        self._sources = knowledge.sources
         self._builds = builds
         self._building: dict[Future[Build], Prepared] = {}
         self._ready: deque[Prepared] = deque()
@@ -236,15 +233,12 @@ class Ahead:
 
     def _prepared(self, configuration: Configuration) -> Prepared:
         """Return the configuration unrendered, since rendering takes longest; it is done where it is built."""
-        plan = self._family.plan(self._problem, configuration)
-        return Prepared(
-            configuration=configuration, program=_program(self._sources.inputs_of(configuration, plan), plan)
-        )
+        inputs = self._sources.inputs_of(configuration)
+        return Prepared(configuration=configuration, program=_program(inputs, self._sources.plan(configuration)))
 
     @tracing.span("render")
     def _job(self, configuration: Configuration) -> BuildJob:
-        plan = self._family.plan(self._problem, configuration)
-        job = self._sources.job(self._selector, configuration, plan, launches=self._takes_turns)
+        job = self._sources.job(self._selector, configuration, launches=self._takes_turns)
         return dataclasses.replace(job, wants_binary=True, limit_s=self._bench.build_limit_s)
 
 

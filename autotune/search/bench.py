@@ -18,9 +18,9 @@ from autotune.errors import AutotuneError, StoreError, WorkerLostError
 from autotune.measure.worker import Measures, waited_s
 from autotune.model.configuration import Configuration
 from autotune.model.trial import Job, Trial
-from autotune.search.contract import Clock
+from autotune.search.budget import Clock
 from autotune.search.knowledge import Knowledge
-from autotune.search.time_limits import LONGER_SHARE, TimeLimits
+from autotune.search.time_limits import TimeLimits
 from autotune.store import new_owner
 
 T = TypeVar("T")
@@ -39,7 +39,7 @@ class Background:
     def __init__(self) -> None:
         calls: SimpleQueue[tuple[Future[Any], Callable[[], Any]] | None] = SimpleQueue()
         self._put = calls.put
-        threading.Thread(target=_make_calls, args=(calls,), daemon=True).start()
+        threading.Thread(target=_make_calls, args=(calls,), name="background", daemon=True).start()
         weakref.finalize(self, calls.put, None)
 
     def submit(self, call: Callable[[], T]) -> "Future[T]":
@@ -86,7 +86,7 @@ class Bench:
         self._worker = worker
         self._owner = new_owner(getattr(worker, "holder", None))  # only a worker of a service has a holder
         checkup = store.checkup(knowledge.device)
-        self._limits = TimeLimits(checkup.program_s if checkup else 0.0)
+        self.limits = TimeLimits(checkup.program_s if checkup else 0.0)
         self._draw = np.random.default_rng()
         self._shared_seed = 0
         self._seed_uses = 0
@@ -229,37 +229,14 @@ class Bench:
         self.next_job = self._preparing = self._launched = None
 
     @property
-    def typical_seconds(self) -> float:
-        """Typical duration of a trial without building; 0 before the second."""
-        return self._limits.typical_run_s
-
-    @property
-    def trial_seconds(self) -> float:
-        """Typical duration of a trial with building; 0 before the second."""
-        return self._limits.typical_s
-
-    def wait_longer(self) -> None:
-        """Let the next trial take most of the time left, as long as none has completed."""
-        self._limits.first_share = LONGER_SHARE
-
-    def lift_limits(self) -> None:
-        """Let trials take as long as their jobs allow, whatever is left of the budget."""
-        self._limits.are_lifted = True
-
-    @property
-    def fresh_inputs_seconds(self) -> float:
-        """Additional duration of a trial whose inputs are drawn and not kept from an earlier one."""
-        return self._limits.fresh_inputs_s
-
-    @property
     def build_limit_s(self) -> float:
         """Time limit of a build in another process."""
-        return self._limits.build_s(self._left_s())
+        return self.limits.build_s(self._left_s())
 
     def _limited(self, job: Job) -> Job:
         """Return the job with the time limits that hold now."""
         left_s = self._left_s()
-        build_s, run_s = self._limits.build_s(left_s), self._limits.run_s(job, left_s)
+        build_s, run_s = self.limits.build_s(left_s), self.limits.run_s(job, left_s)
         return dataclasses.replace(job, build_limit_s=build_s, run_limit_s=run_s)
 
     def _in_background(self, call: Callable[[], T]) -> "Future[T]":
@@ -290,7 +267,7 @@ class Bench:
             run_s = took_s - trial.measurement.build_ns / 1e9
             whole = trial.measurement.build_ns + built_before_ns
             trial = dataclasses.replace(trial, measurement=dataclasses.replace(trial.measurement, build_ns=whole))
-            self._limits.learn(trial, max(0.0, run_s))
+            self.limits.learn(trial, max(0.0, run_s))
         return self.record(trial, purpose)
 
     def record(self, trial: Trial, purpose: str = "search") -> Trial:

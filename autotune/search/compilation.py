@@ -154,7 +154,7 @@ class _Compilation:
         self._ledger = ledger
         self._family = find_family(problem.family)
         self._profile = find_profile(device)
-        self._sources = Sources(self._family, self._profile.build_options)
+        self._sources = Sources(self._family, problem, self._profile.build_options)
         self._seen: Counter[tuple[str, int]] = Counter()
         """Number of configurations by source hash and work-items of their work-group."""
         self._pending: dict[Future[Build], Configuration] = {}
@@ -188,15 +188,13 @@ class _Compilation:
         return self._report(len(space))
 
     def _consider(self, configuration: Configuration) -> None:
-        plan = self._family.plan(self._problem, configuration)
-        source_hash = self._sources.hash_of(configuration, plan)
-        self._seen[source_hash, work_items_of_group(plan)] += 1
+        source_hash = self._sources.hash_of(configuration)
+        self._seen[source_hash, work_items_of_group(self._sources.plan(configuration))] += 1
         if source_hash in self._hashes:
             return
         self._hashes.add(source_hash)
         if source_hash not in self._ledger.builds:
-            job = self._sources.job(self._device.selector, configuration, plan)
-            self._pending[self._pool.submit(job)] = configuration
+            self._pending[self._pool.submit(self._sources.job(self._device.selector, configuration))] = configuration
 
     def _collect(self, done: Iterable[Future[Build]]) -> None:
         for future in done:

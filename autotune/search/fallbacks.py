@@ -5,8 +5,9 @@ alike.
 """
 
 import math
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Iterable
+from dataclasses import replace
 
 from autotune.measure.worker import SPOILING
 from autotune.model.configuration import Configuration
@@ -71,29 +72,26 @@ class Suspicion:
 
 
 class FailureCounts:
-    """Number of trials of a search by the way they failed, and the first message of each."""
+    """The failed trials of a search by state: their number, and the first message."""
 
     def __init__(self) -> None:
-        self._counts: Counter[TrialState] = Counter()
-        self._messages: dict[TrialState, str] = {}
+        self._failures: dict[TrialState, Failure] = {}
 
     def count(self, trial: Trial) -> None:
         """Count a trial unless it is complete."""
         if trial.state is not TrialState.COMPLETE:
-            self._counts[trial.state] += 1
-            self._messages.setdefault(trial.state, trial.message)
+            before = self._failures.get(trial.state, Failure(state=trial.state, count=0, message=trial.message))
+            self._failures[trial.state] = replace(before, count=before.count + 1)
 
     @property
     def by_state(self) -> dict[str, int]:
         """Number of failed trials by the value of the state."""
-        return {state.value: count for state, count in self._counts.items()}
+        return {state.value: failure.count for state, failure in self._failures.items()}
 
     @property
     def commonest(self) -> Failure | None:
         """The most frequent failure; None when nothing failed."""
-        for state, count in self._counts.most_common(1):
-            return Failure(state=state, count=count, message=self._messages[state])
-        return None
+        return max(self._failures.values(), key=lambda failure: failure.count, default=None)
 
 
 def _safe_index(parameter: Parameter) -> int:

@@ -100,7 +100,7 @@ class Finals:
         if baseline in knowledge.known or baseline in knowledge.quarantine:
             return
         if is_last_resort:
-            self._bench.lift_limits()
+            self._bench.limits.are_lifted = True
             self._learn_baseline(self._bench.search_job(baseline))
             return
         share_s = BASELINE_SHARE * (deadline - self._bench.clock())
@@ -108,7 +108,7 @@ class Finals:
         job = dataclasses.replace(
             self._bench.search_job(baseline),  # its inputs usually exist already
             give_up_above_ns=limit_s * 1e9 / (BASELINE_CALLS * Job.FAR_TOO_SLOW),
-            run_limit_s=limit_s + self._bench.fresh_inputs_seconds,
+            run_limit_s=limit_s + self._bench.limits.fresh_inputs_s,
             is_cut_off=True,
         )
         self._learn_baseline(job)
@@ -129,11 +129,11 @@ class Finals:
 
     def _affordable(self, deadline: float) -> int:
         """Return how many of the best can take part in the least number of rounds, at least one."""
-        best_ns, bench = self._knowledge.best_ns, self._bench
+        best_ns, run_s = self._knowledge.best_ns, self._bench.limits.typical_run_s
         left_s = deadline - self._bench.clock()
         count = _finalists(best_ns)
         while count > 1:
-            if foreseen_seconds(best_ns, bench.typical_seconds, 0.0, significance.LOOKS[0], finalists=count) <= left_s:
+            if foreseen_seconds(best_ns, run_s, 0.0, significance.LOOKS[0], finalists=count) <= left_s:
                 break
             count -= 1
         return count
@@ -231,8 +231,8 @@ class Finals:
 
     def _verifying_seconds(self, time_ns: float, verifications: int) -> float:
         """Return how many seconds this many checked runs may take."""
-        bench = self._bench
-        return verifications * (bench.typical_seconds / 2 + time_ns / 1e9) + 2 * bench.fresh_inputs_seconds
+        limits = self._bench.limits
+        return verifications * (limits.typical_run_s / 2 + time_ns / 1e9) + 2 * limits.fresh_inputs_s
 
     def _timing(self, configuration: Configuration) -> Job:
         best_ns = self._knowledge.best_ns

@@ -12,6 +12,7 @@ from autotune.model.problem import Problem
 from autotune.model.trial import QUARANTINED_STATES, Provenance, Timer, Trial, TrialState, Verdict, Winner
 from autotune.search.drift import SENTINEL, Drift
 from autotune.search.significance import Decision, Gain
+from autotune.search.sources import Sources
 from autotune.space.family import KernelFamily
 from autotune.store import Fate, Store, StoredTrial
 
@@ -27,6 +28,7 @@ class Knowledge:
         self.profile = find_profile(device)
         self.problem = problem
         self.family: KernelFamily = find_family(problem.family)
+        self.sources = Sources(self.family, problem, self.profile.build_options)
         self.starts = self.profile.starting(self.family.name)
         self.default = self.family.default(problem, device.limits, self.starts)
         self.known: dict[Configuration, Trial] = {}

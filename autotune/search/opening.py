@@ -8,6 +8,7 @@ from autotune.model.trial import Trial, TrialState
 from autotune.search.bench import Bench
 from autotune.search.fallbacks import safe_configurations
 from autotune.search.proposals import Proposals
+from autotune.search.time_limits import LONGER_SHARE
 from autotune.space.search_space import SearchSpace
 
 MOST_TIMED_OUT = 3
@@ -106,7 +107,7 @@ class Opening:
 
     def _wait_longer(self) -> None:
         """Give the configurations that timed out most of the time left, the plainest first."""
-        self._bench.wait_longer()
+        self._bench.limits.first_share = LONGER_SHARE
         for configuration in reversed(self._timed_out):
             self.try_again([configuration])
             if self._has_footing():

@@ -12,7 +12,6 @@ from autotune.propose.choice import SamplerChoice
 from autotune.propose.prior import Source
 from autotune.search.fallbacks import Suspicion
 from autotune.search.knowledge import Knowledge
-from autotune.search.sources import Unfit
 from autotune.space.search_space import SearchSpace
 
 
@@ -38,7 +37,7 @@ class Proposals:
         self._knowledge = knowledge
         self._space = space
         device, store = knowledge.device, knowledge.store
-        self._unfit = Unfit(device, knowledge.problem, store.builds(device.slug, device.driver))
+        self._builds = store.builds(device.slug, device.driver)
         self._winners = self._nearest_winners()
         self._suspicion = Suspicion(knowledge.known.values())
         self._running: set[Configuration] = set()
@@ -92,7 +91,9 @@ class Proposals:
     def _is_new(self, configuration: Configuration) -> bool:
         knowledge = self._knowledge
         is_seen = configuration in self._running or configuration in knowledge.known
-        return not (is_seen or configuration in knowledge.quarantine or configuration in self._unfit)
+        if is_seen or configuration in knowledge.quarantine:
+            return False
+        return not knowledge.sources.is_unfit(configuration, self._builds, knowledge.device.limits)
 
     def _pass_on(self, trial: Trial) -> None:
         """Report a trial to the proposer, unless its configuration is outside the space."""

@@ -99,7 +99,7 @@ class Sentinel:
         passed_s = self._clock() - self._looked
         if trials < EVERY_TRIALS and (passed_s < EVERY_S or not trials):
             return False
-        cost_s = self._cost_s or self._bench.typical_seconds
+        cost_s = self._cost_s or self._bench.limits.typical_run_s
         return cost_s <= FREE_S or cost_s <= SHARE * passed_s
 
     def _look(self) -> list[Revision]:
