@@ -21,7 +21,7 @@ from autotune.model.device import Device
 from autotune.model.events import Outcome
 from autotune.model.trial import Build, BuildJob, BuildState, Job, Request, Trial, TrialState
 from autotune.propose.study import RowStudy
-from autotune.search import Budget, finals, sources, tune
+from autotune.search import finals, sources
 from autotune.search.ahead import BATCH, Ahead, builders_for
 from autotune.search.bench import Background, Bench
 from autotune.search.budget import Limits
@@ -33,8 +33,8 @@ from autotune.store import Store
 from autotune.testing import FakeBuilds, FakeWorker
 from factories import INVENTED_GPU as GPU
 from factories import Recorder
+from searches import PROBLEM, search
 
-PROBLEM = GemmProblem(m=96, n=96, k=96)
 CPU = dataclasses.replace(GPU, slug="pocl-invented", family="cpu", limits=dataclasses.replace(GPU.limits, is_cpu=True))
 
 
@@ -47,9 +47,8 @@ def run(
     **options: Any,
 ) -> tuple[Outcome, Recorder, FakeWorker]:
     recorder, worker = Recorder(), worker or FakeWorker(lambda _: 1000.0)
-    requests = [Request(problem=PROBLEM)]
-    outcomes = tune(device, requests, store, Budget(trials=trials), recorder, worker=worker, builds=builds, **options)
-    return outcomes[0], recorder, worker
+    outcome = search(store, worker, trials, device=device, recorder=recorder, builds=builds, **options)
+    return outcome, recorder, worker
 
 
 def ahead_of(store: Store, device: Device, builds: FakeBuilds) -> Ahead:
@@ -391,8 +390,8 @@ def test_on_a_device_all_is_as_without(store: Store, pocl: Device, monkeypatch: 
     monkeypatch.setattr(finals, "MOST_SECONDS", 3.0)
     recorder = Recorder()
     problem = GemmProblem(m=40, n=33, k=17)
-    requests, built_soon = [Request(problem=problem)], ["naive", "dot"]
-    outcome = tune(pocl, requests, store, Budget(trials=9), recorder, algorithms=built_soon, jobs=2)[0]
+    built_soon = ["naive", "dot"]
+    outcome = search(store, None, 9, problem, device=pocl, recorder=recorder, algorithms=built_soon, jobs=2)
     assert outcome.new_trials == len(recorder.trials) == 9
     assert {trial.state for trial in recorder.trials} == {TrialState.COMPLETE}
     assert all(trial.measurement and trial.measurement.build_ns > 0 for trial in recorder.trials)

@@ -28,8 +28,8 @@ from autotune.measure.build_pool import BuilderPool
 from autotune.model.configuration import Configuration
 from autotune.model.device import Device, DeviceLimits
 from autotune.model.plan import Plan
-from autotune.model.trial import Build, BuildState, Request
-from autotune.search import Budget, compilation, tune
+from autotune.model.trial import Build, BuildState
+from autotune.search import compilation
 from autotune.search.compilation import Extent, Progress, Report, compile_space, first_complaint
 from autotune.search.sources import Sources, is_limited, spills, work_items_of_group
 from autotune.space.search_space import SearchSpace
@@ -37,6 +37,7 @@ from autotune.store import ExampleBuild, Store
 from autotune.testing import FakeWorker
 from factories import INVENTED_GPU as DEVICE
 from factories import provenance
+from searches import search
 
 EVIL = (sys.executable, str(Path(__file__).parent / "evil_builder.py"))
 PROBLEM = GemmProblem(m=64, n=64, k=64)
@@ -276,9 +277,7 @@ def test_the_search_measures_nothing_that_is_known_to_be_unfit_but_the_default(s
     assert len(spilling) > 60
     assert sources.is_unfit(default, builds, DEVICE.limits)
     worker = FakeWorker(lambda job: 1000.0)
-    requests = [Request(problem=PROBLEM)]
-    (outcome,) = tune(DEVICE, requests, store, Budget(trials=20), worker=worker, algorithms=["dot"])
-    assert outcome.new_trials == 20
+    assert search(store, worker, 20, PROBLEM, device=DEVICE, algorithms=["dot"]).new_trials == 20
     assert worker.measured[0] == default
     assert not [c for c in worker.measured if c != default and sources.is_unfit(c, builds, DEVICE.limits)]
 

@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import pytest
 
+import searches
 from autotune.device.profile import find_profile
 from autotune.display import print_failures
 from autotune.kernels import find_family
@@ -15,7 +16,8 @@ from autotune.model.events import BudgetJudged, Event, Failure, Outcome
 from autotune.model.problem import Problem
 from autotune.model.trial import Job, Request, Trial, TrialState, Verdict
 from autotune.search import Budget, space_of, tune
-from autotune.search.fallbacks import GRAVE_STATES, MODERATE, Suspicion, safe_configurations
+from autotune.search.opening import MODERATE, safe_configurations
+from autotune.search.proposals import GRAVE_STATES, Suspicion
 from autotune.search.time_limits import FIRST_SHARE, LEAST_S
 from autotune.store import Store
 from autotune.testing import INVENTED_PROCESSOR, FakeWorker
@@ -84,9 +86,7 @@ class SlowCompiler(FakeWorker):
 def search(
     store: Store, clock: Clock, worker: FakeWorker, problem: Problem = PROBLEM, seconds: float = BUDGET_S
 ) -> Outcome:
-    requests = [Request(problem=problem)]
-    [outcome] = tune(DEVICE, requests, store, Budget(seconds=seconds), worker=worker, clock=clock)
-    return outcome
+    return searches.search(store, worker, None, problem, seconds=seconds, clock=clock)
 
 
 @pytest.mark.parametrize("shape", ["256,256,256", "256,256,256 nn int8", "1,4096,512", "33,17,9"])
@@ -167,8 +167,7 @@ def test_a_run_in_which_nearly_everything_failed_says_so_with_the_commonest_caus
     def outcome_of(job: Job) -> float | TrialState:
         return landscape(job) if job.configuration == GEMM.baseline else TrialState.CRASHED
 
-    request = Request(problem=PROBLEM)
-    [outcome] = tune(DEVICE, [request], store, Budget(trials=8), worker=FakeWorker(outcome_of))
+    outcome = searches.search(store, FakeWorker(outcome_of), 8, PROBLEM)
     assert outcome.is_mostly_failed
     assert outcome.commonest_failure == Failure(state=TrialState.CRASHED, count=7, message="as told")
     shown = io.StringIO()
@@ -177,7 +176,7 @@ def test_a_run_in_which_nearly_everything_failed_says_so_with_the_commonest_caus
     assert first == "Nearly everything failed on some-phone: 7 of 8 trials of 256x256x256."
     assert cause == "Most often (7 times) it crashed: as told"
     assert "autotune doctor --device some-phone" in hint
-    [sound] = tune(DEVICE, [request], store, Budget(trials=3), worker=FakeWorker(landscape))
+    sound = searches.search(store, FakeWorker(landscape), 3, PROBLEM)
     silent = io.StringIO()
     print_failures([sound], "some-phone", silent)
     assert silent.getvalue() == ""
@@ -269,8 +268,8 @@ def test_a_plainest_kernel_that_hangs_is_tried_once_beyond_the_budget(store: Sto
 
 
 def test_without_a_budget_of_time_a_plainest_kernel_that_hangs_gets_no_third_chance(store: Store, clock: Clock) -> None:
-    worker, requests = SlowCompiler(clock, math.inf), [Request(problem=PROBLEM)]
-    [outcome] = tune(DEVICE, requests, store, Budget(trials=40), worker=worker, clock=clock)
+    worker = SlowCompiler(clock, math.inf)
+    outcome = searches.search(store, worker, 40, PROBLEM, clock=clock)
     assert outcome.winner is None and worker.measured.count(GEMM.baseline) == 2
 
 

@@ -7,7 +7,6 @@ from collections.abc import Callable
 import pytest
 
 from autotune.errors import WorkerError, WorkerLostError
-from autotune.kernels.gemm import GemmProblem
 from autotune.model.events import Event, FinalsStarted, Outcome, TrialFinished
 from autotune.model.trial import Build, BuildState, Job, Request, Trial, TrialState
 from autotune.search import Budget, ahead, tune
@@ -17,9 +16,8 @@ from autotune.search.helpers import MOST_HELPERS, Crew, Helpers
 from autotune.search.knowledge import Knowledge
 from autotune.store import Store
 from autotune.testing import INVENTED_PROCESSOR, FakeWorker
-from invented_service import invented_time
+from searches import PROBLEM, invented_time, search
 
-PROBLEM = GemmProblem(m=96, n=96, k=96)
 TRIALS = 12
 TOGETHER_S = 20
 
@@ -43,8 +41,7 @@ def _tuned(store: Store, own: FakeWorker, *others: FakeWorker) -> Outcome:
     helpers = Helpers()
     for other in others:
         assert helpers.join(other)
-    requests, budget = [Request(problem=PROBLEM)], Budget(trials=TRIALS)
-    [outcome] = tune(INVENTED_PROCESSOR, requests, store, budget, algorithms=["microtile"], worker=own, helpers=helpers)
+    outcome = search(store, own, TRIALS, algorithms=["microtile"], helpers=helpers)
     assert not helpers.join(FakeWorker(invented_time))
     return outcome
 

@@ -46,6 +46,13 @@ def waited_s(place: object) -> float:
     return waited
 
 
+_STATES = {
+    child.Cause.LATE: TrialState.TIMED_OUT,
+    child.Cause.DIED: TrialState.CRASHED,
+    child.Cause.FAULT: TrialState.TOOL_FAILED,
+}
+
+
 class _Built(Exception):
     """Ends the preparation of a job in the child, before its first launch."""
 
@@ -113,7 +120,9 @@ class Worker:
         """Return the trial of a job; None if it was prepared and can be run."""
         answer = self._child.ask((task, job), {"build": job.build_limit_s, "run": job.run_limit_s})
         if isinstance(answer, child.Loss):
-            state = _state_of(answer, job)
+            state = _STATES[answer.cause]
+            if state is TrialState.TIMED_OUT and job.is_cut_off and answer.phase == "run":
+                state = TrialState.TOO_SLOW
             return Trial(configuration=job.configuration, state=state, message=answer.message, seed=job.seed)
         if answer is None:
             return None
@@ -139,16 +148,6 @@ class Worker:
         """End the child at once."""
         self._child.close()
         self._refused_builds = 0
-
-
-def _state_of(loss: child.Loss, job: Job) -> TrialState:
-    match loss.cause:
-        case child.Cause.DIED:
-            return TrialState.CRASHED
-        case child.Cause.FAULT:
-            return TrialState.TOOL_FAILED
-        case child.Cause.LATE:
-            return TrialState.TOO_SLOW if job.is_cut_off and loss.phase == "run" else TrialState.TIMED_OUT
 
 
 class _Server:

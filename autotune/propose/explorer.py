@@ -116,12 +116,12 @@ class Explorer:
         self._sources = self._model_sources(sources)
 
     def _model_sources(self, sources: Sequence[Source]) -> list[SourceModel]:
-        models = []
-        for source in sources[: self.BELIEVED_SOURCES]:
-            if sum(map(self._features.can_describe, source.configurations)) >= self.LEAST_TRIALS:
-                model = SourceModel(source, self._space, self._features, self._hyper_prior)
-                models.append(model)
-                self._remembered = np.append(self._remembered, model.best_rows)
+        models = [
+            SourceModel(source, self._space, self._features, self._hyper_prior)
+            for source in sources[: self.BELIEVED_SOURCES]
+            if sum(map(self._features.can_describe, source.configurations)) >= self.LEAST_TRIALS
+        ]
+        self._remembered = np.concatenate([self._remembered, *(model.best_rows for model in models)])
         return models
 
     def propose(self, known: Observations) -> int | None:
@@ -144,10 +144,13 @@ class Explorer:
 
         It is 1 before there is a model and 0 when the space is exhausted.
         """
-        if not self._is_modelled(known) or len(known.taken) >= self._size:
-            return 0.0 if len(known.taken) >= self._size else 1.0
+        taken = known.taken
+        if len(taken) >= self._size:
+            return 0.0
+        if not self._is_modelled(known):
+            return 1.0
         beliefs = self._believe(known)
-        candidates = self._candidates(known, known.taken, np.random.default_rng(len(known.taken)))
+        candidates = self._candidates(known, taken, np.random.default_rng(len(taken)))
         return 1.0 - math.exp(-float(self._gains(beliefs, candidates).max()))
 
     def _climb(self, beliefs: _Beliefs, rows: Rows, taken: set[int]) -> int:
@@ -189,8 +192,7 @@ class Explorer:
     def _with_pending(self, expert: _Expert, pending: Sequence[int]) -> _Expert:
         if not pending:
             return expert
-        process = expert.process.believing(self._features.of(np.array(pending)))
-        return _Expert(process=process, source=expert.source, trust=expert.trust)
+        return dataclasses.replace(expert, process=expert.process.believing(self._features.of(np.array(pending))))
 
     def _is_modelled(self, known: Observations) -> bool:
         attempts = len(known.log_times) + len(known.failed) + len(known.at_least)
@@ -300,8 +302,7 @@ class Explorer:
         bounds = _squeezed(known.at_least, lowest, min(known.log_times.values()))
         if expert.source:
             bounds -= expert.source.of(rows)
-        process = expert.process.believing(self._features.of(rows), at_least=bounds)
-        return _Expert(process=process, source=expert.source, trust=expert.trust)
+        return dataclasses.replace(expert, process=expert.process.believing(self._features.of(rows), at_least=bounds))
 
     def _fit(self, key: int, rows: Rows, values: Array) -> GaussianProcess:
         started = self._starts.get(key)

@@ -103,11 +103,9 @@ def tune(
             return sharing.run(searches(), len(requests))
         return _in_turn(searches(), listener)
     finally:
-        place.close()
-        if helpers is not None:
-            helpers.close()
-        if builds:
-            builds.close()
+        for part in (place, helpers, builds):
+            if part is not None:
+                part.close()
 
 
 def space_of(problem: Problem, device: Device, algorithms: Sequence[str] = ()) -> SearchSpace:

@@ -161,7 +161,7 @@ class Bench:
             else:
                 assert self.next_job.configuration == job.configuration
                 job, self.next_job = self.next_job, None
-            if launched is None and (meanwhile or self._preparing):
+            if launched is None and (meanwhile or self._background):  # after what is still being prepared
                 launched = self._launch(job)
             try:
                 if meanwhile:

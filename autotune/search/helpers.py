@@ -9,7 +9,6 @@ device is quarantined without the trials of the others. Only the thread of the s
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
-from dataclasses import dataclass
 from functools import partial
 from queue import SimpleQueue
 
@@ -80,14 +79,6 @@ class Helpers:
             self.dismiss(place)
 
 
-@dataclass(frozen=True, kw_only=True)
-class Running:
-    """What one device of a crew is measuring."""
-
-    prepared: Prepared
-    result: "Future[Trial]"
-
-
 class Crew:
     """The devices that measure for a search, its own and its helpers, and what each is measuring.
 
@@ -101,7 +92,8 @@ class Crew:
         self._benches = {own: bench}
         """Each learns its own time limits, and has its own owner of trials in flight."""
         self._threads: dict[Measures, Background] = {}
-        self._running: dict[Measures, Running] = {}
+        self._running: dict[Measures, tuple[Prepared, Future[Trial]]] = {}
+        """What each device is measuring, and its trial when that has ended."""
         self._ended: SimpleQueue[Measures] = SimpleQueue()
         """Devices of `_running` whose trial has ended."""
         self._returned: list[Prepared] = []
@@ -141,7 +133,7 @@ class Crew:
             self._threads[place] = Background()
         measure = partial(self._benches[place].run, job, "search", prepared.build_ns)
         result = self._threads[place].submit(measure)
-        self._running[place] = Running(prepared=prepared, result=result)
+        self._running[place] = prepared, result
         result.add_done_callback(lambda _: self._ended.put(place))
 
     def returned(self) -> Prepared | None:
@@ -157,10 +149,10 @@ class Crew:
         """
         while self._running:
             place = self._next_ended()
-            ended = self._running.pop(place)
+            prepared, result = self._running.pop(place)
             if place is self._own:
-                yield ended.result.result(), ended.prepared
-            elif (trial := self._of_helper(place, ended)) is not None:
+                yield result.result(), prepared
+            elif (trial := self._of_helper(place, prepared, result)) is not None:
                 yield trial, None
             if self._ended.empty() and not all_of_it:
                 return
@@ -186,14 +178,13 @@ class Crew:
         self._benches.pop(place, None)
         self._threads.pop(place, None)
 
-    def _of_helper(self, place: Measures, ended: Running) -> Trial | None:
+    def _of_helper(self, place: Measures, prepared: Prepared, result: "Future[Trial]") -> Trial | None:
         try:
-            return ended.result.result()
+            return result.result()
         except WorkerError as error:
             self._forget_place(place)
             self._helpers.dismiss(place)
-            if isinstance(error, WorkerLostError):
-                configuration = ended.prepared.configuration
-                return Trial(configuration=configuration, state=TrialState.CRASHED, message=error.message)
-            self._returned.append(ended.prepared)
-            return None
+            if not isinstance(error, WorkerLostError):
+                self._returned.append(prepared)
+                return None
+            return Trial(configuration=prepared.configuration, state=TrialState.CRASHED, message=error.message)

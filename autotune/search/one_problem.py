@@ -18,10 +18,9 @@ from autotune.search import finals, significance
 from autotune.search.ahead import FAILURES, Ahead, Builds, Prepared
 from autotune.search.bench import Bench
 from autotune.search.budget import FEWEST_TRIALS, GainLeft, Limits
-from autotune.search.fallbacks import FailureCounts
 from autotune.search.finals import Finals
 from autotune.search.helpers import Crew, Helpers
-from autotune.search.knowledge import Knowledge
+from autotune.search.knowledge import FailureCounts, Knowledge
 from autotune.search.opening import Opening
 from autotune.search.proposals import Proposals
 from autotune.search.sentinel import Sentinel
@@ -200,7 +199,8 @@ class ProblemSearch:
             self._estimate(proposals)
             if self._bench.next_job:
                 continue
-            self._look()
+            if self._crew.is_own_free and self._sentinel.look_if_due():
+                self._programs.clear()  # their times belong to another speed of the device
             if self._has_other_timer:  # earlier times do not compare with new ones
                 self._gain = GainLeft()
                 if not self.is_over:
@@ -270,14 +270,6 @@ class ProblemSearch:
         self._begun_seconds += self._clock() - started
         self._begun_trials += self.new_trials - trials
         return self._working
-
-    def _look(self) -> None:
-        """Run the sentinel if it is due and the device is free."""
-        pace = self._sentinel.slowdown
-        if self._crew.is_own_free:
-            self._sentinel.look_if_due()
-        if self._sentinel.slowdown != pace:
-            self._programs.clear()  # their times belong to another speed of the device
 
     @property
     def _has_other_timer(self) -> bool:
