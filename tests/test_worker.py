@@ -22,7 +22,7 @@ from autotune.process import child
 from autotune.process.child import Child
 
 EVIL = (sys.executable, str(Path(__file__).parent / "evil_worker.py"))
-FINE, NEVER_ENDING, STRAY_WRITE, SLOW_BUILD, ABORT, NO_BUILD, OWN_FAULT = 0, 1, 2, 3, 4, 5, 10
+FINE, NEVER_ENDING, STRAY_WRITE, SLOW_BUILD, ABORT, NO_BUILD, OWN_FAULT, BROKEN = 0, 1, 2, 3, 4, 5, 10, 11
 
 
 def job(device: Device, behaviour: int, limit_s: float = 60.0) -> Job:
@@ -154,6 +154,15 @@ def test_a_child_that_is_lost_while_it_prepares_is_lost_to_that_job_only(
         assert trial.state is state and message in trial.message
         worker.prepare(job(pocl, behaviour, limit_s))
         assert worker.run(job(pocl, FINE)).state is TrialState.COMPLETE
+
+
+def test_what_a_broken_context_refuses_to_prepare_is_measured_in_a_fresh_child(pocl: Device) -> None:
+    with Worker(EVIL) as worker:
+        assert worker.run(job(pocl, FINE)).state is TrialState.COMPLETE
+        first = worker.pid
+        worker.prepare(job(pocl, BROKEN))
+        assert worker.run(job(pocl, BROKEN)).state is TrialState.COMPLETE
+        assert worker.pid != first
 
 
 def test_what_is_prepared_in_one_child_is_built_again_in_another(pocl: Device) -> None:

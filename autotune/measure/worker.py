@@ -95,7 +95,8 @@ class Worker:
         """Build a job in the child, which keeps the program for `run`. Thread-safe. Raises WorkerError like `run`."""
         with self._turn:
             trial = self._ask("prepare", job)
-            self._ended_early = (job, trial) if trial else None
+            # What could not be launched may be due to an earlier trial: `run` finds out, in a fresh child.
+            self._ended_early = (job, trial) if trial and trial.state is not TrialState.LAUNCH_FAILED else None
 
     def run(self, job: Job) -> Trial:
         """Measure a job; when the child dies or exceeds a limit, the trial ends as crashed or timed out. Thread-safe.
