@@ -18,7 +18,6 @@ from autotune.model.configuration import Configuration, Value
 from autotune.model.device import Device, DeviceLimits
 from autotune.model.problem import Problem
 from autotune.model.trial import Build, BuildJob, BuildState, Job, Measurement, Trial, TrialState
-from autotune.process.child import Permission
 from autotune.space.diagram import Paths
 from autotune.space.family import Algorithm, KernelFamily
 from autotune.space.search_space import SearchSpace
@@ -193,9 +192,10 @@ class FakeWorker:
         self.jobs: list[Job] = []
         self.is_closed = False
 
-    def run(self, job: Job, permission: Permission | None = None) -> Trial:
-        if permission:
-            permission.result()
+    def prepare(self, job: Job) -> None:
+        """Do nothing."""
+
+    def run(self, job: Job) -> Trial:
         self.jobs.append(job)
         outcome = self._outcome(job)
         if isinstance(outcome, TrialState):

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from autotune.search.gain_left import HORIZON_TRIALS
+from autotune.search.budget import HORIZON_TRIALS
 
 LOOKS = (25, 50, 100)
 """Trials after which the forecasts are compared."""

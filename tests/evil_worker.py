@@ -18,8 +18,8 @@ from autotune.kernels.render import render
 
 (
     FINE, NEVER_ENDING, STRAY_WRITE, SLOW_BUILD, ABORT, NO_BUILD, POISON, NO_DEVICE_MEMORY, NO_HOST_MEMORY, ZERO_TIMERS,
-    OWN_FAULT,
-) = range(11)  # fmt: skip
+    OWN_FAULT, BROKEN,
+) = range(12)  # fmt: skip
 
 SOURCES = {
     NEVER_ENDING: "__kernel void gemm() { volatile int x = 1; while (x) { } }",
@@ -76,6 +76,8 @@ def measure(
     self._built.clear()
     print("a driver that prints to standard output")
     entering("build")
+    if job.seed == BROKEN and self._was_run:
+        Session.build = refuse  # type: ignore[method-assign,assignment]
     if job.seed == SLOW_BUILD:
         time.sleep(60)
     if job.seed == ABORT:

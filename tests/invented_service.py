@@ -10,6 +10,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
+import searches
 from autotune.codec import Node
 from autotune.errors import ServiceError
 from autotune.model.device import Device
@@ -25,14 +26,8 @@ from autotune.store import Store
 from autotune.testing import INVENTED_PROCESSOR, FakeWorker
 
 ENDS_IN_S = 20
+invented_time = searches.invented_time
 events.READ_EVERY_S = 0.05  # invented devices are through with a job in a moment
-
-
-def invented_time(job: Job) -> float:
-    """Nanoseconds: the wider the micro-tile the faster."""
-    values = dict(job.configuration.values)
-    area = int(values.get("micro_tile_m", 1)) * int(values.get("micro_tile_n", 1))
-    return 1e6 / area + 100.0 * (job.configuration.algorithm == "naive")
 
 
 def slow(seconds: float) -> Callable[[Job], float]:

@@ -1,11 +1,12 @@
 """Building ahead: what is built when, what is measured of it, and what an end leaves behind."""
 
 import dataclasses
+import gc
 import math
 import sys
 import threading
 import time
-from concurrent.futures import CancelledError
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,12 +20,11 @@ from autotune.model.configuration import Configuration
 from autotune.model.device import Device
 from autotune.model.events import Outcome
 from autotune.model.trial import Build, BuildJob, BuildState, Job, Request, Trial, TrialState
-from autotune.process.child import Permission
 from autotune.propose.study import RowStudy
-from autotune.search import Budget, Clock, finals, sources, tune
+from autotune.search import finals, sources
 from autotune.search.ahead import BATCH, Ahead, builders_for
-from autotune.search.bench import Bench, Flight
-from autotune.search.contract import Limits
+from autotune.search.bench import Background, Bench
+from autotune.search.budget import Limits
 from autotune.search.knowledge import Knowledge
 from autotune.search.one_problem import ProblemSearch
 from autotune.search.proposals import Proposals
@@ -33,8 +33,8 @@ from autotune.store import Store
 from autotune.testing import FakeBuilds, FakeWorker
 from factories import INVENTED_GPU as GPU
 from factories import Recorder
+from searches import PROBLEM, search
 
-PROBLEM = GemmProblem(m=96, n=96, k=96)
 CPU = dataclasses.replace(GPU, slug="pocl-invented", family="cpu", limits=dataclasses.replace(GPU.limits, is_cpu=True))
 
 
@@ -47,9 +47,8 @@ def run(
     **options: Any,
 ) -> tuple[Outcome, Recorder, FakeWorker]:
     recorder, worker = Recorder(), worker or FakeWorker(lambda _: 1000.0)
-    requests = [Request(problem=PROBLEM)]
-    outcomes = tune(device, requests, store, Budget(trials=trials), recorder, worker=worker, builds=builds, **options)
-    return outcomes[0], recorder, worker
+    outcome = search(store, worker, trials, device=device, recorder=recorder, builds=builds, **options)
+    return outcome, recorder, worker
 
 
 def ahead_of(store: Store, device: Device, builds: FakeBuilds) -> Ahead:
@@ -161,10 +160,10 @@ def test_nothing_is_launched_that_is_not_alone_in_flight(store: Store, device: D
     early: list[int] = []
 
     class Watching(FakeWorker):
-        def run(self, job: Job, permission: Permission | None = None) -> Trial:
+        def run(self, job: Job) -> Trial:
             held = store.in_flight()
             early.append(sum(flight.configuration != job.configuration for flight in held))
-            trial = super().run(job, permission)
+            trial = super().run(job)
             assert [flight.configuration for flight in store.in_flight()] == [job.configuration]
             return trial
 
@@ -219,13 +218,13 @@ def test_a_sampler_that_fails_while_a_trial_runs_does_not_take_it_along(
     assert store.in_flight() == []
 
 
-def run_and_follow(store: Store, device: Device, worker: FakeWorker) -> tuple[Bench, list[Job]]:
+def run_and_prepare(store: Store, device: Device, worker: FakeWorker) -> tuple[Bench, list[Job]]:
     """One trial is measured and stored, another is in the worker meanwhile."""
     bench = Bench(Knowledge(device, PROBLEM, store), worker)
     space = SearchSpace(FAMILY, PROBLEM, device.limits, algorithms=["naive"])
     jobs = [bench.job(configuration) for configuration in space.configurations([0, 1])]
     assert not bench.has_launched
-    bench.run(jobs[0], "search", meanwhile=lambda: bench.follow(jobs[1]))
+    bench.run(jobs[0], "search", meanwhile=lambda: bench.prepare(jobs[1]))
     return bench, jobs
 
 
@@ -236,15 +235,15 @@ def stored_and_in_flight(store: Store) -> tuple[list[Configuration], list[Config
 
 def test_what_may_be_running_is_awaited_and_stored(store: Store) -> None:
     worker = FakeWorker(lambda _: 1000.0)
-    bench, jobs = run_and_follow(store, GPU, worker)
+    bench, jobs = run_and_prepare(store, GPU, worker)
     first, second = (job.configuration for job in jobs)
     assert bench.has_launched, "it may be running as soon as the one before is stored"
     assert stored_and_in_flight(store) == ([first], [second])
     for _ in range(2):
-        bench.land_launched()
+        bench.finish_launched()
         assert worker.measured == [first, second]
         assert stored_and_in_flight(store) == ([first, second], [])
-        assert bench.following is None
+        assert bench.next_job is None
 
 
 def test_what_fails_while_it_is_awaited_hides_no_other_failure(store: Store) -> None:
@@ -254,20 +253,20 @@ def test_what_fails_while_it_is_awaited_hides_no_other_failure(store: Store) -> 
         return 1000.0
 
     worker = FakeWorker(outcome)
-    bench, jobs = run_and_follow(store, GPU, worker)
-    bench.land_launched()
+    bench, jobs = run_and_prepare(store, GPU, worker)
+    bench.finish_launched()
     assert stored_and_in_flight(store) == ([jobs[0].configuration], [jobs[1].configuration])
     bench.release()
     assert store.in_flight() == []
 
 
-def test_what_has_no_leave_to_be_launched_is_not_awaited(store: Store) -> None:
+def test_what_is_only_prepared_is_not_awaited(store: Store) -> None:
     worker = FakeWorker(lambda _: 1000.0)
-    bench, jobs = run_and_follow(store, CPU, worker)
+    bench, jobs = run_and_prepare(store, CPU, worker)
     first, second = (job.configuration for job in jobs)
     assert not bench.has_launched, "this process would disturb it"
-    bench.land_launched()
-    assert bench.following is not None and bench.following.configuration == second
+    bench.finish_launched()
+    assert bench.next_job is not None and bench.next_job.configuration == second
     assert worker.measured == [first]
     assert stored_and_in_flight(store) == ([first], [second])
     bench.release()
@@ -391,8 +390,8 @@ def test_on_a_device_all_is_as_without(store: Store, pocl: Device, monkeypatch: 
     monkeypatch.setattr(finals, "MOST_SECONDS", 3.0)
     recorder = Recorder()
     problem = GemmProblem(m=40, n=33, k=17)
-    requests, built_soon = [Request(problem=problem)], ["naive", "dot"]
-    outcome = tune(pocl, requests, store, Budget(trials=9), recorder, algorithms=built_soon, jobs=2)[0]
+    built_soon = ["naive", "dot"]
+    outcome = search(store, None, 9, problem, device=pocl, recorder=recorder, algorithms=built_soon, jobs=2)
     assert outcome.new_trials == len(recorder.trials) == 9
     assert {trial.state for trial in recorder.trials} == {TrialState.COMPLETE}
     assert all(trial.measurement and trial.measurement.build_ns > 0 for trial in recorder.trials)
@@ -417,51 +416,55 @@ def test_of_trials_that_have_ended_little_is_remembered_and_none_is_proposed_aga
         assert space[last.params["row"]] == configuration
 
 
-def test_flights_keep_their_order_whichever_thread_is_first() -> None:
-    worker = FakeWorker(lambda _: 1000.0)
-    jobs = [Job(selector="0:0", problem=PROBLEM, configuration=FAMILY.baseline, seed=seed) for seed in range(3)]
-    first = Flight(jobs[0], worker, None, Clock())
-    second = Flight(jobs[1], worker, first, Clock())
-    third = Flight(jobs[2], worker, second, Clock())
-    for flight in (third, second, first):
-        flight.start()
-    second.withdraw()
-    third.allow()
-    assert worker.jobs == [], "the first has no permission, and the others wait for it"
-    first.allow()
-    assert third.result()[0].seed == 2
-    assert worker.jobs == [jobs[0], jobs[2]], "what was withdrawn is never launched"
+def test_calls_in_the_background_keep_their_order_and_one_that_has_not_begun_can_be_cancelled() -> None:
+    background, begins, made = Background(), threading.Event(), list[int]()
+    first = background.submit(begins.wait)
+    others = [background.submit(partial(made.append, number)) for number in range(3)]
+    fails = background.submit(partial(int, "no number"))
+    assert others[1].cancel()
+    begins.set()
+    assert first.result(20)
+    with pytest.raises(ValueError, match="no number"):
+        fails.result(20)
+    assert made == [0, 2]
 
 
-def test_what_is_withdrawn_as_it_begins_is_not_launched() -> None:
-    worker = FakeWorker(lambda _: 1000.0)
-
-    class WithdrawingClock(Clock):
-        def __call__(self) -> float:
-            flight.withdraw()
-            return 0.0
-
-    job = Job(selector="0:0", problem=PROBLEM, configuration=FAMILY.baseline)
-    flight = Flight(job, worker, None, WithdrawingClock())
-    with pytest.raises(CancelledError):
-        flight.result()
-    assert worker.jobs == []
+def test_the_thread_ends_with_what_it_worked_for(store: Store) -> None:
+    before = set(threading.enumerate())
+    bench, _ = run_and_prepare(store, GPU, FakeWorker(lambda _: 1000.0))
+    [thread] = set(threading.enumerate()) - before
+    bench.finish_launched()
+    del bench
+    gc.collect()
+    thread.join(20)
+    assert not thread.is_alive()
 
 
-def test_what_gets_no_thread_is_measured_by_who_asks_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    worker = FakeWorker(lambda _: 1000.0)
-    flight = Flight(Job(selector="0:0", problem=PROBLEM, configuration=FAMILY.baseline), worker, None, Clock())
-    flight.allow()
+@pytest.mark.parametrize("device", [GPU, CPU])
+def test_the_next_is_prepared_after_one_has_run_and_launched_after_that_is_stored(store: Store, device: Device) -> None:
+    calls: list[tuple[str, Configuration, list[Configuration], list[Configuration]]] = []
 
+    class Logging(FakeWorker):
+        def prepare(self, job: Job) -> None:
+            calls.append(("prepare", job.configuration, [], []))
+
+        def run(self, job: Job) -> Trial:
+            calls.append(("run", job.configuration, *stored_and_in_flight(store)))
+            return super().run(job)
+
+    bench, jobs = run_and_prepare(store, device, Logging(lambda _: 1000.0))
+    assert bench.next_job
+    bench.run(bench.next_job, "search")
+    first, second = (job.configuration for job in jobs)
+    assert calls == [("run", first, [], [first]), ("prepare", second, [], []), ("run", second, [first], [second])]
+
+
+def test_without_a_thread_nothing_is_launched(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     def none(_: threading.Thread) -> None:
         raise RuntimeError("can't start new thread")
 
-    with monkeypatch.context() as patch:
-        patch.setattr(threading.Thread, "start", none)
-        with pytest.raises(RuntimeError):
-            flight.start()
-    asked = threading.Thread(target=flight.result, daemon=True)
-    asked.start()
-    asked.join(20)
-    assert not asked.is_alive()
-    assert len(worker.jobs) == 1
+    monkeypatch.setattr(threading.Thread, "start", none)
+    worker = FakeWorker(lambda _: 1000.0)
+    with pytest.raises(RuntimeError):
+        run_and_prepare(store, GPU, worker)
+    assert worker.jobs == [] and store.in_flight() == []

@@ -20,6 +20,7 @@ from autotune.search import Budget, tune
 from autotune.space.search_space import SearchSpace
 from autotune.store import Store
 from autotune.testing import INVENTED_PROCESSOR, FakeWorker
+from searches import search
 from untraced import untraced
 
 DEVICE = INVENTED_PROCESSOR
@@ -32,10 +33,10 @@ def time_of(job: Job) -> float:
     return 1e6 / int(values.get("micro_tile_m", 1)) / int(values.get("micro_tile_n", 1))
 
 
-def run(store: Store, worker: FakeWorker, choice: SamplerChoice, trials: int | None, *algorithms: str) -> Outcome:
-    budget = Budget(trials=trials)
-    requests = [Request(problem=PROBLEM)]
-    return tune(DEVICE, requests, store, budget, worker=worker, sampler=choice, algorithms=algorithms)[0]
+def run(
+    store: Store, worker: FakeWorker, choice: SamplerChoice, trials: int | None, *algorithms: str, seed: int = 0
+) -> Outcome:
+    return search(store, worker, trials, PROBLEM, device=DEVICE, sampler=choice, algorithms=algorithms, seed=seed)
 
 
 @pytest.mark.parametrize("name", ["ours", "tpe", "random", "exhaustive", "optuna.samplers:RandomSampler"])
@@ -82,10 +83,7 @@ def test_tpe_learns_through_what_its_proposals_are_moved_to(tmp_path: Path) -> N
     def late_mean(name: str, seed: int) -> float:
         worker = FakeWorker(time_of)
         with Store.open(tmp_path / f"{name}{seed}.sqlite") as own:
-            tune(
-                DEVICE, [Request(problem=PROBLEM)], own, Budget(trials=60), worker=worker, seed=seed,
-                sampler=SamplerChoice.parse(name), algorithms=["microtile"],
-            )  # fmt: skip
+            run(own, worker, SamplerChoice.parse(name), 60, "microtile", seed=seed)
         last = [job for job in worker.jobs if job.verify][35:60]
         return sum(math.log(time_of(job)) for job in last) / len(last)
 

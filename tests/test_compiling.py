@@ -23,19 +23,20 @@ from autotune.display.builds import PlainBuilding, building
 from autotune.errors import ConfigurationError, StoreError, WorkerError
 from autotune.kernels.gemm import FAMILY, GemmProblem
 from autotune.kernels.render import names_read, render
-from autotune.measure.build_pool import Builder
+from autotune.measure.build_pool import BuilderPool
 from autotune.model.configuration import Configuration
 from autotune.model.device import Device, DeviceLimits
 from autotune.model.plan import Plan
-from autotune.model.trial import Build, BuildState, Request
-from autotune.search import Budget, compilation, tune
+from autotune.model.trial import Build, BuildState
+from autotune.search import compilation
 from autotune.search.compilation import Extent, Progress, Report, compile_space, first_complaint
-from autotune.search.sources import Sources, Unfit, is_limited, spills, work_items_of_group
+from autotune.search.sources import Sources, is_limited, spills, work_items_of_group
 from autotune.space.search_space import SearchSpace
 from autotune.store import ExampleBuild, Store
 from autotune.testing import FakeWorker
 from factories import INVENTED_GPU as DEVICE
 from factories import provenance
+from searches import search
 
 EVIL = (sys.executable, str(Path(__file__).parent / "evil_builder.py"))
 PROBLEM = GemmProblem(m=64, n=64, k=64)
@@ -65,13 +66,13 @@ def compile_with(store: Store, extent: Extent = SAMPLE, **options: Any) -> Repor
 
 def test_configurations_share_a_source_exactly_when_their_text_and_options_agree() -> None:
     space = SearchSpace(FAMILY, PROBLEM, DEVICE.limits)
-    sources = Sources(FAMILY, ("-cl-mad-enable",))
+    sources = Sources(FAMILY, PROBLEM, ("-cl-mad-enable",))
     texts: dict[str, tuple[str, tuple[str, ...]]] = {}
     hashes = []
     starts = range(0, len(space), len(space) // 20)
     for row in (start + near for start in starts for near in range(8) if start + near < len(space)):
         plan = FAMILY.plan(PROBLEM, space[row])
-        source_hash = sources.hash_of(space[row], plan)
+        source_hash = sources.hash_of(space[row])
         text = render(FAMILY, space[row], plan), plan.build_options
         assert texts.setdefault(source_hash, text) == text
         hashes.append(source_hash)
@@ -82,17 +83,17 @@ def test_configurations_share_a_source_exactly_when_their_text_and_options_agree
 def test_the_work_group_is_no_part_of_a_micro_tile_source_but_options_are() -> None:
     assert {"work_group_m", "work_group_n"}.isdisjoint(names_read(FAMILY, "microtile"))
     assert {"work_group_m", "work_group_n"} <= names_read(FAMILY, "local_tile")
-    plan = FAMILY.plan(PROBLEM, FAMILY.baseline)
-    plain = Sources(FAMILY, ()).hash_of(FAMILY.baseline, plan)
-    assert plain != Sources(FAMILY, ("-cl-mad-enable",)).hash_of(FAMILY.baseline, plan)
-    larger = FAMILY.plan(GemmProblem(m=256, n=128, k=32), FAMILY.baseline)
-    assert plain == Sources(FAMILY, ()).hash_of(FAMILY.baseline, larger)
+    plain = Sources(FAMILY, PROBLEM, ()).hash_of(FAMILY.baseline)
+    assert plain != Sources(FAMILY, PROBLEM, ("-cl-mad-enable",)).hash_of(FAMILY.baseline)
+    assert plain == Sources(FAMILY, GemmProblem(m=256, n=128, k=32), ()).hash_of(FAMILY.baseline)
 
 
 def test_a_template_that_fails_becomes_a_source_that_no_compiler_takes(pocl: Device) -> None:
     broken = Configuration.of("microtile", micro_tile_m=1)
     plan = dataclasses.replace(FAMILY.plan(PROBLEM, FAMILY.baseline), template_values=())
-    job = Sources(FAMILY, ()).job(pocl.selector, broken, plan)
+    sources = Sources(FAMILY, PROBLEM, ())
+    sources.plan = lambda _: plan  # type: ignore[assignment]
+    job = sources.job(pocl.selector, broken)
     assert job.source.startswith("#error template of gemm microtile failed")
     assert len(job.source.splitlines()) == 1
 
@@ -190,11 +191,9 @@ def test_a_compiler_that_crashes_is_replaced_and_the_others_go_on(
 
 def test_a_compiler_that_hangs_is_ended(store: Store, log: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("BUILD_HOW", "hang")
-    plan = FAMILY.plan(PROBLEM, FAMILY.baseline)
-    job = Sources(FAMILY, ()).job("0:0", FAMILY.baseline, plan)
-    builder = Builder(EVIL)
-    build = builder.run(dataclasses.replace(job, limit_s=0.3))
-    builder.close()
+    job = Sources(FAMILY, PROBLEM, ()).job("0:0", FAMILY.baseline)
+    with BuilderPool(1, EVIL) as pool:
+        build = pool.submit(dataclasses.replace(job, limit_s=0.3)).result()
     assert (build.state, build.message) == (BuildState.TIMED_OUT, "build took more than 0.3 s")
     assert build.source_hash == job.source_hash
 
@@ -250,12 +249,11 @@ def test_on_a_real_compiler(store: Store, pocl: Device) -> None:
     assert naive.build_ns is not None and naive.build_ns.least > 1e6
     assert naive.binary_bytes is not None and naive.binary_bytes.least > 100
     assert dot.spilling == 0
-    builder = Builder()
-    plan = FAMILY.plan(PROBLEM, FAMILY.baseline)
-    fine = Sources(FAMILY, ()).job(pocl.selector, FAMILY.baseline, plan)
-    refused = builder.run(dataclasses.replace(fine, source="__kernel void gemm() { nonsense; }"))
-    renamed = builder.run(dataclasses.replace(fine, source=fine.source.replace("gemm(", "other(")))
-    builder.close()
+    fine = Sources(FAMILY, PROBLEM, ()).job(pocl.selector, FAMILY.baseline)
+    wrong = ["__kernel void gemm() { nonsense; }", fine.source.replace("gemm(", "other(")]
+    with BuilderPool(1) as pool:
+        builds = [pool.submit(dataclasses.replace(fine, source=source)) for source in wrong]
+        refused, renamed = (build.result() for build in builds)
     assert (refused.state, renamed.state) == (BuildState.FAILED, BuildState.FAILED)
     assert "nonsense" in refused.message
 
@@ -264,25 +262,23 @@ def test_on_a_real_compiler(store: Store, pocl: Device) -> None:
 
 
 def test_the_search_measures_nothing_that_is_known_to_be_unfit_but_the_default(store: Store) -> None:
-    sources = Sources(FAMILY, find_profile(DEVICE).build_options)
+    sources = Sources(FAMILY, PROBLEM, find_profile(DEVICE).build_options)
     default = FAMILY.default(PROBLEM, DEVICE.limits, find_profile(DEVICE).starting("gemm"))
     space = SearchSpace(FAMILY, PROBLEM, DEVICE.limits, algorithms=["dot"])
-    examples = {sources.hash_of(c, FAMILY.plan(PROBLEM, c)): c for c in (space[i] for i in range(0, len(space), 5))}
+    examples = {sources.hash_of(c): c for c in (space[i] for i in range(0, len(space), 5))}
     spilling = {h: c for h, c in examples.items() if int(h, 16) % 4}
-    spilling[sources.hash_of(default, FAMILY.plan(PROBLEM, default))] = default
+    spilling[sources.hash_of(default)] = default
     store.add_builds(
         DEVICE,
         [example(Build(source_hash=h, state=BuildState.BUILT, private_memory_bytes=8), c) for h, c in spilling.items()],
     )
-    unfit = Unfit(DEVICE, PROBLEM, store.builds(DEVICE.slug, DEVICE.driver))
+    builds = store.builds(DEVICE.slug, DEVICE.driver)
     assert len(spilling) > 60
-    assert default in unfit
+    assert sources.is_unfit(default, builds, DEVICE.limits)
     worker = FakeWorker(lambda job: 1000.0)
-    requests = [Request(problem=PROBLEM)]
-    (outcome,) = tune(DEVICE, requests, store, Budget(trials=20), worker=worker, algorithms=["dot"])
-    assert outcome.new_trials == 20
+    assert search(store, worker, 20, PROBLEM, device=DEVICE, algorithms=["dot"]).new_trials == 20
     assert worker.measured[0] == default
-    assert [c for c in worker.measured[1:] if c in unfit and c != default] == []
+    assert not [c for c in worker.measured if c != default and sources.is_unfit(c, builds, DEVICE.limits)]
 
 
 @pytest.mark.parametrize(
@@ -297,14 +293,12 @@ def test_the_search_measures_nothing_that_is_known_to_be_unfit_but_the_default(s
 )
 def test_every_reason_to_leave_a_configuration_out(build: Build) -> None:
     configuration = Configuration.of("naive", work_group_m=4, work_group_n=8)
-    source_hash = Sources(FAMILY, find_profile(DEVICE).build_options).hash_of(
-        configuration, FAMILY.plan(PROBLEM, configuration)
-    )
-    assert configuration in Unfit(DEVICE, PROBLEM, {source_hash: build})
-    assert configuration not in Unfit(DEVICE, PROBLEM, {"other": build})
-    assert configuration not in Unfit(DEVICE, PROBLEM, {})
+    sources = Sources(FAMILY, PROBLEM, ())
+    source_hash = sources.hash_of(configuration)
+    assert sources.is_unfit(configuration, {source_hash: build}, DEVICE.limits)
     fine = Build(source_hash="", state=BuildState.BUILT, work_group_limit=32)
-    assert configuration not in Unfit(DEVICE, PROBLEM, {source_hash: fine})
+    for builds in ({"other": build}, {}, {source_hash: fine}):
+        assert not sources.is_unfit(configuration, builds, DEVICE.limits)
 
 
 # The ledger

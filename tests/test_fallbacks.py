@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import pytest
 
+import searches
 from autotune.device.profile import find_profile
 from autotune.display.results import print_failures
 from autotune.kernels import find_family
@@ -14,9 +15,9 @@ from autotune.model.configuration import Configuration
 from autotune.model.events import BudgetJudged, Event, Failure, Outcome
 from autotune.model.problem import Problem
 from autotune.model.trial import Job, Request, Trial, TrialState, Verdict
-from autotune.process.child import Permission
 from autotune.search import Budget, space_of, tune
-from autotune.search.fallbacks import GRAVE_STATES, MODERATE, Suspicion, safe_configurations
+from autotune.search.opening import MODERATE, safe_configurations
+from autotune.search.proposals import GRAVE_STATES, Suspicion
 from autotune.search.time_limits import FIRST_SHARE, LEAST_S
 from autotune.store import Store
 from autotune.testing import INVENTED_PROCESSOR, FakeWorker
@@ -73,8 +74,8 @@ class SlowCompiler(FakeWorker):
         self._clock = clock
         self._build_s = build_s
 
-    def run(self, job: Job, permission: Permission | None = None) -> Trial:
-        trial = super().run(job, permission)
+    def run(self, job: Job) -> Trial:
+        trial = super().run(job)
         self._clock.now += min(self._build_s, job.build_limit_s)
         if self._build_s > job.build_limit_s:
             return Trial(configuration=job.configuration, state=TrialState.TIMED_OUT, message="build took too long")
@@ -85,9 +86,7 @@ class SlowCompiler(FakeWorker):
 def search(
     store: Store, clock: Clock, worker: FakeWorker, problem: Problem = PROBLEM, seconds: float = BUDGET_S
 ) -> Outcome:
-    requests = [Request(problem=problem)]
-    [outcome] = tune(DEVICE, requests, store, Budget(seconds=seconds), worker=worker, clock=clock)
-    return outcome
+    return searches.search(store, worker, None, problem, seconds=seconds, clock=clock)
 
 
 @pytest.mark.parametrize("shape", ["256,256,256", "256,256,256 nn int8", "1,4096,512", "33,17,9"])
@@ -168,8 +167,7 @@ def test_a_run_in_which_nearly_everything_failed_says_so_with_the_commonest_caus
     def outcome_of(job: Job) -> float | TrialState:
         return landscape(job) if job.configuration == GEMM.baseline else TrialState.CRASHED
 
-    request = Request(problem=PROBLEM)
-    [outcome] = tune(DEVICE, [request], store, Budget(trials=8), worker=FakeWorker(outcome_of))
+    outcome = searches.search(store, FakeWorker(outcome_of), 8, PROBLEM)
     assert outcome.is_mostly_failed
     assert outcome.commonest_failure == Failure(state=TrialState.CRASHED, count=7, message="as told")
     shown = io.StringIO()
@@ -178,7 +176,7 @@ def test_a_run_in_which_nearly_everything_failed_says_so_with_the_commonest_caus
     assert first == "Nearly everything failed on some-phone: 7 of 8 trials of 256x256x256."
     assert cause == "Most often (7 times) it crashed: as told"
     assert "autotune doctor --device some-phone" in hint
-    [sound] = tune(DEVICE, [request], store, Budget(trials=3), worker=FakeWorker(landscape))
+    sound = searches.search(store, FakeWorker(landscape), 3, PROBLEM)
     silent = io.StringIO()
     print_failures([sound], "some-phone", silent)
     assert silent.getvalue() == ""
@@ -228,9 +226,9 @@ def test_a_default_that_needs_longer_than_the_first_limit_gets_another_chance_on
     """The default builds for 18 s where the limit is 15 s; plain kernels take 6 s, which shows that all is slow."""
 
     class Slow(SlowCompiler):
-        def run(self, job: Job, permission: Permission | None = None) -> Trial:
+        def run(self, job: Job) -> Trial:
             self._build_s = 18.0 if is_default(job.configuration) else 6.0
-            return super().run(job, permission)
+            return super().run(job)
 
     worker = Slow(clock, 6.0)
     outcome = search(store, clock, worker, seconds=90.0)
@@ -242,10 +240,10 @@ def test_wide_kernels_that_build_long_are_waited_for_after_a_default_that_hangs(
     """Plain kernels build in 0.5 s, wide ones in 7 s, as float16 does on PoCL."""
 
     class Slow(SlowCompiler):
-        def run(self, job: Job, permission: Permission | None = None) -> Trial:
+        def run(self, job: Job) -> Trial:
             hangs = is_default(job.configuration)
             self._build_s = math.inf if hangs else 7.0 if width(job.configuration) > MODERATE else 0.5
-            return super().run(job, permission)
+            return super().run(job)
 
     worker = Slow(clock, 7.0)
     outcome = search(store, clock, worker)
@@ -270,8 +268,8 @@ def test_a_plainest_kernel_that_hangs_is_tried_once_beyond_the_budget(store: Sto
 
 
 def test_without_a_budget_of_time_a_plainest_kernel_that_hangs_gets_no_third_chance(store: Store, clock: Clock) -> None:
-    worker, requests = SlowCompiler(clock, math.inf), [Request(problem=PROBLEM)]
-    [outcome] = tune(DEVICE, requests, store, Budget(trials=40), worker=worker, clock=clock)
+    worker = SlowCompiler(clock, math.inf)
+    outcome = searches.search(store, worker, 40, PROBLEM, clock=clock)
     assert outcome.winner is None and worker.measured.count(GEMM.baseline) == 2
 
 

@@ -6,7 +6,7 @@ import random
 import shutil
 from collections.abc import Iterable
 from dataclasses import replace
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -24,17 +24,19 @@ from autotune.lookup import Entry, Match, TuningTable
 from autotune.lookup.json_table import read_contents
 from autotune.model.configuration import Configuration, Value
 from autotune.model.device import Device, Fault
-from autotune.model.trial import Job, Request, TrialState, Winner
+from autotune.model.trial import Job, TrialState, Winner
 from autotune.paths import data_folder
-from autotune.search import Budget, tune
 from autotune.search.faults import find_faults, known_faults, with_faults
 from autotune.space.search_space import SearchSpace
 from autotune.store import Ending, Store
 from autotune.testing import INVENTED_PROCESSOR, FakeWorker
+from searches import PROBLEM
+from searches import search as search_on
 from untraced import untraced
 
 DEVICE = dataclasses.replace(INVENTED_PROCESSOR, version="OpenCL 3.0 invented")
-PROBLEM, OTHER = GemmProblem(m=96, n=96, k=96), GemmProblem(m=200, n=120, k=64)
+OTHER = GemmProblem(m=200, n=120, k=64)
+search = partial(search_on, device=DEVICE)
 WIDE = Fault(family="gemm", algorithm="microtile", parameter="vector_width", value=16)
 EVERYWHERE = Fault(family="gemm", parameter="vector_width", value=16)
 
@@ -43,10 +45,6 @@ def crashes_when_wide(job: Job) -> float | TrialState:
     if dict(job.configuration.values).get("vector_width") == 16:
         return TrialState.CRASHED
     return 1e6 - 1000.0 * int(dict(job.configuration.values).get("micro_tile_n", 1))
-
-
-def search(store: Store, worker: FakeWorker, problem: GemmProblem, trials: int = 12, **options: Any) -> None:
-    tune(DEVICE, [Request(problem=problem)], store, Budget(trials=trials), worker=worker, **options)
 
 
 def endings(states: Iterable[tuple[str, int, TrialState]], **changes: Any) -> list[Ending]:
@@ -137,14 +135,14 @@ def test_a_search_finds_a_fault_and_the_next_one_leaves_it_alone(store: Store) -
     fill(store)
     assert [known.fault for known in known_faults(DEVICE, store)] == [WIDE]
     again = FakeWorker(crashes_when_wide)
-    search(store, again, OTHER, algorithms=["microtile"])
+    search(store, again, problem=OTHER, algorithms=["microtile"])
     assert len(set(again.measured)) >= 12
     assert not [c for c in again.measured if WIDE.matches(c)]
     resumed = FakeWorker(crashes_when_wide)
-    search(store, resumed, PROBLEM, algorithms=["microtile"])
+    search(store, resumed, algorithms=["microtile"])
     assert not [c for c in resumed.measured if WIDE.matches(c)]
     retrying = FakeWorker(crashes_when_wide)
-    search(store, retrying, OTHER, retries_quarantined=True, algorithms=["microtile"])
+    search(store, retrying, problem=OTHER, retries_quarantined=True, algorithms=["microtile"])
     assert [c for c in retrying.measured if WIDE.matches(c)], "as asked"
 
 
@@ -260,7 +258,7 @@ def test_imported_faults_hold_until_something_here_contradicts_them(exported: Pa
         other.import_winners(contents.winners, contents.devices)
         assert with_faults(DEVICE, other).limits.faults == (EVERYWHERE,)
         worker = FakeWorker(crashes_when_wide)
-        search(other, worker, OTHER)
+        search(other, worker, problem=OTHER)
         assert not any(EVERYWHERE.matches(c) for c in worker.measured)
         assert with_faults(DEVICE, other).limits.faults == (EVERYWHERE,), "a search does not forget it"
         right = FakeWorker(lambda _: 1e6).run(Job(selector="0:0", problem=PROBLEM, configuration=some(16)))

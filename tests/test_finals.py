@@ -7,8 +7,6 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from autotune.device.profile import find_profile
-from autotune.kernels.gemm import FAMILY, GemmProblem
 from autotune.model.configuration import Configuration
 from autotune.model.device import Device
 from autotune.model.trial import Job, TrialState, Verdict, Winner
@@ -18,13 +16,10 @@ from autotune.search.finals import LEAST_VERIFICATIONS, MOST_VERIFICATIONS, SAMP
 from autotune.search.knowledge import Knowledge
 from autotune.search.significance import Decision, decide, gain, still_in_question
 from autotune.store import Store
-from autotune.testing import INVENTED_PROCESSOR, FakeWorker
+from autotune.testing import FakeWorker
 from invented_clock import Clock
+from searches import DEFAULT, DEVICE, PROBLEM
 
-DEVICE = INVENTED_PROCESSOR
-PROBLEM = GemmProblem(m=96, n=96, k=96)
-PROFILE = find_profile(DEVICE)
-DEFAULT = FAMILY.default(PROBLEM, DEVICE.limits, PROFILE.starting("gemm"))
 FIRST, SECOND, THIRD = (Configuration.of("dot", **changes) for changes in ({"x": 1}, {"x": 2}, {"x": 3}))
 FEW, MANY = significance.LOOKS[0], significance.LOOKS[-1]
 

@@ -7,10 +7,8 @@ from collections.abc import Callable
 import pytest
 
 from autotune.errors import WorkerError, WorkerLostError
-from autotune.kernels.gemm import GemmProblem
 from autotune.model.events import Event, FinalsStarted, Outcome, TrialFinished
 from autotune.model.trial import Build, BuildState, Job, Request, Trial, TrialState
-from autotune.process.child import Permission
 from autotune.search import Budget, ahead, tune
 from autotune.search.ahead import Prepared
 from autotune.search.bench import Bench
@@ -18,9 +16,8 @@ from autotune.search.helpers import MOST_HELPERS, Crew, Helpers
 from autotune.search.knowledge import Knowledge
 from autotune.store import Store
 from autotune.testing import INVENTED_PROCESSOR, FakeWorker
-from invented_service import invented_time
+from searches import PROBLEM, invented_time, search
 
-PROBLEM = GemmProblem(m=96, n=96, k=96)
 TRIALS = 12
 TOGETHER_S = 20
 
@@ -33,19 +30,18 @@ class Failing(FakeWorker):
         self.error = error
         self.failed: list[Job] = []
 
-    def run(self, job: Job, permission: Permission | None = None) -> Trial:
+    def run(self, job: Job) -> Trial:
         if self.jobs:
             self.failed.append(job)
             raise self.error
-        return super().run(job, permission)
+        return super().run(job)
 
 
 def _tuned(store: Store, own: FakeWorker, *others: FakeWorker) -> Outcome:
     helpers = Helpers()
     for other in others:
         assert helpers.join(other)
-    requests, budget = [Request(problem=PROBLEM)], Budget(trials=TRIALS)
-    [outcome] = tune(INVENTED_PROCESSOR, requests, store, budget, algorithms=["microtile"], worker=own, helpers=helpers)
+    outcome = search(store, own, TRIALS, algorithms=["microtile"], helpers=helpers)
     assert not helpers.join(FakeWorker(invented_time))
     return outcome
 
@@ -213,7 +209,7 @@ def test_one_of_a_crew_that_is_stuck_does_not_keep_the_program(store: Store) -> 
     assembled = Assembled(store, own, FakeWorker(invented_time))
     assembled.begin(own)
     assert begun.wait(TOGETHER_S)
-    threads = [thread for thread in threading.enumerate() if thread.name == "crew"]
+    threads = [thread for thread in threading.enumerate() if thread.name == "background"]
     assert threads and all(thread.daemon for thread in threads)
     goes_on.set()
     assembled.crew.settle()
@@ -245,7 +241,7 @@ def test_of_a_helper_that_is_recalled_nothing_stays(store: Store) -> None:
     crew = assembled.crew
     assembled.begin(other)
     [_] = crew.take_in()
-    [thread] = [thread for thread in threading.enumerate() if thread.name == "crew"]
+    [thread] = [thread for thread in threading.enumerate() if thread.name == "background"]
     crew._helpers.recall_one()
     assert other not in crew.free()
     thread.join(TOGETHER_S)

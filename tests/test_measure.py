@@ -302,7 +302,7 @@ def test_a_builder_hands_binaries_over_unless_the_driver_keeps_programs(
     session = Session(pocl.selector)
     session.quirks = Quirks(keeps_programs=keeps_programs)
     job = quick(pocl, GemmProblem(m=13, n=24, k=17), TILE)
-    wanted = Sources(FAMILY, ()).job(pocl.selector, TILE, FAMILY.plan(job.problem, TILE))
+    wanted = Sources(FAMILY, job.problem, ()).job(pocl.selector, TILE)
     assert build_once(session, wanted).binary == b""
     binary = build_once(session, replace(wanted, wants_binary=True)).binary
     assert (binary == b"") is keeps_programs
@@ -357,7 +357,8 @@ def with_images(b_storage: str) -> Configuration:
 
 def test_a_builder_launches_kernels_that_see_a_view_of_memory(pocl: Device, monkeypatch: pytest.MonkeyPatch) -> None:
     configuration = with_images("image_view")
-    plan = FAMILY.plan(GemmProblem(m=64, n=64, k=64), configuration)
+    problem = GemmProblem(m=64, n=64, k=64)
+    plan = FAMILY.plan(problem, configuration)
     viewed: dict[str, Any] = {}
     allocate = Session.allocate
 
@@ -367,7 +368,7 @@ def test_a_builder_launches_kernels_that_see_a_view_of_memory(pocl: Device, monk
         return allocate(session, replace(buffer, view_of=""))
 
     monkeypatch.setattr(Session, "allocate", without_views)  # PoCL 3.0 makes no image of a buffer
-    job = replace(Sources(FAMILY, ()).job(pocl.selector, configuration, plan), launches=True)
+    job = Sources(FAMILY, problem, ()).job(pocl.selector, configuration, launches=True)
     assert build_once(Session(pocl.selector), job).state is BuildState.BUILT
     assert list(viewed) == [buffer.name for buffer in plan.buffers if buffer.role is Role.VIEW] != []
 
@@ -385,7 +386,7 @@ def test_builders_and_measurers_tell_the_same_of_a_kernel(pocl: Device, monkeypa
     plan = FAMILY.plan(problem, configuration)
     assert [bool(launch.prepares) for launch in plan.launches] == [True, False]
     session = Session(pocl.selector)
-    build = build_once(session, Sources(FAMILY, ()).job(pocl.selector, configuration, plan))
+    build = build_once(session, Sources(FAMILY, problem, ()).job(pocl.selector, configuration))
     measured = Measurer(session, TRUSTED).measure(quick(pocl, problem, configuration)).measurement
     assert measured
     assert build.work_group_limit == measured.kernel_work_group_limit == 300

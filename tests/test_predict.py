@@ -50,7 +50,6 @@ from autotune.predict.costs import Work, amounts, bare_cost, effects, fit_costs,
 from autotune.predict.observations import observe
 from autotune.predict.regret import choose_held_out, measure_regret, summarise
 from autotune.predict.selection import cover, favoured, fit, reach
-from autotune.process.child import Permission
 from autotune.search import Budget
 from autotune.store import Store
 from factories import product, provenance, trial
@@ -641,8 +640,9 @@ class FakeWorker:
         self.jobs: list[Job] = []
         self.is_broken = is_broken
 
-    def run(self, job: Job, permission: Permission | None = None) -> Trial:
-        assert permission is None
+    def prepare(self, job: Job) -> None: ...
+
+    def run(self, job: Job) -> Trial:
         self.jobs.append(job)
         if self.is_broken and job.configuration == LARGE:
             return Trial(configuration=LARGE, state=TrialState.CRASHED)

@@ -7,46 +7,32 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from autotune.cli import main
-from autotune.device.profile import find_profile
 from autotune.errors import StoreError, WorkerError
 from autotune.kernels.gemm import FAMILY, GemmProblem
 from autotune.kernels.render import provenance_now
 from autotune.model.checkup import Checkup
 from autotune.model.configuration import Configuration
 from autotune.model.device import Device
-from autotune.model.events import Outcome
-from autotune.model.trial import Job, Request, Trial, TrialState
-from autotune.search import Budget, time_limits, tune
+from autotune.model.trial import Job, Trial, TrialState
+from autotune.search import time_limits
 from autotune.search.knowledge import Knowledge
 from autotune.search.one_problem import ProblemSearch
+from autotune.search.time_limits import TimeLimits
 from autotune.store import Fate, Owner, Quarantined, Store, failures, models, new_owner
 from autotune.store import owner as owner_module
 from autotune.store.owner import fate
-from autotune.testing import INVENTED_PROCESSOR, FakeWorker
+from autotune.testing import FakeWorker
 from databases import change
 from factories import in_threads, provenance
+from searches import DEFAULT, DEVICE, PROBLEM, invented_time, search, won
 
-DEVICE = INVENTED_PROCESSOR
-PROBLEM = GemmProblem(m=96, n=96, k=96)
-DEFAULT = FAMILY.default(PROBLEM, DEVICE.limits, find_profile(DEVICE).starting("gemm"))
 OTHER = FAMILY.baseline
 PROVENANCE = provenance()
 LONG_AGO, NOT_LONG_AGO = "2025-01-01T00:00:00Z", "2999-01-01T00:00:00Z"
-
-
-def invented_time(job: Job) -> float:
-    """The wider the micro-tile the faster."""
-    values = dict(job.configuration.values)
-    return 1e6 / (int(values.get("micro_tile_m", 1)) * int(values.get("micro_tile_n", 1)))
-
-
-def search(store: Store, worker: FakeWorker, trials: int = 12, problem: GemmProblem = PROBLEM, **more: Any) -> Outcome:
-    return tune(DEVICE, [Request(problem=problem)], store, Budget(trials=trials), worker=worker, **more)[0]
 
 
 def dead_owner() -> Owner:
@@ -124,7 +110,7 @@ def test_a_trial_that_cannot_be_stored_is_named_and_ends_the_run(
 KILLED = """
 import sys, time
 sys.path.insert(0, sys.argv[2])
-from test_quarantine import DEVICE, FakeWorker, Store, invented_time, search
+from test_quarantine import FakeWorker, Store, invented_time, search
 seen = []
 def outcome(job):
     seen.append(job.configuration)
@@ -285,8 +271,7 @@ def test_what_failed_without_harm_is_not_quarantined(any_store: Store, state: Tr
 
 
 def test_neither_default_nor_baseline_nor_best_nor_proposals_are_run_when_quarantined(store: Store) -> None:
-    first = search(store, FakeWorker(invented_time), trials=15).winner
-    assert first is not None
+    first = won(search(store, FakeWorker(invented_time), trials=15))
     for configuration in (DEFAULT, FAMILY.baseline, first.configuration):
         lose(store, configuration)
     worker = FakeWorker(invented_time)
@@ -413,8 +398,6 @@ def test_limits_follow_the_search_within_bounds(store: Store, monkeypatch: pytes
     ("build_s", "run_s", "expected"), [(0.5, 0.1, (20.0, 20.0)), (6.0, 5.0, (30.0, 25.0)), (30.0, 20.0, (60.0, 30.0))]
 )
 def test_limits_are_a_few_times_the_usual(build_s: float, run_s: float, expected: tuple[float, float]) -> None:
-    from autotune.search.time_limits import TimeLimits
-
     job = Job(selector="0:0", problem=PROBLEM, configuration=DEFAULT)
     trial = FakeWorker(invented_time).run(job)
     assert trial.measurement
@@ -432,8 +415,6 @@ def test_limits_are_a_few_times_the_usual(build_s: float, run_s: float, expected
     ids=["?", "usual", "slow", "most"],
 )
 def test_the_first_trials_may_take_longer_where_the_checkup_took_long(program_s: float, expected_s: float) -> None:
-    from autotune.search.time_limits import TimeLimits
-
     limits = TimeLimits(program_s)
     assert limits.build_s(left_s=60.0) == expected_s
 
@@ -442,13 +423,11 @@ def test_the_first_trials_may_take_longer_where_the_checkup_took_long(program_s:
 def test_the_checkup_of_a_device_tells_a_search_how_slow_it_is(store: Store, is_full: bool, expected_s: float) -> None:
     store.keep_checkup(DEVICE, Checkup(findings=(), is_full=is_full, seconds=4.0))
     worker = FakeWorker(invented_time)
-    tune(DEVICE, [Request(problem=PROBLEM)], store, Budget(trials=1, seconds=60), worker=worker)
+    search(store, worker, trials=1, seconds=60)
     assert worker.jobs[0].build_limit_s == pytest.approx(expected_s, rel=0.05)
 
 
 def test_what_a_trial_usually_takes_leaves_out_the_first_which_opened_the_device() -> None:
-    from autotune.search.time_limits import TimeLimits
-
     trial = FakeWorker(invented_time).run(Job(selector="0:0", problem=PROBLEM, configuration=DEFAULT))
     limits = TimeLimits()
     typical = []
@@ -459,8 +438,6 @@ def test_what_a_trial_usually_takes_leaves_out_the_first_which_opened_the_device
 
 
 def test_what_inputs_take_is_what_they_took_the_latest_trial_that_had_its_own() -> None:
-    from autotune.search.time_limits import TimeLimits
-
     limits, told = TimeLimits(), []
     for seed, inputs_s in ((1, 3.0), (1, 0.1), (2, 2.0), (2, 9.0)):
         trial = FakeWorker(invented_time).run(Job(selector="0:0", problem=PROBLEM, configuration=DEFAULT, seed=seed))

@@ -9,25 +9,21 @@ import pytest
 
 from autotune.cli import main
 from autotune.device import discovery
-from autotune.device.profile import find_profile
 from autotune.display.words import recheck_text
-from autotune.kernels.gemm import FAMILY, GemmProblem
+from autotune.kernels.gemm import FAMILY
 from autotune.kernels.render import changes
 from autotune.model.configuration import Configuration
 from autotune.model.device import Device
-from autotune.model.trial import Job, Request, Trial, TrialState, Verdict, Winner
-from autotune.process.child import Permission
-from autotune.search import Budget, tune, verification
+from autotune.model.trial import Job, Trial, TrialState, Verdict, Winner
+from autotune.search import verification
 from autotune.search.overview import survey
 from autotune.search.verification import Recheck, Standing, recheck
 from autotune.space.search_space import SearchSpace
 from autotune.store import Store
-from autotune.testing import INVENTED_PROCESSOR, FakeWorker
+from autotune.testing import FakeWorker
+from searches import DEFAULT, DEVICE, PROBLEM, search, won
 
-DEVICE = INVENTED_PROCESSOR
 NEWER = dataclasses.replace(DEVICE, driver="2.0")
-PROBLEM = GemmProblem(m=96, n=96, k=96)
-DEFAULT = FAMILY.default(PROBLEM, DEVICE.limits, find_profile(DEVICE).starting("gemm"))
 
 
 def invented_time(job: Job) -> float:
@@ -52,9 +48,9 @@ class Recorder:
 @pytest.fixture
 def winner(store: Store) -> Winner:
     """Tuned before anything changed."""
-    outcome = tune(DEVICE, [Request(problem=PROBLEM)], store, Budget(trials=24), worker=FakeWorker(invented_time))[0]
-    assert outcome.winner is not None and outcome.winner.verdict is Verdict.FASTER
-    return outcome.winner
+    winner = won(search(store, FakeWorker(invented_time), trials=24))
+    assert winner.verdict is Verdict.FASTER
+    return winner
 
 
 def again(store: Store, worker: FakeWorker, device: Device = NEWER, **options: Any) -> list[Recheck]:
@@ -160,7 +156,7 @@ def test_a_run_under_a_new_driver_begins_with_the_winner_and_the_best_of_before(
     known = sorted((s.trial for s in store.trials(DEVICE.slug, "gemm")), key=lambda trial: trial.time_ns)
     best = list(dict.fromkeys(trial.configuration for trial in known if trial.configuration != DEFAULT))[:5]
     worker = FakeWorker(invented_time)
-    tune(NEWER, [Request(problem=PROBLEM)], store, Budget(trials=9), worker=worker)
+    search(store, worker, 9, device=NEWER)
     assert worker.measured[:2] == [DEFAULT, winner.configuration]
     assert set(best) <= set(worker.measured[:7])
     assert len(set(worker.measured[:9])) == 9, "each once, before the finals"
@@ -253,10 +249,10 @@ def test_verify_stopped_by_ctrl_c_keeps_what_it_has(
     import signal
 
     class Interrupting(FakeWorker):
-        def run(self, job: Job, permission: Permission | None = None) -> Trial:
+        def run(self, job: Job) -> Trial:
             if len(self.jobs) == 5:
                 signal.raise_signal(signal.SIGINT)
-            return super().run(job, permission)
+            return super().run(job)
 
     _measures(monkeypatch, Interrupting(invented_time))
     assert main(["verify", "--device", "cpu", "--db", database]) == 130

@@ -11,22 +11,21 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 from sqlalchemy import Engine, event
 
+import searches
 from autotune.errors import StoreError, WorkerError
 from autotune.kernels.gemm import FAMILY, GemmProblem
-from autotune.measure.worker import Measures, Worker
+from autotune.measure.worker import Worker
 from autotune.model.configuration import Configuration
 from autotune.model.device import Device
-from autotune.model.events import Outcome
-from autotune.model.trial import Job, Request, Timer, Trial, TrialState
+from autotune.model.trial import Job, Timer, Trial, TrialState
 from autotune.process import child
-from autotune.process.child import Permission
-from autotune.search import Budget, tune
 from autotune.store import Owner, Store, database
 from autotune.store import failures as failures_module
 from autotune.testing import INVENTED_PROCESSOR, FakeWorker
@@ -38,16 +37,7 @@ FINE, NEVER_ENDING, STRAY_WRITE, SLOW_BUILD, ABORT, NO_BUILD, POISON, NO_DEVICE_
 )
 INVENTED = INVENTED_PROCESSOR
 PROBLEM = GemmProblem(m=8, n=8, k=8)
-
-
-def search(
-    store: Store, worker: Measures, trials: int = 12, device: Device = INVENTED, should_stop: Callable[[], bool] = bool
-) -> Outcome:
-    requests = [Request(problem=PROBLEM)]
-    return tune(
-        device, requests, store, Budget(trials=trials), worker=worker, algorithms=["dot"],
-        should_stop=should_stop,
-    )[0]  # fmt: skip
+search = partial(searches.search, problem=PROBLEM, algorithms=["dot"])
 
 
 def invented_time(job: Job) -> float:
@@ -78,13 +68,15 @@ class Faulty:
     def is_done(self) -> bool:
         return not self._left
 
-    def run(self, job: Job, permission: Permission | None = None) -> Trial:
+    def prepare(self, job: Job) -> None: ...
+
+    def run(self, job: Job) -> Trial:
         behaviour = self._left.pop(0)
         limit_s = LIMITS_S.get(behaviour, 60.0)
         job = dataclasses.replace(
             job, seed=behaviour, samples=1, min_sample_ns=1000, build_limit_s=limit_s, run_limit_s=limit_s
         )
-        self.trials.append(self._worker.run(job, permission))
+        self.trials.append(self._worker.run(job))
         return self.trials[-1]
 
     def close(self) -> None:
@@ -110,7 +102,7 @@ FAULTS = [
 @untraced()
 def test_a_search_survives_every_fault_of_kernels_and_drivers(pocl: Device, store: Store) -> None:
     worker = Faulty([behaviour for behaviour, _, _ in FAULTS])
-    outcome = search(store, worker, len(FAULTS), pocl, lambda: worker.is_done)
+    outcome = search(store, worker, len(FAULTS), device=pocl, should_stop=lambda: worker.is_done)
     stored = [s.trial for s in store.trials(pocl.slug, "gemm")]
     assert stored == worker.trials
     assert [trial.state for trial in stored] == [state for _, state, _ in FAULTS]

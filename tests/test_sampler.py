@@ -11,10 +11,9 @@ import pytest
 from autotune.kernels.gemm import FAMILY, GemmProblem
 from autotune.model.configuration import Configuration, Value
 from autotune.model.device import DeviceLimits
-from autotune.propose.explorer import Explorer, Observations
+from autotune.propose.explorer import Explorer, Neighbours, Observations
 from autotune.propose.features import Features
 from autotune.propose.gaussian import GaussianProcess, Hyperparameters, HyperPrior, expected_improvement, fit
-from autotune.propose.neighbours import Neighbours
 from autotune.propose.prior import Source
 from autotune.propose.proposer import ListProposer, ModelProposer
 from autotune.propose.study import RowStudy, distributions, to_params
@@ -115,15 +114,6 @@ def test_parameters_fit_their_distributions() -> None:
             assert everything[name]._contains(everything[name].to_internal_repr(value))
 
 
-def test_enqueued_rows_come_first() -> None:
-    space = SearchSpace(FAMILY, GemmProblem(m=64, n=64, k=64), LIMITS)
-    proposer = ModelProposer(space)
-    proposer.enqueue([77, 5])
-    assert proposer.known.pending == {77, 5}
-    assert asked_rows(proposer, 2) == [77, 5]
-    assert proposer.known.pending == {77, 5}, "they have no result yet"
-
-
 def plain_prior(features: int) -> HyperPrior:
     return HyperPrior(mean=Hyperparameters(log_weights=np.zeros(features), log_noise=math.log(0.01)))
 
@@ -156,9 +146,10 @@ def test_points_believed_are_as_if_measured() -> None:
     assert believing.log_likelihood == pytest.approx(anew.log_likelihood)
 
 
-def test_results_replace_what_is_pending() -> None:
+def test_enqueued_rows_come_first_and_results_replace_what_is_pending() -> None:
     proposer = ModelProposer(small_space())
     proposer.enqueue([5, 7])
+    assert proposer.known.pending == {5, 7}
     assert asked_rows(proposer, 2) == [5, 7]
     assert proposer.known == Observations(pending=frozenset({5, 7}))
     proposer.tell(7, 2.0)

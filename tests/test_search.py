@@ -8,43 +8,22 @@ from typing import Any
 
 import pytest
 
-from autotune import search
-from autotune.device.profile import find_profile
+from autotune import search as search_package
 from autotune.errors import ConfigurationError, ProblemError, WorkerError
 from autotune.kernels.gemm import FAMILY, GemmProblem
 from autotune.model.configuration import Configuration
-from autotune.model.events import Outcome
 from autotune.model.trial import Job, Request, Trial, TrialState, Verdict
-from autotune.process.child import Permission
 from autotune.search import Budget, tune
 from autotune.space.search_space import SearchSpace
 from autotune.store import Store
-from autotune.testing import INVENTED_PROCESSOR, FakeWorker
+from autotune.testing import FakeWorker
 from factories import Recorder
-
-DEVICE = INVENTED_PROCESSOR
-PROBLEM = GemmProblem(m=96, n=96, k=96)
-DEFAULT = FAMILY.default(PROBLEM, DEVICE.limits, find_profile(DEVICE).starting("gemm"))
-
-
-def invented_time(job: Job) -> float:
-    """The wider the micro-tile the faster; the default in the middle."""
-    values = dict(job.configuration.values)
-    area = int(values.get("micro_tile_m", 1)) * int(values.get("micro_tile_n", 1))
-    return 1e6 / area + 100.0 * (job.configuration.algorithm == "naive")
-
-
-def run(store: Store, worker: FakeWorker, trials: int = 12, **options: Any) -> Outcome:
-    recorder = Recorder()
-    requests = [Request(problem=PROBLEM)]
-    outcomes = tune(DEVICE, requests, store, Budget(trials=trials), recorder, worker=worker, **options)
-    assert recorder.outcomes == outcomes
-    return outcomes[0]
+from searches import DEFAULT, DEVICE, PROBLEM, invented_time, search, won
 
 
 def test_the_default_is_measured_first_and_nothing_twice(store: Store) -> None:
     worker = FakeWorker(invented_time)
-    outcome = run(store, worker, trials=25)
+    outcome = search(store, worker, trials=25)
     searched = [job.configuration for job in worker.jobs if job.verify][:25]
     assert searched[0] == DEFAULT
     assert len(set(searched)) == 25
@@ -55,8 +34,7 @@ def test_the_default_is_measured_first_and_nothing_twice(store: Store) -> None:
 
 
 def test_the_winner_beats_the_default_and_carries_its_gain(store: Store) -> None:
-    winner = run(store, FakeWorker(invented_time), trials=30).winner
-    assert winner is not None
+    winner = won(search(store, FakeWorker(invented_time), trials=30))
     assert winner.gain_low > 1.0
     assert winner.gain_low <= winner.gain_over_default <= winner.gain_high
     assert winner.is_final and not winner.is_default and winner.verdict is Verdict.FASTER
@@ -75,14 +53,14 @@ def test_time_that_trials_wait_for_another_program_does_not_count(
 
         waited_s = 0.0
 
-        def run(self, job: Job, permission: Permission | None = None) -> Trial:
+        def run(self, job: Job) -> Trial:
             if len(self.jobs) == 2:
                 self.waited_s = 1000.0
-            return super().run(job, permission)
+            return super().run(job)
 
-    worker, requests = Waiting(invented_time), [Request(problem=PROBLEM)]
+    worker = Waiting(invented_time)
     monkeypatch.setattr(time, "monotonic", lambda: clock() + worker.waited_s)
-    [outcome] = tune(DEVICE, requests, store, Budget(seconds=100.0, trials=6), Recorder(), worker=worker)
+    outcome = search(store, worker, trials=6, seconds=100.0)
     assert outcome.new_trials == 6
     limits_s = [job.run_limit_s for job in worker.jobs[3:] if job.verify and not job.is_cut_off]
     assert max(limits_s) < 100.0, "and what is usual follows from the trials' own time"
@@ -94,20 +72,18 @@ def test_the_baseline_is_waited_for_no_longer_than_time_allows(store: Store) -> 
 
     for seconds, limit_s in ((3.0, 1.0), (None, 20.0)):
         worker, problem = FakeWorker(cut_off), GemmProblem(m=96, n=96, k=96 + int(limit_s))
-        budget = Budget(trials=5, seconds=seconds)
-        winner = tune(DEVICE, [Request(problem=problem)], store, budget, Recorder(), worker=worker)[0].winner
+        winner = won(search(store, worker, 5, problem, seconds=seconds))
         [job] = [job for job in worker.jobs if job.is_cut_off]
         assert (job.configuration, job.run_limit_s) == (FAMILY.baseline, limit_s)
         assert 4 * job.FAR_TOO_SLOW * job.give_up_above_ns == pytest.approx(limit_s * 1e9), "four calls within it"
-        assert winner is not None and winner.baseline_ns is None
+        assert winner.baseline_ns is None
     assert store.quarantined() == [], "it is not suspect"
 
 
 def test_a_tie_goes_to_the_default(store: Store) -> None:
     noise = itertools.cycle([1.0, 1.002, 0.998, 1.001, 0.999])
     worker = FakeWorker(lambda job: 1000.0 * next(noise) if job.configuration != DEFAULT else 1000.5 * next(noise))
-    winner = run(store, worker, trials=15).winner
-    assert winner is not None
+    winner = won(search(store, worker, trials=15))
     assert winner.configuration == DEFAULT
     assert winner.is_default and winner.verdict is Verdict.TIE
     assert (winner.gain_low, winner.gain_high) == (1.0, 1.0)
@@ -116,21 +92,19 @@ def test_a_tie_goes_to_the_default(store: Store) -> None:
 
 def test_resuming_continues_from_the_stored_trials(store: Store) -> None:
     first = FakeWorker(invented_time)
-    run(store, first, trials=10)
+    search(store, first, trials=10)
     second = FakeWorker(invented_time)
-    outcome = run(store, second, trials=10)
+    outcome = search(store, second, trials=10)
     assert outcome.resumed_trials >= 10
     assert outcome.new_trials == 10
     assert not set(first.measured[:10]) & set(second.measured[:10])
 
 
 def test_another_driver_starts_again_with_the_best_known(store: Store) -> None:
-    before = run(store, FakeWorker(invented_time), trials=20).winner
-    assert before is not None
+    before = won(search(store, FakeWorker(invented_time), trials=20))
     worker = FakeWorker(invented_time)
     recorder = Recorder()
-    newer = replace(DEVICE, driver="2.0")
-    tune(newer, [Request(problem=PROBLEM)], store, Budget(trials=5), recorder, worker=worker)
+    search(store, worker, trials=5, device=replace(DEVICE, driver="2.0"), recorder=recorder)
     assert recorder.started == [(PROBLEM.label, 1, 1, 0)]
     assert before.configuration in worker.measured[:3]
 
@@ -141,7 +115,7 @@ def test_failures_are_kept_and_never_win(store: Store) -> None:
     def outcome_of(job: Job) -> float | TrialState:
         return next(states) if job.configuration.algorithm == "microtile" and job.configuration != DEFAULT else 500.0
 
-    outcome = run(store, FakeWorker(outcome_of), trials=30)
+    outcome = search(store, FakeWorker(outcome_of), trials=30)
     assert sum(outcome.failures.values()) > 2  # few: the sampler learns to stay away
     assert set(outcome.failures) <= {state.value for state in TrialState} - {"complete"}
     assert outcome.winner is not None and outcome.winner.configuration == DEFAULT
@@ -154,14 +128,14 @@ def test_a_database_with_an_algorithm_that_is_gone_can_be_searched_with(store: S
     near = GemmProblem(m=96, n=96, k=104)
     first = FakeWorker(invented_time)
     for problem in (PROBLEM, near):
-        tune(DEVICE, [Request(problem=problem)], store, Budget(trials=4), worker=first)
+        search(store, first, 4, problem)
         [winner] = [w for w in store.best(DEVICE.slug) if w.problem == problem]
         for number in range(10):
             gone = Configuration.of("gone", micro_tile_m=number)
             store.add_trial(DEVICE, problem, replace(stored_trial(store), configuration=gone), winner.provenance)
         store.record_winner(replace(winner, configuration=gone, time_ns=1.0))
     worker = FakeWorker(invented_time)
-    outcome = run(store, worker, trials=6)
+    outcome = search(store, worker, trials=6)
     assert outcome.winner is not None and outcome.winner.configuration.algorithm != "gone"
     assert outcome.resumed_trials >= 4, "the others still count"
     assert "gone" not in {c.algorithm for c in worker.measured}
@@ -179,17 +153,15 @@ def test_a_finalist_that_fails_once_is_out(store: Store) -> None:
         is_fickle = job.configuration != DEFAULT
         return TrialState.WRONG_RESULT if is_fickle and seen[job.configuration] == 3 else invented_time(job)
 
-    winner = run(store, FakeWorker(outcome_of), trials=20).winner
-    assert winner is not None
+    winner = won(search(store, FakeWorker(outcome_of), trials=20))
     assert winner.configuration == DEFAULT, "all others were wrong in one of the rounds"
-    again = run(store, FakeWorker(invented_time), trials=3).winner
-    assert again is not None
+    again = won(search(store, FakeWorker(invented_time), trials=3))
     wrong = {c for c, times in seen.items() if times >= 3 and c != DEFAULT}
     assert wrong and again.configuration not in wrong, "what was ever wrong does not count later either"
 
 
 def test_without_any_sound_configuration_there_is_no_winner(store: Store) -> None:
-    outcome = run(store, FakeWorker(lambda _: TrialState.COMPILE_FAILED), trials=6)
+    outcome = search(store, FakeWorker(lambda _: TrialState.COMPILE_FAILED), trials=6)
     assert outcome.winner is None
     assert outcome.failures == {"compile failed": 6}
     assert store.best(DEVICE.slug) == []
@@ -197,15 +169,14 @@ def test_without_any_sound_configuration_there_is_no_winner(store: Store) -> Non
 
 def test_a_failing_default_does_not_hide_the_others(store: Store) -> None:
     worker = FakeWorker(lambda job: TrialState.CRASHED if job.configuration == DEFAULT else invented_time(job))
-    winner = run(store, worker, trials=12).winner
-    assert winner is not None
+    winner = won(search(store, worker, trials=12))
     assert winner.configuration != DEFAULT and winner.verdict is Verdict.DEFAULT_FAILED
     assert math.isfinite(winner.gain_over_default)
 
 
 def test_stopping_keeps_everything_and_names_the_best_so_far(store: Store) -> None:
     worker = FakeWorker(invented_time)
-    outcome = run(store, worker, trials=100, should_stop=lambda: len(worker.jobs) >= 9)
+    outcome = search(store, worker, trials=100, should_stop=lambda: len(worker.jobs) >= 9)
     assert not outcome.is_finished
     assert outcome.new_trials == 9
     assert outcome.winner is not None and not outcome.winner.is_final
@@ -216,58 +187,50 @@ def test_stopping_keeps_everything_and_names_the_best_so_far(store: Store) -> No
 def test_stopping_ends_the_run_before_the_next_problem(store: Store) -> None:
     worker = FakeWorker(invented_time)
     requests = [Request(problem=GemmProblem(m=size, n=64, k=64)) for size in (64, 128, 256)]
-    stop_at = 14
     outcomes = tune(
-        DEVICE, requests, store, Budget(trials=8), Recorder(), worker=worker,
-        should_stop=lambda: len(worker.jobs) >= stop_at,
-    )  # fmt: skip
+        DEVICE, requests, store, Budget(trials=8), worker=worker, should_stop=lambda: len(worker.jobs) >= 14
+    )
     assert len(outcomes) < 3
 
 
 def test_a_time_budget_ends_the_search(store: Store) -> None:
-    outcome = tune(
-        DEVICE, [Request(problem=PROBLEM)], store, Budget(seconds=0.5), Recorder(), worker=FakeWorker(invented_time)
-    )[0]
+    outcome = search(store, FakeWorker(invented_time), None, seconds=0.5)
     assert 0 < outcome.new_trials < 400
     assert outcome.is_finished
 
 
 def test_a_small_space_ends_the_search_before_the_budget(store: Store) -> None:
-    outcome = run(store, FakeWorker(invented_time), trials=10_000, algorithms=["naive"])
+    outcome = search(store, FakeWorker(invented_time), trials=10_000, algorithms=["naive"])
     assert 20 < outcome.new_trials < 100
     assert outcome.winner is not None
 
 
 def test_only_chosen_algorithms_are_searched_beside_the_default(store: Store) -> None:
     worker = FakeWorker(invented_time)
-    run(store, worker, trials=10, algorithms=["dot"])
+    search(store, worker, trials=10, algorithms=["dot"])
     assert {c.algorithm for c in worker.measured[1:10]} == {"dot"}
     assert worker.measured[0] == DEFAULT
 
 
 def test_winners_of_near_problems_are_tried_early(store: Store) -> None:
-    first = run(store, FakeWorker(invented_time), trials=25).winner
-    assert first is not None
+    first = won(search(store, FakeWorker(invented_time), trials=25))
     worker = FakeWorker(invented_time)
-    near = GemmProblem(m=96, n=96, k=128)
-    tune(DEVICE, [Request(problem=near)], store, Budget(trials=4), Recorder(), worker=worker)
+    search(store, worker, 4, GemmProblem(m=96, n=96, k=128))
     assert first.configuration in worker.measured[:2]
 
 
 def test_wrong_requests_are_refused_before_anything_is_measured(store: Store) -> None:
     worker = FakeWorker(invented_time)
-    fine = Request(problem=PROBLEM)
-    huge = Request(problem=GemmProblem(m=20000, n=20000, k=20))
+    fine, huge, narrow, wide = (
+        Request(problem=GemmProblem.parse(shape)) for shape in ("96,96,96", "20000,20000,20", "1,33,17", "65,33,17")
+    )
     with pytest.raises(ProblemError, match="allocates at most"):
-        tune(DEVICE, [fine, huge], store, Budget(trials=1), Recorder(), worker=worker)
+        tune(DEVICE, [fine, huge], store, Budget(trials=1), worker=worker)
     with pytest.raises(ConfigurationError, match="no algorithm 'magic'"):
-        run(store, worker, algorithms=["magic"])
-    row = Request(problem=GemmProblem(m=65, n=33, k=17))
-    with pytest.raises(ProblemError, match="row: no valid configuration for 65x33x17"):
-        tune(DEVICE, [row], store, Budget(trials=1), Recorder(), worker=worker, algorithms=["row"])
-    narrow = Request(problem=GemmProblem(m=1, n=33, k=17))
-    with pytest.raises(ProblemError, match="row: no valid configuration for 65x33x17"):
-        tune(DEVICE, [narrow, row], store, Budget(trials=1), Recorder(), worker=worker, algorithms=["row"])
+        search(store, worker, algorithms=["magic"])
+    for requests in ([wide], [narrow, wide]):
+        with pytest.raises(ProblemError, match="row: no valid configuration for 65x33x17"):
+            tune(DEVICE, requests, store, Budget(trials=1), worker=worker, algorithms=["row"])
     assert worker.jobs == []
 
 
@@ -278,17 +241,17 @@ def test_the_space_of_one_problem_is_made_once(store: Store, monkeypatch: pytest
         made.append(args)
         return SearchSpace(*args, **options)
 
-    monkeypatch.setattr(search, "SearchSpace", make)
-    run(store, FakeWorker(invented_time), algorithms=["microtile"])
+    monkeypatch.setattr(search_package, "SearchSpace", make)
+    search(store, FakeWorker(invented_time), algorithms=["microtile"])
     assert len(made) == 1
 
 
 def test_a_device_that_cannot_be_used_ends_the_run_and_the_worker(store: Store) -> None:
     class Broken(FakeWorker):
-        def run(self, job: Job, permission: Permission | None = None) -> Trial:
+        def run(self, job: Job) -> Trial:
             raise WorkerError("gone")
 
     worker = Broken(invented_time)
     with pytest.raises(WorkerError):
-        run(store, worker)
+        search(store, worker)
     assert worker.is_closed

@@ -5,13 +5,13 @@ from dataclasses import replace
 
 import pytest
 
+import searches
 from autotune.device.profile import find_profile
-from autotune.kernels.gemm import FAMILY, GemmProblem
+from autotune.kernels.gemm import FAMILY
 from autotune.model.configuration import Configuration
 from autotune.model.events import Outcome
-from autotune.model.trial import Job, Provenance, Request, Timer, Trial
-from autotune.process.child import Permission
-from autotune.search import Budget, sentinel, tune
+from autotune.model.trial import Job, Provenance, Timer, Trial
+from autotune.search import sentinel
 from autotune.search.drift import Drift
 from autotune.search.knowledge import Knowledge
 from autotune.store import Store
@@ -21,7 +21,7 @@ from factories import Recorder, trial
 from invented_clock import Clock
 from untraced import untraced
 
-PROBLEM = GemmProblem(m=96, n=96, k=96)
+PROBLEM = searches.PROBLEM
 
 
 def name(text: str) -> Configuration:
@@ -112,16 +112,7 @@ def hash_of(configuration: Configuration) -> int:
 
 def search(store: Store, clock: Clock, worker: FakeWorker, trials: int) -> tuple[Outcome, Recorder]:
     recorder = Recorder()
-    (outcome,) = tune(
-        DEVICE,
-        [Request(problem=PROBLEM)],
-        store,
-        Budget(trials=trials),
-        recorder,
-        algorithms=["dot"],
-        worker=worker,
-        clock=clock,
-    )
+    outcome = searches.search(store, worker, trials, device=DEVICE, recorder=recorder, algorithms=["dot"], clock=clock)
     return outcome, recorder
 
 
@@ -213,11 +204,11 @@ class Flipping(FakeWorker):
         self._after_jobs = after_jobs
         self.asked: list[Timer] = []
 
-    def run(self, job: Job, permission: Permission | None = None) -> Trial:
+    def run(self, job: Job) -> Trial:
         self.asked.append(job.timer)
         if len(self.jobs) < self._after_jobs and job.timer is Timer.EVENT:
-            return super().run(job, permission)
-        trial = super().run(replace(job, timer=Timer.HOST), permission)
+            return super().run(job)
+        trial = super().run(replace(job, timer=Timer.HOST))
         assert trial.measurement is not None
         by_host = replace(trial.measurement, time_ns=trial.time_ns + 500.0)
         return replace(trial, measurement=by_host)

@@ -13,7 +13,7 @@ from autotune.kernels.gemm import GemmProblem
 from autotune.model.events import Listener, Outcome
 from autotune.model.trial import Job, Request, TrialState
 from autotune.search import Budget, SamplerChoice, one_problem, shared_budget, tune
-from autotune.search.gain_left import EVERY_TRIALS, GainLeft
+from autotune.search.budget import EVERY_TRIALS, GainLeft
 from autotune.store import Store
 from autotune.testing import INVENTED_PROCESSOR, FakeBuilds, FakeWorker
 from factories import Recorder

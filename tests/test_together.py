@@ -8,16 +8,13 @@ import pytest
 from sqlalchemy import Connection, event, text
 
 from autotune.errors import StoreError
-from autotune.kernels.gemm import GemmProblem
 from autotune.model.configuration import Configuration
 from autotune.model.trial import Trial, TrialState
 from autotune.store import Store, group_commit, new_owner
-from autotune.testing import INVENTED_PROCESSOR
 from factories import provenance
 from invented_service import wait_for
+from searches import DEVICE, PROBLEM
 
-DEVICE = INVENTED_PROCESSOR
-PROBLEM = GemmProblem(m=96, n=96, k=96)
 PROVENANCE = provenance()
 THREADS = 6
 

@@ -1,6 +1,5 @@
 """The child process that measures: it survives many trials, and is replaced when it dies or hangs."""
 
-import dataclasses
 import errno
 import os
 import re
@@ -8,7 +7,7 @@ import signal
 import subprocess
 import sys
 import time
-from concurrent.futures import CancelledError, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 
@@ -20,10 +19,10 @@ from autotune.measure.worker import Worker
 from autotune.model.device import Device
 from autotune.model.trial import QUARANTINED_STATES, Job, TrialState
 from autotune.process import child
-from autotune.process.child import Child, Permission
+from autotune.process.child import Child
 
 EVIL = (sys.executable, str(Path(__file__).parent / "evil_worker.py"))
-FINE, NEVER_ENDING, STRAY_WRITE, SLOW_BUILD, ABORT, NO_BUILD, OWN_FAULT = 0, 1, 2, 3, 4, 5, 10
+FINE, NEVER_ENDING, STRAY_WRITE, SLOW_BUILD, ABORT, NO_BUILD, OWN_FAULT, BROKEN = 0, 1, 2, 3, 4, 5, 10, 11
 
 
 def job(device: Device, behaviour: int, limit_s: float = 60.0) -> Job:
@@ -126,24 +125,51 @@ def test_a_child_may_take_long_to_load_and_longer_to_open_a_device_the_longer_th
         loading.ask(0.0, {"run": 5.0})
 
 
-def test_nothing_is_launched_without_leave_and_the_child_serves_on(pocl: Device) -> None:
-    with Worker(EVIL) as worker, ThreadPoolExecutor(1) as aside:
-        leaves = [Permission() for _ in range(3)]
-        flight = aside.submit(worker.run, job(pocl, FINE, limit_s=20.0), leaves[0])
-        with pytest.raises(TimeoutError):
-            flight.result(timeout=1.0)
-        leaves[0].cancel()
-        with pytest.raises(CancelledError):
-            flight.result()
+def test_what_is_prepared_is_built_and_not_launched(pocl: Device) -> None:
+    with Worker(EVIL) as worker:
+        worker.prepare(job(pocl, NEVER_ENDING, 20.0))
         first = worker.pid
-        assert worker.run(job(pocl, NO_BUILD), leaves[1]).state is TrialState.COMPILE_FAILED
-        flight = aside.submit(worker.run, job(pocl, FINE), leaves[2])
-        leaves[1].set_result(None)
-        with pytest.raises(TimeoutError):
-            flight.result(timeout=1.0)
-        leaves[2].set_result(None)
-        assert flight.result().state is TrialState.COMPLETE, "by its own permission, not that of the one before"
+        assert first is not None, "it was started to build"
+        assert worker.run(job(pocl, FINE)).state is TrialState.COMPLETE, "what was prepared and is not run is dropped"
+        worker.prepare(replace(job(pocl, FINE), samples=2))
+        trial = worker.run(replace(job(pocl, FINE), samples=2))
+        assert trial.measurement and len(trial.measurement.samples_ns) == 2
+        worker.prepare(job(pocl, NO_BUILD))
+        assert worker.run(job(pocl, FINE)).state is TrialState.COMPLETE
+        worker.prepare(job(pocl, NO_BUILD))
+        assert worker.run(job(pocl, NO_BUILD)).state is TrialState.COMPILE_FAILED
         assert worker.pid == first
+
+
+@pytest.mark.parametrize(
+    ("behaviour", "limit_s", "state", "message"),
+    [(ABORT, 60.0, TrialState.CRASHED, "SIGABRT"), (SLOW_BUILD, 1.0, TrialState.TIMED_OUT, "build took more than 1 s")],
+)
+def test_a_child_that_is_lost_while_it_prepares_is_lost_to_that_job_only(
+    pocl: Device, behaviour: int, limit_s: float, state: TrialState, message: str
+) -> None:
+    with Worker(EVIL) as worker:
+        worker.prepare(job(pocl, behaviour, limit_s))
+        trial = worker.run(job(pocl, behaviour, limit_s))
+        assert trial.state is state and message in trial.message
+        worker.prepare(job(pocl, behaviour, limit_s))
+        assert worker.run(job(pocl, FINE)).state is TrialState.COMPLETE
+
+
+def test_what_a_broken_context_refuses_to_prepare_is_measured_in_a_fresh_child(pocl: Device) -> None:
+    with Worker(EVIL) as worker:
+        assert worker.run(job(pocl, FINE)).state is TrialState.COMPLETE
+        first = worker.pid
+        worker.prepare(job(pocl, BROKEN))
+        assert worker.run(job(pocl, BROKEN)).state is TrialState.COMPLETE
+        assert worker.pid != first
+
+
+def test_what_is_prepared_in_one_child_is_built_again_in_another(pocl: Device) -> None:
+    with Worker() as worker:
+        worker.prepare(job(pocl, FINE))
+        worker.close()
+        assert worker.run(job(pocl, FINE)).state is TrialState.COMPLETE
 
 
 def test_a_child_that_died_between_trials_is_replaced(pocl: Device) -> None:
@@ -210,27 +236,11 @@ def test_a_device_that_is_not_there_is_told_by_the_first_job(pocl: Device) -> No
         worker.start()
         assert worker.run(job(pocl, FINE)).state is TrialState.COMPLETE
         with pytest.raises(WorkerError, match="99"):
-            Worker(selector="99:99").run(dataclasses.replace(job(pocl, FINE), selector="99:99"))
-
-
-def test_what_was_withdrawn_does_not_answer_for_the_next(pocl: Device) -> None:
-    """Searches that share a worker begin while what another one withdrew is still in it."""
-    with Worker() as worker, ThreadPoolExecutor(2) as aside:
-        assert worker.run(job(pocl, FINE)).state is TrialState.COMPLETE
-        first, permission = worker.pid, Permission()
-        withdrawn = aside.submit(worker.run, job(pocl, FINE), permission)
-        following = aside.submit(worker.run, dataclasses.replace(job(pocl, FINE), seed=7))
-        with pytest.raises(TimeoutError):
-            following.result(timeout=0.5)
-        permission.cancel()
-        with pytest.raises(CancelledError):
-            withdrawn.result()
-        trial = following.result()
-        assert (trial.state, trial.seed, worker.pid) == (TrialState.COMPLETE, 7, first)
+            Worker(selector="99:99").run(replace(job(pocl, FINE), selector="99:99"))
 
 
 def test_a_child_may_be_closed_by_two_threads_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As when a search ends while what it brought into the worker ahead of time finds that the worker has ended."""
+    """As when a search ends while a job that is being prepared finds that the worker has ended."""
     one = Child((sys.executable, "-c", "import time; time.sleep(60)"))
     one.start()
     process = one._process
@@ -246,20 +256,6 @@ def test_a_child_may_be_closed_by_two_threads_at_once(monkeypatch: pytest.Monkey
     one.close()
     assert process.poll() is not None
     assert one.pid is None
-
-
-def test_no_child_is_started_again_for_what_was_withdrawn() -> None:
-    with Child((sys.executable, "-c", "import time; time.sleep(60)")) as one, ThreadPoolExecutor(1) as aside:
-        one.start()
-        permission = Permission()
-        flight = aside.submit(one.ask, "a job", {"run": 60.0}, "run", permission)
-        with pytest.raises(TimeoutError):
-            flight.result(timeout=0.2)
-        permission.cancel()
-        one.close()
-        with pytest.raises(CancelledError):
-            flight.result(timeout=10.0)
-        assert one.pid is None
 
 
 def test_no_child_is_started_again_in_the_place_of_one_that_was_closed() -> None:

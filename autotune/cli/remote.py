@@ -59,7 +59,7 @@ def follow(client: "Client", job: dict[str, Any], options: argparse.Namespace) -
     """
     from autotune.display.progress import progress
     from autotune.remote.events import Follower, job_outcome
-    from autotune.search.contract import Budget
+    from autotune.search.budget import Budget
 
     if job["kind"] != "tune":
         return _follow_verification(client, job)

@@ -4,7 +4,7 @@ import contextlib
 import dataclasses
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any, Self
@@ -29,39 +29,19 @@ _STATES = {
 }
 
 
-class Builder:
-    """Builds sources in a child process, one at a time; a child that crashes or hangs is replaced."""
-
-    def __init__(self, command: Sequence[str] = BUILDER) -> None:
-        self._child = child.Child(command)
-
-    def run(self, job: BuildJob) -> Build:
-        """Build. Raises WorkerError when no child can be started, or the child cannot use the device at all."""
-        answer = self._child.ask(job, {"build": job.limit_s})
-        if isinstance(answer, child.Loss):
-            return Build(source_hash=job.source_hash, state=_STATES[answer.cause], message=answer.message)
-        assert isinstance(answer, Build)
-        return answer
-
-    def kill(self) -> None:
-        """End the current build, as crashed. Thread-safe."""
-        self._child.kill()
-
-    def close(self) -> None:
-        """End the child at once."""
-        self._child.close()
-
-
 class BuilderPool:
-    """Builders that work in parallel, one thread each. A context manager; leaving it ends them all."""
+    """Child processes that build in parallel; one that crashes or hangs is replaced.
+
+    A context manager; leaving it ends them all.
+    """
 
     def __init__(self, size: int, command: Sequence[str] = BUILDER) -> None:
         self.size = size
         self._executor = ThreadPoolExecutor(size)
-        self._builders = [Builder(command) for _ in range(size)]
+        self._children = [child.Child(command) for _ in range(size)]
         self._running: set[Future[Build]] = set()
-        self._idle: SimpleQueue[Builder] = SimpleQueue()
-        for builder in self._builders:
+        self._idle: SimpleQueue[child.Child] = SimpleQueue()
+        for builder in self._children:
             self._idle.put(builder)
 
     def __enter__(self) -> Self:
@@ -74,30 +54,32 @@ class BuilderPool:
         """End all builds at once."""
         self._executor.shutdown(wait=False, cancel_futures=True)
         while not all(future.done() for future in self._running):
-            for builder in self._builders:
+            for builder in self._children:
                 builder.kill()  # repeated, since some builds start only now
             time.sleep(0.05)
-        for builder in self._builders:
+        for builder in self._children:
             builder.close()
 
     def submit(self, job: BuildJob) -> Future[Build]:
-        """Build when a builder is free; the future may raise WorkerError."""
+        """Build when a child is free.
+
+        The future may raise WorkerError: no child can be started, or it cannot use the device at all.
+        """
         self._running = {future for future in self._running if not future.done()}
-        future = self._executor.submit(self._run, job)
+        future = self._executor.submit(self._build, job)
         self._running.add(future)
         return future
 
-    def _run(self, job: BuildJob) -> Build:
-        with self._one() as builder:
-            return builder.run(job)
-
-    @contextlib.contextmanager
-    def _one(self) -> Iterator[Builder]:
+    def _build(self, job: BuildJob) -> Build:
         builder = self._idle.get()
         try:
-            yield builder
+            answer = builder.ask(job, {"build": job.limit_s})
         finally:
             self._idle.put(builder)
+        if isinstance(answer, child.Loss):
+            return Build(source_hash=job.source_hash, state=_STATES[answer.cause], message=answer.message)
+        assert isinstance(answer, Build)
+        return answer
 
 
 def build_once(session: "Port", job: BuildJob) -> Build:

@@ -2,14 +2,12 @@
 
 import sys
 import threading
-from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import CancelledError
-from typing import TYPE_CHECKING, Protocol, Self
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Literal, Protocol, Self
 
 from autotune.model.checkup import Examination
 from autotune.model.trial import Job, Trial, TrialState
 from autotune.process import child
-from autotune.process.child import Permission
 
 if TYPE_CHECKING:
     from autotune.device.port import Port
@@ -28,11 +26,12 @@ WORKER = (sys.executable, "-m", "autotune.measure.worker")
 class Measures(Protocol):
     """What a search needs to measure: `Worker`, or a fake."""
 
-    def run(self, job: Job, permission: Permission | None = None) -> Trial:
-        """Measure a job. Nothing is launched before the future `permission` has a result; None means no waiting.
+    def prepare(self, job: Job) -> None:
+        """Build a job that may be run next, without launching anything. May do nothing."""
+        ...
 
-        Raises CancelledError when `permission` is cancelled.
-        """
+    def run(self, job: Job) -> Trial:
+        """Measure a job, whether it was prepared or not."""
         ...
 
     def close(self) -> None: ...
@@ -47,6 +46,17 @@ def waited_s(place: object) -> float:
     return waited
 
 
+_STATES = {
+    child.Cause.LATE: TrialState.TIMED_OUT,
+    child.Cause.DIED: TrialState.CRASHED,
+    child.Cause.FAULT: TrialState.TOOL_FAILED,
+}
+
+
+class _Built(Exception):
+    """Ends the preparation of a job in the child, before its first launch."""
+
+
 class Worker:
     """Runs jobs in a child process, one at a time. A context manager; leaving it ends the child."""
 
@@ -54,8 +64,12 @@ class Worker:
         """With a `selector` the child opens that device as soon as it starts, instead of at the first job."""
         self._child = child.Child((*command, selector) if selector else command)
         self._refused_builds = 0
+        self._ended_early: tuple[Job, Trial] | None = None
+        """The job prepared last and its trial, if it did not build."""
+        self._ran_in: int | None = None
+        """Process id of the child that ran the latest job."""
         self._turn = threading.Lock()
-        """Held while the child is in use: a job that one search withdrew may still run when the next search begins."""
+        """Held while the child is in use: a job may still be prepared for one search when the next begins."""
 
     def __enter__(self) -> Self:
         return self
@@ -77,28 +91,42 @@ class Worker:
         """Start the child now, since a device may take seconds to open. Raises WorkerError when that fails."""
         self._child.start()
 
-    def run(self, job: Job, permission: Permission | None = None) -> Trial:
+    def prepare(self, job: Job) -> None:
+        """Build a job in the child, which keeps the program for `run`. Thread-safe. Raises WorkerError like `run`."""
+        with self._turn:
+            trial = self._ask("prepare", job)
+            # What could not be launched may be due to an earlier trial: `run` finds out, in a fresh child.
+            self._ended_early = (job, trial) if trial and trial.state is not TrialState.LAUNCH_FAILED else None
+
+    def run(self, job: Job) -> Trial:
         """Measure a job; when the child dies or exceeds a limit, the trial ends as crashed or timed out. Thread-safe.
 
-        The child builds first and launches only when the future `permission` has a result. Raises WorkerError when no
-        child can be started or the child cannot use the device at all, CancelledError when `permission` is cancelled.
+        A job that did not build when it was prepared has ended. Raises WorkerError when no child can be started or the
+        child cannot use the device at all.
         """
         with self._turn:
-            if permission and permission.cancelled():
-                raise CancelledError
-            is_fresh = self._child.answers == 0
-            trial = self._run_once(job, permission)
-            if trial.state is TrialState.LAUNCH_FAILED and not is_fresh:
+            ended, self._ended_early = self._ended_early, None
+            if ended and ended[0] == job:
+                return ended[1]
+            is_fresh = self.pid is None or self.pid != self._ran_in
+            trial = self._ask("run", job)
+            if trial and trial.state is TrialState.LAUNCH_FAILED and not is_fresh:
                 # An earlier trial may have broken the context; in a fresh child a failure is due to this configuration.
-                trial = self._run_once(job, permission)
+                trial = self._ask("run", job)
+            self._ran_in = self.pid
+            assert trial
             return trial
 
-    def _run_once(self, job: Job, permission: Permission | None) -> Trial:
-        limits_s = {"build": job.build_limit_s, "run": job.run_limit_s}
-        answer = self._child.ask(job, limits_s, "run" if permission else "", permission)
+    def _ask(self, task: Literal["prepare", "run"], job: Job) -> Trial | None:
+        """Return the trial of a job; None if it was prepared and can be run."""
+        answer = self._child.ask((task, job), {"build": job.build_limit_s, "run": job.run_limit_s})
         if isinstance(answer, child.Loss):
-            state = _state_of(answer, job)
+            state = _STATES[answer.cause]
+            if state is TrialState.TIMED_OUT and job.is_cut_off and answer.phase == "run":
+                state = TrialState.TOO_SLOW
             return Trial(configuration=job.configuration, state=state, message=answer.message, seed=job.seed)
+        if answer is None:
+            return None
         assert isinstance(answer, Trial)
         self._refused_builds = self._refused_builds + 1 if answer.state is TrialState.COMPILE_FAILED else 0
         if answer.state in SPOILING or self._refused_builds >= REFUSED_BUILDS:
@@ -123,50 +151,66 @@ class Worker:
         self._refused_builds = 0
 
 
-def _state_of(loss: child.Loss, job: Job) -> TrialState:
-    match loss.cause:
-        case child.Cause.DIED:
-            return TrialState.CRASHED
-        case child.Cause.FAULT:
-            return TrialState.TOOL_FAILED
-        case child.Cause.LATE:
-            return TrialState.TOO_SLOW if job.is_cut_off and loss.phase == "run" else TrialState.TIMED_OUT
+class _Server:
+    """Answers the messages that reach the child; devices stay open from one to the next."""
+
+    def __init__(self) -> None:
+        self._ports: dict[str, Port] = {}
+        self._measurers: dict[str, Measurer] = {}
+
+    def open(self) -> None:
+        """Open the devices named on the command line."""
+        for selector in sys.argv[1:]:
+            self._measurer_on(selector)
+
+    def answer(self, message: Any, entering: child.Entering) -> Trial | dict[str, str] | None:
+        match message:
+            case "prepare", job:
+                return self._prepare(job, entering)
+            case "run", job:
+                return self._measurer_on(job.selector).measure(job, entering)
+        return self._examine(message, entering)
+
+    def _prepare(self, job: Job, entering: child.Entering) -> Trial | None:
+        """Build a job, which the measurer keeps; return its trial if it has ended by that."""
+
+        def enter(phase: str) -> None:
+            if phase == "run":
+                raise _Built
+            entering(phase)
+
+        try:
+            return self._measurer_on(job.selector).measure(job, enter)
+        except _Built:
+            return None
+
+    def _examine(self, examination: Examination, entering: child.Entering) -> dict[str, str]:
+        entering("opening")
+        from autotune.device.probes import run_probes
+
+        port = self._port_to(examination.selector)
+        entering("probe")
+        return run_probes(port, examination.probes)
+
+    def _port_to(self, selector: str) -> "Port":
+        from autotune.device import open_port
+
+        if selector not in self._ports:
+            self._ports[selector] = open_port(selector)
+        return self._ports[selector]
+
+    def _measurer_on(self, selector: str) -> "Measurer":
+        from autotune.measure.measurer import Measurer
+
+        if selector not in self._measurers:
+            self._measurers[selector] = Measurer(self._port_to(selector))
+        return self._measurers[selector]
 
 
 def serve() -> None:
     """Run as the child process: answer jobs and examinations until the input ends."""
-    sessions: dict[str, Port] = {}
-    measurers: dict[str, Measurer] = {}
-
-    def session_on(selector: str) -> "Port":
-        from autotune.device import open_port
-
-        if selector not in sessions:
-            sessions[selector] = open_port(selector)
-        return sessions[selector]
-
-    def measurer_on(selector: str) -> "Measurer":
-        from autotune.measure.measurer import Measurer
-
-        if selector not in measurers:
-            measurers[selector] = Measurer(session_on(selector))
-        return measurers[selector]
-
-    def answer(message: Job | Examination, entering: Callable[[str], None]) -> Trial | dict[str, str]:
-        if isinstance(message, Job):
-            return measurer_on(message.selector).measure(message, entering)
-        entering("opening")
-        from autotune.device.probes import run_probes
-
-        session = session_on(message.selector)
-        entering("probe")
-        return run_probes(session, message.probes)
-
-    def prepare() -> None:
-        for selector in sys.argv[1:]:
-            measurer_on(selector)
-
-    child.serve(answer, prepare)
+    server = _Server()
+    child.serve(server.answer, server.open)
 
 
 if __name__ == "__main__":

@@ -8,10 +8,13 @@ can have its own time limit.
 
 import contextlib
 import enum
+import io
 import logging
 import os
+import pickle
 import queue
 import signal
+import struct
 import subprocess
 import sys
 import tempfile
@@ -19,14 +22,14 @@ import threading
 import time
 import traceback
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import CancelledError, Future
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import IO, Any, NoReturn, Self
 
 from autotune import tracing
 from autotune.errors import AutotuneError, WorkerError
-from autotune.process.messages import pump, read, write
+from autotune.kernels import FILE_MODULE, families_of_files
 
 _LOG = logging.getLogger(__name__)
 
@@ -55,14 +58,6 @@ measuring a hundred kernels."""
 
 Entering = Callable[[str], None]
 """Reports to the parent which phase of its work the child begins; every phase has its own time limit."""
-
-Permission = Future[None]
-"""Permission to begin a phase: it gets a result when the phase may begin, and is cancelled when the work is withdrawn.
-"""
-
-
-class _Withdrawn(BaseException):
-    """Raised in the child to abandon work whose permission was cancelled."""
 
 
 class _NoStart(Exception):
@@ -106,7 +101,6 @@ class Child:
         self._started_s = 0.0
         self._load_s: float | None = None
         """Seconds the current process took to load its libraries; None until it has."""
-        self._asked = 0
         self.phase = ""
         """Phase of the message being answered, for display; empty between messages."""
         self.answers = 0
@@ -124,40 +118,33 @@ class Child:
         """Process id of the child while one is running, else None."""
         return self._process.pid if self._process else None
 
-    def ask(
-        self, message: object, limits_s: Mapping[str, float], awaited: str = "", permission: Permission | None = None
-    ) -> Any:
+    def ask(self, message: object, limits_s: Mapping[str, float]) -> Any:
         """Send a message and return the child's answer, or a Loss; `limits_s` has the time limit of each phase.
 
         If it has a limit for the phase "start", a child that exceeds it is a Loss too, and is not replaced.
 
-        The phase `awaited` begins when `permission` gets a result. Raises CancelledError if `permission` is cancelled.
         A child that dies, hangs or gives up before its first phase is replaced a few times, unless another thread
         has closed it. Raises WorkerError when no child can be started or survives its start, or when a child reports
         that it cannot work at all before any child has answered.
         """
         for tries_left in reversed(range(START_TRIES)):
             try:
-                return self._ask_once(message, limits_s, awaited, permission or _given())
+                return self._ask_once(message, limits_s)
             except _NoStart as reason:
                 self.close()
-                if permission and permission.cancelled():  # no caller is left to use or close a replacement
-                    raise CancelledError from reason
                 if not tries_left or isinstance(reason, _Closed):
                     raise WorkerError(str(reason)) from reason
                 _LOG.warning("a child process is replaced: %s", reason)
                 time.sleep(FIRST_PAUSE_S * 2 ** (START_TRIES - 1 - tries_left))
 
-    def _ask_once(self, message: object, limits_s: Mapping[str, float], awaited: str, permission: Permission) -> Any:
+    def _ask_once(self, message: object, limits_s: Mapping[str, float]) -> Any:
         self.start()
-        self._asked += 1
+        assert self._process and self._process.stdin
         try:
-            self._send((self._asked, awaited, message))
+            _write(self._process.stdin, message)
         except OSError:
             raise _NoStart(self._last_words()) from None
-        if awaited:
-            self._pass_on(permission)
-        answer = self._await_answer(limits_s, awaited, permission)
+        answer = self._await_answer(limits_s)
         if not isinstance(answer, Loss):
             self._has_answered = True
             self.answers += 1
@@ -201,7 +188,7 @@ class Child:
         if errors is not None:
             errors.close()
 
-    def _await_answer(self, limits_s: Mapping[str, float], awaited: str, permission: Permission) -> Any:
+    def _await_answer(self, limits_s: Mapping[str, float]) -> Any:
         phase, limit = "start", self._first_limit_s
         while True:
             self.phase = phase
@@ -212,11 +199,6 @@ class Child:
                 limit = max(limits_s.get("start", START_LIMIT_S), SLOWNESS * self._load_s)
             elif kind == "phase":
                 phase, limit = content, limits_s[content]
-                if phase == awaited:
-                    with contextlib.suppress(CancelledError):  # the child will answer "withdrawn"
-                        permission.result()
-            elif kind == "withdrawn":
-                raise CancelledError
             elif kind == "answer":
                 answer, spans = content
                 tracing.add(spans)
@@ -244,17 +226,6 @@ class Child:
     def _first_limit_s(self) -> float:
         """Limit for the first reply to a message; a child that was stopped or hangs between messages never replies."""
         return LOAD_LIMIT_S if self._load_s is None else max(RESPONSE_LIMIT_S, self._load_s)
-
-    def _pass_on(self, permission: Permission) -> None:
-        """Forward the decision about `permission` to the child as soon as it is made, from the thread that makes it."""
-        assert self._process and self._process.stdin
-        stream, number = self._process.stdin, self._asked
-
-        def tell(decided: Permission) -> None:
-            with contextlib.suppress(OSError, ValueError):  # the thread that waits for the answer sees that it died
-                write(stream, (number, not decided.cancelled()))
-
-        permission.add_done_callback(tell)
 
     def _last_words(self) -> str:
         """Describe how a child ended before it began its work. Raises _Closed if another thread has closed it."""
@@ -288,11 +259,7 @@ class Child:
             )
         except OSError as error:
             raise WorkerError(f"cannot start the child process: {error}") from error
-        threading.Thread(target=pump, args=(self._process.stdout, self._messages), daemon=True).start()
-
-    def _send(self, message: object) -> None:
-        assert self._process and self._process.stdin
-        write(self._process.stdin, message)
+        threading.Thread(target=_pump, args=(self._process.stdout, self._messages), daemon=True).start()
 
     def _bury(self) -> tuple[str, str]:
         """Close the child; return how it ended and the last lines of its standard error."""
@@ -328,21 +295,10 @@ def serve(answer: Callable[[Any, Entering], Any], prepare: Callable[[], None] = 
     with contextlib.suppress(Exception), tracing.span("prepare"):
         prepare()
     while True:
-        number, *asked = messages.get()
-        if len(asked) < 2:
-            continue  # a permission that arrived after its message had ended
-        awaited, message = asked
-
-        def enter(phase: str, number: int = number, awaited: str = awaited) -> None:
-            replies.send("phase", phase)
-            if phase == awaited:
-                _await_leave(messages, number)
-
+        message = messages.get()
         try:
             with tracing.span("job"):
-                content = answer(message, enter)
-        except _Withdrawn:
-            replies.send("withdrawn", None)
+                content = answer(message, partial(replies.send, "phase"))
         except AutotuneError as error:
             replies.send("unusable", str(error))
         except Exception as error:  # noqa: BLE001 - reported at once, since drivers may abort when a process ends
@@ -361,7 +317,47 @@ class _Replies:
 
     def send(self, kind: str, content: object) -> None:
         with self._turn:
-            write(self._stream, (kind, content))
+            _write(self._stream, (kind, content))
+
+
+def _write(stream: IO[bytes], message: object) -> None:
+    """Send a message. Raises OSError when the other side is gone."""
+    data = pickle.dumps(message)
+    stream.write(struct.pack("<Q", len(data)) + data)
+    stream.flush()
+
+
+def _read(stream: IO[bytes]) -> Any:
+    """Return the next message. Raises EOFError at the end of the stream."""
+    header = stream.read(8)
+    if len(header) < 8:
+        raise EOFError
+    (size,) = struct.unpack("<Q", header)
+    data = stream.read(size)
+    if len(data) < size:
+        raise EOFError
+    return _Unpickler(io.BytesIO(data)).load()
+
+
+class _Unpickler(pickle.Unpickler):  # only for messages of our own child or parent
+    """Loads the files of the user's kernel families when a message contains an object of their classes."""
+
+    def find_class(self, module: str, name: str) -> Any:
+        if module.startswith(FILE_MODULE):
+            families_of_files()
+        return super().find_class(module, name)
+
+
+def _pump(stream: IO[bytes], messages: "queue.Queue[tuple[str, Any]]") -> None:
+    """Move a child's messages into a queue, which supports waiting with a time limit on every system.
+
+    The content of a message of kind "alive" is the time of its arrival; the last message is of kind "ended".
+    """
+    with contextlib.suppress(EOFError, OSError, ValueError), stream:
+        while True:
+            kind, content = _read(stream)
+            messages.put((kind, time.monotonic() if kind == "alive" else content))
+    messages.put(("ended", None))
 
 
 def _in_one_line(error: Exception) -> str:
@@ -370,22 +366,6 @@ def _in_one_line(error: Exception) -> str:
     ours = [frame for frame in frames if "autotune" in Path(frame.filename).parts] or frames
     where = f" ({Path(ours[-1].filename).name}:{ours[-1].lineno})" if ours else ""
     return f"unexpected {' '.join(f'{type(error).__name__}: {error}'.split())[:400]}{where}"
-
-
-def _await_leave(messages: "queue.Queue[Any]", number: int) -> None:
-    """Wait for the permission of the message with that number. Raises _Withdrawn if it was cancelled."""
-    while True:
-        of, is_given = messages.get()
-        if of == number:
-            break
-    if not is_given:
-        raise _Withdrawn
-
-
-def _given() -> Permission:
-    permission = Permission()
-    permission.set_result(None)
-    return permission
 
 
 def _signal_name(number: int) -> str:
@@ -398,9 +378,8 @@ def _collect(messages: "queue.Queue[Any]", replies: _Replies) -> None:
     """Queue messages as they arrive; when the parent is gone, exit at once, even while a kernel is running."""
     try:
         while True:
-            message = read(sys.stdin.buffer)
-            if len(message) > 2:  # a permission has two elements
-                replies.send("alive", None)
+            message = _read(sys.stdin.buffer)
+            replies.send("alive", None)
             messages.put(message)
     except (EOFError, OSError):
         os._exit(0)

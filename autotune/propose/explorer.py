@@ -15,8 +15,8 @@ from numpy.typing import NDArray
 
 from autotune.propose.features import Features, Rows
 from autotune.propose.gaussian import Array, GaussianProcess, Hyperparameters, HyperPrior, expected_improvement, fit
-from autotune.propose.neighbours import Neighbours
 from autotune.propose.prior import Source, SourceModel
+from autotune.space.diagram import Numbers, Paths
 from autotune.space.search_space import SearchSpace
 
 
@@ -116,12 +116,12 @@ class Explorer:
         self._sources = self._model_sources(sources)
 
     def _model_sources(self, sources: Sequence[Source]) -> list[SourceModel]:
-        models = []
-        for source in sources[: self.BELIEVED_SOURCES]:
-            if sum(map(self._features.can_describe, source.configurations)) >= self.LEAST_TRIALS:
-                model = SourceModel(source, self._space, self._features, self._hyper_prior)
-                models.append(model)
-                self._remembered = np.append(self._remembered, model.best_rows)
+        models = [
+            SourceModel(source, self._space, self._features, self._hyper_prior)
+            for source in sources[: self.BELIEVED_SOURCES]
+            if sum(map(self._features.can_describe, source.configurations)) >= self.LEAST_TRIALS
+        ]
+        self._remembered = np.concatenate([self._remembered, *(model.best_rows for model in models)])
         return models
 
     def propose(self, known: Observations) -> int | None:
@@ -144,10 +144,13 @@ class Explorer:
 
         It is 1 before there is a model and 0 when the space is exhausted.
         """
-        if not self._is_modelled(known) or len(known.taken) >= self._size:
-            return 0.0 if len(known.taken) >= self._size else 1.0
+        taken = known.taken
+        if len(taken) >= self._size:
+            return 0.0
+        if not self._is_modelled(known):
+            return 1.0
         beliefs = self._believe(known)
-        candidates = self._candidates(known, known.taken, np.random.default_rng(len(known.taken)))
+        candidates = self._candidates(known, taken, np.random.default_rng(len(taken)))
         return 1.0 - math.exp(-float(self._gains(beliefs, candidates).max()))
 
     def _climb(self, beliefs: _Beliefs, rows: Rows, taken: set[int]) -> int:
@@ -189,8 +192,7 @@ class Explorer:
     def _with_pending(self, expert: _Expert, pending: Sequence[int]) -> _Expert:
         if not pending:
             return expert
-        process = expert.process.believing(self._features.of(np.array(pending)))
-        return _Expert(process=process, source=expert.source, trust=expert.trust)
+        return dataclasses.replace(expert, process=expert.process.believing(self._features.of(np.array(pending))))
 
     def _is_modelled(self, known: Observations) -> bool:
         attempts = len(known.log_times) + len(known.failed) + len(known.at_least)
@@ -300,8 +302,7 @@ class Explorer:
         bounds = _squeezed(known.at_least, lowest, min(known.log_times.values()))
         if expert.source:
             bounds -= expert.source.of(rows)
-        process = expert.process.believing(self._features.of(rows), at_least=bounds)
-        return _Expert(process=process, source=expert.source, trust=expert.trust)
+        return dataclasses.replace(expert, process=expert.process.believing(self._features.of(rows), at_least=bounds))
 
     def _fit(self, key: int, rows: Rows, values: Array) -> GaussianProcess:
         started = self._starts.get(key)
@@ -343,3 +344,44 @@ def _hyper_prior(features: Features) -> HyperPrior:
         if len(group.columns):
             weights[group.columns] = 0.5 * math.log(0.5 * group.weight / len(group.columns))
     return HyperPrior(mean=Hyperparameters(log_weights=weights, log_noise=math.log(0.01)))
+
+
+class Neighbours:
+    """Finds the rows that differ from given ones in one parameter, in a time almost independent of the space's size."""
+
+    def __init__(self, space: SearchSpace) -> None:
+        self._space = space
+        self._changes = {name: _changes(diagram.sizes) for name, diagram in space.diagrams.items()}
+
+    def of(self, rows: Numbers) -> Numbers:
+        """Return rows of the same algorithm that differ from one of these in one parameter; may have duplicates."""
+        found = [np.zeros(0, dtype=np.int64)]
+        for span, _, paths in self._space.paths(rows):
+            found.append(self._space.rows(span.algorithm, _changed(paths, self._changes[span.algorithm])))
+        near = np.concatenate(found)
+        return near[near >= 0]
+
+    def within_two(self, row: int) -> Numbers:
+        """Return the rows of the same algorithm that differ from this one in one or two parameters."""
+        [(span, _, paths)] = self._space.paths(np.array([row]))
+        once = _changed(paths, self._changes[span.algorithm])
+        twice = _changed(once, self._changes[span.algorithm])
+        near = np.unique(self._space.rows(span.algorithm, np.concatenate([once, twice])))
+        others: Numbers = near[(near >= 0) & (near != row)]
+        return others
+
+
+def _changes(sizes: tuple[int, ...]) -> NDArray[np.uint16]:
+    """Return all changes of one value, shape (changes, 3): layer, increment of the index, and size (the modulus)."""
+    changes = [(layer, by, size) for layer, size in enumerate(sizes) for by in range(1, size)]
+    return np.array(changes, dtype=np.uint16).reshape(-1, 3)
+
+
+def _changed(paths: Paths, changes: NDArray[np.uint16]) -> Paths:
+    """Apply each change to each path; the result has shape (paths * changes, layers)."""
+    layers, by, sizes = changes.T
+    after = np.repeat(paths, len(changes), axis=0)
+    lines = np.arange(len(after))
+    columns = np.tile(layers, len(paths))
+    after[lines, columns] = (after[lines, columns] + np.tile(by, len(paths))) % np.tile(sizes, len(paths))
+    return after

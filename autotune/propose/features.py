@@ -6,7 +6,7 @@ work-group sizes, outputs of a work-item and tiles in local memory are such prod
 logarithms). The family's own features are added. All are scaled by how much they vary over the space.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -159,18 +159,23 @@ class Features:
         parts = []
         for parameter in parameters:
             part = np.zeros((len(parameter.values), len(self._columns)))
-            if parameter.is_numeric:
-                logs = _logarithm(np.array(parameter.values), has_zero=min(parameter.values) == 0)
-                part[:, self._columns[parameter.name][0]] = logs
-                for a, b in self._pairs[algorithm]:
-                    if parameter.name in (a, b):
-                        part[:, self._columns[f"{a} * {b}"][0]] = logs
-                        part[:, self._columns[f"{a} / {b}"][0]] = logs if parameter.name == a else -logs
-            if not parameter.is_numeric or len(parameter.values) > 2:
-                for number, name in enumerate(_value_names(parameter)):
-                    part[number, self._columns[name][0]] = 1.0
+            for name, numbers in self._summands(algorithm, parameter, np.array(parameter.values)):
+                part[:, self._columns[name][0]] = numbers
             parts.append(part[:, self._kept] * self._factor)
         return self._scaled(base[None, :])[0], parts
+
+    def _summands(self, algorithm: str, parameter: Parameter, given: Any) -> Iterator[tuple[str, Any]]:
+        """Yield the name of each column to which a parameter adds, and what its `given` values add to it."""
+        if parameter.is_numeric:
+            logs = _logarithm(given, has_zero=min(parameter.values) == 0)
+            yield parameter.name, logs
+            for a, b in self._pairs[algorithm]:
+                if parameter.name in (a, b):
+                    yield f"{a} * {b}", logs
+                    yield f"{a} / {b}", logs if parameter.name == a else -logs
+        if not parameter.is_numeric or len(parameter.values) > 2:
+            for value, name in zip(parameter.values, _value_names(parameter), strict=True):
+                yield name, given == value
 
     def _slowly(self, rows: Rows) -> Matrix:
         out = np.zeros((len(rows), len(self._columns)))
@@ -185,25 +190,14 @@ class Features:
         return scaled
 
     def _fill(self, out: Matrix, lines: NDArray[np.intp], algorithm: str, values: Mapping[str, Any]) -> None:
-        def put(name: str, numbers: Any) -> None:
-            out[lines, self._columns[name][0]] = numbers
-
         if len(self._space.parameters) > 1:
-            put(f"is {algorithm}", 1.0)
-        logs: dict[str, Matrix] = {}
+            out[lines, self._columns[f"is {algorithm}"][0]] = 1.0
         for parameter in self._space.parameters[algorithm]:
-            given = values[parameter.name]
-            if parameter.is_numeric:
-                logs[parameter.name] = _logarithm(given, has_zero=min(parameter.values) == 0)
-                put(parameter.name, logs[parameter.name])
-            if not parameter.is_numeric or len(parameter.values) > 2:
-                for value, name in zip(parameter.values, _value_names(parameter), strict=True):
-                    put(name, given == value)
-        for a, b in self._pairs[algorithm]:
-            put(f"{a} * {b}", logs[a] + logs[b])
-            put(f"{a} / {b}", logs[a] - logs[b])
+            for name, numbers in self._summands(algorithm, parameter, values[parameter.name]):
+                out[lines, self._columns[name][0]] += numbers
         for feature in self._space.family.algorithm(algorithm).features:
-            put(f"feature {feature.text}", _feature_number(feature({**self._environment, **values})))
+            numbers = _feature_number(feature({**self._environment, **values}))
+            out[lines, self._columns[f"feature {feature.text}"][0]] = numbers
 
 
 class _Sums:

@@ -21,20 +21,36 @@ from autotune.space.search_space import SearchSpace
 
 _TRIED = 12
 """Number of proposals that check that a sampler works; most samplers draw the first ten at random."""
-
-
 ROW = "row"
 
 
-class RowStudy:
-    """A study of rows of a space, in memory, whose sampler is a proposer of this project."""
+class _Study:
+    """A study in memory, whose trials belong to rows of a space."""
+
+    def __init__(self, sampler: BaseSampler, distributions: dict[str, BaseDistribution]) -> None:
+        optuna.logging.set_verbosity(optuna.logging.ERROR)
+        self._study = optuna.create_study(sampler=sampler)
+        self._distributions = distributions
+        self._asked: dict[int, optuna.Trial] = {}
+        """Trials of rows that were proposed and have no result yet."""
+
+    def _tell(self, row: int, value: float | None, params: dict[str, Any]) -> None:
+        """Report the value of a row, None if it has none, whether the study proposed it or not."""
+        if (asked := self._asked.pop(row, None)) is not None:
+            self._study.tell(asked, value, state=_state(value))
+            return
+        distributions = {name: self._distributions[name] for name in params}
+        self._study.add_trial(
+            optuna.trial.create_trial(state=_state(value), value=value, params=params, distributions=distributions)
+        )
+
+
+class RowStudy(_Study):
+    """A study of rows whose sampler is a proposer of this project."""
 
     def __init__(self, proposer: Proposer, rows: int) -> None:
-        optuna.logging.set_verbosity(optuna.logging.WARNING)
+        super().__init__(_RowSampler(proposer), {ROW: IntDistribution(0, max(0, rows - 1))})
         self._proposer = proposer
-        self._study = optuna.create_study(sampler=_RowSampler(proposer))
-        self._distribution: dict[str, BaseDistribution] = {ROW: IntDistribution(0, max(0, rows - 1))}
-        self._asked: dict[int, optuna.Trial] = {}
 
     def enqueue(self, rows: Sequence[int]) -> None:
         """Propose these rows before any others."""
@@ -43,7 +59,7 @@ class RowStudy:
     def ask(self) -> int | None:
         """Return the row of the study's next trial; None when the proposer has no other."""
         try:
-            asked = self._study.ask(self._distribution)
+            asked = self._study.ask(self._distributions)
         except _NoRowError:
             return None
         row = int(asked.params[ROW])
@@ -53,14 +69,7 @@ class RowStudy:
     def tell(self, row: int, time_ns: float | None = None, *, at_least_ns: float | None = None) -> None:
         """Take in the result of a row, whether it was proposed or not."""
         self._proposer.tell(row, time_ns, at_least_ns=at_least_ns)
-        state, asked = _state(time_ns), self._asked.pop(row, None)
-        if asked is not None:
-            self._study.tell(asked, time_ns, state=state)
-        else:
-            found = optuna.trial.create_trial(
-                state=state, value=time_ns, params={ROW: row}, distributions=self._distribution
-            )
-            self._study.add_trial(found)
+        self._tell(row, time_ns, {ROW: row})
 
     @property
     def expected_gain(self) -> float | None:
@@ -90,7 +99,7 @@ class _RowSampler(BaseSampler):
         return row
 
 
-class StudyProposer:
+class StudyProposer(_Study):
     """Proposes valid rows near the proposals of an Optuna sampler, in a study held in memory."""
 
     IDLE = 25
@@ -99,12 +108,9 @@ class StudyProposer:
 
     def __init__(self, space: SearchSpace, name: str, sampler: BaseSampler, seed: int) -> None:
         """`name` is that of the sampler in errors."""
-        optuna.logging.set_verbosity(optuna.logging.ERROR)
+        super().__init__(sampler, distributions(space))
         self._space = space
         self._name = name
-        self._study = optuna.create_study(sampler=sampler)
-        self._distributions = distributions(space)
-        self._asked: dict[int, optuna.Trial] = {}
         self._log_times: dict[int, float | None] = {}
         """Logarithms of times, since models fit them better; None for a row without a time."""
         self._leftover = random_rows(space, seed)
@@ -121,25 +127,14 @@ class StudyProposer:
             if row not in self._asked and row not in self._log_times:
                 self._asked[row] = asked
                 return row
-            self._end(asked, self._log_times.get(row))
+            log_time = self._log_times.get(row)
+            self._study.tell(asked, log_time, state=_state(log_time))
         return next((row for row in self._leftover if row not in self._asked and row not in self._log_times), None)
 
     def tell(self, row: int, time_ns: float | None = None, *, at_least_ns: float | None = None) -> None:  # noqa: ARG002
         """Take in a result; Optuna's samplers have no use for `at_least_ns`."""
         log_time = self._log_times[row] = None if time_ns is None else math.log(time_ns)
-        asked = self._asked.pop(row, None)
-        if asked:
-            self._end(asked, log_time)
-            return
-        params = to_params(self._space, row)
-        self._study.add_trial(
-            optuna.trial.create_trial(
-                state=_state(log_time),
-                value=log_time,
-                params=params,
-                distributions={name: self._distributions[name] for name in params},
-            )
-        )
+        self._tell(row, log_time, to_params(self._space, row))
 
     def _proposal(self) -> tuple[optuna.Trial, int]:
         """Return the study's next trial, and the valid row near it."""
@@ -154,9 +149,6 @@ class StudyProposer:
         row = self._space.near_row(algorithm, indices)
         assert row is not None  # the algorithm has rows
         return asked, row
-
-    def _end(self, asked: optuna.Trial, log_time: float | None) -> None:
-        self._study.tell(asked, log_time, state=_state(log_time))
 
 
 def distributions(space: SearchSpace) -> dict[str, BaseDistribution]:

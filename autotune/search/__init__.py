@@ -12,9 +12,8 @@ from autotune.model.events import Listener, Outcome, ProblemFinished, ProblemSta
 from autotune.model.problem import Problem
 from autotune.model.trial import Request
 from autotune.propose.choice import SamplerChoice
-from autotune.search import gain_left
 from autotune.search.ahead import Builds, builders_for
-from autotune.search.contract import Budget, Clock, Limits
+from autotune.search.budget import NOTHING, Budget, Clock, Limits
 from autotune.search.faults import with_faults
 from autotune.search.helpers import Helpers
 from autotune.search.one_problem import ProblemSearch
@@ -104,11 +103,9 @@ def tune(
             return sharing.run(searches(), len(requests))
         return _in_turn(searches(), listener)
     finally:
-        place.close()
-        if helpers is not None:
-            helpers.close()
-        if builds:
-            builds.close()
+        for part in (place, helpers, builds):
+            if part is not None:
+                part.close()
 
 
 def space_of(problem: Problem, device: Device, algorithms: Sequence[str] = ()) -> SearchSpace:
@@ -149,4 +146,4 @@ def _threshold(budget: Budget) -> float:
     """
     if budget.until_gain is not None:
         return budget.until_gain
-    return gain_left.NOTHING if budget.seconds is not None else 0.0
+    return NOTHING if budget.seconds is not None else 0.0

@@ -23,7 +23,6 @@ from autotune.model.plan import Plan
 from autotune.model.trial import Build, BuildJob, BuildState, TrialState
 from autotune.search.bench import Bench
 from autotune.search.proposals import Proposals
-from autotune.search.sources import Sources
 
 BATCH = 8
 """Builds in a batch where building and measuring alternate. Some builds take ten times as long as most."""
@@ -97,16 +96,14 @@ class Ahead:
         self._bench = bench
         self._proposals = proposals
         knowledge = bench.knowledge
-        self._problem = knowledge.problem
-        self._family = knowledge.family
         self._selector = knowledge.device.selector
         self._takes_turns = knowledge.device.limits.is_cpu
-        self._sources = Sources(self._family, knowledge.profile.build_options)
+        self._sources = knowledge.sources
         self._builds = builds
         self._building: dict[Future[Build], Prepared] = {}
         self._ready: deque[Prepared] = deque()
         self._build_seconds: deque[float] = deque(maxlen=20)
-        self._landed: list[Configuration] = []
+        self._launched: list[Configuration] = []
         """Configurations whose launch by a builder has ended, still recorded as in flight."""
         self._goal = self._most = 0.0
         """How many to have built or in building, and how many would still be requested."""
@@ -200,24 +197,24 @@ class Ahead:
                     break
                 self._start(configuration)
                 begun += 1
-            self._land()
+            self._end_launched()
             if not self._building:
                 return
             if begun + len(waiting) < wanted and not waiting:  # propose now, so that no builder has to wait
                 waiting.extend(filter(None, [self._proposals.next()]))
             self._collect()
 
-    def _land(self) -> None:
+    def _end_launched(self) -> None:
         """Remove configurations whose launch by a builder has ended from those in flight."""
-        if self._landed:
-            self._bench.land(self._landed)
-            self._landed = []
+        if self._launched:
+            self._bench.end(self._launched)
+            self._launched = []
 
     def _start(self, configuration: Configuration) -> None:
         assert self._builds is not None
         if self._takes_turns:  # builders launch as well then
-            self._bench.hold(configuration, self._landed)
-            self._landed = []
+            self._bench.begin(configuration, self._launched)
+            self._launched = []
         job = self._job(configuration)
         prepared = Prepared(configuration=configuration, source=job.source, program=_program(job.source_hash, job.plan))
         self._building[self._builds.submit(job)] = prepared
@@ -232,19 +229,16 @@ class Ahead:
                 self._build_seconds.append(build.build_ns / 1e9)
             self._ready.append(dataclasses.replace(prepared, build=build))
             if self._takes_turns:
-                self._landed.append(prepared.configuration)
+                self._launched.append(prepared.configuration)
 
     def _prepared(self, configuration: Configuration) -> Prepared:
         """Return the configuration unrendered, since rendering takes longest; it is done where it is built."""
-        plan = self._family.plan(self._problem, configuration)
-        return Prepared(
-            configuration=configuration, program=_program(self._sources.inputs_of(configuration, plan), plan)
-        )
+        inputs = self._sources.inputs_of(configuration)
+        return Prepared(configuration=configuration, program=_program(inputs, self._sources.plan(configuration)))
 
     @tracing.span("render")
     def _job(self, configuration: Configuration) -> BuildJob:
-        plan = self._family.plan(self._problem, configuration)
-        job = self._sources.job(self._selector, configuration, plan, launches=self._takes_turns)
+        job = self._sources.job(self._selector, configuration, launches=self._takes_turns)
         return dataclasses.replace(job, wants_binary=True, limit_s=self._bench.build_limit_s)
 
 

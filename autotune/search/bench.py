@@ -4,9 +4,12 @@ import contextlib
 import dataclasses
 import math
 import threading
+import weakref
 from collections.abc import Callable, Sequence
-from concurrent.futures import CancelledError, Future, wait
-from typing import Self
+from concurrent.futures import Future
+from functools import partial
+from queue import SimpleQueue
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -15,11 +18,12 @@ from autotune.errors import AutotuneError, StoreError, WorkerLostError
 from autotune.measure.worker import Measures, waited_s
 from autotune.model.configuration import Configuration
 from autotune.model.trial import Job, Trial
-from autotune.process.child import Permission
-from autotune.search.contract import Clock
+from autotune.search.budget import Clock
 from autotune.search.knowledge import Knowledge
-from autotune.search.time_limits import LONGER_SHARE, TimeLimits
+from autotune.search.time_limits import TimeLimits
 from autotune.store import new_owner
+
+T = TypeVar("T")
 
 SAME_INPUTS = 32
 """Consecutive trials of a search that share their inputs. Drawing inputs, computing the reference and copying both to
@@ -29,75 +33,42 @@ SEARCH_TICKS = 250
 SEARCH_AGREEMENT = 0.02
 
 
-class Flight:
-    """One job in the worker. It begins when the one before it has ended, and awaits permission for its first launch.
+class Background:
+    """A thread that makes calls one after the other; a call that never ends does not keep the program alive."""
 
-    Until then it may be built there.
-    """
+    def __init__(self) -> None:
+        calls: SimpleQueue[tuple[Future[Any], Callable[[], Any]] | None] = SimpleQueue()
+        self._put = calls.put
+        threading.Thread(target=_make_calls, args=(calls,), name="background", daemon=True).start()
+        weakref.finalize(self, calls.put, None)
 
-    def __init__(self, job: Job, worker: Measures, before: Self | None, clock: Clock) -> None:
-        self.job = job
-        self._worker = worker
-        self._before = before
-        self._clock = clock
-        self._permission = Permission()
-        self._allowed_at = 0.0
-        self._is_withdrawn = self._is_begun = False
-        self._result: Future[tuple[Trial, float]] = Future()
+    def submit(self, call: Callable[[], T]) -> "Future[T]":
+        """Make a call after those submitted before; one that has not begun can be cancelled."""
+        future: Future[T] = Future()
+        self._put((future, call))
+        return future
 
-    def start(self) -> None:
-        """Begin, in a thread, unless it has begun."""
-        if not self._is_begun:
-            threading.Thread(target=self._fly, daemon=True).start()
-            self._is_begun = True  # only if the thread has started; otherwise `result` runs the job
 
-    @property
-    def is_allowed(self) -> bool:
-        """Whether the job may have been launched."""
-        return self._permission.done() and not self._permission.cancelled()
+def _make_calls(calls: "SimpleQueue[tuple[Future[Any], Callable[[], Any]] | None]") -> None:
+    while (submitted := calls.get()) is not None:
+        future, call = submitted
+        if future.set_running_or_notify_cancel():
+            try:
+                future.set_result(call())
+            except BaseException as error:  # noqa: BLE001 - raised where the result is read
+                future.set_exception(error)
+        del submitted, future, call  # while the thread waits, it keeps nothing alive
 
-    def allow(self) -> None:
-        """Permit the launch."""
-        if not self._permission.done():
-            self._allowed_at = self._clock()
-            self._permission.set_result(None)
 
-    def withdraw(self) -> None:
-        """Forbid the launch, unless it has happened; the result is not needed."""
-        self._is_withdrawn = True
-        self._permission.cancel()
-
-    def result(self) -> tuple[Trial, float]:
-        """Return the trial and the seconds it took, waiting excluded; run the job here if it has not begun."""
-        if not self._is_begun:
-            self._is_begun = True
-            self._fly()
-        return self._result.result()
-
-    def _fly(self) -> None:
-        try:
-            self._result.set_result(self._measured())
-        except BaseException as error:  # noqa: BLE001 - raised where the result is read
-            self._result.set_exception(error)
-
-    def _measured(self) -> tuple[Trial, float]:
-        if self._before:
-            wait([self._before._result])
-            self._before = None  # otherwise no flight would ever be freed
-        if self._is_withdrawn:
-            raise CancelledError
-        started, waited_before_s = self._clock(), waited_s(self._worker)
-        trial = self._worker.run(self.job, None if self.is_allowed else self._permission)
-        took_s = self._clock() - started - (waited_s(self._worker) - waited_before_s)
-        build_s = trial.measurement.build_ns / 1e9 if trial.measurement else 0.0
-        return trial, took_s - max(0.0, self._allowed_at - started - build_s)
+Measured = tuple[Trial, float]
+"""A trial and the seconds that it took, with building, and without waiting for other programs."""
 
 
 class Bench:
     """Measures configurations of one problem; every trial is stored before the next is launched.
 
     The ledger records a trial as in flight before it is launched: if it takes the process or the machine down, the next
-    run knows which trial it was. The next job may be in the worker while a trial is stored, but is only built there.
+    run knows which trial it was. While a trial is stored, the worker may build the next job, which is not launched.
     """
 
     def __init__(
@@ -115,15 +86,20 @@ class Bench:
         self._worker = worker
         self._owner = new_owner(getattr(worker, "holder", None))  # only a worker of a service has a holder
         checkup = store.checkup(knowledge.device)
-        self._limits = TimeLimits(checkup.program_s if checkup else 0.0)
+        self.limits = TimeLimits(checkup.program_s if checkup else 0.0)
         self._draw = np.random.default_rng()
         self._shared_seed = 0
         self._seed_uses = 0
         self._held: set[Configuration] = set()
         """Configurations that may be in flight in the ledger; removed only when the database has confirmed it."""
-        self._latest: Flight | None = None
-        """The flight that has the worker, or had it last."""
-        self._following: Flight | None = None
+        self._background: Background | None = None
+        """Makes the worker's calls where others are made meanwhile."""
+        self.next_job: Job | None = None
+        """The job after the one being measured, if the worker knows it already."""
+        self._preparing: Future[tuple[None, float]] | None = None
+        """Ends when the next job is prepared, with the seconds that it took."""
+        self._launched: Future[Measured] | None = None
+        """Result of the next job, if it has been launched already."""
         self._is_shared = knowledge.device.limits.is_cpu
         """Whether the device is a CPU, where this process's own computing would disturb measurements."""
 
@@ -173,19 +149,28 @@ class Bench:
         """Measure and store a trial. Raises StoreError, naming the trial, when it cannot be stored.
 
         `built_before_ns` is the time spent on building it in advance elsewhere. `meanwhile` is called while the worker
-        measures, and may pass the next job to `follow`; an exception that it raises is raised once the trial is stored.
+        measures, and may pass the next job to `prepare`; an exception that it raises is raised once the trial is
+        stored.
         """
         try:
-            flight = self._take_off(job)
+            if job.configuration not in self._held:
+                self.begin(job.configuration)
+            launched, self._launched = self._launched, None
+            if self.next_job is None:
+                job = self._limited(job)
+            else:
+                assert self.next_job.configuration == job.configuration
+                job, self.next_job = self.next_job, None
+            if launched is None and (meanwhile or self._background):  # after what is still being prepared
+                launched = self._launch(job)
             try:
                 if meanwhile:
-                    flight.start()
                     meanwhile()
             except Exception:
-                self._withdraw()
-                self._land(flight, purpose, built_before_ns)
+                self._drop_next()
+                self._finish(job, launched, purpose, built_before_ns)
                 raise
-            return self._land(flight, purpose, built_before_ns)
+            return self._finish(job, launched, purpose, built_before_ns)
         except WorkerLostError as error:
             self._held.clear()  # never released: what cannot be recorded now is quarantined by the next run
             self._store.lose_trials(self._owner, error.message)
@@ -197,115 +182,98 @@ class Bench:
                 self.release()
             raise
 
-    def follow(self, job: Job) -> None:
-        """Send the next job to the worker, so that it is built there while the trial before it is stored."""
-        self._following = self._latest = self._flight(job)
-        self._following.start()
-
-    @property
-    def following(self) -> Job | None:
-        """The next job, if it is in the worker already."""
-        return self._following.job if self._following else None
+    def prepare(self, job: Job) -> None:
+        """Have the worker build the next job as soon as it has measured the one before."""
+        self.next_job = self._limited(job)
+        self._preparing = self._in_background(partial(self._timed, self._worker.prepare, self.next_job))
 
     @property
     def has_launched(self) -> bool:
         """Whether the next job may have been launched already."""
-        return self._following is not None and self._following.is_allowed
+        return self._launched is not None
 
-    def land_launched(self) -> None:
+    def finish_launched(self) -> None:
         """Await and store the trial of the next job if it may have been launched, as when something else failed."""
-        flight = self._following
-        if flight is not None and flight.is_allowed:
-            self._following = None
+        launched, job = self._launched, self.next_job
+        if launched and job:
+            self._launched = self.next_job = None
             with contextlib.suppress(AutotuneError):
-                self._land(flight, "search", 0.0)
+                self._finish(job, launched, "search", 0.0)
 
-    def hold(self, configuration: Configuration, landed: Sequence[Configuration] = ()) -> None:
-        """Record a configuration as in flight before it is measured or a builder launches it; remove those `landed`."""
+    def begin(self, configuration: Configuration, ended: Sequence[Configuration] = ()) -> None:
+        """Record a configuration as in flight before it is measured or a builder launches it, and `ended` as ended."""
         self._held.add(configuration)  # first, since a connection may break after the database has done its work
         with tracing.span("ledger: in flight"):
-            self._store.begin_trial(self.knowledge.device, self.knowledge.problem, configuration, self._owner, landed)
-        self._held.difference_update(landed)
+            self._store.begin_trial(self.knowledge.device, self.knowledge.problem, configuration, self._owner, ended)
+        self._held.difference_update(ended)
 
-    def land(self, landed: Sequence[Configuration]) -> None:
+    def end(self, ended: Sequence[Configuration]) -> None:
         """Remove configurations, which are not to blame, from those in flight."""
         with tracing.span("ledger: landed"):
-            self._store.land_trials(self.knowledge.device, self.knowledge.problem, landed, self._owner)
-        self._held.difference_update(landed)
+            self._store.land_trials(self.knowledge.device, self.knowledge.problem, ended, self._owner)
+        self._held.difference_update(ended)
 
     def release(self) -> None:
-        """Remove everything from what is in flight, blaming nothing. Raises StoreError; it can then be called again."""
-        self._withdraw()
+        """Drop the next job, and remove everything from what is in flight, blaming nothing.
+
+        Raises StoreError; it can then be called again.
+        """
+        self._drop_next()
         if self._held:
             self._store.abandon_trials(self._owner)
             self._held.clear()
 
-    def _withdraw(self) -> None:
-        if self._following:
-            self._following.withdraw()
-            self._following = None
-
-    @property
-    def typical_seconds(self) -> float:
-        """Typical duration of a trial without building; 0 before the second."""
-        return self._limits.typical_run_s
-
-    @property
-    def trial_seconds(self) -> float:
-        """Typical duration of a trial with building; 0 before the second."""
-        return self._limits.typical_s
-
-    def wait_longer(self) -> None:
-        """Let the next trial take most of the time left, as long as none has completed."""
-        self._limits.first_share = LONGER_SHARE
-
-    def lift_limits(self) -> None:
-        """Let trials take as long as their jobs allow, whatever is left of the budget."""
-        self._limits.are_lifted = True
-
-    @property
-    def fresh_inputs_seconds(self) -> float:
-        """Additional duration of a trial whose inputs are drawn and not kept from an earlier one."""
-        return self._limits.fresh_inputs_s
+    def _drop_next(self) -> None:
+        if self._preparing:
+            self._preparing.cancel()
+        self.next_job = self._preparing = self._launched = None
 
     @property
     def build_limit_s(self) -> float:
         """Time limit of a build in another process."""
-        return self._limits.build_s(self._left_s())
+        return self.limits.build_s(self._left_s())
 
-    def _flight(self, job: Job) -> Flight:
+    def _limited(self, job: Job) -> Job:
+        """Return the job with the time limits that hold now."""
         left_s = self._left_s()
-        build_s, run_s = self._limits.build_s(left_s), self._limits.run_s(job, left_s)
-        limited = dataclasses.replace(job, build_limit_s=build_s, run_limit_s=run_s)
-        return Flight(limited, self._worker, self._latest, self.clock)
+        build_s, run_s = self.limits.build_s(left_s), self.limits.run_s(job, left_s)
+        return dataclasses.replace(job, build_limit_s=build_s, run_limit_s=run_s)
 
-    def _take_off(self, job: Job) -> Flight:
-        """Record the job as in flight in the ledger, and allow its launch."""
-        if job.configuration not in self._held:
-            self.hold(job.configuration)
-        flight, self._following = self._following, None
-        if flight is None:
-            flight = self._latest = self._flight(job)
-        assert flight.job.configuration == job.configuration
-        flight.allow()
-        return flight
+    def _in_background(self, call: Callable[[], T]) -> "Future[T]":
+        self._background = self._background or Background()
+        return self._background.submit(call)
 
-    def _land(self, flight: Flight, purpose: str, built_before_ns: float) -> Trial:
+    def _launch(self, job: Job) -> "Future[Measured]":
+        preparing, self._preparing = self._preparing, None
+        return self._in_background(partial(self._measure, job, preparing))
+
+    def _measure(self, job: Job, preparing: "Future[tuple[None, float]] | None" = None) -> Measured:
+        _, prepared_s = preparing.result() if preparing else (None, 0.0)  # has ended: calls are made in order
+        trial, took_s = self._timed(self._worker.run, job)
+        return trial, prepared_s + took_s
+
+    def _timed(self, call: Callable[[Job], T], job: Job) -> tuple[T, float]:
+        """Return the result of the worker, and how many seconds it took without waiting for other programs."""
+        started, waited_before_s = self.clock(), waited_s(self._worker)
+        result = call(job)
+        return result, self.clock() - started - (waited_s(self._worker) - waited_before_s)
+
+    def _finish(self, job: Job, launched: "Future[Measured] | None", purpose: str, built_before_ns: float) -> Trial:
         """Await the trial and store it."""
         with tracing.span("await worker"):
-            trial, took_s = flight.result()
-        trial = dataclasses.replace(trial, configuration=flight.job.configuration)  # shared by all that keep it
+            trial, took_s = launched.result() if launched else self._measure(job)
+        trial = dataclasses.replace(trial, configuration=job.configuration)  # shared by all that keep it
         if trial.measurement:
             run_s = took_s - trial.measurement.build_ns / 1e9
             whole = trial.measurement.build_ns + built_before_ns
             trial = dataclasses.replace(trial, measurement=dataclasses.replace(trial.measurement, build_ns=whole))
-            self._limits.learn(trial, max(0.0, run_s))
+            self.limits.learn(trial, max(0.0, run_s))
         return self.record(trial, purpose)
 
     def record(self, trial: Trial, purpose: str = "search") -> Trial:
         """Store a trial, and record the next job as in flight. Raises StoreError, naming the trial."""
         knowledge = self.knowledge
-        following = self.following.configuration if self.following else None
+        following = self.next_job.configuration if self.next_job else None
         provenance = knowledge.provenance(trial.configuration)
         try:
             with tracing.span("ledger: trial"):
@@ -318,8 +286,8 @@ class Bench:
                 what += f", {trial.time_ns:.0f} ns"
             raise type(error)(f"{error.message}; this trial was not stored: {what}", hint=error.hint) from error
         self._held.discard(trial.configuration)
-        if self._following:
-            self._held.add(self._following.job.configuration)
-            if not self._is_shared:
-                self._following.allow()
+        if self.next_job:
+            self._held.add(self.next_job.configuration)
+            if not self._is_shared and not self._launched:
+                self._launched = self._launch(self.next_job)
         return trial

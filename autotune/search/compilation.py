@@ -152,9 +152,10 @@ class _Compilation:
         self._algorithm = algorithm
         self._pool = pool
         self._ledger = ledger
-        self._family = find_family(problem.family)
-        self._profile = find_profile(device)
-        self._sources = Sources(self._family, self._profile.build_options)
+        family, profile = find_family(problem.family), find_profile(device)
+        overrides = profile.overrides_for(family.name)
+        self._space = SearchSpace(family, problem, device.limits, algorithms=[algorithm], overrides=overrides)
+        self._sources = Sources(family, problem, profile.build_options)
         self._seen: Counter[tuple[str, int]] = Counter()
         """Number of configurations by source hash and work-items of their work-group."""
         self._pending: dict[Future[Build], Configuration] = {}
@@ -164,17 +165,13 @@ class _Compilation:
     def run(
         self, extent: Extent, listener: Callable[[Progress], None], should_stop: Callable[[], bool]
     ) -> AlgorithmReport:
-        overrides = self._profile.overrides_for(self._family.name)
-        space = SearchSpace(
-            self._family, self._problem, self._device.limits, algorithms=[self._algorithm], overrides=overrides
-        )
-        drawn = _draw(len(space), extent)
+        drawn = _draw(len(self._space), extent)
 
         def tell(seen: int) -> None:
             listener(self._progress(len(drawn), seen))
 
         tell(0)
-        for number, configuration in enumerate(space.configurations(drawn), 1):
+        for number, configuration in enumerate(self._space.configurations(drawn), 1):
             if should_stop():
                 break
             self._consider(configuration)
@@ -185,18 +182,16 @@ class _Compilation:
                 tell(number)
         self._collect(wait(self._pending).done)
         tell(self._seen.total())
-        return self._report(len(space))
+        return self._report()
 
     def _consider(self, configuration: Configuration) -> None:
-        plan = self._family.plan(self._problem, configuration)
-        source_hash = self._sources.hash_of(configuration, plan)
-        self._seen[source_hash, work_items_of_group(plan)] += 1
+        source_hash = self._sources.hash_of(configuration)
+        self._seen[source_hash, work_items_of_group(self._sources.plan(configuration))] += 1
         if source_hash in self._hashes:
             return
         self._hashes.add(source_hash)
         if source_hash not in self._ledger.builds:
-            job = self._sources.job(self._device.selector, configuration, plan)
-            self._pending[self._pool.submit(job)] = configuration
+            self._pending[self._pool.submit(self._sources.job(self._device.selector, configuration))] = configuration
 
     def _collect(self, done: Iterable[Future[Build]]) -> None:
         for future in done:
@@ -216,14 +211,17 @@ class _Compilation:
             spilling_sources=sum(spills(build, self._device.limits) for build in self._news),
         )
 
-    def _report(self, space_size: int) -> AlgorithmReport:
+    def _report(self) -> AlgorithmReport:
         limits, builds = self._device.limits, self._ledger.builds
         counted = [(builds[source_hash], items, n) for (source_hash, items), n in self._seen.items()]
         spilling = [(build, n) for build, _, n in counted if spills(build, limits)]
         built = [builds[h] for h in self._hashes if builds[h].state is BuildState.BUILT]
+        private_memory: Counter[int] = Counter()
+        for build, n in spilling:
+            private_memory[1 << (build.private_memory_bytes - 1).bit_length()] += n
         return AlgorithmReport(
             algorithm=self._algorithm,
-            space=space_size,
+            space=len(self._space),
             configurations=self._seen.total(),
             sources=len(self._hashes),
             new_sources=len(self._news),
@@ -231,7 +229,7 @@ class _Compilation:
             spilling=sum(n for _, n in spilling),
             limited=sum(n for build, items, n in counted if is_limited(build, items)),
             messages=_messages((build, n) for build, _, n in counted),
-            private_memory=_sum((_power_of_two(build.private_memory_bytes), n) for build, n in spilling),
+            private_memory=dict(sorted(private_memory.items())),
             build_ns=_spread([build.build_ns for build in built]),
             binary_bytes=_spread([build.binary_bytes for build in built if build.binary_bytes]),
         )
@@ -245,15 +243,13 @@ def _draw(size: int, extent: Extent) -> Sequence[int]:
 
 def _messages(counted: Iterable[tuple[Build, int]]) -> tuple[tuple[str, int], ...]:
     """Return errors that differ in more than numbers, each with its number of configurations, most frequent first."""
-    found: dict[str, tuple[str, int]] = {}
+    lines: dict[str, str] = {}
+    counts: Counter[str] = Counter()
     for build, count in counted:
-        if build.state is BuildState.BUILT:
-            continue
-        line = first_complaint(build.message)
-        kind = re.sub(r"\d+", "#", line)
-        text, before = found.get(kind, (line, 0))
-        found[kind] = (text, before + count)
-    return tuple(sorted(found.values(), key=lambda item: -item[1]))
+        if build.state is not BuildState.BUILT:
+            line = first_complaint(build.message)
+            counts[lines.setdefault(re.sub(r"\d+", "#", line), line)] += count
+    return tuple(counts.most_common())
 
 
 def first_complaint(message: str) -> str:
@@ -261,17 +257,6 @@ def first_complaint(message: str) -> str:
     lines = [line.strip() for line in message.splitlines() if line.strip()]
     line = next((line for line in lines if "error:" in line), lines[0] if lines else "no message")
     return re.sub(r"^\S*?:\d+:\d+:\s*", "", line)[:200]
-
-
-def _sum(pairs: Iterable[tuple[int, int]]) -> dict[int, int]:
-    total: Counter[int] = Counter()
-    for key, count in pairs:
-        total[key] += count
-    return dict(sorted(total.items()))
-
-
-def _power_of_two(number: int) -> int:
-    return 1 << (number - 1).bit_length()
 
 
 def _spread(values: Sequence[float]) -> Spread | None:

@@ -99,22 +99,19 @@ class Finals:
             knowledge.release(baseline)  # the budget had cut its limits short
         if baseline in knowledge.known or baseline in knowledge.quarantine:
             return
+        job = self._bench.search_job(baseline)  # its inputs usually exist already
         if is_last_resort:
-            self._bench.lift_limits()
-            self._learn_baseline(self._bench.search_job(baseline))
-            return
-        share_s = BASELINE_SHARE * (deadline - self._bench.clock())
-        limit_s = min(BASELINE_LIMIT_S, max(LEAST_BASELINE_S, share_s))
-        job = dataclasses.replace(
-            self._bench.search_job(baseline),  # its inputs usually exist already
-            give_up_above_ns=limit_s * 1e9 / (BASELINE_CALLS * Job.FAR_TOO_SLOW),
-            run_limit_s=limit_s + self._bench.fresh_inputs_seconds,
-            is_cut_off=True,
-        )
-        self._learn_baseline(job)
-
-    def _learn_baseline(self, job: Job) -> None:
-        self._knowledge.learn(self._knowledge.drift.corrected(self._bench.run(job, "search")))
+            self._bench.limits.are_lifted = True
+        else:
+            share_s = BASELINE_SHARE * (deadline - self._bench.clock())
+            limit_s = min(BASELINE_LIMIT_S, max(LEAST_BASELINE_S, share_s))
+            job = dataclasses.replace(
+                job,
+                give_up_above_ns=limit_s * 1e9 / (BASELINE_CALLS * Job.FAR_TOO_SLOW),
+                run_limit_s=limit_s + self._bench.limits.fresh_inputs_s,
+                is_cut_off=True,
+            )
+        knowledge.learn(knowledge.drift.corrected(self._bench.run(job, "search")))
 
     def finalists(self, deadline: float = math.inf) -> list[Configuration]:
         """Return the fastest, the default, the baseline if it is a rival, an earlier winner, and more of the best.
@@ -124,19 +121,20 @@ class Finals:
         knowledge = self._knowledge
         near = [t.configuration for t in knowledge.ranking if t.time_ns <= FAR_SLOWER * knowledge.best_ns]
         best = near[: self._affordable(deadline)]
-        wanted = dict.fromkeys([*best[:1], knowledge.default, *self._near_baseline(), self._incumbent, *best[1:]])
+        baseline = knowledge.known.get(knowledge.family.baseline)
+        is_rival = baseline is not None and baseline.time_ns <= FAR_SLOWER * knowledge.best_ns
+        rival = knowledge.family.baseline if is_rival else None  # otherwise the time of its one trial is enough
+        wanted = dict.fromkeys([*best[:1], knowledge.default, rival, self._incumbent, *best[1:]])
         return [c for c in wanted if c and knowledge.is_sound(c)]
 
     def _affordable(self, deadline: float) -> int:
         """Return how many of the best can take part in the least number of rounds, at least one."""
-        best_ns, bench = self._knowledge.best_ns, self._bench
+        best_ns, run_s = self._knowledge.best_ns, self._bench.limits.typical_run_s
         left_s = deadline - self._bench.clock()
-        count = _finalists(best_ns)
-        while count > 1:
-            if foreseen_seconds(best_ns, bench.typical_seconds, 0.0, significance.LOOKS[0], finalists=count) <= left_s:
-                break
-            count -= 1
-        return count
+        for count in range(_finalists(best_ns), 1, -1):
+            if foreseen_seconds(best_ns, run_s, 0.0, significance.LOOKS[0], finalists=count) <= left_s:
+                return count
+        return 1
 
     def decide(self, finalists: Sequence[Configuration], deadline: float) -> Winner | None:
         """Measure in turns, choose and verify the winner; a finalist that fails is dropped, and the others continue.
@@ -158,8 +156,7 @@ class Finals:
             if not self._times:
                 break
             decision = self._decision()
-            verifications = self._verify(decision.configuration)
-            if verifications:
+            if verifications := self._verify(decision.configuration):
                 return self._record(decision, verifications)
         return None
 
@@ -174,13 +171,6 @@ class Finals:
         """The configuration of the winner of earlier finals."""
         winner = self._knowledge.incumbent
         return winner.configuration if winner else None
-
-    def _near_baseline(self) -> list[Configuration]:
-        """Return the baseline if it is a rival; if it is far slower, the time of its one trial is enough."""
-        baseline = self._knowledge.family.baseline
-        trial = self._knowledge.known.get(baseline)
-        is_near = trial is not None and trial.time_ns <= FAR_SLOWER * self._knowledge.best_ns
-        return [baseline] if is_near else []
 
     def _play(self) -> None:
         """Run rounds until everything is settled, no finalist is left, time is up, or the search is to stop."""
@@ -231,8 +221,8 @@ class Finals:
 
     def _verifying_seconds(self, time_ns: float, verifications: int) -> float:
         """Return how many seconds this many checked runs may take."""
-        bench = self._bench
-        return verifications * (bench.typical_seconds / 2 + time_ns / 1e9) + 2 * bench.fresh_inputs_seconds
+        limits = self._bench.limits
+        return verifications * (limits.typical_run_s / 2 + time_ns / 1e9) + 2 * limits.fresh_inputs_s
 
     def _timing(self, configuration: Configuration) -> Job:
         best_ns = self._knowledge.best_ns

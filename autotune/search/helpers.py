@@ -9,7 +9,6 @@ device is quarantined without the trials of the others. Only the thread of the s
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
-from dataclasses import dataclass
 from functools import partial
 from queue import SimpleQueue
 
@@ -17,7 +16,7 @@ from autotune.errors import WorkerError, WorkerLostError
 from autotune.measure.worker import Measures
 from autotune.model.trial import Job, Trial, TrialState
 from autotune.search.ahead import Prepared
-from autotune.search.bench import Bench
+from autotune.search.bench import Background, Bench
 from autotune.turns import idle
 
 MOST_HELPERS = 15
@@ -80,44 +79,6 @@ class Helpers:
             self.dismiss(place)
 
 
-class Hand:
-    """A device that measures one job at a time in a thread; a stuck one does not keep the program alive."""
-
-    def __init__(self, bench: Bench, tell: Callable[[], None]) -> None:
-        """`tell` is called in that thread when a job has ended."""
-        self._bench = bench
-        self._tell = tell
-        self._given: SimpleQueue[tuple[Job, float, Future[Trial]] | None] = SimpleQueue()
-        threading.Thread(target=self._work, daemon=True, name="crew").start()
-
-    def run(self, job: Job, built_before_ns: float) -> "Future[Trial]":
-        """Measure and store a job of the search, as `Bench.run` does."""
-        result: Future[Trial] = Future()
-        self._given.put((job, built_before_ns, result))
-        return result
-
-    def dismiss(self) -> None:
-        """End the thread after the jobs it was given."""
-        self._given.put(None)
-
-    def _work(self) -> None:
-        while (given := self._given.get()) is not None:
-            job, built_before_ns, result = given
-            try:
-                result.set_result(self._bench.run(job, "search", built_before_ns))
-            except BaseException as error:  # noqa: BLE001 - raised where the result is read
-                result.set_exception(error)
-            self._tell()
-
-
-@dataclass(frozen=True, kw_only=True)
-class Running:
-    """What one device of a crew is measuring."""
-
-    prepared: Prepared
-    result: "Future[Trial]"
-
-
 class Crew:
     """The devices that measure for a search, its own and its helpers, and what each is measuring.
 
@@ -130,8 +91,9 @@ class Crew:
         self._make_bench = make_bench
         self._benches = {own: bench}
         """Each learns its own time limits, and has its own owner of trials in flight."""
-        self._hands: dict[Measures, Hand] = {}
-        self._running: dict[Measures, Running] = {}
+        self._threads: dict[Measures, Background] = {}
+        self._running: dict[Measures, tuple[Prepared, Future[Trial]]] = {}
+        """What each device is measuring, and its trial when that has ended."""
         self._ended: SimpleQueue[Measures] = SimpleQueue()
         """Devices of `_running` whose trial has ended."""
         self._returned: list[Prepared] = []
@@ -159,7 +121,7 @@ class Crew:
     def free(self) -> list[Measures]:
         """Return the devices that are not measuring, after dismissing a recalled helper."""
         helpers = [place for place in self._helpers.present() if place not in self._running]
-        if (recalled := self._helpers.heed(helpers)) in self._hands:
+        if recalled := self._helpers.heed(helpers):
             self._forget_place(recalled)
         return [self._own, *helpers] if self.is_own_free else helpers
 
@@ -167,16 +129,19 @@ class Crew:
         """Start measuring on a free device."""
         if place not in self._benches:
             self._benches[place] = self._make_bench(place)
-        if place not in self._hands:
-            self._hands[place] = Hand(self._benches[place], partial(self._ended.put, place))
-        self._running[place] = Running(prepared=prepared, result=self._hands[place].run(job, prepared.build_ns))
+        if place not in self._threads:
+            self._threads[place] = Background()
+        measure = partial(self._benches[place].run, job, "search", prepared.build_ns)
+        result = self._threads[place].submit(measure)
+        self._running[place] = prepared, result
+        result.add_done_callback(lambda _: self._ended.put(place))
 
     def returned(self) -> Prepared | None:
         """Return a configuration that a helper could not measure, through no fault of the configuration, or None."""
         return self._returned.pop() if self._returned else None
 
-    def take_in(self) -> Iterator[tuple[Trial, Prepared | None]]:
-        """Wait until a trial has ended, and yield all that have.
+    def take_in(self, *, all_of_it: bool = False) -> Iterator[tuple[Trial, Prepared | None]]:
+        """Wait until a trial has ended, or all that are being measured, and yield those that have.
 
         A trial of the search's own device comes with its `Prepared`, one of a helper with None. A trial lost with a
         helper counts as crashed. Raises the error that ended a trial on the own device, and errors that are not a
@@ -184,12 +149,12 @@ class Crew:
         """
         while self._running:
             place = self._next_ended()
-            ended = self._running.pop(place)
+            prepared, result = self._running.pop(place)
             if place is self._own:
-                yield ended.result.result(), ended.prepared
-            elif (trial := self._of_helper(place, ended)) is not None:
+                yield result.result(), prepared
+            elif (trial := self._of_helper(place, prepared, result)) is not None:
                 yield trial, None
-            if self._ended.empty():
+            if self._ended.empty() and not all_of_it:
                 return
 
     def settle(self) -> None:
@@ -199,8 +164,7 @@ class Crew:
         """
         while self._running:
             del self._running[self._next_ended()]
-        for place in list(self._hands):
-            self._let_go(place)
+        self._threads.clear()
 
     def forget(self) -> None:
         """Drop what helpers could not measure, because the proposals it belongs to are dropped too."""
@@ -210,21 +174,17 @@ class Crew:
         with idle():
             return self._ended.get()
 
-    def _let_go(self, place: Measures) -> None:
-        self._hands.pop(place).dismiss()
-
     def _forget_place(self, place: Measures) -> None:
-        del self._benches[place]
-        self._let_go(place)
+        self._benches.pop(place, None)
+        self._threads.pop(place, None)
 
-    def _of_helper(self, place: Measures, ended: Running) -> Trial | None:
+    def _of_helper(self, place: Measures, prepared: Prepared, result: "Future[Trial]") -> Trial | None:
         try:
-            return ended.result.result()
+            return result.result()
         except WorkerError as error:
             self._forget_place(place)
             self._helpers.dismiss(place)
-            if isinstance(error, WorkerLostError):
-                configuration = ended.prepared.configuration
-                return Trial(configuration=configuration, state=TrialState.CRASHED, message=error.message)
-            self._returned.append(ended.prepared)
-            return None
+            if not isinstance(error, WorkerLostError):
+                self._returned.append(prepared)
+                return None
+            return Trial(configuration=prepared.configuration, state=TrialState.CRASHED, message=error.message)

@@ -2,16 +2,19 @@
 
 import math
 from collections import defaultdict
+from dataclasses import replace
 
 from autotune.device.profile import find_profile
 from autotune.kernels import find_family
 from autotune.kernels.render import changes, provenance_now
 from autotune.model.configuration import Configuration
 from autotune.model.device import Device
+from autotune.model.events import Failure
 from autotune.model.problem import Problem
 from autotune.model.trial import QUARANTINED_STATES, Provenance, Timer, Trial, TrialState, Verdict, Winner
 from autotune.search.drift import SENTINEL, Drift
 from autotune.search.significance import Decision, Gain
+from autotune.search.sources import Sources
 from autotune.space.family import KernelFamily
 from autotune.store import Fate, Store, StoredTrial
 
@@ -27,6 +30,7 @@ class Knowledge:
         self.profile = find_profile(device)
         self.problem = problem
         self.family: KernelFamily = find_family(problem.family)
+        self.sources = Sources(self.family, problem, self.profile.build_options)
         self.starts = self.profile.starting(self.family.name)
         self.default = self.family.default(problem, device.limits, self.starts)
         self.known: dict[Configuration, Trial] = {}
@@ -209,9 +213,8 @@ class Knowledge:
 
         One such trial is enough: trials timed by events may have ended, or been stored, after it.
         """
-        measurement = stored.trial.measurement
-        is_by_host = measurement is not None and measurement.timer is Timer.HOST
-        return is_by_host and stored.provenance.driver == self.device.driver
+        is_current, measurement = stored.provenance.driver == self.device.driver, stored.trial.measurement
+        return is_current and measurement is not None and measurement.timer is Timer.HOST
 
     def _change_timer(self) -> None:
         """Change to the host's clock: the device's events were found wrong; their times are only a guess."""
@@ -232,3 +235,26 @@ class Knowledge:
     def _is_current(self, made: Provenance, configuration: Configuration) -> bool:
         """Return whether a measurement is valid for today's driver, template and space."""
         return not changes(made, self.family, configuration, self.device.driver)
+
+
+class FailureCounts:
+    """The failed trials of a search by state: their number, and the first message."""
+
+    def __init__(self) -> None:
+        self._failures: dict[TrialState, Failure] = {}
+
+    def count(self, trial: Trial) -> None:
+        """Count a trial unless it is complete."""
+        if trial.state is not TrialState.COMPLETE:
+            before = self._failures.get(trial.state, Failure(state=trial.state, count=0, message=trial.message))
+            self._failures[trial.state] = replace(before, count=before.count + 1)
+
+    @property
+    def by_state(self) -> dict[str, int]:
+        """Number of failed trials by the value of the state."""
+        return {state.value: failure.count for state, failure in self._failures.items()}
+
+    @property
+    def commonest(self) -> Failure | None:
+        """The most frequent failure; None when nothing failed."""
+        return max(self._failures.values(), key=lambda failure: failure.count, default=None)

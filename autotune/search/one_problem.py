@@ -17,12 +17,10 @@ from autotune.propose.choice import SamplerChoice
 from autotune.search import finals, significance
 from autotune.search.ahead import FAILURES, Ahead, Builds, Prepared
 from autotune.search.bench import Bench
-from autotune.search.contract import Limits
-from autotune.search.fallbacks import FailureCounts
+from autotune.search.budget import FEWEST_TRIALS, GainLeft, Limits
 from autotune.search.finals import Finals
-from autotune.search.gain_left import FEWEST_TRIALS, GainLeft
 from autotune.search.helpers import Crew, Helpers
-from autotune.search.knowledge import Knowledge
+from autotune.search.knowledge import FailureCounts, Knowledge
 from autotune.search.opening import Opening
 from autotune.search.proposals import Proposals
 from autotune.search.sentinel import Sentinel
@@ -80,7 +78,11 @@ class ProblemSearch:
         self._crew = Crew(
             worker, self._bench, self._helpers, lambda place: Bench(self.knowledge, place, self._left_s, self._clock)
         )
-        self._sentinel = Sentinel(self._bench, self._report_drift, limits.should_stop)
+        self._sentinel = Sentinel(
+            self._bench,
+            lambda slowdown, rest_s: listener(events.DeviceDrifted(request=request, slowdown=slowdown, rest_s=rest_s)),
+            limits.should_stop,
+        )
         self._failures = FailureCounts()
         self.new_trials = 0
         self.seconds = 0.0
@@ -132,7 +134,7 @@ class ProblemSearch:
         except BaseException as error:
             self._crew.settle()  # or trials still being measured would no longer be in flight
             if isinstance(error, Exception):  # others, such as KeyboardInterrupt, end at once
-                self._bench.land_launched()
+                self._bench.finish_launched()
             with contextlib.suppress(StoreError):  # the error that ended the search is raised, and may be this one
                 self.shelve()
             raise
@@ -158,7 +160,8 @@ class ProblemSearch:
         winner = None
         if not self._limits.should_stop():
             winner = None if self.new_trials else self.knowledge.decided
-            winner = winner or (None if deadline is None else self._decide(deadline))
+            if winner is None and deadline is not None:
+                winner = self._decide(deadline)
         self.seconds += self._clock() - started
         return events.Outcome(
             request=self.request,
@@ -174,17 +177,15 @@ class ProblemSearch:
 
     def finals_seconds(self, rounds: int = significance.LOOKS[-1]) -> float:
         """Return how long finals of `rounds` rounds may take, judging by how long trials took without building."""
-        bench = self._bench
-        return finals.foreseen_seconds(
-            self.knowledge.best_ns, bench.typical_seconds, bench.fresh_inputs_seconds, rounds
-        )
+        limits = self._bench.limits
+        return finals.foreseen_seconds(self.knowledge.best_ns, limits.typical_run_s, limits.fresh_inputs_s, rounds)
 
     @property
     def is_over(self) -> bool:
         """Whether the budget has ended, or nothing worth a trial is left."""
         if self._limits.should_stop() or self._is_exhausted or self._gain.is_below(self._limits.until_gain):
             return True
-        if self._clock() + self._bench.trial_seconds + self._finals_share() >= self._deadline:
+        if self._clock() + self._bench.limits.typical_s + self._finals_share() >= self._deadline:
             return True
         return self._trials_left <= 0
 
@@ -196,32 +197,32 @@ class ProblemSearch:
                 self._is_exhausted = True
                 break
             self._estimate(proposals)
-            if self._bench.following:
+            if self._bench.next_job:
                 continue
-            self._look()
+            if self._crew.is_own_free and self._sentinel.look_if_due():
+                self._programs.clear()  # their times belong to another speed of the device
             if self._has_other_timer:  # earlier times do not compare with new ones
                 self._gain = GainLeft()
                 if not self.is_over:
-                    while self._crew.running:
-                        self._learn_from_crew(proposals)
+                    self._learn_from_crew(proposals, all_of_it=True)
                     self.shelve()
                     proposals, ahead = self._begin()
-        while self._crew.running:
-            self._learn_from_crew(proposals)
+        self._learn_from_crew(proposals, all_of_it=True)
 
     def _advance(self, proposals: Proposals, ahead: Ahead, is_enough: Callable[[], bool]) -> bool:
         """Learn of at least one new trial, with helpers those that end first; return False when all is known."""
-        if self._crew.has_others and not self._bench.following:
+        if self._crew.has_others and not self._bench.next_job:
             has_more = self._share_out(proposals, ahead)
             self._learn_from_crew(proposals)
             return has_more or self._crew.is_at_work
-        prepared = ahead.next(self._bench.typical_seconds, self._trials_left)
+        prepared = ahead.next(self._bench.limits.typical_run_s, self._trials_left)
         if prepared is None:
             return False
         trial = self._without_running(prepared)
         if trial is None:
             meanwhile = partial(self._go_on, prepared, ahead, is_enough) if ahead.builds_ahead else None
-            trial = self._note_measured(self._run(prepared, meanwhile), prepared)
+            job = self._bench.next_job or self._job(prepared)
+            trial = self._note_measured(self._bench.run(job, "search", prepared.build_ns, meanwhile), prepared)
         proposals.tell(trial)
         return True
 
@@ -231,7 +232,7 @@ class ProblemSearch:
             left = self._trials_left - self._crew.running
             if left <= 0 or self.is_over:
                 break
-            prepared = self._crew.returned() or ahead.next(self._bench.typical_seconds, left)
+            prepared = self._crew.returned() or ahead.next(self._bench.limits.typical_run_s, left)
             if prepared is None:
                 return False
             known = self._without_running(prepared)
@@ -241,12 +242,12 @@ class ProblemSearch:
                 proposals.tell(known)
         return True
 
-    def _learn_from_crew(self, proposals: Proposals) -> None:
-        """Learn from the trials that end next.
+    def _learn_from_crew(self, proposals: Proposals, *, all_of_it: bool = False) -> None:
+        """Learn from the trials that end next, or from all that are being measured.
 
         The sentinel knows the speed of the search's own device only: trials of other devices count as measured.
         """
-        for trial, of_own in self._crew.take_in():
+        for trial, of_own in self._crew.take_in(all_of_it=all_of_it):
             proposals.tell(self._note_measured(trial, of_own) if of_own else self._learn(trial))
 
     @tracing.span("begin")
@@ -270,14 +271,6 @@ class ProblemSearch:
         self._begun_trials += self.new_trials - trials
         return self._working
 
-    def _look(self) -> None:
-        """Run the sentinel if it is due and the device is free."""
-        pace = self._sentinel.slowdown
-        if self._crew.is_own_free:
-            self._sentinel.look_if_due()
-        if self._sentinel.slowdown != pace:
-            self._programs.clear()  # their times belong to another speed of the device
-
     @property
     def _has_other_timer(self) -> bool:
         """Whether times come from another clock than when the search began."""
@@ -287,22 +280,14 @@ class ProblemSearch:
         """Every few trials, ask the model what is left to gain."""
         if len(self.knowledge.known) < FEWEST_TRIALS or not self._gain.is_due(self.new_trials):
             return
-        next_gain = proposals.expected_gain
-        if next_gain is None:
-            return
-        self._gain.observe(next_gain, self.new_trials)
-        assert self._gain.share is not None
-        self._listener(events.GainEstimated(request=self.request, gain_left=self._gain.share))
-
-    def _report_drift(self, slowdown: float, rest_s: float) -> None:
-        self._listener(events.DeviceDrifted(request=self.request, slowdown=slowdown, rest_s=rest_s))
+        if (next_gain := proposals.expected_gain) is not None:
+            share = self._gain.observe(next_gain, self.new_trials)
+            self._listener(events.GainEstimated(request=self.request, gain_left=share))
 
     @property
     def _trials_left(self) -> float:
-        if self._limits.trials is None:
-            return math.inf
         spare = self.SPARE_TRIALS if self.knowledge.is_all_lost else 0
-        return self._limits.trials + spare - self.new_trials
+        return math.inf if self._limits.trials is None else self._limits.trials + spare - self.new_trials
 
     def _left_s(self) -> float:
         """Return the seconds left of the budget, which limit what a single trial may take."""
@@ -326,35 +311,30 @@ class ProblemSearch:
         if build and build.state in FAILURES:
             failed = Trial(configuration=configuration, state=FAILURES[build.state], message=build.message)
             return self._note(self._bench.record(failed))
-        twin = self._programs.get(prepared.program)
-        if twin is None:
-            return None
-        trial = dataclasses.replace(twin, configuration=configuration, message=f"same as {twin.configuration}")
-        return self._note(self._bench.record(trial))
+        if twin := self._programs.get(prepared.program):
+            trial = dataclasses.replace(twin, configuration=configuration, message=f"same as {twin.configuration}")
+            return self._note(self._bench.record(trial))
+        return None
 
     def _go_on(self, prepared: Prepared, ahead: Ahead, is_enough: Callable[[], bool]) -> None:
-        """While one configuration is measured, send the next to the worker, propose others and start building them."""
-        self._follow(prepared, ahead, is_enough)
+        """While one configuration is measured, prepare the next, propose others and start building them."""
+        self._prepare_next(prepared, ahead, is_enough)
         ahead.go_on()
-        if not self._bench.following:
-            self._follow(prepared, ahead, is_enough)
+        if not self._bench.next_job:
+            self._prepare_next(prepared, ahead, is_enough)
 
-    def _follow(self, prepared: Prepared, ahead: Ahead, is_enough: Callable[[], bool]) -> None:
-        """Send the next configuration to the worker, if it is known and nothing must come before it."""
+    def _prepare_next(self, prepared: Prepared, ahead: Ahead, is_enough: Callable[[], bool]) -> None:
+        """Have the worker prepare the next configuration, if it is known and nothing must come before it."""
         waits = (
             self.is_over or is_enough() or self._crew.has_others or self._sentinel.is_due_next or self._has_other_timer
         )
         upcoming = None if waits else ahead.upcoming
         if upcoming and upcoming.program not in self._programs and upcoming.program != prepared.program:
-            self._bench.follow(self._job(upcoming))
+            self._bench.prepare(self._job(upcoming))
 
     def _measure(self, configuration: Configuration) -> Trial:
         """Measure a configuration that was not built in advance."""
-        return self._note(self._run(Prepared(configuration=configuration)))
-
-    def _run(self, prepared: Prepared, meanwhile: Callable[[], None] | None = None) -> Trial:
-        """Return the trial as measured and stored."""
-        return self._bench.run(self._bench.following or self._job(prepared), "search", prepared.build_ns, meanwhile)
+        return self._note(self._bench.run(self._job(Prepared(configuration=configuration)), "search"))
 
     def _job(self, prepared: Prepared) -> Job:
         return self._bench.search_job(
@@ -385,16 +365,11 @@ class ProblemSearch:
             failures=self._failures.by_state,
         )
         self._listener(finished)
-        if self.new_trials == self.JUDGED_TRIALS and math.isfinite(self._limits.seconds):
-            self._judge_budget()
-        return trial
-
-    def _judge_budget(self) -> None:
-        trial_s, seconds = self._bench.trial_seconds, self._limits.seconds
-        if trial_s:
-            left_s = max(0.0, self._left_s() - self._finals_share())
-            trials = self.new_trials + left_s / trial_s
+        trial_s, seconds = self._bench.limits.typical_s, self._limits.seconds
+        if self.new_trials == self.JUDGED_TRIALS and math.isfinite(seconds) and trial_s:
+            trials = self.new_trials + max(0.0, self._left_s() - self._finals_share()) / trial_s
             self._listener(events.BudgetJudged(request=self.request, trials=trials, seconds=seconds))
+        return trial
 
     def _decide(self, deadline: float) -> Winner | None:
         deciding = Finals(self._bench, self._limits.should_stop)

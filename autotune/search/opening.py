@@ -6,22 +6,25 @@ from collections.abc import Callable, Iterable
 from autotune.model.configuration import Configuration
 from autotune.model.trial import Trial, TrialState
 from autotune.search.bench import Bench
-from autotune.search.fallbacks import safe_configurations
 from autotune.search.proposals import Proposals
+from autotune.search.time_limits import LONGER_SHARE
+from autotune.space.family import Parameter
 from autotune.space.search_space import SearchSpace
 
 MOST_TIMED_OUT = 3
 """Configurations that exceed the first time limits before the plainest kernel gets most of the time left."""
-
 SLOWER = 1.5
 """If the limit learnt from what ran correctly is this many times the first limit, the default needed more."""
+MODERATE = 4
+"""Elements of a vector, and outputs along one side of a tile, that compilers handle and that are not slow."""
 
 
 class Opening:
     """Measures until something has run correctly; each configuration that fails costs a share of the time left.
 
-    Time limits grow only when nothing else works: a compiler that takes 40 s for every kernel looks like one that
-    hangs, until the plainest kernel has been waited for.
+    Compilers and drivers that fail at one kernel mostly do so at long vectors and large tiles, and rarely at all
+    algorithms alike. Time limits grow only when nothing else works: a compiler that takes 40 s for every kernel looks
+    like one that hangs, until the plainest kernel has been waited for.
     """
 
     def __init__(
@@ -106,8 +109,33 @@ class Opening:
 
     def _wait_longer(self) -> None:
         """Give the configurations that timed out most of the time left, the plainest first."""
-        self._bench.wait_longer()
+        self._bench.limits.first_share = LONGER_SHARE
         for configuration in reversed(self._timed_out):
             self.try_again([configuration])
             if self._has_footing():
                 return
+
+
+def safe_configuration(space: SearchSpace, algorithm: str) -> Configuration | None:
+    """Return a configuration with short vectors, small tiles and every other parameter at its plainest value.
+
+    Returns None if the algorithm has no valid configuration for the problem.
+    """
+    indices = {parameter.name: _safe_index(parameter) for parameter in space.parameters[algorithm]}
+    row = space.near_row(algorithm, indices)
+    return None if row is None else space[row]
+
+
+def safe_configurations(space: SearchSpace, failed: Configuration, baseline: Configuration) -> list[Configuration]:
+    """Return a safe configuration of each algorithm, with the algorithm of `failed` last, and then the baseline."""
+    algorithms = sorted(space.parameters, key=lambda name: (name == baseline.algorithm, name == failed.algorithm))
+    found = [safe_configuration(space, algorithm) for algorithm in algorithms]
+    return [*(c for c in found if c is not None and c != baseline), baseline]
+
+
+def _safe_index(parameter: Parameter) -> int:
+    is_size = any(word in parameter.name for word in ("width", "tile", "unroll"))
+    if not (is_size and parameter.is_numeric):
+        return 0
+    distances = [abs(math.log2(max(1, int(value)) / MODERATE)) for value in parameter.values]
+    return distances.index(min(distances))

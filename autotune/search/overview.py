@@ -46,6 +46,7 @@ def survey(store: Store, drivers: Mapping[str, str]) -> list[Overview]:
 def _overview(store: Store, slug: str, driver: str, winners: list[Winner]) -> Overview:
     reasons = [changes(w.provenance, find_family(w.problem.family), w.configuration, driver) for w in winners]
     counts = store.trial_counts(slug)
+    set_aside = {"in flight": len(store.in_flight(slug, driver)), "in quarantine": len(store.quarantined(slug, driver))}
     return Overview(
         device=slug,
         driver=driver,
@@ -55,14 +56,5 @@ def _overview(store: Store, slug: str, driver: str, winners: list[Winner]) -> Ov
         stale_problems=sum(1 for found in reasons if found),
         last_measured=max([counts.last_measured, *(winner.provenance.measured_at for winner in winners)]),
         trials=counts.by_state,
-        set_aside=_set_aside(store, slug, driver),
+        set_aside={word: count for word, count in set_aside.items() if count},
     )
-
-
-def _set_aside(store: Store, slug: str, driver: str) -> dict[str, int]:
-    """Return the number of configurations in flight and in quarantine under a driver, without zeros."""
-    counts = {
-        "in flight": len(store.in_flight(slug, driver)),
-        "in quarantine": len(store.quarantined(slug, driver)),
-    }
-    return {word: count for word, count in counts.items() if count}

@@ -2,18 +2,24 @@
 
 import itertools
 import math
+from collections import defaultdict
+from collections.abc import Iterable
 
 from autotune import tracing
 from autotune.lookup.answer import distance
+from autotune.measure.worker import SPOILING
 from autotune.model.configuration import Configuration
 from autotune.model.problem import Problem
-from autotune.model.trial import Trial, TrialState, Winner
+from autotune.model.trial import QUARANTINED_STATES, Trial, TrialState, Winner
 from autotune.propose.choice import SamplerChoice
 from autotune.propose.prior import Source
-from autotune.search.fallbacks import Suspicion
 from autotune.search.knowledge import Knowledge
-from autotune.search.sources import Unfit
 from autotune.space.search_space import SearchSpace
+
+GRAVE_STATES = QUARANTINED_STATES | SPOILING
+"""Failures that cost a process, and thus seconds."""
+SUSPECT_FAILURES = 2
+"""Grave failures after which what they have in common is avoided."""
 
 
 class Proposals:
@@ -38,7 +44,7 @@ class Proposals:
         self._knowledge = knowledge
         self._space = space
         device, store = knowledge.device, knowledge.store
-        self._unfit = Unfit(device, knowledge.problem, store.builds(device.slug, device.driver))
+        self._builds = store.builds(device.slug, device.driver)
         self._winners = self._nearest_winners()
         self._suspicion = Suspicion(knowledge.known.values())
         self._running: set[Configuration] = set()
@@ -92,7 +98,9 @@ class Proposals:
     def _is_new(self, configuration: Configuration) -> bool:
         knowledge = self._knowledge
         is_seen = configuration in self._running or configuration in knowledge.known
-        return not (is_seen or configuration in knowledge.quarantine or configuration in self._unfit)
+        if is_seen or configuration in knowledge.quarantine:
+            return False
+        return not knowledge.sources.is_unfit(configuration, self._builds, knowledge.device.limits)
 
     def _pass_on(self, trial: Trial) -> None:
         """Report a trial to the proposer, unless its configuration is outside the space."""
@@ -117,8 +125,7 @@ class Proposals:
             *itertools.islice(candidates, self.CANDIDATES),
         ]
         distinct = dict.fromkeys(map(knowledge.family.complete, wanted))
-        rows = [self._space.row_of(c) for c in distinct if c not in left_out]
-        return [row for row in rows if row is not None]
+        return [row for c in distinct if c not in left_out and (row := self._space.row_of(c)) is not None]
 
     def _nearest_winners(self) -> list[Winner]:
         """Return the winners of comparable problems on this device, whatever operands are constant, nearest first."""
@@ -143,3 +150,39 @@ class Proposals:
             configurations=tuple(family.complete(trial.configuration) for trial in complete),
             log_times=tuple(math.log(trial.time_ns) for trial in complete),
         )
+
+
+class Suspicion:
+    """Which configurations are too similar to those that failed gravely; a correct run clears similar ones."""
+
+    def __init__(self, trials: Iterable[Trial] = ()) -> None:
+        self._failed: defaultdict[str, list[int]] = defaultdict(list)
+        """Vector widths of grave failures by algorithm."""
+        self._widest: dict[str, int] = {}
+        """Widest vector of each algorithm that ran correctly."""
+        for trial in trials:
+            self.learn(trial)
+
+    def learn(self, trial: Trial) -> None:
+        """Take in how a configuration ended."""
+        algorithm, width = trial.configuration.algorithm, _vector_width(trial.configuration)
+        if trial.state in GRAVE_STATES:
+            self._failed[algorithm].append(width)
+        elif trial.state is TrialState.COMPLETE:
+            self._widest[algorithm] = max(width, self._widest.get(algorithm, 0))
+
+    def falls_on(self, configuration: Configuration) -> bool:
+        """Return whether its vectors are suspiciously wide.
+
+        They are if its algorithm failed several times with vectors wider than any that ran correctly, and these are at
+        least as wide as the narrowest of those failures.
+        """
+        algorithm = configuration.algorithm
+        wider = [width for width in self._failed.get(algorithm, ()) if width > self._widest.get(algorithm, 0)]
+        return len(wider) >= SUSPECT_FAILURES and _vector_width(configuration) >= min(wider)
+
+
+def _vector_width(configuration: Configuration) -> int:
+    """Return the width of the longest vector that it loads, 1 if it names none."""
+    widths = [value for name, value in configuration.values if name.endswith("width") and isinstance(value, int)]
+    return max(widths, default=1)

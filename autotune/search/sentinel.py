@@ -64,13 +64,14 @@ class Sentinel:
         self._trials += 1
         return self._knowledge.drift.corrected(trial)
 
-    def look_if_due(self) -> None:
-        """Run the sentinel if it is due, and act on the result."""
-        if not self._is_due(self._trials):
-            return
-        with tracing.span("sentinel"):
+    def look_if_due(self) -> bool:
+        """Run the sentinel if it is due, and act on the result; return whether the device has changed its speed."""
+        before = self.slowdown
+        if self._is_due(self._trials):
             self._look_now()
+        return self.slowdown != before
 
+    @tracing.span("sentinel")
     def _look_now(self) -> None:
         self._bench.release()  # the next configuration must not run meanwhile
         began, before = self._clock(), self.slowdown
@@ -81,7 +82,9 @@ class Sentinel:
         for revision in revisions:
             self._knowledge.revise(revision.trial)
         self._rest_while_it_helps(before)
-        self._tell_changes()
+        if self.slowdown != self._told:
+            self._told = self.slowdown
+            self._tell(self.slowdown, 0.0)
         if revisions:
             self._repeat(revisions)
             self._knowledge.record_provisional()
@@ -99,7 +102,7 @@ class Sentinel:
         passed_s = self._clock() - self._looked
         if trials < EVERY_TRIALS and (passed_s < EVERY_S or not trials):
             return False
-        cost_s = self._cost_s or self._bench.typical_seconds
+        cost_s = self._cost_s or self._bench.limits.typical_run_s
         return cost_s <= FREE_S or cost_s <= SHARE * passed_s
 
     def _look(self) -> list[Revision]:
@@ -111,9 +114,9 @@ class Sentinel:
             revisions = self._run_sentinel(old)
             if drift.is_suspected:
                 revisions = self._run_sentinel(old)
-        ranking = knowledge.ranking
-        if ranking and ranking[0].configuration != old:
-            self._run_sentinel(ranking[0].configuration)
+        best = next((trial.configuration for trial in knowledge.ranking), None)
+        if best not in (None, old):
+            self._run_sentinel(best)
         return revisions
 
     def _run_sentinel(self, configuration: Configuration) -> list[Revision]:
@@ -150,11 +153,6 @@ class Sentinel:
         with idle():
             while (left := end - self._clock()) > 0 and not self._should_stop():
                 self._clock.sleep(min(left, 0.5))
-
-    def _tell_changes(self) -> None:
-        if self.slowdown != self._told:
-            self._told = self.slowdown
-            self._tell(self.slowdown, 0.0)
 
     def _repeat(self, revisions: Sequence[Revision]) -> None:
         """Measure again what might be among the best, since it is not known when exactly the speed changed."""

@@ -10,8 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 
 from autotune.model.events import BudgetJudged, Listener, Outcome, ProblemFinished, ShareStarted
 from autotune.search import significance
-from autotune.search.contract import Clock
-from autotune.search.gain_left import HORIZON_TRIALS
+from autotune.search.budget import HORIZON_TRIALS, Clock
 from autotune.search.one_problem import ProblemSearch
 
 LEAST_TRIALS = 12

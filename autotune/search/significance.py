@@ -5,6 +5,7 @@ round. Repeated looks and picking the best of several would make plain 95% inter
 widened so that 95% holds all the same (`scripts/check_finals` measures how often).
 """
 
+import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
@@ -109,20 +110,16 @@ def decide(
     chosen = decision.configuration
     if baseline is None or baseline not in times or gain(times, chosen, baseline).ratio <= 1.0 + NARROW:
         return decision
-    leader = _leader(times)
-    if default not in times:
-        return Decision(configuration=leader, gain=NO_GAIN, verdict=Verdict.DEFAULT_FAILED)
-    over_default = gain(times, default, leader)
-    verdict = Verdict.FASTER if over_default.is_sure else Verdict.TIE
-    return Decision(configuration=leader, gain=over_default, verdict=verdict)
+    fastest = decide_early(times, default)
+    verdict = Verdict.FASTER if fastest.gain.is_sure else Verdict.TIE
+    return dataclasses.replace(fastest, verdict=verdict if default in times else Verdict.DEFAULT_FAILED)
 
 
 def decide_early(times: Times, default: Configuration) -> Decision:
     """Choose the fastest after too few rounds to be sure of anything, with the range of its gains over the default."""
     leader = _leader(times)
-    if default not in times:
-        return Decision(configuration=leader, gain=NO_GAIN, verdict=Verdict.PROVISIONAL)
-    return Decision(configuration=leader, gain=gain(times, default, leader), verdict=Verdict.PROVISIONAL)
+    over_default = gain(times, default, leader) if default in times else NO_GAIN
+    return Decision(configuration=leader, gain=over_default, verdict=Verdict.PROVISIONAL)
 
 
 def _decide(times: Times, default: Configuration, incumbent: Configuration | None) -> Decision:

@@ -10,7 +10,7 @@ from typing import Protocol
 from autotune.measure.worker import Measures, Worker
 from autotune.model.configuration import Configuration
 from autotune.model.device import Device
-from autotune.model.trial import Trial, TrialState, Winner
+from autotune.model.trial import TrialState, Winner
 from autotune.search.bench import Bench
 from autotune.search.finals import Finals
 from autotune.search.knowledge import Knowledge
@@ -105,10 +105,9 @@ class _Rechecking:
         before = self._winner
         message = self._misfit(before.configuration)
         for configuration in self._candidates():
-            if self._should_stop():
-                break
-            if configuration not in self._knowledge.known:
-                self._measure(configuration)
+            if configuration not in self._knowledge.known and not self._should_stop():
+                job = dataclasses.replace(self._bench.job(configuration), give_up_above_ns=3 * self._knowledge.best_ns)
+                self._knowledge.learn(self._bench.run(job, "search"))
         after = None if self._should_stop() else self._finals.decide(self._finals.finalists(), math.inf)
         failure = self._knowledge.known.get(before.configuration)
         if failure is not None and failure.state is not TrialState.COMPLETE:
@@ -135,9 +134,3 @@ class _Rechecking:
         if configuration in knowledge.quarantine:
             return "in quarantine, since it crashed, hung or was lost"
         return "; ".join(knowledge.family.violations(knowledge.problem, configuration, knowledge.device.limits))
-
-    def _measure(self, configuration: Configuration) -> Trial:
-        job = dataclasses.replace(self._bench.job(configuration), give_up_above_ns=3 * self._knowledge.best_ns)
-        trial = self._bench.run(job, "search")
-        self._knowledge.learn(trial)
-        return trial

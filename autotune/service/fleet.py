@@ -22,7 +22,6 @@ from autotune.codec import Node
 from autotune.errors import TableError, WorkerError, WorkerLostError
 from autotune.model.device import Device
 from autotune.model.trial import Job, Trial, now_utc
-from autotune.process.child import Permission
 from autotune.remote.wire import plain_job, read_trial
 from autotune.store import Holder
 from autotune.store.workers import digest_of, model_of
@@ -361,14 +360,15 @@ class RemoteWorker:
         """Seconds that trials given through this object have waited for other programs on the worker's machine."""
         return self.station.waited_s - self._waited_before_s
 
-    def run(self, job: Job, permission: Permission | None = None) -> Trial:
+    def prepare(self, job: Job) -> None:
+        """Do nothing: a job is sent when it may be launched."""
+
+    def run(self, job: Job) -> Trial:
         """Measure a trial.
 
         Raises WorkerError when the device cannot be used, WorkerLostError when it is gone, Stopping when the service
         ends.
         """
-        if permission:
-            permission.result()
         assignment = Assignment(job)
         try:
             self._loop.call_soon_threadsafe(self._fleet.assign, self.station, assignment)
