@@ -17,9 +17,10 @@ from typing import Any
 import pytest
 
 from autotune.errors import DeviceSelectionError, ProblemError, TableError, UsageError
-from autotune.export import FORMATS, export_table, json_table
+from autotune.export import export_table, text_tables
 from autotune.export.c_header import write_c
 from autotune.export.contents import DeviceTable
+from autotune.export.formats import FORMATS
 from autotune.kernels import family_names, find_family
 from autotune.kernels.gemm import FAMILY, GemmProblem
 from autotune.kernels.reduce import ReduceProblem
@@ -205,7 +206,7 @@ def test_json_holds_everything(store: Store) -> None:
 
 @untraced()
 def test_json_that_could_not_be_read_back_is_not_written(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(json_table, "MAX_BYTES", 1000)
+    monkeypatch.setattr(text_tables, "MAX_BYTES", 1000)
     with pytest.raises(TableError, match="one device at a time"):
         export_table(store, None, "gemm", "json")
 

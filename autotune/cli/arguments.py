@@ -43,8 +43,7 @@ from autotune.cli.show import show_command
 from autotune.cli.status import status_command
 from autotune.cli.verify import verify_command
 from autotune.cli.worker import worker_command, workers_command
-
-FORMATS = ("json", "csv", "markdown", "c", "sqlite")
+from autotune.export.formats import FORMATS
 
 
 def make_parser() -> Parser:
@@ -330,7 +329,8 @@ def _add_export(subparsers: Any) -> None:
     )
     add_device(parser, required=False)
     add_family(parser, "all that are stored if left out; CSV holds one", default=None)
-    parser.add_argument("--format", choices=FORMATS, required=True, help="format of the table")
+    formats = "; ".join(f"{form.name}: {form.meaning}" for form in FORMATS.values())
+    parser.add_argument("--format", choices=FORMATS, required=True, help=f"format of the table: {formats}")
     parser.add_argument("--output", metavar="FILE", type=Path, help="file to write; standard output if left out")
     parser.add_argument(
         "--kernels",

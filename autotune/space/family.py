@@ -138,6 +138,11 @@ class KernelFamily(ABC):
         found += [f"the template {name}.cl.j2 is missing" for name in missing]
         return found
 
+    @cached_property
+    def parameter_names(self) -> list[str]:
+        """The parameters of all algorithms, in the order in which they are declared."""
+        return list(dict.fromkeys(p.name for algorithm in self.algorithms for p in algorithm.parameters))
+
     def algorithm(self, name: str) -> Algorithm:
         """Return the algorithm of that name. Raises ConfigurationError when the family does not have it."""
         for algorithm in self.algorithms:

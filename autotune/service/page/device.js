@@ -7,8 +7,6 @@ import { HeatMap } from "./heatmap.js";
 import { sizeAddress, sizeLink } from "./links.js";
 import { connected, told } from "./status.js";
 
-const FORMATS = [["json", "JSON"], ["csv", "CSV"], ["markdown", "Markdown"], ["c", "C header"], ["sqlite", "SQLite"]];
-
 const COLUMNS = [
   { name: "Size", key: (e) => e.flops },
   { name: "Algorithm", key: (e) => e.configuration.algorithm },
@@ -23,10 +21,10 @@ const COLUMNS = [
 ];
 
 export async function deviceView(place, slug, query, signal) {
-  const { families } = await get("api/families", signal);
+  const [{ families }, { formats }] = await Promise.all(["api/families", "api/export"].map((path) => get(path, signal)));
   const known = families.find(({ name }) => name === (query.get("family") ?? "gemm")) ?? families[0];
   const family = known.name;
-  const winners = new Winners(slug, known);
+  const winners = new Winners(slug, known, formats);
   const title = h("div.heading");
   const about = h("div");
   let last = "";
@@ -60,8 +58,8 @@ const identity = (device) => facts([
 ]);
 
 class Winners {
-  constructor(slug, { name, axes, shape_examples }) {
-    Object.assign(this, { slug, family: name, axes, examples: shape_examples, entries: [] });
+  constructor(slug, { name, axes, shape_examples }, formats) {
+    Object.assign(this, { slug, formats, family: name, axes, examples: shape_examples, entries: [] });
     this.element = h("div.winners");
     this.filter = { text: "", algorithm: "", type: "", verdict: "" };
     this.order = { column: 0, down: false };
@@ -153,7 +151,7 @@ class Winners {
       await download(at(`api/export/${format}`, { device: this.slug, family: this.family })).catch((e) => (error.textContent = told(e)));
     };
     return h("div.downloads", { role: "group", "aria-label": "Download the table" }, h("span", {}, "Download the whole table"),
-      FORMATS.map(([format, text]) => h("button", { type: "button", onclick: () => load(format) }, text)), error);
+      this.formats.map(({ name, title }) => h("button", { type: "button", onclick: () => load(name) }, title)), error);
   }
 
   // Any size, tuned or not.
