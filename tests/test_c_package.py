@@ -33,8 +33,7 @@ from autotune.model.configuration import Configuration
 from autotune.model.device import Device, DeviceLimits
 from autotune.model.plan import Buffer, Launch, Plan, Role
 from autotune.model.problem import Problem
-from autotune.space.c_export import CExport
-from autotune.space.family import KernelFamily
+from autotune.space.family import CExport, KernelFamily
 from autotune.space.search_space import SearchSpace
 from autotune.store import Store
 from factories import winner

@@ -12,7 +12,8 @@ import pytest
 from autotune.device.profile import find_profile
 from autotune.errors import ProblemError
 from autotune.kernels.gemm import FAMILY, GemmProblem
-from autotune.kernels.gemm.rule import ESTIMATE, candidates
+from autotune.kernels.gemm.estimate import ESTIMATE
+from autotune.kernels.gemm.rule import candidates
 from autotune.lookup.json_table import read_table
 from autotune.model.configuration import Configuration
 from autotune.model.device import Device, DeviceLimits

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 
+from autotune.kernels.gemm.problem import MODES
 from autotune.model.configuration import Value
 from autotune.space.expression import Expression
 from autotune.space.family import Constraint, Parameter
@@ -19,6 +20,8 @@ def newer_parameter(name: str, values: Sequence[Value], meaning: str) -> Paramet
 def constraint(name: str, condition: str, because: str) -> Constraint:
     return Constraint(name=name, condition=Expression(condition), because=because)
 
+
+_FLOAT16 = tuple(name for name, mode in MODES.items() if mode.operand == "float16")
 
 EDGES = parameter(
     "edges",
@@ -101,7 +104,7 @@ FEATURES_OF_DEVICE = (
     HAS_WAVE_SIZE,
     constraint(
         "has_qcom_16_bit",
-        "qcom_16_bit == 'off' or (has_qcom_compiler == 1 and mode in ('float16', 'float16-acc16'))",
+        f"qcom_16_bit == 'off' or (has_qcom_compiler == 1 and mode in {_FLOAT16})",
         "only Qualcomm's compiler has the option, for float16",
     ),
     constraint("has_register_cap", "register_cap == 0 or has_register_cap == 1", "only NVIDIA's compiler has it"),
