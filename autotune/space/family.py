@@ -50,6 +50,14 @@ class Constraint:
     because: str
 
 
+def parameter(name: str, values: Sequence[Value], meaning: str, *, neutral: Value | None = None) -> Parameter:
+    return Parameter(name=name, values=tuple(values), meaning=meaning, neutral=neutral)
+
+
+def constraint(name: str, condition: str, because: str) -> Constraint:
+    return Constraint(name=name, condition=Expression(condition), because=because)
+
+
 @dataclass(frozen=True, kw_only=True)
 class Algorithm:
     """One template of a family with its parameters, constraints and work sizes."""

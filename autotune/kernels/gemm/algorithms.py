@@ -21,13 +21,11 @@ from autotune.kernels.gemm.parameters import (
     WORK_GROUP,
     WORK_GROUP_LIMITS,
     aligned,
-    constraint,
-    parameter,
     vectors_work,
 )
 from autotune.kernels.gemm.tile_algorithms import LOCAL_TILE, MICROTILE, PANEL
 from autotune.space.expression import Expression
-from autotune.space.family import Algorithm
+from autotune.space.family import Algorithm, constraint, parameter
 
 NAIVE = Algorithm(
     name="naive",

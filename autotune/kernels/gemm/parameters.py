@@ -5,20 +5,12 @@ from collections.abc import Sequence
 from autotune.kernels.gemm.problem import MODES
 from autotune.model.configuration import Value
 from autotune.space.expression import Expression
-from autotune.space.family import Constraint, Parameter
-
-
-def parameter(name: str, values: Sequence[Value], meaning: str) -> Parameter:
-    return Parameter(name=name, values=tuple(values), meaning=meaning)
+from autotune.space.family import Constraint, Parameter, constraint, parameter
 
 
 def newer_parameter(name: str, values: Sequence[Value], meaning: str) -> Parameter:
     """Return a parameter that configurations of space version 1 lack; its first value does what they did."""
-    return Parameter(name=name, values=tuple(values), meaning=meaning, neutral=values[0])
-
-
-def constraint(name: str, condition: str, because: str) -> Constraint:
-    return Constraint(name=name, condition=Expression(condition), because=because)
+    return parameter(name, values, meaning, neutral=values[0])
 
 
 _FLOAT16 = tuple(name for name, mode in MODES.items() if mode.operand == "float16")

@@ -18,13 +18,11 @@ from autotune.kernels.gemm.parameters import (
     WORK_GROUP,
     WORK_GROUP_LIMITS,
     aligned,
-    constraint,
     newer_parameter,
-    parameter,
     vectors_work,
 )
 from autotune.space.expression import Expression
-from autotune.space.family import Algorithm, Constraint
+from autotune.space.family import Algorithm, Constraint, constraint, parameter
 
 
 def _view_fits(operand: str, rows: str) -> Constraint:
