@@ -5,8 +5,8 @@ from dataclasses import replace
 import pytest
 
 from autotune.kernels.gemm import FAMILY, GemmProblem
+from autotune.kernels.gemm.estimate import WorkGroup, tile_bytes
 from autotune.kernels.gemm.rule import candidates
-from autotune.kernels.occupancy import WorkGroup, tile_bytes
 from autotune.model.configuration import Configuration
 from autotune.model.device import DeviceLimits
 from autotune.predict.costs import Work

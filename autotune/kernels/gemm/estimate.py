@@ -12,10 +12,10 @@ CPU weights of conversions and of vectors that do not fit the registers are fitt
 Zen 3 (AVX2), where one micro-tile for all processors reached 0.33 of the fastest in float32.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from autotune.kernels.combination import is_one_launch
-from autotune.kernels.occupancy import WorkGroup, tile_bytes
 from autotune.model.configuration import Configuration, Value
 from autotune.model.device import DeviceLimits
 from autotune.space.expression import Expression
@@ -35,6 +35,44 @@ _LOOP = f"{_STEPS} * ({_ROUNDS} * {_WORK} + {_TURNS} * wait)"
 _DOUBT = "(doubt + spare * (element_bytes // 4) * (1 - max(trans_a, trans_b)) + tall * min(n // (4 * columns), 1))"
 ESTIMATE = Expression(f"({_LOOP} + {_TURNS} * begin + {_JOINS} * join + besides + {_COPIES}) * {_DOUBT}")
 """The estimate, over values of the problem, limits of the device, and the `numbers_of` a candidate."""
+
+
+_ITEMS_AT_ONCE, _REGISTERS_OF_UNIT = 2048, 65536
+"""Resources of a compute unit of a large GPU, which is assumed everywhere; few large GPUs differ much."""
+_MOST_REGISTERS = 255
+"""Registers of a work-item beyond which a compiler spills."""
+_REGISTERS_BESIDES = 40
+"""Registers that a work-item needs for addresses and counters."""
+_LOCAL_MEMORIES = 4
+"""How many work-groups, each with all the local memory that one may have, fit on an NVIDIA compute unit."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class WorkGroup:
+    """Resources that one work-group holds, from which follows how many a compute unit runs at once (occupancy)."""
+
+    items: int
+    outputs: int
+    """Outputs of a work-item."""
+    operands: int
+    """Operands of a work-item; it holds twice as many, to load the next ones while it uses these."""
+    local_bytes: int = 0
+
+    def at_once(self, limits: DeviceLimits) -> int:
+        """Return how many such work-groups a compute unit runs at once, at least 1."""
+        registers = min(_MOST_REGISTERS, self.outputs + 2 * self.operands + _REGISTERS_BESIDES)
+        local_bytes = limits.local_memory_bytes * (_LOCAL_MEMORIES if limits.ordering == "ptx" else 1)
+        by_local_memory = local_bytes // self.local_bytes if self.local_bytes else _ITEMS_AT_ONCE
+        return max(
+            1, min(_ITEMS_AT_ONCE // self.items, _REGISTERS_OF_UNIT // (self.items * registers), by_local_memory)
+        )
+
+
+def tile_bytes(number: Callable[[str], int]) -> int:
+    """Return the bytes of local memory that a `local_tile` with these parameters needs for float32 tiles of A and B."""
+    rows = number("work_group_m") * number("micro_tile_m")
+    columns = number("work_group_n") * number("micro_tile_n")
+    return 4 * number("stages") * number("tile_k") * (rows + columns + 2 * number("local_padding"))
 
 
 @dataclass(frozen=True, kw_only=True)
