@@ -27,14 +27,21 @@ from autotune.kernels.gemm.tile_algorithms import LOCAL_TILE, MICROTILE, PANEL
 from autotune.space.expression import Expression
 from autotune.space.family import Algorithm, constraint, parameter
 
+_OUTPUTS_TO_DO = (
+    constraint("rows_to_do", "work_group_m - 1 < m", "part of every work-group would have no row to compute"),
+    constraint("columns_to_do", "work_group_n - 1 < n", "part of every work-group would have no column to compute"),
+)
+_ALIGNMENT_MATTERS = constraint(
+    "alignment_matters", "loads == 'vload' or vector_width > 1", "single elements are always aligned"
+)
+
 NAIVE = Algorithm(
     name="naive",
     meaning="one output per work-item, scalar loop over k",
     parameters=WORK_GROUP,
     constraints=(
         *WORK_GROUP_LIMITS,
-        constraint("rows_to_do", "work_group_m - 1 < m", "part of every work-group would have no row to compute"),
-        constraint("columns_to_do", "work_group_n - 1 < n", "part of every work-group would have no column to compute"),
+        *_OUTPUTS_TO_DO,
     ),
 )
 
@@ -54,8 +61,7 @@ DOT = Algorithm(
     constraints=(
         *WORK_GROUP_LIMITS,
         vectors_work("vector_width"),
-        constraint("rows_to_do", "work_group_m - 1 < m", "part of every work-group would have no row to compute"),
-        constraint("columns_to_do", "work_group_n - 1 < n", "part of every work-group would have no column to compute"),
+        *_OUTPUTS_TO_DO,
         constraint("step_within_k", "vector_width * unroll < 2 * k", "one step is longer than k"),
         aligned(
             "edges == 'pad' or ((trans_a == 1 or (lda % vector_width == 0 and stride_a % vector_width == 0)) "
@@ -130,7 +136,7 @@ ROW = Algorithm(
         constraint("step_within_k", "work_group_k * unroll * split_k <= k", "some work-items would have no part of k"),
         constraint("parts_stay_small", "split_k == 1 or batch * m * n * split_k <= 33554432", "the parts fit 128 MiB"),
         aligned("(ldb % vector_width == 0 and stride_b % vector_width == 0 and n % vector_width == 0)"),
-        constraint("alignment_matters", "loads == 'vload' or vector_width > 1", "single elements are always aligned"),
+        _ALIGNMENT_MATTERS,
         HAS_WAVE_SIZE,
     ),
     features=(
@@ -183,7 +189,7 @@ COLUMN = Algorithm(
             "(lda % vector_width == 0 and stride_a % vector_width == 0 "
             "and (trans_b == 0 or (ldb % vector_width == 0 and stride_b % vector_width == 0)))"
         ),
-        constraint("alignment_matters", "loads == 'vload' or vector_width > 1", "single elements are always aligned"),
+        _ALIGNMENT_MATTERS,
         HAS_WAVE_SIZE,
     ),
     features=(

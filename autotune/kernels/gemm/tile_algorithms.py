@@ -24,6 +24,22 @@ from autotune.kernels.gemm.parameters import (
 from autotune.space.expression import Expression
 from autotune.space.family import Algorithm, Constraint, constraint, parameter
 
+_STORAGE = "read {0} from its buffer, first copy it into an RGBA image, or read its buffer as an image"
+_VECTORS_FILL_TILE = constraint(
+    "vectors_fill_tile",
+    "micro_tile_n % vector_width == 0 and micro_tile_n <= 4 * vector_width",
+    "a micro-tile is one to four whole vectors wide",
+)
+
+
+def _image_fits(name: str, operand: str, width: str, *, rows: str, columns: str) -> Constraint:
+    return constraint(
+        name,
+        f"{operand}_storage == 'buffer' or (has_images == 1 and {width} == 4 and {columns} <= 4 * max_image_width "
+        f"and ({operand}_storage == 'image_view' or {rows} * batch <= max_image_height))",
+        "the device has no image of that size, or pixels and vectors differ in length",
+    )
+
 
 def _view_fits(operand: str, rows: str) -> Constraint:
     pitch, stride = f"ld{operand}", f"stride_{operand}"
@@ -45,16 +61,8 @@ MICROTILE = Algorithm(
         parameter("vector_width", (1, 2, 4, 8, 16), "columns in one vector"),
         parameter("unroll", (1, 2, 4, 8), "steps of k in one pass of the loop"),
         parameter("a_vector_width", (1, 2, 4, 8), "elements of k in one load of A"),
-        newer_parameter(
-            "a_storage",
-            ("buffer", "image", "image_view"),
-            "read A from its buffer, first copy it into an RGBA image, or read its buffer as an image",
-        ),
-        parameter(
-            "b_storage",
-            ("buffer", "image", "image_view"),
-            "read B from its buffer, first copy it into an RGBA image, or read its buffer as an image",
-        ),
+        newer_parameter("a_storage", ("buffer", "image", "image_view"), _STORAGE.format("A")),
+        parameter("b_storage", ("buffer", "image", "image_view"), _STORAGE.format("B")),
         *WORK_GROUP,
         EDGES,
         LOADS,
@@ -71,11 +79,7 @@ MICROTILE = Algorithm(
         *WORK_GROUP_LIMITS,
         vectors_work("vector_width"),
         vectors_work("a_vector_width"),
-        constraint(
-            "vectors_fill_tile",
-            "micro_tile_n % vector_width == 0 and micro_tile_n <= 4 * vector_width",
-            "a micro-tile is one to four whole vectors wide",
-        ),
+        _VECTORS_FILL_TILE,
         constraint("a_vectors_fill_step", "unroll % a_vector_width == 0", "a step of k is whole vectors of A"),
         constraint(
             "accumulators_fit",
@@ -99,18 +103,8 @@ MICROTILE = Algorithm(
             "edges == 'pad' or b_storage != 'buffer' or micro_tile_n <= n",
             "the last micro-tile of a row is moved back to end with it, so a row must hold one",
         ),
-        constraint(
-            "image_fits",
-            "b_storage == 'buffer' or (has_images == 1 and vector_width == 4 "
-            "and n <= 4 * max_image_width and (b_storage == 'image_view' or k * batch <= max_image_height))",
-            "the device has no image of that size, or pixels and vectors differ in length",
-        ),
-        constraint(
-            "image_of_a_fits",
-            "a_storage == 'buffer' or (has_images == 1 and a_vector_width == 4 "
-            "and k <= 4 * max_image_width and (a_storage == 'image_view' or m * batch <= max_image_height))",
-            "the device has no image of that size, or pixels and vectors differ in length",
-        ),
+        _image_fits("image_fits", "b", "vector_width", rows="k", columns="n"),
+        _image_fits("image_of_a_fits", "a", "a_vector_width", rows="m", columns="k"),
         _view_fits("b", "k"),
         _view_fits("a", "m"),
         constraint(
@@ -316,11 +310,7 @@ PANEL = Algorithm(
     constraints=(
         vectors_work("vector_width"),
         constraint("is_processor", "is_cpu == 1", "a GPU runs more work-items at once, with less memory for each"),
-        constraint(
-            "vectors_fill_tile",
-            "micro_tile_n % vector_width == 0 and micro_tile_n <= 4 * vector_width",
-            "a micro-tile is one to four whole vectors wide",
-        ),
+        _VECTORS_FILL_TILE,
         constraint("accumulators_fit", "micro_tile_m * micro_tile_n <= 512", "the sums do not fit the registers"),
         constraint(
             "copies_fit_local_memory",
