@@ -36,7 +36,7 @@ from autotune.model.problem import Problem
 from autotune.space.family import CExport, KernelFamily
 from autotune.space.search_space import SearchSpace
 from autotune.store import Store
-from factories import winner
+from factories import random_configuration, winner
 from untraced import untraced
 
 WARNINGS = ("-std=c99", "-Wall", "-Wextra", "-Werror", "-pedantic")
@@ -273,14 +273,6 @@ def check_choice(library: Library, problem: Problem, match: Match, configuration
     )
     assert library.text(choice.source) == render(family, configuration, plan), (problem, configuration)
     return int(choice.source)
-
-
-def random_configuration(device: Device, problem: Problem, numbers: random.Random) -> Configuration:
-    """A valid one; all algorithms have equal chances."""
-    family = find_family(problem.family)
-    algorithm = numbers.choice(family.algorithms).name
-    space = SearchSpace(family, problem, device.limits, algorithms=[algorithm])
-    return space[numbers.randrange(len(space))] if len(space) else family.baseline
 
 
 def fill(store: Store, device: Device, count: int, numbers: random.Random) -> None:

@@ -17,12 +17,9 @@ from autotune.kernels.gemm.rule import candidates
 from autotune.lookup.json_table import read_table
 from autotune.model.configuration import Configuration
 from autotune.model.device import Device, DeviceLimits
+from factories import LARGE_GPU
 from untraced import untraced
 
-LARGE = DeviceLimits(
-    compute_units=132, max_work_group_size=1024, max_work_item_sizes=(1024, 1024, 64), local_memory_bytes=48 * 1024,
-    sub_group_sizes=(32,), extensions=("cl_nv_device_attribute_query",),
-)  # fmt: skip
 PHONE = DeviceLimits(
     compute_units=6, max_work_group_size=1024, max_work_item_sizes=(1024, 1024, 1024), local_memory_bytes=32 * 1024,
     has_images=True, max_image_width=16384, max_image_height=16384, sub_group_sizes=(64, 128),
@@ -34,12 +31,12 @@ CPU = DeviceLimits(
 DEVICES = {
     slug: Device(slug=slug, vendor="", model="", family=family, limits=limits)
     for slug, family, limits in (
-        ("nvidia-h200", "nvidia", LARGE),
+        ("nvidia-h200", "nvidia", LARGE_GPU),
         ("adreno-740", "adreno", PHONE),
         ("adreno-610", "adreno", replace(PHONE, compute_units=1)),
         ("mali-g610-mc6", "mali", replace(PHONE, sub_group_sizes=(16,), has_images=False)),
-        ("intel-arc", "intel", replace(LARGE, extensions=())),
-        ("amd-radeon", "amd", replace(LARGE, extensions=(), local_memory_bytes=64 * 1024)),
+        ("intel-arc", "intel", replace(LARGE_GPU, extensions=())),
+        ("amd-radeon", "amd", replace(LARGE_GPU, extensions=(), local_memory_bytes=64 * 1024)),
         ("pocl", "cpu", CPU),
         ("other", "gpu", DeviceLimits(compute_units=4)),
     )
@@ -167,8 +164,8 @@ def test_of_equal_estimates_the_first_start_is_taken() -> None:
     other = Configuration.of("naive", work_group_m=64 // 8, work_group_n=8)
     problem = GemmProblem(m=64, n=64, k=64)
     alike = [one, Configuration.of("naive", work_group_m=1, work_group_n=64)]
-    assert FAMILY.default(problem, LARGE, alike) == one
-    assert FAMILY.default(problem, LARGE, [one, other]) == other, "it shares more"
+    assert FAMILY.default(problem, LARGE_GPU, alike) == one
+    assert FAMILY.default(problem, LARGE_GPU, [one, other]) == other, "it shares more"
 
 
 def test_what_is_not_declared_is_never_chosen() -> None:
@@ -178,7 +175,7 @@ def test_what_is_not_declared_is_never_chosen() -> None:
         Configuration.of("local_tile", split_k="many"),
         Configuration.of("naive", work_group_m=3, work_group_n=3),
     ]
-    assert FAMILY.default(GemmProblem(m=64, n=64, k=64), LARGE, wrong) == FAMILY.baseline
+    assert FAMILY.default(GemmProblem(m=64, n=64, k=64), LARGE_GPU, wrong) == FAMILY.baseline
 
 
 # What holds for all
