@@ -6,7 +6,7 @@ from typing import Any, ClassVar, Self
 
 from autotune.errors import ProblemError, did_you_mean
 from autotune.model.configuration import Value
-from autotune.model.device import DeviceLimits, mebibytes
+from autotune.model.device import DeviceLimits
 from autotune.model.problem import DTYPE_BYTES, Problem
 from autotune.space.expression import Expression, by_value
 
@@ -280,20 +280,8 @@ class GemmProblem(Problem):
             raise ProblemError(f"{self.label}: the device has no float16 arithmetic", hint="use float16")
         if self.dtype("a") == "float16" and limits.max_vector_float16 == 0:
             raise ProblemError(f"{self.label}: the driver gets half precision wrong", hint="use float32")
-        sizes = {
-            operand.upper(): self.batch * self.stride(operand) * DTYPE_BYTES[self.dtype(operand)] for operand in "abc"
-        }
-        for name, size in sizes.items():
-            if size > limits.max_allocation_bytes:
-                raise ProblemError(
-                    f"{self.label}: {name} needs {mebibytes(size)}, "
-                    f"the device allocates at most {mebibytes(limits.max_allocation_bytes)} at once"
-                )
-        if sum(sizes.values()) > limits.global_memory_bytes:
-            raise ProblemError(
-                f"{self.label} needs {mebibytes(sum(sizes.values()))}, "
-                f"the device has {mebibytes(limits.global_memory_bytes)}"
-            )
+        sizes = {x.upper(): self.batch * self.stride(x) * DTYPE_BYTES[self.dtype(x)] for x in "abc"}
+        self.check_memory(sizes, limits)
 
 
 def _whole_number(text: str, wrong: ProblemError) -> int:
