@@ -20,17 +20,18 @@ from autotune.kernels.gemm.parameters import (
     WHOLE_NUMBERS,
     WORK_GROUP,
     WORK_GROUP_LIMITS,
+    accumulators_fit,
     aligned,
+    columns_to_do,
+    rows_to_do,
+    sums_fit_local_memory,
     vectors_work,
 )
 from autotune.kernels.gemm.tile_algorithms import LOCAL_TILE, MICROTILE, PANEL
 from autotune.space.expression import Expression
 from autotune.space.family import Algorithm, constraint, parameter
 
-_OUTPUTS_TO_DO = (
-    constraint("rows_to_do", "work_group_m - 1 < m", "part of every work-group would have no row to compute"),
-    constraint("columns_to_do", "work_group_n - 1 < n", "part of every work-group would have no column to compute"),
-)
+_OUTPUTS_TO_DO = rows_to_do("work_group_m - 1 < m"), columns_to_do("work_group_n - 1 < n")
 _ALIGNMENT_MATTERS = constraint(
     "alignment_matters", "loads == 'vload' or vector_width > 1", "single elements are always aligned"
 )
@@ -110,29 +111,19 @@ ROW = Algorithm(
             "and (vector_width == 16 or micro_tile_n <= 4 * vector_width)",
             "a work-item owns whole vectors of columns, and not more than its registers hold",
         ),
-        constraint(
-            "accumulators_fit",
+        accumulators_fit(
             "micro_tile_m * micro_tile_n * unroll <= 64 "
-            "or (is_cpu == 1 and micro_tile_m * micro_tile_n <= 256 and micro_tile_n * unroll <= 512)",
-            "the accumulators do not fit the registers",
+            "or (is_cpu == 1 and micro_tile_m * micro_tile_n <= 256 and micro_tile_n * unroll <= 512)"
         ),
         constraint("tile_within_row", "micro_tile_n <= n", "a row must hold the columns of a work-item"),
-        constraint(
-            "columns_to_do",
-            "work_group_n * micro_tile_n - micro_tile_n < n",
-            "part of every work-group would have no column to compute",
-        ),
+        columns_to_do("work_group_n * micro_tile_n - micro_tile_n < n"),
         constraint(
             "work_group_fits_device",
             "work_group_n * work_group_k <= min(max_work_group_size, 1024) and work_group_n <= max_work_group_0 "
             "and work_group_k <= max_work_group_1 and (is_cpu == 0 or work_group_n * work_group_k <= 64)",
             "the work-group exceeds what the device allows, or is too large for a CPU",
         ),
-        constraint(
-            "sums_fit_local_memory",
-            "work_group_k // 2 * work_group_n * micro_tile_n * accumulator_bytes <= local_memory_bytes",
-            "the sums of a work-group exceed local memory",
-        ),
+        sums_fit_local_memory("work_group_k // 2 * work_group_n * micro_tile_n * accumulator_bytes"),
         constraint("step_within_k", "work_group_k * unroll * split_k <= k", "some work-items would have no part of k"),
         constraint("parts_stay_small", "split_k == 1 or batch * m * n * split_k <= 33554432", "the parts fit 128 MiB"),
         aligned("(ldb % vector_width == 0 and stride_b % vector_width == 0 and n % vector_width == 0)"),
@@ -170,20 +161,14 @@ COLUMN = Algorithm(
             "or (is_cpu == 1 and micro_tile_m * (micro_tile_n + unroll) * vector_width <= 384)",
             "the registers do not hold the sums and what is loaded",
         ),
-        constraint(
-            "rows_to_do", "(work_group_m - 1) * micro_tile_m < m", "part of a group would have no row to compute"
-        ),
+        rows_to_do("(work_group_m - 1) * micro_tile_m < m"),
         constraint(
             "work_group_fits_device",
             "work_group_m * work_group_k <= min(max_work_group_size, 1024) and work_group_k <= max_work_group_0 "
             "and work_group_m <= max_work_group_1 and (is_cpu == 0 or work_group_m * work_group_k <= 64)",
             "the work-group exceeds what the device allows, or is too large for a CPU",
         ),
-        constraint(
-            "sums_fit_local_memory",
-            "work_group_m * work_group_k * accumulator_bytes <= local_memory_bytes",
-            "the sums of a work-group exceed local memory",
-        ),
+        sums_fit_local_memory("work_group_m * work_group_k * accumulator_bytes"),
         constraint("step_within_k", "work_group_k * vector_width < 2 * k", "half the items would have no part of k"),
         aligned(
             "(lda % vector_width == 0 and stride_a % vector_width == 0 "

@@ -125,5 +125,22 @@ def vectors_work(width: str) -> Constraint:
     )
 
 
+def rows_to_do(condition: str, share: str = "part") -> Constraint:
+    return constraint("rows_to_do", condition, f"{share} of every work-group would have no row to compute")
+
+
+def columns_to_do(condition: str, share: str = "part") -> Constraint:
+    return constraint("columns_to_do", condition, f"{share} of every work-group would have no column to compute")
+
+
+def accumulators_fit(condition: str) -> Constraint:
+    return constraint("accumulators_fit", condition, "the accumulators do not fit the registers")
+
+
+def sums_fit_local_memory(needed_bytes: str) -> Constraint:
+    condition, because = f"{needed_bytes} <= local_memory_bytes", "the sums of a work-group exceed local memory"
+    return constraint("sums_fit_local_memory", condition, because)
+
+
 def aligned(rows: str) -> Constraint:
     return constraint("aligned_rows", f"loads == 'vload' or {rows}", "rows do not start at aligned addresses")

@@ -17,8 +17,11 @@ from autotune.kernels.gemm.parameters import (
     WHOLE_NUMBERS,
     WORK_GROUP,
     WORK_GROUP_LIMITS,
+    accumulators_fit,
     aligned,
+    columns_to_do,
     newer_parameter,
+    rows_to_do,
     vectors_work,
 )
 from autotune.space.expression import Expression
@@ -81,22 +84,14 @@ MICROTILE = Algorithm(
         vectors_work("a_vector_width"),
         _VECTORS_FILL_TILE,
         constraint("a_vectors_fill_step", "unroll % a_vector_width == 0", "a step of k is whole vectors of A"),
-        constraint(
-            "accumulators_fit",
-            "micro_tile_m * micro_tile_n <= 128 or (is_cpu == 1 and micro_tile_m * micro_tile_n <= 512)",
-            "the accumulators do not fit the registers",
-        ),
+        accumulators_fit("micro_tile_m * micro_tile_n <= 128 or (is_cpu == 1 and micro_tile_m * micro_tile_n <= 512)"),
         constraint(
             "rows_to_do",
             "(work_group_m * micro_tile_m - micro_tile_m < m or (is_cpu == 1 and work_group_m * micro_tile_m < 2 * m)) "
             "and micro_tile_m < 2 * m",
             "part of every work-group would have no row to compute, which costs little on a CPU",
         ),
-        constraint(
-            "columns_to_do",
-            "work_group_n * micro_tile_n - micro_tile_n < n and micro_tile_n < 2 * n",
-            "part of every work-group would have no column to compute",
-        ),
+        columns_to_do("work_group_n * micro_tile_n - micro_tile_n < n and micro_tile_n < 2 * n"),
         constraint("step_within_k", "unroll < 2 * k", "one step is longer than k"),
         constraint(
             "tile_within_row",
@@ -223,16 +218,8 @@ LOCAL_TILE = Algorithm(
             "+ 2 * local_padding) <= local_memory_bytes",
             "the tiles of A and B exceed local memory",
         ),
-        constraint(
-            "rows_to_do",
-            "work_group_m * micro_tile_m < 2 * m + 8",
-            "most of every work-group would have no row to compute",
-        ),
-        constraint(
-            "columns_to_do",
-            "work_group_n * micro_tile_n < 2 * n + 8",
-            "most of every work-group would have no column to compute",
-        ),
+        rows_to_do("work_group_m * micro_tile_m < 2 * m + 8", share="most"),
+        columns_to_do("work_group_n * micro_tile_n < 2 * n + 8", share="most"),
         constraint("step_within_k", "tile_k < 2 * k + 8", "one tile is longer than k"),
         constraint(
             "sub_groups_fill_work_group",
@@ -311,7 +298,7 @@ PANEL = Algorithm(
         vectors_work("vector_width"),
         constraint("is_processor", "is_cpu == 1", "a GPU runs more work-items at once, with less memory for each"),
         _VECTORS_FILL_TILE,
-        constraint("accumulators_fit", "micro_tile_m * micro_tile_n <= 512", "the sums do not fit the registers"),
+        accumulators_fit("micro_tile_m * micro_tile_n <= 512"),
         constraint(
             "copies_fit_local_memory",
             "accumulator_bytes * micro_tile_n * (tile_k + tiles_m * micro_tile_m) <= local_memory_bytes",
