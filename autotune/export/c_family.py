@@ -124,6 +124,19 @@ class FamilyInC:
         read = Expression(expression) if isinstance(expression, str) else expression
         return read.to_c(lambda name: f"p->{name}" if name in self.rules.words else f"{number}{name}", self.word)
 
+    @property
+    def complete_conditions(self) -> str:
+        """What holds for every problem besides the least values of fields."""
+        return " && ".join(map(self.of_problem, self.rules.conditions)) or "1"
+
+    def equal(self, names: Iterable[str], one: str, other: str) -> str:
+        """Return the condition under which two structures, given by pointers, have equal members of these names."""
+        return " && ".join(f"{one}->{name} == {other}->{name}" for name in names) or "1"
+
+    def product(self, axes: Iterable[int], number: str = "p->") -> str:
+        """Return the product of the sizes on these axes; `number` precedes each."""
+        return " * ".join(f"{number}{self.sizes[axis]}" for axis in axes)
+
     def same_kind(self, example: Problem) -> str:
         """Return the condition under which ``*p`` is of the kind of an example."""
         same = (f"p->{field} == {self.literal(getattr(example, field))}" for field in self.rules.kind)

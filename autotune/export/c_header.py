@@ -19,7 +19,7 @@ from autotune.kernels import find_family
 from autotune.kernels.render import render_c
 from autotune.lookup.answer import MAX_FACTOR
 from autotune.lookup.chain import relatives
-from autotune.lookup.predictor import Predictor
+from autotune.lookup.predictor import Costs, Predictor
 from autotune.model.trial import Winner
 
 _HASH_FACTOR = 0x9E3779B97F4A7C15
@@ -49,7 +49,7 @@ def write_c(tables: Sequence[DeviceTable], family: str) -> str:
         hash_factor=_HASH_FACTOR,
         max_factor=MAX_FACTOR,
         braced=braced,
-        log2=log2,
+        logarithms=lambda sizes: map(log2, sizes),
         checksum=lambda text: f"0x{zlib.crc32(text.encode()):08x}",
     )
 
@@ -76,6 +76,7 @@ class _Device:
             if others[other.slug].is_measured
         ]
         """The devices that are asked after this one, each with what its answer is called."""
+        self.variables = ["declined = 0"] * self.is_measured + ["theirs = 0"] * bool(self.relatives)
 
 
 @dataclass(frozen=True)
@@ -99,12 +100,23 @@ class _Model:
         ones = " || ".join(f"p->{self.c.sizes[axis]} == 1" for axis in self.predictor.left_to_default)
         return f"{self.condition} && ({ones})" if ones else ""
 
+    @property
+    def unshared(self) -> list[int]:
+        """The axes that costs do not share out among work-groups."""
+        assert isinstance(self.predictor.model, Costs)
+        return [axis for axis in range(len(self.c.sizes)) if axis not in self.predictor.model.plan.shared]
+
     @cached_property
     def needed(self) -> list[str]:
         """For each configuration, the condition under which its loads and tiles divide the problem evenly."""
         return [self.c.multiples(configuration) for configuration in self.predictor.configurations]
 
     @property
+    def needs(self) -> list[int]:
+        """For each configuration, the number of its condition among the distinct ones."""
+        return [self.distinct.index(condition) for condition in self.needed]
+
+    @cached_property
     def distinct(self) -> list[str]:
         return list(dict.fromkeys(self.needed))
 
