@@ -1,9 +1,11 @@
 """Values that many tests need: what a test does not care about is filled in."""
 
+import random
 import threading
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
+from autotune.kernels import find_family
 from autotune.kernels.gemm import GemmProblem
 from autotune.model.configuration import Configuration
 from autotune.model.device import Device, DeviceLimits
@@ -20,6 +22,7 @@ from autotune.model.events import (
 )
 from autotune.model.problem import Problem
 from autotune.model.trial import Measurement, Provenance, Timer, Trial, TrialState, Verdict, Winner
+from autotune.space.search_space import SearchSpace
 
 
 def device(slug: str = "adreno-730", *, limits: DeviceLimits | None = None, **changes: Any) -> Device:
@@ -34,6 +37,12 @@ INVENTED_GPU = device(
 )  # fmt: skip
 
 
+LARGE_GPU = DeviceLimits(
+    compute_units=132, max_work_group_size=1024, max_work_item_sizes=(1024, 1024, 64), local_memory_bytes=48 * 1024,
+    sub_group_sizes=(32,), extensions=("cl_khr_fp64", "cl_nv_device_attribute_query"),
+)  # fmt: skip
+
+
 def product(m: int, n: int, k: int, **values: Any) -> GemmProblem:
     return GemmProblem(m=m, n=n, k=k, **values)
 
@@ -41,6 +50,13 @@ def product(m: int, n: int, k: int, **values: Any) -> GemmProblem:
 def naive(work_group_m: int, work_group_n: int) -> Configuration:
     """Valid for problems of at least so many rows and columns, so that a test can tell where."""
     return Configuration.of("naive", work_group_m=work_group_m, work_group_n=work_group_n)
+
+
+def random_configuration(device: Device, problem: Problem, numbers: random.Random) -> Configuration:
+    """A valid one; all algorithms have equal chances."""
+    family = find_family(problem.family)
+    space = SearchSpace(family, problem, device.limits, algorithms=[numbers.choice(family.algorithms).name])
+    return space[numbers.randrange(len(space))] if len(space) else family.baseline
 
 
 def provenance(driver: str = "1.0", **changes: Any) -> Provenance:

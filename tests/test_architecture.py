@@ -200,7 +200,8 @@ def test_the_lookup_loads_nothing_but_the_standard_library() -> None:
 def test_exports_name_no_family() -> None:
     """A family declares what C needs of it, so one from outside the package is exported like the others."""
     families = [path.parent.name for path in (PACKAGE / "kernels").glob("*/__init__.py")]
-    library = [PACKAGE.parent / "templates/c" / name for name in ("autotune.c", "autotune_plan.h")]
+    templates = PACKAGE.parent / "templates/c"
+    library = [templates / "autotune.c", templates / "autotune_plan.h", *templates.glob("*.j2")]
     for file in [*(PACKAGE / "export").glob("*.py"), *library]:
         text = file.read_text(encoding="utf-8").lower()
         assert families and not [family for family in families if family in text], file

@@ -20,9 +20,9 @@ from autotune.cli import main
 from autotune.device.opencl import Session
 from autotune.errors import DeviceSelectionError, TableError, UsageError
 from autotune.export import c_header, c_package, export_package, export_table
+from autotune.export.c_family import FamilyInC
 from autotune.export.c_package import package_files
 from autotune.export.contents import DeviceTable
-from autotune.export.text_tables import parameter_names
 from autotune.kernels import find_family
 from autotune.kernels.combination import COMBINE, SECOND_LAUNCH
 from autotune.kernels.gemm import GemmProblem
@@ -33,11 +33,10 @@ from autotune.model.configuration import Configuration
 from autotune.model.device import Device, DeviceLimits
 from autotune.model.plan import Buffer, Launch, Plan, Role
 from autotune.model.problem import Problem
-from autotune.space.c_export import CExport
-from autotune.space.family import KernelFamily
+from autotune.space.family import CExport, KernelFamily
 from autotune.space.search_space import SearchSpace
 from autotune.store import Store
-from factories import winner
+from factories import random_configuration, winner
 from untraced import untraced
 
 WARNINGS = ("-std=c99", "-Wall", "-Wextra", "-Werror", "-pedantic")
@@ -206,7 +205,7 @@ def words_of(family: KernelFamily) -> list[str]:
 def to_members(family: KernelFamily, configuration: Configuration) -> Any:
     """A configuration in C: the number of its algorithm, then every parameter of the family; all are int."""
     words, chosen = words_of(family), dict(configuration.values)
-    values = [chosen.get(name, 0) for name in parameter_names(family)]
+    values = [chosen.get(name, 0) for name in family.parameter_names]
     numbers = [words.index(value) if isinstance(value, str) else value for value in values]
     algorithm = [a.name for a in family.algorithms].index(configuration.algorithm) + 1
     return (ctypes.c_int * (1 + len(numbers)))(algorithm, *numbers)
@@ -274,14 +273,6 @@ def check_choice(library: Library, problem: Problem, match: Match, configuration
     )
     assert library.text(choice.source) == render(family, configuration, plan), (problem, configuration)
     return int(choice.source)
-
-
-def random_configuration(device: Device, problem: Problem, numbers: random.Random) -> Configuration:
-    """A valid one; all algorithms have equal chances."""
-    family = find_family(problem.family)
-    algorithm = numbers.choice(family.algorithms).name
-    space = SearchSpace(family, problem, device.limits, algorithms=[algorithm])
-    return space[numbers.randrange(len(space))] if len(space) else family.baseline
 
 
 def fill(store: Store, device: Device, count: int, numbers: random.Random) -> None:
@@ -426,7 +417,7 @@ def test_a_family_from_elsewhere_is_exported_too(tmp_path: Path, monkeypatch: py
 def test_a_family_without_a_c_export_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Reduce, "c_export", None)
     with pytest.raises(UsageError, match="reduce cannot be exported to C"):
-        c_header.Writer(Reduce())
+        FamilyInC(Reduce())
 
 
 # On PoCL

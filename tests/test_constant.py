@@ -21,7 +21,7 @@ from autotune.device.profile import find_profile
 from autotune.errors import ProblemError, UsageError
 from autotune.export import export_table
 from autotune.export.c_package import package_files
-from autotune.export.contents import read_contents
+from autotune.export.contents import read_tables
 from autotune.kernels.gemm import FAMILY, GemmProblem
 from autotune.kernels.presets import parse_shapes
 from autotune.kernels.reduce import ReduceProblem
@@ -301,7 +301,7 @@ def test_c_leaves_them_out_and_says_so(store: Store, tmp_path: Path) -> None:
     assert isinstance(both, str) and isinstance(alone, str)
     remark = "/* Left out: 1 tuned with constant operands, which C code cannot ask for. */\n"
     assert remark in both and both.replace(remark, "") == alone
-    files = package_files({"gemm": read_contents(store, DEVICE.slug, "gemm")})
+    files = package_files({"gemm": read_tables(store, DEVICE.slug, "gemm")})
     assert remark in files["autotune_gemm.h"]
 
 

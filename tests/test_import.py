@@ -15,8 +15,9 @@ import pytest
 
 from autotune import codec
 from autotune.errors import TableError
-from autotune.export import export_table, read_table
+from autotune.export import export_table
 from autotune.kernels.gemm import GemmProblem
+from autotune.lookup.json_table import read_table
 from autotune.model.configuration import Configuration
 from autotune.model.trial import Verdict
 from autotune.paths import data_folder

@@ -34,6 +34,7 @@ from autotune.space.family import KernelFamily
 from autotune.space.search_space import SearchSpace
 from autotune.store import Store
 from autotune.testing import FakeWorker
+from factories import LARGE_GPU
 from untraced import untraced
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -41,14 +42,7 @@ ROOT = Path(__file__).resolve().parent.parent
 SMALLEST = DeviceLimits(max_work_group_size=1, max_work_item_sizes=(1, 1, 1), local_memory_bytes=0)
 PHONE = DeviceLimits(compute_units=4, has_sub_groups=True, local_memory_bytes=32 * 1024)
 PROCESSOR = DeviceLimits(compute_units=2, max_work_group_size=4096, max_work_item_sizes=(4096, 4096, 4096), is_cpu=True)
-LARGE = DeviceLimits(
-    compute_units=132,
-    max_work_group_size=1024,
-    max_work_item_sizes=(1024, 1024, 64),
-    local_memory_bytes=48 * 1024,
-    extensions=("cl_khr_fp64", "cl_nv_device_attribute_query"),
-)
-DEVICES = {"smallest": SMALLEST, "phone": PHONE, "processor": PROCESSOR, "large": LARGE}
+DEVICES = {"smallest": SMALLEST, "phone": PHONE, "processor": PROCESSOR, "large": LARGE_GPU}
 
 SIZES = [(1, 1), (1, 2), (3, 7), (512, 768), (1, 10_000_000), (100_000, 64), (4096, 4096), (7, 65_537), (2**20, 1)]
 
@@ -166,15 +160,15 @@ class TestConfigurations:
     def test_a_legal_start_comes_before_the_rule(self) -> None:
         problem = ReduceProblem(batch=512, channels=768)
         starts = _read("nvidia").profile.starting("reduce")
-        assert FAMILY.default(problem, LARGE, starts).algorithm == "shuffle"
-        assert FAMILY.default(problem, dataclasses.replace(LARGE, extensions=()), starts).algorithm == "local_tree"
+        assert FAMILY.default(problem, LARGE_GPU, starts).algorithm == "shuffle"
+        assert FAMILY.default(problem, dataclasses.replace(LARGE_GPU, extensions=()), starts).algorithm == "local_tree"
         long = ReduceProblem(batch=1, channels=10_000_000)
-        assert FAMILY.default(long, LARGE, starts).number("parts") == 512
+        assert FAMILY.default(long, LARGE_GPU, starts).number("parts") == 512
 
     @pytest.mark.parametrize("name", profile_names())
     def test_starts_of_the_profiles_are_legal_for_some_problem(self, name: str) -> None:
         problems = [ReduceProblem(batch=batch, channels=channels) for batch, channels in SIZES]
-        typical = {"nvidia": LARGE, "cpu": PROCESSOR}.get(name, PHONE)
+        typical = {"nvidia": LARGE_GPU, "cpu": PROCESSOR}.get(name, PHONE)
         for start in _read(name).profile.starting("reduce"):
             assert any(not FAMILY.violations(problem, start, typical) for problem in problems), start
 
@@ -182,7 +176,7 @@ class TestConfigurations:
         problem = ReduceProblem(batch=64, channels=4096)
         offered = {c.algorithm for c in SearchSpace(FAMILY, problem, PHONE)}
         assert offered == {"serial", "local_tree", "sub_group", "split_row"}
-        assert "shuffle" in {c.algorithm for c in SearchSpace(FAMILY, problem, LARGE)}
+        assert "shuffle" in {c.algorithm for c in SearchSpace(FAMILY, problem, LARGE_GPU)}
         assert {c.algorithm for c in SearchSpace(FAMILY, problem, SMALLEST)} == {"serial"}
 
     def test_aligned_loads_need_a_pitch_of_whole_vectors(self) -> None:
@@ -192,7 +186,7 @@ class TestConfigurations:
 
     def test_a_plan_covers_every_row_once(self) -> None:
         problem = ReduceProblem(batch=33, channels=4000)
-        for configuration in itertools.islice(SearchSpace(FAMILY, problem, LARGE), 0, None, 7):
+        for configuration in itertools.islice(SearchSpace(FAMILY, problem, LARGE_GPU), 0, None, 7):
             plan = FAMILY.plan(problem, configuration)
             first, last = plan.launches[0], plan.launches[-1]
             assert all(
@@ -278,7 +272,7 @@ def test_what_needs_other_hardware_is_right_in_emulation(
     monkeypatch.setattr(Reduce, "plan", lambda _, *given: dataclasses.replace(PLAN.plan(*given), build_options=()))
     draw = random.Random(shape)
     problem = ReduceProblem.parse(shape)
-    limits = dataclasses.replace(LARGE, has_sub_groups=True)
+    limits = dataclasses.replace(LARGE_GPU, has_sub_groups=True)
     space = SearchSpace(FAMILY, problem, limits, algorithms=[algorithm])
     for row in draw.sample(range(len(space)), 2):
         trial = measure(measurer, problem, space[row], draw.randrange(1000))

@@ -12,16 +12,15 @@ import pytest
 from autotune.device.profile import find_profile
 from autotune.errors import ProblemError
 from autotune.kernels.gemm import FAMILY, GemmProblem
-from autotune.kernels.gemm.rule import ESTIMATE, candidates
+from autotune.kernels.gemm.estimate import ESTIMATE, WorkGroup, tile_bytes
+from autotune.kernels.gemm.rule import candidates
 from autotune.lookup.json_table import read_table
 from autotune.model.configuration import Configuration
 from autotune.model.device import Device, DeviceLimits
+from autotune.predict.costs import Work
+from factories import LARGE_GPU
 from untraced import untraced
 
-LARGE = DeviceLimits(
-    compute_units=132, max_work_group_size=1024, max_work_item_sizes=(1024, 1024, 64), local_memory_bytes=48 * 1024,
-    sub_group_sizes=(32,), extensions=("cl_nv_device_attribute_query",),
-)  # fmt: skip
 PHONE = DeviceLimits(
     compute_units=6, max_work_group_size=1024, max_work_item_sizes=(1024, 1024, 1024), local_memory_bytes=32 * 1024,
     has_images=True, max_image_width=16384, max_image_height=16384, sub_group_sizes=(64, 128),
@@ -33,12 +32,12 @@ CPU = DeviceLimits(
 DEVICES = {
     slug: Device(slug=slug, vendor="", model="", family=family, limits=limits)
     for slug, family, limits in (
-        ("nvidia-h200", "nvidia", LARGE),
+        ("nvidia-h200", "nvidia", LARGE_GPU),
         ("adreno-740", "adreno", PHONE),
         ("adreno-610", "adreno", replace(PHONE, compute_units=1)),
         ("mali-g610-mc6", "mali", replace(PHONE, sub_group_sizes=(16,), has_images=False)),
-        ("intel-arc", "intel", replace(LARGE, extensions=())),
-        ("amd-radeon", "amd", replace(LARGE, extensions=(), local_memory_bytes=64 * 1024)),
+        ("intel-arc", "intel", replace(LARGE_GPU, extensions=())),
+        ("amd-radeon", "amd", replace(LARGE_GPU, extensions=(), local_memory_bytes=64 * 1024)),
         ("pocl", "cpu", CPU),
         ("other", "gpu", DeviceLimits(compute_units=4)),
     )
@@ -166,8 +165,8 @@ def test_of_equal_estimates_the_first_start_is_taken() -> None:
     other = Configuration.of("naive", work_group_m=64 // 8, work_group_n=8)
     problem = GemmProblem(m=64, n=64, k=64)
     alike = [one, Configuration.of("naive", work_group_m=1, work_group_n=64)]
-    assert FAMILY.default(problem, LARGE, alike) == one
-    assert FAMILY.default(problem, LARGE, [one, other]) == other, "it shares more"
+    assert FAMILY.default(problem, LARGE_GPU, alike) == one
+    assert FAMILY.default(problem, LARGE_GPU, [one, other]) == other, "it shares more"
 
 
 def test_what_is_not_declared_is_never_chosen() -> None:
@@ -177,7 +176,7 @@ def test_what_is_not_declared_is_never_chosen() -> None:
         Configuration.of("local_tile", split_k="many"),
         Configuration.of("naive", work_group_m=3, work_group_n=3),
     ]
-    assert FAMILY.default(GemmProblem(m=64, n=64, k=64), LARGE, wrong) == FAMILY.baseline
+    assert FAMILY.default(GemmProblem(m=64, n=64, k=64), LARGE_GPU, wrong) == FAMILY.baseline
 
 
 # What holds for all
@@ -237,3 +236,36 @@ def test_estimates_follow_what_was_measured() -> None:
     middle = statistics.median(ratios)
     assert len(ratios) > 50
     assert sum(middle / 1.5 < ratio < middle * 1.5 for ratio in ratios) >= 0.9 * len(ratios)
+
+
+# How many work-groups a compute unit runs at once
+
+
+@pytest.mark.parametrize(
+    ("group", "expected"),
+    [
+        (WorkGroup(items=1024, outputs=1, operands=2), 1),  # of 2048 work-items two; of registers for 45 each, one
+        (WorkGroup(items=512, outputs=1, operands=0), 3),
+        (WorkGroup(items=64, outputs=16, operands=8), 14),
+        (WorkGroup(items=256, outputs=512, operands=48), 1),  # 255 registers are the most that one may have
+        (WorkGroup(items=64, outputs=16, operands=8, local_bytes=10 * 1024), 4),
+        (WorkGroup(items=64, outputs=16, operands=8, local_bytes=2 * 48 * 1024), 1),
+    ],
+)
+def test_what_runs_out_first_tells(group: WorkGroup, expected: int) -> None:
+    assert group.at_once(replace(LARGE_GPU, extensions=())) == expected
+
+
+def test_a_compute_unit_of_nvidias_has_local_memory_for_more() -> None:
+    group = WorkGroup(items=64, outputs=16, operands=8, local_bytes=24 * 1024)
+    assert (group.at_once(replace(LARGE_GPU, extensions=())), group.at_once(LARGE_GPU)) == (2, 8)
+
+
+def test_the_default_and_predictions_count_alike() -> None:
+    tile = {p.name: p.values[0] for p in FAMILY.algorithm("local_tile").parameters}
+    tile |= {"work_group_m": 16, "work_group_n": 8, "micro_tile_m": 4, "micro_tile_n": 8, "tile_k": 16, "stages": 2}
+    configuration = Configuration.of("local_tile", **tile)
+    work = Work(configuration, GemmProblem.size_axes, LARGE_GPU)
+    assert tile_bytes(work.number) == 4 * 2 * 16 * (64 + 64 + 2 * work.number("local_padding"))
+    (numbers,) = (n for c, n in candidates((configuration,), LARGE_GPU).items() if c == configuration)
+    assert work.at_once == numbers["resident"] == 5

@@ -22,8 +22,8 @@ from autotune.cli import main
 from autotune.codec import Node
 from autotune.display.progress import PlainProgress
 from autotune.errors import RefusedError, ServiceError, StoreError, TableError
-from autotune.export.contents import read_contents
-from autotune.export.json_table import write_json
+from autotune.export.contents import read_tables
+from autotune.export.text_tables import write_json
 from autotune.kernels.gemm import FAMILY, GemmProblem
 from autotune.model.configuration import Configuration
 from autotune.model.events import Event, ProblemFinished, ProblemStarted, TrialFinished
@@ -484,7 +484,7 @@ def test_an_uploaded_table_counts_only_after_it_was_measured(server: Server, cli
     requests = [Request(problem=problem) for problem in problems]
     fake = FakeWorker(invented_time)
     tune(DEVICE, requests, other, Budget(trials=12), algorithms=["microtile"], worker=fake)
-    tables = read_contents(other, None, "gemm")
+    tables = read_tables(other, None, "gemm")
     boasting = [replace(w, time_ns=w.time_ns / 100, baseline_ns=None) for w in tables[0].winners]
     claimed = write_json([replace(tables[0], winners=tuple(boasting))]).encode()
     answer = client.upload(claimed)

@@ -273,6 +273,7 @@ def test_what_is_not_there(api: TestClient) -> None:
 
 def test_every_format_can_be_downloaded(api: TestClient) -> None:
     starts = {"json": b"{", "csv": b"device,", "markdown": b"", "c": b"/*", "sqlite": b"SQLite format 3\0"}
+    assert [form["name"] for form in api.get("/api/export").json()["formats"]] == list(starts)
     for form, start in starts.items():
         answer = api.get(f"/api/export/{form}", params={"device": SLUG})
         assert answer.status_code == 200

@@ -11,6 +11,8 @@ from autotune.cli.arguments import ANY_DEVICE, DATABASE, argument, command, fami
 from autotune.cli.lookup import named_device
 from autotune.cli.output import tell, write
 from autotune.errors import DeviceSelectionError, MissingDatabaseError, UsageError
+from autotune.export import export_package, export_table
+from autotune.export.formats import FORMATS
 from autotune.lookup.chain import guess
 from autotune.lookup.json_table import read_contents
 from autotune.paths import data_folder
@@ -18,15 +20,13 @@ from autotune.paths import data_folder
 if TYPE_CHECKING:
     from autotune.store import Store
 
-FORMATS = ("json", "csv", "markdown", "c", "sqlite")
-DEFAULT_FAMILY = "gemm"
-"""Family whose empty table is written when nothing is stored."""
+_MEANINGS = "; ".join(f"{form.name}: {form.meaning}" for form in FORMATS.values())
 
 
 @command(
     ANY_DEVICE,
     family("all that are stored if left out; CSV holds one", default=None),
-    argument("--format", choices=FORMATS, required=True, help="format of the table"),
+    argument("--format", choices=FORMATS, required=True, help=f"format of the table: {_MEANINGS}"),
     file("--output", "file to write; standard output if left out"),
     argument(
         "--kernels",
@@ -46,32 +46,32 @@ DEFAULT_FAMILY = "gemm"
 )
 def export_command(options: argparse.Namespace) -> int:
     """Write the tuning table of a device, or of all, for use in an application."""
-    if options.format == "sqlite" and options.output is None:
-        raise UsageError("a SQLite table can be written only to a file", hint="give --output FILE")
-    if options.format == "sqlite" and options.family:
-        raise UsageError("a SQLite table holds every kernel family", hint="leave out --family")
-    if options.kernels and (options.format != "c" or options.output):
+    form = FORMATS[options.format]
+    if not form.writer and options.output is None:
+        raise UsageError(f"a {form.title} table can be written only to a file", hint="give --output FILE")
+    if not form.writer and options.family:
+        raise UsageError(f"a {form.title} table holds every kernel family", hint="leave out --family")
+    if options.kernels and (not form.has_folder or options.output):
         raise UsageError("--kernels writes a folder of C files", hint="use --format c --kernels DIR, without --output")
     if options.also and not options.kernels:
         raise UsageError("--also needs --kernels", hint="give --kernels DIR")
-    from autotune.export import check_replaceable
+    from autotune.export.contents import stored_families
+    from autotune.export.files import check_replaceable
 
     if options.output and not options.force:
         check_replaceable(options.output)
     with _source(options) as (store, slug):
-        families = [options.family] if options.family else _stored_families(store, slug)
-        if options.format == "c":
+        families = [options.family] if options.family else stored_families(store, slug)
+        if form.has_folder:
             _tell_left_out(store, slug, families)
         if options.kernels:
-            from autotune.export import export_package
-
             kept = export_package(store, slug, families, options.kernels, also=options.also, force=options.force)
             for name in kept:
                 tell(f"left {options.kernels / name} as it is: it was changed")
-        elif options.format == "sqlite":
+        elif not form.writer:
             store.snapshot(options.output, slug)
         else:
-            write(options.output, _text(store, slug, families, options.format))
+            write(options.output, export_table(store, slug, options.family, form.name))
     if options.kernels or options.output:
         tell(f"wrote {options.kernels or options.output}")
     return 0
@@ -130,24 +130,3 @@ def _opened(table: Path) -> "Iterator[Store]":
         store.import_winners(contents.winners, contents.devices)
         add_predictors(store, contents.predictors)
         yield store
-
-
-def _stored_families(store: "Store", slug: str | None) -> list[str]:
-    return sorted({winner.problem.family for winner in store.best(slug)}) or [DEFAULT_FAMILY]
-
-
-def _text(store: "Store", slug: str | None, families: Sequence[str], form: str) -> str | bytes:
-    from autotune.export import export_table
-    from autotune.export.contents import read_joined
-    from autotune.export.json_table import write_json
-
-    if len(families) == 1:
-        return export_table(store, slug, families[0], form)
-    if form == "json":
-        return write_json(read_joined(store, slug, families))
-    if form == "csv":
-        raise UsageError(
-            f"a CSV table has the columns of one kernel family, and {', '.join(families)} are stored",
-            hint=f"choose one, such as --family {families[0]}",
-        )
-    return "\n".join(str(export_table(store, slug, family, form)) for family in families)

@@ -1,56 +1,52 @@
-"""Exports tables for other programs and for people as JSON, CSV, Markdown, C and SQLite; reads JSON tables back.
+"""Exports tables for other programs and for people as JSON, CSV, Markdown, C and SQLite.
 
-This file holds the public functions and what all formats share; each format has a file of its own.
+This file holds the public functions, which load the writers only when they are needed.
 """
 
-import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from autotune.errors import DeviceSelectionError, UsageError
-from autotune.export.c_header import write_c
-from autotune.export.c_package import package_files
-from autotune.export.contents import DeviceTable, read_contents, with_predictors
-from autotune.export.files import check_replaceable, write_package
-from autotune.export.json_table import write_json
-from autotune.export.text_tables import write_csv, write_markdown
-from autotune.kernels import find_family
-from autotune.lookup.chain import guess
-from autotune.lookup.json_table import read_table
-from autotune.store import Store
+from autotune.export.formats import FORMATS
 
-__all__ = ["FORMATS", "check_replaceable", "export_package", "export_table", "read_table"]
-
-_WRITERS: dict[str, Callable[[list[DeviceTable], str], str]] = {
-    "json": lambda tables, _family: write_json(tables),
-    "csv": write_csv,
-    "markdown": write_markdown,
-    "c": write_c,
-}
-FORMATS = (*_WRITERS, "sqlite")
+if TYPE_CHECKING:
+    from autotune.store import Store
 
 
-def export_table(store: Store, device_slug: str | None, family: str, form: str) -> str | bytes:
-    """Return the best configurations of one kernel family, of one device or of all; bytes for SQLite, else text.
+def export_table(store: "Store", device_slug: str | None, family: str | None, form: str) -> str | bytes:
+    """Return the best configurations of a kernel family or, without one, of all that are stored.
 
-    Equal contents give equal texts. A configuration that this version's family no longer declares is left out, since
-    nothing could use it. SQLite holds every family and the ledger of trials.
+    They are those of one device or of all. Equal contents give equal texts. A configuration that this version's family
+    no longer declares is left out, since nothing could use it. SQLite, the only format in bytes, holds every family and
+    the ledger of trials.
     Raises DeviceSelectionError, UsageError, ProblemError for an unknown family, TableError, StoreError.
     """
+    from autotune.export.contents import joined, read_tables, stored_families
+    from autotune.kernels import find_family
+
     if form not in FORMATS:
         raise UsageError(f"there is no export format {form[:80]!r}", hint=f"there are {', '.join(FORMATS)}")
-    find_family(family)
+    if family is not None:
+        find_family(family)
     _check_stored(store, device_slug)
-    if form == "sqlite":
+    known = FORMATS[form]
+    if not known.writer:
         return _snapshot(store, device_slug)
-    tables = read_contents(store, device_slug, family)
-    if form in ("json", "c"):
-        tables = [with_predictors(store, table, family) for table in tables]
-    return _WRITERS[form](tables, family)
+    families = [family] if family else stored_families(store, device_slug)
+    if known.families == "single" and len(families) > 1:
+        raise UsageError(
+            f"a {known.title} table has the columns of one kernel family, and {', '.join(families)} are stored",
+            hint=f"choose one, such as --family {families[0]}",
+        )
+    tables = {name: read_tables(store, device_slug, name, predictors=known.has_predictors) for name in families}
+    if known.families == "joined":
+        return known.text(joined(list(tables.values())), families[0])
+    return "\n".join(known.text(of_family, name) for name, of_family in tables.items())
 
 
 def export_package(
-    store: Store,
+    store: "Store",
     device_slug: str | None,
     families: Sequence[str],
     folder: Path,
@@ -65,24 +61,31 @@ def export_package(
     Raises DeviceSelectionError; UsageError for a family without a library in C and, unless `force`, for files that no
     export has written; TableError; StoreError.
     """
+    from autotune.export.c_package import package_files
+    from autotune.export.contents import DeviceTable, read_tables
+    from autotune.export.files import write_package
+    from autotune.lookup.chain import guess
+
     _check_stored(store, device_slug)
     tables = {}
     for family in families:
-        there = [with_predictors(store, table, family) for table in read_contents(store, device_slug, family)]
+        there = read_tables(store, device_slug, family, predictors=True)
         known = {table.device.slug for table in there}
         there += [DeviceTable(device=guess(slug), winners=()) for slug in dict.fromkeys(also) if slug not in known]
         tables[family] = sorted(there, key=lambda table: table.device.slug)
     return write_package(folder, package_files(tables), force=force)
 
 
-def _check_stored(store: Store, device_slug: str | None) -> None:
+def _check_stored(store: "Store", device_slug: str | None) -> None:
     known = sorted({device.slug for device in store.devices()})
     if device_slug is not None and device_slug not in known:
         there = f"there are {', '.join(known)}" if known else "no device is stored yet: tune one with autotune run"
         raise DeviceSelectionError(f"nothing is stored for a device {device_slug[:80]!r}", hint=there)
 
 
-def _snapshot(store: Store, device_slug: str | None) -> bytes:
+def _snapshot(store: "Store", device_slug: str | None) -> bytes:
+    import tempfile
+
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "table.sqlite"
         store.snapshot(path, device_slug)

@@ -5,165 +5,30 @@ generated: for each configuration that a lookup may return, and each kind of pro
 sources for every variant of sizes.
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from string import Template
+import re
+import zlib
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from itertools import accumulate, chain
 
 from autotune.device.profile import find_profile
 from autotune.errors import TableError
-from autotune.export.c_header import Writer, check_distinct, identifier, write_c
-from autotune.export.c_plan import operands_of
-from autotune.export.c_sources import SourcePool, numbers, quoted
+from autotune.export.c_family import FamilyInC, check_distinct, identifier
+from autotune.export.c_header import write_c
+from autotune.export.c_plan import AlgorithmPlanner
 from autotune.export.contents import DeviceTable, plain_part
 from autotune.kernels import find_family
-from autotune.kernels.render import names_read, render
+from autotune.kernels.render import names_read, render, render_c
 from autotune.model.configuration import Configuration
 from autotune.model.problem import Problem
 from autotune.paths import data_folder
-from autotune.space.family import KernelFamily
-from autotune.space.plan_formula import PlanFormula, parts_of
+from autotune.space.plan_formula import parts_of
 
 _NO_SOURCE = 65535
-
-_FAMILIES = Template("""\
-/* What this package holds; autotune.h includes it. */
-${includes}
-enum {
-    AUTOTUNE_MOST_BUFFERS = ${buffers},
-    AUTOTUNE_MOST_LAUNCHES = ${launches},
-    AUTOTUNE_MOST_ARGUMENTS = ${arguments}
-};
-
-/* A problem of any family. */
-union autotune_problem {
-${problems}
-};
-
-/* What a call does: by which step of the lookup, from which of the package's sources, with how many kernels. */
-struct autotune_choice {
-    enum autotune_match match;
-    int source;
-    int launches;
-};
-
-#ifdef __cplusplus
-extern "C" {
-#endif
-
-${calls}
-#ifdef __cplusplus
-}
-#endif
-""")
-
-_CALLS = Template("""\
-/* ${about}
-   Fields of the problem that are 0 are filled in. The kernels are enqueued, not waited for; `event`, where not NULL, is
-   that of the last. */
-enum autotune_status autotune_${family}(
-    struct autotune_library *library, cl_command_queue queue, const struct autotune_${family}_problem *problem,
-    ${parameters}, cl_event *event);
-
-/* Builds what a call would build. */
-enum autotune_status autotune_${family}_prepare(
-    struct autotune_library *library, const struct autotune_${family}_problem *problem);
-
-/* What calls of a prepared problem do; of another, what they would do, were the driver to take it. Asks no driver. */
-enum autotune_status autotune_${family}_choose(
-    struct autotune_library *library, const struct autotune_${family}_problem *problem, struct autotune_choice *choice);
-""")
-
-_FAMILY = Template("""\
-${planner}
-struct autotune_${family}_kernel {
-    struct autotune_${family}_configuration configuration;
-${kind}
-    const char *options;
-};
-
-enum { ${macro}_KERNELS = ${count} };
-
-/* The first is the plainest. */
-static const struct autotune_${family}_kernel autotune_${family}_kernels[] = {
-${kernels}
-};
-
-/* Numbers of sources by kernel and by what the sizes call for. */
-static const unsigned short autotune_${family}_variants[][${variants}] = {
-${table}
-};
-
-static void autotune_${family}_choose_kernel(
-        const struct autotune_device_entry *device, int attempt, const union autotune_problem *problem,
-        struct autotune_choice *choice, struct autotune_plan *plan, const char **options) {
-    const struct autotune_${family}_problem *const p = &problem->${family};
-    struct autotune_${family}_configuration found;
-    int number;
-    memset(&found, 0, sizeof found);
-    if (attempt == 0) choice->match = device->find_${family}(p, &found);
-    else if (attempt == 1) device->default_${family}(p, &found);
-    else found = autotune_${family}_kernels[0].configuration;
-    autotune_plan_${family}(p, &found, plan);
-    for (number = ${macro}_KERNELS - 1; number >= 0; number--) {
-        const struct autotune_${family}_kernel *const kernel = &autotune_${family}_kernels[number];
-        if (!(${same_kind})) continue;
-        if (memcmp(&kernel->configuration, &found, sizeof found) != 0) continue;
-        choice->source = autotune_${family}_variants[number][plan->variant];
-        *options = kernel->options;
-        return;
-    }
-}
-
-static int autotune_${family}_complete_any(union autotune_problem *problem) {
-    return autotune_${family}_complete(&problem->${family});
-}
-
-static int autotune_${family}_is_same_any(const union autotune_problem *one, const union autotune_problem *other) {
-    return autotune_${family}_is_same(&one->${family}, &other->${family});
-}
-
-static const struct autotune_family autotune_family_${family} = {
-    autotune_${family}_complete_any, autotune_${family}_is_same_any, autotune_${family}_choose_kernel
-};
-
-enum autotune_status autotune_${family}_prepare(
-        struct autotune_library *library, const struct autotune_${family}_problem *problem) {
-    union autotune_problem p;
-    p.${family} = *problem;
-    return prepare_problem(library, &autotune_family_${family}, &p);
-}
-
-enum autotune_status autotune_${family}_choose(
-        struct autotune_library *library, const struct autotune_${family}_problem *problem,
-        struct autotune_choice *choice) {
-    union autotune_problem p;
-    p.${family} = *problem;
-    return choose_problem(library, &autotune_family_${family}, &p, choice);
-}
-
-enum autotune_status autotune_${family}(
-        struct autotune_library *library, cl_command_queue queue, const struct autotune_${family}_problem *problem,
-        ${parameters}, cl_event *event) {
-    const double scalars[] = {${scalars}};
-    cl_mem operands[${operand_count}];
-    union autotune_problem p;
-    p.${family} = *problem;
-${operands}
-    return run_problem(library, &autotune_family_${family}, &p, queue, scalars, operands, event);
-}
-""")
-
-_DEVICES = Template("""\
-struct autotune_device_entry {
-    const char *name, *options;
-${members}
-};
-
-enum { AUTOTUNE_DEVICE_COUNT = ${count}, AUTOTUNE_NO_SOURCE = ${no_source} };
-
-static const struct autotune_device_entry autotune_devices[] = {
-${devices}
-};
-""")
+_MOST_IN_LINE = 4000
+_LINES_OF_RUN = 12
+"""Average number of lines in a run."""
 
 
 def package_files(tables: Mapping[str, Sequence[DeviceTable]]) -> dict[str, str]:
@@ -171,148 +36,164 @@ def package_files(tables: Mapping[str, Sequence[DeviceTable]]) -> dict[str, str]
 
     Raises TableError, UsageError for a family that has no library in C.
     """
-    families = sorted(tables)
-    if not any(tables[name] for name in families):
+    names = sorted(tables)
+    if not any(tables.values()):
         raise TableError("nothing is stored to export", hint="tune something with autotune run first")
-    devices = [table.device for table in tables[families[0]]]
+    devices = [table.device for table in tables[names[0]]]
     check_distinct(device.slug for device in devices)
     library = data_folder("templates") / "c"
     files = {path.name: path.read_text(encoding="ascii") for path in sorted(library.glob("*.[ch]"))}
-    for name in families:
-        files[f"autotune_{name}.h"] = write_c(list(tables[name]), name)
-    files["autotune_families.h"] = _families(list(map(Writer, map(find_family, families))))
+    files |= {f"autotune_{name}.h": write_c(tables[name], name) for name in names}
     pool = SourcePool()
-    kernels = [_Kernels(find_family(name), list(map(plain_part, tables[name])), pool).to_c() for name in families]
-    if len(pool) >= _NO_SOURCE:
+    families = [_Family(FamilyInC(find_family(name)), list(map(plain_part, tables[name])), pool) for name in names]
+    if len(pool.sources) >= _NO_SOURCE:
         raise TableError(
-            f"a package may have {_NO_SOURCE - 1} kernel sources, not {len(pool)}",
+            f"a package may have {_NO_SOURCE - 1} kernel sources, not {len(pool.sources)}",
             hint="export one device or one family at a time",
         )
-    members = "\n".join(
-        f"    enum autotune_match (*find_{name})(const struct autotune_{name}_problem *,"
-        f" struct autotune_{name}_configuration *);\n"
-        f"    void (*default_{name})(const struct autotune_{name}_problem *, struct autotune_{name}_configuration *);"
-        for name in families
+    plans = [family.c.rules.plan for family in families]
+    files["autotune_families.h"] = render_c(
+        "autotune_families.h",
+        families=[family.c for family in families],
+        buffers=max(len(plan.buffers) for plan in plans),
+        launches=max(len(plan.launches) for plan in plans),
+        arguments=max(len(parts_of(launch.arguments)) for plan in plans for launch in plan.launches),
     )
-    entries = [_entry(device.slug, find_profile(device).build_options, families) for device in devices]
-    about = _DEVICES.substitute(members=members, count=len(devices), no_source=_NO_SOURCE, devices=",\n".join(entries))
-    files["autotune_kernels.h"] = "\n".join(
-        ["/* Kernels and devices of this package, for autotune.c alone. */", pool.to_c(), about, *kernels]
+    files["autotune_kernels.h"] = render_c(
+        "autotune_kernels.h",
+        families=families,
+        devices=[(quoted(d.slug), identifier(d.slug), _joined(find_profile(d).build_options)) for d in devices],
+        pool=pool,
+        no_source=_NO_SOURCE,
     )
     return files
 
 
-def _families(writers: Sequence[Writer]) -> str:
-    names, plans = [writer.family.name for writer in writers], [writer.rules.plan for writer in writers]
-    return _FAMILIES.substitute(
-        buffers=max(len(plan.buffers) for plan in plans),
-        launches=max(len(plan.launches) for plan in plans),
-        arguments=max(len(parts_of(launch.arguments)) for plan in plans for launch in plan.launches),
-        includes="".join(f'#define AUTOTUNE_HAS_{name.upper()} 1\n#include "autotune_{name}.h"\n' for name in names),
-        problems="\n".join(f"    struct autotune_{name}_problem {name};" for name in names),
-        calls="\n".join(
-            _CALLS.substitute(family=w.family.name, about=w.rules.about, parameters=_parameters(w.rules.plan))
-            for w in writers
-        ),
-    )
+class SourcePool:
+    """Many kernel sources as C data: each distinct line and each distinct run of lines is stored once.
+
+    Compilers need not accept a string of more than 4095 characters, and variants of a kernel have most of their lines
+    in common. So a source is a list of runs, and a run is a list of lines. The checksum of a line decides whether a run
+    ends after it, so that runs end at the same lines in all sources.
+    """
+
+    def __init__(self) -> None:
+        self.lines: dict[str, int] = {}
+        self.runs: dict[tuple[int, ...], int] = {}
+        self.sources: dict[tuple[int, ...], int] = {}
+        self._known: dict[str, int] = {}
+
+    def add(self, text: str) -> int:
+        """Return the number of a text. Raises TableError for a line that C compilers need not accept."""
+        if text not in self._known:
+            source = tuple(self.runs.setdefault(run, len(self.runs)) for run in self._runs(text))
+            self._known[text] = self.sources.setdefault(source, len(self.sources))
+        return self._known[text]
+
+    def _runs(self, text: str) -> Iterator[tuple[int, ...]]:
+        run: list[int] = []
+        for line in text.splitlines(keepends=True):
+            run.append(self.lines.setdefault(_quoted_line(line), len(self.lines)))
+            if zlib.crc32(line.encode()) % _LINES_OF_RUN == 0:
+                yield tuple(run)
+                run = []
+        if run:
+            yield tuple(run)
+
+    @staticmethod
+    def lists(found: Iterable[Sequence[int]]) -> dict[str, list[int]]:
+        """Return lists as one, with the place where each starts and where the last ends."""
+        lists = list(found)
+        return {"joined": list(chain(*lists)), "starts": list(accumulate(map(len, lists), initial=0))}
+
+    @staticmethod
+    def kind_of(numbered: Collection[object]) -> str:
+        """Return the C type of the numbers of these."""
+        return "unsigned short" if len(numbered) <= 65535 else "unsigned int"
 
 
-def _parameters(plan: PlanFormula) -> str:
-    return ", ".join([*(f"double {name}" for name in plan.scalars), *(f"cl_mem {name}" for name in operands_of(plan))])
+@cache  # each line occurs some hundred times in a package
+def _quoted_line(line: str) -> str:
+    if len(line) > _MOST_IN_LINE or not line.isascii():
+        raise TableError(f"a line of a kernel cannot be written in C: {line[:60]!r}")
+    return f'"{quoted(line)}"'
 
 
-def _entry(slug: str, options: Iterable[str], families: Iterable[str]) -> str:
-    device = identifier(slug)
-    functions = [f"autotune_find_{name}_problem_{device}, autotune_{name}_default_{device}" for name in families]
-    return f'    {{"{quoted(slug)}", "{quoted(" ".join(options))}", {", ".join(functions)}}}'
+def quoted(text: str) -> str:
+    """Escape a text for use between quotation marks in C."""
+    plain = text.replace("\\", "\\\\").replace('"', '\\"').replace("?", "\\?").replace("\n", "\\n").replace("\t", "\\t")
+    return re.sub(r"[^ -~]", "_", plain)
 
 
-class _Kernels:
+def _joined(options: Iterable[str]) -> str:
+    return quoted(" ".join(options))
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Kernel:
+    """A configuration for one kind of problem, with the number of its source for each variant of sizes."""
+
+    values: str
+    options: str
+    sources: list[int]
+
+
+class _Family:
     """Every configuration of a family that a lookup of the package may return, with its sources."""
 
-    def __init__(self, family: KernelFamily, tables: Sequence[DeviceTable], pool: SourcePool) -> None:
-        self._family = family
-        self._tables = tables
+    def __init__(self, c: FamilyInC, tables: Sequence[DeviceTable], pool: SourcePool) -> None:
+        self.c = c
+        self.name = c.family.name
         self._pool = pool
-        self._writer = Writer(family)
-        self._plan = self._writer.rules.plan
         self._rendered: dict[object, int] = {}
+        self.planners = [(identifier(a.name), AlgorithmPlanner(c, a).body()) for a in c.family.algorithms]
+        examples = [c.plain, *(winner.problem for table in tables for winner in table.winners)]
+        kinds = list({example.kind: example for example in examples}.values())
+        self.kernels = [
+            kernel
+            for configuration in self._configurations(tables)
+            for example in kinds
+            for kernel in self._kernel(configuration, example)
+        ]
 
-    def to_c(self) -> str:
-        kernels, variants = [], []
-        operands = operands_of(self._plan)
-        kind_fields = self._writer.rules.kind
-        for configuration in self._configurations():
-            for example in self._kinds():
-                found = self._sources(configuration, example)
-                if not found:
-                    continue
-                kind = "".join(f"{self._writer.literal(getattr(example, field))}, " for field in kind_fields)
-                options = quoted(" ".join(self._options(configuration, example)))
-                kernels.append(f'    {{{self._writer.configuration(configuration)}, {kind}"{options}"}}')
-                row = (found.get(number, _NO_SOURCE) for number in range(self._plan.variant_count))
-                variants.append(f"    {{\n{numbers(row)}}}")
-        return _FAMILY.substitute(
-            family=self._family.name,
-            macro=self._writer.macro,
-            kind="\n".join(f"    {self._writer.type_of(field, 'long long')} {field};" for field in kind_fields),
-            count=len(kernels),
-            kernels=",\n".join(kernels),
-            variants=self._plan.variant_count,
-            table=",\n".join(variants),
-            planner=self._writer.planner(),
-            same_kind=" && ".join(f"kernel->{field} == p->{field}" for field in kind_fields) or "1",
-            parameters=_parameters(self._plan),
-            scalars=", ".join(self._plan.scalars) or "0.0",
-            operand_count=len(operands),
-            operands="\n".join(f"    operands[{number}] = {name};" for number, name in enumerate(operands)),
-        )
-
-    def _configurations(self) -> list[Configuration]:
+    def _configurations(self, tables: Sequence[DeviceTable]) -> list[Configuration]:
         """Return the configurations without duplicates, the plainest first."""
-        found = [self._family.baseline]
-        for table in self._tables:
+        found = [self.c.family.baseline]
+        for table in tables:
             found += [winner.configuration for winner in table.winners]
             found += [c for predictor in table.predictors for c in predictor.configurations]
-            found += self._writer.candidates(table.device)
+            found += self.c.candidates(table.device)
         return list(dict.fromkeys(found))
 
-    def _kinds(self) -> list[Problem]:
-        """Return one example of each kind of problem."""
-        examples = [self._writer.plain, *(w.problem for table in self._tables for w in table.winners)]
-        return list({example.kind: example for example in examples}.values())
-
-    def _sources(self, configuration: Configuration, example: Problem) -> dict[int, int]:
-        """Return source numbers by variant; empty if the configuration cannot run this kind of problem at all."""
-        found: dict[int, int] = {}
-        for problem in self._samples(configuration, example):
-            number = self._plan.variant_of(problem, configuration)
-            if number in found:
-                continue
-            plan = self._family.plan(problem, configuration)
-            values = dict(plan.template_values)
-            read = names_read(self._family, configuration.algorithm)
-            place = (configuration, tuple(sorted((n, v) for n, v in values.items() if n in read)))
-            if place not in self._rendered:
-                self._rendered[place] = self._pool.add(render(self._family, configuration, plan))
-            found[number] = self._rendered[place]
-        return found
-
-    def _samples(self, configuration: Configuration, example: Problem) -> Iterator[Problem]:
+    def _kernel(self, configuration: Configuration, example: Problem) -> Iterator[_Kernel]:
+        """Yield the kernel, unless the configuration cannot run this kind of problem at all."""
+        family, rules = self.c.family, self.c.rules
         values = example.constraint_values()
-        for constraint in self._family.algorithm(configuration.algorithm).constraints:
+        of_kind = {n: v for n, v in values.items() if n in rules.kind or n not in self.c.fields}
+        known = {**dict(configuration.values), **of_kind}
+        for constraint in family.algorithm(configuration.algorithm).constraints:
             # A constraint on the kind of the problem alone, such as its type, rules a kernel out for all sizes.
-            known = {**dict(configuration.values), **{n: values[n] for n in self._of_kind(values)}}
             if constraint.condition.names <= known.keys() and not constraint.condition(known):
                 return
-        yield from self._writer.rules.samples(configuration, example)
+        found: dict[int, int] = {}
+        for problem in rules.samples(configuration, example):
+            number = rules.plan.variant_of(problem, configuration)
+            if number not in found:
+                found[number] = self._source(configuration, problem)
+        kind = (self.c.literal(getattr(example, field)) for field in rules.kind)
+        options = family.plan(example, configuration).build_options
+        yield _Kernel(
+            values=", ".join([self.c.configuration(configuration), *kind]),
+            # Macros (-D) depend on the sizes: the library adds them.
+            options=_joined(option for option in options if not option.startswith("-D")),
+            sources=[found.get(number, _NO_SOURCE) for number in range(rules.plan.variant_count)],
+        )
 
-    def _of_kind(self, values: Mapping[str, object]) -> list[str]:
-        rules = self._writer.rules
-        derived = [name for name in values if name not in self._writer.fields]
-        return [*rules.kind, *derived]
-
-    def _options(self, configuration: Configuration, example: Problem) -> tuple[str, ...]:
-        options = self._family.plan(example, configuration).build_options
-        # Macros (-D) depend on the sizes: the library adds them.
-        return tuple(option for option in options if not option.startswith("-D"))
+    def _source(self, configuration: Configuration, problem: Problem) -> int:
+        family = self.c.family
+        plan = family.plan(problem, configuration)
+        read = names_read(family, configuration.algorithm)
+        place = (configuration, tuple(sorted((n, v) for n, v in plan.template_values if n in read)))
+        if place not in self._rendered:
+            self._rendered[place] = self._pool.add(render(family, configuration, plan))
+        return self._rendered[place]

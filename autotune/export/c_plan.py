@@ -3,28 +3,23 @@
 import ast
 from collections.abc import Callable, Iterator
 
+from autotune.export.c_family import FamilyInC
 from autotune.model.configuration import Value
-from autotune.model.plan import Role
 from autotune.model.problem import DTYPE_BYTES
 from autotune.space.expression import Expression
 from autotune.space.family import Algorithm
-from autotune.space.plan_formula import BufferFormula, LaunchFormula, PlanFormula, parts_of
+from autotune.space.plan_formula import BufferFormula, LaunchFormula, parts_of
 
 _PIXELS = {"float32": "CL_FLOAT", "float16": "CL_HALF_FLOAT", "int8": "CL_SIGNED_INT8", "int32": "CL_SIGNED_INT32"}
 
 
 class AlgorithmPlanner:
-    """Prints the plan of one algorithm, without what the algorithm never needs.
+    """Prints the plan of one algorithm, without what the algorithm never needs."""
 
-    `name` and `constant` spell names of values and string constants in C.
-    """
-
-    def __init__(
-        self, formula: PlanFormula, algorithm: Algorithm, name: Callable[[str], str], constant: Callable[[str], str]
-    ) -> None:
-        self._formula = formula
-        self._name = name
-        self._constant = constant
+    def __init__(self, c: FamilyInC, algorithm: Algorithm) -> None:
+        self._c = c
+        self._algorithm = algorithm
+        self._formula = formula = c.rules.plan
         self._known: dict[str, Value] = {n: v for n, v in formula.absent.items() if n not in algorithm.by_name}
         self._known["algorithm"] = algorithm.name
         self._derived: dict[str, Expression] = {}
@@ -37,7 +32,6 @@ class AlgorithmPlanner:
             else:
                 self._derived[derived] = expression
         self._used: set[str] = set()
-        self._operands = operands_of(formula)
 
     def body(self) -> str:
         """Return the statements of a function with the parameters `p`, `c` and `plan`."""
@@ -83,7 +77,7 @@ class AlgorithmPlanner:
             made = f"autotune_add_image(plan, {view}, {sizes}, {pixels}, {pitch})"
             self._used.add(view)
         else:
-            operand = self._operands.index(buffer.name) if buffer.name in self._operands else -1
+            operand = self._c.operands.index(buffer.name) if buffer.name in self._c.operands else -1
             size = f"{self._bytes(buffer)} * {self._number(elements)}"
             made = f"autotune_add_buffer(plan, {operand}, {size}, {int(buffer.is_zeroed)})"
         kept = f"{_variable(buffer.name)} = " if _variable(buffer.name) in self._used else ""
@@ -132,22 +126,20 @@ class AlgorithmPlanner:
         return self._print(self._read(text))
 
     def _result(self, text: str, result: Callable[[str], str]) -> str:
-        return self._read(text).to_c(self._spell, self._constant, result)
+        return self._read(text).to_c(self._spell, self._c.word, result)
 
     def _print(self, expression: Expression) -> str:
-        return expression.to_c(self._spell, self._constant)
+        return expression.to_c(self._spell, self._c.word)
 
     def _spell(self, name: str) -> str:
         self._used.add(name)
-        return name if name in self._derived else self._name(name)
+        if name in self._derived:
+            return name
+        meaning = self._c.meaning(name, self._algorithm.by_name, {})
+        return f"({meaning})" if " " in meaning else meaning
 
     def _read(self, text: str) -> Expression:
         return Expression(text).given(self._known)
-
-
-def operands_of(formula: PlanFormula) -> list[str]:
-    """Return the names of the buffers that the caller supplies, in order."""
-    return [buffer.name for buffer in formula.buffers if buffer.role in (Role.INPUT, Role.OUTPUT)]
 
 
 def _variable(buffer: str) -> str:

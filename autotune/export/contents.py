@@ -5,13 +5,14 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from autotune.codec import printable
-from autotune.kernels import find_family
+from autotune.kernels import DEFAULT_FAMILY, find_family
 from autotune.lookup import table_order
 from autotune.lookup.predictor import Predictor, agrees
 from autotune.model.device import Device
 from autotune.model.trial import Winner
 from autotune.predict import known_predictors, make_predictors
 from autotune.search.faults import with_faults
+from autotune.space.family import KernelFamily
 from autotune.store import Store
 
 
@@ -23,24 +24,49 @@ class DeviceTable:
     winners: tuple[Winner, ...]
     predictors: tuple[Predictor, ...] = ()
 
+    @property
+    def is_measured(self) -> bool:
+        return bool(self.winners or self.predictors)
 
-def read_contents(store: Store, device_slug: str | None, family: str) -> list[DeviceTable]:
-    """Return the tables of the devices by slug; the winners have the order of a lookup table."""
+
+def stored_families(store: Store, device_slug: str | None) -> list[str]:
+    """Return the families of the winners of one device or of all; the default one if there are none."""
+    return sorted({winner.problem.family for winner in store.best(device_slug)}) or [DEFAULT_FAMILY]
+
+
+def read_tables(store: Store, device_slug: str | None, family: str, *, predictors: bool = False) -> list[DeviceTable]:
+    """Return the tables of one device or of all, by slug; the winners have the order of a lookup table.
+
+    `predictors` adds the stored predictors, else ones made from the trials; any that contradict the winners are left
+    out.
+    """
     # The last device of one slug is the one that measured last; a lookup uses that one too.
     known_here = {device.slug: device for device in store.devices() if device_slug in (None, device.slug)}
-    devices = {slug: with_faults(device, store) for slug, device in known_here.items()}
-    found: dict[str, list[Winner]] = {slug: [] for slug in sorted(devices)}
+    found: dict[str, list[Winner]] = {slug: [] for slug in sorted(known_here)}
     known = find_family(family)
     for stored in store.best(device_slug, family):
         winner = replace(stored, configuration=known.complete(stored.configuration))
         if not known.misfits(winner.configuration):
             found[winner.device].append(_printable_winner(winner))
-    return [
+    tables = [
         DeviceTable(
-            device=_printable_device(devices[slug]),
+            device=_printable_device(with_faults(known_here[slug], store)),
             winners=tuple(sorted(winners, key=lambda winner: table_order(winner.problem))),
         )
         for slug, winners in found.items()
+    ]
+    return [_with_predictors(store, table, known) for table in tables] if predictors else tables
+
+
+def joined(tables: Sequence[Sequence[DeviceTable]]) -> list[DeviceTable]:
+    """Return the tables of several families, all of the same devices, as one table for each device."""
+    return [
+        replace(
+            same[0],
+            winners=tuple(w for table in same for w in table.winners),
+            predictors=tuple(p for table in same for p in table.predictors),
+        )
+        for same in zip(*tables, strict=True)
     ]
 
 
@@ -53,33 +79,10 @@ def plain_part(table: DeviceTable) -> DeviceTable:
     )
 
 
-def with_predictors(store: Store, table: DeviceTable, family: str) -> DeviceTable:
-    """Return the table with the stored predictors of one family, else with ones made from its trials.
-
-    Predictors that contradict the winners are left out.
-    """
-    device, known = table.device, find_family(family)
-    found = known_predictors(store, device.slug, family) or make_predictors(store, device, family)
-    return replace(table, predictors=tuple(p for p in found if agrees(p, known, device.limits, table.winners)))
-
-
-def read_joined(store: Store, device_slug: str | None, families: Sequence[str]) -> list[DeviceTable]:
-    """Return each device once, with its winners and predictors of several families."""
-    of_each = zip(
-        *(
-            [with_predictors(store, table, family) for table in read_contents(store, device_slug, family)]
-            for family in families
-        ),
-        strict=True,
-    )
-    return [
-        replace(
-            same[0],
-            winners=tuple(w for table in same for w in table.winners),
-            predictors=tuple(p for table in same for p in table.predictors),
-        )
-        for same in of_each
-    ]
+def _with_predictors(store: Store, table: DeviceTable, family: KernelFamily) -> DeviceTable:
+    device = table.device
+    found = known_predictors(store, device.slug, family.name) or make_predictors(store, device, family.name)
+    return replace(table, predictors=tuple(p for p in found if agrees(p, family, device.limits, table.winners)))
 
 
 def _printable_device(device: Device) -> Device:

@@ -9,19 +9,14 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from autotune.errors import TableError, UsageError
+from autotune.export.formats import FORMATS
 
 EXAMPLE = "main.c"
 """The file of a package that users are meant to change: their changes are never overwritten."""
 
 _FORCE = "--force overwrites them"
 
-_OURS = re.compile(
-    rb'\s*\{\s*"format": "autotune'  # JSON
-    rb"|device,family,"
-    rb"|## [^\n]*\n\n[^\n]*[Ff]amily `|Nothing is stored yet\."  # Markdown
-    rb"|/\* [^\n]*[Ww]ritten by autotune"
-    rb"|SQLite format 3\0"  # the store checks its contents
-)
+_OURS = re.compile(b"|".join(form.beginning for form in FORMATS.values()))
 _MARK = "/* Written by autotune ({}). Once changed, it is not overwritten without --force. */\n"
 _MARKED = re.compile(rb"/\* Written by autotune \(([0-9a-f]{12})\)[^\n]*\n")
 

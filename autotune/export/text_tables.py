@@ -1,17 +1,23 @@
-"""Tables as CSV for spreadsheets, and as Markdown for people."""
+"""Tables as JSON for programs, as CSV for spreadsheets, and as Markdown for people."""
 
 import csv
 import dataclasses
 import io
+import json
 import re
+from collections.abc import Sequence
 from math import isfinite
+from typing import Any
 
-from autotune.export.contents import DeviceTable
+from autotune.codec import MAX_BYTES, write
+from autotune.errors import TableError
+from autotune.export.contents import DeviceTable, plain_part
 from autotune.kernels import find_family
+from autotune.lookup.json_table import FORMAT, PLAIN_SCHEMA_VERSION, SCHEMA_VERSION, plain_entry
+from autotune.lookup.values import plain_predictor
 from autotune.model.configuration import Value
 from autotune.model.problem import Problem
 from autotune.model.trial import Verdict, Winner
-from autotune.space.family import KernelFamily
 
 _MEASURED = (
     "time_ns", "gflops", "default_ns", "gain_over_default", "gain_low", "gain_high", "baseline_ns",
@@ -21,11 +27,43 @@ _JUDGED = ("is_default", "verdict")
 _PROVENANCE = ("driver", "template_hash", "space_version", "tool_version", "measured_at")
 
 
-def write_csv(tables: list[DeviceTable], family: str) -> str:
+def write_json(tables: Sequence[DeviceTable], _family: str = "") -> str:
+    """Return ASCII text in the form of `db/table.schema.json`, one line per member of a device, entry and predictor.
+
+    It holds everything known about each winner, of any families, but neither the time of export nor anything about the
+    database it comes from; `lookup/json_table.py` reads it back. Raises TableError when it is too large for that.
+    """
+    devices = ",\n".join(_json_device(table) for table in tables)
+    version = PLAIN_SCHEMA_VERSION if all(plain_part(table) == table for table in tables) else SCHEMA_VERSION
+    text = f'{{\n"format": {_compact(FORMAT)},\n"schema_version": {version},\n"devices": [{_members(devices)}]\n}}\n'
+    if len(text) > MAX_BYTES:
+        raise TableError(f"the table has more than {MAX_BYTES // 2**20} MiB", hint="export one device at a time")
+    return text
+
+
+def _json_device(table: DeviceTable) -> str:
+    lines = [f"{_compact(name)}: {_compact(value)}" for name, value in write(table.device).items()]
+    entries = ",\n".join(_compact(plain_entry(winner)) for winner in table.winners)
+    lines.append(f'"entries": [{_members(entries)}]')
+    if table.predictors:
+        predictors = ",\n".join(_compact(plain_predictor(predictor)) for predictor in table.predictors)
+        lines.append(f'"predictors": [{_members(predictors)}]')
+    return "{\n" + ",\n".join(lines) + "\n}"
+
+
+def _compact(value: Any) -> str:
+    return json.dumps(value, allow_nan=False)
+
+
+def _members(text: str) -> str:
+    return f"\n{text}\n" if text else ""
+
+
+def write_csv(tables: Sequence[DeviceTable], family: str) -> str:
     """Return one row per winner, one column per size or parameter, empty where an algorithm has no such parameter."""
     kind = find_family(family)
     sizes = [field.name for field in dataclasses.fields(kind.problem_type)]
-    parameters = parameter_names(kind)
+    parameters = kind.parameter_names
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(["device", "family", *sizes, "algorithm", *parameters, *_MEASURED, *_JUDGED, *_PROVENANCE])
@@ -42,14 +80,9 @@ def write_csv(tables: list[DeviceTable], family: str) -> str:
     return text.getvalue()
 
 
-def write_markdown(tables: list[DeviceTable], family: str) -> str:
+def write_markdown(tables: Sequence[DeviceTable], family: str) -> str:
     """Return a section for each device with a table of its winners."""
     return "\n".join(_section(table, family) for table in tables) or "Nothing is stored yet.\n"
-
-
-def parameter_names(family: KernelFamily) -> list[str]:
-    """Return the parameters of all algorithms, in the order in which they are declared."""
-    return list(dict.fromkeys(p.name for algorithm in family.algorithms for p in algorithm.parameters))
 
 
 def _cell(value: object) -> object:

@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 
     from autotune.space.family import KernelFamily
 
+DEFAULT_FAMILY = "gemm"
+"""The family that is meant where none is named or stored."""
 ENTRY_POINTS = "autotune.families"
 FILES = "AUTOTUNE_FAMILIES"
 FILE_MODULE = "autotune_family_"

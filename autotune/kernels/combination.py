@@ -10,32 +10,25 @@ from typing import Any
 from autotune.model.configuration import Configuration
 from autotune.model.device import ORDERINGS, DeviceLimits
 from autotune.model.plan import Role
-from autotune.space.expression import Expression
-from autotune.space.family import Constraint, Parameter
+from autotune.space.family import constraint, parameter
 
 SECOND_LAUNCH = "launch"
 LAST_GROUP = "last_group_"
 """Prefix of the other values of the parameter, followed by one of ORDERINGS."""
 
-COMBINE = Parameter(
-    name="combine",
-    values=(SECOND_LAUNCH, *(LAST_GROUP + ordering for ordering in ORDERINGS)),
-    meaning="what joins the parts of a result: a second launch, or the last work-group to finish, which sees what the "
-    "others wrote thanks to the memory ordering of PTX, OpenCL C 2.0 or OpenCL C 3.0",
+COMBINE = parameter(
+    "combine",
+    (SECOND_LAUNCH, *(LAST_GROUP + ordering for ordering in ORDERINGS)),
+    "what joins the parts of a result: a second launch, or the last work-group to finish, which sees what the others "
+    "wrote thanks to the memory ordering of PTX, OpenCL C 2.0 or OpenCL C 3.0",
     neutral=SECOND_LAUNCH,
 )
 
-HAS_ORDERING = Constraint(
-    name="has_ordering",
-    condition=Expression(
-        " or ".join(
-            [
-                f"combine == '{SECOND_LAUNCH}'",
-                *(f"(combine == '{LAST_GROUP}{ordering}' and orders_by_{ordering} == 1)" for ordering in ORDERINGS),
-            ]
-        )
-    ),
-    because="the device does not support this memory ordering between the work-groups of a launch",
+HAS_ORDERING = constraint(
+    "has_ordering",
+    f"combine == '{SECOND_LAUNCH}'"
+    + "".join(f" or (combine == '{LAST_GROUP}{name}' and orders_by_{name} == 1)" for name in ORDERINGS),
+    "the device does not support this memory ordering between the work-groups of a launch",
 )
 
 COUNTERS: dict[str, Any] = {"name": "counters", "role": Role.SCRATCH, "dtype": "'int32'", "is_zeroed": True}

@@ -30,7 +30,7 @@ MAX_SHAPE_WORDS = 16
 DEFAULT_PRESET = "general"
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class Preset:
     """A named list of products. `products` computes them, without merging equal sizes."""
 
@@ -83,18 +83,19 @@ class Convolution:
     inputs: int
     outputs: int
     window: int
-    output_pixels: int
+    side: int
+    """Of the output, in pixels."""
     groups: int = 1
 
     @property
     def multiply_adds(self) -> int:
-        return self.outputs * self.output_pixels * self.inputs // self.groups * self.window**2
+        return self.outputs * self.side**2 * self.inputs // self.groups * self.window**2
 
     @property
     def product(self) -> Request:
         """The convolution as im2col and one product; only for `groups` of 1."""
         assert self.groups == 1
-        return _product(self.label, self.outputs, self.output_pixels, self.inputs * self.window**2)
+        return _product(self.label, self.outputs, self.side**2, self.inputs * self.window**2)
 
 
 def resnet50_layers() -> Iterator[Convolution]:
@@ -102,31 +103,18 @@ def resnet50_layers() -> Iterator[Convolution]:
 
     Source: He et al., Deep Residual Learning for Image Recognition, 2015, table 1.
     """
-    yield Convolution(label="conv1 7x7", inputs=3, outputs=64, window=7, output_pixels=112**2)
+    yield Convolution(label="conv1 7x7", inputs=3, outputs=64, window=7, side=112)
     inputs, side = 64, 56
     for stage, (width, repeats, stride) in enumerate(((64, 3, 1), (128, 4, 2), (256, 6, 2), (512, 3, 2)), start=2):
-        name = f"conv{stage}_x"
+        name, wide = f"conv{stage}_x", 4 * width
         for repeat in range(repeats):
-            entry_pixels = side**2
-            side //= stride if repeat == 0 else 1
-            pixels = side**2
-            yield Convolution(
-                label=f"{name} 1x1 reduce", inputs=inputs, outputs=width, window=1, output_pixels=entry_pixels
-            )
-            yield Convolution(label=f"{name} 3x3", inputs=width, outputs=width, window=3, output_pixels=pixels)
-            yield Convolution(
-                label=f"{name} 1x1 expand", inputs=width, outputs=4 * width, window=1, output_pixels=pixels
-            )
+            before, side = side, side // (stride if repeat == 0 else 1)
+            yield Convolution(label=f"{name} 1x1 reduce", inputs=inputs, outputs=width, window=1, side=before)
+            yield Convolution(label=f"{name} 3x3", inputs=width, outputs=width, window=3, side=side)
+            yield Convolution(label=f"{name} 1x1 expand", inputs=width, outputs=wide, window=1, side=side)
             if repeat == 0:
-                yield Convolution(
-                    label=f"{name} shortcut", inputs=inputs, outputs=4 * width, window=1, output_pixels=pixels
-                )
-            inputs = 4 * width
-
-
-def _resnet50() -> Iterator[Request]:
-    yield from (layer.product for layer in resnet50_layers())
-    yield _product("fully connected", 1000, 1, 2048)
+                yield Convolution(label=f"{name} shortcut", inputs=inputs, outputs=wide, window=1, side=side)
+            inputs = wide
 
 
 def mobilenetv2_layers() -> Iterator[Convolution]:
@@ -134,7 +122,7 @@ def mobilenetv2_layers() -> Iterator[Convolution]:
 
     Source: Sandler et al., MobileNetV2: Inverted Residuals and Linear Bottlenecks, 2018, table 2.
     """
-    yield Convolution(label="first 3x3", inputs=3, outputs=32, window=3, output_pixels=112**2)
+    yield Convolution(label="first 3x3", inputs=3, outputs=32, window=3, side=112)
     inputs, side, number = 32, 112, 0
     table = ((1, 16, 1, 1), (6, 24, 2, 2), (6, 32, 3, 2), (6, 64, 4, 2), (6, 96, 3, 1), (6, 160, 3, 2), (6, 320, 1, 1))
     for expansion, outputs, repeats, stride in table:
@@ -142,26 +130,19 @@ def mobilenetv2_layers() -> Iterator[Convolution]:
             number += 1
             name, hidden = f"bottleneck {number}", inputs * expansion
             if expansion != 1:
-                yield Convolution(
-                    label=f"{name} expand", inputs=inputs, outputs=hidden, window=1, output_pixels=side**2
-                )
+                yield Convolution(label=f"{name} expand", inputs=inputs, outputs=hidden, window=1, side=side)
             side //= stride if repeat == 0 else 1
-            yield Convolution(
-                label=f"{name} depthwise",
-                inputs=hidden,
-                outputs=hidden,
-                window=3,
-                output_pixels=side**2,
-                groups=hidden,
-            )
-            yield Convolution(label=f"{name} project", inputs=hidden, outputs=outputs, window=1, output_pixels=side**2)
+            depthwise = f"{name} depthwise"
+            yield Convolution(label=depthwise, inputs=hidden, outputs=hidden, window=3, side=side, groups=hidden)
+            yield Convolution(label=f"{name} project", inputs=hidden, outputs=outputs, window=1, side=side)
             inputs = outputs
-    yield Convolution(label="last 1x1", inputs=inputs, outputs=1280, window=1, output_pixels=side**2)
+    yield Convolution(label="last 1x1", inputs=inputs, outputs=1280, window=1, side=side)
 
 
-def _mobilenetv2() -> Iterator[Request]:
-    yield from (layer.product for layer in mobilenetv2_layers() if layer.groups == 1)
-    yield _product("fully connected", 1000, 1, 1280)
+def _of_network(layers: Callable[[], Iterator[Convolution]], features: int) -> Iterator[Request]:
+    """Yield the products of a network's layers and of the last one, which tells 1000 classes from `features`."""
+    yield from (layer.product for layer in layers() if layer.groups == 1)
+    yield _product("fully connected", 1000, 1, features)
 
 
 BERT_TOKENS = 128
@@ -214,35 +195,27 @@ def _general() -> Iterator[Request]:
 PRESETS = {
     entry.name: entry
     for entry in (
+        Preset(DEFAULT_PRESET, "sizes that every library is used for; tuned by run when no shape is given", _general),
         Preset(
-            name=DEFAULT_PRESET,
-            meaning="sizes that every library is used for; tuned by run when no shape is given",
-            products=_general,
+            "resnet50",
+            "ResNet-50, one image of 224 x 224, convolutions as im2col",
+            lambda: _of_network(resnet50_layers, 2048),
         ),
         Preset(
-            name="resnet50",
-            meaning="ResNet-50, one image of 224 x 224, convolutions as im2col",
-            products=_resnet50,
+            "mobilenetv2",
+            "MobileNetV2, one image of 224 x 224, without the depthwise convolutions (no matrix products)",
+            lambda: _of_network(mobilenetv2_layers, 1280),
+        ),
+        Preset("bert-base", f"BERT-base, one sequence of {BERT_TOKENS} tokens", _bert_base),
+        Preset(
+            "llama-1b-prefill",
+            f"Llama 3.2 1B reading a prompt of {LLAMA_PROMPT_TOKENS} tokens",
+            lambda: _llama_1b(LLAMA_PROMPT_TOKENS, LLAMA_PROMPT_TOKENS),
         ),
         Preset(
-            name="mobilenetv2",
-            meaning="MobileNetV2, one image of 224 x 224, without the depthwise convolutions (no matrix products)",
-            products=_mobilenetv2,
-        ),
-        Preset(
-            name="bert-base",
-            meaning=f"BERT-base, one sequence of {BERT_TOKENS} tokens",
-            products=_bert_base,
-        ),
-        Preset(
-            name="llama-1b-prefill",
-            meaning=f"Llama 3.2 1B reading a prompt of {LLAMA_PROMPT_TOKENS} tokens",
-            products=lambda: _llama_1b(LLAMA_PROMPT_TOKENS, LLAMA_PROMPT_TOKENS),
-        ),
-        Preset(
-            name="llama-1b-decode",
-            meaning=f"Llama 3.2 1B writing one token after {LLAMA_CONTEXT - 1} others",
-            products=lambda: _llama_1b(1, LLAMA_CONTEXT),
+            "llama-1b-decode",
+            f"Llama 3.2 1B writing one token after {LLAMA_CONTEXT - 1} others",
+            lambda: _llama_1b(1, LLAMA_CONTEXT),
         ),
     )
 }

@@ -1,9 +1,9 @@
-"""Render the kernels of a plan as OpenCL C, and identify their templates. The only module that imports Jinja2."""
+"""Render kernels and exported C from templates, and identify the templates. The only module that imports Jinja2."""
 
 import hashlib
 from functools import cache
 
-from jinja2 import DictLoader, Environment, StrictUndefined, TemplateError
+from jinja2 import BaseLoader, DictLoader, Environment, FileSystemLoader, StrictUndefined, TemplateError
 from jinja2.meta import find_referenced_templates, find_undeclared_variables
 
 from autotune import __version__
@@ -12,6 +12,7 @@ from autotune.model.configuration import Configuration
 from autotune.model.device import Device
 from autotune.model.plan import Plan
 from autotune.model.trial import Provenance, now_utc
+from autotune.paths import data_folder
 from autotune.space.family import KernelFamily
 
 
@@ -58,14 +59,28 @@ def _templates(family: KernelFamily, algorithm: str) -> list[str]:
     return found
 
 
+def render_c(name: str, **values: object) -> str:
+    """Return a C file of an export from its template ``templates/c/<name>.j2``."""
+    return _c_environment().get_template(f"{name}.j2").render(values)
+
+
 @cache
 def _environment(family: KernelFamily) -> Environment:
+    return _environment_of(DictLoader(family.templates))
+
+
+@cache
+def _c_environment() -> Environment:
+    return _environment_of(FileSystemLoader(data_folder("templates") / "c"))
+
+
+def _environment_of(loader: BaseLoader) -> Environment:
     return Environment(
-        loader=DictLoader(family.templates),
+        loader=loader,
         undefined=StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
-        autoescape=False,  # noqa: S701 - the output is OpenCL C
+        autoescape=False,  # noqa: S701 - the output is C
         keep_trailing_newline=True,
     )
 

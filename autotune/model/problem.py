@@ -15,7 +15,7 @@ from typing import Any, ClassVar, NamedTuple, Self
 
 from autotune.errors import ProblemError
 from autotune.model.configuration import Value
-from autotune.model.device import DeviceLimits
+from autotune.model.device import DeviceLimits, mebibytes
 
 DTYPE_BYTES = {"float32": 4, "float16": 2, "int8": 1, "int32": 4}
 
@@ -67,6 +67,19 @@ class Problem(ABC):
     @abstractmethod
     def check_device(self, limits: DeviceLimits) -> None:
         """Raise ProblemError when the device lacks the memory or the types."""
+
+    def check_memory(self, operands: Mapping[str, int], limits: DeviceLimits) -> None:
+        """Raise ProblemError when the device cannot allocate an operand, given with its bytes, or all of them."""
+        for name, size in operands.items():
+            if size > limits.max_allocation_bytes:
+                raise ProblemError(
+                    f"{self.label}: {name} needs {mebibytes(size)}, "
+                    f"the device allocates at most {mebibytes(limits.max_allocation_bytes)} at once"
+                )
+        total = sum(operands.values())
+        if total > limits.global_memory_bytes:
+            has = mebibytes(limits.global_memory_bytes)
+            raise ProblemError(f"{self.label} needs {mebibytes(total)}, the device has {has}")
 
     def to_dict(self) -> dict[str, Value]:
         # Called at every lookup of a new size, so dataclasses.asdict is far too slow. vars() would be faster still,

@@ -13,7 +13,7 @@ from math import log2
 import numpy as np
 from numpy.typing import NDArray
 
-from autotune.kernels.occupancy import WorkGroup, tile_bytes
+from autotune.kernels.gemm.estimate import WorkGroup, tile_bytes
 from autotune.lookup.predictor import COSTS, MOST_SHARED, Cost, Costs
 from autotune.model.configuration import Configuration
 from autotune.model.device import DeviceLimits

@@ -184,7 +184,7 @@ def _mode(a: Layout, b: Layout, mode: str) -> str:
         return _MODE_OF[a.dtype]
     if mode not in MODES:
         raise ProblemError(f"gemm has no numeric mode {mode[:80]!r}", hint=f"there are {', '.join(MODES)}")
-    if a.dtype != mode.removesuffix("-acc16"):
+    if a.dtype != MODES[mode].operand:
         raise ProblemError(f"a and b are {a.dtype}, which mode {mode} does not accept")
     return mode
 

@@ -262,6 +262,19 @@ class FamilyList(BaseModel):
     families: list[FamilyView]
 
 
+class FormatView(BaseModel):
+    """A format in which tables can be downloaded."""
+
+    name: str
+    title: str
+
+
+class FormatList(BaseModel):
+    """All formats of downloads."""
+
+    formats: list[FormatView]
+
+
 class GreetingAnswer(BaseModel):
     """The offered device was accepted."""
 

@@ -9,10 +9,9 @@ from fastapi.responses import Response
 
 from autotune.codec import visible
 from autotune.errors import TableError
-from autotune.export import FORMATS, export_table
-from autotune.export.contents import read_joined
-from autotune.export.json_table import write_json
-from autotune.kernels import family_names, find_family
+from autotune.export import export_table
+from autotune.export.formats import FORMATS
+from autotune.kernels import DEFAULT_FAMILY, family_names, find_family
 from autotune.kernels.presets import PRESETS, preset
 from autotune.lookup.json_table import plain_entry
 from autotune.model.trial import Winner
@@ -23,6 +22,8 @@ from autotune.service.forms import (
     DeviceView,
     FamilyList,
     FamilyView,
+    FormatList,
+    FormatView,
     PresetList,
     PresetView,
     TrialList,
@@ -38,15 +39,6 @@ from autotune.store import StoredTrial
 
 MAX_TRIALS = 1000
 """Maximum number of trials in one response."""
-
-_MEDIA = {
-    "json": ("application/json", "json"),
-    "csv": ("text/csv; charset=utf-8", "csv"),
-    "markdown": ("text/markdown; charset=utf-8", "md"),
-    "c": ("text/x-c; charset=utf-8", "h"),
-    "sqlite": ("application/vnd.sqlite3", "sqlite"),
-}
-assert set(_MEDIA) == set(FORMATS)
 
 SLUG = r"^[a-z0-9]+(-[a-z0-9]+)*$"
 Slug = Annotated[str, Path(max_length=64, pattern=SLUG)]
@@ -117,7 +109,7 @@ def table_routes(service: Service, pools: Pools) -> APIRouter:
     @routes.get(
         "/export/{form}",
         response_class=Response,
-        responses={200: {"content": {media.partition(";")[0]: {} for media, _ in _MEDIA.values()}}},
+        responses={200: {"content": {known.media_type.partition(";")[0]: {} for known in FORMATS.values()}}},
     )
     async def export(
         form: Annotated[str, Path(pattern=f"^({'|'.join(FORMATS)})$")],
@@ -125,12 +117,18 @@ def table_routes(service: Service, pools: Pools) -> APIRouter:
         family: Family | None = None,
     ) -> Response:
         """Download the table of one device or of all. JSON and SQLite hold every family when none is named."""
-        pool = pools.copies if form == "sqlite" else pools.heavy
-        data = await pool.run(_exported, service, form, device, family)
-        media, ending = _MEDIA[form]
+        known = FORMATS[form]
+        pool = pools.heavy if known.writer else pools.copies
+        of = family or (None if known.families == "joined" else DEFAULT_FAMILY)
+        data = await pool.run(export_table, store, device, of, form)
         name = "-".join(["autotune", device or "all", *([family] if family else [])])
-        headers = {"Content-Disposition": f'attachment; filename="{name}.{ending}"'}
-        return Response(data, media_type=media, headers=headers)
+        headers = {"Content-Disposition": f'attachment; filename="{name}.{known.ending}"'}
+        return Response(data, media_type=known.media_type, headers=headers)
+
+    @routes.get("/export")
+    async def list_formats() -> FormatList:
+        """List the formats in which tables can be downloaded."""
+        return FormatList(formats=[FormatView(name=known.name, title=known.title) for known in FORMATS.values()])
 
     @routes.post(
         "/tables",
@@ -171,15 +169,6 @@ def _add_lists(routes: APIRouter, pools: Pools) -> None:
 def _refuse_others(request: Request, known: set[str]) -> None:
     if unknown := request.query_params.keys() - known:
         raise HTTPException(422, f"there is no parameter {visible(min(unknown))!r} here")
-
-
-def _exported(service: Service, form: str, device: str | None, family: str | None) -> str | bytes:
-    if form != "json" or family:
-        return export_table(service.store, device, family or "gemm", form)
-    if device is not None:
-        export_table(service.store, device, "gemm", form)  # refuses a device that is not stored
-    families = sorted({winner.problem.family for winner in service.store.best(device)}) or ["gemm"]
-    return write_json(read_joined(service.store, device, families))
 
 
 def _entry_view(winner: Winner) -> dict[str, Any]:

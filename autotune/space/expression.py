@@ -6,18 +6,13 @@ for one configuration or, with NumPy arrays as values, for many at once; `Expres
 
 import ast
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, NoReturn, cast
 
 from autotune.errors import ConfigurationError
 
-_ARITHMETIC: dict[type[ast.operator], str] = {
-    ast.Add: "+",
-    ast.Sub: "-",
-    ast.Mult: "*",
-    ast.FloorDiv: "/",
-    ast.Mod: "%",
-}
+_ARITHMETIC: dict[type[ast.operator], str] = {ast.Add: "+", ast.Sub: "-", ast.Mult: "*", ast.Mod: "%"}
 _COMPARISONS: dict[type[ast.cmpop], str] = {
     ast.Eq: "==",
     ast.NotEq: "!=",
@@ -26,12 +21,37 @@ _COMPARISONS: dict[type[ast.cmpop], str] = {
     ast.Gt: ">",
     ast.GtE: ">=",
 }
-_IN_C = {
-    "min": "({a} < {b} ? {a} : {b})",
-    "max": "({a} > {b} ? {a} : {b})",
-    "ceil_div": "(({a} + {b} - 1) / {b})",
-    "round_up": "(({a} + {b} - 1) / {b} * {b})",
-}
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Language:
+    """How a language writes what is not alike in all."""
+
+    all_of: str
+    any_of: str
+    negation: str
+    division: str
+    choice: str
+    calls: Mapping[str, str]
+    number: Callable[[int], str]
+
+
+_PYTHON = _Language(
+    all_of=" & ", any_of=" | ", negation="({} == False)", division="//", number=repr,
+    choice="_choose({}, lambda: {}, lambda: {})",
+    calls={name: f"{name}({{a}}, {{b}})" for name in ("min", "max", "ceil_div", "round_up")},
+)  # fmt: skip
+"""For scalars and arrays: `and` becomes `&` on comparisons."""
+_C = _Language(
+    all_of=" && ", any_of=" || ", negation="(!{})", division="/", number=lambda value: str(int(value)),
+    choice="({} ? {} : {})",
+    calls={
+        "min": "({a} < {b} ? {a} : {b})",
+        "max": "({a} > {b} ? {a} : {b})",
+        "ceil_div": "(({a} + {b} - 1) / {b})",
+        "round_up": "(({a} + {b} - 1) / {b} * {b})",
+    },
+)  # fmt: skip
 
 
 def ceil_div(a: Any, b: Any) -> Any:
@@ -69,9 +89,13 @@ class Expression:
 
     def __init__(self, text: str) -> None:
         self.text = text
-        tree = ast.parse(text, mode="eval")
         names: set[str] = set()
-        self._code = _emit(tree.body, names, text)
+
+        def spell(name: str) -> str:
+            names.add(name)
+            return f"_v[{name!r}]"
+
+        self._code = _Writer(_PYTHON, text, spell, repr).write(ast.parse(text, mode="eval").body)
         self.names = frozenset(names)
 
     @cached_property
@@ -107,7 +131,8 @@ class Expression:
 
         `result` spells the strings that the expression may result in, if not like those it compares with.
         """
-        return _emit_c(ast.parse(self.text, mode="eval").body, name, constant, result or constant)
+        tree = ast.parse(self.text, mode="eval").body
+        return _Writer(_C, self.text, name, constant).write(tree, result or constant)
 
 
 class _Known(ast.NodeTransformer):
@@ -165,79 +190,54 @@ def _value(node: ast.expr) -> int | bool:
     return found
 
 
-def _emit(node: ast.expr, names: set[str], text: str) -> str:
-    """Return Python source that works for scalars and arrays: `and` becomes `&` on comparisons."""
-    match node:
-        case ast.BoolOp(op=operator, values=values):
-            joint = " & " if isinstance(operator, ast.And) else " | "
-            return "(" + joint.join(_emit(value, names, text) for value in values) + ")"
-        case ast.UnaryOp(op=ast.Not(), operand=operand):
-            return f"({_emit(operand, names, text)} == False)"
-        case ast.BinOp(left=left, op=operator, right=right) if type(operator) in _ARITHMETIC:
-            sign = "//" if isinstance(operator, ast.FloorDiv) else _ARITHMETIC[type(operator)]
-            return f"({_emit(left, names, text)} {sign} {_emit(right, names, text)})"
-        case ast.Compare(left=left, ops=operators, comparators=comparators):
-            terms = []
-            for comparison, right in zip(operators, comparators, strict=True):
-                terms.append(_compare(left, comparison, right, names, text))
-                left = right
-            return "(" + " & ".join(terms) + ")"
-        case ast.Call(func=ast.Name(id=function), args=[first, second], keywords=[]) if function in _IN_C:
-            return f"{function}({_emit(first, names, text)}, {_emit(second, names, text)})"
-        case ast.IfExp(test=test, body=body, orelse=orelse):
-            yes, no = _emit(body, names, text), _emit(orelse, names, text)
-            return f"_choose({_emit(test, names, text)}, lambda: {yes}, lambda: {no})"
-        case ast.Name(id=name):
-            names.add(name)
-            return f"_v[{name!r}]"
-        case ast.Constant(value=str() | int() as value):
-            return repr(value)
-        case _:
-            _refuse(text, node)
+@dataclass(frozen=True)
+class _Writer:
+    """Writes expressions in a language; `name` and `constant` spell names and string constants."""
 
+    language: _Language
+    text: str
+    """The whole expression, for errors."""
+    name: Callable[[str], str]
+    constant: Callable[[str], str]
 
-def _compare(left: ast.expr, operator: ast.cmpop, right: ast.expr, names: set[str], text: str) -> str:
-    if isinstance(operator, ast.In) and isinstance(right, ast.Tuple):
-        options = [f"({_emit(left, names, text)} == {_emit(option, names, text)})" for option in right.elts]
-        return "(" + " | ".join(options) + ")"
-    if type(operator) not in _COMPARISONS:
-        _refuse(text, left)
-    return f"({_emit(left, names, text)} {_COMPARISONS[type(operator)]} {_emit(right, names, text)})"
+    def write(self, node: ast.expr, result: Callable[[str], str] | None = None) -> str:
+        """Return the expression; `result` spells the strings that it results in, if not like other constants.
 
+        Raises ConfigurationError for what an expression may not use.
+        """
+        language = self.language
+        match node:
+            case ast.BoolOp(op=operator, values=values):
+                joint = language.all_of if isinstance(operator, ast.And) else language.any_of
+                return _joined(joint, map(self.write, values))
+            case ast.UnaryOp(op=ast.Not(), operand=operand):
+                return language.negation.format(self.write(operand))
+            case ast.BinOp(left=left, op=ast.FloorDiv(), right=right):
+                return f"({self.write(left)} {language.division} {self.write(right)})"
+            case ast.BinOp(left=left, op=operator, right=right) if type(operator) in _ARITHMETIC:
+                return f"({self.write(left)} {_ARITHMETIC[type(operator)]} {self.write(right)})"
+            case ast.Compare(left=left, ops=operators, comparators=comparators):
+                pairs = zip([left, *comparators], operators, comparators, strict=False)
+                return _joined(language.all_of, [self._compare(*pair) for pair in pairs])
+            case ast.Call(func=ast.Name(id=function), args=[a, b], keywords=[]) if function in language.calls:
+                return language.calls[function].format(a=self.write(a), b=self.write(b))
+            case ast.IfExp(test=test, body=body, orelse=orelse):
+                return language.choice.format(self.write(test), self.write(body, result), self.write(orelse, result))
+            case ast.Name(id=name):
+                return self.name(name)
+            case ast.Constant(value=str() as value):
+                return (result or self.constant)(value)
+            case ast.Constant(value=int() as value):
+                return language.number(value)
+        _refuse(self.text, node)
 
-def _emit_c(
-    node: ast.expr, name: Callable[[str], str], constant: Callable[[str], str], result: Callable[[str], str]
-) -> str:
-    def emit(child: ast.expr) -> str:
-        return _emit_c(child, name, constant, constant)
-
-    match node:
-        case ast.BoolOp(op=operator, values=values):
-            return _joined(" && " if isinstance(operator, ast.And) else " || ", map(emit, values))
-        case ast.UnaryOp(op=ast.Not(), operand=operand):
-            return f"(!{emit(operand)})"
-        case ast.BinOp(left=left, op=operator, right=right):
-            return f"({emit(left)} {_ARITHMETIC[type(operator)]} {emit(right)})"
-        case ast.Compare(left=left, ops=operators, comparators=comparators):
-            terms = []
-            for comparison, right in zip(operators, comparators, strict=True):
-                options = right.elts if isinstance(right, ast.Tuple) else [right]
-                sign = "==" if isinstance(comparison, ast.In) else _COMPARISONS[type(comparison)]
-                terms.append(_joined(" || ", (f"({emit(left)} {sign} {emit(option)})" for option in options)))
-                left = right
-            return _joined(" && ", terms)
-        case ast.Call(func=ast.Name(id=function), args=[first, second]):
-            return _IN_C[function].format(a=emit(first), b=emit(second))
-        case ast.IfExp(test=test, body=body, orelse=orelse):
-            yes, no = (_emit_c(branch, name, constant, result) for branch in (body, orelse))
-            return f"({emit(test)} ? {yes} : {no})"
-        case ast.Name(id=identifier):
-            return name(identifier)
-        case ast.Constant(value=str() as value):
-            return result(value)
-        case ast.Constant(value=value):
-            return str(int(value))  # type: ignore[arg-type]
-    _refuse(ast.unparse(node), node)
+    def _compare(self, left: ast.expr, operator: ast.cmpop, right: ast.expr) -> str:
+        if isinstance(operator, ast.In) and isinstance(right, ast.Tuple):
+            options = (f"({self.write(left)} == {self.write(option)})" for option in right.elts)
+            return _joined(self.language.any_of, options)
+        if type(operator) not in _COMPARISONS:
+            _refuse(self.text, left)
+        return f"({self.write(left)} {_COMPARISONS[type(operator)]} {self.write(right)})"
 
 
 def _joined(joint: str, terms: Iterable[str]) -> str:
@@ -250,20 +250,18 @@ def _refuse(text: str, node: ast.AST) -> NoReturn:
     raise ConfigurationError(f"expression {text!r} may not use {ast.unparse(node)!r}")
 
 
-def _minimum(a: Any, b: Any) -> Any:
-    if isinstance(a, int) and isinstance(b, int):
-        return min(a, b)
-    import numpy
+def _of_arrays(function: str) -> Callable[[Any, Any], Any]:
+    """Return min or max for numbers and, as NumPy's minimum or maximum, for arrays."""
+    of_numbers = FUNCTIONS[function]
 
-    return numpy.minimum(a, b)
+    def choose(a: Any, b: Any) -> Any:
+        if isinstance(a, int) and isinstance(b, int):
+            return of_numbers(a, b)
+        import numpy
 
+        return getattr(numpy, f"{function}imum")(a, b)
 
-def _maximum(a: Any, b: Any) -> Any:
-    if isinstance(a, int) and isinstance(b, int):
-        return max(a, b)
-    import numpy
-
-    return numpy.maximum(a, b)
+    return choose
 
 
 def _choose(condition: Any, yes: Callable[[], Any], no: Callable[[], Any]) -> Any:
@@ -275,4 +273,4 @@ def _choose(condition: Any, yes: Callable[[], Any], no: Callable[[], Any]) -> An
     return numpy.where(condition, yes(), no())
 
 
-_FUNCTIONS_OF_ARRAYS = {**FUNCTIONS, "min": _minimum, "max": _maximum, "_choose": _choose}
+_FUNCTIONS_OF_ARRAYS = {**FUNCTIONS, "min": _of_arrays("min"), "max": _of_arrays("max"), "_choose": _choose}

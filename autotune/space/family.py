@@ -7,7 +7,7 @@ A `Plan` says which buffers and launches a configuration needs.
 
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -19,8 +19,8 @@ from autotune.model.device import DeviceLimits, Fault
 from autotune.model.plan import Plan
 from autotune.model.problem import Problem
 from autotune.paths import data_folder
-from autotune.space.c_export import CExport
 from autotune.space.expression import Expression
+from autotune.space.plan_formula import PlanFormula
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -50,6 +50,14 @@ class Constraint:
     because: str
 
 
+def parameter(name: str, values: Sequence[Value], meaning: str, *, neutral: Value | None = None) -> Parameter:
+    return Parameter(name=name, values=tuple(values), meaning=meaning, neutral=neutral)
+
+
+def constraint(name: str, condition: str, because: str) -> Constraint:
+    return Constraint(name=name, condition=Expression(condition), because=because)
+
+
 @dataclass(frozen=True, kw_only=True)
 class Algorithm:
     """One template of a family with its parameters, constraints and work sizes."""
@@ -64,6 +72,41 @@ class Algorithm:
     @cached_property
     def by_name(self) -> dict[str, Parameter]:
         return {parameter.name: parameter for parameter in self.parameters}
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class CExport:
+    """What exported C code must know about a family beyond its parameters, constraints and problem's fields.
+
+    These are counterparts of the family's Python code; a test compares both on random problems. Only a family whose
+    default is the valid candidate with the least estimate can have one.
+    """
+
+    about: str
+    """What a call computes, as a comment in C; its arguments are the scalars and the operands of the plan."""
+    kind: tuple[str, ...]
+    """Fields that comparable problems share."""
+    words: Mapping[str, tuple[str, ...]]
+    """Values of the text fields; the first is used for a field that is not given."""
+    least: Mapping[str, str]
+    """Least values of fields, in order, as expressions; the most is 2**31 - 1.
+
+    A field that is 0 by default takes its least value if it is 0.
+    """
+    conditions: tuple[str, ...] = ()
+    """What else holds for every problem."""
+    candidates: Callable[[tuple[Configuration, ...], DeviceLimits], Mapping[Configuration, Mapping[str, int]]]
+    """Returns the candidates for the default of a device, each with its numbers for the estimate."""
+    estimate: Expression
+    """An expression over fields, limits and numbers: the first valid candidate with the least value is the default.
+
+    A negative value means that the candidate is not meant for this problem.
+    """
+    bytes_moved: Expression
+    """`Problem.bytes_moved` over the fields."""
+    plan: PlanFormula
+    samples: Callable[[Configuration, Problem], Iterable[Problem]]
+    """Returns problems of the same kind as an example that cover the variants of a configuration."""
 
 
 class KernelFamily(ABC):
@@ -137,6 +180,11 @@ class KernelFamily(ABC):
         missing = [a.name for a in self.algorithms if self.template_name(a.name) not in self.templates]
         found += [f"the template {name}.cl.j2 is missing" for name in missing]
         return found
+
+    @cached_property
+    def parameter_names(self) -> list[str]:
+        """The parameters of all algorithms, in the order in which they are declared."""
+        return list(dict.fromkeys(p.name for algorithm in self.algorithms for p in algorithm.parameters))
 
     def algorithm(self, name: str) -> Algorithm:
         """Return the algorithm of that name. Raises ConfigurationError when the family does not have it."""

@@ -2,23 +2,18 @@
 
 from collections.abc import Sequence
 
+from autotune.kernels.gemm.problem import MODES
 from autotune.model.configuration import Value
 from autotune.space.expression import Expression
-from autotune.space.family import Constraint, Parameter
-
-
-def parameter(name: str, values: Sequence[Value], meaning: str) -> Parameter:
-    return Parameter(name=name, values=tuple(values), meaning=meaning)
+from autotune.space.family import Constraint, Parameter, constraint, parameter
 
 
 def newer_parameter(name: str, values: Sequence[Value], meaning: str) -> Parameter:
     """Return a parameter that configurations of space version 1 lack; its first value does what they did."""
-    return Parameter(name=name, values=tuple(values), meaning=meaning, neutral=values[0])
+    return parameter(name, values, meaning, neutral=values[0])
 
 
-def constraint(name: str, condition: str, because: str) -> Constraint:
-    return Constraint(name=name, condition=Expression(condition), because=because)
-
+_FLOAT16 = tuple(name for name, mode in MODES.items() if mode.operand == "float16")
 
 EDGES = parameter(
     "edges",
@@ -101,7 +96,7 @@ FEATURES_OF_DEVICE = (
     HAS_WAVE_SIZE,
     constraint(
         "has_qcom_16_bit",
-        "qcom_16_bit == 'off' or (has_qcom_compiler == 1 and mode in ('float16', 'float16-acc16'))",
+        f"qcom_16_bit == 'off' or (has_qcom_compiler == 1 and mode in {_FLOAT16})",
         "only Qualcomm's compiler has the option, for float16",
     ),
     constraint("has_register_cap", "register_cap == 0 or has_register_cap == 1", "only NVIDIA's compiler has it"),
@@ -128,6 +123,23 @@ def vectors_work(width: str) -> Constraint:
         f"and (mode != 'int8' or {width} <= min(max_vector_int8, max_vector_int32))",
         "the driver gets vectors of this width wrong",
     )
+
+
+def rows_to_do(condition: str, share: str = "part") -> Constraint:
+    return constraint("rows_to_do", condition, f"{share} of every work-group would have no row to compute")
+
+
+def columns_to_do(condition: str, share: str = "part") -> Constraint:
+    return constraint("columns_to_do", condition, f"{share} of every work-group would have no column to compute")
+
+
+def accumulators_fit(condition: str) -> Constraint:
+    return constraint("accumulators_fit", condition, "the accumulators do not fit the registers")
+
+
+def sums_fit_local_memory(needed_bytes: str) -> Constraint:
+    condition, because = f"{needed_bytes} <= local_memory_bytes", "the sums of a work-group exceed local memory"
+    return constraint("sums_fit_local_memory", condition, because)
 
 
 def aligned(rows: str) -> Constraint:

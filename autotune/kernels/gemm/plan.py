@@ -1,20 +1,17 @@
 """The plans of GEMM: packing if the configuration asks for it, the product, and adding up the parts of a split k."""
 
+from operator import attrgetter
+
 from autotune.kernels.combination import COUNTERS, standards
-from autotune.kernels.gemm.problem import MODES, input_type
+from autotune.kernels.gemm.problem import by_mode
 from autotune.model.plan import Role
-from autotune.space.expression import by_value
 from autotune.space.plan_formula import BufferFormula, LaunchFormula, PlanFormula
 
 LEAST_COMBINING = 32
 """Least work-items in a work-group that adds up parts; if the product's has fewer, the driver chooses."""
 
-_TYPES = {mode: (input_type(mode), of_sum, of_result) for mode, (of_sum, of_result) in MODES.items()}
-_INPUT, _SUM, _RESULT = (by_value("mode", {mode: types[use] for mode, types in _TYPES.items()}) for use in range(3))
 _C_TYPES = {"float32": "float", "float16": "half", "int8": "char", "int32": "int"}
-_INPUT_IN_C, _SUM_IN_C, _RESULT_IN_C = (
-    by_value("mode", {mode: _C_TYPES[types[use]] for mode, types in _TYPES.items()}) for use in range(3)
-)
+_INPUT, _SUM, _RESULT = (by_mode(attrgetter(use)) for use in ("operand", "accumulator", "result"))
 
 _NAMES = {
     "tile_m": "micro_tile_m * (work_group_m if algorithm == 'local_tile' else tiles_m)",
@@ -172,9 +169,7 @@ PLAN = PlanFormula(
     buffers=_BUFFERS,
     launches=_LAUNCHES,
     scalars={"alpha": 1.0, "beta": 0},
-    scalar_dtype=by_value(
-        "mode", {mode: "int32" if of_sum == "int32" else "float32" for mode, (of_sum, _) in MODES.items()}
-    ),
+    scalar_dtype=by_mode(lambda mode: "int32" if mode.accumulator == "int32" else "float32"),
     build_options={
         "-cl-fast-relaxed-math": "relaxed_math == 'on'",
         **standards(cl3_too="integer_dot == 'khr'"),
@@ -183,9 +178,9 @@ PLAN = PlanFormula(
         "-fregister-allocation={register_allocation}": "register_allocation != 0",
     },
     template_values={
-        "stored_type": _INPUT_IN_C,
-        "sum_type": _SUM_IN_C,
-        "result_type": _RESULT_IN_C,
+        "stored_type": by_mode(lambda mode: _C_TYPES[mode.operand]),
+        "sum_type": by_mode(lambda mode: _C_TYPES[mode.accumulator]),
+        "result_type": by_mode(lambda mode: _C_TYPES[mode.result]),
         "trans_a": "trans_a if a_storage == 'buffer' and not pads else 0",
         "trans_b": "1 if b_transposed else trans_b if b_storage == 'buffer' and not pads else 0",
         **{name: name for name in _FLAGS},

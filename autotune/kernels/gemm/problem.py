@@ -1,40 +1,43 @@
 """GEMM problems: sizes, pitches, layouts, types and batches."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Self
 
 from autotune.errors import ProblemError, did_you_mean
 from autotune.model.configuration import Value
-from autotune.model.device import DeviceLimits, mebibytes
+from autotune.model.device import DeviceLimits
 from autotune.model.problem import DTYPE_BYTES, Problem
 from autotune.space.expression import Expression, by_value
 
 MAX_ELEMENTS = 2**31 - 1
 """Most elements of an operand: kernels index with 32-bit integers."""
 
+
+@dataclass(frozen=True, kw_only=True)
+class Mode:
+    """The types of a numeric mode: of the stored elements of A and B, of the sums, and of C."""
+
+    operand: str
+    accumulator: str
+    result: str
+
+
 MODES = {
-    "float32": ("float32", "float32"),
-    "float16": ("float32", "float16"),
-    "float16-acc16": ("float16", "float16"),
-    "int8": ("int32", "int32"),
+    "float32": Mode(operand="float32", accumulator="float32", result="float32"),
+    "float16": Mode(operand="float16", accumulator="float32", result="float16"),
+    "float16-acc16": Mode(operand="float16", accumulator="float16", result="float16"),
+    "int8": Mode(operand="int8", accumulator="int32", result="int32"),
 }
-"""Type of the accumulator and type of C for each numeric mode, by the name used after --shape."""
+"""The numeric modes, by the name used after --shape."""
 
 
-def input_type(mode: str) -> str:
-    """Return the type of the stored elements of A and B."""
-    return mode.removesuffix("-acc16")
+def by_mode(value: Callable[[Mode], str | int]) -> str:
+    """Return an expression for a value that the mode of a problem determines."""
+    return by_value("mode", {name: value(mode) for name, mode in MODES.items()})
 
 
-_ELEMENT_BYTES = {
-    mode: (DTYPE_BYTES[input_type(mode)], DTYPE_BYTES[of_output]) for mode, (_, of_output) in MODES.items()
-}
-"""Bytes of an input and of an output element, precomputed because every lookup of a new size needs them."""
-
-_INPUT_BYTES, _OUTPUT_BYTES = (
-    by_value("mode", {mode: sizes[use] for mode, sizes in _ELEMENT_BYTES.items()}) for use in range(2)
-)
+_INPUT_BYTES, _OUTPUT_BYTES = (by_mode(lambda m: DTYPE_BYTES[m.operand]), by_mode(lambda m: DTYPE_BYTES[m.result]))
 BYTES_MOVED = Expression(f"batch * (({_INPUT_BYTES}) * (m * k + k * n) + ({_OUTPUT_BYTES}) * m * n)")
 _bytes_moved = BYTES_MOVED.taking("m", "n", "k", "batch", "mode")
 
@@ -186,12 +189,13 @@ class GemmProblem(Problem):
 
     def dtype(self, operand: str) -> str:
         """Return the type of the stored elements of a, b or c."""
-        return MODES[self.mode][1] if operand == "c" else input_type(self.mode)
+        mode = MODES[self.mode]
+        return mode.result if operand == "c" else mode.operand
 
     @property
     def accumulator(self) -> str:
         """Type of the sums."""
-        return MODES[self.mode][0]
+        return MODES[self.mode].accumulator
 
     @property
     def label(self) -> str:
@@ -263,10 +267,9 @@ class GemmProblem(Problem):
         return cls(**values)
 
     def constraint_values(self) -> dict[str, Value]:
-        # This runs at every lookup of a new size, hence the precomputed bytes.
+        mode = MODES[self.mode]
         values = self.to_dict()
-        values["element_bytes"], _ = _ELEMENT_BYTES[self.mode]
-        values["accumulator_bytes"] = DTYPE_BYTES[MODES[self.mode][0]]
+        values["element_bytes"], values["accumulator_bytes"] = DTYPE_BYTES[mode.operand], DTYPE_BYTES[mode.accumulator]
         return values
 
     def _kind(self) -> tuple[tuple[str, str], ...]:
@@ -275,22 +278,10 @@ class GemmProblem(Problem):
     def check_device(self, limits: DeviceLimits) -> None:
         if self.accumulator == "float16" and not limits.has_float16:
             raise ProblemError(f"{self.label}: the device has no float16 arithmetic", hint="use float16")
-        if self.mode.startswith("float16") and limits.max_vector_float16 == 0:
+        if self.dtype("a") == "float16" and limits.max_vector_float16 == 0:
             raise ProblemError(f"{self.label}: the driver gets half precision wrong", hint="use float32")
-        sizes = {
-            operand.upper(): self.batch * self.stride(operand) * DTYPE_BYTES[self.dtype(operand)] for operand in "abc"
-        }
-        for name, size in sizes.items():
-            if size > limits.max_allocation_bytes:
-                raise ProblemError(
-                    f"{self.label}: {name} needs {mebibytes(size)}, "
-                    f"the device allocates at most {mebibytes(limits.max_allocation_bytes)} at once"
-                )
-        if sum(sizes.values()) > limits.global_memory_bytes:
-            raise ProblemError(
-                f"{self.label} needs {mebibytes(sum(sizes.values()))}, "
-                f"the device has {mebibytes(limits.global_memory_bytes)}"
-            )
+        sizes = {x.upper(): self.batch * self.stride(x) * DTYPE_BYTES[self.dtype(x)] for x in "abc"}
+        self.check_memory(sizes, limits)
 
 
 def _whole_number(text: str, wrong: ProblemError) -> int:

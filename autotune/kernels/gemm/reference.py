@@ -1,9 +1,9 @@
 """Verification of GEMM: fresh random operands, and the check of the result against a float64 reference."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,36 +17,20 @@ _EPSILON = {"float32": 2.0**-23, "float16": 2.0**-10, "int32": 0.0}
 """Distance from 1 to the next number of a type; 0 for integers, which are exact."""
 
 
-class _Check(Protocol):
-    """A test of one matrix of C."""
+@dataclass(frozen=True, kw_only=True)
+class _Check:
+    """A test of one matrix of C: what `view` makes of it, compared with what that must be."""
+
+    view: Callable[[NDArray[Any]], Matrix]
+    expected: Matrix
+    tolerance: Matrix
 
     def error(self, after: NDArray[Any]) -> float:
         """Return the largest ratio of error to tolerance. `after` is the computed C, shape (m, n)."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class _Block:
-    """Compares selected rows and columns of C output by output."""
-
-    rows: Any
-    columns: Any
-    expected: Matrix
-    tolerance: Matrix
-
-    def error(self, after: NDArray[Any]) -> float:
-        return _largest(after[self.rows][:, self.columns] - self.expected, self.tolerance)
-
-
-@dataclass(frozen=True, kw_only=True)
-class _Combination:
-    """Compares one linear combination of the rows of C (Freivalds 1979)."""
-
-    signs: Matrix
-    expected: Matrix
-    tolerance: Matrix
-
-    def error(self, after: NDArray[Any]) -> float:
-        return _largest(self.signs @ after.astype(np.float64) - self.expected, self.tolerance)
+        difference = self.view(after) - self.expected
+        np.abs(difference, out=difference)
+        difference /= self.tolerance
+        return float(difference.max())
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,12 +39,6 @@ class _Lengths:
 
     rows: Matrix
     columns: Matrix
-
-
-def _largest(difference: Matrix, tolerance: Matrix) -> float:
-    np.abs(difference, out=difference)
-    difference /= tolerance
-    return float(difference.max())
 
 
 class GemmCase(Case):
@@ -103,7 +81,7 @@ class GemmCase(Case):
         return max(check.error(after) for checks, after in zip(self._checks, matrices, strict=True) for check in checks)
 
     @property
-    def _checks(self) -> "list[list[_Check]]":
+    def _checks(self) -> list[list[_Check]]:
         """The checks of each matrix of the batch; kept unless they take too much memory."""
         if self._kept_checks is not None:
             return self._kept_checks
@@ -119,7 +97,7 @@ class GemmCase(Case):
         p = self._problem
         return p.batch * p.m * p.n * p.k <= self.FULL_REFERENCE_MACS
 
-    def _checks_of(self, number: int) -> "list[_Check]":
+    def _checks_of(self, number: int) -> list[_Check]:
         p = self._problem
         a, b = (self._operand(operand, number) for operand in "ab")
         before = self._matrices("c", self._stored["c"])[number]
@@ -187,10 +165,8 @@ class GemmCase(Case):
         inner = self._rng.choice(size, min(size, count), replace=False)
         return np.unique(np.concatenate([inner, [0, size - 1]]))
 
-    def _block(
-        self, a: Matrix, b: Matrix, before: NDArray[Any], lengths: "_Lengths", rows: Any, columns: Any
-    ) -> "_Block":
-        """Return a check of the given rows and columns of C.
+    def _block(self, a: Matrix, b: Matrix, before: NDArray[Any], lengths: _Lengths, rows: Any, columns: Any) -> _Check:
+        """Return a check of the given rows and columns of C, output by output.
 
         The tolerance of an output is a few rounding errors of the norm of its row of op(A) times the norm of its
         column of op(B), which grows with k as the outputs do.
@@ -202,9 +178,10 @@ class GemmCase(Case):
             old = beta * before[rows][:, columns].astype(np.float64)
             expected += old
             scale += np.abs(old)
-        return _Block(rows=rows, columns=columns, expected=expected, tolerance=self._tolerance(scale, expected))
+        tolerance = self._tolerance(scale, expected)
+        return _Check(view=lambda after: after[rows][:, columns], expected=expected, tolerance=tolerance)
 
-    def _combination(self, a: Matrix, b: Matrix, before: NDArray[Any], lengths: "_Lengths") -> "_Combination":
+    def _combination(self, a: Matrix, b: Matrix, before: NDArray[Any], lengths: _Lengths) -> _Check:
         """Return a check of w^T C against (w^T A) B for random signs w, which finds a wrong output anywhere."""
         alpha, beta = self.scalars["alpha"], self.scalars["beta"]
         signs = self._rng.choice([-1.0, 1.0], len(a))
@@ -217,7 +194,8 @@ class GemmCase(Case):
             expected += signs @ old
             scale += np.sqrt((old * old).sum(axis=0))
             squares += (old * old).sum(axis=0)
-        return _Combination(signs=signs, expected=expected, tolerance=self._tolerance(scale, np.sqrt(squares)))
+        tolerance = self._tolerance(scale, np.sqrt(squares))
+        return _Check(view=lambda after: signs @ after.astype(np.float64), expected=expected, tolerance=tolerance)
 
     def _tolerance(self, scale: Matrix, size: Matrix) -> Matrix:
         """Return the allowed error, of the shape of `scale`, for results of magnitude `size`.

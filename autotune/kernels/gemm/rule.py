@@ -2,21 +2,10 @@
 
 Candidates are the profile's starts and variants of them: other work-group shapes, half the rows per work-item,
 narrower loads where rows do not start at aligned addresses, and a split k. The valid candidate with the smallest
-`ESTIMATE` is chosen. The estimate is the time of the busiest compute unit, in multiply-adds of one lane: part-filled
-work-groups count like full ones, idle compute units gain nothing, large micro-tiles save loads, several work-groups
-at once hide latency, and copies and additional launches must pay off.
+`ESTIMATE` (`estimate.py`) is chosen. Ties go to the earliest start: a profile's order still says what suits a device.
 
-The estimate uses integers only, and Python and exported C evaluate the same expression, so both make the same choice.
-Ties go to the earliest start: a profile's order still says what suits a device.
-
-Sources: Qualcomm's description of SGEMM on Adreno (fewest part-filled work-groups, large work-groups, separate kernels
-for small sizes). The weights below are fitted to times of an NVIDIA H200 and of PoCL; they rank candidates and do not
-predict times. The weights of `local_tile` on a GPU are fitted to 6,087 times at 143 sizes on the H200: the first
-candidate reaches 0.965 (geometric mean) of the speed of the fastest one measured there, and 0.95 to 0.96 at sizes that
-the weights were not fitted to. In other types and layouts it reaches 0.94 to 0.97 of the tuned speed
-(scripts/results/rule_h200.json). The CPU weights of conversions and of vectors that do not fit the registers are
-fitted to 227 times at 7 products on an AMD Zen 3 (AVX2), where one micro-tile for all processors reached 0.33 of the
-fastest in float32.
+Source: Qualcomm's description of SGEMM on Adreno (fewest part-filled work-groups, large work-groups, separate kernels
+for small sizes).
 """
 
 import itertools
@@ -24,92 +13,15 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
-from autotune.kernels.combination import is_one_launch, one_launch_variants
+from autotune.kernels.combination import one_launch_variants
 from autotune.kernels.gemm.algorithms import ALGORITHMS
+from autotune.kernels.gemm.estimate import ESTIMATE, LEAST_LANES, numbers_of
 from autotune.kernels.gemm.problem import GemmProblem
-from autotune.kernels.occupancy import WorkGroup, tile_bytes
 from autotune.model.configuration import Configuration, Value
 from autotune.model.device import DeviceLimits
-from autotune.space.expression import Expression
 
-_MACRO_TILES = "(m + rows - 1) // rows * ((n + columns - 1) // columns) * batch"
-_TILES = f"{_MACRO_TILES} * split"
-_ROUNDS = f"(({_TILES} + chunk * compute_units - 1) // (chunk * compute_units))"
-_TURNS = f"(({_TILES} + resident * compute_units - 1) // (resident * compute_units))"
-_JOINS = f"(({_MACRO_TILES} + compute_units - 1) // compute_units)"
-_STEPS = "((k + parts * depth - 1) // (parts * depth))"
-_COPIES = "batch * (copies_a * m * k + copies_b * k * n + copies_c * m * n) // compute_units"
-_WORK = (
-    "(work + convert * (1 - element_bytes // 4) + gather * (1 - trans_b) * min(n - spared, 16) "
-    "+ crowd * max(1 - min(ldb % 1024, 1), min(k // 4096, 1)))"
-)
-_LOOP = f"{_STEPS} * ({_ROUNDS} * {_WORK} + {_TURNS} * wait)"
-_DOUBT = "(doubt + spare * (element_bytes // 4) * (1 - max(trans_a, trans_b)) + tall * min(n // (4 * columns), 1))"
-ESTIMATE = Expression(f"({_LOOP} + {_TURNS} * begin + {_JOINS} * join + besides + {_COPIES}) * {_DOUBT}")
-"""The estimate, over values of the problem, limits of the device, and the `_numbers` of a candidate."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class _Weights:
-    """Costs in multiply-adds of one lane; on a CPU in eighths of a vector operation."""
-
-    near: int
-    """An element loaded from a cache; an image's cache and local memory cost half as much, `vload` twice."""
-    crowded: int
-    """Surcharge on an element of B when its rows share few places of a cache, because they begin a multiple of 4 KiB
-    apart, or when there are so many rows that the columns a work-group returns to do not fit."""
-    far: int
-    """An element that a work-group loads once for all its work-items."""
-    copy: int
-    """An element that another kernel reads or writes in addition."""
-    launch: int
-    latency: int
-    """The wait for memory, divided among the steps of k that are under way at once."""
-    part: int
-    """An element of C written or read in addition because several work-groups share its k."""
-    join: int
-    """The same, when only the last work-group of a macro-tile does it."""
-    joining: int
-    """A second launch, which adds up the parts."""
-    finding: int
-    """Finding out, in one launch, which work-group is the last."""
-    aside: int
-    """An element of B that `panel` copies to local memory."""
-    spill: int = 0
-    """A vector that does not fit the registers."""
-    convert: int = 0
-    """A vector of B that is converted when loaded, as float16 and int8 are."""
-    convert_one: int = 0
-    """One element of A that is converted when loaded."""
-
-
-_GPU = _Weights(
-    near=2, crowded=0, far=24, copy=64, launch=2_000_000, latency=100_000, part=28, join=18, joining=1_600_000,
-    finding=400_000, aside=0,
-)  # fmt: skip
-_CPU = _Weights(
-    near=8, crowded=8, far=32, copy=100, launch=250_000, latency=0, part=100, join=100, joining=250_000, finding=0,
-    aside=18, spill=56, convert=80, convert_one=150,
-)  # fmt: skip
-_FAR_LOAD = 14
-"""The `far` of a `local_tile` on a GPU, for each load from global memory, however wide; twice that for the copy
-instruction."""
-_TILE_LATENCY = 60_000
-"""The `latency` of a `local_tile` on a GPU, for the next tiles at `tile_k` 16; it grows with the square of `tile_k`."""
-_TILE_BEGIN = 370_000
-"""Ramp-up and ramp-down of the work-groups of a `local_tile` that a compute unit runs at once."""
 _SPARE = 100
 """Doubt added to the substitute of a start for other modes, in plain float32, which the start itself supports."""
-_TALL = 2
-"""Doubt added to a `local_tile` at least four times as high as wide, where C has columns for several of them."""
-_ONE_TURN = 2**40
-"""Number of resident work-groups with which waiting is counted once for all."""
-_EIGHTHS = 8
-_CPU_LANES, _LEAST_LANES = 8, 4
-"""Elements of float32 in a vector register: assumed when the driver does not report it, and the least believed."""
-_FEW_REGISTERS, _MANY_REGISTERS, _ANY_REGISTERS = 16, 32, 1024
-"""Vector registers of a processor: few; many if they hold 16 elements, as with AVX-512; and without a limit if it is
-not known what they hold."""
 _CPU_TILES = ((4, 8), (6, 8), (8, 8), (4, 16), (6, 16), (8, 16), (4, 32), (6, 32), (12, 32), (4, 64), (6, 64))
 """Shapes of a micro-tile (rows, columns); some of them fit the registers of any processor."""
 _MOST_JOINED = 16
@@ -211,16 +123,16 @@ def _is_valid(configuration: Configuration, values: Mapping[str, Value]) -> bool
 
 def _expand(starts: tuple[Configuration, ...], limits: DeviceLimits, constant: str) -> Candidates:
     declared = dict.fromkeys(filter(_is_declared, starts))
-    known = {c: {**_numbers(c, limits, constant), "doubt": 8, "spare": 0} for c in declared}
+    known = {c: {**numbers_of(c, limits, constant), "doubt": 8, "spare": 0} for c in declared}
     for start in declared:
         for variant in filter(_is_declared, _variants(start, limits)):
             # A variant must promise an eighth more than a start, which was found good on a device like this.
             doubt = 8 if limits.is_cpu and limits.native_vector_float32 else 9
-            known.setdefault(variant, {**_numbers(variant, limits, constant), "doubt": doubt, "spare": 0})
+            known.setdefault(variant, {**numbers_of(variant, limits, constant), "doubt": doubt, "spare": 0})
     for origin, numbers in list(known.items()):
         for variant in _of_other_modes(origin):
             known.setdefault(
-                variant, {**_numbers(variant, limits, constant), "doubt": numbers["doubt"], "spare": _SPARE}
+                variant, {**numbers_of(variant, limits, constant), "doubt": numbers["doubt"], "spare": _SPARE}
             )
     return known
 
@@ -261,7 +173,7 @@ def _variants(start: Configuration, limits: DeviceLimits) -> Iterator[Configurat
 def _tiles_of_processor(start: Configuration, limits: DeviceLimits) -> Iterator[Configuration]:
     """Yield other shapes of the profile's largest micro-tile, if it is known which of them fit the registers."""
     largest = start.number("micro_tile_m") == 8 and start.number("micro_tile_n") == 32
-    if largest and limits.is_cpu and limits.native_vector_float32 >= _LEAST_LANES:
+    if largest and limits.is_cpu and limits.native_vector_float32 >= LEAST_LANES:
         for high, wide in _CPU_TILES:
             yield _changed(start, micro_tile_m=high, micro_tile_n=wide, vector_width=min(wide, 16))
 
@@ -295,170 +207,3 @@ def _joins(configuration: Configuration) -> bool:
     """Return whether k is split into parts, and not into too many for the last work-group to join."""
     parts = dict(configuration.values).get("split_k", 1)
     return isinstance(parts, int) and 1 < parts <= _MOST_JOINED
-
-
-def _numbers(configuration: Configuration, limits: DeviceLimits, constant: str) -> dict[str, int]:
-    """Return the numbers that `ESTIMATE` needs of a configuration, by name.
-
-    `rows`, `columns`: outputs of a work-group, or of a work-item if the driver chooses the work-group.
-    `chunk`: how many of these share a compute unit's time.
-    `parts`, `split`: parts into which k is divided in all, and among work-groups.
-    `depth`: elements of k in a step.
-    `work`: cost of a step of k for a chunk. Added to it are `convert` for types narrower than the sums, `gather` for
-    each column beyond `spared` if successive k of B are in different rows, and `crowd` for rows of B that a cache does
-    not hold.
-    `wait`: cost of waiting in a step, once for all the `resident` work-groups that a compute unit runs at once.
-    `begin`: cost of the ramp-up and ramp-down of these.
-    `join`: cost of a macro-tile whose parts the last work-group adds up.
-    `besides`: cost of further launches. `copies_a`, `copies_b`, `copies_c`: cost of each element of A, B or C that
-    they read and write. Packing a constant operand costs nothing.
-    `tall`: doubt added for a tall tile, if there are columns for several.
-    """
-    weights = _CPU if limits.is_cpu else _GPU
-    shape = _Shape(configuration, limits)
-    work = shape.work(weights)
-    pads = int(shape.text("edges") == "pad")
-    packs_a = "a" not in constant and (pads or int(shape.text("a_storage") == "image"))
-    packs_b = "b" not in constant and (pads or int(shape.text("b_storage") in ("image", "transposed")))
-    split = shape.number("split_k")
-    outputs = shape.high * shape.tile_m * shape.wide * shape.tile_n
-    joins = split > 1 and is_one_launch(configuration)
-    joining = 0 if split == 1 else weights.finding if joins else weights.joining
-    return {
-        "rows": shape.tile_m * (1 if shape.by_driver else shape.high),
-        "columns": shape.tile_n * (1 if shape.by_driver else shape.wide),
-        "parts": shape.deep * split,
-        "split": split,
-        "chunk": shape.wide if shape.by_driver else 1,
-        "depth": shape.depth,
-        "work": work,
-        "convert": shape.conversion(weights),
-        "gather": shape.gathering(work, weights),
-        "spared": 0 if limits.is_cpu else 1,
-        "crowd": weights.crowded * shape.items * shape.tile_n if shape.algorithm == "microtile" else 0,
-        "wait": shape.wait(weights),
-        "resident": shape.resident(),
-        "begin": _TILE_BEGIN if shape.is_tiled else 0,
-        "join": weights.join * split * outputs if joins else 0,
-        "tall": _TALL if shape.is_tall else 0,
-        "besides": weights.launch * (packs_a + packs_b) + joining,
-        "copies_a": 2 * weights.copy * packs_a,
-        "copies_b": 2 * weights.copy * packs_b,
-        "copies_c": weights.part * (split + 1) if split > 1 and not joins else 0,
-    }
-
-
-class _Shape:
-    """Work-items of a configuration along rows, columns and parts of k, and the cost of their work."""
-
-    def __init__(self, configuration: Configuration, limits: DeviceLimits) -> None:
-        self.algorithm = configuration.algorithm
-        self.is_cpu = limits.is_cpu
-        self.is_tiled = configuration.algorithm == "local_tile" and not limits.is_cpu
-        self._limits = limits
-        self._values = dict(configuration.values)
-        self.tile_m, self.tile_n = self.number("micro_tile_m"), self.number("micro_tile_n")
-        self.lanes = 1 if limits.is_cpu else max(limits.sub_group_sizes, default=64)
-        told = limits.native_vector_float32
-        self.vector_lanes = told if told >= _LEAST_LANES else _CPU_LANES
-        self.registers = _ANY_REGISTERS if told < _LEAST_LANES else _FEW_REGISTERS if told < 16 else _MANY_REGISTERS
-        self.high, self.wide, self.deep = (self.number(f"work_group_{name}") for name in "mnk")
-        self.high *= self.number("tiles_m")
-        self.by_driver = self.wide == 0
-        if self.by_driver:
-            self.high, self.wide = 1, self.lanes
-
-    def number(self, name: str) -> int:
-        value = self._values.get(name, 1)
-        assert isinstance(value, int)
-        return value
-
-    def text(self, name: str) -> Value:
-        return self._values.get(name, "")
-
-    @property
-    def items(self) -> int:
-        """Work-items of a work-group, rounded up to whole sub-groups; each micro-tile of a `panel` counts as one."""
-        return -(-self.high * self.wide * self.deep // self.lanes) * self.lanes
-
-    def work(self, weights: _Weights) -> int:
-        """Return the cost of a step of k for a work-group: the work of its work-items and the loads they share."""
-        if self.is_tiled:
-            loads = self.depth * self.high * self.tile_m // self.number("a_load_width")
-            loads += self.depth * self.wide * self.tile_n // self.number("b_load_width")
-            far = _FAR_LOAD * (2 if self.number("stages") > 2 else 1)
-            return self.depth * self.items * self._work_of_item(weights.near // 2) + far * loads
-        columns = 0 if self.is_thin_on_cpu else self.wide * self.tile_n  # so few stay in the nearest cache
-        shared = (self.high * self.tile_m + columns) * self.deep
-        of_item = self._work_of_item_on_cpu(weights) if self.is_cpu else self._work_of_item(weights.near)
-        put_aside = weights.aside * self.tile_n if self.algorithm == "panel" else 0
-        return self.items * of_item + weights.far * shared + put_aside
-
-    def _work_of_item(self, near: int) -> int:
-        if self.is_tiled:
-            return self.tile_m * self.tile_n + near * (self.tile_m + self.tile_n) // 2
-        near_a = near * 2 if self.text("loads") == "vload" else near
-        near_b = near // 2 if self.text("b_storage") in ("image", "image_view") else near_a
-        near_a = near // 2 if self.text("a_storage") in ("image", "image_view") else near_a
-        return self.tile_m * self.tile_n + near_a * self.tile_m + near_b * self.tile_n
-
-    def _work_of_item_on_cpu(self, weights: _Weights) -> int:
-        """Return the cost of a work-item, which fills the vector unit itself.
-
-        Its vectors lie along n, each multiplied by single elements of A, or along k.
-        """
-        width = min(self.number("vector_width"), self.vector_lanes)
-        near = weights.near
-        near_a = near // width if self.is_thin_on_cpu else near
-        work = (self.tile_m * self.tile_n * _EIGHTHS + near * self.tile_n) // width + near_a * self.tile_m
-        held = (self.tile_m + 1) * max(1, self.tile_n // width) + 1
-        return work if self.is_thin_on_cpu else work + weights.spill * max(0, held - self.registers)
-
-    def conversion(self, weights: _Weights) -> int:
-        """Return the cost of converting what a work-group loads in a step of k; `panel` has already converted B."""
-        if not self.is_cpu or self.is_thin_on_cpu:
-            return 0
-        vectors_of_b = self.tile_n // min(self.number("vector_width"), self.vector_lanes)
-        of_b = 0 if self.algorithm == "panel" else weights.convert * vectors_of_b
-        return self.items * (weights.convert_one * self.tile_m + of_b)
-
-    @property
-    def depth(self) -> int:
-        """Elements of k in a step."""
-        return self.number("tile_k") if self.is_tiled else 1
-
-    def resident(self) -> int:
-        """Return how many work-groups a compute unit runs at once, for `local_tile`, which waits by the tile."""
-        if not self.is_tiled:
-            return _ONE_TURN
-        group = WorkGroup(
-            items=self.high * self.wide,
-            outputs=self.tile_m * self.tile_n,
-            operands=self.tile_m + self.tile_n,
-            local_bytes=tile_bytes(self.number),
-        )
-        return group.at_once(self._limits)
-
-    @property
-    def is_tall(self) -> bool:
-        return self.is_tiled and self.high * self.tile_m >= 4 * self.wide * self.tile_n
-
-    @property
-    def is_thin_on_cpu(self) -> bool:
-        return self.is_cpu and self.algorithm in ("dot", "column")
-
-    def gathering(self, work: int, weights: _Weights) -> int:
-        """Return the extra cost, for each column, of vectors along k whose elements are in successive rows of B.
-
-        A CPU loads each element separately; a GPU wastes part of its loads.
-        """
-        if self.algorithm not in ("dot", "column") or (self.is_cpu and self.text("b_storage") == "transposed"):
-            return 0
-        return 4 * weights.near * self.tile_n if self.is_cpu else work // 4
-
-    def wait(self, weights: _Weights) -> int:
-        """Return the cost of waiting for memory in a step, shared by steps whose loads do not wait for each other."""
-        if self.is_tiled:
-            return _TILE_LATENCY * self.depth**2 // 256 // (2 if self.number("stages") > 2 else 1)
-        along_k = self.number("vector_width") if self.algorithm in ("dot", "column") else 1
-        return weights.latency // (along_k * self.number("unroll"))

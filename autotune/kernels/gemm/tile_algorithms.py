@@ -17,14 +17,31 @@ from autotune.kernels.gemm.parameters import (
     WHOLE_NUMBERS,
     WORK_GROUP,
     WORK_GROUP_LIMITS,
+    accumulators_fit,
     aligned,
-    constraint,
+    columns_to_do,
     newer_parameter,
-    parameter,
+    rows_to_do,
     vectors_work,
 )
 from autotune.space.expression import Expression
-from autotune.space.family import Algorithm, Constraint
+from autotune.space.family import Algorithm, Constraint, constraint, parameter
+
+_STORAGE = "read {0} from its buffer, first copy it into an RGBA image, or read its buffer as an image"
+_VECTORS_FILL_TILE = constraint(
+    "vectors_fill_tile",
+    "micro_tile_n % vector_width == 0 and micro_tile_n <= 4 * vector_width",
+    "a micro-tile is one to four whole vectors wide",
+)
+
+
+def _image_fits(name: str, operand: str, width: str, *, rows: str, columns: str) -> Constraint:
+    return constraint(
+        name,
+        f"{operand}_storage == 'buffer' or (has_images == 1 and {width} == 4 and {columns} <= 4 * max_image_width "
+        f"and ({operand}_storage == 'image_view' or {rows} * batch <= max_image_height))",
+        "the device has no image of that size, or pixels and vectors differ in length",
+    )
 
 
 def _view_fits(operand: str, rows: str) -> Constraint:
@@ -47,16 +64,8 @@ MICROTILE = Algorithm(
         parameter("vector_width", (1, 2, 4, 8, 16), "columns in one vector"),
         parameter("unroll", (1, 2, 4, 8), "steps of k in one pass of the loop"),
         parameter("a_vector_width", (1, 2, 4, 8), "elements of k in one load of A"),
-        newer_parameter(
-            "a_storage",
-            ("buffer", "image", "image_view"),
-            "read A from its buffer, first copy it into an RGBA image, or read its buffer as an image",
-        ),
-        parameter(
-            "b_storage",
-            ("buffer", "image", "image_view"),
-            "read B from its buffer, first copy it into an RGBA image, or read its buffer as an image",
-        ),
+        newer_parameter("a_storage", ("buffer", "image", "image_view"), _STORAGE.format("A")),
+        parameter("b_storage", ("buffer", "image", "image_view"), _STORAGE.format("B")),
         *WORK_GROUP,
         EDGES,
         LOADS,
@@ -73,46 +82,24 @@ MICROTILE = Algorithm(
         *WORK_GROUP_LIMITS,
         vectors_work("vector_width"),
         vectors_work("a_vector_width"),
-        constraint(
-            "vectors_fill_tile",
-            "micro_tile_n % vector_width == 0 and micro_tile_n <= 4 * vector_width",
-            "a micro-tile is one to four whole vectors wide",
-        ),
+        _VECTORS_FILL_TILE,
         constraint("a_vectors_fill_step", "unroll % a_vector_width == 0", "a step of k is whole vectors of A"),
-        constraint(
-            "accumulators_fit",
-            "micro_tile_m * micro_tile_n <= 128 or (is_cpu == 1 and micro_tile_m * micro_tile_n <= 512)",
-            "the accumulators do not fit the registers",
-        ),
+        accumulators_fit("micro_tile_m * micro_tile_n <= 128 or (is_cpu == 1 and micro_tile_m * micro_tile_n <= 512)"),
         constraint(
             "rows_to_do",
             "(work_group_m * micro_tile_m - micro_tile_m < m or (is_cpu == 1 and work_group_m * micro_tile_m < 2 * m)) "
             "and micro_tile_m < 2 * m",
             "part of every work-group would have no row to compute, which costs little on a CPU",
         ),
-        constraint(
-            "columns_to_do",
-            "work_group_n * micro_tile_n - micro_tile_n < n and micro_tile_n < 2 * n",
-            "part of every work-group would have no column to compute",
-        ),
+        columns_to_do("work_group_n * micro_tile_n - micro_tile_n < n and micro_tile_n < 2 * n"),
         constraint("step_within_k", "unroll < 2 * k", "one step is longer than k"),
         constraint(
             "tile_within_row",
             "edges == 'pad' or b_storage != 'buffer' or micro_tile_n <= n",
             "the last micro-tile of a row is moved back to end with it, so a row must hold one",
         ),
-        constraint(
-            "image_fits",
-            "b_storage == 'buffer' or (has_images == 1 and vector_width == 4 "
-            "and n <= 4 * max_image_width and (b_storage == 'image_view' or k * batch <= max_image_height))",
-            "the device has no image of that size, or pixels and vectors differ in length",
-        ),
-        constraint(
-            "image_of_a_fits",
-            "a_storage == 'buffer' or (has_images == 1 and a_vector_width == 4 "
-            "and k <= 4 * max_image_width and (a_storage == 'image_view' or m * batch <= max_image_height))",
-            "the device has no image of that size, or pixels and vectors differ in length",
-        ),
+        _image_fits("image_fits", "b", "vector_width", rows="k", columns="n"),
+        _image_fits("image_of_a_fits", "a", "a_vector_width", rows="m", columns="k"),
         _view_fits("b", "k"),
         _view_fits("a", "m"),
         constraint(
@@ -231,16 +218,8 @@ LOCAL_TILE = Algorithm(
             "+ 2 * local_padding) <= local_memory_bytes",
             "the tiles of A and B exceed local memory",
         ),
-        constraint(
-            "rows_to_do",
-            "work_group_m * micro_tile_m < 2 * m + 8",
-            "most of every work-group would have no row to compute",
-        ),
-        constraint(
-            "columns_to_do",
-            "work_group_n * micro_tile_n < 2 * n + 8",
-            "most of every work-group would have no column to compute",
-        ),
+        rows_to_do("work_group_m * micro_tile_m < 2 * m + 8", share="most"),
+        columns_to_do("work_group_n * micro_tile_n < 2 * n + 8", share="most"),
         constraint("step_within_k", "tile_k < 2 * k + 8", "one tile is longer than k"),
         constraint(
             "sub_groups_fill_work_group",
@@ -318,12 +297,8 @@ PANEL = Algorithm(
     constraints=(
         vectors_work("vector_width"),
         constraint("is_processor", "is_cpu == 1", "a GPU runs more work-items at once, with less memory for each"),
-        constraint(
-            "vectors_fill_tile",
-            "micro_tile_n % vector_width == 0 and micro_tile_n <= 4 * vector_width",
-            "a micro-tile is one to four whole vectors wide",
-        ),
-        constraint("accumulators_fit", "micro_tile_m * micro_tile_n <= 512", "the sums do not fit the registers"),
+        _VECTORS_FILL_TILE,
+        accumulators_fit("micro_tile_m * micro_tile_n <= 512"),
         constraint(
             "copies_fit_local_memory",
             "accumulator_bytes * micro_tile_n * (tile_k + tiles_m * micro_tile_m) <= local_memory_bytes",

@@ -5,27 +5,50 @@ gives NaN, for max and min too, as in NumPy and torch. Row offsets are 64 bits w
 the length of a row and the number of rows stay below 2**31.
 
 `problem.py` defines the problems, `algorithms.py` the search space, `rule.py` the untuned choice, `plan.py` buffers
-and launches, `c_export.py` what exported C needs besides, and `reference.py` the verification.
+and launches, and `reference.py` the verification.
 
 Sources: `sub_group` follows a published reduction for phones: one work-group per row, the device's own reduction
 within a sub-group, local memory between sub-groups. The others are the classic forms.
 """
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from itertools import product
 
 from autotune.kernels.combination import one_launch_variants
 from autotune.kernels.reduce.algorithms import ALGORITHMS
-from autotune.kernels.reduce.c_export import C_EXPORT
 from autotune.kernels.reduce.plan import PLAN
-from autotune.kernels.reduce.problem import EXAMPLES, ReduceProblem
-from autotune.kernels.reduce.rule import by_rule
+from autotune.kernels.reduce.problem import BYTES_MOVED, DTYPES, EXAMPLES, OPERATIONS, ReduceProblem
+from autotune.kernels.reduce.rule import ESTIMATE, by_rule, candidates
 from autotune.model.configuration import Configuration
 from autotune.model.device import DeviceLimits
 from autotune.model.plan import Plan
 from autotune.model.problem import Problem
-from autotune.space.family import Case, KernelFamily
+from autotune.space.family import Case, CExport, KernelFamily
 
 __all__ = ["FAMILY", "Reduce", "ReduceProblem"]
+
+
+def _samples(configuration: Configuration, example: Problem) -> Iterator[Problem]:
+    assert isinstance(example, ReduceProblem)
+    values = PLAN.values(example, configuration)
+    width, rows, in_pass = values["vector_width"], values["rows"], values["in_pass"]
+    for vectors, rest, batch in product((1, in_pass, 2 * in_pass, 2 * in_pass + 1), (0, 1), (rows, rows + 1)):
+        # rest is less than the width, or adds one more vector, which does no harm
+        yield replace(example, batch=batch, channels=vectors * width + rest, pitch=0)
+
+
+_C_EXPORT = CExport(
+    about="One number for each row: batch rows of `channels` elements, `pitch` elements apart.",
+    kind=("operation", "dtype"),
+    words={"operation": OPERATIONS, "dtype": DTYPES},
+    least={"batch": "1", "channels": "1", "pitch": "channels"},
+    candidates=candidates,
+    estimate=ESTIMATE,
+    bytes_moved=BYTES_MOVED,
+    plan=PLAN,
+    samples=_samples,
+)
 
 
 class Reduce(KernelFamily):
@@ -37,7 +60,7 @@ class Reduce(KernelFamily):
     problem_type = ReduceProblem
     algorithms = ALGORITHMS
     baseline = Configuration.of("serial", work_group_size=0, vector_width=1, unroll=1, loads="vload")
-    c_export = C_EXPORT
+    c_export = _C_EXPORT
 
     def plan(self, problem: Problem, configuration: Configuration) -> Plan:
         return PLAN.plan(problem, configuration)

@@ -1,63 +1,52 @@
 """The algorithms of a reduction with their parameters and constraints."""
 
-from collections.abc import Sequence
-
 from autotune.kernels.combination import COMBINE, HAS_ORDERING
-from autotune.model.configuration import Value
 from autotune.space.expression import Expression
-from autotune.space.family import Algorithm, Constraint, Parameter
-
-
-def _parameter(name: str, values: Sequence[Value], meaning: str) -> Parameter:
-    return Parameter(name=name, values=tuple(values), meaning=meaning)
-
-
-def _constraint(name: str, condition: str, because: str) -> Constraint:
-    return Constraint(name=name, condition=Expression(condition), because=because)
+from autotune.space.family import Algorithm, Parameter, constraint, parameter
 
 
 def _work_group(*values: int) -> Parameter:
-    return _parameter("work_group_size", values, "work-items in a work-group; 0 leaves it to the driver")
+    return parameter("work_group_size", values, "work-items in a work-group; 0 leaves it to the driver")
 
 
-_ROWS = _parameter("rows_per_group", (1, 2, 4, 8, 16, 32, 64), "rows that a work-group reduces side by side")
+_ROWS = parameter("rows_per_group", (1, 2, 4, 8, 16, 32, 64), "rows that a work-group reduces side by side")
 _READING = (
-    _parameter("vector_width", (1, 2, 4, 8, 16), "elements in one load"),
-    _parameter("unroll", (1, 2, 4, 8), "loads a work-item has under way at once, each into sums of its own"),
-    _parameter(
+    parameter("vector_width", (1, 2, 4, 8, 16), "elements in one load"),
+    parameter("unroll", (1, 2, 4, 8), "loads a work-item has under way at once, each into sums of its own"),
+    parameter(
         "loads", ("vload", "aligned"), "vload promises the alignment of one element; aligned reads whole vectors"
     ),
 )
 
 _COMMON = (
-    _constraint(
+    constraint(
         "work_group_fits_device",
         "work_group_size <= max_work_group_size and work_group_size <= max_work_group_0",
         "the work-group exceeds what the device allows",
     ),
-    _constraint(
+    constraint(
         "vector_width_works",
         "vector_width <= max_vector_float32 and (dtype == 'float32' or vector_width <= max_vector_float16)",
         "the driver gets vectors of this width wrong",
     ),
-    _constraint("vector_within_row", "vector_width <= channels", "a vector is longer than a row"),
-    _constraint(
+    constraint("vector_within_row", "vector_width <= channels", "a vector is longer than a row"),
+    constraint(
         "accumulators_fit",
         "vector_width * unroll <= 64 or (is_cpu == 1 and vector_width * unroll <= 128)",
         "the accumulators do not fit the registers",
     ),
-    _constraint("aligned_rows", "loads == 'vload' or pitch % vector_width == 0", "rows do not start at whole vectors"),
-    _constraint("alignment_matters", "loads == 'vload' or vector_width > 1", "single elements are always aligned"),
+    constraint("aligned_rows", "loads == 'vload' or pitch % vector_width == 0", "rows do not start at whole vectors"),
+    constraint("alignment_matters", "loads == 'vload' or vector_width > 1", "single elements are always aligned"),
 )
 
-_LOCAL_MEMORY = _constraint(
+_LOCAL_MEMORY = constraint(
     "totals_fit_local_memory", "4 * work_group_size <= local_memory_bytes", "the totals exceed local memory"
 )
 
 _SHARED_ROWS = (
-    _constraint("row_is_shared", "work_group_size >= 2 * rows_per_group", "a row needs two work-items or more"),
-    _constraint("rows_to_do", "rows_per_group < 2 * batch", "most of every work-group would have no row to compute"),
-    _constraint(
+    constraint("row_is_shared", "work_group_size >= 2 * rows_per_group", "a row needs two work-items or more"),
+    constraint("rows_to_do", "rows_per_group < 2 * batch", "most of every work-group would have no row to compute"),
+    constraint(
         "items_to_do",
         "work_group_size * vector_width * unroll < 2 * channels * rows_per_group",
         "one pass of the work-items that share a row is longer than the row",
@@ -75,10 +64,10 @@ _SERIAL = Algorithm(
     parameters=(_work_group(0, 1, 8, 32, 64, 128, 256), *_READING),
     constraints=(
         *_COMMON,
-        _constraint(
+        constraint(
             "rows_to_do", "work_group_size < 2 * batch", "most of every work-group would have no row to compute"
         ),
-        _constraint("pass_within_row", "vector_width * unroll < 2 * channels", "one pass is longer than a row"),
+        constraint("pass_within_row", "vector_width * unroll < 2 * channels", "one pass is longer than a row"),
     ),
     features=_features(),
 )
@@ -90,13 +79,13 @@ _LOCAL_TREE = Algorithm(
         _work_group(16, 32, 64, 128, 256, 512, 1024),
         _ROWS,
         *_READING,
-        _parameter("fan_in", (2, 4, 16), "totals that one level of the tree joins into one"),
+        parameter("fan_in", (2, 4, 16), "totals that one level of the tree joins into one"),
     ),
     constraints=(
         *_COMMON,
         *_SHARED_ROWS,
         _LOCAL_MEMORY,
-        _constraint(
+        constraint(
             "fan_in_within_row",
             "fan_in * rows_per_group <= work_group_size",
             "one level would join more totals than a row has",
@@ -113,7 +102,7 @@ _SHUFFLE = Algorithm(
         *_COMMON,
         *_SHARED_ROWS,
         _LOCAL_MEMORY,
-        _constraint("device_takes_ptx", "has_ptx == 1", "only NVIDIA's compiler accepts the instruction"),
+        constraint("device_takes_ptx", "has_ptx == 1", "only NVIDIA's compiler accepts the instruction"),
     ),
     features=_features("work_group_size // rows_per_group"),
 )
@@ -123,15 +112,15 @@ _SUB_GROUP = Algorithm(
     meaning="one row per work-group or sub-group, joined by the device's sub-group reduction",
     parameters=(
         _work_group(16, 32, 64, 128, 256, 512, 1024),
-        _parameter("row_of", ("work_group", "sub_group"), "what shares a row"),
+        parameter("row_of", ("work_group", "sub_group"), "what shares a row"),
         *_READING,
-        _parameter("standard", ("CL2.0", "CL3.0"), "OpenCL C version under which sub-groups are requested"),
+        parameter("standard", ("CL2.0", "CL3.0"), "OpenCL C version under which sub-groups are requested"),
     ),
     constraints=(
         *_COMMON,
         _LOCAL_MEMORY,
-        _constraint("device_has_sub_groups", "has_sub_groups == 1", "the device has no sub-groups"),
-        _constraint(
+        constraint("device_has_sub_groups", "has_sub_groups == 1", "the device has no sub-groups"),
+        constraint(
             "items_to_do",
             "(row_of == 'work_group' and work_group_size * vector_width * unroll < 2 * channels) "
             "or (row_of == 'sub_group' and vector_width * unroll < channels)",
@@ -146,7 +135,7 @@ _SPLIT_ROW = Algorithm(
     meaning="several work-groups per row; a second kernel, or the last of them to finish, joins their parts",
     parameters=(
         _work_group(1, 64, 128, 256, 512, 1024),
-        _parameter("parts", (2, 4, 8, 16, 32, 64, 128, 256, 384, 512, 768, 1024, 2048), "work-groups that share a row"),
+        parameter("parts", (2, 4, 8, 16, 32, 64, 128, 256, 384, 512, 768, 1024, 2048), "work-groups that share a row"),
         *_READING,
         COMBINE,
     ),
@@ -154,12 +143,12 @@ _SPLIT_ROW = Algorithm(
         HAS_ORDERING,
         *_COMMON,
         _LOCAL_MEMORY,
-        _constraint(
+        constraint(
             "split_leaves_work",
             "parts * work_group_size * vector_width * unroll < 2 * channels",
             "one pass of the work-items that share a row is longer than the row",
         ),
-        _constraint(
+        constraint(
             "split_fills_device", "batch * parts <= 32 * compute_units", "there are enough rows without splitting them"
         ),
     ),

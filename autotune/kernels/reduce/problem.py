@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import ClassVar, Self
 
 from autotune.errors import ProblemError
-from autotune.model.device import DeviceLimits, mebibytes
+from autotune.model.device import DeviceLimits
 from autotune.model.problem import DTYPE_BYTES, Problem
 from autotune.space.expression import Expression, by_value
 
@@ -87,17 +87,8 @@ class ReduceProblem(Problem):
         if self.dtype == "float16" and limits.max_vector_float16 == 0:
             raise ProblemError(f"{self.label}: the driver gets half precision wrong", hint="use float32")
         size = DTYPE_BYTES[self.dtype]
-        needed, output = size * self.batch * self.pitch, size * self.batch
-        if max(needed, output) > limits.max_allocation_bytes:
-            raise ProblemError(
-                f"{self.label}: the input needs {mebibytes(needed)}, "
-                f"the device allocates at most {mebibytes(limits.max_allocation_bytes)} at once"
-            )
-        if needed + output > limits.global_memory_bytes:
-            raise ProblemError(
-                f"{self.label} needs {mebibytes(needed + output)}, "
-                f"the device has {mebibytes(limits.global_memory_bytes)}"
-            )
+        operands = {"the input": size * self.batch * self.pitch, "the output": size * self.batch}
+        self.check_memory(operands, limits)
 
 
 EXAMPLES = (

@@ -5,8 +5,6 @@ import { connected, facts, fill, h, hint, select, sizeLink, state, table } from 
 import { gain, moment, rate, ratio, time } from "./format.js";
 import { HeatMap } from "./heatmap.js";
 
-const FORMATS = [["json", "JSON"], ["csv", "CSV"], ["markdown", "Markdown"], ["c", "C header"], ["sqlite", "SQLite"]];
-
 // What each column shows of a winner, and by what it is sorted.
 const columnsOf = (slug, family) => [
   { name: "Size", kind: "head", key: (e) => e.flops, cell: (e) => sizeLink(slug, family, e.shape) },
@@ -22,10 +20,10 @@ const columnsOf = (slug, family) => [
 ];
 
 export async function deviceView(place, slug, query, signal) {
-  const { families } = await get("api/families", signal);
+  const [{ families }, { formats }] = await Promise.all(["api/families", "api/export"].map((path) => get(path, signal)));
   const known = families.find(({ name }) => name === (query.get("family") ?? "gemm")) ?? families[0];
   const family = known.name;
-  const winners = new Winners(slug, known);
+  const winners = new Winners(slug, known, formats);
   const title = h("div.heading");
   const about = h("div");
   let last = "";
@@ -59,8 +57,8 @@ const identity = (device) => facts([
 ]);
 
 class Winners {
-  constructor(slug, { name, axes, shape_examples }) {
-    Object.assign(this, { slug, family: name, axes, examples: shape_examples, entries: [] });
+  constructor(slug, { name, axes, shape_examples }, formats) {
+    Object.assign(this, { slug, formats, family: name, axes, examples: shape_examples, entries: [] });
     this.element = h("div.winners");
     this.filter = { text: "", algorithm: "", type: "", verdict: "" };
     this.columns = columnsOf(slug, name);
@@ -139,7 +137,7 @@ class Winners {
       await download(at(`api/export/${format}`, { device: this.slug, family: this.family })).catch((e) => (error.textContent = told(e)));
     };
     return h("div.downloads", { role: "group", "aria-label": "Download the table" }, h("span", {}, "Download the whole table"),
-      FORMATS.map(([format, text]) => h("button", { type: "button", onclick: () => load(format) }, text)), error);
+      this.formats.map(({ name, title }) => h("button", { type: "button", onclick: () => load(name) }, title)), error);
   }
 
   // Any size, tuned or not.

@@ -1,0 +1,70 @@
+"""The table of export formats, from which the command line, the service and the page take theirs."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from importlib import import_module
+from typing import TYPE_CHECKING, Literal, cast
+
+if TYPE_CHECKING:
+    from autotune.export.contents import DeviceTable
+
+
+@dataclass(frozen=True, kw_only=True)
+class Format:
+    """An export format, and everything elsewhere that depends on it."""
+
+    name: str
+    """As ``--format`` and the service take it."""
+    title: str
+    """On the button of the page."""
+    meaning: str
+    """For the help of the command."""
+    ending: str
+    media_type: str
+    beginning: bytes
+    """Regular expression for how its files begin: the command overwrites no others."""
+    writer: str = ""
+    """``module:function`` that returns the text for device tables and a family; a copy of the database has none."""
+    families: Literal["joined", "appended", "single"] = "joined"
+    """Whether several families become one table, one table after the other, or cannot be written."""
+    has_predictors: bool = False
+    has_folder: bool = False
+    """Whether the command can write a folder of sources instead, see `export_package`."""
+
+    def text(self, tables: "Sequence[DeviceTable]", family: str) -> str:
+        module, _, function = self.writer.partition(":")
+        write = cast("Callable[[Sequence[DeviceTable], str], str]", getattr(import_module(module), function))
+        return write(tables, family)
+
+
+FORMATS: Mapping[str, Format] = {
+    form.name: form
+    for form in (
+        Format(
+            name="json", title="JSON", meaning="everything that is known, for programs and autotune import",
+            ending="json", media_type="application/json", beginning=rb'\s*\{\s*"format": "autotune',
+            writer="autotune.export.text_tables:write_json", has_predictors=True,
+        ),
+        Format(
+            name="csv", title="CSV", meaning="one family for spreadsheets",
+            ending="csv", media_type="text/csv; charset=utf-8", beginning=rb"device,family,",
+            writer="autotune.export.text_tables:write_csv", families="single",
+        ),
+        Format(
+            name="markdown", title="Markdown", meaning="for people",
+            ending="md", media_type="text/markdown; charset=utf-8",
+            beginning=rb"## [^\n]*\n\n[^\n]*[Ff]amily `|Nothing is stored yet\.",
+            writer="autotune.export.text_tables:write_markdown", families="appended",
+        ),
+        Format(
+            name="c", title="C header", meaning="a C99 header for applications",
+            ending="h", media_type="text/x-c; charset=utf-8", beginning=rb"/\* [^\n]*[Ww]ritten by autotune",
+            writer="autotune.export.c_header:write_c", families="appended", has_predictors=True, has_folder=True,
+        ),
+        Format(
+            name="sqlite", title="SQLite", meaning="the database with all trials",
+            ending="sqlite", media_type="application/vnd.sqlite3",
+            beginning=rb"SQLite format 3\0",  # the store checks its contents
+        ),
+    )
+}  # fmt: skip
