@@ -11,11 +11,13 @@ import re
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from functools import cache
 from math import inf, isfinite
-from pathlib import Path
 from types import MappingProxyType, NoneType, UnionType
-from typing import Annotated, Any, NamedTuple, TypeVar, cast, get_args, get_origin
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, TypeVar, cast, get_args, get_origin
 
 from autotune.errors import TableError
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 MAX_BYTES = 32 * 2**20
 MAX_TEXT = 1024
@@ -140,7 +142,7 @@ class Node:
             raise self.wrong("is too large") from error
 
 
-def read_file(path: Path) -> bytes:
+def read_file(path: "Path") -> bytes:
     """Return the bytes of a file. Raises TableError if it is too large or cannot be read."""
     try:
         if path.stat().st_size > MAX_BYTES:

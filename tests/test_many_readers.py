@@ -146,7 +146,7 @@ def test_heavy_answers_keep_no_worker_waiting(server: Server, client: Client, mo
         assert goes_on.wait(60)
         return b""
 
-    monkeypatch.setattr(tables_api, "_exported", stuck)
+    monkeypatch.setattr(tables_api, "export_table", stuck)
     with ThreadPoolExecutor(40) as threads, offering(server.url):
         try:
             asked = [threads.submit(Client(server.url).export, form) for form in ("json", "sqlite") * 20]
