@@ -28,7 +28,7 @@ from autotune.model.trial import Job
 from autotune.remote import Client
 from autotune.remote.connection import Connection
 from autotune.remote.wire import code_version, plain_device, plain_trial, read_job
-from autotune.remote.work_loop import Offer, Service
+from autotune.remote.worker import Offer, Service
 from autotune.testing import INVENTED_PROCESSOR, FakeWorker
 
 FILES = 1024

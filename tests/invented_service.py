@@ -18,7 +18,7 @@ from autotune.model.trial import Job, TrialState
 from autotune.remote import Client
 from autotune.remote.connection import Connection
 from autotune.remote.wire import code_version, plain_device, plain_trial, read_job
-from autotune.remote.work_loop import Offer, Service
+from autotune.remote.worker import Offer, Service
 from autotune.service import events
 from autotune.service.access import Role
 from autotune.service.server import Place, Server

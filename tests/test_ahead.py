@@ -140,7 +140,7 @@ def test_what_has_landed_is_not_in_flight_while_the_last_of_a_turn_is_built(
 ) -> None:
     builds = FakeBuilds(2, ends=lambda number: number < BATCH - 1)
     flights: list[list[Configuration]] = []
-    land = Store.land_trials
+    land = Store.end_trials
 
     def landed(*arguments: Any) -> None:
         land(*arguments)
@@ -149,7 +149,7 @@ def test_what_has_landed_is_not_in_flight_while_the_last_of_a_turn_is_built(
         if not last.done():
             last.set_result(Build(source_hash="", state=BuildState.BUILT))
 
-    monkeypatch.setattr(Store, "land_trials", landed)
+    monkeypatch.setattr(Store, "end_trials", landed)
     first = ahead_of(store, CPU, builds).next(1.0)
     assert first is not None and len(builds.jobs) == BATCH
     assert [len(held) for held in flights] == [1, 0], "the one that is still being built; then none"

@@ -14,7 +14,7 @@ from autotune.kernels.gemm import FAMILY, GemmProblem
 from autotune.model.device import DeviceLimits
 from autotune.model.events import Outcome
 from autotune.model.trial import Job, Request
-from autotune.propose.choice import SamplerChoice
+from autotune.propose.samplers import SamplerChoice
 from autotune.propose.study import construct
 from autotune.search import Budget, tune
 from autotune.space.search_space import SearchSpace

@@ -228,7 +228,7 @@ def test_one_transaction_ends_a_trial_and_begins_the_next(store: Store) -> None:
     trial = Trial(configuration=DEFAULT, state=TrialState.INVALID)
     store.add_trial(DEVICE, PROBLEM, trial, PROVENANCE, owner=owner, next_in_flight=others[0])
     assert flying() == [others[0]]
-    store.begin_trial(DEVICE, PROBLEM, others[1], owner, landed=[others[0]])
+    store.begin_trial(DEVICE, PROBLEM, others[1], owner, ended=[others[0]])
     assert flying() == [others[1]]
 
 

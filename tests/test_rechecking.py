@@ -15,9 +15,9 @@ from autotune.kernels.render import changes
 from autotune.model.configuration import Configuration
 from autotune.model.device import Device
 from autotune.model.trial import Job, Trial, TrialState, Verdict, Winner
-from autotune.search import verification
+from autotune.search import recheck as recheck_module
 from autotune.search.overview import survey
-from autotune.search.verification import Recheck, Standing, recheck
+from autotune.search.recheck import Recheck, Standing, recheck
 from autotune.space.search_space import SearchSpace
 from autotune.store import Store
 from autotune.testing import FakeWorker
@@ -206,7 +206,7 @@ def database(store: Store, winner: Winner, monkeypatch: pytest.MonkeyPatch) -> s
 
 
 def _measures(monkeypatch: pytest.MonkeyPatch, worker: FakeWorker) -> None:
-    monkeypatch.setattr(verification, "Worker", lambda: worker)
+    monkeypatch.setattr(recheck_module, "Worker", lambda: worker)
 
 
 def test_verify_tells_each_result_and_ends_well_when_all_holds(

@@ -11,9 +11,10 @@ import pytest
 from autotune.kernels.gemm import FAMILY, GemmProblem
 from autotune.model.configuration import Configuration, Value
 from autotune.model.device import DeviceLimits
-from autotune.propose.explorer import Explorer, Neighbours, Observations
+from autotune.propose.acquisition import Observations, expected_improvement
+from autotune.propose.explorer import Explorer, Neighbours
 from autotune.propose.features import Features
-from autotune.propose.gaussian import GaussianProcess, Hyperparameters, HyperPrior, expected_improvement, fit
+from autotune.propose.gaussian import GaussianProcess, Hyperparameters, HyperPrior, fit
 from autotune.propose.prior import Source
 from autotune.propose.proposer import ListProposer, ModelProposer
 from autotune.propose.study import RowStudy, distributions, to_params

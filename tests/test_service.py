@@ -28,10 +28,11 @@ from autotune.kernels.gemm import FAMILY, GemmProblem
 from autotune.model.configuration import Configuration
 from autotune.model.events import Event, ProblemFinished, ProblemStarted, TrialFinished
 from autotune.model.trial import Job, Request, Trial, TrialState
-from autotune.remote import Client, work_loop
+from autotune.remote import Client
+from autotune.remote import worker as remote_worker
 from autotune.remote.events import Follower
 from autotune.remote.wire import plain_job, plain_trial, read_job, read_trial
-from autotune.remote.work_loop import Offer
+from autotune.remote.worker import Offer
 from autotune.search import Budget, tune
 from autotune.service import fleet
 from autotune.service.core import in_fair_order
@@ -445,7 +446,7 @@ def test_a_result_that_cannot_be_read_is_the_workers_trouble(server: Server, cli
 def test_what_a_worker_breaks_off_as_it_ends_is_not_to_blame(
     server: Server, client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(work_loop, "HEARTBEAT_S", 0.1)
+    monkeypatch.setattr(remote_worker, "HEARTBEAT_S", 0.1)
     begun, killed = threading.Event(), threading.Event()
 
     def broken_off(_: Job) -> TrialState:

@@ -23,7 +23,7 @@ from autotune.kernels import FILES
 from autotune.model.device import Device
 from autotune.model.trial import Job
 from autotune.remote import Client
-from autotune.remote.work_loop import Offer
+from autotune.remote.worker import Offer
 from autotune.store import Store
 from autotune.testing import INVENTED_PROCESSOR, FakeWorker
 from invented_service import in_thread, invented_time, invented_worker, wait_for

@@ -21,9 +21,10 @@ from autotune.errors import RefusedError, ServiceError, StoreError, TableError, 
 from autotune.kernels.gemm import FAMILY, GemmProblem
 from autotune.model.configuration import Configuration
 from autotune.model.trial import Job, Request, Timer, Trial, TrialState
-from autotune.remote import Client, wire, work_loop
+from autotune.remote import Client, wire
+from autotune.remote import worker as remote_worker
 from autotune.remote.wire import code_version, plain_trial, read_trial
-from autotune.remote.work_loop import Offer, own_name, own_secret
+from autotune.remote.worker import Offer, own_name, own_secret
 from autotune.service import core, fleet, workers_api
 from autotune.service.access import Access, Role, role_needed
 from autotune.service.app import make_app
@@ -171,7 +172,7 @@ def test_a_worker_keeps_its_name_and_secret_where_only_its_user_reads_them(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     place = tmp_path / "autotune.sqlite"
-    monkeypatch.setattr(work_loop, "default_database", lambda: place)
+    monkeypatch.setattr(remote_worker, "default_database", lambda: place)
     secret = own_secret()
     assert own_secret() == secret
     assert own_name() == own_name()
@@ -334,7 +335,7 @@ def offer_to(answers: Callable[[str], Any], told: list[str]) -> Offer:
 
 @pytest.mark.parametrize("answer", [["not", "a", "service"], {"trial": 5}, {"trial": {"id": 1}}, None, "<html>"])
 def test_an_odd_answer_from_a_proxy_does_not_end_a_worker(answer: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(work_loop, "FIRST_PAUSE_S", 0.01)
+    monkeypatch.setattr(remote_worker, "FIRST_PAUSE_S", 0.01)
     told: list[str] = []
     turns: list[str] = []
 
@@ -454,7 +455,7 @@ def test_another_version_with_the_same_templates_is_the_same(monkeypatch: pytest
 def test_a_worker_delivers_to_a_service_with_other_templates_then_waits_for_one_with_its_own(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(work_loop, "LONGEST_MISMATCH_S", 0.1)
+    monkeypatch.setattr(remote_worker, "LONGEST_MISMATCH_S", 0.1)
     paused, told = Paused(), list[str]()
     with serving(tmp_path / "db.sqlite") as server, Client(server.url) as client:
         offer = Offer(invented_worker(server.url), DEVICE, FakeWorker(paused), told.append)

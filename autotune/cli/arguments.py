@@ -221,7 +221,7 @@ WANTED = (
     integer("--trials", 1, 10**9, "at most N new trials for each shape"),
     budget("time for all shapes: 90s, 10m, 1h30m"),
     words("--algorithm", "NAME", "search only these: naive, dot, ..."),
-    seed("seed of the search and its inputs"),
+    seed("seed of the proposals; inputs are drawn afresh in every run"),
 )
 """The arguments that say what to tune, on which device, and for how long."""
 _SERVER = "address of autotune serve, such as http://10.0.0.5:8765"

@@ -13,7 +13,7 @@ from autotune.kernels import find_family
 from autotune.model.trial import Winner
 
 if TYPE_CHECKING:
-    from autotune.search.verification import Recheck
+    from autotune.search.recheck import Recheck
     from autotune.store import Store
 
 FAILED = 1
@@ -36,7 +36,7 @@ def verify_command(options: argparse.Namespace) -> int:
     from autotune.device.discovery import discover, select
     from autotune.display.progress import rechecking
     from autotune.search.faults import with_checkup
-    from autotune.search.verification import recheck
+    from autotune.search.recheck import recheck
     from autotune.store import Store
 
     device = select(options.device, discover())
@@ -80,7 +80,7 @@ def _plain(recheck: "Recheck") -> dict[str, Any]:
 
 def _report(options: argparse.Namespace, found: "list[Recheck]", *, was_stopped: bool) -> int:
     from autotune.display.results import print_rechecks
-    from autotune.search.verification import Standing
+    from autotune.search.recheck import Standing
 
     if options.json:
         print_json([_plain(one) for one in found])

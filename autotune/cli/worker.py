@@ -23,7 +23,7 @@ def worker_command(options: argparse.Namespace) -> int:
     from autotune.cli.interrupts import Interrupts
     from autotune.device.discovery import discover, select
     from autotune.measure.worker import Worker
-    from autotune.remote.work_loop import Offer, Service, offer_all, own_name, own_secret
+    from autotune.remote.worker import Offer, Service, offer_all, own_name, own_secret
 
     name, secret = options.name or own_name(), own_secret()
     service = Service(url=options.server, token=token_of(options), name=name, secret=secret)

@@ -155,8 +155,9 @@ class Port(Protocol):
     ) -> Call:
         """Set the arguments of kernels, and return a call that launches them in order.
 
-        `memory` has the buffers by name, `scalars` values of named scalars. The buffers named in `operands` and the
-        scalars named in `variables` are set by each `start` instead. A call is valid until its kernels are bound anew.
+        `memory` has the buffers by name, `scalars` values of named scalars. The buffers named in `operands` are
+        set by each `start`, so that such a call cannot be passed to `run`. The scalars named in `variables` keep their
+        values until a `start` changes them. A call is valid until its kernels are bound anew.
         """
         ...
 
@@ -174,7 +175,7 @@ class Port(Protocol):
         ...
 
     def run(self, call: Call, times: int = 1, *, has_events: bool = True) -> Run:
-        """Start a call a number of times, wait for its end, and tell the times.
+        """Start a call a number of times, wait for its end, and return the times.
 
         Without `has_events` the device's times are not read, which saves time. Raises WorkGroupError when the driver
         refuses the work-group of a launch.

@@ -26,7 +26,7 @@ from autotune.model.trial import Request, TrialState, Winner
 
 if TYPE_CHECKING:
     from autotune.search import Budget
-    from autotune.search.verification import Recheck, RecheckListener
+    from autotune.search.recheck import Recheck, RecheckListener
 
 PLAIN_LINE_EVERY_S = 10.0
 

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from autotune.model.events import Outcome
     from autotune.search.compilation import AlgorithmReport, Report, Spread
     from autotune.search.overview import Overview
-    from autotune.search.verification import Recheck
+    from autotune.search.recheck import Recheck
 
 
 _PAGE_COLUMNS = 100

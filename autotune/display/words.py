@@ -7,7 +7,7 @@ from autotune.model.problem import Problem
 from autotune.model.trial import Verdict, Winner
 
 if TYPE_CHECKING:
-    from autotune.search.verification import Recheck
+    from autotune.search.recheck import Recheck
 
 
 def time_text(time_ns: float) -> str:
@@ -84,7 +84,7 @@ def baseline_gain_text(winner: Winner) -> str:
 
 def recheck_text(recheck: "Recheck") -> str:
     """Describe a recheck: ``still holds``, ``slower: 1.2 times the earlier time``, ``failed: panel takes over``."""
-    from autotune.search.verification import Standing
+    from autotune.search.recheck import Standing
 
     word, after = recheck.standing.value, recheck.after
     if recheck.standing is Standing.HOLDS:

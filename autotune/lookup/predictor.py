@@ -1,5 +1,7 @@
 """Predictors choose a configuration at sizes that were never measured, by a small model over a few configurations.
 
+A predictor may also decline: where the nearest measured size or the default is known to do better, it says so.
+
 A predictor belongs to one device, one kernel family and one kind of problem (`Problem.kind`). It holds a few
 configurations that cover the measured sizes, and a model that ranks them for given sizes. It is plain data, made by
 `autotune.predict` and evaluated here with the standard library alone.

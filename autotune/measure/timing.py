@@ -1,7 +1,7 @@
 """Samples of a call, each far longer than the tick of its timer, by the device's events or by the host's clock.
 
-All times of a device come from one timer, so that they can be compared: once its events have been found wrong, in the
-calibration or in a trial, the host's clock is used from then on.
+All times that are compared come from one timer: once a device's events have been found wrong, in the calibration or in
+a trial, the host's clock is used for the problem from then on.
 """
 
 import math

@@ -14,7 +14,7 @@ from autotune.predict.observations import Observed
 LEAST_SIZES = 5
 """Minimum number of measured sizes for a prediction."""
 MOST_LEFT_OUT = 60
-"""Maximum number of sizes to leave out in turn: a sample says as much, and the time grows with their square."""
+"""Maximum number of sizes in the leave-one-out validation; more add little, and its cost grows with their square."""
 MOST_CHOICES = 16
 """Maximum number of configurations to choose among; each costs a lookup half a microsecond."""
 _LEAST_SAVING = 0.001

@@ -36,8 +36,7 @@ _LOG = logging.getLogger(__name__)
 LOAD_LIMIT_S = 600.0
 """Limit for loading Python's libraries: it takes half a second, but more than a minute on an emulated processor."""
 START_LIMIT_S = 120.0
-"""Limit from then until the child has opened its device and begins the work; at least SLOWNESS times the loading time.
-"""
+"""Limit from the end of loading until the child begins its first phase; at least SLOWNESS times the loading time."""
 RESPONSE_LIMIT_S = 10.0
 """Limit for a loaded child to confirm that it has received a message; at least the loading time."""
 SLOWNESS = 20.0

@@ -1,69 +1,22 @@
 """Proposes the next row of a space, and estimates the remaining gain.
 
 Times are modelled on a logarithmic scale that is compressed further above the best, since how bad a bad configuration
-is says little about the good ones. The proposal is the row with the largest expected improvement (Jones, Schonlau,
-Welch 1998), weighted with the probability that it works at all.
+is says little about the good ones. The proposal is the row with the largest expected improvement, see `acquisition.py`.
 """
 
 import dataclasses
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
 
+from autotune.propose.acquisition import Beliefs, Expert, Observations, chances
 from autotune.propose.features import Features, Rows
-from autotune.propose.gaussian import Array, GaussianProcess, Hyperparameters, HyperPrior, expected_improvement, fit
+from autotune.propose.gaussian import Array, GaussianProcess, Hyperparameters, HyperPrior, fit
 from autotune.propose.prior import Source, SourceModel
 from autotune.space.diagram import Numbers, Paths
 from autotune.space.search_space import SearchSpace
-
-
-@dataclass(frozen=True, kw_only=True)
-class Observations:
-    """Results so far, by row of a space."""
-
-    log_times: dict[int, float] = field(default_factory=dict)
-    failed: frozenset[int] = frozenset()
-    """Rows that were invalid, wrong or crashed."""
-    at_least: dict[int, float] = field(default_factory=dict)
-    """Logarithms of times that rows are known to exceed because they were cut off there."""
-    pending: frozenset[int] = frozenset()
-    """Rows being measured, or waiting to be measured."""
-
-    @property
-    def taken(self) -> set[int]:
-        return {*self.log_times, *self.failed, *self.at_least, *self.pending}
-
-    def copy(self) -> "Observations":
-        """Return a copy that does not change with the caller's dictionaries."""
-        return dataclasses.replace(self, log_times=dict(self.log_times), at_least=dict(self.at_least))
-
-
-@dataclass(frozen=True, kw_only=True)
-class _Expert:
-    """A model of the times; with a source, a model of the difference from the source's prediction."""
-
-    process: GaussianProcess
-    source: SourceModel | None
-    trust: float
-
-    def predict(self, rows: Rows, points: NDArray[np.float32]) -> tuple[Array, Array]:
-        mean, deviation = self.process.predict(points)
-        return (mean if self.source is None else mean + self.source.of(rows)), deviation
-
-
-@dataclass(frozen=True, kw_only=True)
-class _Beliefs:
-    """Models fitted to one set of observations."""
-
-    known: Observations
-    experts: tuple[_Expert, ...]
-    works: GaussianProcess | None
-    """Model of a function that is 1 where a row works and 0 where it fails; None while nothing has failed."""
-    least: float = 0.0
-    """Smallest improvement of log time that counts."""
 
 
 class Explorer:
@@ -91,7 +44,7 @@ class Explorer:
     MODELLED = 300
     """Observations in a model; if there are more, the fastest."""
     BELIEVED_SOURCES = 3
-    LEAST_TRUST = LEAST_CHANCE = 0.01
+    LEAST_TRUST = 0.01
     SOURCE_ODDS = 2.0
     """Prior odds that a source applies here."""
     SOURCE_STARTS = 3
@@ -111,7 +64,7 @@ class Explorer:
         self._neighbours = Neighbours(space)
         self._hyper_prior = _hyper_prior(self._features)
         self._starts: dict[int, Hyperparameters] = {}
-        self._beliefs: _Beliefs | None = None
+        self._beliefs: Beliefs | None = None
         self._remembered = np.zeros(0, dtype=np.int64)
         self._sources = self._model_sources(sources)
 
@@ -153,7 +106,7 @@ class Explorer:
         candidates = self._candidates(known, taken, np.random.default_rng(len(taken)))
         return 1.0 - math.exp(-float(self._gains(beliefs, candidates).max()))
 
-    def _climb(self, beliefs: _Beliefs, rows: Rows, taken: set[int]) -> int:
+    def _climb(self, beliefs: Beliefs, rows: Rows, taken: set[int]) -> int:
         """Return the best row of a beam search that starts at the most promising candidates."""
         gains = self._gains(beliefs, rows)
         order = np.argsort(-gains)
@@ -163,7 +116,7 @@ class Explorer:
         self._remembered = np.append(self._remembered, rows[: self.BEAM])
         return int(rows[0])
 
-    def _climbed(self, beliefs: _Beliefs, rows: Rows, gains: Array, seen: set[int]) -> tuple[Rows, Array]:
+    def _climbed(self, beliefs: Beliefs, rows: Rows, gains: Array, seen: set[int]) -> tuple[Rows, Array]:
         """Return the rows met, the most promising first, and their gains; rows in `seen` are not visited again."""
         climbed = rows[: self.BEAM]
         for _ in range(self.CLIMBS):
@@ -189,7 +142,7 @@ class Explorer:
         early = 0.0 if self._sources else self.WORTHWHILE_EARLY
         return self.WORTHWHILE + early * min(1.0, self.WORTHWHILE_EARLY_TRIALS / max(taken, 1))
 
-    def _with_pending(self, expert: _Expert, pending: Sequence[int]) -> _Expert:
+    def _with_pending(self, expert: Expert, pending: Sequence[int]) -> Expert:
         if not pending:
             return expert
         return dataclasses.replace(expert, process=expert.process.believing(self._features.of(np.array(pending))))
@@ -233,7 +186,7 @@ class Explorer:
             drawn = _untaken(np.arange(span.first, span.first + span.count), taken)
         if not taken:
             return int(drawn[0])
-        works = self._chances(self._fit_failures(known), self._features.of(drawn))
+        works = chances(self._fit_failures(known), self._features.of(drawn))
         return int(drawn[np.argmax(works * self._squared_distances(drawn, taken))])
 
     def _squared_distances(self, rows: Rows, taken: set[int]) -> Array:
@@ -243,10 +196,6 @@ class Explorer:
         others = self._features.of(np.fromiter(taken, dtype=np.int64, count=len(taken))) * weights
         nearest: Array = np.min([((points - other) ** 2).sum(axis=1) for other in others], axis=0)
         return nearest
-
-    def _chances(self, works: GaussianProcess | None, points: NDArray[np.float32]) -> Array:
-        """Return the probability that each row works; at least LEAST_CHANCE, since the model may err."""
-        return np.ones(len(points)) if works is None else np.clip(works.predict(points)[0], self.LEAST_CHANCE, 1.0)
 
     def _drawn(self, rng: np.random.Generator) -> Rows:
         if self._size <= self.CANDIDATES:
@@ -259,16 +208,10 @@ class Explorer:
         found = _untaken(np.unique(np.concatenate([self._drawn(rng), self._remembered, near])), taken)
         return found if len(found) else _untaken(np.arange(self._size), taken)
 
-    def _gains(self, beliefs: _Beliefs, rows: Rows) -> Array:
-        """Return for each row the expected improvement of log time beyond `beliefs.least`, if it works."""
-        points = self._features.of(rows)
-        gains = np.zeros(len(rows))
-        for expert in beliefs.experts:
-            mean, deviation = expert.predict(rows, points)
-            gains += expert.trust * expected_improvement(mean, deviation, -beliefs.least)
-        return gains * self._chances(beliefs.works, points)
+    def _gains(self, beliefs: Beliefs, rows: Rows) -> Array:
+        return beliefs.gains(rows, self._features.of(rows))
 
-    def _believe(self, known: Observations) -> _Beliefs:
+    def _believe(self, known: Observations) -> Beliefs:
         """Return models fitted to the observations; those of the previous call if nothing is new."""
         last = self._beliefs.known if self._beliefs else None
         if last and (last.log_times, last.failed, last.at_least) == (known.log_times, known.failed, known.at_least):
@@ -286,14 +229,14 @@ class Explorer:
         scores[1:] += math.log(self.SOURCE_ODDS)
         trusts = np.exp(scores - scores.max())
         experts = tuple(
-            self._with_bounds(_Expert(process=process, source=source, trust=float(trust)), known)
+            self._with_bounds(Expert(process=process, source=source, trust=float(trust)), known)
             for process, source, trust in zip(processes, sources, trusts / trusts.sum(), strict=True)
             if trust > self.LEAST_TRUST
         )
-        self._beliefs = _Beliefs(known=known.copy(), experts=experts, works=self._fit_failures(known))
+        self._beliefs = Beliefs(known=known.copy(), experts=experts, works=self._fit_failures(known))
         return self._beliefs
 
-    def _with_bounds(self, expert: _Expert, known: Observations) -> _Expert:
+    def _with_bounds(self, expert: Expert, known: Observations) -> Expert:
         """Add the rows that were cut off, with the larger of their predicted time and their known lower bound."""
         if not known.at_least:
             return expert

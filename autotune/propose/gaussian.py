@@ -187,17 +187,3 @@ def _distances(a: Matrix, b: Matrix) -> tuple[Matrix, Matrix]:
 def _matern(a: Matrix, b: Matrix) -> Array:
     root, decay = _distances(a, b)
     return np.asarray((1.0 + root + root**2 / 3.0) * decay, dtype=np.float64)
-
-
-def expected_improvement(mean: Array, deviation: Array, best: float) -> Array:
-    """Return the expected improvement of normally distributed values below `best`, elementwise.
-
-    Jones, Schonlau, Welch 1998.
-    """
-    z = (best - mean) / deviation
-    density = np.exp(-0.5 * z * z) / math.sqrt(2.0 * math.pi)
-    below = 0.5 * np.asarray(_erfc(-z / math.sqrt(2.0)), dtype=np.float64)
-    return np.maximum(deviation * (z * below + density), 0.0)
-
-
-_erfc = np.frompyfunc(math.erfc, 1, 1)

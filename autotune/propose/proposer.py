@@ -11,7 +11,8 @@ from typing import Protocol
 
 import numpy as np
 
-from autotune.propose.explorer import Explorer, Observations
+from autotune.propose.acquisition import Observations
+from autotune.propose.explorer import Explorer
 from autotune.propose.prior import Source
 from autotune.space.search_space import SearchSpace
 

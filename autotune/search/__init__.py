@@ -11,7 +11,7 @@ from autotune.model.device import Device
 from autotune.model.events import Listener, Outcome, ProblemFinished, ProblemStarted
 from autotune.model.problem import Problem
 from autotune.model.trial import Request
-from autotune.propose.choice import SamplerChoice
+from autotune.propose.samplers import SamplerChoice
 from autotune.search.ahead import Builds, builders_for
 from autotune.search.budget import NOTHING, Budget, Clock, Limits
 from autotune.search.faults import with_faults

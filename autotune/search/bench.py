@@ -65,10 +65,11 @@ Measured = tuple[Trial, float]
 
 
 class Bench:
-    """Measures configurations of one problem; every trial is stored before the next is launched.
+    """Measures configurations of one problem in the worker, with inputs and time limits of its choice.
 
-    The ledger records a trial as in flight before it is launched: if it takes the process or the machine down, the next
-    run knows which trial it was. While a trial is stored, the worker may build the next job, which is not launched.
+    Every trial is stored before the worker launches the next, and is recorded in the ledger as in flight before it is
+    launched: if it takes the process or the machine down, the next run knows which trials may have. While a trial is
+    stored, the worker may build the next job; `record` launches it as soon as the row is stored, except on a CPU.
     """
 
     def __init__(
@@ -209,8 +210,8 @@ class Bench:
 
     def end(self, ended: Sequence[Configuration]) -> None:
         """Remove configurations, which are not to blame, from those in flight."""
-        with tracing.span("ledger: landed"):
-            self._store.land_trials(self.knowledge.device, self.knowledge.problem, ended, self._owner)
+        with tracing.span("ledger: ended"):
+            self._store.end_trials(self.knowledge.device, self.knowledge.problem, ended, self._owner)
         self._held.difference_update(ended)
 
     def release(self) -> None:

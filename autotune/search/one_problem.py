@@ -13,7 +13,7 @@ from autotune.model import events
 from autotune.model.configuration import Configuration
 from autotune.model.device import Device
 from autotune.model.trial import Job, Request, Trial, TrialState, Winner
-from autotune.propose.choice import SamplerChoice
+from autotune.propose.samplers import SamplerChoice
 from autotune.search import finals, significance
 from autotune.search.ahead import FAILURES, Ahead, Builds, Prepared
 from autotune.search.bench import Bench

@@ -11,8 +11,8 @@ from autotune.measure.worker import SPOILING
 from autotune.model.configuration import Configuration
 from autotune.model.problem import Problem
 from autotune.model.trial import QUARANTINED_STATES, Trial, TrialState, Winner
-from autotune.propose.choice import SamplerChoice
 from autotune.propose.prior import Source
+from autotune.propose.samplers import SamplerChoice
 from autotune.search.knowledge import Knowledge
 from autotune.space.search_space import SearchSpace
 

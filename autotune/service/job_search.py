@@ -18,7 +18,7 @@ from autotune.model.trial import Winner
 from autotune.remote.events import plain_event, plain_outcome
 from autotune.search import Budget, tune
 from autotune.search.helpers import Helpers
-from autotune.search.verification import Recheck, recheck
+from autotune.search.recheck import Recheck, recheck
 from autotune.service.events import Feed
 from autotune.service.fleet import Helper, RemoteWorker, Station, Stopping
 from autotune.store import Store

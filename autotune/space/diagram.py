@@ -22,7 +22,7 @@ MOST_PATHS = 2**62
 
 
 class Diagram:
-    """A set of combinations of one value from each of several layers."""
+    """A set of combinations of one value from each of several layers, numbered from 0 in lexicographic order."""
 
     def __init__(self, edges: Sequence[Numbers]) -> None:
         """`edges[layer][state, value]` is the state of the next layer, or -1; the first layer has one state.

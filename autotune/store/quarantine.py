@@ -89,8 +89,8 @@ class QuarantineRow(_SubjectColumns, Base):
     message: Mapped[str] = mapped_column(Text)
 
 
-_FLIGHTS: Any = InFlightRow.__table__
-_WARD: Any = QuarantineRow.__table__
+_IN_FLIGHT: Any = InFlightRow.__table__
+_QUARANTINE: Any = QuarantineRow.__table__
 
 
 def _is_subject(table: Any) -> Any:
@@ -103,12 +103,11 @@ _ALIKE = select(DeviceRow.id).where(
     _THIS.c.id == bindparam("its_device_id"), DeviceRow.slug == _THIS.c.slug, DeviceRow.driver == _THIS.c.driver
 )
 """Rows of the same device under the same driver; their other strings may differ."""
-# Statements executed for every trial, built once, since building them takes longer than executing them. To land is to
-# be in flight no longer; the ward is the quarantine, in which configurations are confined until they are let out.
-_BEGIN = insert(_FLIGHTS).inline()
-_LAND = delete(_FLIGHTS).where(_is_subject(_FLIGHTS), _FLIGHTS.c.run == bindparam("its_run"))
-_CONFINE = insert(_WARD).inline()
-_LET_OUT = delete(_WARD).where(_is_subject(_WARD), _WARD.c.device_id.in_(_ALIKE))
+# Statements executed for every trial, built once, since building them takes longer than executing them.
+_BEGIN = insert(_IN_FLIGHT).inline()
+_CLEAR_IN_FLIGHT = delete(_IN_FLIGHT).where(_is_subject(_IN_FLIGHT), _IN_FLIGHT.c.run == bindparam("its_run"))
+_ADD_TO_QUARANTINE = insert(_QUARANTINE).inline()
+_REMOVE_FROM_QUARANTINE = delete(_QUARANTINE).where(_is_subject(_QUARANTINE), _QUARANTINE.c.device_id.in_(_ALIKE))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -158,28 +157,28 @@ class QuarantineLedger(Transactions):
         problem: Problem,
         configuration: Configuration,
         owner: Owner,
-        landed: Sequence[Configuration] = (),
+        ended: Sequence[Configuration] = (),
     ) -> None:
         """Record a trial as in flight, safely on disk before its launch can crash the process or the machine.
 
-        The configurations `landed` are recorded as no longer in flight.
+        The configurations `ended` are recorded as no longer in flight.
         """
         ids = self.ids_of(device, problem)
 
         def add(connection: Connection) -> None:
             service_claim.check_claim(connection, owner)
-            for one in landed:
+            for one in ended:
                 land(connection, ids, one, owner)
             begin(connection, ids, configuration, owner)
 
         self.write_together(add)
 
-    def land_trials(self, device: Device, problem: Problem, landed: Sequence[Configuration], owner: Owner) -> None:
+    def end_trials(self, device: Device, problem: Problem, ended: Sequence[Configuration], owner: Owner) -> None:
         """Record that configurations of a problem are no longer in flight, without quarantine: they were only built."""
         ids = self.ids_of(device, problem)
 
         def add(connection: Connection) -> None:
-            for one in landed:
+            for one in ended:
                 land(connection, ids, one, owner)
 
         self.write_together(add)
@@ -269,7 +268,7 @@ def begin(connection: Connection, ids: tuple[int, int], configuration: Configura
 def land(connection: Connection, ids: tuple[int, int], configuration: Configuration, owner: Owner) -> None:
     """Mark a configuration as no longer in flight, without quarantining it."""
     named = {"its_problem_id": ids[1], "its_configuration": configuration.key, "its_run": owner.run}
-    connection.execute(_LAND, named)
+    connection.execute(_CLEAR_IN_FLIGHT, named)
 
 
 def end(connection: Connection, ids: tuple[int, int], trial: Trial, owner: Owner | None) -> None:
@@ -277,10 +276,10 @@ def end(connection: Connection, ids: tuple[int, int], trial: Trial, owner: Owner
     if owner is not None:
         land(connection, ids, trial.configuration, owner)
     subject = {"device_id": ids[0], "problem_id": ids[1], "configuration": trial.configuration.key}
-    connection.execute(_LET_OUT, {f"its_{name}": value for name, value in subject.items()})
+    connection.execute(_REMOVE_FROM_QUARANTINE, {f"its_{name}": value for name, value in subject.items()})
     if trial.state in QUARANTINED_STATES:
         found = {"reason": trial.state.value, "message": plain_text(trial.message), "since": now_utc()}
-        connection.execute(_CONFINE, {**subject, "algorithm": trial.configuration.algorithm, **found})
+        connection.execute(_ADD_TO_QUARANTINE, {**subject, "algorithm": trial.configuration.algorithm, **found})
 
 
 def lose(session: Session, message: str, **whose: str) -> None:

@@ -47,9 +47,9 @@ const char *autotune_status_text(enum autotune_status status) {
     switch (status) {
     case AUTOTUNE_OK: return "done";
     case AUTOTUNE_NO_DEVICE: return "this package knows no device of that name";
-    case AUTOTUNE_NO_PROBLEM: return "these sizes are none";
+    case AUTOTUNE_NO_PROBLEM: return "not a valid problem: a size or type is missing or out of range";
     case AUTOTUNE_NO_KERNEL: return "no kernel of this kind was exported";
-    case AUTOTUNE_REFUSED: return "the driver refuses every kernel that could serve";
+    case AUTOTUNE_REFUSED: return "the driver rejected every candidate kernel";
     case AUTOTUNE_NO_MEMORY: return "out of memory";
     case AUTOTUNE_OPENCL: return "OpenCL reports an error";
     }

@@ -30,9 +30,9 @@ extern "C" {
 enum autotune_status {
     AUTOTUNE_OK = 0,
     AUTOTUNE_NO_DEVICE = 1,  /* this package knows no device of that name */
-    AUTOTUNE_NO_PROBLEM = 2, /* these sizes are none */
+    AUTOTUNE_NO_PROBLEM = 2, /* not a valid problem: a size or type is missing or out of range */
     AUTOTUNE_NO_KERNEL = 3,  /* nothing of this kind was exported: neither measured on a device here, nor plain */
-    AUTOTUNE_REFUSED = 4,    /* the driver refuses every kernel that could serve; autotune_log has its words */
+    AUTOTUNE_REFUSED = 4,    /* the driver rejected every candidate kernel; autotune_log has its build log */
     AUTOTUNE_NO_MEMORY = 5,
     AUTOTUNE_OPENCL = 6      /* another error of OpenCL: autotune_error has its number */
 };

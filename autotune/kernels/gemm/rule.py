@@ -21,7 +21,7 @@ from autotune.model.configuration import Configuration, Value
 from autotune.model.device import DeviceLimits
 
 _SPARE = 100
-"""Doubt added to the substitute of a start for other modes, in plain float32, which the start itself supports."""
+"""Penalty on a start's substitute for other numeric modes, so that plain float32 prefers the start itself."""
 _CPU_TILES = ((4, 8), (6, 8), (8, 8), (4, 16), (6, 16), (8, 16), (4, 32), (6, 32), (12, 32), (4, 64), (6, 64))
 """Shapes of a micro-tile (rows, columns); some of them fit the registers of any processor."""
 _MOST_JOINED = 16

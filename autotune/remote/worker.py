@@ -110,22 +110,22 @@ class Offer:
             try:
                 self._take_turn()
             except UnreachableError as error:
-                self._bear(error)
+                self._back_off(error)
             except RefusedError as error:
                 if self._closing.is_set():
                     return  # `close` has unregistered the device
                 if error.status == _UNKNOWN and self._id:
                     self._id = ""  # the service was restarted, or has dropped this device
                 elif error.status == _TEMPLATES_DIFFER:
-                    self._bear(error, LONGEST_MISMATCH_S)
+                    self._back_off(error, LONGEST_MISMATCH_S)
                 elif error.status in _FATAL:
                     raise
                 else:
-                    self._bear(error)
+                    self._back_off(error)
             except ServiceError as error:
                 if not self._was_accepted:
                     raise
-                self._bear(error)
+                self._back_off(error)
             else:
                 self._return_to_service()
 
@@ -230,7 +230,7 @@ class Offer:
         self._tell(f"{self._device.slug}: {reason}")
         return {"job": plain, "trouble": printable(reason)}
 
-    def _bear(self, error: ServiceError, longest_s: float = LONGEST_PAUSE_S) -> None:
+    def _back_off(self, error: ServiceError, longest_s: float = LONGEST_PAUSE_S) -> None:
         """Wait before the next try, longer each time, with jitter so that not all workers return at once."""
         if str(error) != self._told:
             self._tell(f"{error}; trying again")
