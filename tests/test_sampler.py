@@ -195,6 +195,18 @@ def test_features_of_rows_and_of_configurations_agree() -> None:
     assert np.isfinite(by_row).all()
 
 
+def test_features_tell_which_power_of_two_divides_a_value() -> None:
+    """A size of 48 is more like 16 than like 40 where the hardware works in sixteens."""
+    overrides: dict[str, tuple[Value, ...]] = {"work_group_m": (1, 2, 3, 4, 5, 6, 8, 12), "b_storage": ("buffer",)}
+    space = SearchSpace(FAMILY, GemmProblem(m=64, n=64, k=64), LIMITS, algorithms=["microtile"], overrides=overrides)
+    rows = np.arange(0, len(space), max(1, len(space) // 200))
+    values = np.array([space[int(row)].number("work_group_m") for row in rows])
+    assert len(set(values)) > 5
+    twos = np.log2(values & -values)
+    alike = [np.corrcoef(column, twos)[0, 1] for column in Features(space).of(rows).T if column.std() > 0]
+    assert max(alike) == pytest.approx(1.0, abs=1e-4)
+
+
 def test_what_fails_is_avoided_where_it_is_likely() -> None:
     """Half of the space fails by a rule nobody declared, the promising half; of the later proposals far fewer do."""
     space = small_space()

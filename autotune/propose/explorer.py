@@ -237,15 +237,22 @@ class Explorer:
         return self._beliefs
 
     def _with_bounds(self, expert: Expert, known: Observations) -> Expert:
-        """Add the rows that were cut off, with the larger of their predicted time and their known lower bound."""
-        if not known.at_least:
-            return expert
+        """Add the rows without a time, so that the model no longer hopes for much near them.
+
+        A row that was cut off gets the larger of its predicted time and its known lower bound, one that failed its
+        predicted time.
+        """
         lowest = sorted(known.at_least, key=known.at_least.__getitem__)[: self.MODELLED // 2]
-        rows = np.array(lowest)
+        failed = sorted(known.failed)[-self.MODELLED // 2 :]
+        rows = np.array([*lowest, *failed], dtype=np.int64)
+        if not len(rows):
+            return expert
         bounds = _squeezed(known.at_least, lowest, min(known.log_times.values()))
         if expert.source:
-            bounds -= expert.source.of(rows)
-        return dataclasses.replace(expert, process=expert.process.believing(self._features.of(rows), at_least=bounds))
+            bounds = bounds - expert.source.of(rows[: len(lowest)])
+        bounds = np.append(bounds, np.full(len(failed), -math.inf))
+        process = expert.process.believing(self._features.of(rows), at_least=bounds)
+        return Expert(process=process, source=expert.source, trust=expert.trust)
 
     def _fit(self, key: int, rows: Rows, values: Array) -> GaussianProcess:
         started = self._starts.get(key)

@@ -1,9 +1,11 @@
 """Feature vectors of configurations, for a model of run times.
 
 The features do not depend on a particular kernel: the logarithm of each numeric parameter; with less weight an
-indicator of each single value, since one may stand out; and the products and ratios of any two parameters, because
-work-group sizes, outputs of a work-item and tiles in local memory are such products (sums and differences of the
-logarithms). The family's own features are added. All are scaled by how much they vary over the space.
+indicator of each single value, since one may stand out; the largest power of two that divides each value, because
+sub-groups, memory transactions and banks of local memory come in powers of two; and the products and ratios of any two
+parameters, because work-group sizes, outputs of a work-item and tiles in local memory are such products (sums and
+differences of the logarithms). The family's own features are added. All are scaled by how much they vary over the
+space.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -96,6 +98,8 @@ class Features:
             if not parameter.is_numeric or len(parameter.values) > 2:
                 for name in _value_names(parameter):
                     add(name, _VALUE if parameter.is_numeric else _MAIN)
+            if _has_odd_factors(parameter):
+                add(f"power of two in {parameter.name}", _DERIVED)
         ranging = [p.name for p in parameters if p.is_numeric and len(p.values) > 2]
         self._pairs[algorithm] = [(a, b) for i, a in enumerate(ranging) for b in ranging[:i]]
         for a, b in self._pairs[algorithm]:
@@ -176,6 +180,8 @@ class Features:
         if not parameter.is_numeric or len(parameter.values) > 2:
             for value, name in zip(parameter.values, _value_names(parameter), strict=True):
                 yield name, given == value
+        if _has_odd_factors(parameter):
+            yield f"power of two in {parameter.name}", np.log2(np.maximum(given & -given, 1))
 
     def _slowly(self, rows: Rows) -> Matrix:
         out = np.zeros((len(rows), len(self._columns)))
@@ -239,6 +245,12 @@ _MAIN, _VALUE, _DERIVED = range(3)
 
 def _value_names(parameter: Parameter) -> list[str]:
     return [f"{parameter.name}={value}" for value in parameter.values]
+
+
+def _has_odd_factors(parameter: Parameter) -> bool:
+    """Return whether its values, more than two, are whole numbers and not only powers of two."""
+    values = parameter.values
+    return parameter.is_numeric and len(values) > 2 and any(int(value) & (int(value) - 1) for value in values)
 
 
 def _logarithm(values: Any, *, has_zero: bool) -> Matrix:
