@@ -677,7 +677,7 @@ def test_run_leaves_out_what_a_network_asks_for_and_the_device_cannot_hold(
 def test_run_without_any_winner_fails(tune: FakeTune, database: str, run: Run) -> None:
     tune.wins = False
     captured = run([*RUN, "--trials", "2", "--db", database], 1)
-    assert "no configuration ran right for 8x8x8" in captured.err
+    assert "no configuration gave correct results for 8x8x8" in captured.err
     assert "none" in captured.out
 
 

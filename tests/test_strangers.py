@@ -138,7 +138,10 @@ def test_what_leaves_processes_behind_is_told(here: Any) -> None:
         ("raise ValueError('oh')", "step: says 'Traceback (most recent call last)'"),
         ("import os; os.abort()", "step: SIGABRT: no message"),
         ("raise SystemExit('autotune: error: unexpected KeyError: 1')", "step: says 'unexpected'"),
-        ("raise SystemExit('autotune: error: no configuration ran right for 8x8x8')", "step: exit status 1: "),
+        (
+            "raise SystemExit('autotune: error: no configuration gave correct results for 8x8x8')",
+            "step: exit status 1: ",
+        ),
     ],
 )
 def test_only_a_plain_reason_excuses_a_failure(here: Any, code: str, fault: str | None) -> None:

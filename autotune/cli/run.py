@@ -368,8 +368,9 @@ def _report(
         return tell_stopped(options, "every trial is kept. To go on")
     failed = [outcome.request.problem.label for outcome in outcomes if outcome.winner is None]
     if failed:
+        shapes = ", ".join(failed[:5]) + (" and others" if len(failed) > 5 else "")
         raise AutotuneError(
-            f"no configuration ran right for {', '.join(failed[:5])}{' and others' if len(failed) > 5 else ''}",
+            f"no configuration gave correct results for {shapes}",
             hint=f"run `autotune doctor --device {device.slug}`, or try another driver for the device",
         )
     return 0

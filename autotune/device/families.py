@@ -1,7 +1,7 @@
-"""The device families: what they are recognised by, whose they are, and where their drivers come from.
+"""The device families: how each is recognised, its vendor, and where its driver comes from.
 
-Profiles (profiles/*.toml) are named after them; the rules that need more than a pattern are in identity.py, what the
-system tells of clock and heat in sensors.py. Standard library only.
+Profiles (profiles/*.toml) are named after them; the rules that need more than a pattern are in identity.py, where the
+system reports clock and temperature in sensors.py. Standard library only.
 """
 
 from dataclasses import dataclass

@@ -329,7 +329,7 @@ def _outcome_line(outcome: events.Outcome) -> str:
         trials += f" after {outcome.resumed_trials} stored"
     facts = ", ".join(filter(None, (trials, failures_text(outcome.failures), _gain_left_text(outcome.gain_left))))
     if winner is None:
-        return f"nothing ran right ({facts})"
+        return f"nothing gave correct results ({facts})"
     rate, time_taken = rate_text(winner.problem, winner.time_ns), time_text(winner.time_ns)
     return f"{rate} with {winner.configuration.algorithm}, {time_taken}, {verdict_text(winner)} ({facts})"
 

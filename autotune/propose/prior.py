@@ -1,4 +1,4 @@
-"""Prior knowledge: measurements of other devices or sizes, or from an imported table.
+"""Prior knowledge: measurements of other sizes.
 
 Whether they apply here is learnt, not assumed: the explorer keeps a model without any source beside one for each, and
 weights them by how well they predict.

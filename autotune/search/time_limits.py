@@ -26,12 +26,13 @@ LEAST_RUN_S = 20.0
 FIRST_SHARE = 1 / 6
 """Share of the time left that a trial may build, and run as well, before any has completed."""
 LONGER_SHARE = 0.8
-"""The same, when nothing else has worked."""
+"""Share of the time left in place of FIRST_SHARE, when nothing else has worked."""
 SLOW_SHARE = 0.4
-"""Upper limit of the same, on a device where the programs of its checkup take long."""
+"""Upper limit of FIRST_SHARE on a device where the programs of its checkup take long."""
 RUN_SHARE, BUILD_SHARE = 1 / 10, 1 / 5
-"""The same afterwards, where that exceeds a few times the usual. Plain kernels, which may be all that has run so far,
-build in a tenth of the time of wide ones. Where builds run ahead, one that hangs leaves the device free."""
+"""Shares of the time left once trials have completed, if longer than a few times the usual. Plain kernels, which may be
+all that has run so far, build in a tenth of the time of wide ones. Where builds run ahead, one that hangs leaves the
+device free."""
 LEAST_S = 5.0
 """Shortest limit: other programs may delay a sound kernel on a busy machine for seconds."""
 

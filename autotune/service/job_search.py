@@ -133,7 +133,7 @@ class Search:
             return
         new_trials = self._store.jobs.new_trials(job.device, problem)
         told = json.dumps(plain_outcome(replace(outcome, new_trials=new_trials)))
-        failed = "" if outcome.winner else "no configuration ran right"
+        failed = "" if outcome.winner else "no configuration gave correct results"
         state = JobState.CANCELLED if self.is_cancelled else JobState.FAILED if failed else JobState.DONE
         self._end(state, outcome=told, message=failed)
 

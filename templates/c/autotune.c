@@ -356,7 +356,7 @@ static int choose(struct autotune_library *library, struct ready *ready, const c
     return ready->choice.source != AUTOTUNE_NO_SOURCE && !ready->plan.is_too_large;
 }
 
-/* Goes on from the present attempt to the first that the driver takes. */
+/* Tries the remaining attempts until the driver accepts one. */
 static enum autotune_status build(struct autotune_library *library, struct ready *ready) {
     enum autotune_status status = AUTOTUNE_NO_KERNEL;
     for (; ready->attempt < 3; ready->attempt++) {
@@ -389,7 +389,7 @@ static struct ready *find_ready(
     return NULL;
 }
 
-/* Of what was prepared, what the driver took. */
+/* The choice of a prepared problem; otherwise the first attempt that has a kernel. */
 static enum autotune_status choose_any(
         struct autotune_library *library, struct ready *ready, struct autotune_choice *choice) {
     const struct ready *const taken = find_ready(library, ready->family, &ready->problem);

@@ -92,7 +92,7 @@ function parameters(size) {
     others.length > 0 && h("p", {}, `Under 1%: ${others.join(", ")}.`),
     hint("Share of the variance of the rank of time that goes along with the parameter alone (adjusted correlation ratio; ranks, " +
       "so that one slow trial does not decide), " +
-      "over the trials of this size that ran right. A search does not draw evenly and parameters act together: the shares " +
+      "over the trials of this size that gave correct results. A search does not draw evenly and parameters act together: the shares " +
       "describe these trials and do not add up to 100%. Values are ordered by their median time."));
 }
 
