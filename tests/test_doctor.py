@@ -13,12 +13,14 @@ import autotune.process.child
 from autotune.cli import main
 from autotune.cli.doctor import examined
 from autotune.codec import Node
+from autotune.device.port import NUMPY_TYPES
 from autotune.device.profile import find_profile
 from autotune.errors import AutotuneError, ProblemError
 from autotune.kernels import find_family
 from autotune.kernels.gemm import GemmProblem
 from autotune.kernels.reduce import ReduceProblem
 from autotune.lookup.json_table import read_device
+from autotune.measure import doctor
 from autotune.measure.doctor import examine
 from autotune.measure.worker import Worker
 from autotune.model.checkup import (
@@ -30,6 +32,7 @@ from autotune.model.checkup import (
     INTEGER_DOT_KHR,
     LOCAL_MEMORY,
     SUB_GROUPS,
+    VECTOR_TYPES,
     VSTORE_HALF,
     Checkup,
     Finding,
@@ -37,8 +40,8 @@ from autotune.model.checkup import (
     summary,
     vector_probe,
 )
-from autotune.model.device import Device, Fault
-from autotune.model.problem import Problem
+from autotune.model.device import VECTOR_WIDTHS, Device, DeviceLimits, Fault
+from autotune.model.problem import DTYPE_BYTES, Problem
 from autotune.remote.wire import plain_device
 from autotune.space.search_space import SearchSpace
 from autotune.store import Store, checkups
@@ -92,6 +95,14 @@ def values(device: Device, problem: Problem, name: str) -> set[Any]:
 
 
 # Probes
+
+
+def test_every_type_of_a_kernel_is_probed_in_every_width() -> None:
+    probes = {probe for group in doctor._GROUPS for probe in group}
+    assert {vector_probe(dtype, width) for dtype in VECTOR_TYPES for width in VECTOR_WIDTHS} <= probes
+    limits = {field.name for field in dataclasses.fields(DeviceLimits)}
+    assert set(VECTOR_TYPES) == set(NUMPY_TYPES) == set(DTYPE_BYTES)
+    assert {f"max_vector_{dtype}" for dtype in VECTOR_TYPES} <= limits
 
 
 def test_where_all_is_well_one_program_tells_most(monkeypatch: pytest.MonkeyPatch, log: Path) -> None:

@@ -683,6 +683,17 @@ def test_crossovers_are_read_and_written(tmp_path: Path) -> None:
             Crossover.read("adreno-730", path)
 
 
+def test_a_crossover_of_a_mode_that_only_another_version_knows_is_left_out(tmp_path: Path) -> None:
+    path = tmp_path / "crossover.json"
+    products = [GemmProblem(m=8, n=8, k=8, mode=mode) for mode in ("float32", "int8")]
+    points = tuple(CrossoverPoint(problem=problem, host_ns=1.5, device_ns=2.5) for problem in products)
+    Crossover(points=points).write("adreno-730", path)
+    path.write_text(path.read_text().replace("int8", "int4"))
+    assert Crossover.read("adreno-730", path) == Crossover(points=points[:1])
+    Crossover(points=points[1:]).write("mali-g610", path)
+    assert Crossover.read("adreno-730", path) == Crossover(points=points[:1])
+
+
 @pytest.mark.parametrize("shape", ["6,7,5", "6,7,5 tt batch=2", "6,7,5 int8", "6,7,5 tn float16"])
 def test_measuring_both_sides(shape: str) -> None:
     problem = GemmProblem.parse(shape)

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 import autotune
+from autotune.device.families import FAMILIES
 from autotune.errors import UsageError, did_you_mean
 from autotune.kernels import family_names
 
@@ -190,7 +191,7 @@ def seed(meaning: str) -> Argument:
     return integer("--seed", 0, 2**31 - 1, f"{meaning} (0)", default=0)
 
 
-_DEVICE = "slug, family (adreno, mali, nvidia, amd, intel, cpu, gpu), platform:device numbers, or part of a name"
+_DEVICE = f"slug, family ({', '.join(FAMILIES)}), platform:device numbers, or part of a name"
 DEVICE = argument("--device", metavar="D", required=True, help=_DEVICE)
 ANY_DEVICE = argument("--device", metavar="D", help=_DEVICE)
 SHAPES = repeated(

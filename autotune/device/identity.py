@@ -338,7 +338,7 @@ def _known_vendor(told: Strings) -> Identity | None:
     known = [family for family in FAMILIES.values() if family.pattern]
     by_name = (f for f in known if re.search(f.pattern, told.name))
     by_vendor = (f for f in known if re.search(f.pattern, told.vendor))
-    by_number = (f for f in known if f.vendor_id == told.vendor_id)
+    by_number = (f for f in known if f.vendor_id and f.vendor_id == told.vendor_id)
     found = next((f for found in (by_name, by_vendor, by_number) for f in found), None)
     if not found:
         return None

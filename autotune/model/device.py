@@ -153,7 +153,7 @@ class Device:
 
     slug: Annotated[str, SLUG]
     family: Annotated[str, SLUG]
-    """Name of its device profile: adreno, mali, nvidia, amd, intel, apple, cpu, gpu."""
+    """Name of its device profile, such as adreno or cpu; `device/families.py` lists all."""
     vendor: str
     model: str
     selector: str = field(default="", metadata=LOCAL)

@@ -11,12 +11,13 @@ from autotune.propose.proposer import ListProposer, ModelProposer, Proposer, ran
 from autotune.space.search_space import SearchSpace
 
 OURS, TPE, RANDOM, EXHAUSTIVE = "ours", "tpe", "random", "exhaustive"
+_OWN = (OURS, RANDOM, EXHAUSTIVE)
 _PATHS = {TPE: "optuna.samplers:TPESampler"}
 
 
 @dataclass(frozen=True, kw_only=True)
 class SamplerChoice:
-    """A sampler, as one of NAMES or ``package.module:Class``, and the keyword arguments of its class."""
+    """A sampler, by its name or as ``package.module:Class``, and the keyword arguments of its class."""
 
     name: str = OURS
     options: Mapping[str, Any] = field(default_factory=dict)
@@ -43,7 +44,7 @@ class SamplerChoice:
 
     def check(self) -> None:
         """Raise UsageError if the sampler cannot be made or does not propose."""
-        if self.name in (OURS, RANDOM, EXHAUSTIVE):
+        if self.name in _OWN:
             if self.options:
                 raise UsageError(
                     f"--sampler {self.name} takes no options", hint="leave out --sampler-options, or name a class"
@@ -57,7 +58,7 @@ class SamplerChoice:
         """Return a proposer of the rows of one space; only ours uses `sources`."""
         from autotune.propose import study
 
-        if self.name not in (OURS, RANDOM, EXHAUSTIVE):
+        if self.name not in _OWN:
             sampler = study.construct(self.name, self._path, self.options, seed)
             return study.StudyProposer(space, self.name, sampler, seed)
         if self.is_ours:

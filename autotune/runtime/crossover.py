@@ -26,11 +26,11 @@ from typing import Annotated, Any, ClassVar, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from autotune.codec import Bounds, Pattern, parse, read, read_file, write
+from autotune.codec import Bounds, Node, Pattern, parse, read, read_file, write
 from autotune.errors import AutotuneError, TableError
 from autotune.kernels.gemm import FAMILY, GemmProblem
 from autotune.lookup.answer import distance
-from autotune.lookup.values import readers_for
+from autotune.lookup.values import read_problem, readers_for
 from autotune.model.trial import MAX_TIME_NS
 from autotune.paths import default_database, user_data_folder
 
@@ -55,7 +55,8 @@ class _Record:
 
     format: Annotated[str, Pattern(re.compile(_FORMAT), f"must be {_FORMAT}")] = _FORMAT
     version: Annotated[int, Bounds(_VERSION, _VERSION)] = _VERSION
-    devices: Mapping[str, tuple[CrossoverPoint, ...]] = field(default_factory=dict)
+    devices: Mapping[str, tuple[CrossoverPoint | None, ...]] = field(default_factory=dict)
+    """Points of each device; None where only another version knows the product."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -91,7 +92,7 @@ class Crossover:
             place = path or default_file()
         except AutotuneError:  # no home folder for one
             return cls()
-        return cls(points=_read(place).devices.get(device, ()))
+        return cls(points=_read(place).get(device, ()))
 
     def over(self, former: "Crossover") -> "Crossover":
         """Return the points of both; those of `self` replace points of `former` with the same product."""
@@ -102,7 +103,7 @@ class Crossover:
         """Replace the points of the device in the file. Raises TableError and OSError."""
         place = path or default_file()
         place.parent.mkdir(parents=True, exist_ok=True)
-        record = _Record(devices={**_read(place).devices, device: self.points})
+        record = _Record(devices={**_read(place), device: self.points})
         unfinished = place.with_name(f"{place.name}.{os.getpid()}.part")
         unfinished.write_text(json.dumps(write(record), indent=1) + "\n", encoding="utf-8")
         unfinished.replace(place)
@@ -198,11 +199,21 @@ def _time_ns(side: Callable[[], object], calls: int) -> float:
     return (time.perf_counter_ns() - start) / calls
 
 
-def _read(place: Path) -> _Record:
-    """Read a file; no file is an empty record. Raises TableError."""
+def _read(place: Path) -> dict[str, tuple[CrossoverPoint, ...]]:
+    """Return the points of each device in a file; none if there is no file. Raises TableError."""
     if not place.exists():
-        return _Record()
+        return {}
     try:
-        return read(_Record, parse(read_file(place)), readers=readers_for(FAMILY))
+        record = read(_Record, parse(read_file(place)), readers={CrossoverPoint: _known_point})
     except TableError as error:
         raise TableError(f"{place} is not a record of crossovers: {error.message}", hint=error.hint) from error
+    return {slug: tuple(p for p in points if p is not None) for slug, points in record.devices.items()}
+
+
+def _known_point(node: Node) -> CrossoverPoint | None:
+    """Return a point; None if this version does not know its product, such as one of a newer mode."""
+    try:
+        read_problem(node.member("problem"), FAMILY)
+    except TableError:
+        return None
+    return read(CrossoverPoint, node, readers=readers_for(FAMILY))
