@@ -196,13 +196,14 @@ MOST_FLOPS = {"races": 400_000, "uninitialized": 100_000}
 
 FILLING_BY_WRITING = """
 import numpy
+import pyopencl
 from autotune.device.opencl import Session
 fill = Session.fill
-def written(session, memory, layout, value):
-    if layout.image_width:
-        fill(session, memory, layout, value)
+def written(session, memory, value):
+    if isinstance(memory, pyopencl.Buffer):
+        session.write(memory, numpy.repeat(value, memory.size // value.itemsize))
     else:
-        session.write(memory, numpy.repeat(value, layout.elements))
+        fill(session, memory, value)
 Session.fill = written
 """
 """The plug-in for uninitialized values loses track of what a command fills."""
