@@ -82,20 +82,20 @@ class BuilderPool:
         return answer
 
 
-def build_once(session: "Port", job: BuildJob) -> Build:
+def build_once(port: "Port", job: BuildJob) -> Build:
     """Compile, and query the driver about the kernels that do the work."""
     started = time.perf_counter_ns()
     try:
         with tracing.span("compile"):
-            program = session.build(job.source, job.options)
-            kernels = session.kernels(program, job.plan)
+            program = port.build(job.source, job.options)
+            kernels = port.kernels(program, job.plan)
     except BuildError as error:
         return Build(source_hash=job.source_hash, state=BuildState.FAILED, message=error.message)
     # Some drivers generate code only when a kernel is queried, so the query is part of building.
-    facts = session.facts(kernels, job.plan)
+    facts = port.facts(kernels, job.plan)
     if job.launches:
         with tracing.span("launch"):
-            _launch_once(session, kernels, job.plan)
+            _launch_once(port, kernels, job.plan)
     build_ns = time.perf_counter_ns() - started
     return Build(
         source_hash=job.source_hash,
@@ -103,12 +103,12 @@ def build_once(session: "Port", job: BuildJob) -> Build:
         build_ns=build_ns,
         private_memory_bytes=facts.private_memory_bytes,
         work_group_limit=facts.work_group_limit,
-        binary_bytes=0 if job.launches else session.binary_bytes(program),
-        binary=session.binary(program) if job.wants_binary and not session.quirks.keeps_programs else b"",
+        binary_bytes=0 if job.launches else port.binary_bytes(program),
+        binary=port.binary(program) if job.wants_binary and not port.quirks.keeps_programs else b"",
     )
 
 
-def _launch_once(session: "Port", kernels: Sequence[Any], plan: Plan) -> None:
+def _launch_once(port: "Port", kernels: Sequence[Any], plan: Plan) -> None:
     """Launch one work-group of each kernel, on memory of the right sizes with undefined contents.
 
     Where the driver chooses the work-group, only the full range would get the same one: it is launched if the kernel
@@ -117,26 +117,26 @@ def _launch_once(session: "Port", kernels: Sequence[Any], plan: Plan) -> None:
     with contextlib.suppress(KernelError):
         memory: dict[str, Memory] = {}
         for buffer in sorted(plan.buffers, key=lambda buffer: buffer.role is Role.VIEW):  # views after what they show
-            memory[buffer.name] = session.allocate(buffer, memory)
+            memory[buffer.name] = port.allocate(buffer, memory)
         for kernel, launch in zip(kernels, plan.launches, strict=True):
             if launch.local_size or launch.prepares:
                 size = launch.local_size or launch.global_size
                 part = dataclasses.replace(launch, global_size=size)
-                session.start(session.bind([kernel], [part], memory))
-        session.finish()
+                port.start(port.bind([kernel], [part], memory))
+        port.finish()
 
 
 def serve() -> None:
     """Run as the child process: build until the input ends."""
     from autotune.device import open_port
 
-    sessions: dict[str, Port] = {}
+    ports: dict[str, Port] = {}
 
     def build(job: BuildJob, entering: Callable[[str], None]) -> Build:
-        if job.selector not in sessions:
-            sessions[job.selector] = open_port(job.selector)
+        if job.selector not in ports:
+            ports[job.selector] = open_port(job.selector)
         entering("build")
-        return build_once(sessions[job.selector], job)
+        return build_once(ports[job.selector], job)
 
     child.serve(build)
 
