@@ -31,7 +31,9 @@ RUN_LIMIT_S = 120
 """A run that takes longer, as some strategies do that no longer find anything new, ends with what it has."""
 IDLE_PROPOSALS = 2000
 """Proposals in a row without a new configuration after which an Optuna sampler has ended."""
-VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {"diff_evo_10": ("diff_evo", {"popsize": 10})}
+VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
+    "diff_evo_10": ("diff_evo", {"popsize": 10, "popsize_times_dimensions": False})
+}
 """Strategies of Kernel Tuner with options other than its own defaults."""
 
 

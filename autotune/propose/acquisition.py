@@ -13,6 +13,9 @@ from autotune.propose.prior import SourceModel
 
 LEAST_CHANCE = 0.01
 """Smallest probability that a row works, since the model may err."""
+TRIALS_PER_POWER, LARGEST_POWER = 25, 5.0
+"""Probabilities are raised to the power of one for every so many trials. Once little is left to gain elsewhere, a large
+improvement where most rows fail would otherwise be tried again and again."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,7 +69,8 @@ class Beliefs:
         for expert in self.experts:
             mean, deviation = expert.predict(rows, points)
             gains += expert.trust * expected_improvement(mean, deviation, -self.least)
-        return gains * chances(self.works, points)
+        power = min(max(len(self.known.taken) / TRIALS_PER_POWER, 1.0), LARGEST_POWER)
+        return gains * chances(self.works, points) ** power
 
 
 def chances(works: GaussianProcess | None, points: NDArray[np.float32]) -> Array:

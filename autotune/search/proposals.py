@@ -6,14 +6,12 @@ from collections import defaultdict
 from collections.abc import Iterable
 
 from autotune import tracing
-from autotune.lookup.answer import distance
 from autotune.measure.worker import SPOILING
 from autotune.model.configuration import Configuration
-from autotune.model.problem import Problem
-from autotune.model.trial import QUARANTINED_STATES, Trial, TrialState, Winner
-from autotune.propose.prior import Source
+from autotune.model.trial import QUARANTINED_STATES, Trial, TrialState
 from autotune.propose.samplers import SamplerChoice
 from autotune.search.knowledge import Knowledge
+from autotune.search.transfer import Transfer
 from autotune.space.search_space import SearchSpace
 
 GRAVE_STATES = QUARANTINED_STATES | SPOILING
@@ -25,11 +23,8 @@ SUSPECT_FAILURES = 2
 class Proposals:
     """Configurations not measured yet, the most promising first, or in the order of another sampler."""
 
-    NEAR_PROBLEMS = 2
     CANDIDATES = 12
     """Configurations ranked best by the family's rule, which are measured first."""
-    LEAST_OF_SOURCE = 8
-    """Fewest trials of a near problem that make a model worthwhile."""
     SLOW_FACTOR = 3.0
     """A configuration cut off as too slow is at least this many times slower than the best."""
     STALE = 5
@@ -45,13 +40,13 @@ class Proposals:
         self._space = space
         device, store = knowledge.device, knowledge.store
         self._builds = store.builds(device.slug, device.driver)
-        self._winners = self._nearest_winners()
+        self._transfer = Transfer(device, knowledge.family, knowledge.problem, store)
         self._suspicion = Suspicion(knowledge.known.values())
         self._running: set[Configuration] = set()
         """Proposed or left out, and without a trial yet."""
         choice = choice or SamplerChoice()
         self._avoids_suspects = choice.is_ours
-        sources = self._sources() if choice.is_ours else ()
+        sources = self._transfer.sources if choice.is_ours else ()
         self._proposer = choice.make(space, seed + len(knowledge.known), sources)
         for trial in knowledge.known.values():
             self._pass_on(trial)
@@ -114,42 +109,18 @@ class Proposals:
         self._proposer.tell(row, time_ns, at_least_ns=at_least_ns)
 
     def _promising(self) -> list[int]:
-        """Return the rows to try first: winners here and at near problems, the fastest stale ones, the rule's best."""
+        """Return the rows to try first: the winners here and nearby, the fastest stale ones, the rule's best."""
         knowledge = self._knowledge
         left_out = knowledge.known.keys() | knowledge.quarantine
         candidates = knowledge.family.candidates(knowledge.problem, knowledge.device.limits, knowledge.starts)
         wanted = [
-            *(w.configuration for w in self._winners if w.problem == knowledge.problem),
+            *filter(None, [self._transfer.own]),
+            *self._transfer.starts,
             *[c for c in knowledge.stale_ranking if c not in left_out][: self.STALE],
-            *(w.configuration for w in self._winners[: self.NEAR_PROBLEMS]),
             *itertools.islice(candidates, self.CANDIDATES),
         ]
         distinct = dict.fromkeys(map(knowledge.family.complete, wanted))
         return [row for c in distinct if c not in left_out and (row := self._space.row_of(c)) is not None]
-
-    def _nearest_winners(self) -> list[Winner]:
-        """Return the winners of comparable problems on this device, whatever operands are constant, nearest first."""
-        knowledge = self._knowledge
-        winners = knowledge.store.best(knowledge.device.slug, knowledge.family.name)
-        comparable = [w for w in winners if w.problem.plain.is_comparable(knowledge.problem.plain)]
-        return sorted(comparable, key=lambda w: distance(w.problem, knowledge.problem))
-
-    def _sources(self) -> list[Source]:
-        """Return the trials of the nearest other problems on this device; the sampler learns how far they apply."""
-        knowledge = self._knowledge
-        others = [w.problem for w in self._winners if w.problem != knowledge.problem]
-        sources = [self._source(problem) for problem in others[: self.NEAR_PROBLEMS]]
-        return [source for source in sources if len(source.configurations) >= self.LEAST_OF_SOURCE]
-
-    def _source(self, problem: Problem) -> Source:
-        device, family = self._knowledge.device, self._knowledge.family
-        stored = self._knowledge.store.trials(device.slug, family.name, problem)
-        complete = [s.trial for s in stored if s.purpose == "search" and s.trial.state is TrialState.COMPLETE]
-        return Source(
-            name=problem.label,
-            configurations=tuple(family.complete(trial.configuration) for trial in complete),
-            log_times=tuple(math.log(trial.time_ns) for trial in complete),
-        )
 
 
 class Suspicion:
