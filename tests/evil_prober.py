@@ -1,8 +1,8 @@
 """A probing process that misbehaves as EVIL_PROBES says, started by test_doctor.py.
 
 EVIL_PROBES is JSON: the names of probes, or parts of kernels' sources with the variable EVIL_DRIVER set, and whether
-to `abort`, to `hang`, to `refuse` to build or to be `wrong`; `prepare` stands for what a worker does first. Without
-EVIL_DRIVER no OpenCL is needed.
+to `abort`, to `hang`, to end in a `fault` of autotune, to `refuse` to build or to be `wrong`; `prepare` stands for what
+a worker does first. Without EVIL_DRIVER no OpenCL is needed.
 """
 
 import json
@@ -27,6 +27,8 @@ def misbehave(how: str) -> str:
         os.abort()
     if how == "hang":
         time.sleep(600)
+    if how == "fault":
+        raise KeyError("float128")
     return {"refuse": "clBuildProgram failed\n\nerror: unknown target CPU 'generic'", "wrong": "5 of 9 are wrong"}[how]
 
 

@@ -17,6 +17,7 @@ from autotune.errors import AutotuneError, LaunchError
 from autotune.model import checkup
 from autotune.model.device import VECTOR_WIDTHS
 from autotune.model.plan import Buffer, Launch, Plan, Role
+from autotune.model.problem import NUMBER_TYPES
 
 ITEMS = 64
 GROUP = 16
@@ -64,9 +65,10 @@ def _sums(width: int) -> Numbers:
 
 def _vectors(dtype: str, width: int) -> Probe:
     """Test loads of both kinds, multiply-adds in a loop, a maximum, conversions, and stores of both kinds."""
-    short = {"float32": "float", "float16": "half", "int8": "char", "int32": "int"}[dtype]
-    kind = {"float32": "float", "float16": "float", "int8": "int", "int32": "int"}[dtype] + str(width)
-    product = "mad(x, y, total)" if kind.startswith("float") else "x * y + total"
+    number = NUMBER_TYPES[dtype]
+    short, of_result = number.in_c, NUMBER_TYPES[number.widened].in_c
+    kind = f"{of_result}{width}"
+    product = "x * y + total" if number.is_whole else "mad(x, y, total)"
     if dtype == "float16":
         load = f"vload_half{width}({{row}}, {{operand}}_half)"
         aligned = f"vloada_half{width}(item, b_half)"
@@ -74,18 +76,15 @@ def _vectors(dtype: str, width: int) -> Probe:
             f"vstore_half{width}(total, item, (__global half *)out);\n"
             f"vstorea_half{width}(total, item, (__global half *)(out + {_SLICE // 2}));"
         )
-        out: type[np.generic] = np.float16
     else:
         load = f"vload{width}({{row}}, {{operand}}_{short})"
         aligned = f"*(__global const {short}{width} *)(b_{short} + item * {width})"
-        if dtype == "int8":
+        if short != of_result:
             load, aligned = f"convert_{kind}({load})", f"convert_{kind}({aligned})"
-        of_result = kind.rstrip("0123456789")
         store = (
             f"vstore{width}(total, item, (__global {of_result} *)out);\n"
             f"*(__global {kind} *)(out + {_SLICE // 2} + item * sizeof({kind})) = total;"
         )
-        out = np.float32 if dtype == "float32" else np.int32
     body = f"""
     {kind} total = {load.format(row="item", operand="c")};
     const {kind} y = {aligned};
@@ -96,9 +95,11 @@ def _vectors(dtype: str, width: int) -> Probe:
     total = max(total, {load.format(row="item", operand="a")});
     {store}"""
 
+    stored = NUMPY_TYPES["float16" if dtype == "float16" else number.widened]
+
     def expected(_: int) -> Numbers:
         half = np.zeros(_SLICE // 2, np.uint8)
-        result = _sums(width).astype(out).reshape(-1).view(np.uint8)
+        result = _sums(width).astype(stored).reshape(-1).view(np.uint8)
         half[: len(result)] = result
         return np.concatenate([half, half])
 
@@ -316,12 +317,12 @@ def _source(kernel: str, blocks: Sequence[Probe]) -> str:
         for place, probe in enumerate(blocks)
     )
     starts, offset = [], 0
-    for dtype, kind in (("float32", "float"), ("float16", "half"), ("int8", "char"), ("int32", "int")):
-        typed = f"__global const {kind} *"
+    for number in NUMBER_TYPES.values():
+        kind, typed = number.in_c, f"__global const {number.in_c} *"
         for name in "abc":
             if f"{name}_{kind}" in bodies:
                 starts.append(f"    {typed}{name}_{kind} = ({typed})(input + {offset});")
-            offset += _VALUES * np.dtype(NUMPY_TYPES[dtype]).itemsize
+            offset += _VALUES * number.size_bytes
     heads = "".join(dict.fromkeys(probe.head for probe in blocks))
     declared = "".join(f"    {probe.locals}\n" for probe in blocks if probe.locals)
     return (
@@ -357,7 +358,7 @@ def _image(dtype: str) -> Buffer:
 
 def _probe_images(port: Port, program: Program) -> None:
     """Test that images of each type in use can be written by the host and by a kernel, and read by a kernel."""
-    for dtype in ("float32", "float16", "int8"):
+    for dtype in (name for name, number in NUMBER_TYPES.items() if number.channel):
         written, copied = port.allocate(_image(dtype)), port.allocate(_image(dtype))
         port.write(written, _pixels().astype(NUMPY_TYPES[dtype]))
         _copy_image(port, program, dtype, written, copied)
@@ -378,7 +379,7 @@ def _copy_image(port: Port, program: Program, dtype: str, source: Memory, target
     """Copy `source` in a kernel. Raises LaunchError when the kernel reads other pixels than `source` should hold."""
     seen = np.zeros_like(_pixels())
     memory = {"from": source, "into": target, "seen": _buffer(port, seen)}
-    kernel = "copy_i" if dtype == "int8" else "copy_f"
+    kernel = "copy_i" if NUMBER_TYPES[dtype].is_whole else "copy_f"
     launch = Launch(kernel=kernel, global_size=(_WIDTH, _HEIGHT), local_size=None, arguments=tuple(memory))
     _run(port, program, launch, memory)
     port.read(memory["seen"], seen)

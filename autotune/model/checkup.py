@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from autotune.model.device import VECTOR_WIDTHS, Device, Fault
+from autotune.model.problem import NUMBER_TYPES
 
 PROBES_VERSION = 2
 """Incremented when probes change so that earlier checkups are no longer valid."""
@@ -29,8 +30,6 @@ IMAGE_VIEWS = "image views"
 INTEGER_DOT_KHR = "integer dot product (khr)"
 INTEGER_DOT_ARM = "integer dot product (arm)"
 CLOCKS = "event times"
-
-VECTOR_TYPES = ("float32", "float16", "int8", "int32")
 
 _EXTENSIONS = {
     IMAGE_VIEWS: "cl_khr_image2d_from_buffer",
@@ -84,6 +83,8 @@ class Finding:
     message: str = ""
     fault: Fault | None = None
     """The fault recorded if the probe ran an algorithm and found it broken."""
+    is_ours: bool = False
+    """An unexpected exception of autotune ended the probe: the driver may be fine."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -133,7 +134,7 @@ class Checkup:
     def applied_to(self, device: Device) -> Device:
         """Return the device with broken features removed, so that constraints keep a search from proposing them."""
         broken, limits = self._broken, device.limits
-        changes: dict[str, Any] = {f"max_vector_{dtype}": _widest(dtype, broken) for dtype in VECTOR_TYPES}
+        changes: dict[str, Any] = {f"max_vector_{dtype}": _widest(dtype, broken) for dtype in NUMBER_TYPES}
         for probe in broken:
             changes |= _LOST.get(probe, {})
         left_out = {extension for probe, extension in _EXTENSIONS.items() if probe in broken}
@@ -147,7 +148,8 @@ class Checkup:
 
 def consequence(finding: Finding) -> str:
     """Describe how a search deals with a broken finding, for display."""
-    return _CONSEQUENCES.get(finding.probe, "not proposed by the search")
+    told = _CONSEQUENCES.get(finding.probe, "not proposed by the search")
+    return f"a fault in autotune, not in the driver; {told}" if finding.is_ours else told
 
 
 def _widest(dtype: str, broken: frozenset[str]) -> int:

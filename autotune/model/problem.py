@@ -17,7 +17,33 @@ from autotune.errors import ProblemError
 from autotune.model.configuration import Value
 from autotune.model.device import DeviceLimits, mebibytes
 
-DTYPE_BYTES = {"float32": 4, "float16": 2, "int8": 1, "int32": 4}
+
+@dataclass(frozen=True, kw_only=True)
+class NumberType:
+    """A type of the numbers in a kernel's memory; all that is known about a type is here."""
+
+    name: str
+    """Also NumPy's name of the type."""
+    size_bytes: int
+    in_c: str
+    """Name of the type in OpenCL C."""
+    widened: str
+    """Name of the type to which kernels convert such numbers to compute with them, unless they ask for another."""
+    is_whole: bool = False
+    channel: str = ""
+    """Type of an image's channels in OpenCL, without ``CL_``; empty if no kernel reads images of such numbers."""
+
+
+NUMBER_TYPES: Mapping[str, NumberType] = {
+    number.name: number
+    for number in (
+        NumberType(name="float32", size_bytes=4, in_c="float", widened="float32", channel="FLOAT"),
+        NumberType(name="float16", size_bytes=2, in_c="half", widened="float32", channel="HALF_FLOAT"),
+        NumberType(name="int8", size_bytes=1, in_c="char", widened="int32", is_whole=True, channel="SIGNED_INT8"),
+        NumberType(name="int32", size_bytes=4, in_c="int", widened="int32", is_whole=True),
+    )
+}
+"""All types of numbers, by name. `DeviceLimits` has a ``max_vector_`` for each."""
 
 
 @dataclass(frozen=True, kw_only=True)

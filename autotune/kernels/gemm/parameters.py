@@ -1,9 +1,10 @@
 """Parameters that several GEMM algorithms share, and the constraints on them."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
-from autotune.kernels.gemm.problem import MODES
+from autotune.kernels.gemm.problem import MODES, Mode
 from autotune.model.configuration import Value
+from autotune.model.problem import NUMBER_TYPES
 from autotune.space.expression import Expression
 from autotune.space.family import Constraint, Parameter, constraint, parameter
 
@@ -13,7 +14,13 @@ def newer_parameter(name: str, values: Sequence[Value], meaning: str) -> Paramet
     return parameter(name, values, meaning, neutral=values[0])
 
 
-_FLOAT16 = tuple(name for name, mode in MODES.items() if mode.operand == "float16")
+def _modes(holds: Callable[[Mode], bool]) -> tuple[str, ...]:
+    return tuple(name for name, mode in MODES.items() if holds(mode))
+
+
+_FLOAT16 = _modes(lambda mode: mode.operand.name == "float16")
+_FLOATS = _modes(lambda mode: not mode.operand.is_whole)
+_INT8 = _modes(lambda mode: mode.operand.name == "int8")
 
 EDGES = parameter(
     "edges",
@@ -74,14 +81,14 @@ FEATURES = tuple(
 
 
 WHOLE_NUMBERS = (
-    constraint("no_relaxed_integers", "mode != 'int8' or relaxed_math == 'off'", "integers are exact in any case"),
-    constraint("no_mad_of_integers", "mode != 'int8' or multiply_add == 'operator'", "mad() needs floating point"),
+    constraint("no_relaxed_integers", f"relaxed_math == 'off' or mode in {_FLOATS}", "integers are exact in any case"),
+    constraint("no_mad_of_integers", f"multiply_add == 'operator' or mode in {_FLOATS}", "mad() needs floating point"),
 )
 
 
 HAS_INTEGER_DOT = constraint(
     "has_integer_dot",
-    "integer_dot == 'off' or (mode == 'int8' and ((integer_dot == 'khr' and has_khr_integer_dot == 1) "
+    f"integer_dot == 'off' or (mode in {_INT8} and ((integer_dot == 'khr' and has_khr_integer_dot == 1) "
     "or (integer_dot == 'arm' and has_arm_integer_dot == 1)))",
     "the device has no such product, or the numbers are not int8",
 )
@@ -116,13 +123,11 @@ PARTS_TO_COMBINE = constraint(
 
 def vectors_work(width: str) -> Constraint:
     """Return a constraint that allows only vector widths not found broken for the types of the problem."""
-    return constraint(
-        f"{width}_works",
-        f"(mode == 'int8' or {width} <= max_vector_float32) "
-        f"and (mode in ('float32', 'int8') or {width} <= max_vector_float16) "
-        f"and (mode != 'int8' or {width} <= min(max_vector_int8, max_vector_int32))",
-        "the driver gets vectors of this width wrong",
+    conditions = (
+        f"(mode in {_modes(lambda mode: dtype not in mode.vectors)} or {width} <= max_vector_{dtype})"  # noqa: B023
+        for dtype in NUMBER_TYPES
     )
+    return constraint(f"{width}_works", " and ".join(conditions), "the driver gets vectors of this width wrong")
 
 
 def rows_to_do(condition: str, share: str = "part") -> Constraint:
