@@ -13,10 +13,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from autotune import child
 from autotune.errors import BuildError
 from autotune.measure import worker
 from autotune.model.checkup import Examination
-from autotune.process import child
 
 BEHAVIOUR: dict[str, str] = json.loads(os.environ.get("EVIL_PROBES", "{}"))
 

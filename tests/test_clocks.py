@@ -109,7 +109,7 @@ def test_a_device_that_fails_at_it_is_timed_by_the_host(pocl: Device, monkeypatc
 
 
 def test_a_device_that_hangs_or_crashes_while_calibrated_harms_nobody() -> None:
-    begin = "import sys; from autotune.process import child; "
+    begin = "import sys; from autotune import child; "
     hang = begin + "child.serve(lambda m, entering: (entering('calibration'), __import__('time').sleep(60)))"
     crash = begin + "child.serve(lambda m, entering: (entering('calibration'), __import__('os').abort()))"
     assert try_calibration("0:0", 0.5, (sys.executable, "-c", hang)) == "calibration took more than 0.5 s"

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
+import autotune.child
 import autotune.measure.doctor
-import autotune.process.child
 from autotune.cli import main
 from autotune.cli.doctor import checked, examined
 from autotune.codec import Node
@@ -133,7 +133,7 @@ def test_only_what_fails_alone_is_broken(monkeypatch: pytest.MonkeyPatch, log: P
 def test_a_driver_that_hangs_at_the_first_build_is_told_in_time(monkeypatch: pytest.MonkeyPatch, log: Path) -> None:
     """The worker of a run builds something as soon as it starts, and waits there for minutes."""
     monkeypatch.setattr(autotune.measure.doctor, "OPENING_LIMIT_S", 0.2)
-    monkeypatch.setattr(autotune.process.child, "SLOWNESS", 0.0)
+    monkeypatch.setattr(autotune.child, "SLOWNESS", 0.0)
     checkup = check(monkeypatch, prepare="hang")
     assert not checkup.can_search
     assert checkup.findings[0].message == "start took more than 0.2 s"

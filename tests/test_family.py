@@ -2,6 +2,7 @@
 
 import itertools
 import json
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -15,19 +16,10 @@ from autotune.model.device import DeviceLimits
 from autotune.space.expression import Expression
 from autotune.space.family import KernelFamily
 from autotune.space.search_space import SearchSpace
+from factories import PHONE
 from untraced import untraced
 
-GPU = DeviceLimits(
-    compute_units=4,
-    max_work_group_size=1024,
-    max_work_item_sizes=(1024, 1024, 64),
-    local_memory_bytes=32768,
-    global_memory_bytes=2**32,
-    max_allocation_bytes=2**30,
-    has_images=True,
-    max_image_width=16384,
-    max_image_height=16384,
-)
+GPU = replace(PHONE, global_memory_bytes=2**32, max_allocation_bytes=2**30)
 SMALL = DeviceLimits(max_work_group_size=64, max_work_item_sizes=(64, 8, 1), local_memory_bytes=2048)
 
 

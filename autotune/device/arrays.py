@@ -269,9 +269,5 @@ def foreign_arrays(port: Any, operands: Sequence[Any], arrays: Iterable[int]) ->
 
     `arrays` are the numbers of those operands that are pyopencl arrays.
     """
-    found = []
-    for number in arrays:
-        queue, own = operands[number].queue, port.queue
-        if queue is not own and queue is not None and queue != own:
-            found.append(operands[number])
-    return found
+    own = port.queue
+    return [operands[n] for n in arrays if (queue := operands[n].queue) is not own and queue not in (None, own)]

@@ -8,6 +8,7 @@ import contextlib
 import time
 from collections.abc import Iterator, Sequence
 
+from autotune import child
 from autotune.device.clocks import try_calibration
 from autotune.device.profile import find_profile
 from autotune.errors import WorkerError
@@ -16,10 +17,9 @@ from autotune.measure.worker import Worker
 from autotune.model import checkup
 from autotune.model.checkup import Checkup, Examination, Finding, Health
 from autotune.model.configuration import Configuration
-from autotune.model.device import VECTOR_WIDTHS, Device, DeviceLimits, Fault
+from autotune.model.device import VECTOR_WIDTHS, Device, Fault
 from autotune.model.problem import NUMBER_TYPES, Problem
 from autotune.model.trial import Calibration, Job, Timer, Trial, TrialState
-from autotune.process import child
 from autotune.space.family import KernelFamily
 from autotune.space.search_space import SearchSpace
 
@@ -59,20 +59,6 @@ _JOINED = frozenset(_GROUPS[:5])
 """Groups whose probes are first tried together as one program."""
 
 
-def is_offered(probe: str, limits: DeviceLimits) -> bool:
-    """Return whether the driver claims to support what a probe tries."""
-    extensions = limits.extensions
-    return {
-        checkup.IMAGES: limits.has_images,
-        checkup.IMAGE_VIEWS: limits.has_images and "cl_khr_image2d_from_buffer" in extensions,
-        checkup.SUB_GROUPS: limits.has_sub_groups,
-        checkup.HALF_ARITHMETIC: limits.has_float16,
-        checkup.INTEGER_DOT_KHR: "cl_khr_integer_dot_product" in extensions,
-        checkup.INTEGER_DOT_ARM: "cl_arm_integer_dot_product_int8" in extensions,
-        checkup.SUB_GROUP_SIZES: "cl_qcom_reqd_sub_group_size" in extensions,
-    }.get(probe, True)
-
-
 def examine(device: Device, *, is_full: bool = True, worker: Worker | None = None) -> Checkup:
     """Run the probes of the short form, or all of them; failures of the driver become findings, never exceptions.
 
@@ -99,9 +85,9 @@ class _Examiner:
     def findings(self) -> tuple[Finding, ...]:
         """Return the finding of the empty kernel first; it is the only one when that kernel is broken."""
         limits = self._device.limits
-        shown = [tuple(probe for probe in group if is_offered(probe, limits)) for group in _GROUPS]
+        shown = [tuple(probe for probe in group if checkup.feature_of(probe).is_offered(limits)) for group in _GROUPS]
         offered = [group for group in shown if group]
-        missing = [probe for group in _GROUPS for probe in group if not is_offered(probe, limits)]
+        missing = [probe for group in _GROUPS for probe in group if not checkup.feature_of(probe).is_offered(limits)]
         found = self._joined([group for group in offered if group in _JOINED])
         by_probe = {finding.probe: finding for finding in found}
         if by_probe[checkup.EMPTY_KERNEL].health is Health.BROKEN:
