@@ -16,7 +16,6 @@ from typing import Any
 from autotune import child
 from autotune.errors import BuildError
 from autotune.measure import worker
-from autotune.model.checkup import Examination
 
 BEHAVIOUR: dict[str, str] = json.loads(os.environ.get("EVIL_PROBES", "{}"))
 
@@ -32,17 +31,18 @@ def misbehave(how: str) -> str:
     return {"refuse": "clBuildProgram failed\n\nerror: unknown target CPU 'generic'", "wrong": "5 of 9 are wrong"}[how]
 
 
-def probe(message: Examination, entering: Callable[[str], None]) -> dict[str, str]:
+def probe(message: tuple[str, str, tuple[str, ...]], entering: Callable[[str], None]) -> dict[str, str]:
+    _, _, probes = message
     entering("opening")
     with Path(os.environ["EVIL_LOG"]).open("a") as log:
-        log.write(f"{len(message.probes)} {message.probes[0]}\n")
+        log.write(f"{len(probes)} {probes[0]}\n")
     entering("probe")
-    complaints = dict.fromkeys(message.probes, "")
-    for name in message.probes:
+    complaints = dict.fromkeys(probes, "")
+    for name in probes:
         if name in BEHAVIOUR:
             said = misbehave(BEHAVIOUR[name])
             # A compiler that refuses one kernel refuses all that is in it.
-            complaints |= dict.fromkeys(message.probes, said) if BEHAVIOUR[name] == "refuse" else {name: said}
+            complaints |= dict.fromkeys(probes, said) if BEHAVIOUR[name] == "refuse" else {name: said}
     return complaints
 
 

@@ -5,6 +5,7 @@ import json
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import pytest
 
 from autotune.codec import write
@@ -13,6 +14,7 @@ from autotune.kernels import find_family
 from autotune.kernels.gemm import FAMILY, GemmProblem
 from autotune.model.configuration import Configuration
 from autotune.model.device import DeviceLimits
+from autotune.model.problem import NUMBER_TYPES
 from autotune.space.expression import Expression
 from autotune.space.family import KernelFamily
 from autotune.space.search_space import SearchSpace
@@ -223,6 +225,12 @@ def test_a_mode_the_device_does_not_compute_in_is_told_before_measuring() -> Non
         problem.check_device(DeviceLimits())
     problem.check_device(DeviceLimits(has_float16=True))
     GemmProblem.parse("8,8,8 float16").check_device(DeviceLimits())
+
+
+def test_number_types_are_those_of_numpy() -> None:
+    for name, number in NUMBER_TYPES.items():
+        assert (np.dtype(name).itemsize, np.dtype(name).kind == "i") == (number.size_bytes, number.is_whole)
+        assert NUMBER_TYPES[number.widened].is_whole == number.is_whole and number.name == name
 
 
 def test_families_are_found_by_file_name() -> None:

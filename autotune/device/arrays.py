@@ -269,5 +269,4 @@ def foreign_arrays(port: Any, operands: Sequence[Any], arrays: Iterable[int]) ->
 
     `arrays` are the numbers of those operands that are pyopencl arrays.
     """
-    own = port.queue
-    return [operands[n] for n in arrays if (queue := operands[n].queue) is not own and queue not in (None, own)]
+    return [operands[n] for n in arrays if operands[n].queue not in (None, port.queue)]

@@ -13,7 +13,6 @@ import sys
 import tempfile
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -93,15 +92,17 @@ def _without_the_culprit(loss: str) -> Survey:
     """Try each driver alone, then return what the working ones answer. Raises DeviceSelectionError if that fails."""
     _LOG.warning("OpenCL failed (%s); each driver is tried alone", loss)
     drivers = installed_drivers()
-    attempts = [as_if_only(few) for few in ([], *([driver] for driver in drivers))]
+    attempts = [as_if_only(few) for few in ([], *([library] for library in drivers.values()))]
     with ThreadPoolExecutor(4) as pool:
         without_any, *alone = pool.map(lambda environment: _ask_child(environment, PATIENT_LIMIT_S), attempts)
     if isinstance(without_any, str):
         raise DeviceSelectionError(f"OpenCL fails without any .icd file: {without_any}", hint=_BROKEN)
-    for driver, answer in zip(drivers, alone, strict=True):
+    for source, answer in zip(list(drivers), alone, strict=True):
         if isinstance(answer, str):
-            _LOG.warning("left out the driver that %s names: %s (repair or remove it)", driver.source, answer)
-    keep_only([driver for driver, answer in zip(drivers, alone, strict=True) if isinstance(answer, Survey)])
+            _LOG.warning("left out the driver that %s names: %s (repair or remove it)", source, answer)
+            del drivers[source]
+    os.environ.update(as_if_only(drivers.values()))  # for this process, if it has not loaded OpenCL yet, and children
+    os.environ.pop(_LIBRARIES, None)
     answer = _ask_child(os.environ, PATIENT_LIMIT_S)
     if isinstance(answer, str):
         raise DeviceSelectionError(f"OpenCL fails with the drivers that work alone: {answer}", hint=_TOGETHER)
@@ -230,38 +231,25 @@ _LIBRARIES = "OCL_ICD_FILENAMES"
 """Environment variable that names further libraries."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Driver:
-    """A library that the loader is configured to load."""
+def installed_drivers() -> dict[str, str]:
+    """Return the libraries that the loader is configured to load, by the .icd file or variable that names each.
 
-    source: str
-    """The .icd file or the environment variable that names it."""
-    library: str
-
-
-def installed_drivers() -> list[Driver]:
-    """Return the drivers that .icd files and the environment name; not the PoCL that pyopencl's wheel always loads."""
+    The PoCL that pyopencl's wheel always loads is not among them.
+    """
     path = _vendors()
     files = sorted(path.glob("*.icd")) if path.is_dir() else [path] if path.suffix == ".icd" else []
-    drivers = [Driver(source=str(file), library=_library(file)) for file in files]
-    named = [name for name in os.environ.get(_LIBRARIES, "").split(os.pathsep) if name]
-    return drivers + [Driver(source=f"{_LIBRARIES} ({name})", library=name) for name in named]
+    named = filter(None, os.environ.get(_LIBRARIES, "").split(os.pathsep))
+    return {str(file): _library(file) for file in files} | {f"{_LIBRARIES} ({name})": name for name in named}
 
 
-def as_if_only(drivers: Sequence[Driver]) -> dict[str, str]:
+def as_if_only(libraries: Iterable[str]) -> dict[str, str]:
     """Return an environment for a process that should load only these drivers."""
     folder = Path(tempfile.mkdtemp(prefix="autotune-drivers-"))
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
-    for number, driver in enumerate(drivers):
-        (folder / f"{number:03}.icd").write_text(driver.library + "\n", encoding="utf-8")
+    for number, library in enumerate(libraries):
+        (folder / f"{number:03}.icd").write_text(library + "\n", encoding="utf-8")
     others = {name: value for name, value in os.environ.items() if name != _LIBRARIES}
     return others | dict.fromkeys(_FOLDERS, str(folder))
-
-
-def keep_only(drivers: Sequence[Driver]) -> None:
-    """Make this process, if it has not loaded OpenCL yet, and its children load only these drivers."""
-    os.environ.update(as_if_only(drivers))
-    os.environ.pop(_LIBRARIES, None)
 
 
 def vendors_folder() -> str:

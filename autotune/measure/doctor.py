@@ -15,7 +15,7 @@ from autotune.errors import WorkerError
 from autotune.kernels import family_names, find_family
 from autotune.measure.worker import Worker
 from autotune.model import checkup
-from autotune.model.checkup import Checkup, Examination, Finding, Health
+from autotune.model.checkup import Checkup, Finding, Health
 from autotune.model.configuration import Configuration
 from autotune.model.device import VECTOR_WIDTHS, Device, Fault
 from autotune.model.problem import NUMBER_TYPES, Problem
@@ -122,10 +122,9 @@ class _Examiner:
         return [*sound, *(self._ask((probe,), self._limit_s)[0] for probe in suspects)]
 
     def _ask(self, probes: tuple[str, ...], limit_s: float) -> list[Finding]:
-        message = Examination(selector=self._device.selector, probes=probes)
         try:
             limits_s = {"start": OPENING_LIMIT_S, "opening": OPENING_LIMIT_S, "probe": limit_s}
-            answer = self._worker.examine(message, limits_s)
+            answer = self._worker.examine(self._device.selector, probes, limits_s)
         except WorkerError as error:
             answer = dict.fromkeys(probes, error.message)
         is_ours = isinstance(answer, child.Loss) and answer.cause is child.Cause.FAULT

@@ -7,7 +7,6 @@ from functools import cache
 from typing import TYPE_CHECKING, Any, Literal, Protocol, Self
 
 from autotune import child
-from autotune.model.checkup import Examination
 from autotune.model.trial import Job, Trial, TrialState
 
 if TYPE_CHECKING:
@@ -134,14 +133,16 @@ class Worker:
             self.close()
         return answer
 
-    def examine(self, examination: Examination, limits_s: Mapping[str, float]) -> "dict[str, str] | child.Loss":
-        """Run probes in the child and return an error message for each, empty for those that work.
+    def examine(
+        self, selector: str, probes: Sequence[str], limits_s: Mapping[str, float]
+    ) -> "dict[str, str] | child.Loss":
+        """Run probes, built as one program, in the child; return an error message for each, empty for those that work.
 
         `limits_s` holds the seconds for the phases ``start``, ``opening`` and ``probe``. When a probe fails the child
         is ended, because its context may be broken. Raises WorkerError when no child can be started.
         """
         with self._turn:
-            found: dict[str, str] | child.Loss = self._child.ask(examination, limits_s)
+            found: dict[str, str] | child.Loss = self._child.ask(("examine", selector, probes), limits_s)
             if isinstance(found, dict) and any(found.values()):
                 self.close()
             return found
@@ -172,7 +173,9 @@ def _answer(message: Any, entering: child.Entering) -> Trial | dict[str, str] | 
             return _prepare(job, entering)
         case "run", job:
             return _measurer_on(job.selector).measure(job, entering)
-    return _examine(message, entering)
+        case "examine", selector, probes:
+            return _examine(selector, probes, entering)
+    raise ValueError(f"unknown message {message!r}")
 
 
 def _prepare(job: Job, entering: child.Entering) -> Trial | None:
@@ -189,13 +192,13 @@ def _prepare(job: Job, entering: child.Entering) -> Trial | None:
         return None
 
 
-def _examine(examination: Examination, entering: child.Entering) -> dict[str, str]:
+def _examine(selector: str, probes: Sequence[str], entering: child.Entering) -> dict[str, str]:
     entering("opening")
     from autotune.device.probes import run_probes
 
-    port = _port_to(examination.selector)
+    port = _port_to(selector)
     entering("probe")
-    return run_probes(port, examination.probes)
+    return run_probes(port, probes)
 
 
 def serve() -> None:

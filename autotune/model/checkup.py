@@ -103,14 +103,6 @@ class Finding:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Examination:
-    """Request to a child process to run probes on one device, all built as one program."""
-
-    selector: str
-    probes: tuple[str, ...]
-
-
-@dataclass(frozen=True, kw_only=True)
 class Checkup:
     """All findings about one device under one driver."""
 

@@ -161,14 +161,11 @@ class Problem(ABC):
 
     def is_comparable(self, other: "Problem") -> bool:
         """Return whether a configuration for `other` could serve this problem: they differ at most in sizes."""
-        return self.family == other.family and self._kind() == other._kind()
+        return self.family == other.family and self.kind == other.kind
 
     @property
     def kind(self) -> tuple[tuple[str, str], ...]:
         """All string fields: within a family, equal exactly for comparable problems."""
-        return self._kind()
-
-    def _kind(self) -> tuple[tuple[str, str], ...]:
         return tuple([(name, getattr(self, name)) for name in _fields_of(type(self)).texts] + self._additions)
 
 

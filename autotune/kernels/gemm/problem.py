@@ -287,7 +287,8 @@ class GemmProblem(Problem):
         values["element_bytes"], values["accumulator_bytes"] = mode.operand.size_bytes, mode.accumulator.size_bytes
         return values
 
-    def _kind(self) -> tuple[tuple[str, str], ...]:
+    @property
+    def kind(self) -> tuple[tuple[str, str], ...]:
         return ("mode", self.mode), ("layout", _LAYOUTS[self.trans_a][self.trans_b]), *self._additions
 
     def check_device(self, limits: DeviceLimits) -> None:
