@@ -7,9 +7,9 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+from autotune import child
 from autotune.errors import AutotuneError
 from autotune.model.trial import Build, BuildJob, BuildState
-from autotune.process import child
 
 
 def facts(job: BuildJob) -> Build:

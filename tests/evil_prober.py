@@ -1,8 +1,8 @@
 """A probing process that misbehaves as EVIL_PROBES says, started by test_doctor.py.
 
 EVIL_PROBES is JSON: the names of probes, or parts of kernels' sources with the variable EVIL_DRIVER set, and whether
-to `abort`, to `hang`, to `refuse` to build or to be `wrong`; `prepare` stands for what a worker does first. Without
-EVIL_DRIVER no OpenCL is needed.
+to `abort`, to `hang`, to end in a `fault` of autotune, to `refuse` to build or to be `wrong`; `prepare` stands for what
+a worker does first. Without EVIL_DRIVER no OpenCL is needed.
 """
 
 import json
@@ -13,10 +13,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from autotune import child
 from autotune.errors import BuildError
 from autotune.measure import worker
-from autotune.model.checkup import Examination
-from autotune.process import child
 
 BEHAVIOUR: dict[str, str] = json.loads(os.environ.get("EVIL_PROBES", "{}"))
 
@@ -27,20 +26,23 @@ def misbehave(how: str) -> str:
         os.abort()
     if how == "hang":
         time.sleep(600)
+    if how == "fault":
+        raise KeyError("float128")
     return {"refuse": "clBuildProgram failed\n\nerror: unknown target CPU 'generic'", "wrong": "5 of 9 are wrong"}[how]
 
 
-def probe(message: Examination, entering: Callable[[str], None]) -> dict[str, str]:
+def probe(message: tuple[str, str, tuple[str, ...]], entering: Callable[[str], None]) -> dict[str, str]:
+    _, _, probes = message
     entering("opening")
     with Path(os.environ["EVIL_LOG"]).open("a") as log:
-        log.write(f"{len(message.probes)} {message.probes[0]}\n")
+        log.write(f"{len(probes)} {probes[0]}\n")
     entering("probe")
-    complaints = dict.fromkeys(message.probes, "")
-    for name in message.probes:
+    complaints = dict.fromkeys(probes, "")
+    for name in probes:
         if name in BEHAVIOUR:
             said = misbehave(BEHAVIOUR[name])
             # A compiler that refuses one kernel refuses all that is in it.
-            complaints |= dict.fromkeys(message.probes, said) if BEHAVIOUR[name] == "refuse" else {name: said}
+            complaints |= dict.fromkeys(probes, said) if BEHAVIOUR[name] == "refuse" else {name: said}
     return complaints
 
 

@@ -5,8 +5,12 @@ import threading
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
+import pytest
+
+import autotune.measure.measurer
 from autotune.kernels import find_family
 from autotune.kernels.gemm import GemmProblem
+from autotune.kernels.render import render
 from autotune.model.configuration import Configuration
 from autotune.model.device import Device, DeviceLimits
 from autotune.model.events import (
@@ -21,7 +25,7 @@ from autotune.model.events import (
     TrialFinished,
 )
 from autotune.model.problem import Problem
-from autotune.model.trial import Measurement, Provenance, Timer, Trial, TrialState, Verdict, Winner
+from autotune.model.trial import Job, Measurement, Provenance, Timer, Trial, TrialState, Verdict, Winner
 from autotune.space.search_space import SearchSpace
 
 
@@ -43,6 +47,16 @@ LARGE_GPU = DeviceLimits(
 )  # fmt: skip
 
 
+PHONE = DeviceLimits(
+    compute_units=6, max_work_group_size=1024, max_work_item_sizes=(1024, 1024, 1024), local_memory_bytes=32 * 1024,
+    has_images=True, max_image_width=16384, max_image_height=16384, sub_group_sizes=(64, 128),
+)  # fmt: skip
+PROCESSOR = DeviceLimits(
+    compute_units=2, max_work_group_size=4096, max_work_item_sizes=(4096, 4096, 4096), local_memory_bytes=2**20,
+    is_cpu=True,
+)  # fmt: skip
+
+
 def product(m: int, n: int, k: int, **values: Any) -> GemmProblem:
     return GemmProblem(m=m, n=n, k=k, **values)
 
@@ -57,6 +71,13 @@ def random_configuration(device: Device, problem: Problem, numbers: random.Rando
     family = find_family(problem.family)
     space = SearchSpace(family, problem, device.limits, algorithms=[numbers.choice(family.algorithms).name])
     return space[numbers.randrange(len(space))] if len(space) else family.baseline
+
+
+def quick_job(device: Device | str, problem: Problem, configuration: Configuration, **changes: Any) -> Job:
+    """A job of one short sample on a device, or on that with a selector."""
+    known: dict[str, Any] = {"seed": 1, "samples": 1, "min_sample_ns": 1000, **changes}
+    selector = device if isinstance(device, str) else device.selector
+    return Job(selector=selector, problem=problem, configuration=configuration, **known)
 
 
 def provenance(driver: str = "1.0", **changes: Any) -> Provenance:
@@ -87,6 +108,17 @@ def winner(
     }  # fmt: skip
     slug = device if isinstance(device, str) else device.slug
     return Winner(device=slug, problem=problem, configuration=configuration, time_ns=time_ns, **{**known, **changes})
+
+
+def spoil_sources(monkeypatch: pytest.MonkeyPatch, change: Callable[[str], str]) -> None:
+    """Make measurers build what `change` makes of the sources of kernels."""
+
+    def spoiled(*given: Any) -> str:
+        source = render(*given)
+        assert change(source) != source, "the fault does not apply to the template any more"
+        return change(source)
+
+    monkeypatch.setattr(autotune.measure.measurer, "render", spoiled)
 
 
 class Printed(NamedTuple):

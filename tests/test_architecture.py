@@ -25,7 +25,7 @@ ORDER = (
     "model",
     "space",
     "kernels",
-    "process",
+    "child",
     "device",
     "lookup",
     "measure",

@@ -8,7 +8,6 @@ import numpy as np
 import pyopencl as cl
 import pytest
 
-import autotune.measure.measurer
 from autotune.device.opencl import Session
 from autotune.errors import LaunchError
 from autotune.kernels import find_family
@@ -20,13 +19,12 @@ from autotune.lookup import Entry, TuningTable
 from autotune.measure.measurer import Measurer
 from autotune.model.configuration import Configuration
 from autotune.model.device import Device, DeviceLimits
-from autotune.model.plan import Plan
 from autotune.model.problem import Problem
-from autotune.model.trial import Job, Trial, TrialState
+from autotune.model.trial import Trial, TrialState
 from autotune.runtime import Reduce
 from autotune.runtime.executor import BoundCall
-from autotune.space.family import KernelFamily
 from autotune.space.search_space import SearchSpace
+from factories import quick_job, spoil_sources
 
 GPU = DeviceLimits(compute_units=8, max_work_group_size=256, max_work_item_sizes=(256, 256, 64))
 LIMITS = {
@@ -68,8 +66,7 @@ def in_one_launch(configuration: Configuration, limits: DeviceLimits) -> Configu
 
 
 def measure(measurer: Measurer, problem: Problem, configuration: Configuration, *, probe: bool = False) -> Trial:
-    job = Job(selector="", problem=problem, configuration=configuration, seed=1, min_sample_ns=1000, probe=probe)
-    return measurer.measure(job)
+    return measurer.measure(quick_job("", problem, configuration, probe=probe))
 
 
 # Which devices may
@@ -140,12 +137,7 @@ def test_a_wrong_counter_is_found(
 ) -> None:
     old, new, message = fault
 
-    def spoiled(family: KernelFamily, configuration: Configuration, plan: Plan) -> str:
-        source = render(family, configuration, plan)
-        assert old in source
-        return source.replace(old, new)
-
-    monkeypatch.setattr(autotune.measure.measurer, "render", spoiled)
+    spoil_sources(monkeypatch, lambda source: source.replace(old, new))
     trial = measure(Measurer(Session(pocl.selector)), problem, in_one_launch(configuration, pocl.limits))
     assert trial.state is TrialState.WRONG_RESULT
     assert message in trial.message

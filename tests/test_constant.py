@@ -13,7 +13,6 @@ import numpy as np
 import pytest
 from starlette.testclient import TestClient
 
-import autotune.measure.measurer
 from autotune.codec import Node
 from autotune.device.opencl import Session
 from autotune.device.port import Run
@@ -25,34 +24,26 @@ from autotune.export.contents import read_tables
 from autotune.kernels.gemm import FAMILY, GemmProblem
 from autotune.kernels.presets import parse_shapes
 from autotune.kernels.reduce import ReduceProblem
-from autotune.kernels.render import render
 from autotune.lookup import Entry, Match, TuningTable
 from autotune.lookup.json_table import read_table
 from autotune.measure.measurer import Measurer
 from autotune.model.configuration import Configuration
-from autotune.model.device import Device, DeviceLimits
-from autotune.model.plan import Plan
-from autotune.model.trial import Calibration, Job, Provenance, Request, Timer, TrialState, Verdict, Winner
+from autotune.model.device import Device
+from autotune.model.trial import Calibration, Job, Request, Timer, TrialState, Verdict, Winner
 from autotune.remote.wire import plain_job, read_job
 from autotune.runtime import Gemm
 from autotune.search import Budget, tune
 from autotune.service.access import Access
 from autotune.service.app import make_app
 from autotune.service.core import Service
-from autotune.space.family import KernelFamily
 from autotune.store import Store
 from autotune.testing import INVENTED_PROCESSOR, FakeWorker
+from factories import PHONE, device, spoil_sources, winner
 
 PLAIN = GemmProblem(m=64, n=48, k=40)
 CONSTANT = replace(PLAIN, constant="b")
 DEVICE = INVENTED_PROCESSOR
-ADRENO = Device(
-    slug="adreno-730", vendor="Qualcomm", model="Adreno 730", family="adreno",
-    limits=DeviceLimits(
-        compute_units=4, max_work_group_size=1024, max_work_item_sizes=(1024, 1024, 1024), has_images=True,
-        max_image_width=16384, max_image_height=16384, local_memory_bytes=32768,
-    ),
-)  # fmt: skip
+ADRENO = device("adreno-730", limits=replace(PHONE, compute_units=4, sub_group_sizes=()))
 TILE: dict[str, Any] = {
     "micro_tile_m": 4, "micro_tile_n": 8, "vector_width": 4, "unroll": 4, "a_vector_width": 1, "work_group_m": 0,
     "work_group_n": 0, "b_storage": "buffer", "loads": "vload", "multiply_add": "mad", "relaxed_math": "off",
@@ -73,14 +64,7 @@ def default(device: Device, problem: GemmProblem) -> Configuration:
 
 
 def a_winner(problem: GemmProblem, configuration: Configuration = FAMILY.baseline, time_ns: float = 5e3) -> Winner:
-    provenance = Provenance(
-        driver="1.0", template_hash="0" * 12, space_version=1, tool_version="0", measured_at="2026-01-01T00:00:00Z"
-    )
-    return Winner(
-        device=DEVICE.slug, problem=problem, configuration=configuration, time_ns=time_ns, default_ns=2 * time_ns,
-        baseline_ns=None, gain_low=1.9, gain_high=2.1, samples=9, is_default=False, verdict=Verdict.FASTER,
-        verifications=20, provenance=provenance,
-    )  # fmt: skip
+    return winner(DEVICE, problem, configuration, time_ns)
 
 
 @pytest.fixture
@@ -191,12 +175,7 @@ def test_the_time_leaves_out_packing_what_is_constant(
 
 
 def test_packing_what_is_constant_is_verified_all_the_same(pocl: Device, monkeypatch: pytest.MonkeyPatch) -> None:
-    def spoiled(family: KernelFamily, configuration: Configuration, plan: Plan) -> str:
-        source = render(family, configuration, plan)
-        assert "row_step" in source
-        return source.replace("* row_step", "* row_step * 0")
-
-    monkeypatch.setattr(autotune.measure.measurer, "render", spoiled)
+    spoil_sources(monkeypatch, lambda source: source.replace("* row_step", "* row_step * 0"))
     job = Job(selector=pocl.selector, problem=CONSTANT, configuration=PADDED)
     trial = Measurer(Session(pocl.selector), Calibration(timer=Timer.HOST)).measure(job)
     assert trial.state is TrialState.WRONG_RESULT

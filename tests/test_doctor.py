@@ -8,12 +8,11 @@ from typing import Any
 
 import pytest
 
+import autotune.child
 import autotune.measure.doctor
-import autotune.process.child
 from autotune.cli import main
-from autotune.cli.doctor import examined
+from autotune.cli.doctor import checked, examined
 from autotune.codec import Node
-from autotune.device.port import NUMPY_TYPES
 from autotune.device.profile import find_profile
 from autotune.errors import AutotuneError, ProblemError
 from autotune.kernels import find_family
@@ -32,16 +31,16 @@ from autotune.model.checkup import (
     INTEGER_DOT_KHR,
     LOCAL_MEMORY,
     SUB_GROUPS,
-    VECTOR_TYPES,
     VSTORE_HALF,
     Checkup,
     Finding,
     Health,
+    consequence,
     summary,
     vector_probe,
 )
 from autotune.model.device import VECTOR_WIDTHS, Device, DeviceLimits, Fault
-from autotune.model.problem import DTYPE_BYTES, Problem
+from autotune.model.problem import NUMBER_TYPES, Problem
 from autotune.remote.wire import plain_device
 from autotune.space.search_space import SearchSpace
 from autotune.store import Store, checkups
@@ -99,10 +98,9 @@ def values(device: Device, problem: Problem, name: str) -> set[Any]:
 
 def test_every_type_of_a_kernel_is_probed_in_every_width() -> None:
     probes = {probe for group in doctor._GROUPS for probe in group}
-    assert {vector_probe(dtype, width) for dtype in VECTOR_TYPES for width in VECTOR_WIDTHS} <= probes
+    assert {vector_probe(dtype, width) for dtype in NUMBER_TYPES for width in VECTOR_WIDTHS} <= probes
     limits = {field.name for field in dataclasses.fields(DeviceLimits)}
-    assert set(VECTOR_TYPES) == set(NUMPY_TYPES) == set(DTYPE_BYTES)
-    assert {f"max_vector_{dtype}" for dtype in VECTOR_TYPES} <= limits
+    assert {f"max_vector_{dtype}" for dtype in NUMBER_TYPES} <= limits
 
 
 def test_where_all_is_well_one_program_tells_most(monkeypatch: pytest.MonkeyPatch, log: Path) -> None:
@@ -135,7 +133,7 @@ def test_only_what_fails_alone_is_broken(monkeypatch: pytest.MonkeyPatch, log: P
 def test_a_driver_that_hangs_at_the_first_build_is_told_in_time(monkeypatch: pytest.MonkeyPatch, log: Path) -> None:
     """The worker of a run builds something as soon as it starts, and waits there for minutes."""
     monkeypatch.setattr(autotune.measure.doctor, "OPENING_LIMIT_S", 0.2)
-    monkeypatch.setattr(autotune.process.child, "SLOWNESS", 0.0)
+    monkeypatch.setattr(autotune.child, "SLOWNESS", 0.0)
     checkup = check(monkeypatch, prepare="hang")
     assert not checkup.can_search
     assert checkup.findings[0].message == "start took more than 0.2 s"
@@ -148,6 +146,29 @@ def test_a_driver_on_which_nothing_runs_is_told_from_one_with_faults(
     checkup = check(monkeypatch, empty_kernel="refuse")
     assert not checkup.can_search
     assert [finding.probe for finding in checkup.findings] == [EMPTY_KERNEL]
+    assert log.exists()
+
+
+def test_a_fault_of_our_own_is_not_the_drivers(
+    store: Store, monkeypatch: pytest.MonkeyPatch, log: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    checkup = check(monkeypatch, images="fault")
+    [finding] = checkup.broken
+    assert finding.is_ours and "unexpected KeyError: 'float128'" in finding.message
+    assert consequence(finding).startswith("a fault in autotune, not in the driver")
+    assert not checkup.applied_to(CAPABLE).limits.has_images and log.exists()
+    monkeypatch.setattr(autotune.measure.doctor, "examine", lambda *_, **__: checkup)
+    examined(CAPABLE, store, SOME_WORKER)
+    assert store.checkup(CAPABLE) is None, "the next version may not have the fault"
+
+
+def test_a_fault_of_our_own_in_everything_is_not_mended_by_another_driver(
+    monkeypatch: pytest.MonkeyPatch, log: Path
+) -> None:
+    checkup = check(monkeypatch, empty_kernel="fault")
+    monkeypatch.setattr(autotune.measure.doctor, "examine", lambda *_, **__: checkup)
+    with pytest.raises(AutotuneError, match=r"autotune itself fails at an empty kernel .*KeyError.*please report it"):
+        checked(CAPABLE)
     assert log.exists()
 
 

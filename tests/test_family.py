@@ -2,8 +2,10 @@
 
 import itertools
 import json
+from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import pytest
 
 from autotune.codec import write
@@ -12,22 +14,14 @@ from autotune.kernels import find_family
 from autotune.kernels.gemm import FAMILY, GemmProblem
 from autotune.model.configuration import Configuration
 from autotune.model.device import DeviceLimits
+from autotune.model.problem import NUMBER_TYPES
 from autotune.space.expression import Expression
 from autotune.space.family import KernelFamily
 from autotune.space.search_space import SearchSpace
+from factories import PHONE
 from untraced import untraced
 
-GPU = DeviceLimits(
-    compute_units=4,
-    max_work_group_size=1024,
-    max_work_item_sizes=(1024, 1024, 64),
-    local_memory_bytes=32768,
-    global_memory_bytes=2**32,
-    max_allocation_bytes=2**30,
-    has_images=True,
-    max_image_width=16384,
-    max_image_height=16384,
-)
+GPU = replace(PHONE, global_memory_bytes=2**32, max_allocation_bytes=2**30)
 SMALL = DeviceLimits(max_work_group_size=64, max_work_item_sizes=(64, 8, 1), local_memory_bytes=2048)
 
 
@@ -231,6 +225,12 @@ def test_a_mode_the_device_does_not_compute_in_is_told_before_measuring() -> Non
         problem.check_device(DeviceLimits())
     problem.check_device(DeviceLimits(has_float16=True))
     GemmProblem.parse("8,8,8 float16").check_device(DeviceLimits())
+
+
+def test_number_types_are_those_of_numpy() -> None:
+    for name, number in NUMBER_TYPES.items():
+        assert (np.dtype(name).itemsize, np.dtype(name).kind == "i") == (number.size_bytes, number.is_whole)
+        assert NUMBER_TYPES[number.widened].is_whole == number.is_whole and number.name == name
 
 
 def test_families_are_found_by_file_name() -> None:

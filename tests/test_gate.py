@@ -28,6 +28,7 @@ from autotune.model.trial import Job, TrialState
 from autotune.space.family import KernelFamily
 from autotune.space.search_space import SearchSpace
 from autotune.testing import Sample, covering_sample, spaces_to_check
+from factories import quick_job
 from untraced import untraced
 
 PARTS = 4
@@ -59,16 +60,9 @@ def sample_of(family: str, algorithm: str, limits: DeviceLimits) -> list[Sample]
     return covering_sample(spaces, algorithm, cost=building_cost, seed=1)
 
 
-def quick_job(device_selector: str, sample: Sample, seed: int) -> Job:
-    return Job(
-        selector=device_selector,
-        problem=sample.problem,
-        configuration=sample.configuration,
-        seed=seed,
-        samples=1,
-        min_sample_ns=1,
-        probe=False,  # part of a range leaves part of the scratch memory as it was
-    )
+def job_for(selector: str, sample: Sample, seed: int) -> Job:
+    """Without a probe: part of a range leaves part of the scratch memory as it was."""
+    return quick_job(selector, sample.problem, sample.configuration, seed=seed, min_sample_ns=1, probe=False)
 
 
 def pairs_of(samples: Iterable[Sample]) -> set[frozenset[tuple[str, Value]]]:
@@ -136,7 +130,7 @@ def test_every_pair_of_parameter_values_is_right(
         pytest.skip(f"not covered: PoCL has no valid configuration of {family} {algorithm}")
     wrong = []
     for number, sample in enumerate(samples[part::PARTS]):
-        trial = measurer.measure(quick_job(pocl.selector, sample, seed=number))
+        trial = measurer.measure(job_for(pocl.selector, sample, seed=number))
         if trial.state is not TrialState.COMPLETE:
             wrong.append(f"{sample.problem.label}: {sample.configuration}: {trial.state.value}: {trial.message[:300]}")
     assert not wrong, "\n".join(wrong)
@@ -164,7 +158,7 @@ def test_rows_that_are_not_there_are_not_written(
     sample = Sample(
         problem=GemmProblem.parse(shape), configuration=Configuration.of("local_tile", **{**values, **changes})
     )
-    trial = measurer.measure(quick_job(pocl.selector, sample, seed=1))
+    trial = measurer.measure(job_for(pocl.selector, sample, seed=1))
     assert trial.state is TrialState.COMPLETE, trial.message
 
 
@@ -245,7 +239,7 @@ class Oclgrind:
 
     def findings(self, sample: Sample) -> str:
         """What Oclgrind has to say of one configuration; also when its result is wrong."""
-        trial = self.worker.run(quick_job("0:0", sample, seed=3))
+        trial = self.worker.run(job_for("0:0", sample, seed=3))
         told = self._log.read_bytes()[self._read :]
         self._read += len(told)
         wrong = "" if trial.state is TrialState.COMPLETE else f"{trial.state.value}: {trial.message}"

@@ -15,24 +15,21 @@ import pytest
 
 from autotune.device.opencl import Session
 from autotune.device.port import NO_MEMORY, NUMPY_TYPES, Call, Memory, Run
-from autotune.kernels import find_family
 from autotune.kernels.gemm import FAMILY, GemmProblem
 from autotune.kernels.render import render
 from autotune.measure.measurer import Measurer
 from autotune.model.configuration import Configuration, Value
 from autotune.model.device import Device, DeviceLimits
 from autotune.model.plan import Buffer, Role
-from autotune.model.trial import Job, TrialState
+from autotune.model.trial import TrialState
 from autotune.space.search_space import SearchSpace
 from autotune.testing import covering_sample
+from factories import PHONE, quick_job
 from untraced import untraced
 
-EVERYTHING = DeviceLimits(
+EVERYTHING = replace(
+    PHONE,
     max_work_group_size=256,
-    max_work_item_sizes=(256, 256, 64),
-    local_memory_bytes=32 * 1024,
-    has_images=True,
-    max_image_width=8192,
     max_image_height=8192,
     image_pitch_alignment=2,
     has_float16=True,
@@ -102,8 +99,7 @@ class StandIn(Session):
 def measure(pocl: Device, problem: GemmProblem, configuration: Configuration) -> str:
     """Empty when the result is right."""
     assert FAMILY.violations(problem, configuration, EVERYTHING) == []
-    job = Job(selector=pocl.selector, problem=problem, configuration=configuration, seed=1, samples=1, min_sample_ns=1)
-    trial = Measurer(StandIn(pocl.selector)).measure(job)
+    trial = Measurer(StandIn(pocl.selector)).measure(quick_job(pocl, problem, configuration))
     return "" if trial.state is TrialState.COMPLETE else f"{problem.label}: {configuration}: {trial.message[:400]}"
 
 
@@ -230,12 +226,3 @@ def test_a_view_needs_pitch_and_height_that_fit(shape: str, changes: dict[str, i
     limits = replace(EVERYTHING, image_pitch_alignment=8)
     violations = FAMILY.violations(GemmProblem.parse(shape), tile(**changes), limits)
     assert (violations == []) is fits, violations
-
-
-def test_starts_of_profiles_may_leave_out_what_has_a_neutral_value() -> None:
-    from autotune.device.profile import parse_profile
-
-    text = '[[starts.gemm]]\nalgorithm = "dot"\nvector_width = 4\n'
-    (start,) = parse_profile(text, "x.toml").profile.starting("gemm")
-    assert start == Configuration.of("dot", vector_width=4, integer_dot="off")
-    assert find_family("gemm").complete(start) is start

@@ -44,45 +44,26 @@ def gpu(name: str, vendor: str = "", vendor_id: int = 0, platform: str = "") -> 
     return identify(Strings(name=name, vendor=vendor, vendor_id=vendor_id, platform=platform))
 
 
-@pytest.mark.parametrize("number", ["505", "640", "730", "740"])
-def test_adreno_with_a_generic_name_is_told_from_its_version(number: str) -> None:
-    identity = qualcomm(
-        "QUALCOMM Adreno(TM)", f"OpenCL 2.0 Adreno(TM) {number}", "OpenCL 2.0 QUALCOMM Compiler E031.38.11.14"
-    )
-    assert identity == Identity(
-        vendor="Qualcomm",
-        model=f"Adreno {number}",
-        family="adreno",
-        slug=f"adreno-{number}",
-    )
-    assert architecture_of(identity.slug) == f"adreno-{number[0]}xx"
-
-
 def test_adreno_is_told_from_the_opencl_c_version_alone() -> None:
     strings = Strings(name="QUALCOMM Adreno(TM)", version="OpenCL 2.0", opencl_c_version="OpenCL C 2.0 Adreno(TM) 642L")
     assert identify(strings).slug == "adreno-642l"
 
 
-@pytest.mark.parametrize("number", ["623", "643", "690", "732", "735", "750", "825", "830", "840", "642L"])
-def test_adreno_with_its_number_in_the_name(number: str) -> None:
-    identity = qualcomm(
-        f"QUALCOMM Adreno(TM) {number}",
-        f"OpenCL 3.0 Adreno(TM) {number}",
-        "OpenCL 3.0 QUALCOMM build: 0842.27.1 Compiler E031.50.19.18",
-    )
-    assert (identity.vendor, identity.model, identity.family) == ("Qualcomm", f"Adreno {number}", "adreno")
-    assert (identity.slug, architecture_of(identity.slug)) == (f"adreno-{number.lower()}", f"adreno-{number[0]}xx")
-
-
-@pytest.mark.parametrize("number", ["X1-85", "X1-45"])
-def test_adreno_on_windows(number: str) -> None:
-    identity = qualcomm(
-        f"Qualcomm(R) Adreno(TM) {number} GPU",
-        f"OpenCL 3.0 Qualcomm(R) Adreno(TM) {number} GPU",
-        "OpenCL 3.0 QUALCOMM build: 827.0 Compiler DX.18.05.00",
-    )
-    assert (identity.model, identity.slug) == (f"Adreno {number}", f"adreno-{number.lower()}")
-    assert (identity.family, architecture_of(identity.slug)) == ("adreno", "adreno-x1")
+@pytest.mark.parametrize(
+    ("name", "version", "numbers"),
+    [
+        ("QUALCOMM Adreno(TM)", "OpenCL 2.0 Adreno(TM) {}", "505 640 730 740"),
+        ("QUALCOMM Adreno(TM) {}", "OpenCL 3.0 Adreno(TM) {}", "623 643 690 732 735 750 825 830 840 642L"),
+        ("Qualcomm(R) Adreno(TM) {} GPU", "OpenCL 3.0 Qualcomm(R) Adreno(TM) {} GPU", "X1-85 X1-45"),
+    ],
+    ids=["number in the version", "number in the name", "Windows"],
+)
+def test_adreno(name: str, version: str, numbers: str) -> None:
+    driver = "OpenCL 3.0 QUALCOMM build: 0842.27.1 Compiler E031.50.19.18"
+    for number in numbers.split():
+        identity, slug = qualcomm(name.format(number), version.format(number), driver), f"adreno-{number.lower()}"
+        assert identity == Identity(vendor="Qualcomm", model=f"Adreno {number}", family="adreno", slug=slug)
+        assert architecture_of(slug) == ("adreno-x1" if number.startswith("X") else f"adreno-{number[0]}xx")
 
 
 @pytest.mark.parametrize(("name", "architecture"), [("FD630", "6"), ("FD643", "6"), ("FD702", "6"), ("FD740", "7")])
@@ -273,14 +254,7 @@ def test_the_vectors_that_pocl_compiles_for_are_part_of_the_slug(target: str, fl
     [
         ("cpu", "(null)", "fp asimd sve", [(0x41, 0xD40)], "pocl-neoverse-v1-neon", "Arm"),
         ("cpu", "neoverse-v1", "fp asimd sve", [(0x41, 0xD40)], "pocl-neoverse-v1-sve", "Arm"),
-        (
-            "cpu",
-            "",
-            "fp asimd",
-            [(0x41, 0xD05), (0x41, 0xD05), (0x41, 0xD41)],
-            "pocl-cortex-a55-cortex-a78-neon",
-            "Arm",
-        ),
+        ("cpu", "", "fp asimd", [(0x41, 0xD05)] * 2 + [(0x41, 0xD41)], "pocl-cortex-a55-cortex-a78-neon", "Arm"),
         ("pthread-0x0a1", "generic", "fp asimd", [(0xC0, 0xAC3)], "pocl-ampere1-neon", "Ampere"),
         ("cpu", "generic", "fp asimd", [(0x61, 0x22)], "pocl-0x61-0x22-neon", "Apple"),
         ("cpu-cortex-a76-0xd0b", "cortex-a76", "fp asimd", [(0x41, 0xD0B)], "pocl-cortex-a76-neon", "Arm"),
@@ -396,19 +370,8 @@ HOSTILE = [
 @pytest.mark.parametrize("kind", DeviceType)
 def test_hostile_strings_give_an_ordinary_slug_quickly(text: str, kind: DeviceType) -> None:
     start = time.perf_counter()
-    identity = identify(
-        Strings(
-            name=text,
-            vendor=text,
-            vendor_id=-1,
-            version=text,
-            opencl_c_version=text,
-            driver=text,
-            platform=text,
-            device_type=kind,
-            compute_units=10**30,
-        )
-    )
+    told: dict[str, Any] = dict.fromkeys(("name", "vendor", "version", "opencl_c_version", "driver", "platform"), text)
+    identity = identify(Strings(**told, vendor_id=-1, device_type=kind, compute_units=10**30))
     assert time.perf_counter() - start < 1.0
     assert re.fullmatch(r"[a-z0-9]+(-[a-z0-9]+)*", identity.slug)
     assert len(identity.slug) <= MAX_SLUG

@@ -1,7 +1,6 @@
 """Rendering, building, verifying and timing on a real device; and that the judge finds what is wrong."""
 
 import math
-import random
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -34,69 +33,13 @@ from autotune.model.plan import Buffer, Launch, Plan, Role
 from autotune.model.problem import Problem
 from autotune.model.trial import BuildState, Calibration, Job, Timer, Trial, TrialState
 from autotune.search.sources import Sources
-from autotune.space.family import KernelFamily
-from autotune.space.search_space import SearchSpace
+from factories import quick_job, spoil_sources
 from invented_port import InventedPort
-from untraced import untraced
-
-SHAPES = (
-    "1,1,1",
-    "7,5,3",
-    "65,33,17",
-    "1,512,512",
-    "512,1,512",
-    "33,130,70 tn batch=3",
-    "6,7,20 lda=24 ldb=9 ldc=11",
-    "20,36,40 nt float16",
-    "37,21,50 tt int8 batch=2 stride_c=800",
-)
 
 
 @pytest.fixture(scope="module")
 def measurer(pocl: Device) -> Measurer:
     return Measurer(Session(pocl.selector))
-
-
-def quick(device: Device, problem: GemmProblem, configuration: Configuration, seed: int = 1) -> Job:
-    return Job(
-        selector=device.selector,
-        problem=problem,
-        configuration=configuration,
-        seed=seed,
-        samples=1,
-        min_sample_ns=1000,
-    )
-
-
-@pytest.mark.parametrize("shape", SHAPES)
-@untraced()
-def test_a_sample_of_every_algorithm_is_right(pocl: Device, measurer: Measurer, shape: str) -> None:
-    problem = GemmProblem.parse(shape)
-    draw = random.Random(shape)
-    for algorithm in FAMILY.algorithms:
-        space = SearchSpace(FAMILY, problem, pocl.limits, algorithms=[algorithm.name])
-        for row in built_soonest(space, draw.sample(range(len(space)), min(4, len(space)))):
-            trial = measurer.measure(quick(pocl, problem, space[row], draw.randrange(1000)))
-            assert trial.state is TrialState.COMPLETE, (space[row], trial.message)
-
-
-def built_soonest(space: SearchSpace, rows: Sequence[int]) -> list[int]:
-    """Two of these, the ones with the shortest sources: the longest take PoCL many seconds."""
-
-    def length(row: int) -> int:
-        return len(render(FAMILY, space[row], FAMILY.plan(space.problem, space[row])))
-
-    return sorted(rows, key=length)[:2]
-
-
-@pytest.mark.parametrize("shape", ["33,50,19 ldb=53", "18,10,9 nt batch=2 float16", "12,30,7 int8"])
-def test_b_as_image_is_right(pocl: Device, measurer: Measurer, shape: str) -> None:
-    problem = GemmProblem.parse(shape)
-    images = {"b_storage": ("image",)}
-    space = SearchSpace(FAMILY, problem, pocl.limits, algorithms=["microtile"], overrides=images)
-    for row in random.Random(5).sample(range(len(space)), 2):
-        trial = measurer.measure(quick(pocl, problem, space[row]))
-        assert trial.state is TrialState.COMPLETE, (space[row], trial.message)
 
 
 def test_a_complete_trial_tells_its_times(pocl: Device, measurer: Measurer) -> None:
@@ -143,14 +86,9 @@ WRONG: dict[str, Callable[[str], str]] = {
 
 @pytest.mark.parametrize("fault", WRONG)
 def test_wrong_kernels_are_found(pocl: Device, measurer: Measurer, monkeypatch: pytest.MonkeyPatch, fault: str) -> None:
-    def spoiled(family: KernelFamily, configuration: Configuration, plan: Plan) -> str:
-        source = render(family, configuration, plan)
-        assert WRONG[fault](source) != source, "the fault does not apply to the template any more"
-        return WRONG[fault](source)
-
-    monkeypatch.setattr(autotune.measure.measurer, "render", spoiled)
+    spoil_sources(monkeypatch, WRONG[fault])
     measurer._built.clear()
-    trial = measurer.measure(quick(pocl, GemmProblem(m=18, n=21, k=40, ldc=24), TILE))
+    trial = measurer.measure(quick_job(pocl, GemmProblem(m=18, n=21, k=40, ldc=24), TILE))
     measurer._built.clear()
     assert trial.state is TrialState.WRONG_RESULT, trial.message
     assert trial.measurement is None
@@ -198,7 +136,7 @@ def test_many_verifications_find_what_is_wrong_now_and_then(
     monkeypatch.setattr(GemmCase, "error_ratio", counted)
     session = FickleSession(pocl.selector)
     session.spoil = spoil
-    job = replace(quick(pocl, GemmProblem(m=13, n=24, k=17), TILE), verifications=20)
+    job = replace(quick_job(pocl, GemmProblem(m=13, n=24, k=17), TILE), verifications=20)
     trial = Measurer(session).measure(job)
     assert (trial.state, session.runs) == (state, runs)
     if state is TrialState.COMPLETE:
@@ -221,7 +159,7 @@ def test_one_set_of_inputs_is_enough_for_a_trial_where_two_cannot_be_kept(
 
     monkeypatch.setattr(GemmCase, "__init__", noted)
     measurer, problem = Measurer(Session(pocl.selector)), GemmProblem(m=13, n=24, k=17)
-    small = quick(pocl, problem, TILE, seed=7)
+    small = quick_job(pocl, problem, TILE, seed=7)
     first, second = (measurer.measure(small).measurement for _ in range(2))
     assert drawn == [14, 15], "with beta and without, kept for the second trial"
     assert first and second and first.inputs_ns > second.inputs_ns
@@ -246,13 +184,13 @@ BIND = Session.bind
 def test_what_is_written_is_poisoned_before_each_of_many_runs(pocl: Device, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(autotune.measure.measurer, "render", lambda *_: "__kernel void gemm() { }")
     monkeypatch.setattr(Session, "bind", without_arguments)
-    lazy = replace(quick(pocl, GemmProblem(m=13, n=24, k=17), TILE), verifications=20)
+    lazy = replace(quick_job(pocl, GemmProblem(m=13, n=24, k=17), TILE), verifications=20)
     assert Measurer(Session(pocl.selector)).measure(lazy).state is TrialState.WRONG_RESULT
 
 
 def test_inputs_that_another_kernel_spoilt_are_brought_anew(pocl: Device) -> None:
     measurer = Measurer(Session(pocl.selector))
-    job = quick(pocl, GemmProblem(m=13, n=24, k=17), TILE)
+    job = quick_job(pocl, GemmProblem(m=13, n=24, k=17), TILE)
     assert measurer.measure(job).state is TrialState.COMPLETE
     [*loaded] = measurer._operands._loaded.values()
     assert len(loaded) == 2, "with beta and without, kept for the next trial"
@@ -264,15 +202,10 @@ def test_inputs_that_another_kernel_spoilt_are_brought_anew(pocl: Device) -> Non
 
 
 def test_a_kernel_that_spoils_its_own_inputs_is_wrong(pocl: Device, monkeypatch: pytest.MonkeyPatch) -> None:
-    def spoiling(family: KernelFamily, configuration: Configuration, plan: Plan) -> str:
-        source = render(family, configuration, plan)
-        row = "const int row = get_global_id(1) * 4;"
-        assert row in source
-        return source.replace(row, row + " ((__global float *)A)[0] += 1.0f;")
-
-    monkeypatch.setattr(autotune.measure.measurer, "render", spoiling)
+    row = "const int row = get_global_id(1) * 4;"
+    spoil_sources(monkeypatch, lambda source: source.replace(row, row + " ((__global float *)A)[0] += 1.0f;"))
     measurer = Measurer(Session(pocl.selector))
-    trial = measurer.measure(quick(pocl, GemmProblem(m=4, n=8, k=16), TILE))
+    trial = measurer.measure(quick_job(pocl, GemmProblem(m=4, n=8, k=16), TILE))
     assert trial.state is TrialState.WRONG_RESULT
     assert "writes into its inputs" in trial.message
 
@@ -301,7 +234,7 @@ def test_a_builder_hands_binaries_over_unless_the_driver_keeps_programs(
 ) -> None:
     session = Session(pocl.selector)
     session.quirks = Quirks(keeps_programs=keeps_programs)
-    job = quick(pocl, GemmProblem(m=13, n=24, k=17), TILE)
+    job = quick_job(pocl, GemmProblem(m=13, n=24, k=17), TILE)
     wanted = Sources(FAMILY, job.problem, ()).job(pocl.selector, TILE)
     assert build_once(session, wanted).binary == b""
     binary = build_once(session, replace(wanted, wants_binary=True)).binary
@@ -387,7 +320,7 @@ def test_builders_and_measurers_tell_the_same_of_a_kernel(pocl: Device, monkeypa
     assert [bool(launch.prepares) for launch in plan.launches] == [True, False]
     session = Session(pocl.selector)
     build = build_once(session, Sources(FAMILY, problem, ()).job(pocl.selector, configuration))
-    measured = Measurer(session, TRUSTED).measure(quick(pocl, problem, configuration)).measurement
+    measured = Measurer(session, TRUSTED).measure(quick_job(pocl, problem, configuration)).measurement
     assert measured
     assert build.work_group_limit == measured.kernel_work_group_limit == 300
     assert build.private_memory_bytes == measured.private_memory_bytes == 21
@@ -395,7 +328,7 @@ def test_builders_and_measurers_tell_the_same_of_a_kernel(pocl: Device, monkeypa
 
 def test_a_binary_spares_the_build_and_a_wrong_one_is_built_anew(pocl: Device, monkeypatch: pytest.MonkeyPatch) -> None:
     session = Session(pocl.selector)
-    job = quick(pocl, GemmProblem(m=13, n=24, k=17), TILE)
+    job = quick_job(pocl, GemmProblem(m=13, n=24, k=17), TILE)
     source = render(FAMILY, TILE, FAMILY.plan(job.problem, TILE))
     binary = session.binary(session.build(source, ()))
     builds: list[str] = []
@@ -417,7 +350,7 @@ def test_what_does_not_compile_is_told_with_the_log(
 ) -> None:
     monkeypatch.setattr(autotune.measure.measurer, "render", lambda *_: "__kernel void gemm() { this is no C; }")
     measurer._built.clear()
-    trial = measurer.measure(quick(pocl, GemmProblem(m=2, n=2, k=2), FAMILY.baseline))
+    trial = measurer.measure(quick_job(pocl, GemmProblem(m=2, n=2, k=2), FAMILY.baseline))
     measurer._built.clear()
     assert trial.state is TrialState.COMPILE_FAILED
     assert "this" in trial.message
@@ -431,7 +364,7 @@ def test_a_work_group_that_the_driver_refuses_is_invalid(
         return replace(plan, launches=(replace(plan.launches[0], local_size=(2**20, 1, 1)),))
 
     monkeypatch.setattr(Gemm, "plan", with_huge_groups)
-    trial = measurer.measure(quick(pocl, GemmProblem(m=1, n=2**20, k=1), FAMILY.baseline))
+    trial = measurer.measure(quick_job(pocl, GemmProblem(m=1, n=2**20, k=1), FAMILY.baseline))
     assert trial.state is TrialState.INVALID
     assert "WORK_GROUP_SIZE" in trial.message or "WORK_ITEM_SIZE" in trial.message
     assert trial.measurement is None
@@ -503,7 +436,7 @@ def test_a_template_without_its_values_is_a_build_error() -> None:
 
 
 def test_programs_are_kept_for_the_finals(pocl: Device, measurer: Measurer) -> None:
-    job = quick(pocl, GemmProblem(m=4, n=4, k=4), FAMILY.baseline)
+    job = quick_job(pocl, GemmProblem(m=4, n=4, k=4), FAMILY.baseline)
     trials: list[Trial] = [measurer.measure(job) for _ in range(2)]
     builds = {t.measurement.build_ns for t in trials if t.measurement}
     assert len(builds) == 1, "the second trial used the program of the first"
@@ -636,7 +569,7 @@ def test_samples_that_agree_need_not_be_many() -> None:
 def test_zero_events_of_a_real_device_end_as_times_by_the_host(pocl: Device, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(opencl, "event_span_ns", lambda _: (0, 0))
     measurer = Measurer(Session(pocl.selector), TRUSTED)
-    trial = measurer.measure(quick(pocl, GemmProblem(m=4, n=4, k=4), FAMILY.baseline))
+    trial = measurer.measure(quick_job(pocl, GemmProblem(m=4, n=4, k=4), FAMILY.baseline))
     assert trial.measurement is not None
     assert (trial.state, trial.measurement.timer) == (TrialState.COMPLETE, Timer.HOST)
     assert trial.time_ns > 0
@@ -718,7 +651,7 @@ def test_a_far_too_slow_kernel_is_not_run_in_full(pocl: Device, monkeypatch: pyt
     monkeypatch.setattr(autotune.measure.measurer, "WORTH_REFUSING_NS", 1000.0)
     problem = GemmProblem(m=256, n=256, k=256)
     plain = Configuration.of("naive", work_group_m=8, work_group_n=8)
-    job = replace(quick(pocl, problem, plain), give_up_above_ns=1.0)
+    job = replace(quick_job(pocl, problem, plain), give_up_above_ns=1.0)
     measurer = Measurer(Session(pocl.selector), TRUSTED)
     slow = measurer.measure(job)
     assert (slow.state, slow.measurement) == (TrialState.TOO_SLOW, None)

@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+from dataclasses import replace
 
 import pytest
 
@@ -12,26 +13,16 @@ from autotune.kernels.gemm import FAMILY, GemmProblem
 from autotune.model.configuration import Configuration
 from autotune.model.device import DeviceLimits
 from autotune.space.search_space import SearchSpace
-from factories import device
+from factories import LARGE_GPU, PHONE, PROCESSOR, device
 
 TYPICAL = {
-    "adreno": DeviceLimits(
-        max_work_group_size=1024,
-        max_work_item_sizes=(1024, 1024, 1024),
-        local_memory_bytes=32 * 1024,
-        has_images=True,
-        max_image_width=16384,
-        max_image_height=16384,
+    "adreno": replace(
+        PHONE,
         image_pitch_alignment=64,
         extensions=("cl_khr_image2d_from_buffer", "cl_khr_integer_dot_product"),
     ),
     "amd": DeviceLimits(max_work_item_sizes=(1024, 1024, 1024), local_memory_bytes=64 * 1024),
-    "cpu": DeviceLimits(
-        max_work_group_size=4096,
-        max_work_item_sizes=(4096, 4096, 4096),
-        local_memory_bytes=256 * 1024,
-        is_cpu=True,
-    ),
+    "cpu": PROCESSOR,
     "generic": DeviceLimits(max_work_group_size=1, max_work_item_sizes=(1, 1, 1), local_memory_bytes=0),
     "intel": DeviceLimits(max_work_item_sizes=(256, 256, 256), local_memory_bytes=64 * 1024),
     "mali": DeviceLimits(
@@ -39,13 +30,7 @@ TYPICAL = {
         local_memory_bytes=32 * 1024,
         extensions=("cl_arm_integer_dot_product_int8",),
     ),
-    "nvidia": DeviceLimits(
-        compute_units=132,
-        max_work_group_size=1024,
-        max_work_item_sizes=(1024, 1024, 64),
-        local_memory_bytes=48 * 1024,
-        extensions=("cl_nv_device_attribute_query",),
-    ),
+    "nvidia": LARGE_GPU,
 }
 
 LARGE = GemmProblem(m=1024, n=1024, k=1024)

@@ -14,7 +14,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-import autotune.measure.measurer
 from autotune.device.opencl import Session
 from autotune.device.profile import _read, profile_names
 from autotune.errors import ProblemError
@@ -23,25 +22,22 @@ from autotune.kernels.reduce import FAMILY, Reduce, ReduceProblem
 from autotune.kernels.reduce.plan import PLAN
 from autotune.kernels.reduce.problem import DTYPES, OPERATIONS
 from autotune.kernels.reduce.reference import ReduceCase
-from autotune.kernels.render import render, template_hash
+from autotune.kernels.render import template_hash
 from autotune.measure.measurer import Measurer
 from autotune.model.configuration import Configuration
 from autotune.model.device import Device, DeviceLimits
-from autotune.model.plan import Plan, Role
 from autotune.model.trial import Job, Request, Trial, TrialState
 from autotune.search import Budget, tune
-from autotune.space.family import KernelFamily
 from autotune.space.search_space import SearchSpace
 from autotune.store import Store
 from autotune.testing import FakeWorker
-from factories import LARGE_GPU
+from factories import LARGE_GPU, PROCESSOR, quick_job, spoil_sources
 from untraced import untraced
 
 ROOT = Path(__file__).resolve().parent.parent
 
 SMALLEST = DeviceLimits(max_work_group_size=1, max_work_item_sizes=(1, 1, 1), local_memory_bytes=0)
 PHONE = DeviceLimits(compute_units=4, has_sub_groups=True, local_memory_bytes=32 * 1024)
-PROCESSOR = DeviceLimits(compute_units=2, max_work_group_size=4096, max_work_item_sizes=(4096, 4096, 4096), is_cpu=True)
 DEVICES = {"smallest": SMALLEST, "phone": PHONE, "processor": PROCESSOR, "large": LARGE_GPU}
 
 SIZES = [(1, 1), (1, 2), (3, 7), (512, 768), (1, 10_000_000), (100_000, 64), (4096, 4096), (7, 65_537), (2**20, 1)]
@@ -53,9 +49,7 @@ def measurer(pocl: Device) -> Measurer:
 
 
 def measure(measurer: Measurer, problem: ReduceProblem, configuration: Configuration, seed: int = 1) -> Trial:
-    return measurer.measure(
-        Job(selector="", problem=problem, configuration=configuration, seed=seed, samples=1, min_sample_ns=1000)
-    )
+    return measurer.measure(quick_job("", problem, configuration, seed=seed))
 
 
 class TestProblem:
@@ -184,43 +178,6 @@ class TestConfigurations:
         assert FAMILY.violations(ReduceProblem(batch=5, channels=9, pitch=12), aligned, PHONE) == []
         assert FAMILY.violations(ReduceProblem(batch=5, channels=12, pitch=13), aligned, PHONE)
 
-    def test_a_plan_covers_every_row_once(self) -> None:
-        problem = ReduceProblem(batch=33, channels=4000)
-        for configuration in itertools.islice(SearchSpace(FAMILY, problem, LARGE_GPU), 0, None, 7):
-            plan = FAMILY.plan(problem, configuration)
-            first, last = plan.launches[0], plan.launches[-1]
-            assert all(
-                size % local == 0
-                for launch in plan.launches
-                for size, local in zip(launch.global_size, launch.local_size or launch.global_size, strict=True)
-            )
-            names = {b.name for b in plan.buffers}
-            assert {a for launch in plan.launches for a in launch.arguments if isinstance(a, str)} == names
-            assert [b.name for b in plan.buffers if b.role is Role.OUTPUT] == ["output"]
-            if configuration.algorithm == "split_row":
-                assert first.global_size[1] == 33
-                assert len(plan.launches) == (2 if configuration["combine"] == "launch" else 1)
-                assert last is first or (last.local_size and last.global_size[0] == 33 * last.local_size[0])
-
-
-SHAPES = (
-    "1,1", "2,3,min", "65,33,max", "33,130,mean", "7,768", "100,64,mean,float16", "5,1000,max,float16", "1,70001",
-    "513,20,min", "3,1,mean,float16",
-)  # fmt: skip
-
-
-@pytest.mark.parametrize("shape", SHAPES)
-@pytest.mark.parametrize("algorithm", ["serial", "local_tree", "split_row"])
-def test_a_sample_of_every_algorithm_is_right(pocl: Device, measurer: Measurer, shape: str, algorithm: str) -> None:
-    draw = random.Random(shape + algorithm)
-    plain = ReduceProblem.parse(shape)
-    for pitch in (plain.channels, -(-plain.channels // 16) * 16 + draw.choice((0, 5, 16))):
-        problem = dataclasses.replace(plain, pitch=pitch)
-        space = SearchSpace(FAMILY, problem, pocl.limits, algorithms=[algorithm])
-        for row in draw.sample(range(len(space)), min(1, len(space))):
-            trial = measure(measurer, problem, space[row], draw.randrange(1000))
-            assert trial.state is TrialState.COMPLETE, (problem.label, space[row], trial.message)
-
 
 # Kernels that need what PoCL lacks run there too, with the missing instruction spelled another way.
 
@@ -268,7 +225,7 @@ def test_what_needs_other_hardware_is_right_in_emulation(
     algorithm: str,
     emulated: Callable[[str], str],
 ) -> None:
-    monkeypatch.setattr(autotune.measure.measurer, "render", lambda *given: emulated(render(*given)))
+    spoil_sources(monkeypatch, emulated)
     monkeypatch.setattr(Reduce, "plan", lambda _, *given: dataclasses.replace(PLAN.plan(*given), build_options=()))
     draw = random.Random(shape)
     problem = ReduceProblem.parse(shape)
@@ -277,23 +234,6 @@ def test_what_needs_other_hardware_is_right_in_emulation(
     for row in draw.sample(range(len(space)), 2):
         trial = measure(measurer, problem, space[row], draw.randrange(1000))
         assert trial.state is TrialState.COMPLETE, (space[row], trial.message)
-
-
-def test_sub_groups_are_right_where_a_device_has_them() -> None:
-    from autotune.device.discovery import discover
-
-    devices = [d for d in discover() if d.limits.has_sub_groups]
-    if not devices:
-        pytest.skip("not covered: no OpenCL device with sub-groups here")
-    device = devices[0]
-    measurer = Measurer(Session(device.selector))
-    draw = random.Random(1)
-    for shape in ("65,33,max", "33,130,mean", "7,7680,min,float16"):
-        problem = ReduceProblem.parse(shape)
-        space = SearchSpace(FAMILY, problem, device.limits, algorithms=["sub_group"])
-        for row in draw.sample(range(len(space)), 3):
-            trial = measure(measurer, problem, space[row])
-            assert trial.state is TrialState.COMPLETE, (space[row], trial.message)
 
 
 TREE = Configuration.of(
@@ -331,15 +271,10 @@ WRONG: dict[str, tuple[Configuration, str, Callable[[str], str]]] = {
 def test_wrong_kernels_are_found(measurer: Measurer, monkeypatch: pytest.MonkeyPatch, fault: str) -> None:
     right, operation, spoil = WRONG[fault]
 
-    def spoiled(family: KernelFamily, configuration: Configuration, plan: Plan) -> str:
-        source = render(family, configuration, plan)
-        assert spoil(source) != source, "the fault does not apply to the template any more"
-        return spoil(source)
-
     problem = ReduceProblem(batch=14, channels=99, operation=operation, pitch=104)
     measurer._built.clear()
     assert measure(measurer, problem, right).state is TrialState.COMPLETE
-    monkeypatch.setattr(autotune.measure.measurer, "render", spoiled)
+    spoil_sources(monkeypatch, spoil)
     measurer._built.clear()
     states = [measure(measurer, problem, right, seed).state for seed in range(3)]
     measurer._built.clear()

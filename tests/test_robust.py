@@ -19,13 +19,13 @@ import pytest
 from sqlalchemy import Engine, event
 
 import searches
+from autotune import child
 from autotune.errors import StoreError, WorkerError
 from autotune.kernels.gemm import FAMILY, GemmProblem
 from autotune.measure.worker import Worker
 from autotune.model.configuration import Configuration
 from autotune.model.device import Device
 from autotune.model.trial import Job, Timer, Trial, TrialState
-from autotune.process import child
 from autotune.store import Owner, Store, database
 from autotune.store import failures as failures_module
 from autotune.testing import INVENTED_PROCESSOR, FakeWorker

@@ -18,17 +18,9 @@ from autotune.lookup.json_table import read_table
 from autotune.model.configuration import Configuration
 from autotune.model.device import Device, DeviceLimits
 from autotune.predict.costs import Work
-from factories import LARGE_GPU
+from factories import LARGE_GPU, PHONE, PROCESSOR
 from untraced import untraced
 
-PHONE = DeviceLimits(
-    compute_units=6, max_work_group_size=1024, max_work_item_sizes=(1024, 1024, 1024), local_memory_bytes=32 * 1024,
-    has_images=True, max_image_width=16384, max_image_height=16384, sub_group_sizes=(64, 128),
-)  # fmt: skip
-CPU = DeviceLimits(
-    compute_units=2, max_work_group_size=4096, max_work_item_sizes=(4096, 4096, 4096), local_memory_bytes=2**20,
-    is_cpu=True,
-)  # fmt: skip
 DEVICES = {
     slug: Device(slug=slug, vendor="", model="", family=family, limits=limits)
     for slug, family, limits in (
@@ -38,7 +30,7 @@ DEVICES = {
         ("mali-g610-mc6", "mali", replace(PHONE, sub_group_sizes=(16,), has_images=False)),
         ("intel-arc", "intel", replace(LARGE_GPU, extensions=())),
         ("amd-radeon", "amd", replace(LARGE_GPU, extensions=(), local_memory_bytes=64 * 1024)),
-        ("pocl", "cpu", CPU),
+        ("pocl", "cpu", PROCESSOR),
         ("other", "gpu", DeviceLimits(compute_units=4)),
     )
 }
@@ -87,7 +79,7 @@ def test_a_processor_reads_b_once_for_many_rows() -> None:
 @pytest.mark.parametrize("shape", ["512,512,512", "300,200,100", "64,3136,576", "1024,1024,1024 nt", "2000,2000,700"])
 def test_the_sums_of_a_tile_fit_the_registers_of_a_processor(lanes: int, registers: int, shape: str) -> None:
     """On AVX2 8 x 32 took two to three times as long as 6 x 16."""
-    device = replace(DEVICES["pocl"], limits=replace(CPU, native_vector_float32=lanes))
+    device = replace(DEVICES["pocl"], limits=replace(PROCESSOR, native_vector_float32=lanes))
     chosen = FAMILY.default(GemmProblem.parse(shape), device.limits, find_profile(device).starting("gemm"))
     high, wide = chosen.number("micro_tile_m"), chosen.number("micro_tile_n") // lanes
     assert wide >= 1 and high * wide >= registers // 2, "the vector unit waits for each sum"
@@ -96,7 +88,7 @@ def test_the_sums_of_a_tile_fit_the_registers_of_a_processor(lanes: int, registe
 
 def test_where_a_processor_tells_no_vector_length_the_profile_decides() -> None:
     for told in (0, 1):
-        device = replace(DEVICES["pocl"], limits=replace(CPU, native_vector_float32=told))
+        device = replace(DEVICES["pocl"], limits=replace(PROCESSOR, native_vector_float32=told))
         chosen = FAMILY.default(GemmProblem(m=512, n=512, k=512), device.limits, find_profile(device).starting("gemm"))
         assert (chosen["micro_tile_m"], chosen["micro_tile_n"]) == (8, 32)
 

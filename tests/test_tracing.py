@@ -5,11 +5,11 @@ import sys
 import pytest
 
 from autotune import tracing
-from autotune.process.child import Child
+from autotune.child import Child
 
 CHILD = (
     "from autotune import tracing\n"
-    "from autotune.process import child\n"
+    "from autotune import child\n"
     "def answer(message, entering):\n"
     "    entering('work')\n"
     "    with tracing.span('inner'):\n"

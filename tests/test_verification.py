@@ -17,6 +17,7 @@ import pytest
 
 import autotune.kernels.render
 import evil_checker
+from autotune import child
 from autotune.errors import KernelError, WorkerError
 from autotune.kernels import find_family
 from autotune.kernels.gemm import FAMILY, GemmProblem
@@ -24,7 +25,6 @@ from autotune.lookup import Entry, TuningTable
 from autotune.measure.worker import Worker
 from autotune.model.configuration import Configuration
 from autotune.model.device import Device
-from autotune.process import child
 from autotune.runtime import Gemm, Reduce, executor, verification
 from autotune.runtime.verification import Verdict, Verdicts, small_problem
 

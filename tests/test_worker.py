@@ -13,29 +13,22 @@ from pathlib import Path
 
 import pytest
 
+from autotune import child
+from autotune.child import Child
 from autotune.errors import WorkerError
 from autotune.kernels.gemm import FAMILY, GemmProblem
 from autotune.measure.worker import Worker
 from autotune.model.device import Device
 from autotune.model.trial import QUARANTINED_STATES, Job, TrialState
-from autotune.process import child
-from autotune.process.child import Child
+from factories import quick_job
 
 EVIL = (sys.executable, str(Path(__file__).parent / "evil_worker.py"))
 FINE, NEVER_ENDING, STRAY_WRITE, SLOW_BUILD, ABORT, NO_BUILD, OWN_FAULT, BROKEN = 0, 1, 2, 3, 4, 5, 10, 11
 
 
 def job(device: Device, behaviour: int, limit_s: float = 60.0) -> Job:
-    return Job(
-        selector=device.selector,
-        problem=GemmProblem(m=8, n=8, k=8),
-        configuration=FAMILY.baseline,
-        seed=behaviour,
-        samples=1,
-        min_sample_ns=1000,
-        build_limit_s=limit_s,
-        run_limit_s=limit_s,
-    )
+    problem = GemmProblem(m=8, n=8, k=8)
+    return quick_job(device, problem, FAMILY.baseline, seed=behaviour, build_limit_s=limit_s, run_limit_s=limit_s)
 
 
 def test_one_child_serves_many_trials_and_ends_when_closed(pocl: Device) -> None:
@@ -104,7 +97,7 @@ def test_a_child_may_take_long_to_load_and_longer_to_open_a_device_the_longer_th
     monkeypatch.setattr(child, "START_LIMIT_S", 0.2)
     monkeypatch.setattr(child, "FIRST_PAUSE_S", 0.01)
     code = (
-        "import sys, time; time.sleep(float(sys.argv[1])); from autotune.process import child\n"
+        "import sys, time; time.sleep(float(sys.argv[1])); from autotune import child\n"
         "def answer(seconds, entering):\n"
         "    time.sleep(seconds); entering('run'); return 'done'\n"
         "child.serve(answer)\n"

@@ -59,7 +59,8 @@ def examined(device: Device, store: "Store", worker: "Worker") -> Device:
     checkup = store.checkup(device)
     if checkup is None:
         checkup = examine(device, is_full=False, worker=worker)
-        if checkup.can_search:  # a total failure may go away without a new driver
+        # A total failure may go away without a new driver, a fault in autotune with its next version.
+        if checkup.can_search and not any(finding.is_ours for finding in checkup.broken):
             store.keep_checkup(device, checkup)
     return with_faults(_applied(checkup, device), store)
 
@@ -73,7 +74,7 @@ def checked(device: Device) -> Device:
 
 def _applied(checkup: Checkup, device: Device) -> Device:
     if not checkup.can_search:
-        raise AutotuneError(f"{device.slug} cannot be tuned: {_reason(checkup)}", hint=_mend(device))
+        raise AutotuneError(f"{device.slug} cannot be tuned: {_reason(checkup)}", hint=_mend(device, checkup))
     if checkup.broken:
         tell(f"{device.slug}: broken and left out: {summary(checkup.broken)}; `autotune doctor` shows more")
     return checkup.applied_to(device)
@@ -85,11 +86,14 @@ def _reason(checkup: Checkup) -> str:
 
     empty = checkup.findings[0]
     if empty.probe == EMPTY_KERNEL and empty.health is Health.BROKEN:
-        return f"it does not run an empty kernel ({first_complaint(empty.message)})"
+        failed = "autotune itself fails at" if empty.is_ours else "it does not run"
+        return f"{failed} an empty kernel ({first_complaint(empty.message)})"
     return "no algorithm runs right"
 
 
-def _mend(device: Device) -> str:
+def _mend(device: Device, checkup: Checkup) -> str:
+    if checkup.findings[0].is_ours:
+        return "this is a fault in autotune, not in the driver: please report it"
     if "PoCL" in device.version:
         return (
             "this PoCL cannot compile for this processor: install Debian's pocl-opencl-icd, or on x86 PyPI's "

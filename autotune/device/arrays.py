@@ -269,9 +269,4 @@ def foreign_arrays(port: Any, operands: Sequence[Any], arrays: Iterable[int]) ->
 
     `arrays` are the numbers of those operands that are pyopencl arrays.
     """
-    found = []
-    for number in arrays:
-        queue, own = operands[number].queue, port.queue
-        if queue is not own and queue is not None and queue != own:
-            found.append(operands[number])
-    return found
+    return [operands[n] for n in arrays if operands[n].queue not in (None, port.queue)]

@@ -11,12 +11,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
+from autotune import child
 from autotune.device import open_port
 from autotune.device.port import Port, Run
 from autotune.errors import KernelError, WorkerError
 from autotune.model.plan import Buffer, Launch, Plan, Role, Scalar
 from autotune.model.trial import Calibration, Timer
-from autotune.process import child
 
 LIMIT_S = 20.0
 CALIBRATOR = (sys.executable, "-m", "autotune.device.clocks")

@@ -4,22 +4,24 @@ A driver may hang or abort as soon as it is loaded, so drivers are queried in a 
 dies, each driver is tried in a child process of its own, so that the working drivers can still be used.
 """
 
+import atexit
 import logging
 import os
 import re
+import shutil
 import sys
+import tempfile
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+from autotune import child
 from autotune.device.description import Survey, survey
-from autotune.device.drivers import as_if_only, installed_drivers, keep_only, vendors_folder
 from autotune.device.families import FAMILIES, POCL_HINT
 from autotune.device.identity import is_imitation, processor_of
 from autotune.errors import DeviceSelectionError, NoSuchDeviceError, WorkerError, did_you_mean
 from autotune.model.device import Device
-from autotune.process import child
 
 _LOG = logging.getLogger(__name__)
 
@@ -90,15 +92,17 @@ def _without_the_culprit(loss: str) -> Survey:
     """Try each driver alone, then return what the working ones answer. Raises DeviceSelectionError if that fails."""
     _LOG.warning("OpenCL failed (%s); each driver is tried alone", loss)
     drivers = installed_drivers()
-    attempts = [as_if_only(few) for few in ([], *([driver] for driver in drivers))]
+    attempts = [as_if_only(few) for few in ([], *([library] for library in drivers.values()))]
     with ThreadPoolExecutor(4) as pool:
         without_any, *alone = pool.map(lambda environment: _ask_child(environment, PATIENT_LIMIT_S), attempts)
     if isinstance(without_any, str):
         raise DeviceSelectionError(f"OpenCL fails without any .icd file: {without_any}", hint=_BROKEN)
-    for driver, answer in zip(drivers, alone, strict=True):
+    for source, answer in zip(list(drivers), alone, strict=True):
         if isinstance(answer, str):
-            _LOG.warning("left out the driver that %s names: %s (repair or remove it)", driver.source, answer)
-    keep_only([driver for driver, answer in zip(drivers, alone, strict=True) if isinstance(answer, Survey)])
+            _LOG.warning("left out the driver that %s names: %s (repair or remove it)", source, answer)
+            del drivers[source]
+    os.environ.update(as_if_only(drivers.values()))  # for this process, if it has not loaded OpenCL yet, and children
+    os.environ.pop(_LIBRARIES, None)
     answer = _ask_child(os.environ, PATIENT_LIMIT_S)
     if isinstance(answer, str):
         raise DeviceSelectionError(f"OpenCL fails with the drivers that work alone: {answer}", hint=_TOGETHER)
@@ -143,6 +147,9 @@ def select(selector: str, devices: Sequence[Device]) -> Device:
 
 # Choosing
 
+_TEXTS = ("slug", "vendor", "model", "name", "platform", "version", "opencl_c_version", "driver")
+"""Fields of a device in which part of a text is looked for."""
+
 
 def _matches(wanted: str, devices: Sequence[Device]) -> list[Device]:
     if re.fullmatch(r"\d+:\d+", wanted):
@@ -151,7 +158,7 @@ def _matches(wanted: str, devices: Sequence[Device]) -> list[Device]:
         lambda device: device.slug == wanted,
         lambda device: device.family != "cpu" if wanted == "gpu" else device.family == wanted,
         lambda device: device.name.lower() == wanted,
-        lambda device: any(wanted in text.lower() for text in _texts(device)),
+        lambda device: any(wanted in str(getattr(device, name)).lower() for name in _TEXTS),
     )
     for test in tests:
         fitting = [device for device in devices if test(device)]
@@ -175,13 +182,6 @@ def _exact(device: Device) -> str:
 
 def _shortened(text: str) -> str:
     return text if len(text) <= 80 else f"{text[:77]}..."
-
-
-def _texts(device: Device) -> tuple[str, ...]:
-    return (
-        device.slug, device.vendor, device.model, device.name,
-        device.platform, device.version, device.opencl_c_version, device.driver,
-    )  # fmt: skip
 
 
 def _listing(devices: Sequence[Device]) -> str:
@@ -221,6 +221,64 @@ def _cache_mend() -> str:
     nearest = next(path for path in (folder, *folder.parents) if path.exists())
     is_writable = nearest.is_dir() and os.access(nearest, os.W_OK)
     return "" if is_writable else f"; PoCL cannot write to {folder}: set POCL_CACHE_DIR to another folder"
+
+
+# The drivers that the OpenCL loader loads, and how to exclude some of them
+
+_FOLDERS = ("OCL_ICD_VENDORS", "OPENCL_VENDOR_PATH")
+"""Environment variables that name the folder of .icd files, or one such file."""
+_LIBRARIES = "OCL_ICD_FILENAMES"
+"""Environment variable that names further libraries."""
+
+
+def installed_drivers() -> dict[str, str]:
+    """Return the libraries that the loader is configured to load, by the .icd file or variable that names each.
+
+    The PoCL that pyopencl's wheel always loads is not among them.
+    """
+    path = _vendors()
+    files = sorted(path.glob("*.icd")) if path.is_dir() else [path] if path.suffix == ".icd" else []
+    named = filter(None, os.environ.get(_LIBRARIES, "").split(os.pathsep))
+    return {str(file): _library(file) for file in files} | {f"{_LIBRARIES} ({name})": name for name in named}
+
+
+def as_if_only(libraries: Iterable[str]) -> dict[str, str]:
+    """Return an environment for a process that should load only these drivers."""
+    folder = Path(tempfile.mkdtemp(prefix="autotune-drivers-"))
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    for number, library in enumerate(libraries):
+        (folder / f"{number:03}.icd").write_text(library + "\n", encoding="utf-8")
+    others = {name: value for name, value in os.environ.items() if name != _LIBRARIES}
+    return others | dict.fromkeys(_FOLDERS, str(folder))
+
+
+def vendors_folder() -> str:
+    """Describe for a message where the loader looks for drivers, and what it finds there."""
+    named = next((name for name in _FOLDERS if os.environ.get(name)), "")
+    path = _vendors()
+    files = [_named(entry) for entry in sorted(path.glob("*.icd"))] if path.is_dir() else []
+    source = f"which {named} names" if named else "or the folder that OCL_ICD_VENDORS names"
+    return f"the .icd files of {path} (now {', '.join(files) or 'none'}), {source}"
+
+
+def _named(file: Path) -> str:
+    """Return the file's name, with what is wrong with it as far as that can be seen without loading a driver."""
+    library = _library(file)
+    if not library:
+        return f"{file.name} (empty or unreadable)"
+    is_missing = Path(library).is_absolute() and not Path(library).exists()
+    return f"{file.name} (its library {library[:80]} is missing)" if is_missing else file.name
+
+
+def _vendors() -> Path:
+    return Path(next(filter(None, map(os.environ.get, _FOLDERS)), "/etc/OpenCL/vendors"))
+
+
+def _library(file: Path) -> str:
+    try:
+        return next(iter(file.read_text(encoding="utf-8", errors="replace").split("\n")), "").strip()
+    except OSError:
+        return ""
 
 
 if __name__ == "__main__":

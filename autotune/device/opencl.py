@@ -30,14 +30,10 @@ from autotune.device.sensors import Reading, Sensors, find_sensors
 from autotune.errors import AutotuneError, BuildError, DeviceSelectionError, KernelError, LaunchError, WorkGroupError
 from autotune.model.device import Device
 from autotune.model.plan import Buffer, Launch, Plan
-from autotune.model.problem import DTYPE_BYTES
+from autotune.model.problem import NUMBER_TYPES
 from autotune.paths import user_cache_folder
 
-CHANNELS = {
-    "float32": cl.channel_type.FLOAT,
-    "float16": cl.channel_type.HALF_FLOAT,
-    "int8": cl.channel_type.SIGNED_INT8,
-}
+CHANNELS = {name: getattr(cl.channel_type, number.channel) for name, number in NUMBER_TYPES.items() if number.channel}
 
 _BUILD_SUCCESS = 0
 _LARGEST_NS = 2**63 - 1
@@ -191,7 +187,7 @@ class Session:
             view = cl.ImageDescriptor()
             view.image_type = cl.mem_object_type.IMAGE2D
             view.shape = (*shape, 1)
-            view.pitches = (buffer.row_pitch * DTYPE_BYTES[buffer.dtype], 0)
+            view.pitches = (buffer.row_pitch * NUMBER_TYPES[buffer.dtype].size_bytes, 0)
             view.buffer = allocated[buffer.view_of]
             return cl.Image(self.context, flags, pixels, desc=view)
         except cl.Error as error:

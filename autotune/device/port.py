@@ -18,13 +18,9 @@ from autotune.device.quirks import Quirks
 from autotune.device.sensors import Reading
 from autotune.model.device import Device
 from autotune.model.plan import Buffer, Launch, Plan
+from autotune.model.problem import NUMBER_TYPES
 
-NUMPY_TYPES: dict[str, type[np.generic]] = {
-    "float32": np.float32,
-    "float16": np.float16,
-    "int8": np.int8,
-    "int32": np.int32,
-}
+NUMPY_TYPES: dict[str, type[np.generic]] = {name: getattr(np, name) for name in NUMBER_TYPES}
 
 Program = Any
 Kernel = Any

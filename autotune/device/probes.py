@@ -17,6 +17,7 @@ from autotune.errors import AutotuneError, LaunchError
 from autotune.model import checkup
 from autotune.model.device import VECTOR_WIDTHS
 from autotune.model.plan import Buffer, Launch, Plan, Role
+from autotune.model.problem import NUMBER_TYPES
 
 ITEMS = 64
 GROUP = 16
@@ -64,9 +65,10 @@ def _sums(width: int) -> Numbers:
 
 def _vectors(dtype: str, width: int) -> Probe:
     """Test loads of both kinds, multiply-adds in a loop, a maximum, conversions, and stores of both kinds."""
-    short = {"float32": "float", "float16": "half", "int8": "char", "int32": "int"}[dtype]
-    kind = {"float32": "float", "float16": "float", "int8": "int", "int32": "int"}[dtype] + str(width)
-    product = "mad(x, y, total)" if kind.startswith("float") else "x * y + total"
+    number = NUMBER_TYPES[dtype]
+    short, of_result = number.in_c, NUMBER_TYPES[number.widened].in_c
+    kind = f"{of_result}{width}"
+    product = "x * y + total" if number.is_whole else "mad(x, y, total)"
     if dtype == "float16":
         load = f"vload_half{width}({{row}}, {{operand}}_half)"
         aligned = f"vloada_half{width}(item, b_half)"
@@ -74,18 +76,15 @@ def _vectors(dtype: str, width: int) -> Probe:
             f"vstore_half{width}(total, item, (__global half *)out);\n"
             f"vstorea_half{width}(total, item, (__global half *)(out + {_SLICE // 2}));"
         )
-        out: type[np.generic] = np.float16
     else:
         load = f"vload{width}({{row}}, {{operand}}_{short})"
         aligned = f"*(__global const {short}{width} *)(b_{short} + item * {width})"
-        if dtype == "int8":
+        if short != of_result:
             load, aligned = f"convert_{kind}({load})", f"convert_{kind}({aligned})"
-        of_result = kind.rstrip("0123456789")
         store = (
             f"vstore{width}(total, item, (__global {of_result} *)out);\n"
             f"*(__global {kind} *)(out + {_SLICE // 2} + item * sizeof({kind})) = total;"
         )
-        out = np.float32 if dtype == "float32" else np.int32
     body = f"""
     {kind} total = {load.format(row="item", operand="c")};
     const {kind} y = {aligned};
@@ -96,36 +95,67 @@ def _vectors(dtype: str, width: int) -> Probe:
     total = max(total, {load.format(row="item", operand="a")});
     {store}"""
 
+    stored = NUMPY_TYPES["float16" if dtype == "float16" else number.widened]
+
     def expected(_: int) -> Numbers:
         half = np.zeros(_SLICE // 2, np.uint8)
-        result = _sums(width).astype(out).reshape(-1).view(np.uint8)
+        result = _sums(width).astype(stored).reshape(-1).view(np.uint8)
         half[: len(result)] = result
         return np.concatenate([half, half])
 
     return Probe(name=checkup.vector_probe(dtype, width), body=body, expected=expected)
 
 
-def _vstore_half() -> Probe:
-    body = "vstore_half(vload_half(item, a_half) * vload_half(item, b_half), item, (__global half *)out);"
-    product = (numbers(0)[:ITEMS] * numbers(1)[:ITEMS]).astype(np.float16)
-    return Probe(name=checkup.VSTORE_HALF, body=body, expected=lambda _: product)
+def _half_arithmetic(width: int) -> str:
+    load = f"vload{width}(item, {{}}_half)".format
+    return (
+        f"{{ const half{width} r = {load('a')} * {load('b')} + {load('c')};"
+        f" vstore{width}(max(r, {load('a')}), item, (__global half *)out + {width * ITEMS}); }}\n"
+    )
 
 
-def _half_arithmetic() -> Probe:
-    blocks = [
-        f"{{ const half{w} r = vload{w}(item, a_half) * vload{w}(item, b_half) + vload{w}(item, c_half);"
-        f" vstore{w}(max(r, vload{w}(item, a_half)), item, (__global half *)out + {w * ITEMS}); }}"
-        for w in VECTOR_WIDTHS
-    ]
-
-    results = [np.maximum(_rows(0, w) * _rows(1, w) + _rows(2, w), _rows(0, w)) for w in VECTOR_WIDTHS]
-    whole = np.concatenate([np.zeros(2 * ITEMS), *(r.reshape(-1) for r in results)]).astype(np.float16)
-    head = "#pragma OPENCL EXTENSION cl_khr_fp16 : enable\n"
-    return Probe(name=checkup.HALF_ARITHMETIC, head=head, body="\n".join(blocks), expected=lambda _: whole)
+def _half_results() -> Numbers:
+    results = [np.maximum(_rows(0, w) * _rows(1, w) + _rows(2, w), _rows(0, w)).reshape(-1) for w in VECTOR_WIDTHS]
+    return np.concatenate([np.zeros(2 * ITEMS), *results]).astype(np.float16)
 
 
-def _local_memory() -> Probe:
-    body = f"""
+def _integer_dot(name: str, call: str, head: str = "") -> Probe:
+    """Test the dot product of four pairs of int8 values."""
+    body = f"((__global int *)out)[item] = {call.format(a='vload4(item, a_char)', b='vload4(item, b_char)')};"
+    products = (_rows(0, 4) * _rows(1, 4)).sum(axis=1).astype(np.int32)
+    return Probe(name=name, head=head, body=body, expected=lambda _: products)
+
+
+def _enabled(extension: str) -> str:
+    return f"#pragma OPENCL EXTENSION {extension} : enable\n"
+
+
+def _sums_of_groups(group: int) -> Numbers:
+    return np.repeat(_A.reshape(-1, group).sum(axis=1), group)
+
+
+_A, _B = (numbers(operand, "int32")[:ITEMS] for operand in (0, 1))
+
+PROBES: Mapping[str, Probe] = {
+    probe.name: probe
+    for probe in (
+        Probe(name=checkup.EMPTY_KERNEL, body="", expected=lambda _: np.zeros(0, np.uint8)),
+        *(_vectors(dtype, width) for dtype in NUMBER_TYPES for width in VECTOR_WIDTHS),
+        Probe(
+            name=checkup.VSTORE_HALF,
+            body="vstore_half(vload_half(item, a_half) * vload_half(item, b_half), item, (__global half *)out);",
+            expected=lambda _: (_A * _B).astype(np.float16),
+        ),
+        Probe(
+            name=checkup.HALF_ARITHMETIC,
+            head=_enabled("cl_khr_fp16"),
+            body="".join(map(_half_arithmetic, VECTOR_WIDTHS)),
+            expected=lambda _: _half_results(),
+        ),
+        Probe(
+            name=checkup.LOCAL_MEMORY,
+            locals=f"__local int shared[{GROUP}];",
+            body=f"""
     shared[lane] = a_int[item];
     barrier(CLK_LOCAL_MEM_FENCE);
     ((__global int *)out)[item] = shared[group - 1 - lane];
@@ -135,17 +165,13 @@ def _local_memory() -> Probe:
             shared[lane] += shared[lane + half_way];
         barrier(CLK_LOCAL_MEM_FENCE);
     }}
-    ((__global int *)out)[{ITEMS} + item] = shared[0];"""
-
-    def expected(group: int) -> Numbers:
-        rows = numbers(0, "int32")[:ITEMS].reshape(-1, group)
-        return np.concatenate([rows[:, ::-1].reshape(-1), np.repeat(rows.sum(axis=1), group)]).astype(np.int32)
-
-    return Probe(name=checkup.LOCAL_MEMORY, locals=f"__local int shared[{GROUP}];", body=body, expected=expected)
-
-
-def _atomics() -> Probe:
-    body = """
+    ((__global int *)out)[{ITEMS} + item] = shared[0];""",
+            expected=lambda group: np.append(_A.reshape(-1, group)[:, ::-1], _sums_of_groups(group)).astype(np.int32),
+        ),
+        Probe(
+            name=checkup.ATOMICS,
+            locals="__local int tally;",
+            body="""
     volatile __global int *counter = (volatile __global int *)out;
     if (lane == 0)
         tally = 0;
@@ -155,16 +181,15 @@ def _atomics() -> Probe:
     atomic_max(counter + 1, b_int[item]);
     barrier(CLK_LOCAL_MEM_FENCE);
     if (lane == 0)
-        atomic_add(counter + 2, tally);"""
-
-    a, b = (numbers(operand, "int32")[:ITEMS] for operand in (0, 1))
-    counts = np.array([ITEMS, max(0, int(b.max())), int(a.sum())], np.int32)
-    return Probe(name=checkup.ATOMICS, locals="__local int tally;", body=body, expected=lambda _: counts)
-
-
-def _sub_groups() -> Probe:
-    """Test that the sums of sub-groups add up to the sum of the work-group, whatever the sub-group size."""
-    body = """
+        atomic_add(counter + 2, tally);""",
+            expected=lambda _: np.array([ITEMS, max(0, int(_B.max())), int(_A.sum())], np.int32),
+        ),
+        Probe(  # the sums of sub-groups add up to the sum of the work-group, whatever the sub-group size
+            name=checkup.SUB_GROUPS,
+            head=f"#ifdef cl_khr_subgroups\n{_enabled('cl_khr_subgroups')}#endif\n",
+            options=(("-cl-std=CL2.0",), ("-cl-std=CL3.0",)),
+            locals="__local int joined;",
+            body="""
     const int sum = sub_group_reduce_add(a_int[item]);
     const int most = sub_group_broadcast(sub_group_reduce_max((int)get_sub_group_local_id()), 0);
     if (lane == 0)
@@ -174,49 +199,18 @@ def _sub_groups() -> Probe:
         atomic_add(&joined, sum);
     barrier(CLK_LOCAL_MEM_FENCE);
     ((__global int *)out)[item] = joined;
-    ((__global int *)out)[64 + item] = most + 1 - (int)get_sub_group_size();"""
-
-    def expected(group: int) -> Numbers:
-        rows = numbers(0, "int32")[:ITEMS].reshape(-1, group)
-        return np.concatenate([np.repeat(rows.sum(axis=1), group), np.zeros(ITEMS)]).astype(np.int32)
-
-    head = "#ifdef cl_khr_subgroups\n#pragma OPENCL EXTENSION cl_khr_subgroups : enable\n#endif\n"
-    return Probe(
-        name=checkup.SUB_GROUPS, head=head, locals="__local int joined;", body=body, expected=expected,
-        options=(("-cl-std=CL2.0",), ("-cl-std=CL3.0",)),
-    )  # fmt: skip
-
-
-def _sub_group_sizes() -> Probe:
-    body = "((__global int *)out)[item] = a_int[item];"
-    head = "#pragma OPENCL EXTENSION cl_qcom_reqd_sub_group_size : enable\n"
-    attribute = '__attribute__((qcom_reqd_sub_group_size("half")))'
-    same = numbers(0, "int32")[:ITEMS]
-    return Probe(name=checkup.SUB_GROUP_SIZES, head=head, attribute=attribute, body=body, expected=lambda _: same)
-
-
-def _integer_dot(name: str, function: str, extension: str) -> Probe:
-    """Test the dot product of four pairs of int8 values."""
-    call = function.format(a="vload4(item, a_char)", b="vload4(item, b_char)")
-    body = f"((__global int *)out)[item] = {call};"
-    head = f"#pragma OPENCL EXTENSION {extension} : enable\n" if extension else ""
-    products = (_rows(0, 4) * _rows(1, 4)).sum(axis=1).astype(np.int32)
-    return Probe(name=name, head=head, body=body, expected=lambda _: products)
-
-
-PROBES: Mapping[str, Probe] = {
-    probe.name: probe
-    for probe in (
-        Probe(name=checkup.EMPTY_KERNEL, body="", expected=lambda _: np.zeros(0, np.uint8)),
-        *(_vectors(dtype, width) for dtype in NUMPY_TYPES for width in VECTOR_WIDTHS),
-        _vstore_half(),
-        _half_arithmetic(),
-        _local_memory(),
-        _atomics(),
-        _sub_groups(),
-        _sub_group_sizes(),
-        _integer_dot(checkup.INTEGER_DOT_KHR, "dot_4x8packed_ss_int(as_uint({a}), as_uint({b}))", ""),
-        _integer_dot(checkup.INTEGER_DOT_ARM, "arm_dot({a}, {b})", "cl_arm_integer_dot_product_int8"),
+    ((__global int *)out)[64 + item] = most + 1 - (int)get_sub_group_size();""",
+            expected=lambda group: np.append(_sums_of_groups(group), np.zeros(ITEMS)).astype(np.int32),
+        ),
+        Probe(
+            name=checkup.SUB_GROUP_SIZES,
+            head=_enabled("cl_qcom_reqd_sub_group_size"),
+            attribute='__attribute__((qcom_reqd_sub_group_size("half")))',
+            body="((__global int *)out)[item] = a_int[item];",
+            expected=lambda _: _A,
+        ),
+        _integer_dot(checkup.INTEGER_DOT_KHR, "dot_4x8packed_ss_int(as_uint({a}), as_uint({b}))"),
+        _integer_dot(checkup.INTEGER_DOT_ARM, "arm_dot({a}, {b})", _enabled("cl_arm_integer_dot_product_int8")),
     )
 }
 
@@ -316,12 +310,12 @@ def _source(kernel: str, blocks: Sequence[Probe]) -> str:
         for place, probe in enumerate(blocks)
     )
     starts, offset = [], 0
-    for dtype, kind in (("float32", "float"), ("float16", "half"), ("int8", "char"), ("int32", "int")):
-        typed = f"__global const {kind} *"
+    for number in NUMBER_TYPES.values():
+        kind, typed = number.in_c, f"__global const {number.in_c} *"
         for name in "abc":
             if f"{name}_{kind}" in bodies:
                 starts.append(f"    {typed}{name}_{kind} = ({typed})(input + {offset});")
-            offset += _VALUES * np.dtype(NUMPY_TYPES[dtype]).itemsize
+            offset += _VALUES * number.size_bytes
     heads = "".join(dict.fromkeys(probe.head for probe in blocks))
     declared = "".join(f"    {probe.locals}\n" for probe in blocks if probe.locals)
     return (
@@ -357,7 +351,7 @@ def _image(dtype: str) -> Buffer:
 
 def _probe_images(port: Port, program: Program) -> None:
     """Test that images of each type in use can be written by the host and by a kernel, and read by a kernel."""
-    for dtype in ("float32", "float16", "int8"):
+    for dtype in (name for name, number in NUMBER_TYPES.items() if number.channel):
         written, copied = port.allocate(_image(dtype)), port.allocate(_image(dtype))
         port.write(written, _pixels().astype(NUMPY_TYPES[dtype]))
         _copy_image(port, program, dtype, written, copied)
@@ -378,7 +372,7 @@ def _copy_image(port: Port, program: Program, dtype: str, source: Memory, target
     """Copy `source` in a kernel. Raises LaunchError when the kernel reads other pixels than `source` should hold."""
     seen = np.zeros_like(_pixels())
     memory = {"from": source, "into": target, "seen": _buffer(port, seen)}
-    kernel = "copy_i" if dtype == "int8" else "copy_f"
+    kernel = "copy_i" if NUMBER_TYPES[dtype].is_whole else "copy_f"
     launch = Launch(kernel=kernel, global_size=(_WIDTH, _HEIGHT), local_size=None, arguments=tuple(memory))
     _run(port, program, launch, memory)
     port.read(memory["seen"], seen)

@@ -5,12 +5,10 @@ from collections.abc import Callable, Iterator
 
 from autotune.export.c_family import FamilyInC
 from autotune.model.configuration import Value
-from autotune.model.problem import DTYPE_BYTES
+from autotune.model.problem import NUMBER_TYPES
 from autotune.space.expression import Expression
 from autotune.space.family import Algorithm
 from autotune.space.plan_formula import BufferFormula, LaunchFormula, parts_of
-
-_PIXELS = {"float32": "CL_FLOAT", "float16": "CL_HALF_FLOAT", "int8": "CL_SIGNED_INT8", "int32": "CL_SIGNED_INT32"}
 
 
 class AlgorithmPlanner:
@@ -72,7 +70,7 @@ class AlgorithmPlanner:
         if buffer.image:
             view = _variable(buffer.view_of) if buffer.view_of else "-1"
             pitch = f"{self._bytes(buffer)} * {self._number(buffer.row_pitch)}" if buffer.view_of else "0"
-            pixels = self._result(buffer.dtype, _PIXELS.__getitem__)
+            pixels = self._result(buffer.dtype, lambda dtype: f"CL_{NUMBER_TYPES[dtype].channel}")
             sizes = f"{self._number(width)}, {self._number(height)}"
             made = f"autotune_add_image(plan, {view}, {sizes}, {pixels}, {pitch})"
             self._used.add(view)
@@ -117,7 +115,7 @@ class AlgorithmPlanner:
         return ", ".join([*map(self._number, texts), *["1"] * (3 - len(texts))])
 
     def _bytes(self, buffer: BufferFormula) -> str:
-        return self._result(buffer.dtype, lambda dtype: f"{DTYPE_BYTES[dtype]}LL")
+        return self._result(buffer.dtype, lambda dtype: f"{NUMBER_TYPES[dtype].size_bytes}LL")
 
     def _if(self, condition: Expression) -> str:
         return "" if _is_always(condition) else f"if ({self._print(condition)}) "

@@ -4,16 +4,16 @@ import contextlib
 import dataclasses
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from functools import cache
 from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any, Self
 
-from autotune import tracing
+from autotune import child, tracing
 from autotune.errors import BuildError, KernelError
 from autotune.model.plan import Plan, Role
 from autotune.model.trial import Build, BuildJob, BuildState
-from autotune.process import child
 
 if TYPE_CHECKING:
     from autotune.device.port import Memory, Port
@@ -130,13 +130,12 @@ def serve() -> None:
     """Run as the child process: build until the input ends."""
     from autotune.device import open_port
 
-    ports: dict[str, Port] = {}
+    port_to = cache(open_port)
 
-    def build(job: BuildJob, entering: Callable[[str], None]) -> Build:
-        if job.selector not in ports:
-            ports[job.selector] = open_port(job.selector)
+    def build(job: BuildJob, entering: child.Entering) -> Build:
+        port = port_to(job.selector)
         entering("build")
-        return build_once(ports[job.selector], job)
+        return build_once(port, job)
 
     child.serve(build)
 

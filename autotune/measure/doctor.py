@@ -8,18 +8,18 @@ import contextlib
 import time
 from collections.abc import Iterator, Sequence
 
+from autotune import child
 from autotune.device.clocks import try_calibration
 from autotune.device.profile import find_profile
 from autotune.errors import WorkerError
 from autotune.kernels import family_names, find_family
 from autotune.measure.worker import Worker
 from autotune.model import checkup
-from autotune.model.checkup import Checkup, Examination, Finding, Health
+from autotune.model.checkup import Checkup, Finding, Health
 from autotune.model.configuration import Configuration
-from autotune.model.device import VECTOR_WIDTHS, Device, DeviceLimits, Fault
-from autotune.model.problem import Problem
+from autotune.model.device import VECTOR_WIDTHS, Device, Fault
+from autotune.model.problem import NUMBER_TYPES, Problem
 from autotune.model.trial import Calibration, Job, Timer, Trial, TrialState
-from autotune.process import child
 from autotune.space.family import KernelFamily
 from autotune.space.search_space import SearchSpace
 
@@ -34,10 +34,15 @@ MOST_LIMIT_S = 120.0
 CONFIGURATIONS = 3
 """Configurations of an algorithm that are tried, until one gives a right result."""
 
+
+def _vectors(*types: str, widths: Sequence[int] = VECTOR_WIDTHS) -> tuple[str, ...]:
+    return tuple(checkup.vector_probe(dtype, width) for dtype in types for width in widths)
+
+
 _GROUPS = (
-    tuple(checkup.vector_probe("float32", width) for width in VECTOR_WIDTHS),
-    (*(checkup.vector_probe("float16", width) for width in VECTOR_WIDTHS), checkup.VSTORE_HALF),
-    tuple(checkup.vector_probe(dtype, width) for dtype in ("int8", "int32") for width in VECTOR_WIDTHS),
+    _vectors("float32"),
+    (*_vectors("float16"), checkup.VSTORE_HALF),
+    _vectors(*(name for name, number in NUMBER_TYPES.items() if number.is_whole)),
     (checkup.LOCAL_MEMORY, checkup.ATOMICS),
     (checkup.IMAGES,),
     (checkup.IMAGE_VIEWS,),
@@ -48,24 +53,10 @@ _GROUPS = (
     (checkup.SUB_GROUP_SIZES,),
 )
 """Probes tried together."""
-_LEFT_OUT = frozenset(checkup.vector_probe(dtype, width) for dtype in checkup.VECTOR_TYPES for width in (2, 8))
+_LEFT_OUT = frozenset(_vectors(*NUMBER_TYPES, widths=(2, 8)))
 """Probes left out of the short form unless another one fails: building them takes half a second."""
 _JOINED = frozenset(_GROUPS[:5])
 """Groups whose probes are first tried together as one program."""
-
-
-def is_offered(probe: str, limits: DeviceLimits) -> bool:
-    """Return whether the driver claims to support what a probe tries."""
-    extensions = limits.extensions
-    return {
-        checkup.IMAGES: limits.has_images,
-        checkup.IMAGE_VIEWS: limits.has_images and "cl_khr_image2d_from_buffer" in extensions,
-        checkup.SUB_GROUPS: limits.has_sub_groups,
-        checkup.HALF_ARITHMETIC: limits.has_float16,
-        checkup.INTEGER_DOT_KHR: "cl_khr_integer_dot_product" in extensions,
-        checkup.INTEGER_DOT_ARM: "cl_arm_integer_dot_product_int8" in extensions,
-        checkup.SUB_GROUP_SIZES: "cl_qcom_reqd_sub_group_size" in extensions,
-    }.get(probe, True)
 
 
 def examine(device: Device, *, is_full: bool = True, worker: Worker | None = None) -> Checkup:
@@ -94,9 +85,9 @@ class _Examiner:
     def findings(self) -> tuple[Finding, ...]:
         """Return the finding of the empty kernel first; it is the only one when that kernel is broken."""
         limits = self._device.limits
-        shown = [tuple(probe for probe in group if is_offered(probe, limits)) for group in _GROUPS]
+        shown = [tuple(probe for probe in group if checkup.feature_of(probe).is_offered(limits)) for group in _GROUPS]
         offered = [group for group in shown if group]
-        missing = [probe for group in _GROUPS for probe in group if not is_offered(probe, limits)]
+        missing = [probe for group in _GROUPS for probe in group if not checkup.feature_of(probe).is_offered(limits)]
         found = self._joined([group for group in offered if group in _JOINED])
         by_probe = {finding.probe: finding for finding in found}
         if by_probe[checkup.EMPTY_KERNEL].health is Health.BROKEN:
@@ -131,20 +122,20 @@ class _Examiner:
         return [*sound, *(self._ask((probe,), self._limit_s)[0] for probe in suspects)]
 
     def _ask(self, probes: tuple[str, ...], limit_s: float) -> list[Finding]:
-        message = Examination(selector=self._device.selector, probes=probes)
         try:
             limits_s = {"start": OPENING_LIMIT_S, "opening": OPENING_LIMIT_S, "probe": limit_s}
-            answer = self._worker.examine(message, limits_s)
+            answer = self._worker.examine(self._device.selector, probes, limits_s)
         except WorkerError as error:
             answer = dict.fromkeys(probes, error.message)
+        is_ours = isinstance(answer, child.Loss) and answer.cause is child.Cause.FAULT
         if isinstance(answer, child.Loss):
             answer = dict.fromkeys(probes, answer.message)
-        return [_finding(probe, answer[probe]) for probe in probes]
+        return [_finding(probe, answer[probe], is_ours=is_ours) for probe in probes]
 
 
-def _finding(probe: str, complaint: str) -> Finding:
+def _finding(probe: str, complaint: str, *, is_ours: bool = False) -> Finding:
     health = Health.BROKEN if complaint else Health.WORKS
-    return Finding(probe=probe, health=health, message=" ".join(complaint.split())[:500])
+    return Finding(probe=probe, health=health, message=" ".join(complaint.split())[:500], is_ours=is_ours)
 
 
 def _clocks(device: Device) -> Finding:
@@ -166,7 +157,7 @@ def _algorithms(device: Device, worker: Worker) -> Iterator[Finding]:
 
 
 def _try_algorithm(device: Device, family: KernelFamily, algorithm: str, worker: Worker) -> Finding:
-    probe, fault = f"{family.name} {algorithm}", Fault(family=family.name, algorithm=algorithm)
+    probe = f"{family.name} {algorithm}"
     found = _to_try(device, family, algorithm)
     if found is None:
         return Finding(probe=probe, health=Health.MISSING)
@@ -182,7 +173,9 @@ def _try_algorithm(device: Device, family: KernelFamily, algorithm: str, worker:
     failed = [t for t in trials if t.state is not TrialState.COMPLETE]
     message = f"{problem.label}: {failed[0].state.value}: {failed[0].message}" if failed else ""
     health = Health.BROKEN if len(failed) == len(trials) else Health.WORKS
-    return Finding(probe=probe, health=health, message=" ".join(message.split())[:500], fault=fault)
+    is_ours = all(trial.state is TrialState.TOOL_FAILED for trial in trials)
+    fault = None if is_ours else Fault(family=family.name, algorithm=algorithm)
+    return Finding(probe=probe, health=health, message=" ".join(message.split())[:500], fault=fault, is_ours=is_ours)
 
 
 def _to_try(device: Device, family: KernelFamily, algorithm: str) -> tuple[Problem, list[Configuration]] | None:

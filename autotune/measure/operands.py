@@ -30,7 +30,6 @@ class Loaded:
     """A case whose inputs, and initial contents of outputs, are on the device, by buffer name."""
 
     case: Case
-    seed: int
     host: dict[str, NDArray[Any]]
     """The same contents on the host, with a canary behind each output."""
     memory: dict[str, Memory]
@@ -61,7 +60,7 @@ class Operands:
         with tracing.span("draw inputs"):
             case = find_family(problem.family).make_case(problem, seed)
         host = {b.name: _contents(b, case) for b in given if b.name in case.inputs}
-        loaded = Loaded(case=case, seed=seed, host=host, memory={})
+        loaded = Loaded(case=case, host=host, memory={})
         with tracing.span("write inputs"):
             for buffer in given:
                 if buffer.name in host:
@@ -142,10 +141,6 @@ class Workplace:
     def __exit__(self, error: type[BaseException] | None, *_: object) -> None:
         for buffer in () if error else self._written:
             self._operands.give_back(buffer, self._own[buffer.name])
-
-    def leave(self) -> None:
-        """Drop the inputs, so that their memory can be reused."""
-        self.memory = {}
 
     def use(self, loaded: Loaded) -> None:
         """Use the inputs of a case. Raises LaunchError."""

@@ -3,11 +3,11 @@
 import sys
 import threading
 from collections.abc import Mapping, Sequence
+from functools import cache
 from typing import TYPE_CHECKING, Any, Literal, Protocol, Self
 
-from autotune.model.checkup import Examination
+from autotune import child
 from autotune.model.trial import Job, Trial, TrialState
-from autotune.process import child
 
 if TYPE_CHECKING:
     from autotune.device.port import Port
@@ -133,14 +133,16 @@ class Worker:
             self.close()
         return answer
 
-    def examine(self, examination: Examination, limits_s: Mapping[str, float]) -> "dict[str, str] | child.Loss":
-        """Run probes in the child and return an error message for each, empty for those that work.
+    def examine(
+        self, selector: str, probes: Sequence[str], limits_s: Mapping[str, float]
+    ) -> "dict[str, str] | child.Loss":
+        """Run probes, built as one program, in the child; return an error message for each, empty for those that work.
 
         `limits_s` holds the seconds for the phases ``start``, ``opening`` and ``probe``. When a probe fails the child
         is ended, because its context may be broken. Raises WorkerError when no child can be started.
         """
         with self._turn:
-            found: dict[str, str] | child.Loss = self._child.ask(examination, limits_s)
+            found: dict[str, str] | child.Loss = self._child.ask(("examine", selector, probes), limits_s)
             if isinstance(found, dict) and any(found.values()):
                 self.close()
             return found
@@ -151,66 +153,60 @@ class Worker:
         self._refused_builds = 0
 
 
-class _Server:
-    """Answers the messages that reach the child; devices stay open from one to the next."""
+@cache
+def _port_to(selector: str) -> "Port":
+    from autotune.device import open_port
 
-    def __init__(self) -> None:
-        self._ports: dict[str, Port] = {}
-        self._measurers: dict[str, Measurer] = {}
+    return open_port(selector)
 
-    def open(self) -> None:
-        """Open the devices named on the command line."""
-        for selector in sys.argv[1:]:
-            self._measurer_on(selector)
 
-    def answer(self, message: Any, entering: child.Entering) -> Trial | dict[str, str] | None:
-        match message:
-            case "prepare", job:
-                return self._prepare(job, entering)
-            case "run", job:
-                return self._measurer_on(job.selector).measure(job, entering)
-        return self._examine(message, entering)
+@cache
+def _measurer_on(selector: str) -> "Measurer":
+    from autotune.measure.measurer import Measurer
 
-    def _prepare(self, job: Job, entering: child.Entering) -> Trial | None:
-        """Build a job, which the measurer keeps; return its trial if it has ended by that."""
+    return Measurer(_port_to(selector))
 
-        def enter(phase: str) -> None:
-            if phase == "run":
-                raise _Built
-            entering(phase)
 
-        try:
-            return self._measurer_on(job.selector).measure(job, enter)
-        except _Built:
-            return None
+def _answer(message: Any, entering: child.Entering) -> Trial | dict[str, str] | None:
+    match message:
+        case "prepare", job:
+            return _prepare(job, entering)
+        case "run", job:
+            return _measurer_on(job.selector).measure(job, entering)
+        case "examine", selector, probes:
+            return _examine(selector, probes, entering)
+    raise ValueError(f"unknown message {message!r}")
 
-    def _examine(self, examination: Examination, entering: child.Entering) -> dict[str, str]:
-        entering("opening")
-        from autotune.device.probes import run_probes
 
-        port = self._port_to(examination.selector)
-        entering("probe")
-        return run_probes(port, examination.probes)
+def _prepare(job: Job, entering: child.Entering) -> Trial | None:
+    """Build a job, which the measurer keeps; return its trial if it has ended by that."""
 
-    def _port_to(self, selector: str) -> "Port":
-        from autotune.device import open_port
+    def enter(phase: str) -> None:
+        if phase == "run":
+            raise _Built
+        entering(phase)
 
-        if selector not in self._ports:
-            self._ports[selector] = open_port(selector)
-        return self._ports[selector]
+    try:
+        return _measurer_on(job.selector).measure(job, enter)
+    except _Built:
+        return None
 
-    def _measurer_on(self, selector: str) -> "Measurer":
-        from autotune.measure.measurer import Measurer
 
-        if selector not in self._measurers:
-            self._measurers[selector] = Measurer(self._port_to(selector))
-        return self._measurers[selector]
+def _examine(selector: str, probes: Sequence[str], entering: child.Entering) -> dict[str, str]:
+    entering("opening")
+    from autotune.device.probes import run_probes
+
+    port = _port_to(selector)
+    entering("probe")
+    return run_probes(port, probes)
 
 
 def serve() -> None:
-    """Run as the child process: answer jobs and examinations until the input ends."""
-    server = _Server()
-    child.serve(server.answer, server.open)
+    """Run as the child process: answer jobs and examinations until the input ends; devices stay open meanwhile.
+
+    The devices named on the command line are opened first.
+    """
+    child.serve(_answer, lambda: [_measurer_on(selector) for selector in sys.argv[1:]])
 
 
 if __name__ == "__main__":

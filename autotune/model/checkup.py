@@ -6,13 +6,14 @@
 import dataclasses
 import enum
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
-from autotune.model.device import VECTOR_WIDTHS, Device, Fault
+from autotune.model.device import VECTOR_WIDTHS, Device, DeviceLimits, Fault
+from autotune.model.problem import NUMBER_TYPES
 
-PROBES_VERSION = 2
-"""Incremented when probes change so that earlier checkups are no longer valid."""
+PROBES_VERSION = 3
+"""Incremented when probes or findings change so that checkups of other versions are neither valid nor read."""
 
 PROGRAMS = 10
 """About how many times longer a full checkup takes than the short form."""
@@ -30,34 +31,47 @@ INTEGER_DOT_KHR = "integer dot product (khr)"
 INTEGER_DOT_ARM = "integer dot product (arm)"
 CLOCKS = "event times"
 
-VECTOR_TYPES = ("float32", "float16", "int8", "int32")
 
-_EXTENSIONS = {
-    IMAGE_VIEWS: "cl_khr_image2d_from_buffer",
-    INTEGER_DOT_KHR: "cl_khr_integer_dot_product",
-    INTEGER_DOT_ARM: "cl_arm_integer_dot_product_int8",
-    SUB_GROUP_SIZES: "cl_qcom_reqd_sub_group_size",
+@dataclass(frozen=True, kw_only=True)
+class Feature:
+    """What a probe tries, other than vectors, and what follows where it is broken."""
+
+    limit: str = ""
+    """The limit by which the driver offers it; empty if every driver must have it."""
+    extension: str = ""
+    """The extension by which the driver offers it, removed from the device's extensions when the probe is broken."""
+    lost: Mapping[str, Any] = field(default_factory=dict)
+    """Limits of the device without it."""
+    consequence: str = "not proposed by the search"
+
+    def is_offered(self, limits: DeviceLimits) -> bool:
+        """Return whether the driver claims to support it."""
+        has_limit = not self.limit or bool(getattr(limits, self.limit))
+        return has_limit and (not self.extension or self.extension in limits.extensions)
+
+
+_VECTORS = Feature()
+_FEATURES = {
+    EMPTY_KERNEL: Feature(consequence="nothing can be tuned here"),
+    CLOCKS: Feature(consequence="times are taken with the host's clock"),
+    VSTORE_HALF: Feature(lost={"max_vector_float16": 0}, consequence="float16 problems are refused"),
+    HALF_ARITHMETIC: Feature(
+        limit="has_float16", lost={"has_float16": False}, consequence="float16-acc16 problems are refused"
+    ),
+    LOCAL_MEMORY: Feature(lost={"local_memory_bytes": 0}),
+    ATOMICS: Feature(lost={"ordering_standard": 0}, consequence="parts of a sum are joined by a second launch"),
+    SUB_GROUPS: Feature(limit="has_sub_groups", lost={"has_sub_groups": False}),
+    SUB_GROUP_SIZES: Feature(extension="cl_qcom_reqd_sub_group_size"),
+    IMAGES: Feature(limit="has_images", lost={"has_images": False, "max_image_width": 0, "max_image_height": 0}),
+    IMAGE_VIEWS: Feature(limit="has_images", extension="cl_khr_image2d_from_buffer"),
+    INTEGER_DOT_KHR: Feature(extension="cl_khr_integer_dot_product"),
+    INTEGER_DOT_ARM: Feature(extension="cl_arm_integer_dot_product_int8"),
 }
-"""Extension that is removed from the device's extensions when its probe is broken."""
 
 
-_LOST: Mapping[str, Mapping[str, Any]] = {
-    VSTORE_HALF: {"max_vector_float16": 0},
-    IMAGES: {"has_images": False, "max_image_width": 0, "max_image_height": 0},
-    SUB_GROUPS: {"has_sub_groups": False},
-    HALF_ARITHMETIC: {"has_float16": False},
-    LOCAL_MEMORY: {"local_memory_bytes": 0},
-    ATOMICS: {"ordering_standard": 0},
-}
-"""Limits of the device that are lost when a probe is broken."""
-
-_CONSEQUENCES = {
-    EMPTY_KERNEL: "nothing can be tuned here",
-    CLOCKS: "times are taken with the host's clock",
-    VSTORE_HALF: "float16 problems are refused",
-    HALF_ARITHMETIC: "float16-acc16 problems are refused",
-    ATOMICS: "parts of a sum are joined by a second launch",
-}
+def feature_of(probe: str) -> Feature:
+    """Return what a probe tries."""
+    return _FEATURES.get(probe, _VECTORS)
 
 
 def vector_probe(dtype: str, width: int) -> str:
@@ -84,14 +98,8 @@ class Finding:
     message: str = ""
     fault: Fault | None = None
     """The fault recorded if the probe ran an algorithm and found it broken."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Examination:
-    """Request to a child process to run probes on one device, all built as one program."""
-
-    selector: str
-    probes: tuple[str, ...]
+    is_ours: bool = False
+    """An unexpected exception of autotune ended the probe: the driver may be fine."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -133,12 +141,12 @@ class Checkup:
     def applied_to(self, device: Device) -> Device:
         """Return the device with broken features removed, so that constraints keep a search from proposing them."""
         broken, limits = self._broken, device.limits
-        changes: dict[str, Any] = {f"max_vector_{dtype}": _widest(dtype, broken) for dtype in VECTOR_TYPES}
-        for probe in broken:
-            changes |= _LOST.get(probe, {})
-        left_out = {extension for probe, extension in _EXTENSIONS.items() if probe in broken}
-        if left_out:
-            changes["extensions"] = tuple(name for name in limits.extensions if name not in left_out)
+        changes: dict[str, Any] = {f"max_vector_{dtype}": _widest(dtype, broken) for dtype in NUMBER_TYPES}
+        features = [feature_of(probe) for probe in sorted(broken)]
+        for feature in features:
+            changes |= feature.lost
+        left_out = {feature.extension for feature in features}
+        changes["extensions"] = tuple(name for name in limits.extensions if name not in left_out)
         faults = [finding.fault for finding in self.broken if finding.fault]
         changes["faults"] = tuple(dict.fromkeys([*limits.faults, *faults]))
         sound = dataclasses.replace(limits, **changes)
@@ -147,7 +155,8 @@ class Checkup:
 
 def consequence(finding: Finding) -> str:
     """Describe how a search deals with a broken finding, for display."""
-    return _CONSEQUENCES.get(finding.probe, "not proposed by the search")
+    told = feature_of(finding.probe).consequence
+    return f"a fault in autotune, not in the driver; {told}" if finding.is_ours else told
 
 
 def _widest(dtype: str, broken: frozenset[str]) -> int:

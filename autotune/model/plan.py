@@ -4,7 +4,7 @@ import enum
 from dataclasses import dataclass
 
 from autotune.model.configuration import Value
-from autotune.model.problem import DTYPE_BYTES
+from autotune.model.problem import NUMBER_TYPES
 
 
 class Role(enum.Enum):
@@ -39,7 +39,7 @@ class Buffer:
 
     @property
     def size_bytes(self) -> int:
-        return self.elements * DTYPE_BYTES[self.dtype]
+        return self.elements * NUMBER_TYPES[self.dtype].size_bytes
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -17,7 +17,33 @@ from autotune.errors import ProblemError
 from autotune.model.configuration import Value
 from autotune.model.device import DeviceLimits, mebibytes
 
-DTYPE_BYTES = {"float32": 4, "float16": 2, "int8": 1, "int32": 4}
+
+@dataclass(frozen=True, kw_only=True)
+class NumberType:
+    """A type of the numbers in a kernel's memory; all that is known about a type is here."""
+
+    name: str
+    """Also NumPy's name of the type."""
+    size_bytes: int
+    in_c: str
+    """Name of the type in OpenCL C."""
+    widened: str
+    """Name of the type to which kernels convert such numbers to compute with them, unless they ask for another."""
+    is_whole: bool = False
+    channel: str = ""
+    """Type of an image's channels in OpenCL, without ``CL_``; empty if no kernel reads images of such numbers."""
+
+
+NUMBER_TYPES: Mapping[str, NumberType] = {
+    number.name: number
+    for number in (
+        NumberType(name="float32", size_bytes=4, in_c="float", widened="float32", channel="FLOAT"),
+        NumberType(name="float16", size_bytes=2, in_c="half", widened="float32", channel="HALF_FLOAT"),
+        NumberType(name="int8", size_bytes=1, in_c="char", widened="int32", is_whole=True, channel="SIGNED_INT8"),
+        NumberType(name="int32", size_bytes=4, in_c="int", widened="int32", is_whole=True),
+    )
+}
+"""All types of numbers, by name. `DeviceLimits` has a ``max_vector_`` for each."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -84,8 +110,8 @@ class Problem(ABC):
     def to_dict(self) -> dict[str, Value]:
         # Called at every lookup of a new size, so dataclasses.asdict is far too slow. vars() would be faster still,
         # but would make every later field access, and so every hash, twice as slow.
-        names, read, _ = _fields_of(type(self))
-        values = dict(zip(names, read(self), strict=True))
+        fields = _fields_of(type(self))
+        values = dict(zip(fields.names, fields.read(self), strict=True))
         values.update(self._additions)
         return values
 
@@ -123,11 +149,11 @@ class Problem(ABC):
         """Canonical JSON of `to_dict`: equal problems have equal keys."""
         if self._additions:
             return json.dumps(self.to_dict(), sort_keys=True, separators=(",", ":"))
-        template, _, places, read = _key_template(type(self))
-        values = list(read(self))
-        for place in places:
+        fields = _fields_of(type(self))
+        values = list(fields.read_key(self))
+        for place in fields.text_places:
             values[place] = encode_basestring_ascii(values[place])
-        return template % tuple(values)
+        return fields.key % tuple(values)
 
     def constraint_values(self) -> dict[str, Value]:
         """Return the values that constraints may refer to, by name."""
@@ -135,24 +161,28 @@ class Problem(ABC):
 
     def is_comparable(self, other: "Problem") -> bool:
         """Return whether a configuration for `other` could serve this problem: they differ at most in sizes."""
-        return self.family == other.family and self._kind() == other._kind()
+        return self.family == other.family and self.kind == other.kind
 
     @property
     def kind(self) -> tuple[tuple[str, str], ...]:
         """All string fields: within a family, equal exactly for comparable problems."""
-        return self._kind()
-
-    def _kind(self) -> tuple[tuple[str, str], ...]:
-        return tuple([(name, getattr(self, name)) for name in _key_template(type(self)).texts] + self._additions)
+        return tuple([(name, getattr(self, name)) for name in _fields_of(type(self)).texts] + self._additions)
 
 
 class _Fields(NamedTuple):
-    """The fields of a problem type."""
+    """The fields of a problem type other than additions."""
 
     names: tuple[str, ...]
-    """Names of the fields other than additions."""
     read: Callable[[Problem], tuple[Any, ...]]
     """Returns the values of `names`."""
+    texts: tuple[str, ...]
+    """Names of the string fields."""
+    key: str
+    """Canonical JSON with ``%s`` for each value: every lookup makes a key, several times faster than JSON's encoder."""
+    read_key: Callable[[Problem], tuple[Any, ...]]
+    """Returns the values in the order of `key`."""
+    text_places: tuple[int, ...]
+    """Indices of `texts` in `key`."""
     additions: tuple[str, ...]
     """Names of the additions; see `Problem`."""
 
@@ -160,31 +190,16 @@ class _Fields(NamedTuple):
 @cache
 def _fields_of(problem_type: type[Problem]) -> _Fields:
     fields = dataclasses.fields(problem_type)
-    names = tuple(field.name for field in fields if field.default != "")
-    return _Fields(names, attrgetter(*names), tuple(field.name for field in fields if field.default == ""))
-
-
-class _KeyTemplate(NamedTuple):
-    """Format string for keys: every lookup makes a key, and this is several times faster than a JSON encoder."""
-
-    text: str
-    """Canonical JSON with ``%s`` for each value."""
-    texts: tuple[str, ...]
-    """Names of the string fields, in the order of the fields."""
-    places: tuple[int, ...]
-    """Indices of `texts` among the values."""
-    read: Callable[[Problem], tuple[Any, ...]]
-    """Returns all values in the order of the template."""
-
-
-@cache
-def _key_template(problem_type: type[Problem]) -> _KeyTemplate:
-    fields = [field for field in dataclasses.fields(problem_type) if field.default != ""]
-    names = sorted(field.name for field in fields)
-    texts = tuple(field.name for field in fields if field.type is str)
-    return _KeyTemplate(
-        text=f"{{{','.join(f'{chr(34)}{name}{chr(34)}:%s' for name in names)}}}",
-        texts=texts,
-        places=tuple(names.index(name) for name in texts),
+    own = [field for field in fields if field.default != ""]
+    names = [field.name for field in own]
+    texts = tuple(field.name for field in own if field.type is str)
+    in_key = sorted(names)
+    return _Fields(
+        names=tuple(names),
         read=attrgetter(*names),
+        texts=texts,
+        key=f"{{{','.join(f'{chr(34)}{name}{chr(34)}:%s' for name in in_key)}}}",
+        read_key=attrgetter(*in_key),
+        text_places=tuple(map(in_key.index, texts)),
+        additions=tuple(field.name for field in fields if field.default == ""),
     )

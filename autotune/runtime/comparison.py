@@ -10,11 +10,11 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from autotune import child
 from autotune.errors import AutotuneError, WorkerError
 from autotune.kernels.gemm import GemmProblem
 from autotune.model.device import Device
 from autotune.model.trial import Winner
-from autotune.process import child
 
 if TYPE_CHECKING:
     from autotune.runtime.crossover import CrossoverPoint

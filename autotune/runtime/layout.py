@@ -8,7 +8,7 @@ from autotune.kernels.gemm import GemmProblem
 from autotune.kernels.gemm.problem import MODES
 from autotune.kernels.reduce import ReduceProblem
 
-_MODE_OF = {"float32": "float32", "float16": "float16", "int8": "int8"}
+_MODE_OF = {name: name for name, mode in MODES.items() if mode.operand.name == name}
 """Default numeric mode by the type of A and B."""
 
 
@@ -184,7 +184,7 @@ def _mode(a: Layout, b: Layout, mode: str) -> str:
         return _MODE_OF[a.dtype]
     if mode not in MODES:
         raise ProblemError(f"gemm has no numeric mode {mode[:80]!r}", hint=f"there are {', '.join(MODES)}")
-    if a.dtype != MODES[mode].operand:
+    if a.dtype != MODES[mode].operand.name:
         raise ProblemError(f"a and b are {a.dtype}, which mode {mode} does not accept")
     return mode
 

@@ -5,7 +5,7 @@ from typing import Any
 from autotune.device.arrays import Kind, allocate_shared, kind_of
 from autotune.errors import ProblemError
 from autotune.kernels.reduce import FAMILY, ReduceProblem
-from autotune.model.problem import DTYPE_BYTES
+from autotune.model.problem import NUMBER_TYPES
 from autotune.runtime.choice import Weights
 from autotune.runtime.engine import OnDevice, Request
 from autotune.runtime.layout import reduce_problem
@@ -82,7 +82,7 @@ def _read_buffers(values: Any, out: Any, kind: Kind, kind_out: Kind, problem: Re
         raise ProblemError("a buffer has no shape", hint="pass problem=ReduceProblem(batch=..., channels=...)")
     if kind is not Kind.BUFFER or kind_out is not Kind.BUFFER or out is None:
         raise ProblemError("when problem is passed, both the input and out must be buffers")
-    size = DTYPE_BYTES[problem.dtype]
+    size = NUMBER_TYPES[problem.dtype].size_bytes
     needed = ((problem.batch - 1) * problem.pitch + problem.channels) * size, problem.batch * size
     for name, memory, least in (("the input", values, needed[0]), ("out", out, needed[1])):
         if memory.size < least:

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 from autotune.device.arrays import Kind, kind_of, shared_memory
 from autotune.errors import ProblemError
 from autotune.kernels.gemm import GemmProblem
-from autotune.model.problem import DTYPE_BYTES
+from autotune.model.problem import NUMBER_TYPES
 from autotune.runtime.choice import Weights
 from autotune.runtime.crossover import Crossover
 from autotune.runtime.engine import PreparedMatrix, Request
@@ -44,7 +44,7 @@ class GemmRequest(Request):
         self.is_resident = all(kind in (Kind.ARRAY, Kind.BUFFER) for kind in self.kinds)
         is_prepared = self.weights is Weights.PACKED_ONCE
         self.arrays = [i for i, kind in enumerate(self.kinds) if kind is Kind.ARRAY and not (is_prepared and i == 1)]
-        self.takes_whole_numbers = self.problem.accumulator == "int32"
+        self.takes_whole_numbers = self.problem.is_whole
         self.bytes = tuple(_bytes(self.problem, name) for name in NAMES)
 
 
@@ -123,4 +123,4 @@ def _bytes(problem: GemmProblem, operand: str) -> int:
     """Return the size of an operand in bytes, from its first element to its last."""
     rows, columns = problem.stored[operand]
     last = (problem.batch - 1) * problem.stride(operand) + (rows - 1) * problem.pitch(operand) + columns
-    return last * DTYPE_BYTES[problem.dtype(operand)]
+    return last * NUMBER_TYPES[problem.dtype(operand)].size_bytes

@@ -164,30 +164,17 @@ class _Known(ast.NodeTransformer):
             return node.body if node.test.value else node.orelse
         return node
 
-    def visit_BinOp(self, node: ast.BinOp) -> ast.expr:
-        return self._worked_out(node)
-
-    def visit_Compare(self, node: ast.Compare) -> ast.expr:
-        return self._worked_out(node)
-
-    def visit_UnaryOp(self, node: ast.UnaryOp) -> ast.expr:
-        return self._worked_out(node)
-
     def _worked_out(self, node: ast.expr) -> ast.expr:
         self.generic_visit(node)
         if any(isinstance(part, ast.Name | ast.Call) for part in ast.walk(node)):
             return node
         try:
-            value = _value(node)
+            value = Expression(ast.unparse(node))({})
         except ZeroDivisionError:
             return node
         return ast.Constant(value) if value >= 0 else node  # expressions do not allow a sign
 
-
-def _value(node: ast.expr) -> int | bool:
-    found = Expression(ast.unparse(node))({})
-    assert isinstance(found, int)
-    return found
+    visit_BinOp = visit_Compare = visit_UnaryOp = _worked_out  # noqa: N815 - the names that ast asks for
 
 
 @dataclass(frozen=True)

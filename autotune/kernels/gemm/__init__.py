@@ -15,11 +15,11 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from itertools import product
 
-from autotune.kernels.gemm.algorithms import ALGORITHMS
 from autotune.kernels.gemm.estimate import ESTIMATE
 from autotune.kernels.gemm.plan import PLAN
 from autotune.kernels.gemm.problem import BYTES_MOVED, EXAMPLES, MAX_ELEMENTS, MODES, GemmProblem
 from autotune.kernels.gemm.rule import by_rule, candidates
+from autotune.kernels.gemm.tile_algorithms import ALGORITHMS
 from autotune.model.configuration import Configuration
 from autotune.model.device import DeviceLimits
 from autotune.model.plan import Plan

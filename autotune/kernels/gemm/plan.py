@@ -10,8 +10,7 @@ from autotune.space.plan_formula import BufferFormula, LaunchFormula, PlanFormul
 LEAST_COMBINING = 32
 """Least work-items in a work-group that adds up parts; if the product's has fewer, the driver chooses."""
 
-_C_TYPES = {"float32": "float", "float16": "half", "int8": "char", "int32": "int"}
-_INPUT, _SUM, _RESULT = (by_mode(attrgetter(use)) for use in ("operand", "accumulator", "result"))
+_INPUT, _SUM, _RESULT = (by_mode(attrgetter(f"{use}.name")) for use in ("operand", "accumulator", "result"))
 
 _NAMES = {
     "tile_m": "micro_tile_m * (work_group_m if algorithm == 'local_tile' else tiles_m)",
@@ -169,7 +168,7 @@ PLAN = PlanFormula(
     buffers=_BUFFERS,
     launches=_LAUNCHES,
     scalars={"alpha": 1.0, "beta": 0},
-    scalar_dtype=by_mode(lambda mode: "int32" if mode.accumulator == "int32" else "float32"),
+    scalar_dtype=by_mode(attrgetter("accumulator.widened")),
     build_options={
         "-cl-fast-relaxed-math": "relaxed_math == 'on'",
         **standards(cl3_too="integer_dot == 'khr'"),
@@ -178,9 +177,9 @@ PLAN = PlanFormula(
         "-fregister-allocation={register_allocation}": "register_allocation != 0",
     },
     template_values={
-        "stored_type": by_mode(lambda mode: _C_TYPES[mode.operand]),
-        "sum_type": by_mode(lambda mode: _C_TYPES[mode.accumulator]),
-        "result_type": by_mode(lambda mode: _C_TYPES[mode.result]),
+        "stored_type": by_mode(attrgetter("operand.in_c")),
+        "sum_type": by_mode(attrgetter("accumulator.in_c")),
+        "result_type": by_mode(attrgetter("result.in_c")),
         "trans_a": "trans_a if a_storage == 'buffer' and not pads else 0",
         "trans_b": "1 if b_transposed else trans_b if b_storage == 'buffer' and not pads else 0",
         **{name: name for name in _FLAGS},

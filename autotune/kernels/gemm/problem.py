@@ -2,12 +2,13 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from operator import attrgetter
 from typing import Any, ClassVar, Self
 
 from autotune.errors import ProblemError, did_you_mean
 from autotune.model.configuration import Value
 from autotune.model.device import DeviceLimits
-from autotune.model.problem import DTYPE_BYTES, Problem
+from autotune.model.problem import NUMBER_TYPES, NumberType, Problem
 from autotune.space.expression import Expression, by_value
 
 MAX_ELEMENTS = 2**31 - 1
@@ -18,16 +19,25 @@ MAX_ELEMENTS = 2**31 - 1
 class Mode:
     """The types of a numeric mode: of the stored elements of A and B, of the sums, and of C."""
 
-    operand: str
-    accumulator: str
-    result: str
+    operand: NumberType
+    accumulator: NumberType
+    result: NumberType
+
+    @property
+    def vectors(self) -> tuple[str, str]:
+        """Types of the vectors that kernels use: as stored, and as they compute with them."""
+        return self.operand.name, self.operand.widened
+
+
+def _mode(operand: str, accumulator: str, result: str) -> Mode:
+    return Mode(operand=NUMBER_TYPES[operand], accumulator=NUMBER_TYPES[accumulator], result=NUMBER_TYPES[result])
 
 
 MODES = {
-    "float32": Mode(operand="float32", accumulator="float32", result="float32"),
-    "float16": Mode(operand="float16", accumulator="float32", result="float16"),
-    "float16-acc16": Mode(operand="float16", accumulator="float16", result="float16"),
-    "int8": Mode(operand="int8", accumulator="int32", result="int32"),
+    "float32": _mode("float32", "float32", "float32"),
+    "float16": _mode("float16", "float32", "float16"),
+    "float16-acc16": _mode("float16", "float16", "float16"),
+    "int8": _mode("int8", "int32", "int32"),
 }
 """The numeric modes, by the name used after --shape."""
 
@@ -37,7 +47,7 @@ def by_mode(value: Callable[[Mode], str | int]) -> str:
     return by_value("mode", {name: value(mode) for name, mode in MODES.items()})
 
 
-_INPUT_BYTES, _OUTPUT_BYTES = (by_mode(lambda m: DTYPE_BYTES[m.operand]), by_mode(lambda m: DTYPE_BYTES[m.result]))
+_INPUT_BYTES, _OUTPUT_BYTES = (by_mode(attrgetter(use)) for use in ("operand.size_bytes", "result.size_bytes"))
 BYTES_MOVED = Expression(f"batch * (({_INPUT_BYTES}) * (m * k + k * n) + ({_OUTPUT_BYTES}) * m * n)")
 _bytes_moved = BYTES_MOVED.taking("m", "n", "k", "batch", "mode")
 
@@ -190,12 +200,17 @@ class GemmProblem(Problem):
     def dtype(self, operand: str) -> str:
         """Return the type of the stored elements of a, b or c."""
         mode = MODES[self.mode]
-        return mode.result if operand == "c" else mode.operand
+        return (mode.result if operand == "c" else mode.operand).name
 
     @property
     def accumulator(self) -> str:
         """Type of the sums."""
-        return MODES[self.mode].accumulator
+        return MODES[self.mode].accumulator.name
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether the product is one of whole numbers."""
+        return MODES[self.mode].operand.is_whole
 
     @property
     def label(self) -> str:
@@ -269,10 +284,11 @@ class GemmProblem(Problem):
     def constraint_values(self) -> dict[str, Value]:
         mode = MODES[self.mode]
         values = self.to_dict()
-        values["element_bytes"], values["accumulator_bytes"] = DTYPE_BYTES[mode.operand], DTYPE_BYTES[mode.accumulator]
+        values["element_bytes"], values["accumulator_bytes"] = mode.operand.size_bytes, mode.accumulator.size_bytes
         return values
 
-    def _kind(self) -> tuple[tuple[str, str], ...]:
+    @property
+    def kind(self) -> tuple[tuple[str, str], ...]:
         return ("mode", self.mode), ("layout", _LAYOUTS[self.trans_a][self.trans_b]), *self._additions
 
     def check_device(self, limits: DeviceLimits) -> None:
@@ -280,7 +296,7 @@ class GemmProblem(Problem):
             raise ProblemError(f"{self.label}: the device has no float16 arithmetic", hint="use float16")
         if self.dtype("a") == "float16" and limits.max_vector_float16 == 0:
             raise ProblemError(f"{self.label}: the driver gets half precision wrong", hint="use float32")
-        sizes = {x.upper(): self.batch * self.stride(x) * DTYPE_BYTES[self.dtype(x)] for x in "abc"}
+        sizes = {x.upper(): self.batch * self.stride(x) * NUMBER_TYPES[self.dtype(x)].size_bytes for x in "abc"}
         self.check_memory(sizes, limits)
 
 

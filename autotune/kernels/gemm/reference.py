@@ -9,12 +9,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from autotune.kernels.gemm.problem import GemmProblem
+from autotune.model.problem import NUMBER_TYPES
 from autotune.space.family import Case
 
 Matrix = NDArray[np.float64]
-
-_EPSILON = {"float32": 2.0**-23, "float16": 2.0**-10, "int32": 0.0}
-"""Distance from 1 to the next number of a type; 0 for integers, which are exact."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,7 +58,7 @@ class GemmCase(Case):
         self._stored = {operand: self._random(operand) for operand in "abc"}
         self._has_beta = bool(seed % 2)
         alpha, beta = 1.0, 0.0
-        if self._has_beta and problem.accumulator == "int32":
+        if self._has_beta and problem.is_whole:
             alpha, beta = 3.0, -2.0
         elif self._has_beta:
             alpha, beta = (float(np.float32(x)) for x in self._rng.uniform(0.5, 2.0, 2))
@@ -204,7 +202,12 @@ class GemmCase(Case):
         millions of outputs is below 2; rounding the result to its own type adds half an epsilon of `size`.
         """
         p = self._problem
-        summing = _EPSILON[p.accumulator] * (4.0 + 0.25 * math.log2(p.k + 1))
-        rounding = 2.0 * _EPSILON[p.dtype("c")] if p.dtype("c") != p.accumulator else 0.0
-        smallest = 0.25 if p.accumulator == "int32" else 1e-7 if p.dtype("c") == "float16" else 1e-30
+        summing = _epsilon(p.accumulator) * (4.0 + 0.25 * math.log2(p.k + 1))
+        rounding = 2.0 * _epsilon(p.dtype("c")) if p.dtype("c") != p.accumulator else 0.0
+        smallest = 0.25 if p.is_whole else 1e-7 if p.dtype("c") == "float16" else 1e-30
         return np.asarray(summing * scale + rounding * np.abs(size) + smallest)
+
+
+def _epsilon(dtype: str) -> float:
+    """Return the distance from 1 to the next number of a type; 0 for integers, which are exact."""
+    return 0.0 if NUMBER_TYPES[dtype].is_whole else float(np.finfo(dtype).eps)

@@ -14,9 +14,9 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from autotune.kernels.combination import one_launch_variants
-from autotune.kernels.gemm.algorithms import ALGORITHMS
 from autotune.kernels.gemm.estimate import ESTIMATE, LEAST_LANES, numbers_of
 from autotune.kernels.gemm.problem import GemmProblem
+from autotune.kernels.gemm.tile_algorithms import ALGORITHMS
 from autotune.model.configuration import Configuration, Value
 from autotune.model.device import DeviceLimits
 

@@ -1,7 +1,9 @@
-"""Algorithms with a tile of outputs per work-item: `microtile` in registers, `local_tile`, `panel` in local memory."""
+"""Algorithms with a tile per work-item, in registers (`microtile`) or local memory (`local_tile`, `panel`); and all."""
 
 from autotune.kernels.combination import COMBINE, HAS_ORDERING
-from autotune.kernels.gemm.parameters import (
+from autotune.kernels.gemm.algorithms import (
+    COLUMN,
+    DOT,
     EDGES,
     FEATURES,
     FEATURES_OF_DEVICE,
@@ -9,10 +11,12 @@ from autotune.kernels.gemm.parameters import (
     LOADS,
     MATH,
     MULTIPLY_ADD,
+    NAIVE,
     PARTS_TO_COMBINE,
     QCOM_16_BIT,
     REGISTER_ALLOCATION,
     REGISTER_CAP,
+    ROW,
     WAVE_SIZE,
     WHOLE_NUMBERS,
     WORK_GROUP,
@@ -316,3 +320,5 @@ PANEL = Algorithm(
         Expression("micro_tile_n * tile_k"),
     ),
 )
+
+ALGORITHMS = (NAIVE, DOT, MICROTILE, LOCAL_TILE, PANEL, ROW, COLUMN)

@@ -1,14 +1,16 @@
 """The plans of reductions: reduce the rows, or parts of them and then join the parts."""
 
 from autotune.kernels.combination import COUNTERS, standards
+from autotune.kernels.reduce.problem import DTYPES
 from autotune.model.plan import Role
+from autotune.model.problem import NUMBER_TYPES
 from autotune.space.expression import by_value
 from autotune.space.plan_formula import BufferFormula, LaunchFormula, PlanFormula
 
 LEAST_SUB_GROUP = 16
 """Work-items assumed in a sub-group. Larger sub-groups reduce several rows each; of smaller ones, some reduce none."""
 
-_DTYPE = by_value("dtype", {"float32": "float32", "float16": "float16"})
+_DTYPE = by_value("dtype", {dtype: dtype for dtype in DTYPES})
 
 _FLAGS = {
     "whole_pass": "vectors >= in_pass",
@@ -71,7 +73,7 @@ PLAN = PlanFormula(
     build_options=standards(cl2_too="standard == 'CL2.0'", cl3_too="standard == 'CL3.0'"),
     template_values={
         "operation": "operation",
-        "stored_type": by_value("dtype", {"float32": "float", "float16": "half"}),
+        "stored_type": by_value("dtype", {dtype: NUMBER_TYPES[dtype].in_c for dtype in DTYPES}),
         "sum_type": "'float'",
         **{name: name for name in _FLAGS},
     },

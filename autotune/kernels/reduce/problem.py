@@ -7,13 +7,13 @@ from typing import ClassVar, Self
 
 from autotune.errors import ProblemError
 from autotune.model.device import DeviceLimits
-from autotune.model.problem import DTYPE_BYTES, Problem
+from autotune.model.problem import NUMBER_TYPES, Problem
 from autotune.space.expression import Expression, by_value
 
 OPERATIONS = ("sum", "mean", "max", "min")
 DTYPES = ("float32", "float16")
 BYTES_MOVED = Expression(
-    f"({by_value('dtype', {dtype: DTYPE_BYTES[dtype] for dtype in DTYPES})}) * batch * (channels + 1)"
+    f"({by_value('dtype', {dtype: NUMBER_TYPES[dtype].size_bytes for dtype in DTYPES})}) * batch * (channels + 1)"
 )
 _bytes_moved = BYTES_MOVED.taking("batch", "channels", "dtype")
 MAX_LENGTH = 2**31 - 1
@@ -86,7 +86,7 @@ class ReduceProblem(Problem):
     def check_device(self, limits: DeviceLimits) -> None:
         if self.dtype == "float16" and limits.max_vector_float16 == 0:
             raise ProblemError(f"{self.label}: the driver gets half precision wrong", hint="use float32")
-        size = DTYPE_BYTES[self.dtype]
+        size = NUMBER_TYPES[self.dtype].size_bytes
         operands = {"the input": size * self.batch * self.pitch, "the output": size * self.batch}
         self.check_memory(operands, limits)
 

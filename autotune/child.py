@@ -191,7 +191,10 @@ class Child:
         phase, limit = "start", self._first_limit_s
         while True:
             self.phase = phase
-            kind, content = self._receive(limit)
+            try:
+                kind, content = self._messages.get(timeout=limit)
+            except queue.Empty:
+                kind, content = "late", None
             self.phase = ""
             if kind == "alive":  # comes before any phase
                 self._load_s = content - self._started_s if self._load_s is None else self._load_s
@@ -232,12 +235,6 @@ class Child:
             raise _Closed("the child process was closed")
         status, last_words = self._bury()
         return f"the child process ended at its start ({status}): {last_words}"
-
-    def _receive(self, limit_s: float) -> tuple[str, Any]:
-        try:
-            return self._messages.get(timeout=limit_s)
-        except queue.Empty:
-            return "late", None
 
     def start(self) -> None:
         """Start a child unless a usable one is running. Raises WorkerError when it cannot be started."""
@@ -281,7 +278,7 @@ class Child:
         return status, last_words
 
 
-def serve(answer: Callable[[Any, Entering], Any], prepare: Callable[[], None] = lambda: None) -> NoReturn:
+def serve(answer: Callable[[Any, Entering], Any], prepare: Callable[[], object] = lambda: None) -> NoReturn:
     """Main loop of the child: answer messages until the input ends. An AutotuneError means that it is unusable.
 
     `prepare` runs before the first message; its failures are ignored, since they show up again with the messages.
