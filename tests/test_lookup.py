@@ -20,7 +20,8 @@ from autotune.errors import AutotuneError, NewerSchemaError, NotADatabaseError, 
 from autotune.export import export_table
 from autotune.kernels import find_family
 from autotune.kernels.gemm import FAMILY, GemmProblem
-from autotune.lookup import Entry, Match, TuningTable, sqlite_table
+from autotune.lookup import Entry, Match, TuningTable
+from autotune.lookup import database as sqlite_reader
 from autotune.lookup.answer import plain_tuned
 from autotune.lookup.database import read_trials
 from autotune.lookup.json_table import read_table
@@ -338,8 +339,8 @@ def test_a_read_only_folder_is_read_unless_something_would_be_missed(
     assert connection.execute("PRAGMA journal_mode").fetchone() == ("wal",)
     connection.close()
     monkeypatch.setattr(os, "access", lambda *_: False)
-    monkeypatch.setattr(sqlite_table, "_opens", lambda *_: False)
-    assert sqlite_table.read_only_options(database) == "?mode=ro&immutable=1"
+    monkeypatch.setattr(sqlite_reader, "_opens", lambda *_: False)
+    assert sqlite_reader.read_only_options(database) == "?mode=ro&immutable=1"
     assert TuningTable.open(database).find(GPU.slug, m=64, n=64, k=64).match is Match.EXACT
     database.with_name("tuned.sqlite-wal").write_bytes(b"what was not merged")
     with pytest.raises(StoreError, match="was not closed"):
@@ -350,13 +351,13 @@ def test_where_files_beside_it_can_be_made_a_database_opens_for_reading_alone(
     database: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(os, "access", lambda *_: False)
-    assert sqlite_table.read_only_options(database) == "?mode=ro"
+    assert sqlite_reader.read_only_options(database) == "?mode=ro"
     assert TuningTable.open(database).find(GPU.slug, m=64, n=64, k=64).match is Match.EXACT
 
 
 def test_a_log_that_cannot_be_opened_is_noticed(database: Path) -> None:
     database.with_name("tuned.sqlite-wal").mkdir()  # in its way, as a read-only folder would be
-    assert not sqlite_table._opens(database, "?mode=ro")
+    assert not sqlite_reader._opens(database, "?mode=ro")
 
 
 def test_of_several_drivers_the_one_that_measured_last_sets_the_limits(database: Path) -> None:
@@ -423,7 +424,7 @@ def test_a_broken_table_is_one_clear_line(database: Path, name: str) -> None:
 
 
 def test_a_locked_database_is_told(database: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sqlite_table, "_WAIT_S", 0.05)
+    monkeypatch.setattr(sqlite_reader, "_WAIT_S", 0.05)
     execute("PRAGMA journal_mode = DELETE")(database)
     writer = sqlite3.connect(database, isolation_level=None)
     writer.execute("BEGIN EXCLUSIVE")

@@ -159,7 +159,6 @@ class Chain:
         self._contents = contents
         self._name = name
         self._families: dict[str, KernelFamily] = {}
-        self._known: dict[str, Device] = {}
         self._named_places: dict[tuple[str, str], Place] = {}
         self._guessed: dict[str, Device] = {}
         self._places: dict[tuple[object, ...], Place] = {}
@@ -183,7 +182,7 @@ class Chain:
             predictor = place.predictor(problem)
         running = self._named(device) if isinstance(device, str) else device
         if place is None:
-            reasons.append(self._unknown(running.slug))
+            reasons.append(f"no measurements for {running.slug[:80]} in {self._name}")
         if predictor is None or predictor.way(problem) != "default":
             relative = self._from_relatives(question, running, reasons)
             if relative is not None:
@@ -193,7 +192,7 @@ class Chain:
 
     def _without_faults(self, device: Device) -> Device:
         """Return the device with its limits narrowed by the driver faults that the table knows of."""
-        known = self._device(device.slug)
+        known = self._contents.device(device.slug)
         if known is None or (known.driver, known.version) != (device.driver, device.version):
             return device
         if device not in self._narrowed:
@@ -209,15 +208,15 @@ class Chain:
         if isinstance(device, str):
             # Runs for every new size, so it must be quick.
             place = self._named_places.get((device, family.name))
-            known = self._device(device) if place is None else None
+            known = self._contents.device(device) if place is None else None
             if known is not None:
                 place = self._named_places[device, family.name] = self._place(device, known, family)
             return place
         # A `Device` has its own limits: the table's may be those of another driver.
-        return self._place(device.slug, device, family) if self._device(device.slug) else None
+        return self._place(device.slug, device, family) if self._contents.device(device.slug) else None
 
     def _from_relatives(self, question: Question, running: Device, reasons: list[str]) -> Tuned | None:
-        for match, device in relatives(running, self._contents.slugs(), self._device):
+        for match, device in relatives(running, self._contents.slugs(), self._contents.device):
             theirs: list[str] = []
             found = self._place(device.slug, running, question.family).answer(question, theirs)
             if found is not None:
@@ -226,20 +225,12 @@ class Chain:
         return None
 
     def _named(self, slug: str) -> Device:
-        known = self._device(slug) or self._guessed.get(slug)
+        known = self._contents.device(slug) or self._guessed.get(slug)
         if known is None:
             if len(self._guessed) >= _MOST_PLACES:
                 self._guessed.clear()
             known = self._guessed[slug] = guess(slug)
         return known
-
-    def _device(self, slug: str) -> Device | None:
-        if slug not in self._known:
-            device = self._contents.device(slug)
-            if device is None:
-                return None
-            self._known[slug] = device
-        return self._known[slug]
 
     def _place(self, source: str, running: Device, family: KernelFamily) -> Place:
         key = (source, family.name, running.slug, running.limits)
@@ -272,9 +263,6 @@ class Chain:
             time_ns=None,
             because=f"{reason}; the default {origin}",
         )
-
-    def _unknown(self, slug: str) -> str:
-        return f"no measurements for {slug[:80]} in {self._name}"
 
 
 def relatives(
