@@ -683,6 +683,19 @@ def test_crossovers_are_read_and_written(tmp_path: Path) -> None:
             Crossover.read("adreno-730", path)
 
 
+def test_processes_that_write_crossovers_at_once_lose_none(tmp_path: Path) -> None:
+    path, slugs = tmp_path / "crossover.json", [f"mali-g{number}" for number in range(8)]
+    point = CrossoverPoint(problem=GemmProblem(m=8, n=8, k=8), host_ns=1.0, device_ns=2.0)
+    code = f"from autotune.runtime import Crossover; [Crossover().write(slug, {path!r}) for slug in {slugs!r}]"
+    code = f"from pathlib import PosixPath\n{code}"
+    with subprocess.Popen([sys.executable, "-c", code]) as other:
+        while other.poll() is None:
+            Crossover(points=(point,)).write("adreno-730", path)
+            Crossover(points=(point,)).write("adreno-740", path)
+    assert other.returncode == 0
+    assert set(json.loads(path.read_text())["devices"]) == {"adreno-730", "adreno-740", *slugs}
+
+
 def test_a_crossover_of_a_mode_that_only_another_version_knows_is_left_out(tmp_path: Path) -> None:
     path = tmp_path / "crossover.json"
     products = [GemmProblem(m=8, n=8, k=8, mode=mode) for mode in ("float32", "int8")]
