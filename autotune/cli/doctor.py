@@ -11,7 +11,7 @@ from autotune.cli.arguments import ANY_DEVICE, DATABASE, JSON, command, flag
 from autotune.cli.output import print_json, tell
 from autotune.codec import write
 from autotune.errors import AutotuneError
-from autotune.model.checkup import EMPTY_KERNEL, Checkup, Finding, Health, consequence, summary
+from autotune.model.checkup import EMPTY_KERNEL, Checkup, Health, consequence, summary
 from autotune.model.device import Device
 
 if TYPE_CHECKING:
@@ -151,8 +151,9 @@ def _print_device(device: Device, checkup: Checkup, faults: "list[KnownFault]") 
             print(f"  {health.value:8} {_listed(names)}")
     for finding in checkup.findings:
         if finding.message:
-            print(f"  {_word(finding):8} {finding.probe}: {finding.message}")
-            if finding.health is Health.BROKEN:
+            is_broken = finding.health is Health.BROKEN
+            print(f"  {'broken' if is_broken else 'partly':8} {finding.probe}: {finding.message}")
+            if is_broken:
                 print(f"           {consequence(finding)}")
     for known in faults:
         told = f"{known.configurations} configurations tried" if known.configurations else "known from a tuning table"
@@ -167,10 +168,6 @@ def _listed(names: list[str]) -> str:
         head, _, width = name.partition(" vectors of ")
         parts.setdefault(f"{head} vectors of" if width else name, []).extend([width] if width else [])
     return ", ".join(f"{head} {'/'.join(widths)}" if widths else head for head, widths in parts.items())
-
-
-def _word(finding: Finding) -> str:
-    return Health.BROKEN.value if finding.health is Health.BROKEN else "partly"
 
 
 def _verdict(checkup: Checkup, faults: int) -> str:

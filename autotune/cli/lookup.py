@@ -18,6 +18,7 @@ from autotune.lookup.predictor import FAVOURS
 from autotune.model.device import Device
 from autotune.model.plan import Buffer, Launch, Scalar
 from autotune.model.problem import Problem
+from autotune.model.trial import time_text
 
 if TYPE_CHECKING:
     from autotune.lookup import Tuned, TuningTable
@@ -165,7 +166,6 @@ def lookup_command(options: argparse.Namespace) -> int:
         print_json({"device": device.slug, "problem": problem.to_dict(), **plain_tuned(tuned)})
         return 0
     from autotune.display.results import print_configuration
-    from autotune.display.words import time_text
 
     facts = [("shape", problem.label), ("device", device.slug), ("match", tuned.match.value)]
     if options.explain:

@@ -13,7 +13,6 @@ with `problem` as `GemmProblem.from_dict` reads it, and times of one call in nan
 """
 
 import json
-import re
 import statistics
 import time
 from collections.abc import Callable, Iterable, Mapping
@@ -52,7 +51,7 @@ class CrossoverPoint:
 class _Record:
     """The contents of a file."""
 
-    format: Annotated[str, Pattern(re.compile(_FORMAT), f"must be {_FORMAT}")] = _FORMAT
+    format: Annotated[str, Pattern(_FORMAT, f"must be {_FORMAT}")] = _FORMAT
     version: Annotated[int, Bounds(_VERSION, _VERSION)] = _VERSION
     devices: Mapping[str, tuple[CrossoverPoint | None, ...]] = field(default_factory=dict)
     """Points of each device; None where only another version knows the product."""
