@@ -28,21 +28,21 @@ MAX_ITEMS = 1024
 _T = TypeVar("_T")
 _E = TypeVar("_E", bound=enum.Enum)
 
-_UNPRINTABLE = re.compile(
-    "[\0-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff\ufeff\ufffe\uffff]"
-)
-"""Control characters, line separators, bidirectional formatting, surrogates, byte order marks, noncharacters."""
-_SLUG = re.compile(r"(?!.{65})[a-z0-9]+(-[a-z0-9]+)*")
+
+@cache  # compiled when first needed, since the runtime lookup may never need it
+def _unprintable() -> re.Pattern[str]:
+    """Control characters, line separators, bidirectional formatting, surrogates, byte order marks, noncharacters."""
+    return re.compile("[\0-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff\ufeff\ufffe\uffff]")
 
 
 def printable(text: str) -> str:
     """Return the text as a document may contain it: cut to MAX_TEXT, unprintable characters replaced by spaces."""
-    return _UNPRINTABLE.sub(" ", text)[:MAX_TEXT]
+    return _unprintable().sub(" ", text)[:MAX_TEXT]
 
 
 def visible(name: str) -> str:
     """Return the beginning of a name, safe to display."""
-    return _UNPRINTABLE.sub("?", name[:80])
+    return _unprintable().sub("?", name[:80])
 
 
 class Node:
@@ -103,7 +103,7 @@ class Node:
             raise self.wrong(f"must be a string, not {_kind(self.value)}")
         if len(self.value) > MAX_TEXT:
             raise self.wrong(f"is longer than {MAX_TEXT} characters")
-        if _UNPRINTABLE.search(self.value):
+        if _unprintable().search(self.value):
             raise self.wrong("has a control character")
         return self.value
 
@@ -216,9 +216,9 @@ class Null(NamedTuple):
 
 
 class Pattern(NamedTuple):
-    """An annotation with the expression that a whole text must match, and the error message if it does not."""
+    """An annotation with the regular expression that a whole text must match, and the message if it does not."""
 
-    expression: re.Pattern[str]
+    expression: str
     description: str
 
 
@@ -232,7 +232,7 @@ class Items(NamedTuple):
 LOCAL: Mapping[str, Any] = {"is_local": True}
 """Metadata of a dataclass field that belongs to one machine or process and is never written or read."""
 
-SLUG = Pattern(_SLUG, "must be up to 64 lowercase letters, digits and single hyphens")
+SLUG = Pattern(r"(?!.{65})[a-z0-9]+(-[a-z0-9]+)*", "must be up to 64 lowercase letters, digits and single hyphens")
 COUNT = Bounds(0, 2**31 - 1)
 _ANY_COUNT = Bounds(0, MAX_NUMBER)
 
@@ -351,7 +351,7 @@ def _reader_of_one(wanted: Any, marks: Sequence[Any]) -> _ReadValue:
     if wanted is bool:
         return lambda node, _: node.truth()
     if wanted is str:
-        patterns = [mark for mark in marks if isinstance(mark, Pattern)]
+        patterns = [(re.compile(mark.expression), mark.description) for mark in marks if isinstance(mark, Pattern)]
         return lambda node, _: _read_text(patterns, node)
     if wanted is int:
         return lambda node, _: node.whole(int(bounds.most), int(bounds.least))
@@ -378,9 +378,9 @@ def _read_other(wanted: Any, node: Node, readers: _Readers) -> Any:
     raise TypeError(f"a value of type {wanted} cannot be read")
 
 
-def _read_text(patterns: Sequence[Pattern], node: Node) -> str:
+def _read_text(patterns: Sequence[tuple[re.Pattern[str], str]], node: Node) -> str:
     text = node.text()
-    for pattern in patterns:
-        if not pattern.expression.fullmatch(text):
-            raise node.wrong(pattern.description)
+    for expression, description in patterns:
+        if not expression.fullmatch(text):
+            raise node.wrong(description)
     return text

@@ -1,4 +1,4 @@
-"""Locations of files: data shipped with the package, and the user's own.
+"""Locations of files, shipped and the user's own, and writing those that several processes share.
 
 Standard library only, since the runtime lookup uses it too.
 """
@@ -6,7 +6,11 @@ Standard library only, since the runtime lookup uses it too.
 import contextlib
 import os
 import sys
+import time
+from collections.abc import Iterator
+from math import inf
 from pathlib import Path
+from typing import IO
 
 from autotune.errors import AutotuneError, NewerSchemaError, StoreError
 
@@ -14,6 +18,8 @@ _PACKAGE = Path(__file__).parent
 
 APPLICATION_ID = 0x4154554E
 """Marks an SQLite file as a database of this project ("ATUN" in its header)."""
+
+LOCK_WAIT_S = 10.0
 
 UPGRADE_HINT = "upgrade autotune: in its checkout, git pull and pip install ."
 
@@ -96,3 +102,58 @@ def _home() -> Path:
     if not home.is_absolute():
         raise AutotuneError("there is no home folder to keep data in", hint="set HOME, or name a database with --db")
     return home
+
+
+# Files that several processes write
+
+
+def append_at_once(path: Path, data: bytes, most_bytes: float = inf) -> None:
+    """Append in one write, so that what processes append does not mix; nothing beyond a size. Raises OSError."""
+    descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
+    try:
+        if os.fstat(descriptor).st_size + len(data) <= most_bytes:
+            os.write(descriptor, data)
+    finally:
+        os.close(descriptor)
+
+
+def replace_file(path: Path, data: bytes) -> None:
+    """Write a file that readers see as it was or complete. Raises OSError."""
+    draft = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        draft.write_bytes(data)
+        draft.replace(path)
+    except OSError:
+        with contextlib.suppress(OSError):
+            draft.unlink()
+        raise
+
+
+@contextlib.contextmanager
+def locked(path: Path) -> Iterator[None]:
+    """Hold the lock of a file, a file beside it, which stays. Waits for other holders, at most LOCK_WAIT_S."""
+    deadline = time.monotonic() + LOCK_WAIT_S
+    with path.with_name(f".{path.name}.lock").open("ab") as file:
+        while not try_lock(file) and time.monotonic() < deadline:  # some network folders have no locks
+            time.sleep(0.01)
+        yield
+
+
+def try_lock(file: IO[bytes]) -> bool:
+    """Return whether an open file could be locked; the system releases the lock when it is closed or its holder dies.
+
+    On Windows one byte is locked, far behind the contents, which other processes can read.
+    """
+    try:
+        if sys.platform == "win32":
+            import msvcrt
+
+            file.seek(1 << 20)
+            msvcrt.locking(file.fileno(), msvcrt.LK_NBLCK, 1)
+        else:
+            import fcntl
+
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        return False
+    return True

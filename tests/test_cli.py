@@ -38,7 +38,6 @@ from autotune.display.words import (
     failures_text,
     gain_text,
     rate_text,
-    time_text,
     verdict_text,
 )
 from autotune.errors import AutotuneError, UsageError, did_you_mean
@@ -64,7 +63,7 @@ from autotune.model.events import (
     TrialFinished,
 )
 from autotune.model.problem import Problem
-from autotune.model.trial import Calibration, Request, Timer, Trial, TrialState, Verdict, Winner
+from autotune.model.trial import Calibration, Request, Timer, Trial, TrialState, Verdict, Winner, time_text
 from autotune.runtime import comparison
 from autotune.search import Budget, SamplerChoice, compilation
 from autotune.store import Store, new_owner

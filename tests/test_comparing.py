@@ -1,5 +1,6 @@
 """Comparing with the host's BLAS after a search: what is chosen and kept, and that it costs no result."""
 
+import os
 import sys
 from pathlib import Path
 
@@ -13,7 +14,7 @@ from autotune.model.configuration import Configuration
 from autotune.model.device import Device
 from autotune.model.trial import Winner
 from autotune.runtime import Crossover, CrossoverPoint, Gemm
-from autotune.runtime.comparison import MOST_PRODUCTS, choose_products, compare_with_host
+from autotune.runtime.comparison import HOST_THREADS, MOST_PRODUCTS, choose_products, compare_with_host
 from autotune.runtime.crossover import default_file, file_beside
 from autotune.search import finals
 
@@ -46,6 +47,28 @@ def test_a_child_that_dies_costs_nothing(tmp_path: Path) -> None:
     command = (sys.executable, "-c", "import os; os._exit(3)")
     assert compare_with_host(device, [problem], tmp_path / "x.sqlite", command=command) == []
     assert compare_with_host(device, [problem], tmp_path / "x.sqlite", should_stop=lambda: True) == []
+
+
+@pytest.mark.parametrize(("given", "expected"), [({}, "0"), ({"OPENBLAS_NUM_THREADS": "3"}, "3")])
+def test_the_hosts_blas_has_the_threads_of_an_application(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, given: dict[str, str], expected: str
+) -> None:
+    for name in ("OPENBLAS_NUM_THREADS", HOST_THREADS):
+        monkeypatch.setenv(name, "")  # so that it is as before afterwards
+        monkeypatch.delenv(name)
+    for name, value in given.items():
+        monkeypatch.setenv(name, value)
+    assert main(["presets", "bert-base"]) == 0  # sets the threads of the command itself
+    code = (
+        f"import os, pathlib; pathlib.Path({str(tmp_path / 'told')!r}).write_text(os.environ['OPENBLAS_NUM_THREADS'])"
+    )
+    device = factories.device("pocl-test", family="cpu", selector="0:0")
+    command = (sys.executable, "-c", code)
+    assert compare_with_host(device, [winner(GemmProblem(m=4, n=4, k=4))], tmp_path / "x", command=command) == []
+    assert (os.environ["OPENBLAS_NUM_THREADS"], (tmp_path / "told").read_text()) == (
+        expected.replace("0", "1"),
+        expected,
+    )
 
 
 def test_new_points_take_the_place_of_former_ones() -> None:

@@ -25,7 +25,7 @@ from autotune.kernels.gemm import FAMILY, GemmProblem
 from autotune.kernels.presets import parse_shapes
 from autotune.kernels.reduce import ReduceProblem
 from autotune.lookup import Entry, Match, TuningTable
-from autotune.lookup.json_table import read_table
+from autotune.lookup.json_table import read_contents
 from autotune.measure.measurer import Measurer
 from autotune.model.configuration import Configuration
 from autotune.model.device import Device
@@ -243,7 +243,7 @@ def test_json_brings_both_back_and_tells_readers_of_before(store: Store, tmp_pat
     text = export_table(store, DEVICE.slug, "gemm", "json")
     assert isinstance(text, str)
     assert json.loads(text)["schema_version"] == 2
-    _, winners = read_table(text)
+    winners = read_contents(text).winners
     assert {winner.problem: winner.configuration for winner in winners} == {PLAIN: GUARDED, CONSTANT: PADDED}
     (tmp_path / "table.json").write_text(text, encoding="ascii")
     table = TuningTable.open(tmp_path / "table.json")

@@ -26,7 +26,7 @@ from autotune.kernels.gemm import GemmProblem
 from autotune.kernels.reduce import ReduceProblem
 from autotune.lookup import Match, TuningTable, table_order
 from autotune.lookup.json_table import read_contents
-from autotune.lookup.predictor import Cost, Costs, Evaluation, Predictor, Reach
+from autotune.lookup.predictor import Cost, Costs, Predictor
 from autotune.model.configuration import Configuration, Value
 from autotune.model.device import Device, DeviceLimits
 from autotune.model.problem import Problem
@@ -35,28 +35,20 @@ from autotune.paths import data_folder
 from autotune.predict import keep_predictors
 from autotune.space.search_space import SearchSpace
 from autotune.store import Store
-from factories import LARGE_GPU, provenance, random_configuration, winner
+from factories import LARGE_GPU, evaluation, provenance, random_configuration, winner
 from untraced import untraced
 
 ADRENO = Device(
-    slug="adreno-730",
-    vendor="Qualcomm",
-    model="Adreno 730",
-    family="adreno",
-    driver="OpenCL 3.0 */ int x; // ??/",
+    slug="adreno-730", vendor="Qualcomm", model="Adreno 730", family="adreno", driver="OpenCL 3.0 */ int x; // ??/",
     limits=DeviceLimits(
         max_work_group_size=1024, max_work_item_sizes=(1024, 1024, 1024), local_memory_bytes=32768,
         has_images=True, max_image_width=2048, max_image_height=2048,
     ),
 )  # fmt: skip
 CPU = Device(
-    slug="pocl-test",
-    vendor="A | B",
-    model="=cmd\\|calc",
-    family="cpu",
-    driver="3.0",
+    slug="pocl-test", vendor="A | B", model="=cmd\\|calc", family="cpu", driver="3.0",
     limits=DeviceLimits(max_work_group_size=4096, max_work_item_sizes=(4096, 4096, 4096), is_cpu=True),
-)
+)  # fmt: skip
 BARE = Device(slug="mali-t628", vendor="ARM", model="Mali-T628", family="mali")
 UNTUNED = (
     BARE,
@@ -76,11 +68,8 @@ Fields = dict[str, Value]
 PROVENANCE = provenance(driver="=1+1")
 SIZES = (1, 2, 7, 16, 48, 64, 100, 128, 512, 768, 1000, 1024, 4096)
 ODD: tuple[dict[str, Any], ...] = (
-    {},
-    {"baseline_ns": None},
-    {"samples": 0, "gain_low": float("nan")},
-    {"is_default": True},
-)
+    {}, {"baseline_ns": None}, {"samples": 0, "gain_low": float("nan")}, {"is_default": True},
+)  # fmt: skip
 """What may be special about a winner."""
 
 
@@ -328,10 +317,6 @@ def as_json(store: Store, slug: str | None, folder: Path, family: str = "gemm") 
     return TuningTable.open(place)
 
 
-def even(value: float) -> Reach:
-    return Reach(mean=value, median=value, low=value, worst=value)
-
-
 def some_costs(numbers: random.Random, axes: int, choices: int) -> Costs:
     terms = tuple(
         Cost(
@@ -368,8 +353,7 @@ def test_c_predicts_as_python_does(tmp_path: Path, family: str, number: int) -> 
         model = some_costs(numbers, len(plain.size_vector), len(chosen))
         predictor = Predictor(
             example=plain, sizes=12, configurations=chosen, model=model, favours="predicted",
-            expected=Evaluation(sizes=9, predicted=even(0.96), nearest=even(0.9), default=even(0.5)),
-            left_to_default=(0,) if number else (),
+            expected=evaluation(), left_to_default=(0,) if number else (),
         )  # fmt: skip
         declining = replace(predictor, example=replace(plain, **declined), favours="default")
         nearest = replace(predictor, example=replace(plain, **kinds), favours="nearest")
@@ -382,14 +366,10 @@ def test_c_predicts_as_python_does(tmp_path: Path, family: str, number: int) -> 
     if family == "gemm":
         problems = [random_problem(numbers).to_dict() for _ in range(400)]
     else:
-        problems = [
-            ReduceProblem(
-                batch=numbers.choice(SIZES),
-                channels=numbers.choice(SIZES),
-                operation=numbers.choice(("sum", "mean", "max")),
-            ).to_dict()
-            for _ in range(300)
+        draws = [
+            (numbers.choice(SIZES), numbers.choice(SIZES), numbers.choice(("sum", "mean", "max"))) for _ in range(300)
         ]
+        problems = [ReduceProblem(batch=m, channels=n, operation=operation).to_dict() for m, n, operation in draws]
     problems += [replace(plain, **kind).to_dict() for kind in ({}, kinds, declined)]
     problems.append(make_larger(replace(plain, **kinds)).to_dict())
     matches = set()

@@ -17,27 +17,21 @@ from autotune import codec
 from autotune.errors import TableError
 from autotune.export import export_table
 from autotune.kernels.gemm import GemmProblem
-from autotune.lookup.json_table import read_table
+from autotune.lookup.json_table import read_contents
 from autotune.model.configuration import Configuration
-from autotune.model.trial import Verdict
+from autotune.model.device import Device
+from autotune.model.trial import Verdict, Winner
 from autotune.paths import data_folder
 from autotune.store import Store
 from untraced import untraced
 
 DOCUMENT: dict[str, Any] = {
-    "format": "autotune-table",
-    "schema_version": 1,
+    "format": "autotune-table", "schema_version": 1,
     "devices": [
         {
-            "slug": "adreno-730",
-            "family": "adreno",
-            "vendor": "Qualcomm",
-            "model": "Adreno® 730",
-            "platform": "QUALCOMM Snapdragon(TM)",
-            "name": "QUALCOMM Adreno(TM) 730",
-            "version": "OpenCL 3.0 Adreno(TM) 730",
-            "opencl_c_version": "",
-            "driver": "Compiler E031.38.11.14",
+            "slug": "adreno-730", "family": "adreno", "vendor": "Qualcomm", "model": "Adreno® 730",
+            "platform": "QUALCOMM Snapdragon(TM)", "name": "QUALCOMM Adreno(TM) 730",
+            "version": "OpenCL 3.0 Adreno(TM) 730", "opencl_c_version": "", "driver": "Compiler E031.38.11.14",
             "limits": {"max_work_group_size": 1024, "max_work_item_sizes": [1024, 1024, 64], "has_images": True,
                        "sub_group_sizes": [64, 128], "extensions": ["cl_khr_fp16"]},
             "entries": [
@@ -45,16 +39,8 @@ DOCUMENT: dict[str, Any] = {
                     "family": "gemm",
                     "problem": {"m": 512, "n": 512, "k": 512},
                     "configuration": {"algorithm": "naive", "work_group_m": 4, "work_group_n": 16},
-                    "time_ns": 1e6,
-                    "default_ns": 2000000,
-                    "gain_over_default": 2.0,
-                    "gain_low": 1.9,
-                    "gain_high": 2.1,
-                    "baseline_ns": None,
-                    "samples": 30,
-                    "is_default": False,
-                    "verdict": "faster",
-                    "verifications": 60,
+                    "time_ns": 1e6, "default_ns": 2000000, "gain_over_default": 2.0, "gain_low": 1.9, "gain_high": 2.1,
+                    "baseline_ns": None, "samples": 30, "is_default": False, "verdict": "faster", "verifications": 60,
                     "provenance": {"driver": "Compiler E031.38.11.14", "template_hash": "abc", "space_version": 1,
                                    "tool_version": "0.1.0", "measured_at": "2026-01-31T12:00:00Z"},
                 },
@@ -62,14 +48,8 @@ DOCUMENT: dict[str, Any] = {
                     "family": "gemm",
                     "problem": {"m": 1, "n": 7, "k": 3, "mode": "float16", "trans_b": 1},
                     "configuration": {"algorithm": "naive", "work_group_m": 0, "work_group_n": 0},
-                    "time_ns": 1000.5,
-                    "default_ns": 1000.5,
-                    "gain_low": None,
-                    "gain_high": None,
-                    "baseline_ns": 1000.5,
-                    "samples": 0,
-                    "is_default": True,
-                    "verdict": "provisional",
+                    "time_ns": 1000.5, "default_ns": 1000.5, "gain_low": None, "gain_high": None,
+                    "baseline_ns": 1000.5, "samples": 0, "is_default": True, "verdict": "provisional",
                     "verifications": 0,
                     "provenance": {"driver": "", "template_hash": "", "space_version": 0,
                                    "tool_version": "", "measured_at": "2026-01-31T12:00:00+00:00"},
@@ -81,6 +61,11 @@ DOCUMENT: dict[str, Any] = {
     ],
 }  # fmt: skip
 ENTRY = "devices.0.entries.0."
+
+
+def read_table(source: str | bytes | Path) -> tuple[list[Device], list[Winner]]:
+    contents = read_contents(source)
+    return contents.devices, contents.winners
 
 
 def changed(path: str, value: Any) -> dict[str, Any]:

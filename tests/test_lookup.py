@@ -20,24 +20,21 @@ from autotune.errors import AutotuneError, NewerSchemaError, NotADatabaseError, 
 from autotune.export import export_table
 from autotune.kernels import find_family
 from autotune.kernels.gemm import FAMILY, GemmProblem
-from autotune.lookup import Entry, Match, TuningTable, sqlite_table
+from autotune.lookup import Entry, Match, TuningTable
+from autotune.lookup import database as sqlite_reader
 from autotune.lookup.answer import plain_tuned
 from autotune.lookup.database import read_trials
-from autotune.lookup.json_table import read_table
-from autotune.lookup.predictor import Cost, Costs, Evaluation, Predictor, Reach
+from autotune.lookup.json_table import read_contents
+from autotune.lookup.predictor import Cost, Costs, Predictor
 from autotune.model.configuration import Configuration
 from autotune.model.device import Device, DeviceLimits
 from autotune.model.trial import Winner
 from autotune.paths import data_folder
 from autotune.predict import keep_predictors
 from autotune.store import Store
-from factories import device, naive, product, provenance
+from factories import device, evaluation, naive, product, provenance
 
-GPU = Device(
-    slug="adreno-730",
-    vendor="Qualcomm",
-    model="Adreno 730",
-    family="adreno",
+GPU = device(
     name="QUALCOMM Adreno(TM) 730",
     driver="one",
     limits=DeviceLimits(max_work_group_size=1024, max_work_item_sizes=(1024, 1024, 64), local_memory_bytes=32768),
@@ -90,13 +87,7 @@ def test_a_stride_without_a_gap_is_the_same_problem() -> None:
 
 @pytest.mark.parametrize(
     ("asked", "expected"),
-    [
-        ((70, 70, 70), 64),
-        ((76, 76, 76), 80),
-        ((64, 64, 90), 64),
-        ((80, 80, 110), 80),
-        ((60, 68, 64), 64),
-    ],
+    [((70, 70, 70), 64), ((76, 76, 76), 80), ((64, 64, 90), 64), ((80, 80, 110), 80), ((60, 68, 64), 64)],
 )
 def test_the_nearest_is_nearest_by_ratios(asked: tuple[int, int, int], expected: int) -> None:
     measured = table((product(64, 64, 64), naive(0, 0)), (product(80, 80, 80), naive(0, 0)))
@@ -181,7 +172,7 @@ def test_every_published_table_still_serves() -> None:
     tables = sorted((data_folder("db") / "tables").glob("*.json"))
     assert tables
     for path in tables:
-        _, winners = read_table(path)
+        winners = read_contents(path).winners
         published = TuningTable.open(path)
         assert {published.find(w.device, w.problem).match for w in winners} == {Match.EXACT}
 
@@ -338,8 +329,8 @@ def test_a_read_only_folder_is_read_unless_something_would_be_missed(
     assert connection.execute("PRAGMA journal_mode").fetchone() == ("wal",)
     connection.close()
     monkeypatch.setattr(os, "access", lambda *_: False)
-    monkeypatch.setattr(sqlite_table, "_opens", lambda *_: False)
-    assert sqlite_table.read_only_options(database) == "?mode=ro&immutable=1"
+    monkeypatch.setattr(sqlite_reader, "_opens", lambda *_: False)
+    assert sqlite_reader.read_only_options(database) == "?mode=ro&immutable=1"
     assert TuningTable.open(database).find(GPU.slug, m=64, n=64, k=64).match is Match.EXACT
     database.with_name("tuned.sqlite-wal").write_bytes(b"what was not merged")
     with pytest.raises(StoreError, match="was not closed"):
@@ -350,13 +341,13 @@ def test_where_files_beside_it_can_be_made_a_database_opens_for_reading_alone(
     database: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(os, "access", lambda *_: False)
-    assert sqlite_table.read_only_options(database) == "?mode=ro"
+    assert sqlite_reader.read_only_options(database) == "?mode=ro"
     assert TuningTable.open(database).find(GPU.slug, m=64, n=64, k=64).match is Match.EXACT
 
 
 def test_a_log_that_cannot_be_opened_is_noticed(database: Path) -> None:
     database.with_name("tuned.sqlite-wal").mkdir()  # in its way, as a read-only folder would be
-    assert not sqlite_table._opens(database, "?mode=ro")
+    assert not sqlite_reader._opens(database, "?mode=ro")
 
 
 def test_of_several_drivers_the_one_that_measured_last_sets_the_limits(database: Path) -> None:
@@ -423,7 +414,7 @@ def test_a_broken_table_is_one_clear_line(database: Path, name: str) -> None:
 
 
 def test_a_locked_database_is_told(database: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sqlite_table, "_WAIT_S", 0.05)
+    monkeypatch.setattr(sqlite_reader, "_WAIT_S", 0.05)
     execute("PRAGMA journal_mode = DELETE")(database)
     writer = sqlite3.connect(database, isolation_level=None)
     writer.execute("BEGIN EXCLUSIVE")
@@ -454,11 +445,10 @@ def test_an_empty_database_is_an_empty_table(tmp_path: Path) -> None:
 def test_the_command_gives_the_answers_of_a_snapshot_of_the_server(
     postgresql: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    reach = Reach(mean=0.9, median=0.9, low=0.9, worst=0.9)
     terms = (Cost(tile=(1, 1, 0, 1), split=1, step=1, at_once=1, weights=(w, 0, 0, 0, 0, 0)) for w in (0.0, 0.5))
     predictor = Predictor(
         example=product(8, 8, 8), sizes=9, configurations=(naive(1, 4), FAMILY.baseline), favours="predicted",
-        model=Costs(terms=tuple(terms)), expected=Evaluation(sizes=9, predicted=reach, nearest=reach, default=reach),
+        model=Costs(terms=tuple(terms)), expected=evaluation(),
     )  # fmt: skip
     with Store.open(postgresql) as store:
         store.add_device(GPU)

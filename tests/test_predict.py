@@ -28,7 +28,7 @@ from autotune.kernels.reduce import ReduceProblem
 from autotune.lookup import Entry, Match, TuningTable
 from autotune.lookup.json_table import read_contents
 from autotune.lookup.legality import Legality
-from autotune.lookup.predictor import Cost, Costs, Evaluation, Predictor, Reach, agrees
+from autotune.lookup.predictor import Cost, Costs, Predictor, agrees
 from autotune.lookup.values import plain_predictor, read_predictors
 from autotune.measure import worker as worker_module
 from autotune.model.configuration import Configuration
@@ -52,14 +52,10 @@ from autotune.predict.regret import choose_held_out, measure_regret, summarise
 from autotune.predict.selection import cover, favoured, fit, reach
 from autotune.search import Budget
 from autotune.store import Store
-from factories import product, provenance, trial
+from factories import evaluation, even, product, provenance, trial
 
-GPU = Device(
-    slug="adreno-730",
-    vendor="Qualcomm",
-    model="Adreno 730",
-    family="adreno",
-    limits=DeviceLimits(compute_units=16, max_work_group_size=1024, max_work_item_sizes=(1024, 1024, 64)),
+GPU = factories.device(
+    limits=DeviceLimits(compute_units=16, max_work_group_size=1024, max_work_item_sizes=(1024, 1024, 64))
 )
 PROVENANCE = provenance(driver="")
 SMALL, LARGE, ROWS = (
@@ -126,11 +122,7 @@ def test_the_default_of_today_counts_where_it_was_measured(store: Store) -> None
     assert loss() == pytest.approx(math.log(1.25))
 
 
-def even(value: float) -> Reach:
-    return Reach(mean=value, median=value, low=value, worst=value)
-
-
-EVALUATION = Evaluation(sizes=9, predicted=even(0.96), nearest=even(0.9), default=even(0.5))
+EVALUATION = evaluation()
 
 
 def ranks(count: int) -> Costs:
@@ -141,13 +133,9 @@ def ranks(count: int) -> Costs:
 
 def predictor(model: Any = None, **changes: Any) -> Predictor:
     made = Predictor(
-        example=product(64, 64, 64),
-        sizes=9,
-        configurations=(LARGE, SMALL, ROWS),
-        model=model or ranks(3),
-        favours="predicted",
-        expected=EVALUATION,
-    )
+        example=product(64, 64, 64), sizes=9, configurations=(LARGE, SMALL, ROWS), model=model or ranks(3),
+        favours="predicted", expected=EVALUATION,
+    )  # fmt: skip
     return replace(made, **changes)
 
 
@@ -251,9 +239,8 @@ def test_what_is_reached() -> None:
 
 
 def test_the_default_is_favoured_unless_it_is_beaten() -> None:
-    def favours(predicted: float, nearest: float, default: float) -> str:
-        told = Evaluation(sizes=9, predicted=even(predicted), nearest=even(nearest), default=even(default))
-        return favoured(told)
+    def favours(*reached: float) -> str:
+        return favoured(evaluation(*reached))
 
     assert favours(0.9, 0.9, 0.9) == favours(0.9, 0.8, 0.899) == "default"
     assert favours(0.9, 0.9, 0.8) == favours(0.9, 0.901, 0.8) == "predicted"
@@ -435,10 +422,7 @@ def test_a_prediction_that_is_not_valid_is_passed_over() -> None:
     assert known.find(GPU.slug, m=16, n=64, k=64).configuration == LARGE
     assert known.find(GPU.slug, m=15, n=64, k=64).configuration == ROWS
     assert known.find(GPU.slug, m=15, n=63, k=64).configuration == SMALL
-    hopeless = table(
-        predictor(configurations=(LARGE,), model=ranks(1)),
-        entries=((product(1, 1, 2), SMALL),),
-    )
+    hopeless = table(predictor(configurations=(LARGE,), model=ranks(1)), entries=((product(1, 1, 2), SMALL),))
     found = hopeless.find(GPU.slug, m=1, n=1, k=3)
     assert (found.match, found.configuration) == (Match.NEAREST, SMALL)
     assert "none of the 1 predicted configuration is valid" in found.because
@@ -532,9 +516,7 @@ COST = {"tile": [1, 1, 0, 1], "split": 1, "step": 8, "at_once": 1, "weights": [0
 HOSTILE = {
     "no such family": ("family", "of_tomorrow", "no kernel family"),
     "no such parameter": ("configurations.0", {"algorithm": "naive", "x": 1}, "naive has no parameter 'x'"),
-    "a value that is none": (
-        "configurations.0.work_group_m", 3, "work_group_m=3 is not among",
-    ),
+    "a value that is none": ("configurations.0.work_group_m", 3, "work_group_m=3 is not among"),
     "no configuration": ("configurations", [], "configurations: needs at least one item"),
     "too many configurations": ("configurations", [{}] * 33, "more than 32 items"),
     "no size": ("example.m", 0, "m must be at least 1"),
@@ -547,9 +529,7 @@ HOSTILE = {
     "weights": ("model.terms.0.weights", [0] * 7, "weights: needs 6 items"),
     "step of zero": ("model.terms.0.step", 0, "step: must be from 1"),
     "cost": ("model.terms.0.weights", [1e16] * 6, "weights"),
-    "shared sizes": (
-        "model.terms", [COST, COST, {**COST, "tile": [1, 0, 1, 1]}], "terms[2]: all must share",
-    ),
+    "shared sizes": ("model.terms", [COST, COST, {**COST, "tile": [1, 0, 1, 1]}], "terms[2]: all must share"),
     "all sizes shared": ("model.terms", [{**COST, "tile": [1] * 4}] * 3, "at most 3"),
     "axis": ("left_to_default", [4], "must be from 0 to 3"),
     "reach": ("expected.predicted.mean", -1, "mean: must be above 0"),
@@ -614,11 +594,7 @@ def test_of_predictors_from_elsewhere_those_that_rest_on_more_sizes_are_taken(st
 
 @pytest.mark.parametrize(
     ("document", "message"),
-    [
-        ('[{"family": ', "not JSON"),
-        ("{}", "must be a list"),
-        ("[{}]", r"\[0\]: family is missing"),
-    ],
+    [('[{"family": ', "not JSON"), ("{}", "must be a list"), ("[{}]", r"\[0\]: family is missing")],
 )
 def test_predictors_that_cannot_be_read_are_told(store: Store, document: str, message: str) -> None:
     store.keep_predictors(GPU.slug, document)
@@ -686,12 +662,8 @@ def test_sizes_are_held_out_evenly_and_not_at_the_ends() -> None:
 
 
 def test_a_predictor_with_no_measured_kind_is_none() -> None:
-    assert fit(_empty()) is None
-
-
-def _empty() -> Any:
     (observed,) = observe(GPU, "gemm", [], [winner(product(8, 8, 8), SMALL, 1e6)])
-    return observed
+    assert fit(observed) is None
 
 
 # The commands

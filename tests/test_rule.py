@@ -14,7 +14,7 @@ from autotune.errors import ProblemError
 from autotune.kernels.gemm import FAMILY, GemmProblem
 from autotune.kernels.gemm.estimate import ESTIMATE, WorkGroup, tile_bytes
 from autotune.kernels.gemm.rule import candidates
-from autotune.lookup.json_table import read_table
+from autotune.lookup.json_table import read_contents
 from autotune.model.configuration import Configuration
 from autotune.model.device import Device, DeviceLimits
 from autotune.predict.costs import Work
@@ -218,11 +218,11 @@ def test_estimates_fit_the_integers_of_c(device: Device) -> None:
 
 def test_estimates_follow_what_was_measured() -> None:
     """Of the winners on an H200, from 14 us to 22 ms, whatever the shape: a fitted constant apart, and a launch."""
-    devices, winners = read_table(H200_TABLE)
+    contents = read_contents(H200_TABLE)
     launch_ns = 6_000
     ratios = [
-        estimate(devices[0], winner.problem, winner.configuration) / (winner.time_ns - launch_ns)
-        for winner in winners
+        estimate(contents.devices[0], winner.problem, winner.configuration) / (winner.time_ns - launch_ns)
+        for winner in contents.winners
         if isinstance(winner.problem, GemmProblem) and winner.time_ns > 14_000
     ]
     middle = statistics.median(ratios)

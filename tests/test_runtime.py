@@ -8,6 +8,7 @@ import sys
 import threading
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -42,7 +43,7 @@ from autotune.runtime import gemm as gemm_module
 from autotune.runtime.crossover import host_product
 from autotune.runtime.executor import BoundCall, Executor
 from autotune.store import Store
-from factories import provenance, trial
+from factories import in_threads, provenance, trial
 from untraced import untraced
 
 NAIVE = Configuration.of("naive", work_group_m=0, work_group_n=0)
@@ -581,11 +582,7 @@ def test_threads_share_a_gemm(make: Callable[..., Gemm]) -> None:
             if not np.array_equal(gemm(a, b, alpha=alpha), alpha * product(a, b)):
                 wrong.append(f"{seed} {turn}")
 
-    threads = [threading.Thread(target=work, args=(seed,)) for seed in range(3)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    in_threads(*(partial(work, seed) for seed in range(3)))
     assert wrong == [] and gemm.stats.calls == 45
 
 
@@ -681,6 +678,19 @@ def test_crossovers_are_read_and_written(tmp_path: Path) -> None:
         path.write_text(text)
         with pytest.raises(TableError, match=r"crossover\.json"):
             Crossover.read("adreno-730", path)
+
+
+def test_processes_that_write_crossovers_at_once_lose_none(tmp_path: Path) -> None:
+    path, slugs = tmp_path / "crossover.json", [f"mali-g{number}" for number in range(8)]
+    point = CrossoverPoint(problem=GemmProblem(m=8, n=8, k=8), host_ns=1.0, device_ns=2.0)
+    code = "from pathlib import PosixPath; from autotune.runtime import Crossover\n"
+    code += f"for slug in {slugs!r}: Crossover().write(slug, {path!r})"
+    with subprocess.Popen([sys.executable, "-c", code]) as other:
+        while other.poll() is None:
+            Crossover(points=(point,)).write("adreno-730", path)
+            Crossover(points=(point,)).write("adreno-740", path)
+    assert other.returncode == 0
+    assert set(json.loads(path.read_text())["devices"]) == {"adreno-730", "adreno-740", *slugs}
 
 
 def test_a_crossover_of_a_mode_that_only_another_version_knows_is_left_out(tmp_path: Path) -> None:

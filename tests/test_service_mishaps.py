@@ -27,9 +27,9 @@ from autotune.service.events import Feed
 from autotune.service.fleet import Assignment, Fleet, RemoteWorker, Station
 from autotune.service.job_search import Errand, Search
 from autotune.store import Store
-from autotune.store.group_commit import Together
 from autotune.store.jobs import JobKind, JobLedger, JobState, NewJob
 from autotune.store.models import ProblemRow
+from autotune.store.transactions import Together
 from autotune.testing import INVENTED_PROCESSOR, FakeWorker
 from invented_service import Paused, invented_time, offering, serving, wait_for
 

@@ -35,38 +35,22 @@ from databases import change, connect, rows
 from factories import in_threads, provenance
 
 DEVICE = Device(
-    slug="adreno-730",
-    vendor="Qualcomm",
-    model="Adreno 730",
-    family="adreno",
-    platform="QUALCOMM Snapdragon(TM)",
-    name="QUALCOMM Adreno(TM)",
-    version="OpenCL 3.0 Adreno(TM) 730",
+    slug="adreno-730", vendor="Qualcomm", model="Adreno 730", family="adreno", platform="QUALCOMM Snapdragon(TM)",
+    name="QUALCOMM Adreno(TM)", version="OpenCL 3.0 Adreno(TM) 730", driver="OpenCL 3.0 QUALCOMM build: 1",
     opencl_c_version="OpenCL C 3.0 Adreno(TM) 730",
-    driver="OpenCL 3.0 QUALCOMM build: 1",
     limits=DeviceLimits(compute_units=4, has_images=True, sub_group_sizes=(64, 128), extensions=("cl_khr_fp16",)),
-)
+)  # fmt: skip
 OTHER = dataclasses.replace(DEVICE, slug="mali-g610-mc6", name="Mali-G610", family="mali")
 PROBLEM = GemmProblem(m=64, n=32, k=16)
 PROVENANCE = provenance(DEVICE.driver, template_hash="0123456789ab")
 MEASUREMENT = Measurement(
-    time_ns=1234.5678901234567,
-    samples_ns=(1.25, 1e9, 0.1 + 0.2),
-    calls_per_sample=1000,
-    timer=Timer.HOST,
-    prepare_ns=3.5,
-    build_ns=1e9,
-    error_ratio=0.25,
-    private_memory_bytes=128,
-    kernel_work_group_limit=512,
-)
+    time_ns=1234.5678901234567, samples_ns=(1.25, 1e9, 0.1 + 0.2), calls_per_sample=1000, timer=Timer.HOST,
+    prepare_ns=3.5, build_ns=1e9, error_ratio=0.25, private_memory_bytes=128, kernel_work_group_limit=512,
+)  # fmt: skip
 TRIAL = Trial(
-    configuration=Configuration.of("microtile", micro_tile_m=4, b_storage="image"),
-    state=TrialState.COMPLETE,
-    measurement=MEASUREMENT,
-    message="fine",
-    seed=2**63 - 1,
-)
+    configuration=Configuration.of("microtile", micro_tile_m=4, b_storage="image"), state=TrialState.COMPLETE,
+    measurement=MEASUREMENT, message="fine", seed=2**63 - 1,
+)  # fmt: skip
 
 
 def winner(time_ns: float = 100.0, **changes: Any) -> Winner:
@@ -311,34 +295,14 @@ def test_a_person_can_query_the_view(place: str) -> None:
         names = [column[0] for column in cursor.description]
         [values] = cursor.fetchall()
     assert dict(zip(names, values, strict=True)) == {
-        "device": "adreno-730",
-        "family": "gemm",
-        "problem": "64x32x16",
-        "m": 64,
-        "n": 32,
-        "k": 16,
-        "algorithm": "microtile",
-        "configuration": '{"algorithm":"microtile","b_storage":"image","micro_tile_m":4}',
-        "time_ns": 128.0,
-        "gflops": 512.0,
-        "gain_over_default": 2.0,
-        "gain_low": 1.1,
-        "gain_high": 1.3,
-        "gain_over_baseline": None,
-        "samples": 11,
-        "is_default": 0,
-        "source": "measured",
-        "driver": DEVICE.driver,
-        "template_hash": "0123456789ab",
-        "space_version": 1,
-        "tool_version": "0.1.0",
-        "measured_at": "2026-01-31T12:00:00Z",
-        "spec": PROBLEM.key,
-        "default_ns": 256.0,
-        "baseline_ns": None,
-        "verdict": "faster",
-        "verifications": 60,
-    }
+        "device": "adreno-730", "family": "gemm", "problem": "64x32x16", "m": 64, "n": 32, "k": 16,
+        "algorithm": "microtile", "configuration": '{"algorithm":"microtile","b_storage":"image","micro_tile_m":4}',
+        "time_ns": 128.0, "gflops": 512.0, "gain_over_default": 2.0, "gain_low": 1.1, "gain_high": 1.3,
+        "gain_over_baseline": None, "samples": 11, "is_default": 0, "source": "measured", "driver": DEVICE.driver,
+        "template_hash": "0123456789ab", "space_version": 1, "tool_version": "0.1.0",
+        "measured_at": "2026-01-31T12:00:00Z", "spec": PROBLEM.key, "default_ns": 256.0, "baseline_ns": None,
+        "verdict": "faster", "verifications": 60,
+    }  # fmt: skip
 
 
 # Import
@@ -351,12 +315,8 @@ def test_import_adds_what_is_new_or_better_and_keeps_the_rest(store: Store) -> N
     store.record_winner(winner(100, problem=problems[2], samples=0))
     given = [winner(time_ns, problem=p) for time_ns, p in zip((90, 110, 120, 70), problems, strict=True)]
     assert store.import_winners(given, [DEVICE]) == (3, 1)
-    assert [(w.time_ns, w.source) for w in store.best()] == [
-        (90, "imported"),
-        (100, "measured"),
-        (120, "imported"),
-        (70, "imported"),
-    ]
+    found = [(w.time_ns, w.source) for w in store.best()]
+    assert found == [(90, "imported"), (100, "measured"), (120, "imported"), (70, "imported")]
     assert store.import_winners(given, [DEVICE]) == (0, 4)
 
 
@@ -572,11 +532,7 @@ def test_a_migration_that_fails_changes_nothing(
     ("revision", "error", "message"),
     [
         ("0999", NewerSchemaError, r"0999.*upgrade autotune"),
-        (
-            "0011",
-            StoreError,
-            r"development version of autotune \(schema 0011\).*name another database with --db",
-        ),
+        ("0011", StoreError, r"development version of autotune \(schema 0011\).*name another database with --db"),
     ],
 )
 def test_a_schema_of_another_version_is_refused_and_left_alone(
@@ -685,13 +641,12 @@ FOREIGN: dict[str, Callable[[Path], object]] = {
     "pipe": os.mkfifo,
     "other tables": make_foreign("CREATE TABLE trials (whatever)"),
     "other tables and alembic": make_foreign(
-        "CREATE TABLE alembic_version (version_num)",
-        "INSERT INTO alembic_version VALUES ('0100')",
+        "CREATE TABLE alembic_version (version_num)", "INSERT INTO alembic_version VALUES ('0100')",
         "CREATE TABLE theirs (x)",
     ),
     "other revision": make_foreign_revision,
     "header only": lambda path: path.write_bytes(b"SQLite format 3\0" + b"junk" * 1000),
-}
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("read_only", [False, True])

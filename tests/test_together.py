@@ -10,7 +10,7 @@ from sqlalchemy import Connection, event, text
 from autotune.errors import StoreError
 from autotune.model.configuration import Configuration
 from autotune.model.trial import Trial, TrialState
-from autotune.store import Store, group_commit, new_owner
+from autotune.store import Store, new_owner, transactions
 from factories import provenance
 from invented_service import wait_for
 from searches import DEVICE, PROBLEM
@@ -88,7 +88,7 @@ def test_what_is_written_is_safe_when_it_is_answered(any_store: Store, place: st
 
 
 def test_no_more_are_written_at_once_than_is_good(any_store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(group_commit, "MOST", 2)
+    monkeypatch.setattr(transactions, "MOST_TOGETHER", 2)
     with commits_counted(any_store) as commits:
         write_at_once(any_store)
         assert len(commits) == THREADS // 2

@@ -31,7 +31,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command and return the exit status. An error is printed as one line, without a traceback."""
     _accept_every_character()
     # This comes before NumPy loads. The model's matrices are small, and BLAS threads that wait for work would take
-    # processor time from the builds.
+    # processor time from the builds. The comparison with the host's BLAS needs the user's own number.
+    os.environ.setdefault("AUTOTUNE_HOST_THREADS", os.environ.get("OPENBLAS_NUM_THREADS", ""))
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     try:
         status = _dispatch(sys.argv[1:] if arguments is None else list(arguments))

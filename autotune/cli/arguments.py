@@ -17,8 +17,7 @@ from autotune.errors import UsageError, did_you_mean
 from autotune.kernels import family_names
 
 MODULES = (
-    "devices", "doctor", "presets", "run", "verify", "status", "compile", "evaluate", "lookup", "show", "misses",
-    "export", "import_table", "help", "serve", "worker", "jobs",
+    "doctor", "presets", "run", "verify", "compile", "evaluate", "lookup", "export", "help", "serve", "worker", "jobs",
 )  # fmt: skip
 """The modules with commands, in the order in which `autotune --help` lists these."""
 

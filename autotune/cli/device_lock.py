@@ -6,7 +6,6 @@ The operating system releases the lock when its holder dies.
 import contextlib
 import os
 import re
-import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -16,7 +15,7 @@ from autotune.cli.output import tell
 from autotune.errors import AutotuneError, WorkerError
 from autotune.model.device import Device
 from autotune.model.trial import Job, Trial
-from autotune.paths import user_cache_folder
+from autotune.paths import try_lock, user_cache_folder
 
 if TYPE_CHECKING:
     from autotune.measure.worker import Worker
@@ -50,7 +49,7 @@ class DeviceLock:
         if self._file is None:
             return self
         has_told = False
-        while not _try_lock(self._file):
+        while not try_lock(self._file):
             if not has_told:
                 has_told = True
                 tell(f"waiting: {_holder(self._file)} is measuring on {self._device.slug} (Ctrl-C stops waiting)")
@@ -120,30 +119,6 @@ def _open(name: str) -> IO[bytes] | None:
     except (OSError, AutotuneError) as error:
         tell(f"cannot lock a file ({error}): another program may measure on the device at the same time")
         return None
-
-
-if sys.platform == "win32":
-    import msvcrt
-
-    _BEYOND = 1 << 20
-    """Offset of the locked byte; other processes can read the bytes before it."""
-
-    def _try_lock(file: IO[bytes]) -> bool:
-        file.seek(_BEYOND)
-        try:
-            msvcrt.locking(file.fileno(), msvcrt.LK_NBLCK, 1)
-        except OSError:
-            return False
-        return True
-else:
-    import fcntl
-
-    def _try_lock(file: IO[bytes]) -> bool:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            return False
-        return True
 
 
 def _holder(file: IO[bytes]) -> str:

@@ -13,6 +13,7 @@ from autotune.errors import UsageError
 from autotune.lookup.json_table import plain_entry
 from autotune.model.events import Outcome
 from autotune.model.trial import Winner
+from autotune.paths import replace_file
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -38,13 +39,9 @@ def write(path: Path | None, content: str | bytes) -> None:
     if path is None:
         sys.stdout.write(data.decode())
         return
-    draft = path.with_name(f".{path.name}.{os.getpid()}")
     try:
-        draft.write_bytes(data)
-        draft.replace(path)
+        replace_file(path, data)
     except OSError as error:
-        with contextlib.suppress(OSError):
-            draft.unlink()
         raise UsageError(f"{path}: cannot be written: {error.strerror}") from error
 
 

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 
 from autotune.cli.arguments import ANY_SERVER, DATABASE, JSON, QUIET, WANTED, WIDE, argument, command, flag
 from autotune.cli.interrupts import Interrupts, tell_stopped
+from autotune.cli.jobs import run_elsewhere
 from autotune.cli.output import print_result, standard_error, tell
-from autotune.cli.remote import run_elsewhere
 from autotune.errors import AutotuneError, ConfigurationError, ProblemError, UsageError
 from autotune.kernels import find_family
 from autotune.model.device import Device

@@ -3,8 +3,8 @@
 import argparse
 
 from autotune.cli.arguments import SERVER, argument, command, repeated
+from autotune.cli.jobs import open_client, token_of
 from autotune.cli.output import tell
-from autotune.cli.remote import open_client, token_of
 
 
 @command(

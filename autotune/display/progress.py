@@ -17,12 +17,11 @@ from autotune.display.words import (
     percent_text,
     rate_text,
     recheck_text,
-    time_text,
     verdict_text,
 )
 from autotune.model import events
 from autotune.model.problem import Problem
-from autotune.model.trial import Request, TrialState, Winner
+from autotune.model.trial import Request, TrialState, Winner, time_text
 
 if TYPE_CHECKING:
     from autotune.search import Budget

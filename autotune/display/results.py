@@ -15,14 +15,13 @@ from autotune.display.words import (
     percent_text,
     rate_text,
     recheck_text,
-    time_text,
 )
 from autotune.kernels import find_family
 from autotune.manual import Topic, for_terminal
 from autotune.model.configuration import Configuration
 from autotune.model.device import Device
 from autotune.model.plan import Buffer, Plan, Scalar
-from autotune.model.trial import BuildState, Calibration, Request, Timer, TrialState, Winner
+from autotune.model.trial import BuildState, Calibration, Request, Timer, TrialState, Winner, time_text
 
 if TYPE_CHECKING:
     from autotune.kernels.presets import Preset

@@ -10,14 +10,6 @@ if TYPE_CHECKING:
     from autotune.search.recheck import Recheck
 
 
-def time_text(time_ns: float) -> str:
-    """Format a time with four digits and a unit: ``12.34 us``."""
-    for unit, size in (("s", 1e9), ("ms", 1e6), ("us", 1e3)):
-        if time_ns >= size:
-            return f"{time_ns / size:.4g} {unit}"
-    return f"{time_ns:.4g} ns"
-
-
 def rate_text(problem: Problem, time_ns: float) -> str:
     """Format a rate with four digits and a unit: GFLOP/s, or GB/s below one operation per byte moved."""
     if problem.flops < problem.bytes_moved:

@@ -17,7 +17,7 @@ from autotune.lookup.json_table import FORMAT, PLAIN_SCHEMA_VERSION, SCHEMA_VERS
 from autotune.lookup.values import plain_predictor
 from autotune.model.configuration import Value
 from autotune.model.problem import Problem
-from autotune.model.trial import Verdict, Winner
+from autotune.model.trial import Verdict, Winner, time_text
 
 _MEASURED = (
     "time_ns", "gflops", "default_ns", "gain_over_default", "gain_low", "gain_high", "baseline_ns",
@@ -113,7 +113,7 @@ def _row(winner: Winner) -> list[str]:
         _plain(winner.problem.label),
         f"`{winner.configuration.algorithm}`",
         f"`{parameters}`",
-        _time(winner.time_ns),
+        time_text(winner.time_ns),
         _rate(winner.problem, winner.time_ns),
         _gain(winner),
         "" if over_baseline is None else f"{over_baseline:.2f}x",
@@ -140,13 +140,6 @@ def _rate(problem: Problem, time_ns: float) -> str:
     rate = (problem.bytes_moved if is_of_memory else problem.flops) / time_ns
     digits = f"{rate:.3g}" if rate < 100 else f"{rate:.0f}"
     return f"{digits} {'GB/s' if is_of_memory else 'GFLOP/s'}"
-
-
-def _time(time_ns: float) -> str:
-    for unit, factor in (("s", 1e9), ("ms", 1e6), ("us", 1e3)):
-        if time_ns >= factor:
-            return f"{time_ns / factor:.4g} {unit}"
-    return f"{time_ns:.4g} ns"
 
 
 def _plain(text: str) -> str:

@@ -47,9 +47,9 @@ class TuningTable:
 
         Of two devices with the same slug, the last one wins.
         """
-        from autotune.lookup.contents import AtHand
+        from autotune.lookup.contents import Contents
 
-        self._fill(AtHand(devices, entries, predictors or {}), source, None)
+        self._fill(Contents(devices, entries, predictors or {}), source, None)
 
     def over(self, lower: "Contents") -> Self:
         """Return this table layered over another, such as the shipped tables; see `Layers`."""
@@ -155,27 +155,25 @@ class TuningTable:
 
 
 def _read(place: "Path", *, may_be_missing: bool) -> "Contents":
-    from autotune.lookup.contents import AtHand, read_json
+    from autotune.lookup.contents import Contents, read_json
 
-    nothing = AtHand([], [], {})
     try:
         with place.open("rb") as file:
             start = file.read(64)
     except FileNotFoundError:
         if may_be_missing:
-            return nothing
+            return Contents()
         raise TableError(f"there is no table {place}", hint="create one with autotune run or autotune export") from None
     except OSError as error:
         raise TableError(f"{place} cannot be read: {error.strerror}") from error
     if start.startswith(b"SQLite format 3\0"):
         from autotune.lookup.database import Database
-        from autotune.lookup.sqlite_table import File
 
-        return Database(File(place))
+        return Database(place)
     if start.lstrip(b"\xef\xbb\xbf \t\r\n").startswith(b"{"):
         return read_json(place)
     if not start and may_be_missing:
-        return nothing
+        return Contents()
     raise NotADatabaseError(f"{place} is neither a database nor a JSON table", hint="name another file")
 
 

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from math import inf, log
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from autotune.kernels import find_family
 from autotune.lookup.answer import MAX_FACTOR, Entry, Match, Tuned, distance
@@ -23,14 +23,6 @@ _MOST_PLACES = 1024
 """Size of each cache, which is cleared when full: a program may look up new devices without end."""
 
 
-class Question(NamedTuple):
-    """The requested problem, its family, and the values that constraints see (`Problem.constraint_values`)."""
-
-    family: KernelFamily
-    problem: Problem
-    values: Mapping[str, Value]
-
-
 class Place:
     """The measurements and predictors of one family on one device, applied under the limits of the same or another."""
 
@@ -43,26 +35,27 @@ class Place:
         self._legality = Legality(family, device.limits)
         self._checks: dict[int, list[Check]] = {}
 
-    def answer(self, question: Question, reasons: list[str]) -> Tuned | None:
+    def answer(self, problem: Problem, reasons: list[str]) -> Tuned | None:
         """Return the answer of the first step (exact, predicted, nearest) that finds one, or None.
 
         Appends its explanations to `reasons`.
         """
-        entry = self._shelf.exact(question.problem)
+        values = problem.constraint_values()
+        entry = self._shelf.exact(problem)
         if entry is not None:
-            label = question.problem.label
-            violation = self._legality.violation(entry.configuration, question.values)
+            label = problem.label
+            violation = self._legality.violation(entry.configuration, values)
             if not violation:
-                return self._measured(entry, Match.EXACT, question, f"{label} was measured on {self._source}", 0.0)
+                return self._measured(entry, Match.EXACT, problem, f"{label} was measured on {self._source}", 0.0)
             reasons.append(f"the configuration measured for {label} is no longer valid ({violation})")
-        predictor = self.predictor(question.problem)
-        way = predictor.way(question.problem) if predictor is not None else ""
+        predictor = self.predictor(problem)
+        way = predictor.way(problem) if predictor is not None else ""
         if predictor is not None and way == "predicted":
-            predicted = self._predicted(predictor, question, reasons)
+            predicted = self._predicted(predictor, problem, values, reasons)
             if predicted is not None:
                 return predicted
         if entry is None:
-            reasons.append(f"{question.problem.label} was not measured on {self._source}")
+            reasons.append(f"{problem.label} was not measured on {self._source}")
         if way == "default":
             reasons.append(
                 f"at sizes left out for evaluation, the default did better on {self._source} than the nearest measured"
@@ -71,26 +64,28 @@ class Place:
             return None
         loss = predictor.loss("nearest") if predictor else None
         is_own = self._source == self._device.slug
-        return self._nearest(question, inf if way == "nearest" and is_own else MAX_FACTOR, loss, reasons)
+        return self._nearest(problem, values, inf if way == "nearest" and is_own else MAX_FACTOR, loss, reasons)
 
     def predictor(self, problem: Problem) -> "Predictor | None":
         return self._predictors.get(problem.kind)
 
-    def _predicted(self, predictor: "Predictor", question: Question, reasons: list[str]) -> Tuned | None:
+    def _predicted(
+        self, predictor: "Predictor", problem: Problem, values: Mapping[str, Value], reasons: list[str]
+    ) -> Tuned | None:
         checks = self._checks.get(id(predictor))
         if checks is None:
             # Keyed by identity, since looking up each configuration takes longer than checking it.
-            checks = [self._legality.check(c, question.values) for c in predictor.configurations]
+            checks = [self._legality.check(c, values) for c in predictor.configurations]
             self._checks[id(predictor)] = checks
-        for number in predictor.model.ranking(question.problem, self._device.limits.compute_units):
-            if checks[number].is_valid(question.values):
+        for number in predictor.model.ranking(problem, self._device.limits.compute_units):
+            if checks[number].is_valid(values):
                 configuration = predictor.configurations[number]
                 because = predictor.because if not reasons else f"{'; '.join(reasons)}; {predictor.because}"
                 return Tuned(
                     configuration=configuration,
                     match=Match.PREDICTED,
                     device=self._device.slug,
-                    problem=question.problem,
+                    problem=problem,
                     source_problem=None,
                     time_ns=None,
                     because=because,
@@ -100,13 +95,15 @@ class Place:
         reasons.append(f"none of the {_count(len(predictor.configurations), 'predicted configuration')} is valid")
         return None
 
-    def _nearest(self, question: Question, farthest: float, loss: float | None, reasons: list[str]) -> Tuned | None:
-        entries = self._shelf.comparable(question.problem)
-        ranked = sorted(((distance(e.problem, question.problem), i) for i, e in enumerate(entries)))
+    def _nearest(
+        self, problem: Problem, values: Mapping[str, Value], farthest: float, loss: float | None, reasons: list[str]
+    ) -> Tuned | None:
+        entries = self._shelf.comparable(problem)
+        ranked = sorted(((distance(e.problem, problem), i) for i, e in enumerate(entries)))
         near = [(factor, number) for factor, number in ranked if factor <= farthest]
         for passed_over, (factor, number) in enumerate(near):
             entry = entries[number]
-            if not self._legality.is_valid(entry.configuration, question.values):
+            if not self._legality.is_valid(entry.configuration, values):
                 continue
             reasons.append(
                 f"the nearest of {_count(len(entries), 'comparable shape')} with a configuration valid here is "
@@ -114,7 +111,7 @@ class Place:
             )
             if passed_over:
                 reasons.append(f"{_count(passed_over, 'nearer configuration')} would not be valid")
-            return self._measured(entry, Match.NEAREST, question, "; ".join(reasons), loss)
+            return self._measured(entry, Match.NEAREST, problem, "; ".join(reasons), loss)
         if near:
             reasons.append(
                 f"none of the configurations of {_count(len(near), 'comparable shape')} near it is valid here"
@@ -127,12 +124,12 @@ class Place:
             reasons.append("nothing comparable was measured there")
         return None
 
-    def _measured(self, entry: Entry, match: Match, question: Question, because: str, loss: float | None) -> Tuned:
+    def _measured(self, entry: Entry, match: Match, problem: Problem, because: str, loss: float | None) -> Tuned:
         return Tuned(
             configuration=entry.configuration,
             match=match,
             device=self._device.slug,
-            problem=question.problem,
+            problem=problem,
             source_problem=entry.problem,
             time_ns=entry.time_ns,
             because=because + self._other_driver(entry),
@@ -159,7 +156,6 @@ class Chain:
         self._contents = contents
         self._name = name
         self._families: dict[str, KernelFamily] = {}
-        self._known: dict[str, Device] = {}
         self._named_places: dict[tuple[str, str], Place] = {}
         self._guessed: dict[str, Device] = {}
         self._places: dict[tuple[object, ...], Place] = {}
@@ -172,28 +168,27 @@ class Chain:
         family = self._families.get(problem.family)
         if family is None:
             family = self._families[problem.family] = find_family(problem.family)
-        question = Question(family, problem, problem.constraint_values())
         reasons: list[str] = []
         place = self._own_place(device, family)
         predictor = None
         if place is not None:
-            own = place.answer(question, reasons)
+            own = place.answer(problem, reasons)
             if own is not None:
                 return own
             predictor = place.predictor(problem)
         running = self._named(device) if isinstance(device, str) else device
         if place is None:
-            reasons.append(self._unknown(running.slug))
+            reasons.append(f"no measurements for {running.slug[:80]} in {self._name}")
         if predictor is None or predictor.way(problem) != "default":
-            relative = self._from_relatives(question, running, reasons)
+            relative = self._from_relatives(family, problem, running, reasons)
             if relative is not None:
                 return relative
-        default = self._default(running, question, "; ".join(reasons))
+        default = self._default(running, family, problem, "; ".join(reasons))
         return replace(default, expected_loss=predictor.loss("default")) if predictor else default
 
     def _without_faults(self, device: Device) -> Device:
         """Return the device with its limits narrowed by the driver faults that the table knows of."""
-        known = self._device(device.slug)
+        known = self._contents.device(device.slug)
         if known is None or (known.driver, known.version) != (device.driver, device.version):
             return device
         if device not in self._narrowed:
@@ -209,37 +204,31 @@ class Chain:
         if isinstance(device, str):
             # Runs for every new size, so it must be quick.
             place = self._named_places.get((device, family.name))
-            known = self._device(device) if place is None else None
+            known = self._contents.device(device) if place is None else None
             if known is not None:
                 place = self._named_places[device, family.name] = self._place(device, known, family)
             return place
         # A `Device` has its own limits: the table's may be those of another driver.
-        return self._place(device.slug, device, family) if self._device(device.slug) else None
+        return self._place(device.slug, device, family) if self._contents.device(device.slug) else None
 
-    def _from_relatives(self, question: Question, running: Device, reasons: list[str]) -> Tuned | None:
-        for match, device in relatives(running, self._contents.slugs(), self._device):
+    def _from_relatives(
+        self, family: KernelFamily, problem: Problem, running: Device, reasons: list[str]
+    ) -> Tuned | None:
+        for match, device in relatives(running, self._contents.slugs(), self._contents.device):
             theirs: list[str] = []
-            found = self._place(device.slug, running, question.family).answer(question, theirs)
+            found = self._place(device.slug, running, family).answer(problem, theirs)
             if found is not None:
                 because = f"{'; '.join(reasons)}; {device.slug} {_RELATION[match]}: {found.because}"
                 return replace(found, match=match, because=because, expected_loss=None)
         return None
 
     def _named(self, slug: str) -> Device:
-        known = self._device(slug) or self._guessed.get(slug)
+        known = self._contents.device(slug) or self._guessed.get(slug)
         if known is None:
             if len(self._guessed) >= _MOST_PLACES:
                 self._guessed.clear()
             known = self._guessed[slug] = guess(slug)
         return known
-
-    def _device(self, slug: str) -> Device | None:
-        if slug not in self._known:
-            device = self._contents.device(slug)
-            if device is None:
-                return None
-            self._known[slug] = device
-        return self._known[slug]
 
     def _place(self, source: str, running: Device, family: KernelFamily) -> Place:
         key = (source, family.name, running.slug, running.limits)
@@ -250,13 +239,12 @@ class Chain:
             place = self._places[key] = Place(source, running, family, self._contents)
         return place
 
-    def _default(self, device: Device, question: Question, reason: str) -> Tuned:
+    def _default(self, device: Device, family: KernelFamily, problem: Problem, reason: str) -> Tuned:
         from autotune.device.profile import find_profile
 
         profile = find_profile(device)
-        starts = profile.starting(question.family.name)
-        family = question.family
-        configuration = family.default(question.problem, device.limits, starts)
+        starts = profile.starting(family.name)
+        configuration = family.default(problem, device.limits, starts)
         if configuration in starts:
             origin = f"is chosen by rule from the configurations of the profile {profile.name!r}"
         elif configuration == family.baseline:
@@ -267,14 +255,11 @@ class Chain:
             configuration=configuration,
             match=Match.DEFAULT,
             device=device.slug,
-            problem=question.problem,
+            problem=problem,
             source_problem=None,
             time_ns=None,
             because=f"{reason}; the default {origin}",
         )
-
-    def _unknown(self, slug: str) -> str:
-        return f"no measurements for {slug[:80]} in {self._name}"
 
 
 def relatives(

@@ -1,11 +1,11 @@
-"""The sources of a table's data: values in memory, a database, the shipped files, or one layered over another.
+"""The sources of a table's data: values in memory, the shipped files, or one layered over another.
 
-All have the same interface: the devices, the entries of a family on a device, and the predictors for it. Only what is
-requested is read.
+`database.py` has the one that reads a database.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Protocol
+from types import MappingProxyType
+from typing import TYPE_CHECKING
 
 from autotune.lookup.answer import Entry, table_order
 from autotune.model.device import Device
@@ -31,10 +31,6 @@ class Shelf:
         self.rows = dict(rows or {})
         self.reader = reader
         self._kinds: dict[object, list[Entry]] | None = None
-
-    @classmethod
-    def of(cls, entries: Iterable[Entry]) -> "Shelf":
-        return cls({entry.problem.key: entry for entry in entries})
 
     def over(self, other: "Shelf") -> "Shelf":
         """Return both combined; for a problem in both, this one's entry. Only one of them has unparsed rows."""
@@ -68,81 +64,71 @@ class Shelf:
         return {key: entry for key, entry in read.items() if entry is not None}
 
 
-class Contents(Protocol):
-    """The interface of all sources."""
+class Contents:
+    """The devices of a table, their entries and predictors: values in memory.
 
-    def slugs(self) -> Sequence[str]:
-        """Return the slugs of the devices, in order."""
-        ...
-
-    def device(self, slug: str) -> Device | None: ...
-
-    def shelf(self, slug: str, family: str) -> Shelf: ...
-
-    def predictors(self, slug: str, family: str) -> "list[Predictor]": ...
-
-
-class AtHand:
-    """Values in memory."""
+    Subclasses load what is requested: they override `_load`, which then fills the dictionaries.
+    """
 
     def __init__(
         self,
-        devices: Sequence[Device],
-        entries: Iterable[tuple[str, Entry]],
-        predictors: "Mapping[str, Sequence[Predictor]]",
+        devices: Iterable[Device] = (),
+        entries: Iterable[tuple[str, Entry]] = (),
+        predictors: "Mapping[str, Sequence[Predictor]]" = MappingProxyType({}),
     ) -> None:
         """Of two devices with the same slug, the last one wins."""
         self._devices = {device.slug: device for device in devices}
-        self._predictors = predictors
-        places: dict[tuple[str, str], list[Entry]] = {}
+        self._predictors = dict(predictors)
+        self._shelves: dict[tuple[str, str], Shelf] = {}
         for slug, entry in entries:
-            places.setdefault((slug, entry.problem.family), []).append(entry)
-        self._shelves = {place: Shelf.of(found) for place, found in places.items()}
+            self._shelves.setdefault((slug, entry.problem.family), Shelf()).rows[entry.problem.key] = entry
 
     def slugs(self) -> Sequence[str]:
+        """Return the slugs of the devices, in order."""
         return sorted(self._devices)
 
     def device(self, slug: str) -> Device | None:
         return self._devices.get(slug)
 
     def shelf(self, slug: str, family: str) -> Shelf:
+        self._load(slug, family)
         return self._shelves.get((slug, family)) or Shelf()
 
     def predictors(self, slug: str, family: str) -> "list[Predictor]":
+        self._load(slug)
         return [p for p in self._predictors.get(slug, ()) if p.example.family == family]
 
+    def _load(self, slug: str, family: str = "") -> None:
+        """Load the entries of a family on a device or, without a family, its predictors."""
 
-class Shipped:
+
+class Shipped(Contents):
     """A folder of JSON tables, one per device, each named by the slug of its device."""
 
     def __init__(self, folder: "Path") -> None:
+        super().__init__()
         self._files = {path.stem: path for path in folder.glob("*.json")}
-        self._read: dict[str, AtHand] = {}
 
     def slugs(self) -> Sequence[str]:
         return sorted(self._files)
 
     def device(self, slug: str) -> Device | None:
-        return self._table(slug).device(slug)
+        self._load(slug)
+        return super().device(slug)
 
-    def shelf(self, slug: str, family: str) -> Shelf:
-        return self._table(slug).shelf(slug, family)
-
-    def predictors(self, slug: str, family: str) -> "list[Predictor]":
-        return self._table(slug).predictors(slug, family)
-
-    def _table(self, slug: str) -> AtHand:
-        if slug not in self._files:
-            return AtHand([], [], {})
-        if slug not in self._read:
-            self._read[slug] = read_json(self._files[slug])
-        return self._read[slug]
+    def _load(self, slug: str, _family: str = "") -> None:
+        if slug in self._files and slug not in self._devices:
+            read = read_json(self._files[slug])
+            self._shelves |= read._shelves
+            self._predictors |= read._predictors
+            self._devices |= read._devices  # last, since another thread may be looking
 
 
-class Layers:
+class Layers(Contents):
     """One source layered over another: where both have a device or an entry, the upper one's is used."""
 
     def __init__(self, upper: Contents, lower: Contents) -> None:
+        super().__init__()
         self._upper = upper
         self._lower = lower
 
@@ -177,12 +163,12 @@ def sound_predictors(contents: Contents, slug: str, family: KernelFamily) -> "li
     return [predictor for predictor in found if agrees(predictor, family, device.limits, entries)]
 
 
-def read_json(path: "Path") -> AtHand:
+def read_json(path: "Path") -> Contents:
     """Read an exported table. Raises TableError."""
     from autotune.lookup.json_table import read_contents
 
     contents = read_contents(path)
-    return AtHand(contents.devices, entries_of(contents.devices, contents.winners), contents.predictors)
+    return Contents(contents.devices, entries_of(contents.devices, contents.winners), contents.predictors)
 
 
 def entries_of(devices: Iterable[Device], winners: "Iterable[Winner]") -> list[tuple[str, Entry]]:

@@ -1,28 +1,34 @@
-"""The contents of an SQLite database: reads rows and returns devices, entries, and the trials of a problem.
+"""The contents of an SQLite database, read by the standard library: the lookup must not wait for SQLAlchemy to load.
 
-`sqlite_table.py` runs the queries, since the lookup must not wait for SQLAlchemy to load.
+Nothing is written: another program may be using the file, and its folder may be read-only.
 """
 
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+import os
+import sqlite3
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from functools import partial
 from math import isfinite
 from pathlib import Path
 from typing import Any
 
-from autotune.errors import AutotuneError, ConfigurationError, ProblemError, TableError
+from autotune.errors import AutotuneError, ConfigurationError, NotADatabaseError, ProblemError, StoreError, TableError
 from autotune.kernels import find_family, is_family
 from autotune.lookup.answer import Entry
-from autotune.lookup.contents import Row, Shelf
-from autotune.lookup.predictor import Predictor
-from autotune.lookup.sqlite_table import Ask, File
+from autotune.lookup.contents import Contents, Row, Shelf
 from autotune.model.configuration import Configuration
 from autotune.model.device import Device, DeviceLimits
 from autotune.model.problem import Problem
+from autotune.paths import APPLICATION_ID, is_newest_revision
 from autotune.space.family import KernelFamily
 
+Ask = Callable[..., list[tuple[Any, ...]]]
+"""Runs a query, with ? for its parameters, which follow it; returns the rows."""
+
+_WAIT_S = 10.0
+"""Time to wait while another program has the file locked."""
 _READ_AT_ONCE = 1000
 """Number of winners up to which all are read when a database is opened, so that broken rows are reported then."""
 
@@ -44,71 +50,53 @@ _ENTRIES = """
 _PREDICTORS = "SELECT document FROM predictors WHERE device = ?"
 
 
-class Database:
+class Database(Contents):
     """The contents of a database: devices are read at once, the measurements of a device when they are requested.
 
     Rows with families, sizes or configurations unknown to this version are skipped: they belong to another version.
     """
 
-    def __init__(self, source: File) -> None:
-        """Raises NotADatabaseError, NewerSchemaError or StoreError for the source, TableError for a broken row."""
-        self._source = source
-        self._devices: dict[str, Device] = {}
-        self._shelves: dict[tuple[str, str], Shelf] = {}
-        self._predictors: dict[str, list[Predictor]] = {}
+    def __init__(self, path: Path) -> None:
+        """Raises NotADatabaseError, NewerSchemaError or StoreError for the file, TableError for a broken row.
+
+        So do the methods that read later.
+        """
+        super().__init__()
+        self._path = path
         self._versions: dict[tuple[str, str], str] = {}
-        with source.reading() as ask:
-            if not source.is_filled(ask):
+        with _reading(path) as ask:
+            if not _is_filled(path, ask):
                 return
             # Of two devices with the same slug, the last one wins.
-            found = [_device(row, source) for row in ask(_DEVICES)]
+            found = [_device(row, path) for row in ask(_DEVICES)]
             self._devices = {device.slug: device for device in found}
             self._versions = _versions(found)
             if ask("SELECT count(*) FROM winners")[0][0] <= _READ_AT_ONCE:
-                self._read_all(ask)
+                for slug, family in ask("SELECT DISTINCT device, family FROM best_configurations"):
+                    if is_family(family):
+                        self._shelves[slug, family] = Shelf(self._read(ask, slug, family).read_all())
 
-    def slugs(self) -> Sequence[str]:
-        return sorted(self._devices)
+    def _load(self, slug: str, family: str = "") -> None:
+        if slug not in self._devices:
+            return
+        if family and (slug, family) not in self._shelves:
+            with _reading(self._path) as ask:
+                self._shelves[slug, family] = self._read(ask, slug, family)
+        elif not family and slug not in self._predictors:
+            from autotune.lookup.values import read_document
 
-    def device(self, slug: str) -> Device | None:
-        return self._devices.get(slug)
-
-    def shelf(self, slug: str, family: str) -> Shelf:
-        """Raises the same errors as opening."""
-        place = slug, family
-        if place not in self._shelves and slug in self._devices:
-            with self._source.reading() as ask:
-                self._shelves[place] = self._read(ask, slug, family)
-        return self._shelves.get(place) or Shelf()
-
-    def predictors(self, slug: str, family: str) -> list[Predictor]:
-        """Raises the same errors as opening."""
-        if slug not in self._predictors:
-            self._predictors[slug] = self._read_predictors(slug) if slug in self._devices else []
-        return [p for p in self._predictors[slug] if p.example.family == family]
-
-    def _read_predictors(self, slug: str) -> list[Predictor]:
-        from autotune.lookup.values import read_document
-
-        with self._source.reading() as ask:
-            rows = ask(_PREDICTORS, slug)
-        return [predictor for (document,) in rows for predictor in read_document(document, self._source, slug)]
-
-    def _read_all(self, ask: Ask) -> None:
-        places = ask("SELECT DISTINCT device, family FROM best_configurations")
-        for slug, family in places:
-            if is_family(family):
-                shelf = self._read(ask, slug, family)
-                self._shelves[slug, family] = Shelf(shelf.read_all())
+            with _reading(self._path) as ask:
+                documents = [document for (document,) in ask(_PREDICTORS, slug)]
+            self._predictors[slug] = [p for document in documents for p in read_document(document, self._path, slug)]
 
     def _read(self, ask: Ask, slug: str, family: str) -> Shelf:
         rows: list[Any] = ask(_ENTRIES, slug, family)
         versions = {driver: version for (of, driver), version in self._versions.items() if of == slug}
-        reader = partial(_entry, self._source, slug, find_family(family), versions)
+        reader = partial(_entry, self._path, slug, find_family(family), versions)
         return Shelf({row[0]: row for row in rows}, reader)
 
 
-def _device(row: Sequence[Any], source: File) -> Device:
+def _device(row: Sequence[Any], source: Path) -> Device:
     values = dict(zip(_DEVICE, row, strict=True))
     with _row_of(source, "devices", str(values["slug"])):
         limits = DeviceLimits.from_dict(json.loads(values.pop("limits")))
@@ -124,7 +112,7 @@ def _versions(devices: Iterable[Device]) -> dict[tuple[str, str], str]:
     return {place: next(iter(versions)) for place, versions in found.items() if len(versions) == 1}
 
 
-def _entry(source: File, slug: str, family: KernelFamily, versions: Mapping[str, str], row: Row) -> Entry | None:
+def _entry(source: Path, slug: str, family: KernelFamily, versions: Mapping[str, str], row: Row) -> Entry | None:
     """Return the entry, or None if this version does not know it. Raises TableError for a broken row."""
     with _row_of(source, "best_configurations", f"{slug}, {family.name}"):
         problem, configuration, time_ns = _plain(row[0]), _plain(row[1]), _time(row[2])
@@ -155,7 +143,7 @@ def _time(value: Any) -> float:
 
 
 @contextmanager
-def _row_of(source: File, table: str, row: str) -> Iterator[None]:
+def _row_of(source: Path, table: str, row: str) -> Iterator[None]:
     try:
         yield
     except (ValueError, TypeError, AttributeError, RecursionError) as error:
@@ -193,7 +181,7 @@ def read_trials(path: str | Path, device: Device, problem: Problem) -> list[Time
     from statistics import median
 
     try:
-        with File(Path(path)).reading() as ask:
+        with _reading(Path(path)) as ask:
             rows = ask(_TRIALS, device.slug, device.driver, device.version, problem.family, problem.key)
     except (OSError, AutotuneError):
         return []
@@ -211,3 +199,84 @@ def read_trials(path: str | Path, device: Device, problem: Problem) -> list[Time
         )
         for text, found in times.items()
     ]
+
+
+# Files
+
+
+@contextmanager
+def _reading(path: Path) -> Iterator[Ask]:
+    with _reported(path), closing(_connect(path)) as connection:
+        # One transaction, so that all queries see the same state whatever is written meanwhile.
+        connection.execute("BEGIN")
+
+        def ask(query: str, *parameters: str) -> list[tuple[Any, ...]]:
+            return connection.execute(query, parameters).fetchall()
+
+        yield ask
+
+
+def _is_filled(path: Path, ask: Ask) -> bool:
+    names = {name for (name,) in ask("SELECT name FROM sqlite_master")}
+    if not names:
+        return False
+    is_ours = ask("PRAGMA application_id") == [(APPLICATION_ID,)]
+    if not is_ours or not names >= {"alembic_version", "best_configurations", "devices"}:
+        raise NotADatabaseError(f"{path} is a database of another program", hint="name another database")
+    is_newest_revision(path, str(ask("SELECT max(version_num) FROM alembic_version")[0][0]))
+    return True
+
+
+@contextmanager
+def _reported(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except sqlite3.Error as error:
+        code = getattr(error, "sqlite_errorcode", 0) & 0xFF
+        if code in (sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_CORRUPT):
+            raise NotADatabaseError(
+                f"{path} is damaged: {error}", hint="restore it from a backup or an export"
+            ) from error
+        if code in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
+            raise StoreError(
+                f"{path} is locked by another program", hint="try again when that program has ended"
+            ) from error
+        raise StoreError(f"{path} cannot be read: {error}") from error
+
+
+def _connect(path: Path) -> sqlite3.Connection:
+    connection = sqlite3.connect(
+        path.absolute().as_uri() + read_only_options(path), uri=True, timeout=_WAIT_S, isolation_level=None
+    )
+    connection.execute("PRAGMA query_only = 1")
+    return connection
+
+
+def read_only_options(path: Path) -> str:
+    """Return the URI options to open a file that may have a write-ahead log, in a folder that may be read-only.
+
+    Raises StoreError if a log or a journal holds changes that cannot be read there.
+    """
+    # A connection that may write removes the log's files if it is the last to close; a read-only one leaves them.
+    if os.access(path, os.W_OK) and os.access(path.absolute().parent, os.W_OK | os.X_OK):
+        return "?mode=rw"
+    if _opens(path, "?mode=ro"):
+        return "?mode=ro"
+    # Reading a log requires files beside the database, which cannot be created in a read-only folder. `immutable`
+    # assures SQLite that there are no writers, but then changes still in a log or a journal would be missed.
+    beside = [path.with_name(path.name + ending) for ending in ("-wal", "-journal")]
+    if any(file.exists() and file.stat().st_size for file in beside):
+        hint = "copy the file and the -wal and -journal files beside it to a writable folder, and open the copy"
+        raise StoreError(f"{path} was not closed properly, and its folder is not writable", hint=hint)
+    return "?mode=ro&immutable=1"
+
+
+def _opens(path: Path, uri_options: str) -> bool:
+    with closing(sqlite3.connect(path.absolute().as_uri() + uri_options, uri=True, timeout=_WAIT_S)) as connection:
+        try:
+            connection.execute("SELECT count(*) FROM sqlite_master")
+        except sqlite3.OperationalError as error:
+            if error.sqlite_errorcode & 0xFF in (sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_READONLY):
+                return False
+            raise
+    return True

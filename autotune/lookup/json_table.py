@@ -40,12 +40,6 @@ class Contents:
     """Keyed by device slug."""
 
 
-def read_table(source: str | bytes | Path) -> tuple[list[Device], list[Winner]]:
-    """Read devices and imported winners from a JSON text or file. Raises TableError, one line that names the path."""
-    contents = read_contents(source)
-    return contents.devices, contents.winners
-
-
 def read_contents(source: str | bytes | Path) -> Contents:
     """Read a JSON text or file. Raises TableError, one line that names the path."""
     if not isinstance(source, Path):

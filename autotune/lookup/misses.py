@@ -21,7 +21,7 @@ from typing import ClassVar, NamedTuple
 from autotune.errors import AutotuneError
 from autotune.kernels import find_family, is_family
 from autotune.model.problem import Problem
-from autotune.paths import user_data_folder
+from autotune.paths import append_at_once, replace_file, user_data_folder
 
 MAX_BYTES = 2**20
 _MAX_LINE = 2000
@@ -82,12 +82,7 @@ class MissLog:
             return
         with contextlib.suppress(OSError):
             self._path.parent.mkdir(parents=True, exist_ok=True)
-            descriptor = os.open(self._path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
-            try:
-                if os.fstat(descriptor).st_size + len(lines) <= MAX_BYTES:
-                    os.write(descriptor, lines.encode("ascii"))
-            finally:
-                os.close(descriptor)
+            append_at_once(self._path, lines.encode("ascii"), MAX_BYTES)
 
 
 def default_file() -> Path:
@@ -109,9 +104,7 @@ def forget_misses(path: Path, done: set[Miss]) -> None:
     """Remove the problems that have been tuned (`done`) from the log. Raises OSError."""
     misses = read_misses(path)
     kept = "".join(_line(miss) * count for miss, count in misses.items() if miss not in done)
-    draft = path.with_name(f".{path.name}.{os.getpid()}")
-    draft.write_text(kept, encoding="ascii")
-    draft.replace(path)
+    replace_file(path, kept.encode("ascii"))
 
 
 def _line(miss: Miss) -> str:

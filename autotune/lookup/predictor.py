@@ -7,7 +7,6 @@ configurations that cover the measured sizes, and a model that ranks them for gi
 `autotune.predict` and evaluated here with the standard library alone.
 """
 
-import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -25,7 +24,7 @@ FAVOURS = ("predicted", "nearest", "default")
 """Values of a predictor's `favours`: which way of choosing came nearest to the tuned speed at sizes left out."""
 MAX_CONFIGURATIONS = 32
 
-_FAVOUR = Pattern(re.compile("|".join(FAVOURS)), f"must be one of {', '.join(FAVOURS)}")
+_FAVOUR = Pattern("|".join(FAVOURS), f"must be one of {', '.join(FAVOURS)}")
 _REACH = Bounds(0, 100, excludes_least=True)
 _PART, _STEP = Bounds(0, 2**20), Bounds(1, 2**20)
 _WEIGHT_NS = Bounds(-1e15, 1e15)

@@ -4,7 +4,6 @@ For building without running, a process takes a `BuildJob` and returns a `Build`
 """
 
 import enum
-import re
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from math import inf, nan
@@ -21,7 +20,7 @@ MAX_SAMPLES = 10_000
 _TIME, _SPAN = Bounds(0, MAX_TIME_NS, excludes_least=True), Bounds(0, MAX_TIME_NS)
 _LIMIT = Bounds(0, 86_400, excludes_least=True)
 _MOMENT = Pattern(
-    re.compile(r"\d{4}-[01]\d-[0-3]\dT[0-2]\d:[0-5]\d:[0-6]\d(Z|\+00:00)", re.ASCII),
+    r"(?a:\d{4}-[01]\d-[0-3]\dT[0-2]\d:[0-5]\d:[0-6]\d(Z|\+00:00))",
     "must be a moment in UTC such as 2026-01-31T12:00:00Z",
 )
 
@@ -298,3 +297,11 @@ class Winner:
     @property
     def is_final(self) -> bool:
         return self.samples > 0
+
+
+def time_text(time_ns: float) -> str:
+    """Format a time with four digits and a unit: ``12.34 us``."""
+    for unit, size in (("s", 1e9), ("ms", 1e6), ("us", 1e3)):
+        if time_ns >= size:
+            return f"{time_ns / size:.4g} {unit}"
+    return f"{time_ns:.4g} ns"

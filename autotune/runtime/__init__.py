@@ -8,16 +8,15 @@
     weights = gemm.prepare(b)                       # constant: packed once, on the device
     c = gemm(a, weights)
 
-`layout` and `requests` read the problem from the operands, `choice` picks configurations, `verification` checks them
-before their first use, `engine` builds and runs them, `operands` moves what they work on, and `crossover` knows which
-products the host does faster.
+`layout` reads the problem from the operands, `choice` picks configurations, `verification` checks them before their
+first use, `engine` builds and runs them, `executor` moves what they work on, and `crossover` knows which products the
+host does faster.
 """
 
 from autotune.runtime.crossover import Crossover, CrossoverPoint, measure_crossover, measure_host_ns
 from autotune.runtime.engine import PreparedMatrix
-from autotune.runtime.executor import allocate
+from autotune.runtime.executor import Statistics, allocate
 from autotune.runtime.gemm import BoundGemm, Gemm
-from autotune.runtime.operands import Statistics
 from autotune.runtime.operation import Operation
 from autotune.runtime.reduce import Reduce
 

@@ -28,6 +28,8 @@ MOST_BYTES = 2**27
 LIMIT_S = 30.0
 
 _THREADS = "OPENBLAS_NUM_THREADS"
+HOST_THREADS = "AUTOTUNE_HOST_THREADS"
+"""Environment variable: what the user has in OPENBLAS_NUM_THREADS, which the command line changes for itself."""
 
 
 def compare_with_host(
@@ -42,8 +44,9 @@ def compare_with_host(
     points: list[CrossoverPoint] = []
     end = time.monotonic() + MOST_SECONDS
     # The host's BLAS gets the threads that it has in an application; in other child processes it has one.
-    comparer = tuple(command) or (sys.executable, "-m", "autotune.runtime.comparison", os.environ.get(_THREADS, ""))
-    with child.Child(comparer) as process:
+    threads = os.environ.get(HOST_THREADS, os.environ.get(_THREADS, "")) or "0"  # 0: one for each processor
+    comparer = tuple(command) or (sys.executable, "-m", "autotune.runtime.comparison")
+    with child.Child(comparer, {**os.environ, _THREADS: threads}) as process:
         for problem in choose_products(winners):
             if should_stop() or time.monotonic() > end:
                 break
@@ -103,8 +106,4 @@ def serve() -> None:
 
 
 if __name__ == "__main__":
-    # Must precede loading NumPy, which reads the variable only then.
-    os.environ.pop(_THREADS, None)
-    if sys.argv[1:] and sys.argv[1]:
-        os.environ[_THREADS] = sys.argv[1]
     serve()

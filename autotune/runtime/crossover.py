@@ -13,8 +13,6 @@ with `problem` as `GemmProblem.from_dict` reads it, and times of one call in nan
 """
 
 import json
-import os
-import re
 import statistics
 import time
 from collections.abc import Callable, Iterable, Mapping
@@ -32,7 +30,7 @@ from autotune.kernels.gemm import FAMILY, GemmProblem
 from autotune.lookup.answer import distance
 from autotune.lookup.values import read_problem, readers_for
 from autotune.model.trial import MAX_TIME_NS
-from autotune.paths import default_database, user_data_folder
+from autotune.paths import default_database, locked, replace_file, user_data_folder
 
 _FORMAT, _VERSION = "autotune-crossover", 1
 _SAMPLE_NS = 2_000_000
@@ -53,7 +51,7 @@ class CrossoverPoint:
 class _Record:
     """The contents of a file."""
 
-    format: Annotated[str, Pattern(re.compile(_FORMAT), f"must be {_FORMAT}")] = _FORMAT
+    format: Annotated[str, Pattern(_FORMAT, f"must be {_FORMAT}")] = _FORMAT
     version: Annotated[int, Bounds(_VERSION, _VERSION)] = _VERSION
     devices: Mapping[str, tuple[CrossoverPoint | None, ...]] = field(default_factory=dict)
     """Points of each device; None where only another version knows the product."""
@@ -103,10 +101,9 @@ class Crossover:
         """Replace the points of the device in the file. Raises TableError and OSError."""
         place = path or default_file()
         place.parent.mkdir(parents=True, exist_ok=True)
-        record = _Record(devices={**_read(place), device: self.points})
-        unfinished = place.with_name(f"{place.name}.{os.getpid()}.part")
-        unfinished.write_text(json.dumps(write(record), indent=1) + "\n", encoding="utf-8")
-        unfinished.replace(place)
+        with locked(place):  # another process may add another device
+            record = _Record(devices={**_read(place), device: self.points})
+            replace_file(place, f"{json.dumps(write(record), indent=1)}\n".encode())
 
 
 Crossover.NEVER = Crossover()

@@ -20,9 +20,8 @@ from autotune.model.device import Device
 from autotune.model.plan import Buffer, Plan, Role
 from autotune.model.problem import Problem
 from autotune.runtime.choice import Choice, Weights, choices, packed_operand
-from autotune.runtime.executor import BoundCall, Executor, open_executor
+from autotune.runtime.executor import BoundCall, Executor, Operand, Statistics, Transfer, open_executor
 from autotune.runtime.layout import Layout
-from autotune.runtime.operands import Operand, Statistics, Transfer
 from autotune.runtime.verification import LOG, Verifier, announced
 from autotune.space.family import KernelFamily
 

@@ -1,7 +1,9 @@
 """`Gemm`: matrix products by the tuned kernels of a device."""
 
+from dataclasses import dataclass, replace
+from numbers import Real
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from autotune.device.arrays import (
     Context,
@@ -12,24 +14,51 @@ from autotune.device.arrays import (
     foreign_arrays,
     kind_of,
     resident_memory,
+    shared_memory,
 )
 from autotune.errors import ProblemError
 from autotune.kernels.gemm import FAMILY, GemmProblem
 from autotune.lookup import TuningTable
-from autotune.runtime.choice import Choice
+from autotune.model.problem import NUMBER_TYPES
+from autotune.runtime.choice import Choice, Weights
 from autotune.runtime.crossover import Crossover, file_beside, host_product
-from autotune.runtime.engine import OnDevice, PreparedMatrix, Ready
-from autotune.runtime.layout import read_layout
-from autotune.runtime.operands import Operand, Transfer, check_result, form
-from autotune.runtime.requests import (
-    NAMES,
-    PACKED,
-    GemmRequest,
-    How,
-    check_image,
-    check_scalars,
-    read_request,
-)
+from autotune.runtime.engine import OnDevice, PreparedMatrix, Ready, Request
+from autotune.runtime.executor import Operand, Transfer, check_result, form
+from autotune.runtime.layout import gemm_problem, read_layout, result_shape
+
+_NAMES = ("a", "b", "c")
+_PACKED = frozenset((Kind.HOST, Kind.IMAGE))
+"""Kinds whose pitch does not matter: host arrays are copied, images have the driver's own pitch."""
+_ON_HOST = frozenset((Kind.HOST, Kind.SHARED))
+
+
+class _How(NamedTuple):
+    """Arguments of a call besides its operands."""
+
+    trans_a: bool = False
+    trans_b: bool = False
+    mode: str = ""
+    problem: GemmProblem | None = None
+
+
+@dataclass(kw_only=True)
+class GemmRequest(Request):
+    """A request with the shape of the result, and which operands are stored by columns."""
+
+    problem: GemmProblem
+    shape: tuple[int, ...]
+    a_by_columns: bool = False
+    b_by_columns: bool = False
+    on_host: bool = False
+    """Whether the host's BLAS does the product."""
+
+    def __post_init__(self) -> None:
+        """Derive what calls need at once."""
+        self.is_resident = all(kind in (Kind.ARRAY, Kind.BUFFER) for kind in self.kinds)
+        is_prepared = self.weights is Weights.PACKED_ONCE
+        self.arrays = [i for i, kind in enumerate(self.kinds) if kind is Kind.ARRAY and not (is_prepared and i == 1)]
+        self.takes_whole_numbers = self.problem.is_whole
+        self.bytes = tuple(_bytes(self.problem, name) for name in _NAMES)
 
 
 class Gemm(OnDevice):
@@ -107,7 +136,7 @@ class Gemm(OnDevice):
 
     def bind(self, a: Any, b: Any, out: Any, *, alpha: float = 1.0, beta: float = 0.0, **layout: Any) -> "BoundGemm":
         """Return a callable that repeats one product at less cost per call; the arguments are those of a call."""
-        request = self._request(a, b, out, *How(**layout))
+        request = self._request(a, b, out, *_How(**layout))
         return BoundGemm(self, request, (a, b, out), (alpha, beta))
 
     def prepare(self, b: Any, *, trans_b: bool = False) -> PreparedMatrix:
@@ -121,8 +150,8 @@ class Gemm(OnDevice):
         if kind is None or kind is Kind.BUFFER:
             raise ProblemError("prepare takes a NumPy or pyopencl array")
         if kind is Kind.IMAGE:
-            check_image(b)
-        layout = read_layout("b", b, packs=kind in PACKED)
+            _check_image(b)
+        layout = read_layout("b", b, packs=kind in _PACKED)
         engine = self._engine
         if kind is Kind.HOST:
             memory, transfer = engine.executor.buffer(b.nbytes, "b"), Transfer(engine.executor, engine.stats)
@@ -140,7 +169,7 @@ class Gemm(OnDevice):
 
     def choice(self, a: Any, b: Any, out: Any = None, **layout: Any) -> Choice | None:
         """Return the configuration that ran such operands, and the reason; None before the first call."""
-        ready = self._request(a, b, out, *How(**layout)).ready
+        ready = self._request(a, b, out, *_How(**layout)).ready
         return ready.choice if ready else None
 
     def _request(
@@ -154,15 +183,15 @@ class Gemm(OnDevice):
         key = (forms, trans_a, trans_b, mode, problem)
         known = self._engine.requests.get(key)
         if known is None:
-            how = How(trans_a, trans_b, mode, problem)
-            known = self._engine.remember(key, read_request(self, (a, b, out), how, self._crossover))
+            how = _How(trans_a, trans_b, mode, problem)
+            known = self._engine.remember(key, _read_request(self, (a, b, out), how, self._crossover))
         assert isinstance(known, GemmRequest)
         return known
 
     def _run(self, request: GemmRequest, a: Any, b: Any, out: Any, scalars: tuple[float, float]) -> None:
         others = (("a", a), ("b", b.operand if isinstance(b, PreparedMatrix) else b))
         check_result(out, request.kinds[2], others)
-        check_scalars(request, scalars)
+        _check_scalars(request, scalars)
         engine = self._engine
         with engine.executor.lock:
             engine.stats.calls += 1
@@ -170,7 +199,7 @@ class Gemm(OnDevice):
             if request.is_resident and request.ready:
                 self._enqueue(request, request.ready, (a, b, out), scalars)
             elif request.is_resident:
-                engine.run(request, NAMES, lambda ready: self._enqueue(request, ready, (a, b, out), scalars))
+                engine.run(request, _NAMES, lambda ready: self._enqueue(request, ready, (a, b, out), scalars))
             elif not request.on_host:
                 self._move_and_run(request, a, b, out, scalars)
             elif Kind.SHARED in request.kinds:  # under the lock: another thread may hand it to the device
@@ -191,13 +220,13 @@ class Gemm(OnDevice):
         """Move operands to the device, run, and wait for the result."""
         kind_a, kind_b, kind_c = request.kinds
         if kind_b is Kind.IMAGE and not isinstance(b, PreparedMatrix):
-            check_image(b)
+            _check_image(b)
         operands = (
             Operand("a", a, kind_a, by_columns=request.a_by_columns),
             Operand("b", b, kind_b, by_columns=request.b_by_columns),
             Operand("out", out, kind_c, is_read=bool(scalars[1]), is_written=True),
         )
-        self._engine.call(request, NAMES, operands, scalars)
+        self._engine.call(request, _NAMES, operands, scalars)
 
     def _enqueue(
         self, request: GemmRequest, ready: Ready, operands: tuple[Any, Any, Any], scalars: tuple[float, float]
@@ -242,3 +271,84 @@ class BoundGemm:
             assert request.ready
             self._memory = gemm._resident(request, request.ready, operands)  # it stays the same from call to call
         return operands[2]
+
+
+# Requests, read once for all operands of the same form
+
+
+def _read_request(owner: object, operands: tuple[Any, Any, Any], how: _How, crossover: Crossover) -> GemmRequest:
+    """Read the request of `operands` (a, b, out), of which out may be None. Raises ProblemError where they do not fit.
+
+    A `PreparedMatrix` must have been prepared by `owner`.
+    """
+    a, b, out = operands
+    prepared = b if isinstance(b, PreparedMatrix) else None
+    kind_a, kind_b = kind_of(a), prepared.kind if prepared else kind_of(b)
+    kind_c = kind_of(out) if out is not None else None
+    assert kind_a and kind_b
+    if how.problem or Kind.BUFFER in (kind_a, kind_c) or (kind_b is Kind.BUFFER and not prepared):
+        return _read_buffers((kind_a, kind_b, kind_c), how.problem)
+    if kind_a is Kind.IMAGE or kind_c is Kind.IMAGE:
+        raise ProblemError("only b can be in an image")
+    if prepared and prepared.owner is not owner:
+        raise ProblemError("b was prepared by another Gemm")
+    if prepared and how.trans_b:
+        raise ProblemError("b was prepared, so trans_b cannot be set here", hint="pass trans_b to prepare")
+    trans_b = prepared.is_transposed if prepared else how.trans_b
+    if kind_b is Kind.IMAGE and trans_b:
+        raise ProblemError("an image for b must hold op(B), k x n", hint="fill it with the transpose")
+    layout_a = read_layout("a", a, packs=kind_a is Kind.HOST)
+    layout_b = prepared.layout if prepared else read_layout("b", b, packs=kind_b in _PACKED)
+    layout_c = None if kind_c is None else read_layout("out", out, packs=kind_c is Kind.HOST)
+    problem = gemm_problem(layout_a, layout_b, layout_c, trans_a=how.trans_a, trans_b=trans_b, mode=how.mode)
+    weights = Weights.IN_IMAGE if kind_b is Kind.IMAGE else Weights.PACKED_ONCE if prepared else Weights.PER_CALL
+    if weights is Weights.PACKED_ONCE:
+        problem = replace(problem, constant="b")
+    # A result that is not passed is of A's kind, but shared beside a shared B, since A is copied in any case.
+    is_shared = kind_a is Kind.HOST and kind_b in (Kind.SHARED, Kind.IMAGE)
+    kinds = (kind_a, kind_b, kind_c or (Kind.SHARED if is_shared else kind_a))
+    return GemmRequest(
+        problem=problem,
+        weights=weights,
+        kinds=kinds,
+        shape=result_shape(problem, layout_a),
+        a_by_columns=layout_a.is_transposed,
+        b_by_columns=layout_b.is_transposed,
+        on_host=not prepared and _ON_HOST.issuperset(kinds) and crossover.prefers_host(problem),
+    )
+
+
+def _read_buffers(kinds: tuple[Kind | None, ...], problem: GemmProblem | None) -> GemmRequest:
+    if problem is None:
+        raise ProblemError("a buffer has no shape", hint="pass problem=GemmProblem(m=..., n=..., k=..., ...)")
+    if any(kind is not Kind.BUFFER for kind in kinds):
+        raise ProblemError("when problem is passed, all of a, b and out must be buffers")
+    return GemmRequest(
+        problem=problem, weights=Weights.PER_CALL, kinds=(Kind.BUFFER,) * 3, shape=(problem.m, problem.n)
+    )
+
+
+def _check_scalars(request: GemmRequest, scalars: tuple[Any, Any]) -> None:
+    """Raise ProblemError where alpha or beta is not a number that the product can be scaled by."""
+    alpha, beta = scalars
+    if type(alpha) is type(beta) is float and not request.takes_whole_numbers:  # fast path: runs at every call
+        return
+    for name, value in (("alpha", alpha), ("beta", beta)):
+        is_number = isinstance(value, Real)
+        if not is_number:
+            raise ProblemError(f"{name} is a {type(value).__name__}", hint="pass a number")
+        if request.takes_whole_numbers and not (-(2**31) <= value < 2**31 and value == int(value)):
+            raise ProblemError(f"{name} is {value}: in mode int8 alpha and beta must be whole numbers of 32 bits")
+
+
+def _check_image(b: Any) -> None:
+    memory = shared_memory(b)
+    if memory is None or not memory.is_whole(b):
+        raise ProblemError("b must be an image as allocated, not a view of it", hint="allocate one for this matrix")
+
+
+def _bytes(problem: GemmProblem, operand: str) -> int:
+    """Return the size of an operand in bytes, from its first element to its last."""
+    rows, columns = problem.stored[operand]
+    last = (problem.batch - 1) * problem.stride(operand) + (rows - 1) * problem.pitch(operand) + columns
+    return last * NUMBER_TYPES[problem.dtype(operand)].size_bytes

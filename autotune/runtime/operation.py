@@ -16,7 +16,7 @@ from autotune.model.plan import Buffer, Role
 from autotune.model.problem import Problem
 from autotune.runtime.choice import Weights
 from autotune.runtime.engine import OnDevice, Request
-from autotune.runtime.operands import Operand
+from autotune.runtime.executor import Operand
 from autotune.space.family import KernelFamily
 
 

@@ -8,8 +8,8 @@ from autotune.kernels.reduce import FAMILY, ReduceProblem
 from autotune.model.problem import NUMBER_TYPES
 from autotune.runtime.choice import Weights
 from autotune.runtime.engine import OnDevice, Request
+from autotune.runtime.executor import Operand, check_result, form
 from autotune.runtime.layout import reduce_problem
-from autotune.runtime.operands import Operand, check_result, form
 
 _NAMES = ("input", "output")
 

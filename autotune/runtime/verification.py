@@ -7,7 +7,6 @@ stored for later processes; a configuration that fails is replaced by the next a
 
 import json
 import logging
-import os
 import sys
 import threading
 import time
@@ -25,6 +24,7 @@ from autotune.model.device import Device, DeviceLimits
 from autotune.model.plan import Plan
 from autotune.model.problem import Problem
 from autotune.model.trial import BUILD_LIMIT_S, Job, Timer, TrialState
+from autotune.paths import append_at_once
 from autotune.space.family import KernelFamily
 
 LOG = logging.getLogger("autotune.runtime")
@@ -95,11 +95,7 @@ class Verdicts:
         with suppress(FileNotFoundError):
             if self._path.stat().st_size > MAX_FILE_BYTES:
                 self._path.unlink()
-        file = os.open(self._path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
-        try:
-            os.write(file, line)  # in one write, so that lines of several processes do not mix
-        finally:
-            os.close(file)
+        append_at_once(self._path, line)
 
     def _read(self) -> dict[str, Verdict]:
         if self._path is None:

@@ -17,7 +17,7 @@ from sqlalchemy.exc import ArgumentError, NoSuchModuleError
 from sqlalchemy.pool import NullPool, QueuePool
 
 from autotune.errors import NotADatabaseError, StoreError
-from autotune.lookup.sqlite_table import read_only_options
+from autotune.lookup.database import read_only_options
 from autotune.paths import default_database, install_hint
 from autotune.store.failures import BUSY_TIMEOUT_S, attempt, file_failures, not_writable
 

@@ -78,14 +78,14 @@ class JobProblemRow(Base):
     label: Mapped[str] = mapped_column(Text)
     candidate: Mapped[str] = mapped_column(Text)
     """Table entry to verify, as JSON."""
-    state: Mapped[str] = mapped_column(String(16), index=True)
-    worker: Mapped[str] = mapped_column(Text)
-    attempts: Mapped[int]
+    state: Mapped[str] = mapped_column(String(16), index=True, default=JobState.QUEUED.value)
+    worker: Mapped[str] = mapped_column(Text, default="")
+    attempts: Mapped[int] = mapped_column(default=0)
     trials_before: Mapped[int | None] = mapped_column(BigInteger)
-    share_s: Mapped[float]
-    spent_s: Mapped[float]
-    outcome: Mapped[str] = mapped_column(Text)
-    message: Mapped[str] = mapped_column(Text)
+    share_s: Mapped[float] = mapped_column(default=0.0)
+    spent_s: Mapped[float] = mapped_column(default=0.0)
+    outcome: Mapped[str] = mapped_column(Text, default="")
+    message: Mapped[str] = mapped_column(Text, default="")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -160,14 +160,6 @@ def job_problem_row(job_id: int, number: int, problem_id: int, request: Request,
         calls=request.calls,
         label=plain_text(request.label),
         candidate=candidate,
-        state=JobState.QUEUED.value,
-        worker="",
-        attempts=0,
-        trials_before=None,
-        share_s=0.0,
-        spent_s=0.0,
-        outcome="",
-        message="",
     )
 
 

@@ -1,11 +1,15 @@
 """Transactions on an open database: retried while it is in use, full or away; writes of several threads share one."""
 
+import contextlib
 import threading
+from collections import deque
 from collections.abc import Callable
+from concurrent.futures import Future
+from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Self, TypeVar
 
-from sqlalchemy import Engine
+from sqlalchemy import Connection, Engine
 from sqlalchemy.orm import Session
 
 from autotune.model.device import Device
@@ -13,10 +17,12 @@ from autotune.model.problem import Problem
 from autotune.store import models
 from autotune.store.database import BEGIN, Target
 from autotune.store.failures import Outage, Patience, attempt
-from autotune.store.group_commit import Together, Work
 from autotune.turns import idle
 
 _Result = TypeVar("_Result")
+
+Work = Callable[[Connection], None]
+"""A write. It must be safe to repeat, whether or not its first run was rolled back."""
 
 AT_A_TIME = 8
 """Most writing transactions of one program at a time on a server; more would only wait for each other there."""
@@ -99,3 +105,70 @@ class Transactions:
 
         patience = Patience(waits_for_space=waits_for_space, outage=self._outage, hurries=self._hurries.is_set)
         return attempt(once, self.location, patience)
+
+
+# Group commit: writes of threads that would wait for each other share one transaction and one wait for the disk
+
+MOST_TOGETHER = 100
+"""Most writes in one transaction."""
+
+
+@dataclass(eq=False)
+class _Write:
+    work: Work
+    is_taken: bool = False
+    """Whether a thread has taken it to commit it."""
+    is_written: "Future[bool]" = field(default_factory=Future)
+
+
+class Together:
+    """Group commit: the thread that has a place also commits the pending writes of the threads waiting for one.
+
+    A place is a permit of the semaphore `places`, which limits the writing transactions of the program.
+    """
+
+    def __init__(self, engine: Engine, places: threading.Semaphore) -> None:
+        self._engine = engine
+        self._places = places
+        self._lock = threading.Lock()
+        self._waiting: deque[_Write] = deque()
+
+    def write(self, work: Work) -> bool:
+        """Return whether `work` was committed. If not, perhaps because of another write, retry it alone."""
+        mine = _Write(work)
+        self._waiting.append(mine)
+        try:
+            with idle(), self._places:
+                while not mine.is_taken:
+                    self._write_all(self._take())
+        finally:
+            self._withdraw(mine)
+        with idle():
+            return mine.is_written.result()
+
+    def _withdraw(self, write: _Write) -> None:
+        """Remove a write whose thread was interrupted, so that no other thread commits it later."""
+        with self._lock:
+            if not write.is_taken:
+                self._waiting.remove(write)
+
+    def _take(self) -> list[_Write]:
+        """Take the writes that have waited longest, at most MOST_TOGETHER."""
+        with self._lock:
+            taken = [self._waiting.popleft() for _ in range(min(MOST_TOGETHER, len(self._waiting)))]
+            for write in taken:
+                write.is_taken = True
+        return taken
+
+    def _write_all(self, writes: list[_Write]) -> None:
+        """Commit the writes together. Errors are suppressed: each write is then retried alone and raises its own."""
+        is_written = False
+        try:
+            with contextlib.suppress(Exception), self._engine.connect() as connection:
+                for write in writes:
+                    write.work(connection)
+                connection.commit()
+                is_written = True
+        finally:
+            for write in writes:
+                write.is_written.set_result(is_written)
