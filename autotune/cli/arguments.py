@@ -17,7 +17,8 @@ from autotune.errors import UsageError, did_you_mean
 from autotune.kernels import family_names
 
 MODULES = (
-    "doctor", "presets", "run", "verify", "compile", "evaluate", "lookup", "export", "help", "serve", "worker", "jobs",
+    "devices", "doctor", "presets", "run", "verify", "status", "compile", "evaluate", "lookup", "show", "misses",
+    "export", "import_table", "help", "serve", "worker", "jobs",
 )  # fmt: skip
 """The modules with commands, in the order in which `autotune --help` lists these."""
 

@@ -1,13 +1,12 @@
-"""The commands `autotune devices` and `autotune doctor`, and the short checks by `run` and `worker`."""
+"""The command `autotune doctor`, and the short checks of devices by `autotune run` and `autotune worker`."""
 
 import argparse
 import platform
-import sys
 from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING, Any
 
 import autotune
-from autotune.cli.arguments import ANY_DEVICE, DATABASE, JSON, command, flag
+from autotune.cli.arguments import ANY_DEVICE, DATABASE, JSON, command
 from autotune.cli.output import print_json, tell
 from autotune.codec import write
 from autotune.errors import AutotuneError
@@ -21,34 +20,6 @@ if TYPE_CHECKING:
 
 UNUSABLE = 1
 """Exit status when a search cannot work on at least one of the devices."""
-
-
-@command(
-    flag("--no-clocks", "ask the drivers only, run nothing on the devices"),
-    JSON,
-    examples=("devices", "devices --no-clocks --json"),
-)
-def devices_command(options: argparse.Namespace) -> int:
-    """List every OpenCL device, and how far its clocks can be trusted."""
-    from autotune.device.clocks import try_calibration
-    from autotune.device.discovery import discover
-    from autotune.device.profile import find_profile
-    from autotune.display.results import print_devices
-
-    devices = discover()
-    profiles = {device.slug: find_profile(device) for device in devices}
-    clocks = {} if options.no_clocks else {device.selector: try_calibration(device.selector) for device in devices}
-    if not options.json:
-        print_devices(devices, {slug: profile.traps for slug, profile in profiles.items()}, sys.stdout, clocks)
-        return 0
-    rows = []
-    for device in devices:
-        profile, clock = profiles[device.slug], clocks.get(device.selector)
-        told = {"trouble": clock} if isinstance(clock, str) else clock  # why they could not be calibrated
-        more = {"selector": device.selector, "profile": profile.name, "traps": profile.traps, "clocks": told}
-        rows.append({**write(device), **write(more)})
-    print_json(rows)
-    return 0
 
 
 @command(ANY_DEVICE, DATABASE, JSON, examples=("doctor", "doctor --device cpu --json"))

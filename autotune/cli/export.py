@@ -1,4 +1,4 @@
-"""The commands `autotune export` and `autotune import`: tables for use elsewhere, and from there."""
+"""The command `autotune export`: write the table of one kernel family, or of all that are stored."""
 
 import argparse
 import contextlib
@@ -130,22 +130,3 @@ def _opened(table: Path) -> "Iterator[Store]":
         store.import_winners(contents.winners, contents.devices)
         add_predictors(store, contents.predictors)
         yield store
-
-
-@command(
-    argument("file", metavar="FILE", type=Path, help="file written by autotune export --format json"),
-    DATABASE,
-    examples=("import tables.json",),
-)
-def import_command(options: argparse.Namespace) -> int:
-    """Import an exported JSON table into the database; better measurements there are kept."""
-    from autotune.predict import add_predictors
-    from autotune.store import Store
-
-    contents = read_contents(options.file)
-    with Store.open(options.db) as store:
-        added, kept = store.import_winners(contents.winners, contents.devices)
-        add_predictors(store, contents.predictors)
-    because = ", because the stored ones are confirmed or faster" if kept else ""
-    print(f"{added} imported, {kept} not imported{because}")
-    return 0

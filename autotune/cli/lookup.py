@@ -1,22 +1,19 @@
-"""The commands `lookup`, `show` and `misses`: what a table gives for a size, the kernel for it, and sizes not found."""
+"""The command `autotune lookup`: print the configuration that a table gives for a size."""
 
 import argparse
 import re
 import sys
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from autotune.cli.arguments import DATABASE, DEVICE, JSON, argument, command, family, file, flag, one_of
 from autotune.cli.output import print_json, tell
-from autotune.codec import write
 from autotune.device.families import FAMILIES
 from autotune.device.identity import is_slug
 from autotune.errors import DeviceSelectionError, NoSuchDeviceError, ProblemError, TableError, did_you_mean
 from autotune.kernels import family_names, find_family
-from autotune.lookup.answer import plain_tuned
 from autotune.lookup.predictor import FAVOURS
 from autotune.model.device import Device
-from autotune.model.plan import Buffer, Launch, Scalar
 from autotune.model.problem import Problem
 from autotune.model.trial import time_text
 
@@ -152,6 +149,7 @@ def _is_shape(family: str, text: str) -> bool:
 def lookup_command(options: argparse.Namespace) -> int:
     """Print the configuration to use for a shape: measured, predicted, nearest measured, or the default."""
     from autotune.lookup import Match
+    from autotune.lookup.answer import plain_tuned
 
     table, device, tuned = find_tuned(options)
     problem = tuned.problem
@@ -196,100 +194,3 @@ def _expectations(table: "TuningTable", tuned: "Tuned") -> list[tuple[str, str]]
             parts = f"median {reach.median:.0%}, 10th percentile {reach.low:.0%}, worst {reach.worst:.0%}"
             facts.append((f"  {name}", parts))
     return facts
-
-
-@command(
-    *ASKED,
-    flag("--source", "print the OpenCL source alone"),
-    examples=(
-        "show --device adreno-730 64,3136,576",
-        "show --device cpu 512 512 512 --source > gemm.cl",
-        "show --device cpu --family reduce 512 768 max --json",
-    ),
-)
-def show_command(options: argparse.Namespace) -> int:
-    """Show the kernel to use for a shape: source, build options, buffers, sizes, arguments, for your own host code."""
-    from autotune.device.profile import find_profile
-    from autotune.kernels.render import render
-
-    _, device, tuned = find_tuned(options)
-    family = find_family(tuned.problem.family)
-    plan = family.plan(tuned.problem, tuned.configuration)
-    source = render(family, tuned.configuration, plan)
-    build_options = [*find_profile(device).build_options, *plan.build_options]
-    if options.source:
-        print(source.strip())
-    elif options.json:
-        print_json(
-            {
-                "device": device.slug,
-                "problem": tuned.problem.to_dict(),
-                **plain_tuned(tuned),
-                "build_options": build_options,
-                "buffers": list(map(_plain_buffer, plan.buffers)),
-                "launches": list(map(_plain_launch, plan.launches)),
-                "source": source,
-            }
-        )
-    else:
-        from autotune.display.results import print_configuration, print_plan
-
-        facts = [
-            ("shape", tuned.problem.label),
-            ("device", device.slug),
-            ("because", tuned.because),
-            ("build options", " ".join(build_options) or "none"),
-        ]
-        print_configuration(tuned.configuration, facts, sys.stdout)
-        print_plan(plan, sys.stdout)
-    return 0
-
-
-def _plain_buffer(buffer: Buffer) -> dict[str, Any]:
-    return {
-        **write(buffer, without=("image_width", "image_height")),
-        "size_bytes": buffer.size_bytes,
-        "image": [buffer.image_width, buffer.image_height] if buffer.image_width else None,
-        "view_of": buffer.view_of or None,
-        "row_pitch": buffer.row_pitch or None,
-    }
-
-
-def _plain_launch(launch: Launch) -> dict[str, Any]:
-    plain = write(launch, without=("arguments",))
-    return {**plain, "prepares": launch.prepares or None, "arguments": list(map(_plain_argument, launch.arguments))}
-
-
-def _plain_argument(argument: str | Scalar) -> dict[str, Any]:
-    if isinstance(argument, str):
-        return {"buffer": argument}
-    value = None if argument.name else argument.value
-    return {"scalar": argument.name or None, "dtype": argument.dtype, "value": value}
-
-
-@command(
-    argument("--device", metavar="SLUG", help="only those of this device"),
-    flag("--clear", "forget them all"),
-    JSON,
-    examples=("misses", "misses --clear"),
-)
-def misses_command(options: argparse.Namespace) -> int:
-    """List the sizes that lookups on this machine asked for and never found; autotune run --misses tunes them."""
-    from autotune.display.results import print_misses
-    from autotune.lookup.misses import default_file, forget_misses, read_misses
-
-    path = default_file()
-    misses = read_misses(path)
-    if options.clear:
-        if misses:
-            forget_misses(path, set(misses))
-        print(f"{len(misses)} forgotten")
-        return 0
-    rows = [(miss, count) for miss, count in misses.most_common() if options.device in (None, miss.device)]
-    if options.json:
-        print_json([{"device": m.device, "problem": m.problem.to_dict(), "processes": n} for m, n in rows])
-    elif rows:
-        print_misses(rows, sys.stdout)
-    else:
-        tell(f"no lookup has missed a size ({path})")
-    return 0

@@ -1,15 +1,13 @@
-"""The commands `autotune verify` and `autotune status`: whether what is tuned still holds, and what a database has."""
+"""The command `autotune verify`: verify and time the tuned configurations again."""
 
 import argparse
 import sys
 from typing import TYPE_CHECKING, Any
 
-from autotune.cli.arguments import ANY_DEVICE, DATABASE, DEVICE, JSON, QUIET, SHAPES, command, family, shape
+from autotune.cli.arguments import DATABASE, DEVICE, JSON, QUIET, SHAPES, command, family, shape
 from autotune.cli.interrupts import Interrupts, tell_stopped
-from autotune.cli.lookup import named_device
-from autotune.cli.output import plain_winner, print_json, standard_error, tell
+from autotune.cli.output import plain_winner, print_json, standard_error
 from autotune.cli.run import read_requests
-from autotune.codec import write
 from autotune.errors import AutotuneError, UsageError
 from autotune.kernels import find_family
 from autotune.model.trial import Winner
@@ -94,32 +92,3 @@ def _report(options: argparse.Namespace, found: "list[Recheck]", *, was_stopped:
     if lost:
         raise AutotuneError(f"no configuration runs right for {', '.join(lost[:5])}", hint="autotune run may find one")
     return FAILED if any(one.standing is Standing.FAILED for one in found) else 0
-
-
-@command(ANY_DEVICE, DATABASE, JSON, examples=("status", "status --device adreno --json"))
-def status_command(options: argparse.Namespace) -> int:
-    """Show for each device what is tuned, what is out of date, and how the trials ended."""
-    from autotune.display.results import print_overviews
-    from autotune.search.overview import survey
-    from autotune.store import Store
-
-    with Store.open(options.db, read_only=True) as store:
-        slug = named_device(options.device, store.devices()).slug if options.device else None
-        found = [overview for overview in survey(store, _drivers()) if slug in (None, overview.device)]
-    if slug and not found:
-        tell(f"nothing is stored for {slug}")
-    if options.json:
-        print_json(write(found))
-    else:
-        print_overviews(found, sys.stdout)
-    return 0
-
-
-def _drivers() -> dict[str, str]:
-    """Return the drivers of this machine's devices by slug; empty without devices, which a status does not need."""
-    from autotune.device.discovery import discover
-
-    try:
-        return {device.slug: device.driver for device in discover()}
-    except AutotuneError:
-        return {}

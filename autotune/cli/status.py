@@ -1,0 +1,39 @@
+"""The command `autotune status`: summarize what a database holds for each device."""
+
+import argparse
+import sys
+
+from autotune.cli.arguments import ANY_DEVICE, DATABASE, JSON, command
+from autotune.cli.lookup import named_device
+from autotune.cli.output import print_json, tell
+from autotune.codec import write
+from autotune.errors import AutotuneError
+
+
+@command(ANY_DEVICE, DATABASE, JSON, examples=("status", "status --device adreno --json"))
+def status_command(options: argparse.Namespace) -> int:
+    """Show for each device what is tuned, what is out of date, and how the trials ended."""
+    from autotune.display.results import print_overviews
+    from autotune.search.overview import survey
+    from autotune.store import Store
+
+    with Store.open(options.db, read_only=True) as store:
+        slug = named_device(options.device, store.devices()).slug if options.device else None
+        found = [overview for overview in survey(store, _drivers()) if slug in (None, overview.device)]
+    if slug and not found:
+        tell(f"nothing is stored for {slug}")
+    if options.json:
+        print_json(write(found))
+    else:
+        print_overviews(found, sys.stdout)
+    return 0
+
+
+def _drivers() -> dict[str, str]:
+    """Return the drivers of this machine's devices by slug; empty without devices, which a status does not need."""
+    from autotune.device.discovery import discover
+
+    try:
+        return {device.slug: device.driver for device in discover()}
+    except AutotuneError:
+        return {}
