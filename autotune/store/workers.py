@@ -9,7 +9,7 @@ import enum
 import hashlib
 import hmac
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from sqlalchemy import String, UniqueConstraint, delete, func, select, update
 from sqlalchemy.orm import Mapped, Session, mapped_column
@@ -107,8 +107,12 @@ def digest_of(secret: str) -> str:
 
 
 def model_of(device: Device) -> str:
-    """Return a digest of driver and limits: two devices of one slug and equal digests measure the same."""
-    told = json.dumps([device.slug, device.driver, write(device.limits)], sort_keys=True)
+    """Return a digest of driver and limits: two devices of one slug and equal digests measure the same.
+
+    The size of the memory is left out, since drivers for processors derive it from what is free.
+    """
+    limits = replace(device.limits, global_memory_bytes=0, max_allocation_bytes=0)
+    told = json.dumps([device.slug, device.driver, write(limits)], sort_keys=True)
     return hashlib.sha256(told.encode()).hexdigest()[:16]
 
 
