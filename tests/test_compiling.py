@@ -30,7 +30,7 @@ from autotune.model.plan import Plan
 from autotune.model.trial import Build, BuildState
 from autotune.search import compilation
 from autotune.search.compilation import Extent, Progress, Report, compile_space, first_complaint
-from autotune.search.sources import Sources, is_limited, spills, work_items_of_group
+from autotune.search.target import Sources, is_limited, spills, work_items_of_group
 from autotune.space.search_space import SearchSpace
 from autotune.store import ExampleBuild, Store
 from autotune.testing import FakeWorker

@@ -15,9 +15,10 @@ from autotune.model.configuration import Configuration
 from autotune.model.events import BudgetJudged, Event, Failure, Outcome
 from autotune.model.problem import Problem
 from autotune.model.trial import Job, Request, Trial, TrialState, Verdict
-from autotune.search import Budget, space_of, tune
+from autotune.search import Budget, tune
 from autotune.search.opening import MODERATE, safe_configurations
 from autotune.search.proposals import GRAVE_STATES, Suspicion
+from autotune.search.target import Target
 from autotune.search.time_limits import FIRST_SHARE, LEAST_S
 from autotune.store import Store
 from autotune.testing import INVENTED_PROCESSOR, FakeWorker
@@ -92,7 +93,7 @@ def search(
 @pytest.mark.parametrize("shape", ["256,256,256", "256,256,256 nn int8", "1,4096,512", "33,17,9"])
 def test_safe_configurations_are_valid_plain_and_of_every_algorithm(shape: str) -> None:
     problem = GEMM.problem_type.parse(shape)
-    space = space_of(problem, DEVICE)
+    space = Target(DEVICE, problem).space()
     default = GEMM.default(problem, DEVICE.limits, PROFILE.starting("gemm"))
     safe = safe_configurations(space, default, GEMM.baseline)
     assert {c.algorithm for c in safe} == {span.algorithm for span in space.spans if span.count}

@@ -33,7 +33,7 @@ from autotune.model.device import Device
 from autotune.model.plan import Buffer, Launch, Plan, Role
 from autotune.model.problem import Problem
 from autotune.model.trial import BuildState, Calibration, Job, Timer, Trial, TrialState
-from autotune.search.sources import Sources
+from autotune.search.target import Sources
 from autotune.space.family import KernelFamily
 from autotune.space.search_space import SearchSpace
 from invented_port import InventedPort

@@ -305,9 +305,9 @@ def _sampler(options: argparse.Namespace) -> "SamplerChoice | None":
 
 
 def _tell_size(device: Device, requests: Sequence[Request], algorithms: Sequence[str]) -> None:
-    from autotune.search import space_of
+    from autotune.search.target import Target
 
-    count = sum(len(space_of(request.problem, device, algorithms)) for request in requests)
+    count = sum(len(Target(device, request.problem).space(algorithms)) for request in requests)
     tell(
         f"exhaustive: {count} configurations in all, {days_text(count)} at one a second; "
         "Ctrl-C stops and keeps what has been measured"

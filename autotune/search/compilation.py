@@ -15,7 +15,6 @@ from dataclasses import dataclass
 from typing import Self
 
 from autotune.device.processors import usable_cores
-from autotune.device.profile import find_profile
 from autotune.kernels import find_family
 from autotune.kernels.render import provenance_now
 from autotune.measure.build_pool import BUILDER, BuilderPool
@@ -23,7 +22,7 @@ from autotune.model.configuration import Configuration
 from autotune.model.device import Device
 from autotune.model.problem import Problem
 from autotune.model.trial import Build, BuildState
-from autotune.search.sources import Sources, is_limited, spills, work_items_of_group
+from autotune.search.target import Target, is_limited, spills, work_items_of_group
 from autotune.space.search_space import SearchSpace
 from autotune.store import ExampleBuild, Store
 
@@ -152,10 +151,11 @@ class _Compilation:
         self._algorithm = algorithm
         self._pool = pool
         self._ledger = ledger
-        family, profile = find_family(problem.family), find_profile(device)
-        overrides = profile.overrides_for(family.name)
-        self._space = SearchSpace(family, problem, device.limits, algorithms=[algorithm], overrides=overrides)
-        self._sources = Sources(family, problem, profile.build_options)
+        target = Target(device, problem)
+        self._space = SearchSpace(
+            target.family, problem, device.limits, algorithms=[algorithm], overrides=target.overrides
+        )
+        self._sources = target.sources
         self._seen: Counter[tuple[str, int]] = Counter()
         """Number of configurations by source hash and work-items of their work-group."""
         self._pending: dict[Future[Build], Configuration] = {}

@@ -4,8 +4,6 @@ import math
 from collections import defaultdict
 from dataclasses import replace
 
-from autotune.device.profile import find_profile
-from autotune.kernels import find_family
 from autotune.kernels.render import changes, provenance_now
 from autotune.model.configuration import Configuration
 from autotune.model.device import Device
@@ -14,25 +12,18 @@ from autotune.model.problem import Problem
 from autotune.model.trial import QUARANTINED_STATES, Provenance, Timer, Trial, TrialState, Verdict, Winner
 from autotune.search.drift import SENTINEL, Drift
 from autotune.search.significance import Decision, Gain
-from autotune.search.sources import Sources
-from autotune.space.family import KernelFamily
+from autotune.search.target import Target
 from autotune.store import Fate, Store, StoredTrial
 
 FAILED_PROBLEMS = 2
 """A configuration that crashed or was lost at this many problems of a family is not run at any other problem of it."""
 
 
-class Knowledge:
+class Knowledge(Target):
     """The latest judgement of every measured configuration, and the winner that follows from it."""
 
     def __init__(self, device: Device, problem: Problem, store: Store) -> None:
-        self.device = device
-        self.profile = find_profile(device)
-        self.problem = problem
-        self.family: KernelFamily = find_family(problem.family)
-        self.sources = Sources(self.family, problem, self.profile.build_options)
-        self.starts = self.profile.starting(self.family.name)
-        self.default = self.family.default(problem, device.limits, self.starts)
+        super().__init__(device, problem)
         self.known: dict[Configuration, Trial] = {}
         self.best_ns = math.inf
         self.drift = Drift(is_shared=self.device.limits.is_cpu)

@@ -4,6 +4,7 @@ import contextlib
 import dataclasses
 import math
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from functools import partial
 
 from autotune import tracing
@@ -11,13 +12,12 @@ from autotune.errors import StoreError
 from autotune.measure.worker import Measures, waited_s
 from autotune.model import events
 from autotune.model.configuration import Configuration
-from autotune.model.device import Device
 from autotune.model.trial import Job, Request, Trial, TrialState, Winner
 from autotune.propose.samplers import SamplerChoice
 from autotune.search import finals, significance
 from autotune.search.ahead import FAILURES, Ahead, Builds, Prepared
 from autotune.search.bench import Bench
-from autotune.search.budget import FEWEST_TRIALS, GainLeft, Limits
+from autotune.search.budget import FEWEST_TRIALS, Budget, Clock, GainLeft
 from autotune.search.finals import Finals
 from autotune.search.helpers import Crew, Helpers
 from autotune.search.knowledge import FailureCounts, Knowledge
@@ -25,7 +25,34 @@ from autotune.search.opening import Opening
 from autotune.search.proposals import Proposals
 from autotune.search.sentinel import Sentinel
 from autotune.space.search_space import SearchSpace
-from autotune.store import Store
+
+
+@dataclass(frozen=True, kw_only=True)
+class Tuning:
+    """What all searches of one run share."""
+
+    worker: Measures
+    budget: Budget = field(default_factory=Budget)
+    listener: events.Listener = lambda _: None
+    should_stop: Callable[[], bool] = lambda: False
+    """Called after each trial."""
+    seed: int = 0
+    builds: Builds | None = None
+    retries_quarantined: bool = False
+    """Whether each search begins with the quarantined configurations."""
+    sampler: SamplerChoice | None = None
+    """By default the project's own."""
+    helpers: Helpers = field(default_factory=Helpers)
+    """Equal devices that measure for the first search until its finals."""
+    clock: Clock = field(default_factory=Clock)
+    ends: float = math.inf
+    """When the time that several problems share ends, on the clock; infinite where they do not share any."""
+
+    @property
+    def seconds(self) -> float:
+        """Time of a problem that shares none; infinite without a time budget."""
+        seconds = self.budget.seconds
+        return math.inf if seconds is None or math.isfinite(self.ends) else seconds
 
 
 class ProblemSearch:
@@ -41,61 +68,35 @@ class ProblemSearch:
     """New trials beyond the budget when every configuration that ran correctly was lost later, as with a worker that
     was killed again and again: a search that could have a winner must get one."""
 
-    def __init__(
-        self,
-        device: Device,
-        request: Request,
-        space: SearchSpace,
-        store: Store,
-        worker: Measures,
-        listener: events.Listener,
-        limits: Limits,
-        seed: int,
-        builds: Builds | None = None,
-        *,
-        choice: SamplerChoice | None = None,
-        helpers: Helpers | None = None,
-    ) -> None:
-        """`choice` defaults to the project's own sampler; `helpers` are equal devices that measure until the finals."""
+    def __init__(self, tuning: Tuning, request: Request, knowledge: Knowledge, space: SearchSpace) -> None:
+        """`knowledge` is that of the request's problem, on the device of `tuning.worker`."""
         self.request = request
+        self.knowledge = knowledge
+        self._tuning = tuning
         self._space = space
-        self._listener = listener
-        self._limits = limits
-        self._clock = limits.clock
-        self._seed = seed
-        self._builds = builds
-        self._choice = choice
+        self._clock = tuning.clock
         self._working: tuple[Proposals, Ahead] | None = None
         """Kept from one slice to the next."""
         self._is_begun = self._is_exhausted = False
         self._gain = GainLeft()
         self._programs: dict[bytes, Trial] = {}
         """Trials of this run by the program that ran (`Prepared.program`)."""
-        self.knowledge = Knowledge(device, request.problem, store)
-        self._timer = self.knowledge.timer
-        self._bench = Bench(self.knowledge, worker, self._left_s, self._clock)
-        self._helpers = Helpers() if helpers is None else helpers
-        self._crew = Crew(
-            worker, self._bench, self._helpers, lambda place: Bench(self.knowledge, place, self._left_s, self._clock)
-        )
-        self._sentinel = Sentinel(
-            self._bench,
-            lambda slowdown, rest_s: listener(events.DeviceDrifted(request=request, slowdown=slowdown, rest_s=rest_s)),
-            limits.should_stop,
-        )
+        self._timer = knowledge.timer
+        self._bench = Bench(knowledge, tuning.worker, self._left_s, self._clock)
+        self._crew = Crew(self._bench, tuning.helpers)
+        self._sentinel = Sentinel(self._bench, self._tell_drift, tuning.should_stop)
         self._failures = FailureCounts()
         self.new_trials = 0
         self.seconds = 0.0
         """Duration of search and finals so far."""
         self._begun_seconds, self._begun_trials = 0.0, 0
         """Parts of `seconds` and `new_trials` spent on starting processes, making models and measuring the default."""
-        self._worker = worker
-        self._ends = self._clock() + limits.seconds
+        self._ends = self._clock() + tuning.seconds
 
     @property
     def _deadline(self) -> float:
         """End of the budget on the search's clock, later by the time spent waiting for other programs on the device."""
-        return self._ends + waited_s(self._worker)
+        return self._ends + waited_s(self._tuning.worker)
 
     @property
     def gain_left(self) -> float | None:
@@ -156,9 +157,9 @@ class ProblemSearch:
         """
         started = self._clock()
         self.shelve()
-        self._helpers.close()  # finals compare times measured on one device
+        self._tuning.helpers.close()  # finals compare times measured on one device
         winner = None
-        if not self._limits.should_stop():
+        if not self._tuning.should_stop():
             winner = None if self.new_trials else self.knowledge.decided
             if winner is None and deadline is not None:
                 winner = self._decide(deadline)
@@ -170,7 +171,7 @@ class ProblemSearch:
             resumed_trials=len(self.knowledge.resumed),
             failures=self._failures.by_state,
             commonest_failure=self._failures.commonest,
-            is_finished=not self._limits.should_stop(),
+            is_finished=not self._tuning.should_stop(),
             seconds=self.seconds,
             gain_left=self.gain_left,
         )
@@ -183,7 +184,7 @@ class ProblemSearch:
     @property
     def is_over(self) -> bool:
         """Whether the budget has ended, or nothing worth a trial is left."""
-        if self._limits.should_stop() or self._is_exhausted or self._gain.is_below(self._limits.until_gain):
+        if self._tuning.should_stop() or self._is_exhausted or self._gain.is_below(self._tuning.budget.least_gain):
             return True
         if self._clock() + self._bench.limits.typical_s + self._finals_share() >= self._deadline:
             return True
@@ -259,17 +260,20 @@ class ProblemSearch:
         started, trials = self._clock(), self.new_trials
         self._programs.clear()
         self._timer = self.knowledge.timer
-        proposals = Proposals(self.knowledge, self._space, self._seed, self._choice)
-        ahead = Ahead(proposals, self._bench, self._builds, lambda: self.is_over)
+        proposals = Proposals(self.knowledge, self._space, self._tuning.seed, self._tuning.sampler)
+        ahead = Ahead(proposals, self._bench, self._tuning.builds, lambda: self.is_over)
         self._working = proposals, ahead
         opening = Opening(self._space, self._bench, proposals, self._measure, is_over=lambda: self.is_over)
-        if self._limits.retries_quarantined and not self._is_begun:
+        if self._tuning.retries_quarantined and not self._is_begun:
             opening.try_quarantined()
         self._is_begun = True
         opening.run(lambda: ahead.start(self._trials_left - 1))
         self._begun_seconds += self._clock() - started
         self._begun_trials += self.new_trials - trials
         return self._working
+
+    def _tell_drift(self, slowdown: float, rest_s: float) -> None:
+        self._tuning.listener(events.DeviceDrifted(request=self.request, slowdown=slowdown, rest_s=rest_s))
 
     @property
     def _has_other_timer(self) -> bool:
@@ -282,22 +286,23 @@ class ProblemSearch:
             return
         if (next_gain := proposals.expected_gain) is not None:
             share = self._gain.observe(next_gain, self.new_trials)
-            self._listener(events.GainEstimated(request=self.request, gain_left=share))
+            self._tuning.listener(events.GainEstimated(request=self.request, gain_left=share))
 
     @property
     def _trials_left(self) -> float:
         spare = self.SPARE_TRIALS if self.knowledge.is_all_lost else 0
-        return math.inf if self._limits.trials is None else self._limits.trials + spare - self.new_trials
+        trials = self._tuning.budget.trials
+        return math.inf if trials is None else trials + spare - self.new_trials
 
     def _left_s(self) -> float:
         """Return the seconds left of the budget, which limit what a single trial may take."""
-        return min(self._limits.left_s(), self._deadline - self._clock())
+        return min(self._tuning.ends, self._deadline) - self._clock()
 
     def _finals_share(self) -> float:
         """Return the seconds of this problem's own budget that are kept for the finals."""
-        if math.isinf(self._limits.seconds):
+        if math.isinf(self._tuning.seconds):
             return 0.0
-        return min(self.FINALS_SHARE * self._limits.seconds, self.finals_seconds())
+        return min(self.FINALS_SHARE * self._tuning.seconds, self.finals_seconds())
 
     def _note_measured(self, measured: Trial, prepared: Prepared) -> Trial:
         """Take in a new trial of the search's own device; configurations with the same program reuse it."""
@@ -364,20 +369,20 @@ class ProblemSearch:
             best_ns=self.knowledge.best_ns,
             failures=self._failures.by_state,
         )
-        self._listener(finished)
-        trial_s, seconds = self._bench.limits.typical_s, self._limits.seconds
+        self._tuning.listener(finished)
+        trial_s, seconds = self._bench.limits.typical_s, self._tuning.seconds
         if self.new_trials == self.JUDGED_TRIALS and math.isfinite(seconds) and trial_s:
             trials = self.new_trials + max(0.0, self._left_s() - self._finals_share()) / trial_s
-            self._listener(events.BudgetJudged(request=self.request, trials=trials, seconds=seconds))
+            self._tuning.listener(events.BudgetJudged(request=self.request, trials=trials, seconds=seconds))
         return trial
 
     def _decide(self, deadline: float) -> Winner | None:
-        deciding = Finals(self._bench, self._limits.should_stop)
+        deciding = Finals(self._bench, self._tuning.should_stop)
         deciding.measure_baseline(deadline)
         finalists = deciding.finalists(deadline)
         if not finalists:
             return None
-        self._listener(events.FinalsStarted(request=self.request, finalists=len(finalists)))
+        self._tuning.listener(events.FinalsStarted(request=self.request, finalists=len(finalists)))
         winner = deciding.decide(finalists, deadline)
         for trial in deciding.failed:
             self._failures.count(trial)

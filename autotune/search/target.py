@@ -1,21 +1,61 @@
-"""The source of each configuration, and what its stored build says about running it."""
+"""A problem on a device: its kernel family, default and search space, and the source of each configuration."""
 
 import hashlib
 import math
 from collections.abc import Mapping, Sequence
-from functools import lru_cache, partial
+from functools import cached_property, lru_cache, partial
 
-from autotune.errors import BuildError
+from autotune.device.profile import find_profile
+from autotune.errors import BuildError, ProblemError
+from autotune.kernels import find_family
 from autotune.kernels.render import names_read, render
 from autotune.model.configuration import Configuration
-from autotune.model.device import DeviceLimits
+from autotune.model.device import Device, DeviceLimits
 from autotune.model.plan import Plan
 from autotune.model.problem import Problem
 from autotune.model.trial import Build, BuildJob, BuildState
 from autotune.space.family import KernelFamily
+from autotune.space.search_space import SearchSpace
 
 RECENT = 32
 """Configurations of which plan and source are kept, since a search asks for them more than once."""
+
+
+class Target:
+    """A problem on a device: the family that solves it, and what the device's profile says about that family."""
+
+    def __init__(self, device: Device, problem: Problem) -> None:
+        """Raises ProblemError when the problem's family is not installed."""
+        profile = find_profile(device)
+        self.device = device
+        self.problem = problem
+        self.family = find_family(problem.family)
+        self.build_options = profile.build_options
+        self.starts = profile.starting(problem.family)
+        """The configurations to try first, best first."""
+        self.overrides = profile.overrides_for(problem.family)
+        """Values that replace those of parameters, by name."""
+        self.sources = Sources(self.family, problem, profile.build_options)
+
+    @cached_property
+    def default(self) -> Configuration:
+        """The configuration to use without tuning."""
+        return self.family.default(self.problem, self.device.limits, self.starts)
+
+    def space(self, algorithms: Sequence[str] = ()) -> SearchSpace:
+        """Return the search space, restricted to the named `algorithms` if there are any.
+
+        Raises ConfigurationError for an unknown algorithm, ProblemError when none of the named algorithms can solve the
+        problem.
+        """
+        family, limits = self.family, self.device.limits
+        space = SearchSpace(family, self.problem, limits, algorithms=algorithms, overrides=self.overrides)
+        if algorithms and not len(space):
+            raise ProblemError(
+                f"{' and '.join(algorithms)}: no valid configuration for {self.problem.label}",
+                hint="leave the shape out, or name other algorithms",
+            )
+        return space
 
 
 class Sources:
