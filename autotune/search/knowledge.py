@@ -4,7 +4,7 @@ import math
 from collections import defaultdict
 from dataclasses import replace
 
-from autotune.kernels.render import changes, provenance_now
+from autotune.kernels.render import changes
 from autotune.model.configuration import Configuration
 from autotune.model.device import Device
 from autotune.model.events import Failure
@@ -111,10 +111,6 @@ class Knowledge(Target):
         known = {algorithm.name for algorithm in self.family.algorithms}
         fastest = dict.fromkeys(s.trial.configuration for s in by_time if s.trial.configuration.algorithm in known)
         return [self.family.complete(c) for c in fastest if c not in failed]
-
-    def provenance(self, configuration: Configuration) -> Provenance:
-        """Return the provenance of a trial measured now."""
-        return provenance_now(self.device, self.family, configuration)
 
     @property
     def decided(self) -> Winner | None:

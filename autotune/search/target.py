@@ -8,12 +8,12 @@ from functools import cached_property, lru_cache, partial
 from autotune.device.profile import find_profile
 from autotune.errors import BuildError, ProblemError
 from autotune.kernels import find_family
-from autotune.kernels.render import names_read, render
+from autotune.kernels.render import names_read, provenance_now, render
 from autotune.model.configuration import Configuration
 from autotune.model.device import Device, DeviceLimits
 from autotune.model.plan import Plan
 from autotune.model.problem import Problem
-from autotune.model.trial import Build, BuildJob, BuildState
+from autotune.model.trial import Build, BuildJob, BuildState, Provenance
 from autotune.space.family import KernelFamily
 from autotune.space.search_space import SearchSpace
 
@@ -42,15 +42,19 @@ class Target:
         """The configuration to use without tuning."""
         return self.family.default(self.problem, self.device.limits, self.starts)
 
-    def space(self, algorithms: Sequence[str] = ()) -> SearchSpace:
+    def provenance(self, configuration: Configuration) -> Provenance:
+        """Return the provenance of something that the device has just built or measured."""
+        return provenance_now(self.device, self.family, configuration)
+
+    def space(self, algorithms: Sequence[str] = (), *, may_be_empty: bool = False) -> SearchSpace:
         """Return the search space, restricted to the named `algorithms` if there are any.
 
-        Raises ConfigurationError for an unknown algorithm, ProblemError when none of the named algorithms can solve the
-        problem.
+        Raises ConfigurationError for an unknown algorithm, and, unless it `may_be_empty`, ProblemError when none of the
+        named algorithms can solve the problem.
         """
         family, limits = self.family, self.device.limits
         space = SearchSpace(family, self.problem, limits, algorithms=algorithms, overrides=self.overrides)
-        if algorithms and not len(space):
+        if algorithms and not (may_be_empty or len(space)):
             raise ProblemError(
                 f"{' and '.join(algorithms)}: no valid configuration for {self.problem.label}",
                 hint="leave the shape out, or name other algorithms",
