@@ -94,7 +94,7 @@ class Ahead:
         """`is_over` is called before each build of a batch but the first."""
         self._is_over = is_over
         self._bench = bench
-        self._proposals = proposals
+        self.proposals = proposals
         knowledge = bench.knowledge
         self._selector = knowledge.device.selector
         self._takes_turns = knowledge.device.limits.is_cpu
@@ -115,7 +115,7 @@ class Ahead:
         how many will still be requested. Raises WorkerError when the device cannot be used.
         """
         if self._builds is None:
-            configuration = self._proposals.next()
+            configuration = self.proposals.next()
             return None if configuration is None else self._prepared(configuration)
         self._most = most
         if self._takes_turns:
@@ -177,7 +177,7 @@ class Ahead:
 
     def _fill(self, wanted: float) -> None:
         while len(self._building) + len(self._ready) < wanted:
-            configuration = self._proposals.next()
+            configuration = self.proposals.next()
             if configuration is None:
                 return
             self._start(configuration)
@@ -191,7 +191,7 @@ class Ahead:
             if begun and self._is_over():
                 wanted = begun
             while begun < wanted and len(self._building) < self._builds.size:
-                configuration = waiting.popleft() if waiting else self._proposals.next()
+                configuration = waiting.popleft() if waiting else self.proposals.next()
                 if configuration is None:
                     wanted = begun
                     break
@@ -201,7 +201,7 @@ class Ahead:
             if not self._building:
                 return
             if begun + len(waiting) < wanted and not waiting:  # propose now, so that no builder has to wait
-                waiting.extend(filter(None, [self._proposals.next()]))
+                waiting.extend(filter(None, [self.proposals.next()]))
             self._collect()
 
     def _end_launched(self) -> None:

@@ -75,8 +75,8 @@ class ProblemSearch:
         self._tuning = tuning
         self._space = space
         self._clock = tuning.clock
-        self._working: tuple[Proposals, Ahead] | None = None
-        """Kept from one slice to the next."""
+        self._ahead: Ahead | None = None
+        """Proposals and builds, kept from one slice to the next."""
         self._is_begun = self._is_exhausted = False
         self._gain = GainLeft()
         self._programs: dict[bytes, Trial] = {}
@@ -145,10 +145,10 @@ class ProblemSearch:
 
     def shelve(self) -> None:
         """Drop the model and the builds; both are made anew, from the ledger as it is then."""
-        working, self._working = self._working, None
+        ahead, self._ahead = self._ahead, None
         self._crew.forget()
-        if working:
-            working[1].abandon()
+        if ahead:
+            ahead.abandon()
 
     def finish(self, deadline: float | None) -> events.Outcome:
         """Run the finals until `deadline` on the monotonic clock, and return the outcome of the request.
@@ -191,13 +191,13 @@ class ProblemSearch:
         return self._trials_left <= 0
 
     def _search(self, is_enough: Callable[[], bool]) -> None:
-        proposals, ahead = self._working or self._begin()
-        self._estimate(proposals)
+        ahead = self._ahead or self._begin()
+        self._estimate(ahead)
         while self._bench.has_launched or not (self.is_over or is_enough()):
-            if not self._advance(proposals, ahead, is_enough):
+            if not self._advance(ahead, is_enough):
                 self._is_exhausted = True
                 break
-            self._estimate(proposals)
+            self._estimate(ahead)
             if self._bench.next_job:
                 continue
             if self._crew.is_own_free and self._sentinel.look_if_due():
@@ -205,16 +205,16 @@ class ProblemSearch:
             if self._has_other_timer:  # earlier times do not compare with new ones
                 self._gain = GainLeft()
                 if not self.is_over:
-                    self._learn_from_crew(proposals, all_of_it=True)
+                    self._learn_from_crew(ahead, all_of_it=True)
                     self.shelve()
-                    proposals, ahead = self._begin()
-        self._learn_from_crew(proposals, all_of_it=True)
+                    ahead = self._begin()
+        self._learn_from_crew(ahead, all_of_it=True)
 
-    def _advance(self, proposals: Proposals, ahead: Ahead, is_enough: Callable[[], bool]) -> bool:
+    def _advance(self, ahead: Ahead, is_enough: Callable[[], bool]) -> bool:
         """Learn of at least one new trial, with helpers those that end first; return False when all is known."""
         if self._crew.has_others and not self._bench.next_job:
-            has_more = self._share_out(proposals, ahead)
-            self._learn_from_crew(proposals)
+            has_more = self._share_out(ahead)
+            self._learn_from_crew(ahead)
             return has_more or self._crew.is_at_work
         prepared = ahead.next(self._bench.limits.typical_run_s, self._trials_left)
         if prepared is None:
@@ -224,10 +224,10 @@ class ProblemSearch:
             meanwhile = partial(self._go_on, prepared, ahead, is_enough) if ahead.builds_ahead else None
             job = self._bench.next_job or self._job(prepared)
             trial = self._note_measured(self._bench.run(job, "search", prepared.build_ns, meanwhile), prepared)
-        proposals.tell(trial)
+        ahead.proposals.tell(trial)
         return True
 
-    def _share_out(self, proposals: Proposals, ahead: Ahead) -> bool:
+    def _share_out(self, ahead: Ahead) -> bool:
         """Give each free device something to measure; return False when there is nothing."""
         for place in self._crew.free():
             left = self._trials_left - self._crew.running
@@ -240,19 +240,19 @@ class ProblemSearch:
             if known is None:
                 self._crew.begin(place, prepared, self._job(prepared))
             else:
-                proposals.tell(known)
+                ahead.proposals.tell(known)
         return True
 
-    def _learn_from_crew(self, proposals: Proposals, *, all_of_it: bool = False) -> None:
+    def _learn_from_crew(self, ahead: Ahead, *, all_of_it: bool = False) -> None:
         """Learn from the trials that end next, or from all that are being measured.
 
         The sentinel knows the speed of the search's own device only: trials of other devices count as measured.
         """
         for trial, of_own in self._crew.take_in(all_of_it=all_of_it):
-            proposals.tell(self._note_measured(trial, of_own) if of_own else self._learn(trial))
+            ahead.proposals.tell(self._note_measured(trial, of_own) if of_own else self._learn(trial))
 
     @tracing.span("begin")
-    def _begin(self) -> tuple[Proposals, Ahead]:
+    def _begin(self) -> Ahead:
         """Measure the default first, while others are built, so that a search that is cut short never loses.
 
         If the default fails, safe configurations follow until something has run correctly.
@@ -261,8 +261,7 @@ class ProblemSearch:
         self._programs.clear()
         self._timer = self.knowledge.timer
         proposals = Proposals(self.knowledge, self._space, self._tuning.seed, self._tuning.sampler)
-        ahead = Ahead(proposals, self._bench, self._tuning.builds, lambda: self.is_over)
-        self._working = proposals, ahead
+        self._ahead = ahead = Ahead(proposals, self._bench, self._tuning.builds, lambda: self.is_over)
         opening = Opening(self._space, self._bench, proposals, self._measure, is_over=lambda: self.is_over)
         if self._tuning.retries_quarantined and not self._is_begun:
             opening.try_quarantined()
@@ -270,7 +269,7 @@ class ProblemSearch:
         opening.run(lambda: ahead.start(self._trials_left - 1))
         self._begun_seconds += self._clock() - started
         self._begun_trials += self.new_trials - trials
-        return self._working
+        return ahead
 
     def _tell_drift(self, slowdown: float, rest_s: float) -> None:
         self._tuning.listener(events.DeviceDrifted(request=self.request, slowdown=slowdown, rest_s=rest_s))
@@ -280,11 +279,11 @@ class ProblemSearch:
         """Whether times come from another clock than when the search began."""
         return self.knowledge.timer is not self._timer
 
-    def _estimate(self, proposals: Proposals) -> None:
+    def _estimate(self, ahead: Ahead) -> None:
         """Every few trials, ask the model what is left to gain."""
         if len(self.knowledge.known) < FEWEST_TRIALS or not self._gain.is_due(self.new_trials):
             return
-        if (next_gain := proposals.expected_gain) is not None:
+        if (next_gain := ahead.proposals.expected_gain) is not None:
             share = self._gain.observe(next_gain, self.new_trials)
             self._tuning.listener(events.GainEstimated(request=self.request, gain_left=share))
 
