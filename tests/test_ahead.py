@@ -19,7 +19,7 @@ from autotune.model.device import Device
 from autotune.model.events import Outcome
 from autotune.model.trial import Build, BuildJob, BuildState, Job, Request, Trial, TrialState
 from autotune.propose.study import RowStudy
-from autotune.search import finals, target
+from autotune.search import finals, task
 from autotune.search.ahead import BATCH, Ahead, builders_for
 from autotune.search.bench import Background, Bench
 from autotune.search.knowledge import Knowledge
@@ -326,9 +326,9 @@ def test_a_twin_gets_the_times_of_what_was_measured(
         "work_group_n": (8, 16, 32),
     }
     space = SearchSpace(FAMILY, PROBLEM, GPU.limits, algorithms=["dot"], overrides=overrides)
-    monkeypatch.setattr(target, "SearchSpace", lambda *_, **__: space)
+    monkeypatch.setattr(task, "SearchSpace", lambda *_, **__: space)
     if not builders:
-        monkeypatch.setattr(target, "render", None)  # nothing is rendered where nothing is built
+        monkeypatch.setattr(task, "render", None)  # nothing is rendered where nothing is built
     _, recorder, worker = run(store, FakeBuilds(builders) if builders else None, trials=len(space) + 5)
     twins = [trial for trial in recorder.trials if trial.message.startswith("same as dot(")]
     assert len(twins) == len(space) // 2

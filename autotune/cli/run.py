@@ -292,9 +292,9 @@ def _sampler(options: argparse.Namespace) -> "SamplerChoice | None":
 
 
 def _tell_size(device: Device, requests: Sequence[Request], algorithms: Sequence[str]) -> None:
-    from autotune.search.target import Target
+    from autotune.search.task import Task
 
-    count = sum(len(Target(device, request.problem).space(algorithms)) for request in requests)
+    count = sum(len(Task(device, request.problem).space(algorithms)) for request in requests)
     tell(
         f"exhaustive: {count} configurations in all, {days_text(count)} at one a second; "
         "Ctrl-C stops and keeps what has been measured"

@@ -21,7 +21,7 @@ from autotune.model.device import Device
 from autotune.model.problem import Problem
 from autotune.model.trial import TrialState, Winner
 from autotune.predict.costs import Prices, Work, amounts, fit_prices
-from autotune.search.target import Target
+from autotune.search.task import Task
 from autotune.space.family import KernelFamily
 from autotune.store import StoredTrial
 
@@ -237,7 +237,7 @@ def _observe_kind(
 
 def _default_loss(device: Device, winner: Winner, times: dict[Configuration, float]) -> float:
     """Return the loss of today's default if that was measured, else of the default when the winner was found."""
-    default = Target(device, winner.problem).default
+    default = Task(device, winner.problem).default
     if default == winner.configuration:
         return 0.0
     return max(0.0, log(times.get(default, winner.default_ns) / winner.time_ns))

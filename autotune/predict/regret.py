@@ -16,7 +16,7 @@ from autotune.model.problem import Problem
 from autotune.model.trial import Job, TrialState, Winner
 from autotune.predict import make_predictors
 from autotune.predict.selection import reach
-from autotune.search.target import Target
+from autotune.search.task import Task
 from autotune.store import Store
 
 ROUNDS = 7
@@ -74,7 +74,7 @@ def measure_regret(
         for winner in held:
             if should_stop():
                 return found
-            comparison = _compare(Target(device, winner.problem), winner, ways, worker, rounds)
+            comparison = _compare(Task(device, winner.problem), winner, ways, worker, rounds)
             if comparison is not None:
                 found.append(comparison)
                 on_progress(comparison)
@@ -88,16 +88,16 @@ def summarise(comparisons: Sequence[Comparison]) -> Evaluation:
 
 
 def _compare(
-    target: Target, winner: Winner, ways: Sequence[TuningTable], worker: Measures, rounds: int
+    task: Task, winner: Winner, ways: Sequence[TuningTable], worker: Measures, rounds: int
 ) -> Comparison | None:
     """Return the comparison, or None if the tuned configuration does not run any more."""
-    predicted, nearest = (way.find(target.device, winner.problem) for way in ways)
+    predicted, nearest = (way.find(task.device, winner.problem) for way in ways)
     chosen = {
         "predicted": predicted.configuration,
         "nearest": nearest.configuration,
-        "default": target.default,
+        "default": task.default,
     }
-    times = _measure_in_turns(target, [winner.configuration, *chosen.values()], worker, rounds)
+    times = _measure_in_turns(task, [winner.configuration, *chosen.values()], worker, rounds)
     tuned = times.get(winner.configuration)
     if not tuned:
         return None
@@ -121,7 +121,7 @@ def _compare(
 
 
 def _measure_in_turns(
-    target: Target, configurations: Sequence[Configuration], worker: Measures, rounds: int
+    task: Task, configurations: Sequence[Configuration], worker: Measures, rounds: int
 ) -> dict[Configuration, list[float]]:
     """Measure in turns and return times by round, nanoseconds.
 
@@ -134,10 +134,10 @@ def _measure_in_turns(
         for configuration in order[turn:] + order[:turn]:
             trial = worker.run(
                 Job(
-                    selector=target.device.selector,
-                    problem=target.problem,
+                    selector=task.device.selector,
+                    problem=task.problem,
                     configuration=configuration,
-                    build_options=target.build_options,
+                    build_options=task.build_options,
                     samples=SAMPLES,
                     seed=number,
                     verify=number == 0,

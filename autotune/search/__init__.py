@@ -22,7 +22,7 @@ from autotune.search.faults import with_faults
 from autotune.search.helpers import Helpers
 from autotune.search.knowledge import Knowledge
 from autotune.search.one_problem import ProblemSearch, Tuning
-from autotune.search.target import Target
+from autotune.search.task import Task
 from autotune.store import Store
 
 __all__ = ["Budget", "Clock", "SamplerChoice", "builders_for", "tune"]
@@ -90,7 +90,7 @@ def tune(
     for request in requests:
         request.problem.check_device(device.limits)
     for request in requests[1:] if algorithms else ():  # the first is checked below, before it is measured
-        Target(device, request.problem).space(algorithms)
+        Task(device, request.problem).space(algorithms)
     if worker is None and builds is None:
         builds = builders_for(device, jobs)
     clock, shared_s = clock or Clock(), budget.seconds if len(requests) > 1 else None

@@ -96,9 +96,8 @@ class Ahead:
         self._bench = bench
         self.proposals = proposals
         knowledge = bench.knowledge
-        self._selector = knowledge.device.selector
         self._takes_turns = knowledge.device.limits.is_cpu
-        self._sources = knowledge.sources
+        self._task = knowledge
         self._builds = builds
         self._building: dict[Future[Build], Prepared] = {}
         self._ready: deque[Prepared] = deque()
@@ -233,13 +232,13 @@ class Ahead:
 
     def _prepared(self, configuration: Configuration) -> Prepared:
         """Return the configuration unrendered, since rendering takes longest; it is done where it is built."""
-        inputs = self._sources.inputs_of(configuration)
-        return Prepared(configuration=configuration, program=_program(inputs, self._sources.plan(configuration)))
+        inputs = self._task.inputs_of(configuration)
+        return Prepared(configuration=configuration, program=_program(inputs, self._task.plan(configuration)))
 
     @tracing.span("render")
     def _job(self, configuration: Configuration) -> BuildJob:
-        job = self._sources.job(self._selector, configuration, launches=self._takes_turns)
-        return dataclasses.replace(job, wants_binary=True, limit_s=self._bench.build_limit_s)
+        job, limit_s = self._task.build_job(configuration), self._bench.build_limit_s
+        return dataclasses.replace(job, launches=self._takes_turns, wants_binary=True, limit_s=limit_s)
 
 
 def _program(source: object, plan: Plan) -> bytes:

@@ -119,18 +119,8 @@ class Bench:
             seed=self.new_seed(),
         )
 
-    def search_job(
-        self,
-        configuration: Configuration,
-        *,
-        source: str = "",
-        binary: bytes = b"",
-        give_up_above_ns: float = math.inf,
-    ) -> Job:
-        """Return the job that shows if a configuration is worth a final: shared inputs, as few samples as possible.
-
-        `source` and `binary` are those of its build in advance.
-        """
+    def search_job(self, configuration: Configuration) -> Job:
+        """Return the job that shows if a configuration is worth a final: shared inputs, as few samples as possible."""
         if self._seed_uses % SAME_INPUTS == 0:
             self._shared_seed = self.new_seed()
         self._seed_uses += 1
@@ -139,9 +129,6 @@ class Bench:
             seed=self._shared_seed,
             min_sample_ticks=SEARCH_TICKS,
             agreement=SEARCH_AGREEMENT,
-            source=source,
-            binary=binary,
-            give_up_above_ns=give_up_above_ns,
         )
 
     def new_seed(self) -> int:

@@ -12,15 +12,15 @@ from autotune.model.problem import Problem
 from autotune.model.trial import QUARANTINED_STATES, Provenance, Timer, Trial, TrialState, Verdict, Winner
 from autotune.search.drift import SENTINEL, Drift
 from autotune.search.significance import Decision, Gain
-from autotune.search.target import Target
+from autotune.search.task import Task
 from autotune.store import Fate, Store, StoredTrial
 
 FAILED_PROBLEMS = 2
 """A configuration that crashed or was lost at this many problems of a family is not run at any other problem of it."""
 
 
-class Knowledge(Target):
-    """The latest judgement of every measured configuration, and the winner that follows from it."""
+class Knowledge(Task):
+    """A task, the latest judgement of every configuration measured for it, and the winner that follows from that."""
 
     def __init__(self, device: Device, problem: Problem, store: Store) -> None:
         super().__init__(device, problem)

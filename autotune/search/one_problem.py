@@ -341,8 +341,8 @@ class ProblemSearch:
         return self._note(self._bench.run(self._job(Prepared(configuration=configuration)), "search"))
 
     def _job(self, prepared: Prepared) -> Job:
-        return self._bench.search_job(
-            prepared.configuration,
+        return dataclasses.replace(
+            self._bench.search_job(prepared.configuration),
             source=prepared.source,
             binary=prepared.build.binary if prepared.build else b"",
             give_up_above_ns=self.GIVE_UP_FACTOR * self.knowledge.best_ns * self._sentinel.slowdown,

@@ -2,7 +2,7 @@
 
 import hashlib
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property, lru_cache, partial
 
 from autotune.device.profile import find_profile
@@ -21,8 +21,8 @@ RECENT = 32
 """Configurations of which plan and source are kept, since a search asks for them more than once."""
 
 
-class Target:
-    """A problem on a device: the family that solves it, and what the device's profile says about that family."""
+class Task:
+    """A problem on a device: its family, what the device's profile says about that, and each configuration's source."""
 
     def __init__(self, device: Device, problem: Problem) -> None:
         """Raises ProblemError when the problem's family is not installed."""
@@ -35,7 +35,9 @@ class Target:
         """The configurations to try first, best first."""
         self.overrides = profile.overrides_for(problem.family)
         """Values that replace those of parameters, by name."""
-        self.sources = Sources(self.family, problem, profile.build_options)
+        self.plan = lru_cache(RECENT)(partial(self.family.plan, problem))
+        self._source = lru_cache(RECENT)(partial(_rendered, self.family, self.plan))
+        self._hashes: dict[object, str] = {}
 
     @cached_property
     def default(self) -> Configuration:
@@ -61,21 +63,10 @@ class Target:
             )
         return space
 
-
-class Sources:
-    """The plan and the source of each configuration for a problem, under the build options of one device."""
-
-    def __init__(self, family: KernelFamily, problem: Problem, options: Sequence[str]) -> None:
-        self._family = family
-        self._options = tuple(options)
-        self._hashes: dict[object, str] = {}
-        self.plan = lru_cache(RECENT)(partial(family.plan, problem))
-        self._source = lru_cache(RECENT)(self._render)
-
     def inputs_of(self, configuration: Configuration) -> tuple[object, ...]:
         """Return everything that source and options depend on: where it is equal, the program is the same."""
         plan = self.plan(configuration)
-        read = names_read(self._family, configuration.algorithm)
+        read = names_read(self.family, configuration.algorithm)
         values = {**dict(configuration.values), **dict(plan.template_values)}
         seen = tuple(sorted((name, value) for name, value in values.items() if name in read))
         return configuration.algorithm, plan.build_options, seen
@@ -84,19 +75,17 @@ class Sources:
         """Return 16 hexadecimal digits, a hash over source and options; equal inputs are rendered only once."""
         key = self.inputs_of(configuration)
         if key not in self._hashes:
-            self._hashes[key] = self.job("", configuration).source_hash
+            self._hashes[key] = self.build_job(configuration).source_hash
         return self._hashes[key]
 
-    def job(self, selector: str, configuration: Configuration, *, launches: bool = False) -> BuildJob:
-        """Return the build job of a configuration on the device with this selector; `launches` as in BuildJob."""
+    def build_job(self, configuration: Configuration) -> BuildJob:
+        """Return the job that builds a configuration for the device."""
         plan, source = self.plan(configuration), self._source(configuration)
-        options = (*self._options, *plan.build_options)
+        options = (*self.build_options, *plan.build_options)
         digest = hashlib.sha256("\0".join([*options, source]).encode()).hexdigest()[:16]
-        return BuildJob(
-            selector=selector, source_hash=digest, source=source, options=options, plan=plan, launches=launches
-        )
+        return BuildJob(selector=self.device.selector, source_hash=digest, source=source, options=options, plan=plan)
 
-    def is_unfit(self, configuration: Configuration, builds: Mapping[str, Build], limits: DeviceLimits) -> bool:
+    def is_unfit(self, configuration: Configuration, builds: Mapping[str, Build]) -> bool:
         """Return whether known builds, by source hash, show that a configuration is not worth running.
 
         It did not build, cannot be launched with its work-group, or spills registers.
@@ -104,16 +93,17 @@ class Sources:
         build = builds.get(self.hash_of(configuration)) if builds else None
         return build is not None and (
             build.state is not BuildState.BUILT
-            or spills(build, limits)
+            or spills(build, self.device.limits)
             or is_limited(build, work_items_of_group(self.plan(configuration)))
         )
 
-    def _render(self, configuration: Configuration) -> str:
-        try:
-            return render(self._family, configuration, self.plan(configuration))
-        except BuildError as error:
-            # Every compiler rejects this line, so an error in a template is counted like any other build error.
-            return f"#error {' '.join(error.message.split())}\n"
+
+def _rendered(family: KernelFamily, plan: Callable[[Configuration], Plan], configuration: Configuration) -> str:
+    try:
+        return render(family, configuration, plan(configuration))
+    except BuildError as error:
+        # Every compiler rejects this line, so an error in a template is counted like any other build error.
+        return f"#error {' '.join(error.message.split())}\n"
 
 
 def spills(build: Build, limits: DeviceLimits) -> bool:
