@@ -3,7 +3,7 @@
 import hashlib
 import math
 from collections.abc import Callable, Mapping, Sequence
-from functools import cached_property, lru_cache, partial
+from functools import lru_cache, partial
 
 from autotune.device.profile import find_profile
 from autotune.errors import BuildError, ProblemError
@@ -33,16 +33,13 @@ class Task:
         self.build_options = profile.build_options
         self.starts = profile.starting(problem.family)
         """The configurations to try first, best first."""
+        self.default = self.family.default(problem, device.limits, self.starts)
+        """The configuration to use without tuning."""
         self.overrides = profile.overrides_for(problem.family)
         """Values that replace those of parameters, by name."""
         self.plan = lru_cache(RECENT)(partial(self.family.plan, problem))
         self._source = lru_cache(RECENT)(partial(_rendered, self.family, self.plan))
         self._hashes: dict[object, str] = {}
-
-    @cached_property
-    def default(self) -> Configuration:
-        """The configuration to use without tuning."""
-        return self.family.default(self.problem, self.device.limits, self.starts)
 
     def provenance(self, configuration: Configuration) -> Provenance:
         """Return the provenance of something that the device has just built or measured."""
