@@ -2,21 +2,20 @@
 
 from typing import Any
 
-from autotune.device.profile import find_profile
-from autotune.kernels.gemm import FAMILY, GemmProblem
+from autotune.kernels.gemm import GemmProblem
 from autotune.model.device import Device
 from autotune.model.events import Outcome
 from autotune.model.problem import Problem
 from autotune.model.trial import Job, Request, Winner
 from autotune.search import Budget, tune
+from autotune.search.task import Task
 from autotune.store import Store
 from autotune.testing import INVENTED_PROCESSOR
 from factories import Recorder
 
 DEVICE = INVENTED_PROCESSOR
 PROBLEM = GemmProblem(m=96, n=96, k=96)
-PROFILE = find_profile(DEVICE)
-DEFAULT = FAMILY.default(PROBLEM, DEVICE.limits, PROFILE.starting("gemm"))
+DEFAULT = Task(DEVICE, PROBLEM).default
 
 
 def invented_time(job: Job) -> float:

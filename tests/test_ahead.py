@@ -2,7 +2,6 @@
 
 import dataclasses
 import gc
-import math
 import sys
 import threading
 import time
@@ -12,7 +11,6 @@ from typing import Any
 
 import pytest
 
-from autotune import search as search_module
 from autotune.errors import UsageError, WorkerError
 from autotune.kernels.gemm import FAMILY, GemmProblem
 from autotune.measure.build_pool import BuilderPool
@@ -21,12 +19,11 @@ from autotune.model.device import Device
 from autotune.model.events import Outcome
 from autotune.model.trial import Build, BuildJob, BuildState, Job, Request, Trial, TrialState
 from autotune.propose.study import RowStudy
-from autotune.search import finals, sources
+from autotune.search import finals, task
 from autotune.search.ahead import BATCH, Ahead, builders_for
 from autotune.search.bench import Background, Bench
-from autotune.search.budget import Limits
 from autotune.search.knowledge import Knowledge
-from autotune.search.one_problem import ProblemSearch
+from autotune.search.one_problem import ProblemSearch, Tuning
 from autotune.search.proposals import Proposals
 from autotune.space.search_space import SearchSpace
 from autotune.store import Store
@@ -188,10 +185,8 @@ def test_a_stop_waits_for_what_may_be_running_and_for_nothing_else(store: Store,
 def test_a_slice_ends_when_it_is_asked_to(store: Store) -> None:
     """But for one trial, which may follow at once on a device of its own."""
     space = SearchSpace(FAMILY, PROBLEM, GPU.limits, algorithms=["microtile"])
-    limits = Limits(trials=None, seconds=math.inf, should_stop=lambda: False, retries_quarantined=False)
-    worker = FakeWorker(lambda _: 1000.0)
-    request = Request(problem=PROBLEM)
-    search = ProblemSearch(GPU, request, space, store, worker, lambda _: None, limits, 0, FakeBuilds(2))
+    tuning = Tuning(worker=FakeWorker(lambda _: 1000.0), builds=FakeBuilds(2))
+    search = ProblemSearch(tuning, Request(problem=PROBLEM), Knowledge(GPU, PROBLEM, store), space)
     for _ in range(4):
         before = search.new_trials
         search.search(lambda before=before: search.new_trials - before >= 5)  # type: ignore[misc]
@@ -331,9 +326,9 @@ def test_a_twin_gets_the_times_of_what_was_measured(
         "work_group_n": (8, 16, 32),
     }
     space = SearchSpace(FAMILY, PROBLEM, GPU.limits, algorithms=["dot"], overrides=overrides)
-    monkeypatch.setattr(search_module, "SearchSpace", lambda *_, **__: space)
+    monkeypatch.setattr(task, "SearchSpace", lambda *_, **__: space)
     if not builders:
-        monkeypatch.setattr(sources, "render", None)  # nothing is rendered where nothing is built
+        monkeypatch.setattr(task, "render", None)  # nothing is rendered where nothing is built
     _, recorder, worker = run(store, FakeBuilds(builders) if builders else None, trials=len(space) + 5)
     twins = [trial for trial in recorder.trials if trial.message.startswith("same as dot(")]
     assert len(twins) == len(space) // 2

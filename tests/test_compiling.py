@@ -18,7 +18,6 @@ import pytest
 
 from autotune.cli import main
 from autotune.device import discovery
-from autotune.device.profile import find_profile
 from autotune.display.builds import PlainBuilding, building
 from autotune.errors import ConfigurationError, StoreError, WorkerError
 from autotune.kernels.gemm import FAMILY, GemmProblem
@@ -30,7 +29,7 @@ from autotune.model.plan import Plan
 from autotune.model.trial import Build, BuildState
 from autotune.search import compilation
 from autotune.search.compilation import Extent, Progress, Report, compile_space, first_complaint
-from autotune.search.sources import Sources, is_limited, spills, work_items_of_group
+from autotune.search.task import Task, is_limited, spills, work_items_of_group
 from autotune.space.search_space import SearchSpace
 from autotune.store import ExampleBuild, Store
 from autotune.testing import FakeWorker
@@ -66,13 +65,13 @@ def compile_with(store: Store, extent: Extent = SAMPLE, **options: Any) -> Repor
 
 def test_configurations_share_a_source_exactly_when_their_text_and_options_agree() -> None:
     space = SearchSpace(FAMILY, PROBLEM, DEVICE.limits)
-    sources = Sources(FAMILY, PROBLEM, ("-cl-mad-enable",))
+    task = Task(DEVICE, PROBLEM)
     texts: dict[str, tuple[str, tuple[str, ...]]] = {}
     hashes = []
     starts = range(0, len(space), len(space) // 20)
     for row in (start + near for start in starts for near in range(8) if start + near < len(space)):
         plan = FAMILY.plan(PROBLEM, space[row])
-        source_hash = sources.hash_of(space[row])
+        source_hash = task.hash_of(space[row])
         text = render(FAMILY, space[row], plan), plan.build_options
         assert texts.setdefault(source_hash, text) == text
         hashes.append(source_hash)
@@ -83,17 +82,20 @@ def test_configurations_share_a_source_exactly_when_their_text_and_options_agree
 def test_the_work_group_is_no_part_of_a_micro_tile_source_but_options_are() -> None:
     assert {"work_group_m", "work_group_n"}.isdisjoint(names_read(FAMILY, "microtile"))
     assert {"work_group_m", "work_group_n"} <= names_read(FAMILY, "local_tile")
-    plain = Sources(FAMILY, PROBLEM, ()).hash_of(FAMILY.baseline)
-    assert plain != Sources(FAMILY, PROBLEM, ("-cl-mad-enable",)).hash_of(FAMILY.baseline)
-    assert plain == Sources(FAMILY, GemmProblem(m=256, n=128, k=32), ()).hash_of(FAMILY.baseline)
+    task = Task(DEVICE, PROBLEM)
+    task.build_options = (*task.build_options, "-cl-strict-aliasing")
+    plain = Task(DEVICE, PROBLEM).hash_of(FAMILY.baseline)
+    assert plain != task.hash_of(FAMILY.baseline)
+    assert plain == Task(DEVICE, GemmProblem(m=256, n=128, k=32)).hash_of(FAMILY.baseline)
 
 
-def test_a_template_that_fails_becomes_a_source_that_no_compiler_takes(pocl: Device) -> None:
+def test_a_template_that_fails_becomes_a_source_that_no_compiler_takes(
+    pocl: Device, monkeypatch: pytest.MonkeyPatch
+) -> None:
     broken = Configuration.of("microtile", micro_tile_m=1)
     plan = dataclasses.replace(FAMILY.plan(PROBLEM, FAMILY.baseline), template_values=())
-    sources = Sources(FAMILY, PROBLEM, ())
-    sources.plan = lambda _: plan  # type: ignore[assignment]
-    job = sources.job(pocl.selector, broken)
+    monkeypatch.setattr(type(FAMILY), "plan", lambda *_: plan)
+    job = Task(pocl, PROBLEM).build_job(broken)
     assert job.source.startswith("#error template of gemm microtile failed")
     assert len(job.source.splitlines()) == 1
 
@@ -191,7 +193,7 @@ def test_a_compiler_that_crashes_is_replaced_and_the_others_go_on(
 
 def test_a_compiler_that_hangs_is_ended(store: Store, log: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("BUILD_HOW", "hang")
-    job = Sources(FAMILY, PROBLEM, ()).job("0:0", FAMILY.baseline)
+    job = Task(DEVICE, PROBLEM).build_job(FAMILY.baseline)
     with BuilderPool(1, EVIL) as pool:
         build = pool.submit(dataclasses.replace(job, limit_s=0.3)).result()
     assert (build.state, build.message) == (BuildState.TIMED_OUT, "build took more than 0.3 s")
@@ -249,7 +251,7 @@ def test_on_a_real_compiler(store: Store, pocl: Device) -> None:
     assert naive.build_ns is not None and naive.build_ns.least > 1e6
     assert naive.binary_bytes is not None and naive.binary_bytes.least > 100
     assert dot.spilling == 0
-    fine = Sources(FAMILY, PROBLEM, ()).job(pocl.selector, FAMILY.baseline)
+    fine = Task(pocl, PROBLEM).build_job(FAMILY.baseline)
     wrong = ["__kernel void gemm() { nonsense; }", fine.source.replace("gemm(", "other(")]
     with BuilderPool(1) as pool:
         builds = [pool.submit(dataclasses.replace(fine, source=source)) for source in wrong]
@@ -262,23 +264,23 @@ def test_on_a_real_compiler(store: Store, pocl: Device) -> None:
 
 
 def test_the_search_measures_nothing_that_is_known_to_be_unfit_but_the_default(store: Store) -> None:
-    sources = Sources(FAMILY, PROBLEM, find_profile(DEVICE).build_options)
-    default = FAMILY.default(PROBLEM, DEVICE.limits, find_profile(DEVICE).starting("gemm"))
+    task = Task(DEVICE, PROBLEM)
+    default = task.default
     space = SearchSpace(FAMILY, PROBLEM, DEVICE.limits, algorithms=["dot"])
-    examples = {sources.hash_of(c): c for c in (space[i] for i in range(0, len(space), 5))}
+    examples = {task.hash_of(c): c for c in (space[i] for i in range(0, len(space), 5))}
     spilling = {h: c for h, c in examples.items() if int(h, 16) % 4}
-    spilling[sources.hash_of(default)] = default
+    spilling[task.hash_of(default)] = default
     store.add_builds(
         DEVICE,
         [example(Build(source_hash=h, state=BuildState.BUILT, private_memory_bytes=8), c) for h, c in spilling.items()],
     )
     builds = store.builds(DEVICE.slug, DEVICE.driver)
     assert len(spilling) > 60
-    assert sources.is_unfit(default, builds, DEVICE.limits)
+    assert task.is_unfit(default, builds)
     worker = FakeWorker(lambda job: 1000.0)
     assert search(store, worker, 20, PROBLEM, device=DEVICE, algorithms=["dot"]).new_trials == 20
     assert worker.measured[0] == default
-    assert not [c for c in worker.measured if c != default and sources.is_unfit(c, builds, DEVICE.limits)]
+    assert not [c for c in worker.measured if c != default and task.is_unfit(c, builds)]
 
 
 @pytest.mark.parametrize(
@@ -293,12 +295,12 @@ def test_the_search_measures_nothing_that_is_known_to_be_unfit_but_the_default(s
 )
 def test_every_reason_to_leave_a_configuration_out(build: Build) -> None:
     configuration = Configuration.of("naive", work_group_m=4, work_group_n=8)
-    sources = Sources(FAMILY, PROBLEM, ())
-    source_hash = sources.hash_of(configuration)
-    assert sources.is_unfit(configuration, {source_hash: build}, DEVICE.limits)
+    task = Task(DEVICE, PROBLEM)
+    source_hash = task.hash_of(configuration)
+    assert task.is_unfit(configuration, {source_hash: build})
     fine = Build(source_hash="", state=BuildState.BUILT, work_group_limit=32)
     for builds in ({"other": build}, {}, {source_hash: fine}):
-        assert not sources.is_unfit(configuration, builds, DEVICE.limits)
+        assert not task.is_unfit(configuration, builds)
 
 
 # The ledger

@@ -55,17 +55,6 @@ def test_pairs_are_all_that_occur_each_with_a_path_that_has_it(seed: int) -> Non
     assert all({a, b} <= expected[pairs[a, b]] for a, b in occurring)
 
 
-@pytest.mark.parametrize("seed", range(10))
-def test_listed_paths_count_once_and_come_in_order(seed: int) -> None:
-    sizes, tables = drawn(seed)
-    expected = listed(sizes, tables)
-    rng = np.random.default_rng(seed)
-    shuffled = rng.permutation(np.array(expected * 2, dtype=np.uint16).reshape(-1, len(sizes)))
-    diagram = Diagram.of_paths(sizes, shuffled)
-    assert [tuple(path) for path in diagram.paths(np.arange(len(diagram))).tolist()] == expected
-    assert [expected[number] for number in diagram.numbers(shuffled)] == [tuple(path) for path in shuffled.tolist()]
-
-
 def test_the_nearest_keeps_the_first_choices_and_knows_no_order_where_there_is_none() -> None:
     table = np.ones((4, 4), dtype=bool)
     table[3] = False

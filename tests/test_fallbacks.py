@@ -8,26 +8,25 @@ from dataclasses import replace
 import pytest
 
 import searches
-from autotune.device.profile import find_profile
 from autotune.display.results import print_failures
 from autotune.kernels import find_family
 from autotune.model.configuration import Configuration
 from autotune.model.events import BudgetJudged, Event, Failure, Outcome
 from autotune.model.problem import Problem
 from autotune.model.trial import Job, Request, Trial, TrialState, Verdict
-from autotune.search import Budget, space_of, tune
+from autotune.search import Budget, tune
 from autotune.search.opening import MODERATE, safe_configurations
 from autotune.search.proposals import GRAVE_STATES, Suspicion
+from autotune.search.task import Task
 from autotune.search.time_limits import FIRST_SHARE, LEAST_S
 from autotune.store import Store
 from autotune.testing import INVENTED_PROCESSOR, FakeWorker
 from invented_clock import Clock
 
 DEVICE = INVENTED_PROCESSOR
-PROFILE = find_profile(DEVICE)
 GEMM = find_family("gemm")
 PROBLEM = GEMM.problem_type.parse("256,256,256")
-DEFAULT = GEMM.default(PROBLEM, DEVICE.limits, PROFILE.starting("gemm"))
+DEFAULT = Task(DEVICE, PROBLEM).default
 TRIAL_S = 1.0
 BUDGET_S = 60.0
 
@@ -92,8 +91,8 @@ def search(
 @pytest.mark.parametrize("shape", ["256,256,256", "256,256,256 nn int8", "1,4096,512", "33,17,9"])
 def test_safe_configurations_are_valid_plain_and_of_every_algorithm(shape: str) -> None:
     problem = GEMM.problem_type.parse(shape)
-    space = space_of(problem, DEVICE)
-    default = GEMM.default(problem, DEVICE.limits, PROFILE.starting("gemm"))
+    task = Task(DEVICE, problem)
+    space, default = task.space(), task.default
     safe = safe_configurations(space, default, GEMM.baseline)
     assert {c.algorithm for c in safe} == {span.algorithm for span in space.spans if span.count}
     assert safe[-1] == GEMM.baseline

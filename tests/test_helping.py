@@ -160,7 +160,7 @@ class Assembled:
         self.bench = Bench(knowledge, own)
         helpers = Helpers()
         assert all(helpers.join(other) for other in others)
-        self.crew = Crew(own, self.bench, helpers, lambda place: Bench(knowledge, place))
+        self.crew = Crew(self.bench, helpers)
 
     def begin(self, place: FakeWorker, build: Build | None = None) -> Prepared:
         prepared = Prepared(configuration=self.family.baseline, build=build)

@@ -32,7 +32,7 @@ from autotune.model.device import Device
 from autotune.model.plan import Buffer, Launch, Plan, Role
 from autotune.model.problem import Problem
 from autotune.model.trial import BuildState, Calibration, Job, Timer, Trial, TrialState
-from autotune.search.sources import Sources
+from autotune.search.task import Task
 from factories import quick_job, spoil_sources
 from invented_port import InventedPort
 
@@ -235,7 +235,7 @@ def test_a_builder_hands_binaries_over_unless_the_driver_keeps_programs(
     session = Session(pocl.selector)
     session.quirks = Quirks(keeps_programs=keeps_programs)
     job = quick_job(pocl, GemmProblem(m=13, n=24, k=17), TILE)
-    wanted = Sources(FAMILY, job.problem, ()).job(pocl.selector, TILE)
+    wanted = Task(pocl, job.problem).build_job(TILE)
     assert build_once(session, wanted).binary == b""
     binary = build_once(session, replace(wanted, wants_binary=True)).binary
     assert (binary == b"") is keeps_programs
@@ -301,7 +301,7 @@ def test_a_builder_launches_kernels_that_see_a_view_of_memory(pocl: Device, monk
         return allocate(session, replace(buffer, view_of=""))
 
     monkeypatch.setattr(Session, "allocate", without_views)  # PoCL 3.0 makes no image of a buffer
-    job = Sources(FAMILY, problem, ()).job(pocl.selector, configuration, launches=True)
+    job = replace(Task(pocl, problem).build_job(configuration), launches=True)
     assert build_once(Session(pocl.selector), job).state is BuildState.BUILT
     assert list(viewed) == [buffer.name for buffer in plan.buffers if buffer.role is Role.VIEW] != []
 
@@ -319,7 +319,7 @@ def test_builders_and_measurers_tell_the_same_of_a_kernel(pocl: Device, monkeypa
     plan = FAMILY.plan(problem, configuration)
     assert [bool(launch.prepares) for launch in plan.launches] == [True, False]
     session = Session(pocl.selector)
-    build = build_once(session, Sources(FAMILY, problem, ()).job(pocl.selector, configuration))
+    build = build_once(session, Task(pocl, problem).build_job(configuration))
     measured = Measurer(session, TRUSTED).measure(quick_job(pocl, problem, configuration)).measurement
     assert measured
     assert build.work_group_limit == measured.kernel_work_group_limit == 300

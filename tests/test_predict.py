@@ -19,7 +19,6 @@ from autotune.cli import main
 from autotune.cli.lookup import open_table
 from autotune.codec import Node as Document
 from autotune.device import discovery
-from autotune.device.profile import find_profile
 from autotune.errors import TableError
 from autotune.export import export_table
 from autotune.kernels import find_family
@@ -47,11 +46,13 @@ from autotune.predict import (
     selection,
 )
 from autotune.predict.costs import Work, amounts, bare_cost, effects, fit_costs, fit_prices, weigh
-from autotune.predict.observations import observe
+from autotune.predict.observations import Observed, observe
 from autotune.predict.regret import choose_held_out, measure_regret, summarise
 from autotune.predict.selection import cover, favoured, fit, reach
 from autotune.search import Budget
+from autotune.search.task import Task
 from autotune.store import Store
+from autotune.testing import FakeWorker
 from factories import evaluation, even, product, provenance, trial
 
 GPU = factories.device(
@@ -105,15 +106,19 @@ def store(tmp_path: Path, empty_database: Path) -> Any:
         yield opened
 
 
+def observed_in(store: Store) -> Observed:
+    [observed] = observe(GPU, "gemm", store.trials(GPU.slug, "gemm"), store.best(GPU.slug, "gemm"))
+    return observed
+
+
 def test_the_default_of_today_counts_where_it_was_measured(store: Store) -> None:
     """Winners tell what the default was when they were found, which a later version may choose otherwise."""
     [problem] = [p for p in (product(*size) for size in SIZES) if (p.m, p.n) == (64, 128)]
-    today = FAMILY.default(problem, GPU.limits, find_profile(GPU).starting("gemm"))
+    today = Task(GPU, problem).default
     assert today not in (SMALL, LARGE, ROWS)
 
     def loss() -> float:
-        winners = store.best(GPU.slug, "gemm")
-        [observed] = observe(GPU, "gemm", list(store.trials(GPU.slug, "gemm")), winners)
+        observed = observed_in(store)
         return float(observed.default_losses[observed.problems.index(problem)])
 
     best = best_ns(problem)
@@ -156,7 +161,7 @@ def test_a_predictor_finds_what_suits_sizes_it_never_saw(store: Store) -> None:
 
 
 def test_costs_tell_apart_what_is_plain_to_see(store: Store) -> None:
-    (observed,) = observe(GPU, "gemm", store.trials(GPU.slug, "gemm"), store.best(GPU.slug, "gemm"))
+    observed = observed_in(store)
     model = fit_costs(observed.works, observed.prices(np.arange(len(observed.problems))))
     assert model is not None
     hits = 0
@@ -199,7 +204,7 @@ def test_what_was_wrong_once_is_no_candidate(store: Store) -> None:
 
 
 def test_estimates_follow_the_same_configuration_at_near_sizes(store: Store) -> None:
-    (observed,) = observe(GPU, "gemm", store.trials(GPU.slug, "gemm"), store.best(GPU.slug, "gemm"))
+    observed = observed_in(store)
     row, column = observed.candidates.index(ROWS), observed.problems.index(product(1, 1024, 64))
     gone = replace(observed, losses=observed.losses.copy())
     gone.losses[row, column] = np.nan
@@ -218,7 +223,7 @@ def test_an_algorithm_is_expected_of_no_size_at_which_it_was_never_tried(tmp_pat
                 problem = product(m, n, 256)
                 store.add_trial(GPU, problem, trial(configuration, m * n / 10), PROVENANCE)
                 store.record_winner(winner(problem, configuration, m * n / 10))
-        (observed,) = observe(GPU, "gemm", store.trials(GPU.slug, "gemm"), store.best(GPU.slug, "gemm"))
+        observed = observed_in(store)
     everything = np.arange(len(observed.problems))
     completed = observed.completed(everything, observed.prices(everything))
     for column, of in enumerate(observed.problems):
@@ -356,7 +361,7 @@ def test_what_costs_cannot_express_gets_no_predictor(store: Store, monkeypatch: 
     assert make_predictors(store, GPU, "gemm") == []
 
 
-TILE = FAMILY.default(product(64, 64, 64), GPU.limits, find_profile(GPU).starting("gemm"))
+TILE = Task(GPU, product(64, 64, 64)).default
 CONTRADICTED = tuple((product(64, 64, k), TILE) for k in (32, 64, 128, 256))
 """Measured winners that are none of what `predictor` chooses."""
 
@@ -609,28 +614,19 @@ def test_predictors_that_cannot_be_read_are_told(store: Store, document: str, me
 # Measured regret
 
 
-class FakeWorker:
-    """Measures as `time_ns` tells, and LARGE fails where `is_broken`."""
+def told(job: Job) -> float:
+    assert isinstance(job.problem, GemmProblem)
+    return time_ns(job.problem, job.configuration)
 
-    def __init__(self, *, is_broken: bool = False) -> None:
-        self.jobs: list[Job] = []
-        self.is_broken = is_broken
 
-    def prepare(self, job: Job) -> None: ...
-
-    def run(self, job: Job) -> Trial:
-        self.jobs.append(job)
-        if self.is_broken and job.configuration == LARGE:
-            return Trial(configuration=LARGE, state=TrialState.CRASHED)
-        assert isinstance(job.problem, GemmProblem)
-        return trial(job.configuration, time_ns(job.problem, job.configuration))
-
-    def close(self) -> None: ...
+def broken(job: Job) -> float | TrialState:
+    """LARGE fails."""
+    return TrialState.CRASHED if job.configuration == LARGE else told(job)
 
 
 def test_regret_is_measured_in_turns_against_what_was_tuned(store: Store) -> None:
     held = [w for w in store.best(GPU.slug, "gemm") if w.problem in (product(1, 16, 64), product(1024, 128, 64))]
-    worker = FakeWorker()
+    worker = FakeWorker(told)
     comparisons = measure_regret(GPU, held, store, worker, rounds=3)
     assert [c.problem for c in comparisons] == [w.problem for w in held]
     assert [c.match for c in comparisons] == [Match.PREDICTED] * 2
@@ -640,17 +636,17 @@ def test_regret_is_measured_in_turns_against_what_was_tuned(store: Store) -> Non
     assert sum(job.verify for job in of_first) == len({job.configuration for job in of_first})
     first, second = ([job.configuration for job in of_first if job.seed == number] for number in (0, 1))
     assert set(first) == set(second) and (len(first) == 1 or first != second)
-    told = summarise(comparisons)
-    assert (told.sizes, told.predicted.worst) == (2, 1.0)
+    summary = summarise(comparisons)
+    assert (summary.sizes, summary.predicted.worst) == (2, 1.0)
 
 
 def test_what_fails_where_it_was_predicted_counts_as_very_slow(store: Store) -> None:
     held = [w for w in store.best(GPU.slug, "gemm") if w.problem == product(4, 128, 64)]
     store_of_large = [replace(w, configuration=ROWS) for w in held]
-    (comparison,) = measure_regret(GPU, store_of_large, store, FakeWorker(is_broken=True), rounds=2)
+    (comparison,) = measure_regret(GPU, store_of_large, store, FakeWorker(broken), rounds=2)
     assert comparison.failed == () or comparison.reached[comparison.failed[0]] == pytest.approx(1 / 8)
     gone = [replace(w, configuration=LARGE) for w in store.best(GPU.slug, "gemm") if w.problem == product(64, 1024, 64)]
-    assert measure_regret(GPU, gone, store, FakeWorker(is_broken=True), rounds=2) == []
+    assert measure_regret(GPU, gone, store, FakeWorker(broken), rounds=2) == []
 
 
 def test_sizes_are_held_out_evenly_and_not_at_the_ends() -> None:
@@ -672,6 +668,9 @@ def test_a_predictor_with_no_measured_kind_is_none() -> None:
 @pytest.fixture
 def commands(store: Store, monkeypatch: pytest.MonkeyPatch) -> Store:
     class Context(FakeWorker):
+        def __init__(self) -> None:
+            super().__init__(told)
+
         def __enter__(self) -> Self:
             return self
 

@@ -7,6 +7,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -382,6 +383,16 @@ def test_rows_of_a_family_that_is_not_installed_are_left_out_with_one_note(
 # Time limits
 
 
+JOB = Job(selector="0:0", problem=PROBLEM, configuration=DEFAULT)
+
+
+def took(seed: int = 0, **measured: Any) -> Trial:
+    """A trial in which some things took so many nanoseconds."""
+    trial = FakeWorker(invented_time).run(dataclasses.replace(JOB, seed=seed))
+    assert trial.measurement
+    return dataclasses.replace(trial, measurement=dataclasses.replace(trial.measurement, **measured))
+
+
 def test_limits_follow_the_search_within_bounds(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(time_limits, "LEAST_RUN_S", 0.0)
     monkeypatch.setattr(time_limits, "LEAST_S", 0.0)
@@ -398,15 +409,11 @@ def test_limits_follow_the_search_within_bounds(store: Store, monkeypatch: pytes
     ("build_s", "run_s", "expected"), [(0.5, 0.1, (20.0, 20.0)), (6.0, 5.0, (30.0, 25.0)), (30.0, 20.0, (60.0, 30.0))]
 )
 def test_limits_are_a_few_times_the_usual(build_s: float, run_s: float, expected: tuple[float, float]) -> None:
-    job = Job(selector="0:0", problem=PROBLEM, configuration=DEFAULT)
-    trial = FakeWorker(invented_time).run(job)
-    assert trial.measurement
     limits = TimeLimits()
     for number in range(3):
-        assert (limits.build_s(), limits.run_s(job)) == (60.0, 30.0), f"too early after {number}"
-        measurement = dataclasses.replace(trial.measurement, build_ns=build_s * 1e9)
-        limits.learn(dataclasses.replace(trial, measurement=measurement), run_s)
-    assert (limits.build_s(), limits.run_s(job)) == expected
+        assert (limits.build_s(), limits.run_s(JOB)) == (60.0, 30.0), f"too early after {number}"
+        limits.learn(took(build_ns=build_s * 1e9), run_s)
+    assert (limits.build_s(), limits.run_s(JOB)) == expected
 
 
 @pytest.mark.parametrize(
@@ -428,11 +435,10 @@ def test_the_checkup_of_a_device_tells_a_search_how_slow_it_is(store: Store, is_
 
 
 def test_what_a_trial_usually_takes_leaves_out_the_first_which_opened_the_device() -> None:
-    trial = FakeWorker(invented_time).run(Job(selector="0:0", problem=PROBLEM, configuration=DEFAULT))
     limits = TimeLimits()
     typical = []
     for run_s in (5.0, 0.1, 0.2, 0.3):
-        limits.learn(trial, run_s)
+        limits.learn(took(), run_s)
         typical.append(limits.typical_run_s)
     assert typical == pytest.approx([0.0, 0.1, 0.15, 0.2])
 
@@ -440,10 +446,7 @@ def test_what_a_trial_usually_takes_leaves_out_the_first_which_opened_the_device
 def test_what_inputs_take_is_what_they_took_the_latest_trial_that_had_its_own() -> None:
     limits, told = TimeLimits(), []
     for seed, inputs_s in ((1, 3.0), (1, 0.1), (2, 2.0), (2, 9.0)):
-        trial = FakeWorker(invented_time).run(Job(selector="0:0", problem=PROBLEM, configuration=DEFAULT, seed=seed))
-        assert trial.measurement
-        measurement = dataclasses.replace(trial.measurement, inputs_ns=inputs_s * 1e9)
-        limits.learn(dataclasses.replace(trial, measurement=measurement), run_s=10.0)
+        limits.learn(took(seed, inputs_ns=inputs_s * 1e9), run_s=10.0)
         told.append(limits.fresh_inputs_s)
     assert told == [3.0, 3.0, 2.0, 2.0]
 

@@ -16,8 +16,7 @@ from autotune.model.configuration import Configuration
 from autotune.model.device import Device
 from autotune.model.trial import Job, Trial, TrialState, Verdict, Winner
 from autotune.search import recheck as recheck_module
-from autotune.search.overview import survey
-from autotune.search.recheck import Recheck, Standing, recheck
+from autotune.search.recheck import Recheck, Standing, recheck, survey
 from autotune.space.search_space import SearchSpace
 from autotune.store import Store
 from autotune.testing import FakeWorker

@@ -8,12 +8,11 @@ from typing import Any
 
 import pytest
 
-from autotune import search as search_package
 from autotune.errors import ConfigurationError, ProblemError, WorkerError
 from autotune.kernels.gemm import FAMILY, GemmProblem
 from autotune.model.configuration import Configuration
 from autotune.model.trial import Job, Request, Trial, TrialState, Verdict
-from autotune.search import Budget, tune
+from autotune.search import Budget, task, tune
 from autotune.space.search_space import SearchSpace
 from autotune.store import Store
 from autotune.testing import FakeWorker
@@ -241,7 +240,7 @@ def test_the_space_of_one_problem_is_made_once(store: Store, monkeypatch: pytest
         made.append(args)
         return SearchSpace(*args, **options)
 
-    monkeypatch.setattr(search_package, "SearchSpace", make)
+    monkeypatch.setattr(task, "SearchSpace", make)
     search(store, FakeWorker(invented_time), algorithms=["microtile"])
     assert len(made) == 1
 

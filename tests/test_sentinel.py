@@ -6,7 +6,6 @@ from dataclasses import replace
 import pytest
 
 import searches
-from autotune.device.profile import find_profile
 from autotune.kernels.gemm import FAMILY
 from autotune.model.configuration import Configuration
 from autotune.model.events import Outcome
@@ -68,11 +67,16 @@ class TestDrift:
             drift.observe(took("default", 1300.0))
         assert drift.slowdown == pytest.approx(1.3), "of what was seen undisturbed"
 
-    def test_samples_that_other_work_has_slowed_are_no_change(self) -> None:
+    @pytest.mark.parametrize(
+        "samples_ns",
+        [(1010.0, 1900.0, 2000.0, 2100.0, 2200.0), (1000.0, 1050.0, 1150.0, 1250.0, 1300.0)],
+        ids=["other work has slowed some", "they scatter"],
+    )
+    def test_samples_of_which_some_are_slower_are_no_change(self, samples_ns: tuple[float, ...]) -> None:
         drift = Drift()
         drift.corrected(took("default", 1000.0))
         for _ in range(2):
-            drift.observe(took("default", 2000.0, (1010.0, 1900.0, 2000.0, 2100.0, 2200.0)))
+            drift.observe(took("default", samples_ns[2], samples_ns))
         assert drift.slowdown == 1.0
 
     def test_one_slow_run_is_not_believed(self) -> None:
@@ -81,13 +85,6 @@ class TestDrift:
         drift.observe(took("default", 3000.0))
         assert drift.observe(took("default", 1010.0)) == []
         assert drift.slowdown == 1.0 and not drift.is_suspected
-
-    def test_what_the_samples_scatter_is_no_change(self) -> None:
-        drift = Drift()
-        drift.corrected(took("default", 1000.0))
-        for _ in range(2):
-            drift.observe(took("default", 1150.0, (1000.0, 1050.0, 1150.0, 1250.0, 1300.0)))
-        assert drift.slowdown == 1.0
 
     def test_another_sentinel_takes_over_the_slowdown(self) -> None:
         drift = Drift()
@@ -222,7 +219,7 @@ def test_times_by_events_and_by_the_host_are_never_compared(store: Store, clock:
     assert worker.asked[:16] == [Timer.EVENT] * 16
     assert set(worker.asked[16:]) == {Timer.HOST}, "once is enough, whoever measures from then on"
     by_host = {job.configuration for job in after}
-    assert {FAMILY.default(PROBLEM, DEVICE.limits, find_profile(DEVICE).starting("gemm")), fastest_before} <= by_host
+    assert {Knowledge(DEVICE, PROBLEM, store).default, fastest_before} <= by_host
     assert outcome.winner is not None
     assert outcome.winner.configuration == min(by_host, key=own_time)
     again = Knowledge(DEVICE, PROBLEM, store)

@@ -72,9 +72,9 @@ def _tell_size(options: argparse.Namespace, device: Device, problems: Sequence[P
     """Print how many configurations will be built, unless --sample bounds them or --quiet is given."""
     if options.sample is not None or options.quiet:
         return
-    from autotune.search import space_of
+    from autotune.search.task import Task
 
-    count = sum(len(space_of(problem, device, options.algorithm)) for problem in problems)
+    count = sum(len(Task(device, problem).space(options.algorithm)) for problem in problems)
     jobs = options.jobs or usable_cores()
     tell(
         f"{count} configurations, of which those with equal sources are built once: up to {days_text(count / jobs)} "

@@ -92,16 +92,21 @@ def run_command(options: argparse.Namespace) -> int:
         return run_elsewhere(options)
     if not (options.shape or options.shapes or options.preset or options.misses):
         _use_default_preset(options)
-    requests = _requests(options)
+    own, others = _requests(options)
     sampler = _sampler(options)
-    for family in dict.fromkeys(request.problem.family for request in requests):
+    for family in dict.fromkeys(request.problem.family for request in [*own, *others]):
         check_algorithms(family, options.algorithm)
     from autotune.device.discovery import discover, select
+    from autotune.kernels.presets import fitting
 
     device = select(options.device, discover())
     if options.misses:
-        requests = _with_misses(requests, device)
-    requests = _without_oversized_presets(requests, options, device)
+        others += _missed(device, is_alone=not (own or others))
+    requests, left_out = fitting(own, others, device.limits)
+    for message in left_out:
+        tell(f"left out: {message}")
+    if not requests:
+        raise ProblemError("no shape fits the device")
     budget = _budget(options)
     if options.sampler == "exhaustive":
         _tell_size(device, requests, options.algorithm)
@@ -165,14 +170,19 @@ def _tell_lost(lost: "Sequence[Quarantined]") -> None:
         )
 
 
-def _requests(options: argparse.Namespace) -> list[Request]:
-    """Return all requested shapes in order, equal ones merged. Raises UsageError."""
-    from autotune.kernels.presets import merge, preset
+def _requests(options: argparse.Namespace) -> tuple[list[Request], list[Request]]:
+    """Return the shapes that the device must be able to hold, and others, which are left out where it cannot.
 
-    requests = read_requests(find_family(options.family).problem_type, options.shape, options.shapes)
-    for name in options.preset:
-        requests += preset(name)
-    return merge(requests)
+    With presets or misses only those of --shape must fit. Raises UsageError.
+    """
+    from autotune.kernels.presets import preset
+
+    problem_type = find_family(options.family).problem_type
+    own = read_requests(problem_type, options.shape, [])
+    listed = read_requests(problem_type, [], options.shapes)
+    if not (options.preset or options.misses):
+        return [*own, *listed], []
+    return own, [*listed, *(request for name in options.preset for request in preset(name))]
 
 
 def read_requests(problem_type: type[Problem], shapes: Sequence[str], files: Sequence[Path]) -> list[Request]:
@@ -198,12 +208,11 @@ def _parse_shapes(problem_type: type[Problem], shapes: Sequence[str]) -> list[Pr
         raise
 
 
-def _with_misses(requests: list[Request], device: Device) -> list[Request]:
-    """Append the sizes that lookups missed on the device, the most missed first.
+def _missed(device: Device, *, is_alone: bool) -> list[Request]:
+    """Return the sizes that lookups missed on the device, the most missed first.
 
-    Raises UsageError when that leaves nothing to tune.
+    Raises UsageError when there are none although nothing else is to be tuned.
     """
-    from autotune.kernels.presets import merge
     from autotune.lookup.misses import default_file, read_misses
 
     path = default_file()
@@ -212,9 +221,9 @@ def _with_misses(requests: list[Request], device: Device) -> list[Request]:
         for miss, count in read_misses(path).most_common()
         if miss.device == device.slug
     ]
-    if not (missed or requests):
+    if is_alone and not missed:
         raise UsageError(f"{path} lists no miss on {device.slug}", hint="give --shape SHAPE or --shapes FILE")
-    return merge([*requests, *missed])
+    return missed
 
 
 def _learn(store: "Store", device: Device, outcomes: Sequence[Outcome]) -> None:
@@ -268,28 +277,6 @@ def check_algorithms(family: str, names: Sequence[str]) -> None:
             raise UsageError(error.message, hint=error.hint) from error
 
 
-def _without_oversized_presets(requests: list[Request], options: argparse.Namespace, device: Device) -> list[Request]:
-    """Leave out, with a message, shapes that the device cannot hold.
-
-    Raises ProblemError instead for a shape of --shape, for any shape if there are neither presets nor misses, and when
-    no shape is left.
-    """
-    problem_type = find_family(options.family).problem_type
-    own_words = {problem_type.parse(text) for text in options.shape}
-    kept = []
-    for request in requests:
-        try:
-            request.problem.check_device(device.limits)
-            kept.append(request)
-        except ProblemError as error:
-            if not (options.preset or options.misses) or request.problem in own_words:
-                raise
-            tell(f"left out: {error.message}")
-    if not kept:
-        raise ProblemError("no shape fits the device")
-    return kept
-
-
 def _sampler(options: argparse.Namespace) -> "SamplerChoice | None":
     """Return the chosen sampler, None for ours. Raises UsageError when it does not exist or fit the other options."""
     if options.sampler == "ours" and not options.sampler_options:
@@ -305,9 +292,9 @@ def _sampler(options: argparse.Namespace) -> "SamplerChoice | None":
 
 
 def _tell_size(device: Device, requests: Sequence[Request], algorithms: Sequence[str]) -> None:
-    from autotune.search import space_of
+    from autotune.search.task import Task
 
-    count = sum(len(space_of(request.problem, device, algorithms)) for request in requests)
+    count = sum(len(Task(device, request.problem).space(algorithms)) for request in requests)
     tell(
         f"exhaustive: {count} configurations in all, {days_text(count)} at one a second; "
         "Ctrl-C stops and keeps what has been measured"

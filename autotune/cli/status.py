@@ -14,7 +14,7 @@ from autotune.errors import AutotuneError
 def status_command(options: argparse.Namespace) -> int:
     """Show for each device what is tuned, what is out of date, and how the trials ended."""
     from autotune.display.results import print_overviews
-    from autotune.search.overview import survey
+    from autotune.search.recheck import survey
     from autotune.store import Store
 
     with Store.open(options.db, read_only=True) as store:

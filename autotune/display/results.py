@@ -28,8 +28,7 @@ if TYPE_CHECKING:
     from autotune.lookup.misses import Miss
     from autotune.model.events import Outcome
     from autotune.search.compilation import AlgorithmReport, Report, Spread
-    from autotune.search.overview import Overview
-    from autotune.search.recheck import Recheck
+    from autotune.search.recheck import Overview, Recheck
 
 
 _PAGE_COLUMNS = 100

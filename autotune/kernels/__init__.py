@@ -31,8 +31,11 @@ def find_family(name: str) -> "KernelFamily":
 
     Raises ProblemError if there is none, and UsageError, which names the package or file, if it cannot be used.
     """
+    from importlib import import_module
+
     if name in _built_in_names():
-        return _load(f"autotune.kernels.{name}")
+        built_in: KernelFamily = import_module(f"autotune.kernels.{name}").FAMILY
+        return built_in
     if name in families_of_files():
         return families_of_files()[name]
     if name in _entry_points():
@@ -77,16 +80,6 @@ def _entry_points() -> Mapping[str, "EntryPoint"]:
     from importlib.metadata import entry_points
 
     return {point.name: point for point in entry_points(group=ENTRY_POINTS) if point.name not in _built_in_names()}
-
-
-def _load(module: str) -> "KernelFamily":
-    from importlib import import_module
-
-    from autotune.space.family import KernelFamily
-
-    family = import_module(module).FAMILY
-    assert isinstance(family, KernelFamily)
-    return family
 
 
 def _run_file(path: str) -> Any:

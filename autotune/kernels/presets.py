@@ -18,6 +18,7 @@ from pathlib import Path
 from autotune.errors import ProblemError, UsageError, did_you_mean
 from autotune.kernels.gemm import GemmProblem
 from autotune.model.configuration import Value
+from autotune.model.device import DeviceLimits
 from autotune.model.problem import Problem
 from autotune.model.trial import Request
 
@@ -61,6 +62,23 @@ def merge(requests: Iterable[Request]) -> list[Request]:
         Request(problem=problem, calls=count, label=", ".join(label for label in labels[problem] if label))
         for problem, count in calls.items()
     ]
+
+
+def fitting(own: Iterable[Request], others: Iterable[Request], limits: DeviceLimits) -> tuple[list[Request], list[str]]:
+    """Return the requests that a device can hold, merged, and why it cannot hold each of the left out `others`.
+
+    Raises ProblemError when it cannot hold one of `own`.
+    """
+    kept, left_out = list(own), []
+    for request in kept:
+        request.problem.check_device(limits)
+    for request in merge(others):
+        try:
+            request.problem.check_device(limits)
+            kept.append(request)
+        except ProblemError as error:
+            left_out.append(error.message)
+    return merge(kept), left_out
 
 
 def _product(label: str, m: int, n: int, k: int, calls: int = 1) -> Request:

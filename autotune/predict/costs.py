@@ -6,8 +6,7 @@ configurations of an algorithm, so few measurements of each configuration suffic
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
-from functools import cached_property
+from dataclasses import replace
 from math import log2
 
 import numpy as np
@@ -33,18 +32,43 @@ _STIFFNESS = 1e-4
 """Ridge term that keeps the prices of indistinguishable effects bounded; columns have a sum of squares of 1."""
 
 
-@dataclass(frozen=True)
 class Work:
     """How a configuration divides the sizes among work-groups, and what each work-group does."""
 
-    configuration: Configuration
-    axes: tuple[str, ...]
-    """The `size_axes` of the problem."""
-    limits: DeviceLimits
-
-    @cached_property
-    def _values(self) -> Mapping[str, object]:
-        return dict(self.configuration.values)
+    def __init__(self, configuration: Configuration, axes: Sequence[str], limits: DeviceLimits) -> None:
+        """`axes` are the `size_axes` of the problem."""
+        self.configuration = configuration
+        self._values: Mapping[str, object] = dict(configuration.values)
+        number = self.number
+        self.tile = self._tile(axes)
+        """Part of each size that a work-group processes; 0 if the size is not divided among work-groups."""
+        parts = [part for part, axis in zip(self.tile, axes, strict=True) if part and axis != "batch"] or [1]
+        self.sides = parts[0], parts[-1]
+        """The first and the last part of the tile, not counting the batch."""
+        self.outputs = number("micro_tile_m") * number("micro_tile_n")
+        """Outputs of a work-item."""
+        self.operands = number("micro_tile_m") + number("micro_tile_n")
+        """Operands of a work-item."""
+        rows, size = number("rows_per_group"), number("work_group_size", 0)
+        self.along_depth = max(1, size // max(1, rows) if size else number("work_group_k"))
+        """Work-items that share the depth of an output."""
+        of_group = rows if "work_group_size" in self._values else parts[0] * parts[-1]
+        self.items = max(1, of_group // self.outputs) * self.along_depth
+        """Work-items of a work-group."""
+        self.split = max(1, number("split_k"), number("parts"))
+        """Work-groups that share a tile."""
+        along = number("vector_width") if configuration.algorithm in ("dot", "column") else 1
+        has_tiles = "tile_k" in self._values
+        self.step = number("tile_k") if has_tiles else number("unroll") * along * self.along_depth
+        """Part of the depth that a work-group processes at a time."""
+        group = WorkGroup(
+            items=self.items,
+            outputs=self.outputs,
+            operands=self.operands,
+            local_bytes=tile_bytes(number) if has_tiles else 0,
+        )
+        self.at_once = 1 if limits.is_cpu else min(_MOST_AT_ONCE, group.at_once(limits))
+        """Work-groups that a compute unit can run at the same time."""
 
     def number(self, name: str, default: int = 1) -> int:
         value = self._values.get(name, default)
@@ -53,100 +77,17 @@ class Work:
     def text(self, name: str) -> str:
         return str(self._values.get(name, ""))
 
-    @cached_property
-    def tile(self) -> tuple[int, ...]:
-        """Part of each size that a work-group processes; 0 if the size is not divided among work-groups."""
-        return tuple(self._part(axis, is_last) for axis, is_last in zip(self.axes, self._last(), strict=True))
+    def _tile(self, axes: Sequence[str]) -> tuple[int, ...]:
+        shared = [axis for axis in axes if f"work_group_{axis}" in self._values and axis != "k"]
+        return tuple(self._part(axis, is_last=axis in shared[-1:]) for axis in axes)
 
-    def _part(self, axis: str, is_last: bool) -> int:
+    def _part(self, axis: str, *, is_last: bool) -> int:
         if axis == "batch":
             return max(1, self.number("rows_per_group"))
         if axis == "k" or not any(f"{kind}_{axis}" in self._values for kind in ("work_group", "micro_tile")):
             return 0
         chosen = self.number(f"work_group_{axis}") or (_BY_DRIVER if is_last else 1)
         return chosen * max(1, self.number(f"micro_tile_{axis}")) * self.number(f"tiles_{axis}")
-
-    def _last(self) -> list[bool]:
-        shared = [axis for axis in self.axes if f"work_group_{axis}" in self._values and axis != "k"]
-        return [axis == shared[-1] if shared else False for axis in self.axes]
-
-    @cached_property
-    def sides(self) -> tuple[int, int]:
-        """The first and the last part of the tile, not counting the batch."""
-        parts = [part for part, axis in zip(self.tile, self.axes, strict=True) if part and axis != "batch"]
-        return (parts[0], parts[-1]) if parts else (1, 1)
-
-    @cached_property
-    def micro_tile(self) -> tuple[int, int]:
-        return self.number("micro_tile_m"), self.number("micro_tile_n")
-
-    @cached_property
-    def outputs_of_item(self) -> int:
-        return self.micro_tile[0] * self.micro_tile[1]
-
-    @cached_property
-    def operands_of_item(self) -> int:
-        return sum(self.micro_tile)
-
-    @cached_property
-    def along_depth(self) -> int:
-        """Work-items that share the depth of an output."""
-        size = self.number("work_group_size", 0)
-        return max(1, size // max(1, self.number("rows_per_group")) if size else self.number("work_group_k"))
-
-    @cached_property
-    def items(self) -> int:
-        """Work-items of a work-group."""
-        first, last = self.sides
-        outputs = first * last if "work_group_size" not in self._values else self.number("rows_per_group")
-        return max(1, outputs // self.outputs_of_item) * self.along_depth
-
-    @cached_property
-    def split(self) -> int:
-        """Work-groups that share a tile."""
-        return max(1, self.number("split_k"), self.number("parts"))
-
-    @cached_property
-    def step(self) -> int:
-        """Part of the depth that a work-group processes at a time."""
-        if "tile_k" in self._values:
-            return self.number("tile_k")
-        along = self.number("vector_width") if self.configuration.algorithm in ("dot", "column") else 1
-        return self.number("unroll") * along * self.along_depth
-
-    @cached_property
-    def at_once(self) -> int:
-        """Work-groups that a compute unit can run at the same time."""
-        if self.limits.is_cpu:
-            return 1
-        group = WorkGroup(
-            items=self.items,
-            outputs=self.outputs_of_item,
-            operands=self.operands_of_item,
-            local_bytes=tile_bytes(self.number) if "tile_k" in self._values else 0,
-        )
-        return min(_MOST_AT_ONCE, group.at_once(self.limits))
-
-    @property
-    def turns(self) -> int:
-        """Passes through its lanes that a compute unit needs for one work-group."""
-        return max(1, self.items // _LANES)
-
-    @property
-    def is_joined_later(self) -> bool:
-        return self.split > 1 and self.text("combine") in ("", "launch")
-
-    @property
-    def is_joined_at_once(self) -> bool:
-        return self.split > 1 and not self.is_joined_later
-
-    @property
-    def is_padded(self) -> bool:
-        return self.text("edges") == "pad"
-
-    @property
-    def is_b_packed(self) -> bool:
-        return self.text("b_storage") in ("transposed", "image")
 
 
 Prices = Mapping[str, NDArray[np.float64]]
@@ -158,30 +99,34 @@ def effects(work: Work) -> list[tuple[str, float]]:
     first, last = work.sides
     width, stages = work.number("vector_width"), work.number("stages")
     loads_a, loads_b = first / work.number("a_load_width", width), last / work.number("b_load_width", width)
+    passes = max(1, work.items // _LANES)  # through its lanes that a compute unit needs for one work-group
+    is_joined_later = work.split > 1 and work.text("combine") in ("", "launch")
+    is_joined_at_once = work.split > 1 and not is_joined_later
+    is_padded, is_b_packed = work.text("edges") == "pad", work.text("b_storage") in ("transposed", "image")
     return [
         ("one", 1),
         ("bytes", 1),
         ("rounds", 1),
         ("rounds", first * last),
         ("rounds", log2(work.along_depth)),
-        ("depth of rounds", work.items * work.outputs_of_item / work.along_depth),
-        ("depth of rounds", work.items * work.operands_of_item / work.along_depth),
+        ("depth of rounds", work.items * work.outputs / work.along_depth),
+        ("depth of rounds", work.items * work.operands / work.along_depth),
         ("depth of rounds", first + last),
         ("depth of rounds", loads_a),
         ("depth of rounds", loads_b),
         ("depth of rounds", (loads_a + loads_b) * (stages > 2)),  # loads by the copy instruction
-        ("depth of waves", work.turns * work.outputs_of_item / work.along_depth),
-        ("depth of waves", work.turns * work.operands_of_item / work.along_depth),
+        ("depth of waves", passes * work.outputs / work.along_depth),
+        ("depth of waves", passes * work.operands / work.along_depth),
         ("depth of waves", 1 / work.step),
         ("depth of waves", 1 / work.step / max(1, stages - 1)),
-        ("one", work.is_joined_later),
-        ("one", work.is_joined_at_once),
-        ("outputs", (work.split + 1) * work.is_joined_later),
-        ("outputs", (work.split + 1) * work.is_joined_at_once),
-        ("one", work.is_padded),
-        ("bytes", work.is_padded),
-        ("one", work.is_b_packed),
-        ("bytes", work.is_b_packed),
+        ("one", is_joined_later),
+        ("one", is_joined_at_once),
+        ("outputs", (work.split + 1) * is_joined_later),
+        ("outputs", (work.split + 1) * is_joined_at_once),
+        ("one", is_padded),
+        ("bytes", is_padded),
+        ("one", is_b_packed),
+        ("bytes", is_b_packed),
     ]
 
 

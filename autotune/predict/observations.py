@@ -12,7 +12,6 @@ from math import log
 import numpy as np
 from numpy.typing import NDArray
 
-from autotune.device.profile import find_profile
 from autotune.errors import ProblemError
 from autotune.kernels import find_family
 from autotune.lookup.answer import table_order
@@ -22,6 +21,7 @@ from autotune.model.device import Device
 from autotune.model.problem import Problem
 from autotune.model.trial import TrialState, Winner
 from autotune.predict.costs import Prices, Work, amounts, fit_prices
+from autotune.search.task import Task
 from autotune.space.family import KernelFamily
 from autotune.store import StoredTrial
 
@@ -222,7 +222,7 @@ def _observe_kind(
         family=family,
         problems=problems,
         tuned_ns=tuned,
-        default_losses=np.array([_default_loss(device, family, w, times.get(w.problem, {})) for w in winners]),
+        default_losses=np.array([_default_loss(device, w, times.get(w.problem, {})) for w in winners]),
         candidates=candidates,
         winners=np.array([numbers[winner.configuration] for winner in winners], dtype=np.intp),
         nominations=nominations,
@@ -235,9 +235,9 @@ def _observe_kind(
     )
 
 
-def _default_loss(device: Device, family: KernelFamily, winner: Winner, times: dict[Configuration, float]) -> float:
+def _default_loss(device: Device, winner: Winner, times: dict[Configuration, float]) -> float:
     """Return the loss of today's default if that was measured, else of the default when the winner was found."""
-    default = family.default(winner.problem, device.limits, find_profile(device).starting(family.name))
+    default = Task(device, winner.problem).default
     if default == winner.configuration:
         return 0.0
     return max(0.0, log(times.get(default, winner.default_ns) / winner.time_ns))

@@ -7,8 +7,6 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from autotune.device.profile import find_profile
-from autotune.kernels import find_family
 from autotune.lookup import Entry, Match, TuningTable, table_order
 from autotune.lookup.predictor import FAVOURS, Evaluation
 from autotune.measure.worker import Measures
@@ -18,7 +16,7 @@ from autotune.model.problem import Problem
 from autotune.model.trial import Job, TrialState, Winner
 from autotune.predict import make_predictors
 from autotune.predict.selection import reach
-from autotune.space.family import KernelFamily
+from autotune.search.task import Task
 from autotune.store import Store
 
 ROUNDS = 7
@@ -76,7 +74,7 @@ def measure_regret(
         for winner in held:
             if should_stop():
                 return found
-            comparison = _compare(device, find_family(family), winner, ways, worker, rounds)
+            comparison = _compare(Task(device, winner.problem), winner, ways, worker, rounds)
             if comparison is not None:
                 found.append(comparison)
                 on_progress(comparison)
@@ -90,22 +88,16 @@ def summarise(comparisons: Sequence[Comparison]) -> Evaluation:
 
 
 def _compare(
-    device: Device,
-    family: KernelFamily,
-    winner: Winner,
-    ways: Sequence[TuningTable],
-    worker: Measures,
-    rounds: int,
+    task: Task, winner: Winner, ways: Sequence[TuningTable], worker: Measures, rounds: int
 ) -> Comparison | None:
     """Return the comparison, or None if the tuned configuration does not run any more."""
-    predicted, nearest = (way.find(device, winner.problem) for way in ways)
-    default = family.default(winner.problem, device.limits, find_profile(device).starting(family.name))
+    predicted, nearest = (way.find(task.device, winner.problem) for way in ways)
     chosen = {
         "predicted": predicted.configuration,
         "nearest": nearest.configuration,
-        "default": default,
+        "default": task.default,
     }
-    times = _measure_in_turns(device, winner.problem, [winner.configuration, *chosen.values()], worker, rounds)
+    times = _measure_in_turns(task, [winner.configuration, *chosen.values()], worker, rounds)
     tuned = times.get(winner.configuration)
     if not tuned:
         return None
@@ -129,24 +121,23 @@ def _compare(
 
 
 def _measure_in_turns(
-    device: Device, problem: Problem, configurations: Sequence[Configuration], worker: Measures, rounds: int
+    task: Task, configurations: Sequence[Configuration], worker: Measures, rounds: int
 ) -> dict[Configuration, list[float]]:
     """Measure in turns and return times by round, nanoseconds.
 
     A configuration that fails once is left out, as is one with a wrong result; only its first run is verified.
     """
     times: dict[Configuration, list[float]] = {c: [] for c in dict.fromkeys(configurations)}
-    options = find_profile(device).build_options
     for number in range(rounds):
         order = list(times)
         turn = number % max(1, len(order))
         for configuration in order[turn:] + order[:turn]:
             trial = worker.run(
                 Job(
-                    selector=device.selector,
-                    problem=problem,
+                    selector=task.device.selector,
+                    problem=task.problem,
                     configuration=configuration,
-                    build_options=options,
+                    build_options=task.build_options,
                     samples=SAMPLES,
                     seed=number,
                     verify=number == 0,

@@ -1,27 +1,55 @@
-"""Tuning: the search of one or many problems within budgets, its finals, and resuming from the ledger."""
+"""Tuning: the search of one or many problems within budgets, its finals, and resuming from the ledger.
+
+One time budget for many problems is spent where it is expected to save most of the time of all calls. First each
+problem gets a minimum share, so that each is started even on a busy machine. Then the search continues, in slices, that
+promises most per second of tuning: the number of calls, times the time of a call, times the gain left, divided by the
+duration of a trial. Last come all finals, the most important first, in time that was kept for them.
+"""
 
 import math
 from collections.abc import Callable, Iterator, Sequence
 
-from autotune.device.profile import find_profile
-from autotune.errors import ProblemError, UsageError
-from autotune.kernels import find_family
+from autotune.errors import UsageError
 from autotune.measure.worker import Measures, Worker
 from autotune.model.device import Device
-from autotune.model.events import Listener, Outcome, ProblemFinished, ProblemStarted
-from autotune.model.problem import Problem
+from autotune.model.events import BudgetJudged, Listener, Outcome, ProblemFinished, ProblemStarted, ShareStarted
 from autotune.model.trial import Request
 from autotune.propose.samplers import SamplerChoice
+from autotune.search import significance
 from autotune.search.ahead import Builds, builders_for
-from autotune.search.budget import NOTHING, Budget, Clock, Limits
+from autotune.search.budget import HORIZON_TRIALS, Budget, Clock
 from autotune.search.faults import with_faults
 from autotune.search.helpers import Helpers
-from autotune.search.one_problem import ProblemSearch
-from autotune.search.shared_budget import Sharing
-from autotune.space.search_space import SearchSpace
+from autotune.search.knowledge import Knowledge
+from autotune.search.one_problem import ProblemSearch, Tuning
+from autotune.search.task import Task
 from autotune.store import Store
 
-__all__ = ["Budget", "Clock", "SamplerChoice", "builders_for", "space_of", "tune"]
+__all__ = ["Budget", "Clock", "SamplerChoice", "builders_for", "tune"]
+
+LEAST_TRIALS = 12
+"""Trials of each problem at the start: the default, winners of near problems, and the best by the family's rule."""
+FIRST_TRIALS = 2
+"""Trials of these that only the end of the budget prevents: the default and the best start."""
+LEAST_SHARE = 0.5
+"""Largest part of the time for these minimum shares."""
+FINALS_SHARE = 0.4
+"""Largest part of the time kept for the finals."""
+FINALS_ROUNDS = significance.LOOKS[0]
+"""Rounds for which time is kept for each problem; for one problem, time for all possible rounds is kept."""
+ROUND_S = 0.25
+"""Duration of a round of the finals besides its samples, on a busy machine."""
+SLICE_SHARE = 0.02
+"""Length of a slice as a part of the time; after a slice, the next search is chosen."""
+LEAST_SLICE_S = 2.0
+SLICE_TRIALS = 5
+"""Trials after which a slice also ends if another problem promises more."""
+UNKNOWN_GAIN = 3.0
+"""Divided by the number of trials, this is the gain assumed to be left where there is no model."""
+KEPT_MODELS = 32
+"""Searches that keep their model between slices, a few MB each; rebuilding one takes as long as a few trials."""
+NEWS = 2.0
+"""A model is rebuilt when the other problems have this many times the trials they had when it was made."""
 
 
 def tune(
@@ -62,71 +90,49 @@ def tune(
     for request in requests:
         request.problem.check_device(device.limits)
     for request in requests[1:] if algorithms else ():  # the first is checked below, before it is measured
-        space_of(request.problem, device, algorithms)
-    place = worker or Worker()
+        Task(device, request.problem).space(algorithms)
     if worker is None and builds is None:
         builds = builders_for(device, jobs)
-    sharing, clock = None, clock or Clock()
-    if budget.seconds is not None and len(requests) > 1:
-        sharing = Sharing(budget.seconds, listener, should_stop, clock)
-    limits = Limits(
-        trials=budget.trials,
-        seconds=math.inf if budget.seconds is None or sharing else budget.seconds,
+    clock, shared_s = clock or Clock(), budget.seconds if len(requests) > 1 else None
+    tuning = Tuning(
+        worker=worker or Worker(),
+        budget=budget,
+        listener=listener,
         should_stop=should_stop,
-        left_s=lambda: sharing.left_s if sharing else math.inf,
+        seed=seed,
+        builds=builds,
         retries_quarantined=retries_quarantined,
-        until_gain=_threshold(budget),
+        sampler=sampler,
+        helpers=Helpers() if helpers is None else helpers,
         clock=clock,
+        ends=math.inf if shared_s is None else clock() + shared_s,
     )
 
     def searches() -> Iterator[ProblemSearch]:
         for number, request in enumerate(requests, start=1):
             store.quarantine_lost()
             sound = device if retries_quarantined else with_faults(device, store)
-            space = space_of(request.problem, sound, algorithms)
-            search = ProblemSearch(
-                sound, request, space, store, place, listener, limits, seed, builds,
-                choice=sampler, helpers=helpers,
-            )  # fmt: skip
+            knowledge = Knowledge(sound, request.problem, store)
+            space = knowledge.space(algorithms)
             started = ProblemStarted(
                 request=request,
                 number=number,
                 total=len(requests),
                 configurations=len(space),
-                resumed_trials=len(search.knowledge.resumed),
+                resumed_trials=len(knowledge.resumed),
             )
+            search = ProblemSearch(tuning, request, knowledge, space)
             listener(started)
             yield search
 
     try:
-        if sharing:
-            return sharing.run(searches(), len(requests))
+        if shared_s is not None:
+            return Sharing(tuning).run(searches(), len(requests))
         return _in_turn(searches(), listener)
     finally:
-        for part in (place, helpers, builds):
+        for part in (tuning.worker, tuning.helpers, builds):
             if part is not None:
                 part.close()
-
-
-def space_of(problem: Problem, device: Device, algorithms: Sequence[str] = ()) -> SearchSpace:
-    """Return the search space of a problem on a device.
-
-    Raises ConfigurationError for an unknown algorithm, ProblemError when none of the named algorithms can solve the
-    problem.
-    """
-    space = SearchSpace(
-        find_family(problem.family),
-        problem,
-        device.limits,
-        algorithms=algorithms,
-        overrides=find_profile(device).overrides_for(problem.family),
-    )
-    if algorithms and not len(space):
-        names = " and ".join(algorithms)
-        raise ProblemError(
-            f"{names}: no valid configuration for {problem.label}", hint="leave the shape out, or name other algorithms"
-        )
-    return space
 
 
 def _in_turn(searches: Iterator[ProblemSearch], listener: Listener) -> list[Outcome]:
@@ -139,11 +145,131 @@ def _in_turn(searches: Iterator[ProblemSearch], listener: Listener) -> list[Outc
     return outcomes
 
 
-def _threshold(budget: Budget) -> float:
-    """Return the gain, as a share of the time, below which a search ends.
+class Sharing:
+    """The searches of one run, their slices and finals."""
 
-    By default a time budget ends when nothing is left to gain, while a number of trials is used up.
-    """
-    if budget.until_gain is not None:
-        return budget.until_gain
-    return NOTHING if budget.seconds is not None else 0.0
+    def __init__(self, tuning: Tuning) -> None:
+        assert tuning.budget.seconds is not None
+        self._seconds = tuning.budget.seconds
+        self._listener = tuning.listener
+        self._should_stop = tuning.should_stop
+        self._clock = tuning.clock
+        self._deadline = tuning.ends
+        self._searches: list[ProblemSearch] = []
+        self._latest: list[ProblemSearch] = []
+        """Searches with a model in memory, the most recent last."""
+        self._told: dict[ProblemSearch, int] = {}
+        """Number of trials of the other problems when a search made its model."""
+
+    def run(self, searches: Iterator[ProblemSearch], count: int) -> list[Outcome]:
+        """Run `count` searches, each created when it first runs, and return their outcomes in order."""
+        for number, search in enumerate(searches):
+            self._searches.append(search)
+            self._give_least(search, count - number)
+            if self._should_stop():
+                break
+        while not self._should_stop() and self._go_on():
+            pass
+        return self._finish()
+
+    @property
+    def left_s(self) -> float:
+        """Seconds until the budget ends, negative afterwards."""
+        return self._deadline - self._clock()
+
+    def _give_least(self, search: ProblemSearch, still_to_come: int) -> None:
+        end = self._deadline - (1 - LEAST_SHARE) * self._seconds
+        until = self._clock() + (end - self._clock()) / still_to_come
+
+        def is_enough() -> bool:
+            first = FIRST_TRIALS if self.left_s > 0 else 1
+            tried = len(search.knowledge.known)
+            return tried >= LEAST_TRIALS or (tried >= first and self._clock() >= until)
+
+        self._search(search, is_enough)
+        if len(self._searches) == 1 and still_to_come > 1 and search.trial_seconds:
+            trial_s, finals_s = search.trial_seconds, self._finals_seconds(search, FINALS_ROUNDS)
+            problem_s = FIRST_TRIALS * trial_s + finals_s + ROUND_S * FINALS_ROUNDS
+            trials = (1 - FINALS_SHARE) * self._seconds / trial_s
+            least_s = still_to_come * problem_s
+            judged = BudgetJudged(request=search.request, trials=trials, seconds=self._seconds, least_s=least_s)
+            self._listener(judged)
+
+    def _go_on(self) -> bool:
+        """Run a slice of the most promising search; return False when time is up or nothing is left to gain."""
+        limit = self._deadline - self._reserve()
+        open_searches = [search for search in self._searches if not search.is_over]
+        if self._clock() >= limit or not open_searches:
+            return False
+        end = min(limit, self._clock() + max(LEAST_SLICE_S, SLICE_SHARE * self._seconds))
+        ranked = sorted(open_searches, key=self._promise, reverse=True)
+        search, others = ranked[0], ranked[1:]
+        next_best = self._promise(others[0]) if others else 0.0
+        before = search.new_trials
+
+        def is_enough() -> bool:
+            new, now = search.new_trials - before, self._clock()
+            is_beaten = new >= SLICE_TRIALS and self._promise(search) < next_best
+            # Rebuilding a model may take longer than a slice: at least one trial is made all the same.
+            return is_beaten or now >= limit or (now >= end and new > 0)
+
+        self._listener(self._share(search))
+        self._search(search, is_enough)
+        return search.new_trials > before or search.is_over
+
+    def _search(self, search: ProblemSearch, is_enough: Callable[[], bool]) -> None:
+        others = sum(other.new_trials for other in self._searches if other is not search)
+        if search in self._latest:
+            self._latest.remove(search)
+            if others >= NEWS * max(self._told[search], LEAST_TRIALS):
+                search.shelve()
+                self._told[search] = others
+        else:
+            self._told[search] = others
+        search.search(is_enough)
+        self._latest.append(search)
+        while len(self._latest) > KEPT_MODELS:
+            self._latest.pop(0).shelve()
+
+    def _promise(self, search: ProblemSearch) -> float:
+        """Return the nanoseconds of all calls expected to be saved by one second of tuning."""
+        gain = search.gain_left
+        if gain is None:
+            gain = min(1.0, UNKNOWN_GAIN / max(len(search.knowledge.known), 1))
+        return self._weight(search) * gain / (HORIZON_TRIALS * max(search.trial_seconds, 1e-3))
+
+    def _weight(self, search: ProblemSearch) -> float:
+        """Return the time of all calls of a problem; where nothing has run yet, that of the longest other problem."""
+        if math.isfinite(search.best_ns):
+            return search.request.calls * search.best_ns
+        return max((s.request.calls * s.best_ns for s in self._searches if math.isfinite(s.best_ns)), default=1.0)
+
+    def _reserve(self) -> float:
+        """Return the seconds kept for the finals of all problems."""
+        least = sum(self._finals_seconds(search, FINALS_ROUNDS) + ROUND_S * FINALS_ROUNDS for search in self._searches)
+        longest = max((self._finals_seconds(search, significance.LOOKS[-1]) for search in self._searches), default=0.0)
+        return min(least + longest, FINALS_SHARE * self._seconds)
+
+    def _finals_seconds(self, search: ProblemSearch, rounds: int) -> float:
+        return search.finals_seconds(rounds) if search.new_trials else 0.0
+
+    def _share(self, search: ProblemSearch) -> ShareStarted:
+        run = [other for other in self._searches if math.isfinite(other.best_ns)]
+        return ShareStarted(
+            request=search.request,
+            calls=sum(other.request.calls for other in run),
+            default_ns=sum(other.request.calls * other.knowledge.default_ns for other in run),
+            best_ns=sum(other.request.calls * other.best_ns for other in run),
+        )
+
+    def _finish(self) -> list[Outcome]:
+        """Run the finals in the order of their weight, each with its part of the time left; return the outcomes."""
+        found: dict[ProblemSearch, Outcome] = {}
+        ordered: Sequence[ProblemSearch] = sorted(self._searches, key=self._weight, reverse=True)
+        for number, search in enumerate(ordered):
+            foreseen = [self._finals_seconds(other, significance.LOOKS[-1]) for other in ordered[number:]]
+            share = foreseen[0] / sum(foreseen) if sum(foreseen) else 1.0
+            left_s = self.left_s
+            found[search] = search.finish(self._clock() + share * left_s if left_s > 0 else None)
+            self._listener(ProblemFinished(request=search.request, outcome=found[search]))
+        return [found[search] for search in self._searches]

@@ -94,11 +94,10 @@ class Ahead:
         """`is_over` is called before each build of a batch but the first."""
         self._is_over = is_over
         self._bench = bench
-        self._proposals = proposals
+        self.proposals = proposals
         knowledge = bench.knowledge
-        self._selector = knowledge.device.selector
         self._takes_turns = knowledge.device.limits.is_cpu
-        self._sources = knowledge.sources
+        self._task = knowledge
         self._builds = builds
         self._building: dict[Future[Build], Prepared] = {}
         self._ready: deque[Prepared] = deque()
@@ -115,7 +114,7 @@ class Ahead:
         how many will still be requested. Raises WorkerError when the device cannot be used.
         """
         if self._builds is None:
-            configuration = self._proposals.next()
+            configuration = self.proposals.next()
             return None if configuration is None else self._prepared(configuration)
         self._most = most
         if self._takes_turns:
@@ -177,7 +176,7 @@ class Ahead:
 
     def _fill(self, wanted: float) -> None:
         while len(self._building) + len(self._ready) < wanted:
-            configuration = self._proposals.next()
+            configuration = self.proposals.next()
             if configuration is None:
                 return
             self._start(configuration)
@@ -191,7 +190,7 @@ class Ahead:
             if begun and self._is_over():
                 wanted = begun
             while begun < wanted and len(self._building) < self._builds.size:
-                configuration = waiting.popleft() if waiting else self._proposals.next()
+                configuration = waiting.popleft() if waiting else self.proposals.next()
                 if configuration is None:
                     wanted = begun
                     break
@@ -201,7 +200,7 @@ class Ahead:
             if not self._building:
                 return
             if begun + len(waiting) < wanted and not waiting:  # propose now, so that no builder has to wait
-                waiting.extend(filter(None, [self._proposals.next()]))
+                waiting.extend(filter(None, [self.proposals.next()]))
             self._collect()
 
     def _end_launched(self) -> None:
@@ -233,13 +232,13 @@ class Ahead:
 
     def _prepared(self, configuration: Configuration) -> Prepared:
         """Return the configuration unrendered, since rendering takes longest; it is done where it is built."""
-        inputs = self._sources.inputs_of(configuration)
-        return Prepared(configuration=configuration, program=_program(inputs, self._sources.plan(configuration)))
+        inputs = self._task.inputs_of(configuration)
+        return Prepared(configuration=configuration, program=_program(inputs, self._task.plan(configuration)))
 
     @tracing.span("render")
     def _job(self, configuration: Configuration) -> BuildJob:
-        job = self._sources.job(self._selector, configuration, launches=self._takes_turns)
-        return dataclasses.replace(job, wants_binary=True, limit_s=self._bench.build_limit_s)
+        job, limit_s = self._task.build_job(configuration), self._bench.build_limit_s
+        return dataclasses.replace(job, launches=self._takes_turns, wants_binary=True, limit_s=limit_s)
 
 
 def _program(source: object, plan: Plan) -> bytes:

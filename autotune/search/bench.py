@@ -84,7 +84,7 @@ class Bench:
         self.clock = clock or Clock()
         self.knowledge = knowledge
         self._store = store = knowledge.store
-        self._worker = worker
+        self.worker = worker
         self._owner = new_owner(getattr(worker, "holder", None))  # only a worker of a service has a holder
         checkup = store.checkup(knowledge.device)
         self.limits = TimeLimits(checkup.program_s if checkup else 0.0)
@@ -104,29 +104,23 @@ class Bench:
         self._is_shared = knowledge.device.limits.is_cpu
         """Whether the device is a CPU, where this process's own computing would disturb measurements."""
 
+    def beside(self, worker: Measures) -> "Bench":
+        """Return a bench of the same search for another device."""
+        return Bench(self.knowledge, worker, self._left_s, self.clock)
+
     def job(self, configuration: Configuration) -> Job:
         """Return the job that measures a configuration on fresh inputs."""
         return Job(
             selector=self.knowledge.device.selector,
             problem=self.knowledge.problem,
             configuration=configuration,
-            build_options=self.knowledge.profile.build_options,
+            build_options=self.knowledge.build_options,
             timer=self.knowledge.timer,
             seed=self.new_seed(),
         )
 
-    def search_job(
-        self,
-        configuration: Configuration,
-        *,
-        source: str = "",
-        binary: bytes = b"",
-        give_up_above_ns: float = math.inf,
-    ) -> Job:
-        """Return the job that shows if a configuration is worth a final: shared inputs, as few samples as possible.
-
-        `source` and `binary` are those of its build in advance.
-        """
+    def search_job(self, configuration: Configuration) -> Job:
+        """Return the job that shows if a configuration is worth a final: shared inputs, as few samples as possible."""
         if self._seed_uses % SAME_INPUTS == 0:
             self._shared_seed = self.new_seed()
         self._seed_uses += 1
@@ -135,9 +129,6 @@ class Bench:
             seed=self._shared_seed,
             min_sample_ticks=SEARCH_TICKS,
             agreement=SEARCH_AGREEMENT,
-            source=source,
-            binary=binary,
-            give_up_above_ns=give_up_above_ns,
         )
 
     def new_seed(self) -> int:
@@ -186,7 +177,7 @@ class Bench:
     def prepare(self, job: Job) -> None:
         """Have the worker build the next job as soon as it has measured the one before."""
         self.next_job = self._limited(job)
-        self._preparing = self._in_background(partial(self._timed, self._worker.prepare, self.next_job))
+        self._preparing = self._in_background(partial(self._timed, self.worker.prepare, self.next_job))
 
     @property
     def has_launched(self) -> bool:
@@ -250,14 +241,14 @@ class Bench:
 
     def _measure(self, job: Job, preparing: "Future[tuple[None, float]] | None" = None) -> Measured:
         _, prepared_s = preparing.result() if preparing else (None, 0.0)  # has ended: calls are made in order
-        trial, took_s = self._timed(self._worker.run, job)
+        trial, took_s = self._timed(self.worker.run, job)
         return trial, prepared_s + took_s
 
     def _timed(self, call: Callable[[Job], T], job: Job) -> tuple[T, float]:
         """Return the result of the worker, and how many seconds it took without waiting for other programs."""
-        started, waited_before_s = self.clock(), waited_s(self._worker)
+        started, waited_before_s = self.clock(), waited_s(self.worker)
         result = call(job)
-        return result, self.clock() - started - (waited_s(self._worker) - waited_before_s)
+        return result, self.clock() - started - (waited_s(self.worker) - waited_before_s)
 
     def _finish(self, job: Job, launched: "Future[Measured] | None", purpose: str, built_before_ns: float) -> Trial:
         """Await the trial and store it."""

@@ -1,10 +1,9 @@
-"""When a search ends: its budget, its limits and its clock, and what is left to gain."""
+"""When a search ends: its budget and its clock, and what is left to gain."""
 
 import math
 import time
 from collections import deque
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 FEWEST_TRIALS = 15
 """Before this many trials, the model's estimate for the next one is meaningless."""
@@ -29,6 +28,13 @@ class Budget:
     until_gain: float | None = None
     """The search of a problem ends when less than this share of its time is expected to be left to gain."""
 
+    @property
+    def least_gain(self) -> float:
+        """The share of the best time below which a search ends; by default a number of trials is used up."""
+        if self.until_gain is not None:
+            return self.until_gain
+        return NOTHING if self.seconds is not None else 0.0
+
 
 class Clock:
     """The monotonic clock of a search, in seconds. Tests inject one that does not wait."""
@@ -38,23 +44,6 @@ class Clock:
 
     def sleep(self, seconds: float) -> None:
         time.sleep(seconds)
-
-
-@dataclass(frozen=True, kw_only=True)
-class Limits:
-    """Conditions under which the search of one problem ends."""
-
-    trials: int | None
-    seconds: float
-    """Time for this problem alone; infinite where problems share a budget."""
-    should_stop: Callable[[], bool]
-    left_s: Callable[[], float] = lambda: math.inf
-    """Returns the seconds left of the budget of all problems."""
-    retries_quarantined: bool = False
-    """Whether the search begins with the quarantined configurations."""
-    until_gain: float = 0.0
-    """Share of the best time; the search ends when less is expected to be left to gain."""
-    clock: Clock = field(default_factory=Clock)
 
 
 class GainLeft:

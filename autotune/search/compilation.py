@@ -11,20 +11,16 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, wait
+from contextlib import closing
 from dataclasses import dataclass
-from typing import Self
 
 from autotune.device.processors import usable_cores
-from autotune.device.profile import find_profile
-from autotune.kernels import find_family
-from autotune.kernels.render import provenance_now
 from autotune.measure.build_pool import BUILDER, BuilderPool
 from autotune.model.configuration import Configuration
 from autotune.model.device import Device
 from autotune.model.problem import Problem
 from autotune.model.trial import Build, BuildState
-from autotune.search.sources import Sources, is_limited, spills, work_items_of_group
-from autotune.space.search_space import SearchSpace
+from autotune.search.task import Task, is_limited, spills, work_items_of_group
 from autotune.store import ExampleBuild, Store
 
 STORE_EVERY_S = 2.0
@@ -125,15 +121,15 @@ def compile_space(
     the device cannot be used.
     """
     started = time.monotonic()
-    family = find_family(problem.family)
+    task = Task(device, problem)
+    family = task.family
     names = [family.algorithm(name).name for name in extent.algorithms] or [a.name for a in family.algorithms]
     reports = []
-    with BuilderPool(extent.jobs or usable_cores(), command) as pool, _Ledger(store, device) as ledger:
+    with BuilderPool(extent.jobs or usable_cores(), command) as pool, closing(_Ledger(store, task)) as ledger:
         for name in dict.fromkeys(names):
             if should_stop():
                 break
-            compilation = _Compilation(device, problem, name, pool, ledger)
-            reports.append(compilation.run(extent, listener, should_stop))
+            reports.append(_Compilation(task, name, pool, ledger).run(extent, listener, should_stop))
     return Report(
         device=device,
         problem=problem,
@@ -146,16 +142,12 @@ def compile_space(
 class _Compilation:
     """Compilation of one algorithm: the configurations seen, and the sources being built for them."""
 
-    def __init__(self, device: Device, problem: Problem, algorithm: str, pool: BuilderPool, ledger: "_Ledger") -> None:
-        self._device = device
-        self._problem = problem
+    def __init__(self, task: Task, algorithm: str, pool: BuilderPool, ledger: "_Ledger") -> None:
+        self._task = task
         self._algorithm = algorithm
         self._pool = pool
         self._ledger = ledger
-        family, profile = find_family(problem.family), find_profile(device)
-        overrides = profile.overrides_for(family.name)
-        self._space = SearchSpace(family, problem, device.limits, algorithms=[algorithm], overrides=overrides)
-        self._sources = Sources(family, problem, profile.build_options)
+        self._space = task.space([algorithm], may_be_empty=True)
         self._seen: Counter[tuple[str, int]] = Counter()
         """Number of configurations by source hash and work-items of their work-group."""
         self._pending: dict[Future[Build], Configuration] = {}
@@ -185,34 +177,34 @@ class _Compilation:
         return self._report()
 
     def _consider(self, configuration: Configuration) -> None:
-        source_hash = self._sources.hash_of(configuration)
-        self._seen[source_hash, work_items_of_group(self._sources.plan(configuration))] += 1
+        source_hash = self._task.hash_of(configuration)
+        self._seen[source_hash, work_items_of_group(self._task.plan(configuration))] += 1
         if source_hash in self._hashes:
             return
         self._hashes.add(source_hash)
         if source_hash not in self._ledger.builds:
-            self._pending[self._pool.submit(self._sources.job(self._device.selector, configuration))] = configuration
+            self._pending[self._pool.submit(self._task.build_job(configuration))] = configuration
 
     def _collect(self, done: Iterable[Future[Build]]) -> None:
         for future in done:
             configuration, build = self._pending.pop(future), future.result()
             self._news.append(build)
-            self._ledger.add(build, self._problem, configuration)
+            self._ledger.add(build, configuration)
 
     def _progress(self, total: int, seen: int) -> Progress:
         return Progress(
-            problem=self._problem,
+            problem=self._task.problem,
             algorithm=self._algorithm,
             configurations=total,
             seen=seen,
             known_sources=len(self._hashes) - len(self._pending) - len(self._news),
             built_sources=len(self._news),
             failed_sources=sum(build.state is not BuildState.BUILT for build in self._news),
-            spilling_sources=sum(spills(build, self._device.limits) for build in self._news),
+            spilling_sources=sum(spills(build, self._task.device.limits) for build in self._news),
         )
 
     def _report(self) -> AlgorithmReport:
-        limits, builds = self._device.limits, self._ledger.builds
+        limits, builds = self._task.device.limits, self._ledger.builds
         counted = [(builds[source_hash], items, n) for (source_hash, items), n in self._seen.items()]
         spilling = [(build, n) for build, _, n in counted if spills(build, limits)]
         built = [builds[h] for h in self._hashes if builds[h].state is BuildState.BUILT]
@@ -268,29 +260,24 @@ def _spread(values: Sequence[float]) -> Spread | None:
 class _Ledger:
     """Builds of one device and driver: those stored, and new ones, which are stored in batches and at the end."""
 
-    def __init__(self, store: Store, device: Device) -> None:
+    def __init__(self, store: Store, task: Task) -> None:
         self._store = store
-        self._device = device
-        self.builds = store.builds(device.slug, device.driver)
+        self._task = task
+        self.builds = store.builds(task.device.slug, task.device.driver)
         self._waiting: list[ExampleBuild] = []
         self._stored_at = time.monotonic()
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._flush()
-
-    def add(self, build: Build, problem: Problem, configuration: Configuration) -> None:
-        provenance = provenance_now(self._device, find_family(problem.family), configuration)
+    def add(self, build: Build, configuration: Configuration) -> None:
+        problem, provenance = self._task.problem, self._task.provenance(configuration)
         self.builds[build.source_hash] = build
         self._waiting.append(
             ExampleBuild(build=build, problem=problem, configuration=configuration, provenance=provenance)
         )
         if len(self._waiting) >= STORE_AT_ONCE or time.monotonic() - self._stored_at > STORE_EVERY_S:
-            self._flush()
+            self.close()
 
-    def _flush(self) -> None:
-        self._store.add_builds(self._device, self._waiting)
+    def close(self) -> None:
+        """Store the builds that wait; more can be added afterwards."""
+        self._store.add_builds(self._task.device, self._waiting)
         self._waiting = []
         self._stored_at = time.monotonic()

@@ -7,7 +7,7 @@ device is quarantined without the trials of the others. Only the thread of the s
 """
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import Future
 from functools import partial
 from queue import SimpleQueue
@@ -85,10 +85,10 @@ class Crew:
     For the thread of the search only.
     """
 
-    def __init__(self, own: Measures, bench: Bench, helpers: Helpers, make_bench: Callable[[Measures], Bench]) -> None:
-        self._own = own
+    def __init__(self, bench: Bench, helpers: Helpers) -> None:
+        """`bench` is that of the search's own device."""
+        self._own = own = bench.worker
         self._helpers = helpers
-        self._make_bench = make_bench
         self._benches = {own: bench}
         """Each learns its own time limits, and has its own owner of trials in flight."""
         self._threads: dict[Measures, Background] = {}
@@ -128,7 +128,7 @@ class Crew:
     def begin(self, place: Measures, prepared: Prepared, job: Job) -> None:
         """Start measuring on a free device."""
         if place not in self._benches:
-            self._benches[place] = self._make_bench(place)
+            self._benches[place] = self._benches[self._own].beside(place)
         if place not in self._threads:
             self._threads[place] = Background()
         measure = partial(self._benches[place].run, job, "search", prepared.build_ns)

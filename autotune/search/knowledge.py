@@ -4,9 +4,7 @@ import math
 from collections import defaultdict
 from dataclasses import replace
 
-from autotune.device.profile import find_profile
-from autotune.kernels import find_family
-from autotune.kernels.render import changes, provenance_now
+from autotune.kernels.render import changes
 from autotune.model.configuration import Configuration
 from autotune.model.device import Device
 from autotune.model.events import Failure
@@ -14,25 +12,18 @@ from autotune.model.problem import Problem
 from autotune.model.trial import QUARANTINED_STATES, Provenance, Timer, Trial, TrialState, Verdict, Winner
 from autotune.search.drift import SENTINEL, Drift
 from autotune.search.significance import Decision, Gain
-from autotune.search.sources import Sources
-from autotune.space.family import KernelFamily
+from autotune.search.task import Task
 from autotune.store import Fate, Store, StoredTrial
 
 FAILED_PROBLEMS = 2
 """A configuration that crashed or was lost at this many problems of a family is not run at any other problem of it."""
 
 
-class Knowledge:
-    """The latest judgement of every measured configuration, and the winner that follows from it."""
+class Knowledge(Task):
+    """A task, the latest judgement of every configuration measured for it, and the winner that follows from that."""
 
     def __init__(self, device: Device, problem: Problem, store: Store) -> None:
-        self.device = device
-        self.profile = find_profile(device)
-        self.problem = problem
-        self.family: KernelFamily = find_family(problem.family)
-        self.sources = Sources(self.family, problem, self.profile.build_options)
-        self.starts = self.profile.starting(self.family.name)
-        self.default = self.family.default(problem, device.limits, self.starts)
+        super().__init__(device, problem)
         self.known: dict[Configuration, Trial] = {}
         self.best_ns = math.inf
         self.drift = Drift(is_shared=self.device.limits.is_cpu)
@@ -120,10 +111,6 @@ class Knowledge:
         known = {algorithm.name for algorithm in self.family.algorithms}
         fastest = dict.fromkeys(s.trial.configuration for s in by_time if s.trial.configuration.algorithm in known)
         return [self.family.complete(c) for c in fastest if c not in failed]
-
-    def provenance(self, configuration: Configuration) -> Provenance:
-        """Return the provenance of a trial measured now."""
-        return provenance_now(self.device, self.family, configuration)
 
     @property
     def decided(self) -> Winner | None:

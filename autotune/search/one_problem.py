@@ -4,6 +4,7 @@ import contextlib
 import dataclasses
 import math
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from functools import partial
 
 from autotune import tracing
@@ -11,13 +12,12 @@ from autotune.errors import StoreError
 from autotune.measure.worker import Measures, waited_s
 from autotune.model import events
 from autotune.model.configuration import Configuration
-from autotune.model.device import Device
 from autotune.model.trial import Job, Request, Trial, TrialState, Winner
 from autotune.propose.samplers import SamplerChoice
 from autotune.search import finals, significance
 from autotune.search.ahead import FAILURES, Ahead, Builds, Prepared
 from autotune.search.bench import Bench
-from autotune.search.budget import FEWEST_TRIALS, GainLeft, Limits
+from autotune.search.budget import FEWEST_TRIALS, Budget, Clock, GainLeft
 from autotune.search.finals import Finals
 from autotune.search.helpers import Crew, Helpers
 from autotune.search.knowledge import FailureCounts, Knowledge
@@ -25,7 +25,34 @@ from autotune.search.opening import Opening
 from autotune.search.proposals import Proposals
 from autotune.search.sentinel import Sentinel
 from autotune.space.search_space import SearchSpace
-from autotune.store import Store
+
+
+@dataclass(frozen=True, kw_only=True)
+class Tuning:
+    """What all searches of one run share."""
+
+    worker: Measures
+    budget: Budget = field(default_factory=Budget)
+    listener: events.Listener = lambda _: None
+    should_stop: Callable[[], bool] = lambda: False
+    """Called after each trial."""
+    seed: int = 0
+    builds: Builds | None = None
+    retries_quarantined: bool = False
+    """Whether each search begins with the quarantined configurations."""
+    sampler: SamplerChoice | None = None
+    """By default the project's own."""
+    helpers: Helpers = field(default_factory=Helpers)
+    """Equal devices that measure for the first search until its finals."""
+    clock: Clock = field(default_factory=Clock)
+    ends: float = math.inf
+    """When the time that several problems share ends, on the clock; infinite where they do not share any."""
+
+    @property
+    def seconds(self) -> float:
+        """Time of a problem that shares none; infinite without a time budget."""
+        seconds = self.budget.seconds
+        return math.inf if seconds is None or math.isfinite(self.ends) else seconds
 
 
 class ProblemSearch:
@@ -41,61 +68,35 @@ class ProblemSearch:
     """New trials beyond the budget when every configuration that ran correctly was lost later, as with a worker that
     was killed again and again: a search that could have a winner must get one."""
 
-    def __init__(
-        self,
-        device: Device,
-        request: Request,
-        space: SearchSpace,
-        store: Store,
-        worker: Measures,
-        listener: events.Listener,
-        limits: Limits,
-        seed: int,
-        builds: Builds | None = None,
-        *,
-        choice: SamplerChoice | None = None,
-        helpers: Helpers | None = None,
-    ) -> None:
-        """`choice` defaults to the project's own sampler; `helpers` are equal devices that measure until the finals."""
+    def __init__(self, tuning: Tuning, request: Request, knowledge: Knowledge, space: SearchSpace) -> None:
+        """`knowledge` is that of the request's problem, on the device of `tuning.worker`."""
         self.request = request
+        self.knowledge = knowledge
+        self._tuning = tuning
         self._space = space
-        self._listener = listener
-        self._limits = limits
-        self._clock = limits.clock
-        self._seed = seed
-        self._builds = builds
-        self._choice = choice
-        self._working: tuple[Proposals, Ahead] | None = None
-        """Kept from one slice to the next."""
+        self._clock = tuning.clock
+        self._ahead: Ahead | None = None
+        """Proposals and builds, kept from one slice to the next."""
         self._is_begun = self._is_exhausted = False
         self._gain = GainLeft()
         self._programs: dict[bytes, Trial] = {}
         """Trials of this run by the program that ran (`Prepared.program`)."""
-        self.knowledge = Knowledge(device, request.problem, store)
-        self._timer = self.knowledge.timer
-        self._bench = Bench(self.knowledge, worker, self._left_s, self._clock)
-        self._helpers = Helpers() if helpers is None else helpers
-        self._crew = Crew(
-            worker, self._bench, self._helpers, lambda place: Bench(self.knowledge, place, self._left_s, self._clock)
-        )
-        self._sentinel = Sentinel(
-            self._bench,
-            lambda slowdown, rest_s: listener(events.DeviceDrifted(request=request, slowdown=slowdown, rest_s=rest_s)),
-            limits.should_stop,
-        )
+        self._timer = knowledge.timer
+        self._bench = Bench(knowledge, tuning.worker, self._left_s, self._clock)
+        self._crew = Crew(self._bench, tuning.helpers)
+        self._sentinel = Sentinel(self._bench, self._tell_drift, tuning.should_stop)
         self._failures = FailureCounts()
         self.new_trials = 0
         self.seconds = 0.0
         """Duration of search and finals so far."""
         self._begun_seconds, self._begun_trials = 0.0, 0
         """Parts of `seconds` and `new_trials` spent on starting processes, making models and measuring the default."""
-        self._worker = worker
-        self._ends = self._clock() + limits.seconds
+        self._ends = self._clock() + tuning.seconds
 
     @property
     def _deadline(self) -> float:
         """End of the budget on the search's clock, later by the time spent waiting for other programs on the device."""
-        return self._ends + waited_s(self._worker)
+        return self._ends + waited_s(self._tuning.worker)
 
     @property
     def gain_left(self) -> float | None:
@@ -144,10 +145,10 @@ class ProblemSearch:
 
     def shelve(self) -> None:
         """Drop the model and the builds; both are made anew, from the ledger as it is then."""
-        working, self._working = self._working, None
+        ahead, self._ahead = self._ahead, None
         self._crew.forget()
-        if working:
-            working[1].abandon()
+        if ahead:
+            ahead.abandon()
 
     def finish(self, deadline: float | None) -> events.Outcome:
         """Run the finals until `deadline` on the monotonic clock, and return the outcome of the request.
@@ -156,9 +157,9 @@ class ProblemSearch:
         """
         started = self._clock()
         self.shelve()
-        self._helpers.close()  # finals compare times measured on one device
+        self._tuning.helpers.close()  # finals compare times measured on one device
         winner = None
-        if not self._limits.should_stop():
+        if not self._tuning.should_stop():
             winner = None if self.new_trials else self.knowledge.decided
             if winner is None and deadline is not None:
                 winner = self._decide(deadline)
@@ -170,7 +171,7 @@ class ProblemSearch:
             resumed_trials=len(self.knowledge.resumed),
             failures=self._failures.by_state,
             commonest_failure=self._failures.commonest,
-            is_finished=not self._limits.should_stop(),
+            is_finished=not self._tuning.should_stop(),
             seconds=self.seconds,
             gain_left=self.gain_left,
         )
@@ -183,20 +184,20 @@ class ProblemSearch:
     @property
     def is_over(self) -> bool:
         """Whether the budget has ended, or nothing worth a trial is left."""
-        if self._limits.should_stop() or self._is_exhausted or self._gain.is_below(self._limits.until_gain):
+        if self._tuning.should_stop() or self._is_exhausted or self._gain.is_below(self._tuning.budget.least_gain):
             return True
         if self._clock() + self._bench.limits.typical_s + self._finals_share() >= self._deadline:
             return True
         return self._trials_left <= 0
 
     def _search(self, is_enough: Callable[[], bool]) -> None:
-        proposals, ahead = self._working or self._begin()
-        self._estimate(proposals)
+        ahead = self._ahead or self._begin()
+        self._estimate(ahead)
         while self._bench.has_launched or not (self.is_over or is_enough()):
-            if not self._advance(proposals, ahead, is_enough):
+            if not self._advance(ahead, is_enough):
                 self._is_exhausted = True
                 break
-            self._estimate(proposals)
+            self._estimate(ahead)
             if self._bench.next_job:
                 continue
             if self._crew.is_own_free and self._sentinel.look_if_due():
@@ -204,16 +205,16 @@ class ProblemSearch:
             if self._has_other_timer:  # earlier times do not compare with new ones
                 self._gain = GainLeft()
                 if not self.is_over:
-                    self._learn_from_crew(proposals, all_of_it=True)
+                    self._learn_from_crew(ahead, all_of_it=True)
                     self.shelve()
-                    proposals, ahead = self._begin()
-        self._learn_from_crew(proposals, all_of_it=True)
+                    ahead = self._begin()
+        self._learn_from_crew(ahead, all_of_it=True)
 
-    def _advance(self, proposals: Proposals, ahead: Ahead, is_enough: Callable[[], bool]) -> bool:
+    def _advance(self, ahead: Ahead, is_enough: Callable[[], bool]) -> bool:
         """Learn of at least one new trial, with helpers those that end first; return False when all is known."""
         if self._crew.has_others and not self._bench.next_job:
-            has_more = self._share_out(proposals, ahead)
-            self._learn_from_crew(proposals)
+            has_more = self._share_out(ahead)
+            self._learn_from_crew(ahead)
             return has_more or self._crew.is_at_work
         prepared = ahead.next(self._bench.limits.typical_run_s, self._trials_left)
         if prepared is None:
@@ -223,10 +224,10 @@ class ProblemSearch:
             meanwhile = partial(self._go_on, prepared, ahead, is_enough) if ahead.builds_ahead else None
             job = self._bench.next_job or self._job(prepared)
             trial = self._note_measured(self._bench.run(job, "search", prepared.build_ns, meanwhile), prepared)
-        proposals.tell(trial)
+        ahead.proposals.tell(trial)
         return True
 
-    def _share_out(self, proposals: Proposals, ahead: Ahead) -> bool:
+    def _share_out(self, ahead: Ahead) -> bool:
         """Give each free device something to measure; return False when there is nothing."""
         for place in self._crew.free():
             left = self._trials_left - self._crew.running
@@ -239,19 +240,19 @@ class ProblemSearch:
             if known is None:
                 self._crew.begin(place, prepared, self._job(prepared))
             else:
-                proposals.tell(known)
+                ahead.proposals.tell(known)
         return True
 
-    def _learn_from_crew(self, proposals: Proposals, *, all_of_it: bool = False) -> None:
+    def _learn_from_crew(self, ahead: Ahead, *, all_of_it: bool = False) -> None:
         """Learn from the trials that end next, or from all that are being measured.
 
         The sentinel knows the speed of the search's own device only: trials of other devices count as measured.
         """
         for trial, of_own in self._crew.take_in(all_of_it=all_of_it):
-            proposals.tell(self._note_measured(trial, of_own) if of_own else self._learn(trial))
+            ahead.proposals.tell(self._note_measured(trial, of_own) if of_own else self._learn(trial))
 
     @tracing.span("begin")
-    def _begin(self) -> tuple[Proposals, Ahead]:
+    def _begin(self) -> Ahead:
         """Measure the default first, while others are built, so that a search that is cut short never loses.
 
         If the default fails, safe configurations follow until something has run correctly.
@@ -259,45 +260,48 @@ class ProblemSearch:
         started, trials = self._clock(), self.new_trials
         self._programs.clear()
         self._timer = self.knowledge.timer
-        proposals = Proposals(self.knowledge, self._space, self._seed, self._choice)
-        ahead = Ahead(proposals, self._bench, self._builds, lambda: self.is_over)
-        self._working = proposals, ahead
+        proposals = Proposals(self.knowledge, self._space, self._tuning.seed, self._tuning.sampler)
+        self._ahead = ahead = Ahead(proposals, self._bench, self._tuning.builds, lambda: self.is_over)
         opening = Opening(self._space, self._bench, proposals, self._measure, is_over=lambda: self.is_over)
-        if self._limits.retries_quarantined and not self._is_begun:
+        if self._tuning.retries_quarantined and not self._is_begun:
             opening.try_quarantined()
         self._is_begun = True
         opening.run(lambda: ahead.start(self._trials_left - 1))
         self._begun_seconds += self._clock() - started
         self._begun_trials += self.new_trials - trials
-        return self._working
+        return ahead
+
+    def _tell_drift(self, slowdown: float, rest_s: float) -> None:
+        self._tuning.listener(events.DeviceDrifted(request=self.request, slowdown=slowdown, rest_s=rest_s))
 
     @property
     def _has_other_timer(self) -> bool:
         """Whether times come from another clock than when the search began."""
         return self.knowledge.timer is not self._timer
 
-    def _estimate(self, proposals: Proposals) -> None:
+    def _estimate(self, ahead: Ahead) -> None:
         """Every few trials, ask the model what is left to gain."""
         if len(self.knowledge.known) < FEWEST_TRIALS or not self._gain.is_due(self.new_trials):
             return
-        if (next_gain := proposals.expected_gain) is not None:
+        if (next_gain := ahead.proposals.expected_gain) is not None:
             share = self._gain.observe(next_gain, self.new_trials)
-            self._listener(events.GainEstimated(request=self.request, gain_left=share))
+            self._tuning.listener(events.GainEstimated(request=self.request, gain_left=share))
 
     @property
     def _trials_left(self) -> float:
         spare = self.SPARE_TRIALS if self.knowledge.is_all_lost else 0
-        return math.inf if self._limits.trials is None else self._limits.trials + spare - self.new_trials
+        trials = self._tuning.budget.trials
+        return math.inf if trials is None else trials + spare - self.new_trials
 
     def _left_s(self) -> float:
         """Return the seconds left of the budget, which limit what a single trial may take."""
-        return min(self._limits.left_s(), self._deadline - self._clock())
+        return min(self._tuning.ends, self._deadline) - self._clock()
 
     def _finals_share(self) -> float:
         """Return the seconds of this problem's own budget that are kept for the finals."""
-        if math.isinf(self._limits.seconds):
+        if math.isinf(self._tuning.seconds):
             return 0.0
-        return min(self.FINALS_SHARE * self._limits.seconds, self.finals_seconds())
+        return min(self.FINALS_SHARE * self._tuning.seconds, self.finals_seconds())
 
     def _note_measured(self, measured: Trial, prepared: Prepared) -> Trial:
         """Take in a new trial of the search's own device; configurations with the same program reuse it."""
@@ -337,8 +341,8 @@ class ProblemSearch:
         return self._note(self._bench.run(self._job(Prepared(configuration=configuration)), "search"))
 
     def _job(self, prepared: Prepared) -> Job:
-        return self._bench.search_job(
-            prepared.configuration,
+        return dataclasses.replace(
+            self._bench.search_job(prepared.configuration),
             source=prepared.source,
             binary=prepared.build.binary if prepared.build else b"",
             give_up_above_ns=self.GIVE_UP_FACTOR * self.knowledge.best_ns * self._sentinel.slowdown,
@@ -364,20 +368,20 @@ class ProblemSearch:
             best_ns=self.knowledge.best_ns,
             failures=self._failures.by_state,
         )
-        self._listener(finished)
-        trial_s, seconds = self._bench.limits.typical_s, self._limits.seconds
+        self._tuning.listener(finished)
+        trial_s, seconds = self._bench.limits.typical_s, self._tuning.seconds
         if self.new_trials == self.JUDGED_TRIALS and math.isfinite(seconds) and trial_s:
             trials = self.new_trials + max(0.0, self._left_s() - self._finals_share()) / trial_s
-            self._listener(events.BudgetJudged(request=self.request, trials=trials, seconds=seconds))
+            self._tuning.listener(events.BudgetJudged(request=self.request, trials=trials, seconds=seconds))
         return trial
 
     def _decide(self, deadline: float) -> Winner | None:
-        deciding = Finals(self._bench, self._limits.should_stop)
+        deciding = Finals(self._bench, self._tuning.should_stop)
         deciding.measure_baseline(deadline)
         finalists = deciding.finalists(deadline)
         if not finalists:
             return None
-        self._listener(events.FinalsStarted(request=self.request, finalists=len(finalists)))
+        self._tuning.listener(events.FinalsStarted(request=self.request, finalists=len(finalists)))
         winner = deciding.decide(finalists, deadline)
         for trial in deciding.failed:
             self._failures.count(trial)

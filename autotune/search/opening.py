@@ -116,21 +116,16 @@ class Opening:
                 return
 
 
-def safe_configuration(space: SearchSpace, algorithm: str) -> Configuration | None:
-    """Return a configuration with short vectors, small tiles and every other parameter at its plainest value.
-
-    Returns None if the algorithm has no valid configuration for the problem.
-    """
-    indices = {parameter.name: _safe_index(parameter) for parameter in space.parameters[algorithm]}
-    row = space.near_row(algorithm, indices)
-    return None if row is None else space[row]
-
-
 def safe_configurations(space: SearchSpace, failed: Configuration, baseline: Configuration) -> list[Configuration]:
-    """Return a safe configuration of each algorithm, with the algorithm of `failed` last, and then the baseline."""
+    """Return a safe configuration of each algorithm, with the algorithm of `failed` last, and then the baseline.
+
+    It has short vectors, small tiles and every other parameter at its plainest value.
+    """
     algorithms = sorted(space.parameters, key=lambda name: (name == baseline.algorithm, name == failed.algorithm))
-    found = [safe_configuration(space, algorithm) for algorithm in algorithms]
-    return [*(c for c in found if c is not None and c != baseline), baseline]
+    indices = {name: {p.name: _safe_index(p) for p in space.parameters[name]} for name in algorithms}
+    rows = [space.near_row(name, indices[name]) for name in algorithms]
+    found = [space[row] for row in rows if row is not None]
+    return [*(c for c in found if c != baseline), baseline]
 
 
 def _safe_index(parameter: Parameter) -> int:

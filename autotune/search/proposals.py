@@ -95,7 +95,7 @@ class Proposals:
         is_seen = configuration in self._running or configuration in knowledge.known
         if is_seen or configuration in knowledge.quarantine:
             return False
-        return not knowledge.sources.is_unfit(configuration, self._builds, knowledge.device.limits)
+        return not knowledge.is_unfit(configuration, self._builds)
 
     def _pass_on(self, trial: Trial) -> None:
         """Report a trial to the proposer, unless its configuration is outside the space."""

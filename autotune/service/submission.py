@@ -6,9 +6,9 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 
 from autotune.device.discovery import select
-from autotune.errors import DeviceSelectionError, ProblemError, ServiceError, UsageError
+from autotune.errors import DeviceSelectionError, ServiceError, UsageError
 from autotune.kernels import find_family
-from autotune.kernels.presets import merge, parse_shapes, preset
+from autotune.kernels.presets import fitting, parse_shapes, preset
 from autotune.lookup.json_table import plain_entry, read_contents
 from autotune.model.device import Device
 from autotune.model.trial import Request, Winner
@@ -37,7 +37,7 @@ def submit(store: Store, form: JobForm, present: Sequence[Device], submitter: st
     device = chosen_device(form.device, [*store.devices(), *present])
     problem_type = find_family(form.family).problem_type
     own = parse_shapes(form.shapes, "shapes", problem_type) if form.shapes else []
-    kept, left_out = _fitting(own, [request for name in form.presets for request in preset(name)], device)
+    kept, left_out = fitting(own, [request for name in form.presets for request in preset(name)], device.limits)
     if not kept:
         raise UsageError("no shape to tune", hint="give shapes, or presets with shapes that fit the device")
     for family in {request.problem.family for request in kept} if form.algorithms else ():
@@ -73,24 +73,6 @@ def chosen_device(selector: str, devices: Iterable[Device]) -> Device:
     except DeviceSelectionError as error:
         there = ", ".join(sorted(by_slug)[:20])
         raise DeviceSelectionError(f"no single device fits {selector[:80]!r}", hint=f"there are {there}") from error
-
-
-def _fitting(own: Sequence[Request], presets: Sequence[Request], device: Device) -> tuple[list[Request], list[str]]:
-    """Return the requests that the device can hold, and why it cannot hold the other ones of presets.
-
-    Raises ProblemError when it cannot hold one of the client's own shapes.
-    """
-    left_out = []
-    kept = list(own)
-    for request in own:
-        request.problem.check_device(device.limits)
-    for request in presets:
-        try:
-            request.problem.check_device(device.limits)
-            kept.append(request)
-        except ProblemError as error:
-            left_out.append(error.message)
-    return merge(kept), left_out
 
 
 def take_table(store: Store, table: bytes, submitter: str = "") -> UploadAnswer:

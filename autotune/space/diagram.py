@@ -72,19 +72,6 @@ class Diagram:
             edges.append(targets.reshape(-1, size))
         return cls(edges)
 
-    @classmethod
-    def of_paths(cls, sizes: Sequence[int], paths: Paths) -> Self:
-        """The diagram of exactly these paths, in any order; duplicates count once."""
-        states = np.zeros(len(paths), dtype=np.int64)
-        edges, count = [], 1
-        for layer, size in enumerate(sizes):
-            found, numbers = np.unique(states * size + paths[:, layer], return_inverse=True)
-            targets = np.full(count * size, -1)
-            targets[found] = np.arange(len(found))
-            edges.append(targets.reshape(count, size))
-            states, count = numbers, len(found)
-        return cls(edges)
-
     def __len__(self) -> int:
         return self._count
 
