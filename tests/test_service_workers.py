@@ -227,6 +227,13 @@ def test_tokens_of_scopes_need_one_of_administrators_and_differ(tmp_path: Path) 
 # Devices that differ
 
 
+def test_free_memory_makes_no_other_device() -> None:
+    less, fewer = (
+        replace(DEVICE.limits, **change) for change in ({"global_memory_bytes": 2**30}, {"compute_units": 3})
+    )
+    assert model_of(replace(DEVICE, limits=less)) == model_of(DEVICE) != model_of(replace(DEVICE, limits=fewer))
+
+
 def test_a_job_goes_on_only_where_driver_and_limits_are_equal(any_store: Store) -> None:
     jobs, own, other = any_store.jobs, model_of(DEVICE), model_of(OTHER_DRIVER)
     jobs.add(replace(NEW, requests=(Request(problem=PROBLEM), Request(problem=GemmProblem(m=8, n=8, k=8)))))

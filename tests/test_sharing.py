@@ -85,6 +85,17 @@ def test_time_goes_where_most_calls_are(store: Store, clock: Clock) -> None:
 
 
 @pytest.mark.usefixtures("without_estimates")
+@pytest.mark.parametrize(("calls", "is_even"), [((1, 1), True), ((2, 2), False)])
+def test_without_call_counts_a_long_kernel_weighs_no_more_than_a_short_one(
+    store: Store, clock: Clock, calls: tuple[int, ...], is_even: bool
+) -> None:
+    long, _ = requests_of(*calls)
+    worker = worker_of(clock, lambda _: 0.5, lambda job: landscape(job) * (50 if job.problem == long.problem else 1))
+    first, second = share(store, clock, worker, 60, calls=calls)
+    assert (first.new_trials < 1.5 * second.new_trials) is is_even
+
+
+@pytest.mark.usefixtures("without_estimates")
 def test_time_goes_where_a_trial_takes_least_of_it(store: Store, clock: Clock) -> None:
     slow, _ = requests_of(1, 1)
     worker = worker_of(clock, lambda job: 2.0 if job.problem == slow.problem else 0.4)

@@ -3,7 +3,7 @@
 One time budget for many problems is spent where it is expected to save most of the time of all calls. First each
 problem gets a minimum share, so that each is started even on a busy machine. Then the search continues, in slices, that
 promises most per second of tuning: the number of calls, times the time of a call, times the gain left, divided by the
-duration of a trial. Last come all finals, the most important first, in time that was kept for them.
+duration of a trial; without numbers of calls, the gain left, divided by that. Last come all finals, the most important first, in time that was kept for them.
 """
 
 import math
@@ -232,14 +232,19 @@ class Sharing:
             self._latest.pop(0).shelve()
 
     def _promise(self, search: ProblemSearch) -> float:
-        """Return the nanoseconds of all calls expected to be saved by one second of tuning."""
+        """Return what one second of tuning is expected to save, in the unit of the weights."""
         gain = search.gain_left
         if gain is None:
             gain = min(1.0, UNKNOWN_GAIN / max(len(search.knowledge.known), 1))
         return self._weight(search) * gain / (HORIZON_TRIALS * max(search.trial_seconds, 1e-3))
 
     def _weight(self, search: ProblemSearch) -> float:
-        """Return the time of all calls of a problem; where nothing has run yet, that of the longest other problem."""
+        """Return the time of all calls of a problem; where nothing has run yet, that of the longest other problem.
+
+        Where no problem has more than one call, nothing says how often each occurs, so all weigh the same.
+        """
+        if all(other.request.calls == 1 for other in self._searches):
+            return 1.0
         if math.isfinite(search.best_ns):
             return search.request.calls * search.best_ns
         return max((s.request.calls * s.best_ns for s in self._searches if math.isfinite(s.best_ns)), default=1.0)
