@@ -17,6 +17,7 @@ from autotune.errors import AutotuneError, DeviceSelectionError, StoreError
 from autotune.service.access import Access
 from autotune.service.admission import Admission, Answered
 from autotune.service.core import Service
+from autotune.service.devices_api import device_routes
 from autotune.service.forms import RefusalAnswer
 from autotune.service.jobs_api import job_routes
 from autotune.service.operations import operation_routes
@@ -89,7 +90,8 @@ def make_app(service: Service, access: Access, public_url: str = "") -> Admissio
     app.include_router(job_routes(service, pools))
     app.include_router(worker_routes(service))
     app.include_router(table_routes(service, pools))
-    app.include_router(size_routes(service.store, pools))
+    app.include_router(size_routes(service, pools))
+    app.include_router(device_routes(service, pools))
     app.include_router(page_routes())
     answered: Answered = Counter()
     app.include_router(operation_routes(service, pools, answered))

@@ -23,7 +23,7 @@ from autotune.store.migration import Schema, open_engine, read_schema
 from autotune.store.owner import Fate, Holder, Owner, new_owner
 from autotune.store.quarantine import LOST, InFlight, Quarantined, QuarantineLedger
 from autotune.store.snapshot import check_snapshot_path, write_snapshot
-from autotune.store.trials import Ending, ExampleBuild, StoredTrial, TrialLedger
+from autotune.store.trials import Ending, ExampleBuild, Hour, StoredTrial, TrialLedger
 from autotune.store.winners import WinnerLedger
 from autotune.store.workers import WorkerLedger
 
@@ -34,6 +34,7 @@ __all__ = [
     "ExampleBuild",
     "Fate",
     "Holder",
+    "Hour",
     "InFlight",
     "Owner",
     "Quarantined",

@@ -111,6 +111,20 @@ class TrialCounts:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Hour:
+    """What a device did within an hour, under every driver."""
+
+    hour: str
+    """Its beginning in UTC, such as ``2026-01-31T12:00:00Z``."""
+    trials: int
+    failed: int
+    """Trials that did not end complete."""
+    temperature_c: float | None
+    """Mean over the trials that have one, as `clock_mhz`."""
+    clock_mhz: float | None
+
+
+@dataclass(frozen=True, kw_only=True)
 class ExampleBuild:
     """A build, with one example of a problem and configuration that render to its source."""
 
@@ -240,6 +254,26 @@ class TrialLedger(Transactions):
         rows = self.read(lambda session: session.execute(query).all())
         last = max((moment for _, _, moment in rows), default="")
         return TrialCounts(by_state={state: count for state, count, _ in rows}, last_measured=last)
+
+    def hours(self, device_slug: str, most: int) -> list[Hour]:
+        """Return the last `most` hours in which a device measured trials, oldest first."""
+        hour = func.substr(TrialRow.measured_at, 1, 13)
+        failed = func.count().filter(TrialRow.state != TrialState.COMPLETE.value)
+        # The columns of Measurement are not declared by name.
+        means = [func.avg(TrialRow.__table__.c[name]) for name in ("temperature_c", "clock_mhz")]
+        query = (
+            select(hour, func.count(), failed, *means)
+            .join(DeviceRow, DeviceRow.id == TrialRow.device_id)
+            .where(DeviceRow.slug == device_slug)
+            .group_by(hour)
+            .order_by(hour.desc())
+            .limit(most)
+        )
+        rows = self.read(lambda session: session.execute(query).all())
+        return [
+            Hour(hour=f"{row[0]}:00:00Z", trials=row[1], failed=row[2], temperature_c=row[3], clock_mhz=row[4])
+            for row in reversed(rows)
+        ]
 
     def endings(self, device: Device, states: Collection[TrialState]) -> list[Ending]:
         """Return how trials of a device under its driver ended, in these states only, without duplicates."""
