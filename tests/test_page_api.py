@@ -4,6 +4,7 @@ import math
 import random
 import re
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -26,7 +27,7 @@ from autotune.service.core import Service
 from autotune.service.importance import LEAST_TRIALS, shares
 from autotune.service.page_files import _FOLDER as FOLDER
 from autotune.service.rivals import host_rivals, median_bounds, rivals
-from autotune.store import Store, StoredTrial, new_owner
+from autotune.store import Hour, Store, StoredTrial, new_owner
 from autotune.testing import INVENTED_PROCESSOR
 from factories import provenance, trial
 
@@ -237,6 +238,32 @@ def test_networks_are_totalled_over_the_layers_that_are_tuned(api: TestClient, s
     assert (network["name"], network["tuned"], len(network["layers"])) == ("resnet50", 1, len(preset("resnet50")))
     assert (network["default_ns"], network["time_ns"]) == (2000.0 * layer.calls, 1000.0 * layer.calls)
     assert [one["shape"] for one in network["layers"] if one["time_ns"]] == [layer.problem.label]
+
+
+def test_either_kind_of_database_tells_hours_and_drivers_and_allows(place: str) -> None:
+    with Store.open(place) as store:
+        store.add_trial(INVENTED_PROCESSOR, PROBLEM, trial(FAST, TrialState.CRASHED), PROVENANCE)
+        store.add_trial(INVENTED_PROCESSOR, PROBLEM, trial(FAST, 1000.0, temperature_c=50.0), provenance("2.0"))
+        store.add_trial(INVENTED_PROCESSOR, PROBLEM, trial(FAMILY.baseline, TrialState.CRASHED), PROVENANCE)
+        hours = [Hour(hour="2026-01-31T12:00:00Z", trials=3, failed=2, temperature_c=50.0, clock_mhz=None)]
+        assert store.hours(SLUG, 9) == hours
+        assert store.best_by_driver(SLUG, "gemm") == [(PROBLEM, "2.0", 1000.0)]
+        assert [store.allow(SLUG, PROBLEM, FAMILY.baseline) for _ in "12"] == [True, False]
+        assert store.is_ready()
+
+
+def test_drivers_are_compared_at_the_sizes_that_several_have_measured(api: TestClient, store: Store) -> None:
+    small = GemmProblem(m=8, n=8, k=8)
+    for driver, problem, time_ns in (
+        ("2.0", PROBLEM, 3000.0), ("2.0", PROBLEM, 2000.0), ("1.0", PROBLEM, 4000.0), ("1.0", small, 10.0),
+    ):  # fmt: skip
+        device = replace(INVENTED_PROCESSOR, driver=driver)
+        store.add_trial(device, problem, trial(FAST, time_ns), provenance(driver))
+    store.add_trial(INVENTED_PROCESSOR, small, trial(FAST, TrialState.CRASHED), provenance("2.0"))
+    told = api.get(f"/api/devices/{SLUG}/drivers").json()
+    assert told == {
+        "drivers": ["2.0", "1.0"], "problems": [{"shape": PROBLEM.label, "times_ns": [2000.0, 4000.0]}],
+    }  # fmt: skip
 
 
 def test_the_kernel_to_use_is_shown_with_its_build_options(api: TestClient) -> None:

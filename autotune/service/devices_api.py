@@ -16,7 +16,7 @@ from autotune.service.admission import WHAT
 from autotune.service.core import Service
 from autotune.service.forms import AllowForm
 from autotune.service.pools import Pools
-from autotune.service.tables_api import Slug
+from autotune.service.tables_api import Family, Slug
 from autotune.store import Hour, Store
 
 MAX_QUARANTINED = 500
@@ -78,6 +78,20 @@ class AllowedAnswer(BaseModel):
     allowed: bool
 
 
+class DriverTimes(BaseModel):
+    """The least times of one problem under several drivers, nanoseconds, in the order of `drivers`."""
+
+    shape: str
+    times_ns: list[float | None]
+
+
+class DriverAnswer(BaseModel):
+    """Problems that were measured under more than one driver."""
+
+    drivers: list[str] = Field(description="in the order in which they were used first")
+    problems: list[DriverTimes]
+
+
 class HourList(BaseModel):
     """Hours in which the device measured, oldest first."""
 
@@ -106,6 +120,12 @@ def device_routes(service: Service, pools: Pools) -> APIRouter:
         configuration = Configuration.from_dict(form.configuration)
         request.scope[WHAT] = f"{slug} {problem.label} {configuration}"
         return AllowedAnswer(allowed=await heavy(store.allow, slug, problem, configuration))
+
+    @routes.get("/drivers")
+    async def compare_drivers(slug: Slug, family: Family = "gemm") -> DriverAnswer:
+        """Compare the fastest trial of each problem under the drivers that the device had."""
+        find_family(family)
+        return await heavy(_drivers, store, slug, family)
 
     @routes.get("/hours")
     async def list_hours(slug: Slug, limit: Annotated[int, Query(ge=1, le=MAX_HOURS)] = 24 * 7) -> HourList:
@@ -138,6 +158,22 @@ def _network(name: str, requests: list[Wanted], winners: Mapping[Problem, Winner
         default_ns=sum(layer.calls * (layer.default_ns or 0) for layer in layers),
         time_ns=sum(layer.calls * (layer.time_ns or 0) for layer in layers),
         layers=layers,
+    )
+
+
+def _drivers(store: Store, slug: str, family: str) -> DriverAnswer:
+    found: dict[Problem, dict[str, float]] = {}
+    drivers: dict[str, None] = {}
+    for problem, driver, time_ns in store.best_by_driver(slug, family):
+        found.setdefault(problem, {})[driver] = time_ns
+        drivers[driver] = None
+    return DriverAnswer(
+        drivers=list(drivers),
+        problems=[
+            DriverTimes(shape=problem.label, times_ns=[times.get(driver) for driver in drivers])
+            for problem, times in found.items()
+            if len(times) > 1
+        ],
     )
 
 

@@ -3,6 +3,7 @@
 import { at, download, every, get, post, told } from "./api.js";
 import { connected, facts, fill, h, hint, state, table } from "./dom.js";
 import { configuration, count, moment } from "./format.js";
+import { drivers } from "./drivers.js";
 import { hours } from "./hours.js";
 import { networks } from "./networks.js";
 import { overview } from "./overview.js";
@@ -14,7 +15,7 @@ export async function deviceView(place, slug, query, signal) {
   const known = families.find(({ name }) => name === (query.get("family") ?? "gemm")) ?? families[0];
   const family = known.name;
   const winners = new Winners(slug, family, query);
-  const [title, about, gains, nets, failed, worked] = Array.from({ length: 6 }, () => h("div"));
+  const [title, about, gains, nets, upgrades, failed, worked] = Array.from({ length: 7 }, () => h("div"));
   title.className = "heading";
   let last = "";
   await every(5000, signal, async () => {
@@ -26,12 +27,14 @@ export async function deviceView(place, slug, query, signal) {
     // Whatever a device has begun or ended may have changed its table.
     const now = JSON.stringify([device.tuned, device.stations.map((s) => [s.job, s.problem])]);
     if (now === last) return;
-    const [{ entries }, { networks: found }, failures, { hours: busy }] = await Promise.all([
+    const [{ entries }, { networks: found }, failures, { hours: busy }, under] = await Promise.all([
       get(at(`${path}/winners`, { family }), signal), get(`${path}/networks`, signal), get(`${path}/failures`, signal), get(`${path}/hours`, signal),
+      get(at(`${path}/drivers`, { family }), signal),
     ]);
     const calls = new Map(found.flatMap(({ layers }) => layers.map((layer) => [layer.shape, layer.calls])));
     fill(gains, entries.length ? overview(slug, family, entries, family === "gemm" ? calls : new Map()) : null);
     fill(nets, family === "gemm" ? networks(slug, found) : null);
+    fill(upgrades, drivers(slug, family, under));
     fill(failed, failing(path, failures));
     fill(worked, hours(busy));
     winners.update(entries);
@@ -40,7 +43,7 @@ export async function deviceView(place, slug, query, signal) {
   const tabs = h("nav.tabs", { "aria-label": "Kernel family" }, families.map(({ name }) =>
     h("a", { href: at(`#/device/${slug}`, { family: name }), "aria-current": name === family && "true" }, name)));
   const actions = h("div.actions", {}, finder(slug, family, known.shape_examples[0]), downloads(slug, family, formats));
-  fill(place, title, about, tabs, actions, gains, nets, winners.element, failed, worked);
+  fill(place, title, about, tabs, actions, gains, nets, winners.element, upgrades, failed, worked);
 }
 
 function fillOnce(element, version, ...children) {

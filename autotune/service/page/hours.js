@@ -21,7 +21,7 @@ export function hours(found) {
   list.show([...found].reverse(), ({ hour }) => hour);
   return h("section", {}, h("h2", {}, "Over time"),
     found.length > 1 && h("div.multiples", {}, shown.map(([name, word, text]) => line(found.filter((hour) => hour[name] !== null), name, word, text))),
-    hint("Only hours in which the device measured; the last week of them. Temperature and clock are means over the trials whose system reports them."),
+    hint("Only hours in which the device measured; at most the last 168. Temperature and clock are means over the trials whose system reports them."),
     h("details", {}, h("summary", {}, `${count(found.length, "hour")} as numbers`), list.element));
 }
 

@@ -42,6 +42,7 @@ class JobPage {
     this.drawn = new Map();
     this.most = CHARTS;
     this.speed = new Speed();
+    this.known = {};
     this.history = null;
     this.charted = null;
     this.list = table("Sizes of the job", columns(() => this.job));
@@ -101,11 +102,13 @@ class JobPage {
       ["Notes", job.message],
     ]));
     this.list.show(job.problems, (problem) => problem.number);
+    const ended = job.problems.filter(({ state }) => state !== "queued" && state !== "running").length;
+    document.title = `${isOpen ? `${ended} of ${job.problems.length}` : job.state} · Job ${job.id} · autotune`;
     this.chart();
   }
 
   async explain() {
-    const why = await whyItWaits(this.job, this.signal);
+    const why = await whyItWaits(this.job, this.known, this.signal);
     if (this.waits.textContent !== why) this.waits.textContent = why;
     this.show();
   }

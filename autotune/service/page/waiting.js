@@ -37,13 +37,14 @@ export function left(job, perSecond) {
 
 export const speedText = (perSecond) => (perSecond ? `${perSecond < 10 ? perSecond.toFixed(1) : Math.round(perSecond)} trials a second` : "");
 
-// Why nothing of a queued job runs; empty if something does.
-export async function whyItWaits(job, signal) {
+// Why nothing of a queued job runs; empty if something does. `known` keeps what is asked only once.
+export async function whyItWaits(job, known, signal) {
   if (job.state !== "queued") return "";
   const path = `api/devices/${encodeURIComponent(job.device)}`;
+  known.trials ??= get(`${path}/failures`, signal).catch(() => ({}));
   const [device, { jobs: queued }, { jobs: running }, { last_measured }] = await Promise.all([
     get(path, signal).catch(() => null), get(at("api/jobs", { state: "queued", limit: 500 }), signal),
-    get(at("api/jobs", { state: "running", limit: 500 }), signal), get(`${path}/failures`, signal).catch(() => ({})),
+    get(at("api/jobs", { state: "running", limit: 500 }), signal), known.trials,
   ]);
   const before = [...running, ...queued].filter(({ id, device: other }) => other === job.device && id < job.id);
   const place = before.length ? ` ${count(before.length, "job")} for this device ${before.length === 1 ? "is" : "are"} before it: ${before.slice(0, 5).map(({ id }) => id).join(", ")}.` : "";
