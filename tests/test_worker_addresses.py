@@ -32,6 +32,12 @@ def ports() -> tuple[int, int]:
         return one.getsockname()[1], two.getsockname()[1]
 
 
+@pytest.fixture(autouse=True)
+def _short_waits(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A busy machine may miss that a worker leaves, which then ends only after its turn."""
+    monkeypatch.setattr(remote_worker, "WAIT_S", 1.0)
+
+
 def addresses(ports: tuple[int, int]) -> str:
     return ",".join(f"http://127.0.0.1:{port}" for port in ports)
 
