@@ -187,7 +187,7 @@ def _measure(scene: Scene) -> None:
             scene.measured.value += 1
         return invented_ns(job)
 
-    honest = Service(url=scene.url, token=scene.tokens["worker"], name="honest", secret=secrets.token_hex(32))
+    honest = Service(urls=[scene.url], token=scene.tokens["worker"], name="honest", secret=secrets.token_hex(32))
     worker = FakeWorker(work)
     worker.jobs = Unremembered()
     offer = Offer(honest, INVENTED_PROCESSOR, worker, lambda text: print(f"honest worker: {text}", file=sys.stderr))

@@ -99,10 +99,10 @@ def ended(client: Client, job_id: int) -> dict[str, Any]:
 
 
 @contextmanager
-def serving(database: Path, files: Mapping[Role, Path] = MappingProxyType({})) -> Iterator[Server]:
+def serving(database: Path, files: Mapping[Role, Path] = MappingProxyType({}), port: int = 0) -> Iterator[Server]:
     """A service, ended in order; `files` are those of its tokens."""
     with Store.open(database) as store:
-        server = Server(Place(port=0, token_files=files), store, lambda _: None)
+        server = Server(Place(port=port, token_files=files), store, lambda _: None)
         thread = threading.Thread(target=server.run, daemon=True)
         thread.start()
         wait_for(lambda: bool(server.url))
@@ -138,8 +138,8 @@ def in_thread(offer: Offer) -> Iterator[threading.Thread]:
 
 
 def invented_worker(url: str, name: str = "w1", token: str = "") -> Service:
-    """As whom a worker of that name speaks, whenever it is started: it keeps its secret."""
-    return Service(url=url, token=token, name=name, secret=secret_of(name))
+    """As whom a worker of that name speaks, whenever it is started: it keeps its secret. `url` may be several."""
+    return Service(urls=url.split(","), token=token, name=name, secret=secret_of(name))
 
 
 def secret_of(name: str) -> str:

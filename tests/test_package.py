@@ -67,6 +67,7 @@ def test_a_base_install_has_what_a_worker_needs_and_extras_bring_what_tuning_nee
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     assert {requirement.split(">=")[0] for requirement in project["dependencies"]} == {"jinja2", "numpy", "pyopencl"}
     extras = project["optional-dependencies"]
+    assert extras["worker"] == [], "a worker needs no more"
     tuning = {requirement.split(">=")[0] for requirement in extras["tune"]}
     assert tuning == {name for name, extra in EXTRAS.items() if extra == "tune"}
     for extra in ("service", "postgres", "dev"):

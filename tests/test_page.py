@@ -10,6 +10,7 @@ import sqlite3
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
+from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -21,12 +22,15 @@ pytest.importorskip("playwright")
 
 from playwright.sync_api import Browser, Page, expect, sync_playwright
 
+from autotune.kernels.gemm import GemmProblem
+from autotune.model.configuration import Configuration
 from autotune.model.trial import Job, TrialState
 from autotune.remote import Client
 from autotune.service.access import Role
 from autotune.service.server import Server
 from autotune.store import Store
 from autotune.testing import INVENTED_PROCESSOR
+from factories import provenance, trial
 from invented_service import invented_time, offering, serving
 
 SLUG = INVENTED_PROCESSOR.slug
@@ -175,7 +179,7 @@ DOWNLOADS: dict[str, Callable[[Path], None]] = {
 
 def test_a_size_shows_its_search_its_rivals_and_what_mattered(seen: Seen) -> None:
     page = seen.open(f"#/device/{SLUG}")
-    page.get_by_role("table", name="Speed").get_by_role("link", name="96x96x96").click()
+    page.get_by_role("table", name="Tuned sizes").get_by_role("link", name="96x96x96").click()
     expect(page.get_by_role("heading", name="96x96x96")).to_be_visible()
     rivals = page.get_by_role("table", name="The winner against others")
     expect(rivals.get_by_role("row", name="naive (plainest)")).to_contain_text("ms")
@@ -185,8 +189,94 @@ def test_a_size_shows_its_search_its_rivals_and_what_mattered(seen: Seen) -> Non
     page.keyboard.press("End")
     page.keyboard.press("ArrowLeft")
     expect(page.locator(".readout")).to_contain_text(re.compile(r"^Trial \d+: .*\w+\(.*=.*\)$"))
-    page.locator("summary").click()
+    page.get_by_text("trials").and_(page.locator("summary")).click()
     expect(page.get_by_role("table", name="Trials").get_by_text("wrong result").first).to_be_visible()
+
+
+def test_a_device_shows_what_tuning_gained_and_keeps_the_filters_in_the_address(seen: Seen) -> None:
+    page = seen.open(f"#/device/{SLUG}")
+    expect(page.locator(".tiles")).to_contain_text("Median gain over default")
+    expect(page.get_by_role("table", name="Sizes by their gain")).to_contain_text("or a tie")
+    points = page.get_by_role("application")
+    points.focus()
+    page.keyboard.press("End")
+    expect(page.locator(".told")).to_contain_text("of the limit")
+    page.get_by_role("searchbox", name="Size").fill("no such size")
+    page.reload()
+    expect(page.get_by_role("searchbox", name="Size")).to_have_value("no such size")
+    expect(page.locator(".summary")).to_contain_text("0 of ")
+    page.get_by_role("searchbox", name="Size").fill("")
+    page.get_by_role("button", name="Time", exact=True).click()
+    expect(page.get_by_role("columnheader", name="Time")).to_have_attribute("aria-sort", "ascending")
+    points.focus()
+    page.keyboard.press("Home")
+    page.keyboard.press("Enter")
+    expect(page.get_by_role("heading", name="The finals")).to_be_visible()
+
+
+def test_the_kernel_of_a_size_is_shown_to_copy(seen: Seen) -> None:
+    seen.context.grant_permissions(["clipboard-read", "clipboard-write"])
+    page = seen.open(f"#/size/{SLUG}?family=gemm&shape=96x96x96")
+    page.get_by_text("Use it").click()
+    line = page.locator(".snippet", has_text="Command line")
+    line.get_by_role("button", name="Copy").click()
+    expect(line.get_by_role("button")).to_have_text("Copied")
+    assert page.evaluate("navigator.clipboard.readText()") == f"autotune show --device {SLUG} 96x96x96"
+    expect(page.get_by_role("region", name="Kernel source")).to_contain_text("__kernel")
+    slider = page.get_by_role("slider", name="to rank")
+    slider.focus()
+    page.keyboard.press("Home")
+    expect(page.get_by_role("status").filter(has_text="trial,")).to_contain_text("1 trial,")
+
+
+def test_an_ended_job_keeps_a_chart_for_each_size_and_one_that_waits_says_why(seen: Seen, served: Server) -> None:
+    page = seen.open("#/job/1")
+    expect(page.get_by_role("img", name="Search at 96x96x96")).to_be_visible()
+    served.service.store.add_device(replace(INVENTED_PROCESSOR, slug="adreno-730"))
+    with Client(served.url) as client:
+        job = client.submit("adreno-730", shapes=["64,64,64"], trials=3)
+        page = seen.open(f"#/job/{job['id']}")
+        expect(page.locator(".waits")).to_have_text("No worker offers adreno-730 now.")
+        client.cancel(job["id"])
+
+
+def test_what_is_in_quarantine_is_shown_and_allowed_again(seen: Seen, served: Server) -> None:
+    device = replace(INVENTED_PROCESSOR, slug="mali-g57")
+    store = served.service.store
+    crashed = trial(Configuration.of("microtile", unroll=1), TrialState.CRASHED, message="killed by SIGSEGV")
+    store.add_trial(device, GemmProblem(m=8, n=8, k=8), crashed, provenance())
+    page = seen.open("#/device/mali-g57")
+    row = page.get_by_role("table", name="Configurations in quarantine").get_by_role("row", name="8x8x8")
+    expect(row).to_contain_text("killed by SIGSEGV")
+    row.get_by_role("button", name="Allow again").click()
+    expect(row).to_have_count(0)
+    assert store.quarantined("mali-g57") == []
+
+
+def test_an_unknown_address_leads_back_and_a_theme_stays(seen: Seen) -> None:
+    page = seen.open("#/job/99999")
+    expect(page.get_by_role("heading", name="Not found")).to_be_visible()
+    seen.complaints.clear()  # the browser notes the answer 404
+    page = seen.open("#/nonsense")
+    page.get_by_role("combobox", name="Theme").select_option("dark")
+    page.get_by_role("link", name="All devices").click()
+    expect(page.get_by_role("heading", name="Devices")).to_be_visible()
+    page.reload()
+    dark = page.evaluate("getComputedStyle(document.body).backgroundColor")
+    page.get_by_role("combobox", name="Theme").select_option("light")
+    assert page.evaluate("getComputedStyle(document.body).backgroundColor") != dark
+
+
+def test_two_devices_are_compared(seen: Seen, served: Server) -> None:
+    other = replace(INVENTED_PROCESSOR, slug="intel-uhd")
+    store = served.service.store
+    store.add_device(other)
+    (one,) = [w for w in store.best(SLUG, "gemm") if w.problem == GemmProblem(m=96, n=96, k=96)]
+    store.record_winner(replace(one, device=other.slug, time_ns=one.time_ns / 2, default_ns=one.default_ns / 2))
+    page = seen.open(f"#/compare?a={SLUG}&b={other.slug}")
+    row = page.get_by_role("table", name="Sizes tuned on").get_by_role("row", name="96x96x96")
+    expect(row).to_contain_text("2.00")
+    expect(row).to_contain_text("the same")
 
 
 def test_what_others_wrote_stays_text(seen: Seen) -> None:

@@ -4,6 +4,7 @@ import math
 import random
 import re
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -16,6 +17,7 @@ from starlette.testclient import TestClient
 
 import factories
 from autotune.kernels.gemm import FAMILY, GemmProblem
+from autotune.kernels.presets import preset
 from autotune.model.configuration import Configuration
 from autotune.model.trial import Trial, TrialState, Verdict, Winner
 from autotune.runtime import Crossover, CrossoverPoint
@@ -25,7 +27,7 @@ from autotune.service.core import Service
 from autotune.service.importance import LEAST_TRIALS, shares
 from autotune.service.page_files import _FOLDER as FOLDER
 from autotune.service.rivals import host_rivals, median_bounds, rivals
-from autotune.store import Store, StoredTrial, new_owner
+from autotune.store import Hour, Store, StoredTrial, new_owner
 from autotune.testing import INVENTED_PROCESSOR
 from factories import provenance, trial
 
@@ -90,7 +92,7 @@ def test_files_refer_to_each_other_alone() -> None:
         assert (FOLDER / name.removeprefix("page/")).is_file(), name
     assert not re.search(r"<style|\sstyle=|\son\w+=|<script(?![^>]+src=)", index)
     for path in FOLDER.glob("*.js"):
-        text = path.read_text()
+        text = path.read_text().replace("http://www.w3.org/2000/svg", "")  # a name, which nothing fetches
         for name in re.findall(r'from "\./([^"]+)"', text):
             assert (FOLDER / name).is_file(), (path.name, name)
         assert not re.search(r"innerHTML|outerHTML|insertAdjacentHTML|document\.write|\beval\b|https?://", text), path
@@ -202,3 +204,86 @@ def test_algorithms_are_compared_over_all_trials() -> None:
     assert (found[0].parameter, found[0].trials) == ("algorithm", 24)
     assert [share.trials for share in found[1:]] == [12]  # of the faster one; a value for each trial tells nothing
     assert found[0].share > 0.7
+
+
+def test_a_device_shows_its_failures_and_what_was_in_quarantine_is_allowed_again(api: TestClient, store: Store) -> None:
+    for problem, hour in ((PROBLEM, "12"), (GemmProblem(m=8, n=8, k=8), "13")):
+        at = provenance(measured_at=f"2026-01-31T{hour}:05:00Z")
+        store.add_trial(INVENTED_PROCESSOR, problem, trial(FAST, TrialState.CRASHED), at)
+        store.add_trial(INVENTED_PROCESSOR, problem, trial(FAMILY.baseline, 2000.0, temperature_c=50.0), at)
+    told = api.get(f"/api/devices/{SLUG}/failures").json()
+    assert (told["trials"], told["total"]) == ({"complete": 2, "crashed": 2}, 2)
+    newest, entry = told["quarantined"]
+    assert (newest["shape"], entry["shape"], entry["reason"]) == ("8x8x8", PROBLEM.label, "crashed")
+    hours = api.get(f"/api/devices/{SLUG}/hours").json()["hours"]
+    expected = {"trials": 2, "failed": 1, "temperature_c": 50.0, "clock_mhz": None}
+    assert hours == [{"hour": f"2026-01-31T{hour}:00:00Z", **expected} for hour in (12, 13)]
+    assert api.get(f"/api/devices/{SLUG}/hours?limit=1").json()["hours"] == hours[1:]
+    form = {name: entry[name] for name in ("family", "shape", "configuration")}
+    assert [api.post(f"/api/devices/{SLUG}/allow", json=form).json() for _ in "12"] == [
+        {"allowed": True}, {"allowed": False},
+    ]  # fmt: skip
+    assert [item.problem.label for item in store.quarantined()] == ["8x8x8"]
+    assert api.post(f"/api/devices/{SLUG}/allow", json={**form, "configuration": {}}).status_code == 400
+    assert api.get("/api/devices/none/failures").json() == {
+        "trials": {}, "last_measured": "", "quarantined": [], "total": 0,
+    }  # fmt: skip
+
+
+def test_networks_are_totalled_over_the_layers_that_are_tuned(api: TestClient, store: Store) -> None:
+    assert api.get(f"/api/devices/{SLUG}/networks").json() == {"networks": []}
+    layer = next(request for request in preset("resnet50") if request.calls > 1)
+    store.record_winner(factories.winner(SLUG, layer.problem, FAST, 1000.0))
+    (network,) = api.get(f"/api/devices/{SLUG}/networks").json()["networks"]
+    assert (network["name"], network["tuned"], len(network["layers"])) == ("resnet50", 1, len(preset("resnet50")))
+    assert (network["default_ns"], network["time_ns"]) == (2000.0 * layer.calls, 1000.0 * layer.calls)
+    assert [one["shape"] for one in network["layers"] if one["time_ns"]] == [layer.problem.label]
+
+
+def test_either_kind_of_database_tells_hours_and_drivers_and_allows(place: str) -> None:
+    with Store.open(place) as store:
+        store.add_trial(INVENTED_PROCESSOR, PROBLEM, trial(FAST, TrialState.CRASHED), PROVENANCE)
+        store.add_trial(INVENTED_PROCESSOR, PROBLEM, trial(FAST, 1000.0, temperature_c=50.0), provenance("2.0"))
+        store.add_trial(INVENTED_PROCESSOR, PROBLEM, trial(FAMILY.baseline, TrialState.CRASHED), PROVENANCE)
+        hours = [Hour(hour="2026-01-31T12:00:00Z", trials=3, failed=2, temperature_c=50.0, clock_mhz=None)]
+        assert store.hours(SLUG, 9) == hours
+        assert store.best_by_driver(SLUG, "gemm") == [(PROBLEM, "2.0", 1000.0)]
+        assert [store.allow(SLUG, PROBLEM, FAMILY.baseline) for _ in "12"] == [True, False]
+        assert store.is_ready()
+
+
+def test_drivers_are_compared_at_the_sizes_that_several_have_measured(api: TestClient, store: Store) -> None:
+    small = GemmProblem(m=8, n=8, k=8)
+    for driver, problem, time_ns in (
+        ("2.0", PROBLEM, 3000.0), ("2.0", PROBLEM, 2000.0), ("1.0", PROBLEM, 4000.0), ("1.0", small, 10.0),
+    ):  # fmt: skip
+        device = replace(INVENTED_PROCESSOR, driver=driver)
+        store.add_trial(device, problem, trial(FAST, time_ns), provenance(driver))
+    store.add_trial(INVENTED_PROCESSOR, small, trial(FAST, TrialState.CRASHED), provenance("2.0"))
+    told = api.get(f"/api/devices/{SLUG}/drivers").json()
+    assert told == {
+        "drivers": ["2.0", "1.0"], "problems": [{"shape": PROBLEM.label, "times_ns": [2000.0, 4000.0]}],
+    }  # fmt: skip
+
+
+def test_the_kernel_to_use_is_shown_with_its_build_options(api: TestClient) -> None:
+    told = api.get(f"/api/devices/{SLUG}/kernel", params={"shape": "64,64,64"}).json()
+    assert "__kernel void" in told["source"]
+    assert told["launches"][0]["kernel"] in told["source"] and told["launches"][0]["global_size"]
+    assert api.get(f"/api/devices/{SLUG}/kernel", params={"shape": "none"}).status_code == 400
+
+
+def test_finalists_are_rivals_at_the_scale_of_the_winner() -> None:
+    slower, default = (Configuration.of("microtile", micro_tile_m=8, unroll=n) for n in (2, 4))
+    near = (0.98, 0.99, 1.0, 1.0, 1.01, 1.02)
+    finals = [
+        measured(configuration, [base * factor] * 3, "final")
+        for configuration, base in ((FAST, 2000.0), (slower, 2400.0), (default, 4000.0))
+        for factor in near
+    ]
+    earlier = [measured(FAMILY.baseline, [5.0] * 3, "final"), measured(slower, [1.0] * 3)]
+    own, runner_up, *others = rivals(winner(), [*earlier, *finals], default)
+    assert own.configuration is None and runner_up.configuration == slower.to_dict()
+    assert runner_up.time_ns == pytest.approx(1200)
+    assert (runner_up.low_ns, runner_up.high_ns) == pytest.approx((1200 * 0.98, 1200 * 1.02))
+    assert [rival.name for rival in others] == ["default", "naive (plainest)"]

@@ -18,7 +18,7 @@ from autotune.kernels import family_names
 
 MODULES = (
     "devices", "doctor", "presets", "run", "verify", "status", "compile", "evaluate", "lookup", "show", "misses",
-    "export", "import_table", "help", "serve", "worker", "jobs",
+    "export", "import_table", "backup", "help", "serve", "worker", "jobs",
 )  # fmt: skip
 """The modules with commands, in the order in which `autotune --help` lists these."""
 

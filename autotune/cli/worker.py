@@ -2,18 +2,32 @@
 
 import argparse
 
-from autotune.cli.arguments import SERVER, argument, command, repeated
+from autotune.cli.arguments import SERVER, TOKEN, argument, command, repeated
 from autotune.cli.jobs import open_client, token_of
 from autotune.cli.output import tell
 
 
+def _addresses(text: str) -> list[str]:
+    """Return the addresses in a list with commas. Raises UsageError."""
+    from autotune.remote.connection import Connection
+
+    return [Connection(url).url for url in text.split(",")]
+
+
 @command(
-    *SERVER,
+    argument(
+        "--server",
+        metavar="URL,URL",
+        required=True,
+        type=_addresses,
+        help="address of autotune serve, such as http://10.0.0.5:8765; of several, the next is used when one is gone",
+    ),
+    TOKEN,
     argument("--name", metavar="NAME", help="name of this machine, for people; its host name if left out"),
     repeated("--device", "D", "offer only this device"),
     examples=(
         "worker --server http://10.0.0.5:8765 --token-file worker-token",
-        "worker --server http://10.0.0.5:8765 --device adreno --name phone-3",
+        "worker --server http://10.0.0.5:8765,http://10.0.0.6:8765 --device adreno --name phone-3",
     ),
 )
 def worker_command(options: argparse.Namespace) -> int:
@@ -26,7 +40,7 @@ def worker_command(options: argparse.Namespace) -> int:
     from autotune.remote.worker import Offer, Service, offer_all, own_name, own_secret
 
     name, secret = options.name or own_name(), own_secret()
-    service = Service(url=options.server, token=token_of(options), name=name, secret=secret)
+    service = Service(urls=options.server, token=token_of(options), name=name, secret=secret)
     devices = discover()
     chosen = [select(name, devices) for name in options.device] or devices
     sound = [checked(device) for device in dict.fromkeys(chosen)]

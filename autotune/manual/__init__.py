@@ -16,6 +16,7 @@ TOPICS = (
     "winners",
     "kernels",
     "service",
+    "operations",
     "measuring",
     "figures",
     "reference",

@@ -22,6 +22,7 @@ import re
 import secrets
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from typing import Any, Protocol
@@ -60,9 +61,10 @@ class Runs(Protocol):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Service:
-    """Address of a service, and the worker's credentials."""
+    """Addresses of a service, and the worker's credentials."""
 
-    url: str
+    urls: Sequence[str]
+    """One or more, in order of preference; all of them serve the same database."""
     token: str
     name: str
     """Name of the worker, for people."""
@@ -80,13 +82,16 @@ class Offer:
         self._device = device
         self._worker = worker
         self._tell = tell
-        self._connection = Connection(service.url, service.token)
+        self._connections = deque(Connection(url, service.token) for url in service.urls)
+        """The first one is used; the others follow when it does not answer."""
         self._options = find_profile(device).build_options
         self._measuring = ThreadPoolExecutor(1)
         self._id = ""
         self._current: tuple[str, Future[dict[str, Any]]] | None = None
         self._delivered: list[dict[str, Any]] = []
         """The last result accepted. A service killed just then may not have stored it: every greeting repeats it."""
+        self._failures = 0
+        """Number of addresses that failed since a call last succeeded."""
         self._pause_s = FIRST_PAUSE_S
         self._told = ""
         """The last reported reason why the service is not available."""
@@ -100,8 +105,15 @@ class Offer:
         """Whether a trial is running or its result has not arrived yet."""
         return self._current is not None
 
+    @property
+    def _connection(self) -> Connection:
+        return self._connections[0]
+
     def serve(self) -> None:
-        """Serve until stopped. Raises RefusedError for refusals that waiting does not fix, such as a wrong token.
+        """Serve until stopped, at one address as long as it answers, then at the next.
+
+        What was measured meanwhile is delivered there. Raises RefusedError for refusals that waiting does not fix, such
+        as a wrong token.
 
         Raises ServiceError if the first answer is not that of a service; after that, an odd answer is taken to come
         from a proxy, and the call is repeated.
@@ -144,7 +156,7 @@ class Offer:
 
     def _leave(self) -> None:
         if self._id:
-            connection = Connection(self._service.url, self._service.token)
+            connection = Connection(self._connection.url, self._service.token)
             try:
                 path, session = f"/api/workers/{self._id}/leave", self._service.session
                 connection.call("POST", path, {"session": session}, timeout_s=3)
@@ -213,7 +225,8 @@ class Offer:
         self._id, self._was_accepted = str(answer["id"]), True
         if finished:
             self._current, self._delivered = None, finished
-        self._tell(f"{self._device.slug} is offered to {self._service.url}")
+        self._told = ""
+        self._tell(f"{self._device.slug} is offered to {self._connection.url}")
 
     def _begin(self, given: dict[str, Any]) -> None:
         self._current = str(given["id"]), self._measuring.submit(self._measure, given["job"])
@@ -231,18 +244,28 @@ class Offer:
         return {"job": plain, "trouble": printable(reason)}
 
     def _back_off(self, error: ServiceError, longest_s: float = LONGEST_PAUSE_S) -> None:
-        """Wait before the next try, longer each time, with jitter so that not all workers return at once."""
-        if str(error) != self._told:
-            self._tell(f"{error}; trying again")
-        self._told = str(error)
+        """Go on to the next address; wait first when all have failed, longer each time.
+
+        The wait is random, so that not all workers return at once.
+        """
         self._connection.close()
-        self._closing.wait(self._pause_s * (0.5 + random.random() / 2))  # noqa: S311 - no secret
-        self._pause_s = min(2 * self._pause_s, longest_s)
+        self._failures += 1
+        if len(self._connections) > 1:
+            self._id = ""
+            self._connections.rotate(-1)
+        have_all_failed = self._failures % len(self._connections) == 0
+        if str(error) != self._told:
+            where = "" if have_all_failed else f" at {self._connection.url}"
+            self._tell(f"{error}; trying again{where}")
+        self._told = str(error)
+        if have_all_failed:
+            self._closing.wait(self._pause_s * (0.5 + random.random() / 2))  # noqa: S311 - no secret
+            self._pause_s = min(2 * self._pause_s, longest_s)
 
     def _return_to_service(self) -> None:
         if self._told:
-            self._tell(f"{self._service.url} answers again")
-        self._told, self._pause_s = "", FIRST_PAUSE_S
+            self._tell(f"{self._connection.url} answers again")
+        self._told, self._pause_s, self._failures = "", FIRST_PAUSE_S, 0
 
 
 def own_name() -> str:

@@ -1,9 +1,10 @@
 """Tuning: the search of one or many problems within budgets, its finals, and resuming from the ledger.
 
 One time budget for many problems is spent where it is expected to save most of the time of all calls. First each
-problem gets a minimum share, so that each is started even on a busy machine. Then the search continues, in slices, that
-promises most per second of tuning: the number of calls, times the time of a call, times the gain left, divided by the
-duration of a trial; without numbers of calls, the gain left, divided by that. Last come all finals, the most important first, in time that was kept for them.
+problem gets a minimum share, so that each is started even on a busy machine. Then the search continues, in slices,
+that promises most per second of tuning: the number of calls, times the time of a call, times the gain left, divided
+by the duration of a trial; without numbers of calls, the gain left, divided by that. Last come all finals, the most
+important first, in time that was kept for them.
 """
 
 import math

@@ -6,8 +6,8 @@ offer devices or read tables; each token has one scope:
 ========= ===============================================================================================
 scope     may
 ========= ===============================================================================================
-reader    read everything that the API shows: jobs, devices, tables, lookups
-submitter the same, and submit and cancel jobs and upload tables
+reader    read everything that the API shows: jobs, devices, tables, lookups, metrics
+submitter the same, and submit and cancel jobs, upload tables, and take configurations out of quarantine
 worker    offer devices and measure on them, and nothing else
 admin     all of the above, and forget workers
 ========= ===============================================================================================

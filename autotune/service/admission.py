@@ -8,7 +8,7 @@ reach the loopback address.
 import asyncio
 import logging
 import time
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from dataclasses import dataclass
 from http import HTTPStatus
 from urllib.parse import SplitResult, urlsplit
@@ -41,6 +41,9 @@ LONGEST_PAUSE_S = 5.0
 LOG_EVERY_S = 60.0
 MAX_ADDRESSES = 1000
 
+Answered = Counter[tuple[str, int]]
+"""Number of answers by method and status."""
+
 _OPEN_PATHS = frozenset({"/api/health"})
 _OWN = frozenset({"", "none", "same-origin"})
 _FORWARDED = frozenset({b"forwarded", b"via", b"x-real-ip"})
@@ -54,8 +57,9 @@ class _TooLarge(Exception):
 class Admission:
     """ASGI middleware around everything else."""
 
-    def __init__(self, app: App, access: Access, public_url: str = "") -> None:
-        """Raises UsageError when `public_url` is not a URL."""
+    def __init__(self, app: App, access: Access, public_url: str = "", answered: Answered | None = None) -> None:
+        """`answered` counts what is answered. Raises UsageError when `public_url` is not a URL."""
+        self._answered = Counter() if answered is None else answered
         self._app = app
         self._access = access
         self._public_origin = read_origin(public_url) if public_url else ""
@@ -74,6 +78,7 @@ class Admission:
                 if message["status"] == HTTPStatus.UNAUTHORIZED and headers.get(b"authorization"):
                     await self._guesses.hold_up(_address(scope))
                 _log(scope, message["status"])
+                self._answered[_method(scope), message["status"]] += 1
             await send(message)
 
         refusal = self._of_stranger(scope, headers) or self._of_token(scope, headers) or _of_length(scope, headers)
@@ -89,7 +94,7 @@ class Admission:
             return 403, "without a token, only requests to localhost are served", "start the service with --token-file"
         if self._access.is_open and (_is_forwarded(headers) or scope.get("http_version") == "1.0"):
             return 403, "without a token, requests from a proxy are not served", "start the service with --token-file"
-        is_api = scope["path"].startswith("/api/")
+        is_api = _has_data(scope["path"])
         origin = text_of(headers.get(b"origin"))
         is_own = origin.lower() in ("", self._public_origin) or _parts(origin).netloc.lower() == host.lower()
         if not is_own and (is_api or scope["method"] not in SAFE_METHODS):
@@ -101,7 +106,7 @@ class Admission:
     def _of_token(self, scope: Scope, headers: dict[bytes, bytes]) -> Refusal | None:
         """Return why a request is refused with its token, whose role is noted for the log."""
         path = scope["path"]
-        if not path.startswith("/api/") or path in _OPEN_PATHS:
+        if not _has_data(path) or path in _OPEN_PATHS:
             return None
         kind, _, token = text_of(headers.get(b"authorization")).partition(" ")
         told = token.strip() if kind.lower() == "bearer" else ""
@@ -182,6 +187,15 @@ class Guesses:
         guesser = self._guessers.pop(address, None)
         if guesser is not None and guesser.unlogged:
             _LOG.warning("%d more wrong tokens from %s within %g s", guesser.unlogged, address, LOG_EVERY_S)
+
+
+def _has_data(path: str) -> bool:
+    """Whether what is at a path is not for everybody, unlike the page and whether the service is up."""
+    return path.startswith("/api/") or path == "/metrics"
+
+
+def _method(scope: Scope) -> str:
+    return scope["method"] if scope["method"] in ("GET", "HEAD", "POST", "DELETE") else "other"
 
 
 def _of_length(scope: Scope, headers: dict[bytes, bytes]) -> Refusal | None:

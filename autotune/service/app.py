@@ -1,6 +1,7 @@
 """The API: the application, its error responses and its routes."""
 
 import logging
+from collections import Counter
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from http import HTTPStatus
@@ -13,12 +14,13 @@ from starlette.exceptions import HTTPException
 
 from autotune import __version__
 from autotune.errors import AutotuneError, DeviceSelectionError, StoreError
-from autotune.remote.wire import code_version
 from autotune.service.access import Access
-from autotune.service.admission import Admission
+from autotune.service.admission import Admission, Answered
 from autotune.service.core import Service
-from autotune.service.forms import Health, RefusalAnswer
+from autotune.service.devices_api import device_routes
+from autotune.service.forms import RefusalAnswer
 from autotune.service.jobs_api import job_routes
+from autotune.service.operations import operation_routes
 from autotune.service.page_files import page_routes
 from autotune.service.pools import RETRY_AFTER_S, BusyError, Pools
 from autotune.service.shortcuts import Shortcuts
@@ -85,17 +87,15 @@ def make_app(service: Service, access: Access, public_url: str = "") -> Admissio
     app.add_exception_handler(HTTPException, _refuse_http)
     app.add_exception_handler(Exception, _refuse_unexpected)
 
-    @app.get("/api/health")
-    async def health() -> Health:
-        """Report that the service is up, and its version. Needs no token."""
-        return Health(status="ok", tool_version=__version__, code=code_version())
-
     app.include_router(job_routes(service, pools))
     app.include_router(worker_routes(service))
     app.include_router(table_routes(service, pools))
-    app.include_router(size_routes(service.store, pools))
+    app.include_router(size_routes(service, pools))
+    app.include_router(device_routes(service, pools))
     app.include_router(page_routes())
-    return Admission(Shortcuts(app, service.lookups.direct, turns_of(service)), access, public_url)
+    answered: Answered = Counter()
+    app.include_router(operation_routes(service, pools, answered))
+    return Admission(Shortcuts(app, service.lookups.direct, turns_of(service)), access, public_url, answered)
 
 
 def _refusal(status: int, message: str, hint: str = "") -> JSONResponse:

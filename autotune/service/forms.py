@@ -46,6 +46,14 @@ class JobForm(_Form):
     )
 
 
+class AllowForm(_Form):
+    """A configuration to take out of quarantine."""
+
+    family: Word
+    shape: Shape
+    configuration: dict[str, Any] = Field(description="as the quarantine shows it")
+
+
 class WorkerForm(_Form):
     """A device offered by a worker."""
 

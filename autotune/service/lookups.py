@@ -8,7 +8,7 @@ from autotune.device.identity import MAX_SLUG, is_slug
 from autotune.errors import AutotuneError, DeviceSelectionError, TableError
 from autotune.kernels import find_family
 from autotune.lookup import TuningTable
-from autotune.lookup.answer import plain_tuned
+from autotune.lookup.answer import Tuned, plain_tuned
 from autotune.lookup.contents import Shipped, entries_of
 from autotune.lookup.predictor import Predictor
 from autotune.paths import data_folder
@@ -79,12 +79,17 @@ class Lookups:
 
     def answer(self, device: str, shape: str, family: str) -> dict[str, Any]:
         """Return the answer to a lookup. Raises ProblemError, DeviceSelectionError."""
-        problem = find_family(family).problem_type.parse(shape)
-        slug = self._slug(device)
-        tuned = self._table.find(slug, problem)
+        slug, tuned = self.find(device, shape, family)
+        problem = tuned.problem
         return {"device": slug, "family": family, "shape": problem.label, "problem": problem.to_dict()} | plain_tuned(
             tuned
         )
+
+    def find(self, device: str, shape: str, family: str) -> tuple[str, Tuned]:
+        """Return the slug of the device, and what a lookup finds. Raises ProblemError, DeviceSelectionError."""
+        problem = find_family(family).problem_type.parse(shape)
+        slug = self._slug(device)
+        return slug, self._table.find(slug, problem)
 
     def _remember(self, query: bytes, answer: dict[str, Any]) -> bytes:
         """Return the answer as it is sent, and cache it for the next time."""

@@ -2,14 +2,16 @@
 
 import math
 import statistics
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 
 from autotune.kernels import find_family
 from autotune.kernels.gemm import GemmProblem
-from autotune.model.configuration import Configuration
+from autotune.model.configuration import Configuration, Value
 from autotune.model.trial import Verdict, Winner
 from autotune.store import StoredTrial
+
+MAX_FINALISTS = 8
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -22,11 +24,17 @@ class Rival:
     high_ns: float | None = None
     note: str = ""
     """Origin of time and bounds."""
+    configuration: dict[str, Value] | None = None
+    """Of a finalist."""
 
 
-def rivals(winner: Winner, trials: Sequence[StoredTrial]) -> list[Rival]:
-    """Return the rivals, the winner first. `trials` are those of its problem on its device, oldest first."""
-    found = [_winner(winner, trials)]
+def rivals(winner: Winner, trials: Sequence[StoredTrial], default: Configuration | None = None) -> list[Rival]:
+    """Return the winner and its rivals: what else was in its finals, fastest first, then the default and the plainest.
+
+    `trials` are those of its problem on its device, oldest first; `default` is the configuration without tuning, where
+    it is known.
+    """
+    found = [_winner(winner, trials), *_finalists(winner, trials, default)]
     if not winner.is_default and winner.verdict is not Verdict.DEFAULT_FAILED:
         found.append(_default(winner))
     baseline = find_family(winner.problem.family).baseline
@@ -101,13 +109,39 @@ def _rounds(trials: Sequence[StoredTrial], configuration: Configuration) -> Sequ
     Later runs that only check the result are left out: they take fewer samples than a round of the finals.
     """
     newest: list[tuple[int, float]] = []
-    for stored in reversed(trials):
-        if stored.purpose == "search":
-            break
-        if stored.purpose == "final" and stored.trial.configuration == configuration and stored.trial.measurement:
+    for stored in _newest_finals(trials):
+        if stored.trial.configuration == configuration and stored.trial.measurement:
             newest.append((len(stored.trial.measurement.samples_ns), stored.trial.measurement.time_ns))
     most = max((count for count, _ in newest), default=0)
     return [time_ns for count, time_ns in newest if count == most]
+
+
+def _newest_finals(trials: Sequence[StoredTrial]) -> Iterator[StoredTrial]:
+    """Yield the trials of the newest finals, the last one first."""
+    for stored in reversed(trials):
+        if stored.purpose == "search":
+            return
+        if stored.purpose == "final":
+            yield stored
+
+
+def _finalists(winner: Winner, trials: Sequence[StoredTrial], default: Configuration | None) -> list[Rival]:
+    """Return what else was in the newest finals, without default and baseline, rivals anyway; the fastest first.
+
+    Times are scaled by the winner's rounds of the same finals, so that they compare with its time.
+    """
+    own = _rounds(trials, winner.configuration)
+    left_out = {winner.configuration, find_family(winner.problem.family).baseline, default}
+    others = dict.fromkeys(stored.trial.configuration for stored in _newest_finals(trials))
+    found = []
+    for configuration in others:
+        rounds = _rounds(trials, configuration)
+        if configuration in left_out or not rounds or not own:
+            continue
+        time_ns = winner.time_ns * statistics.median(rounds) / statistics.median(own)
+        rival = _with_bounds(configuration.algorithm, time_ns, rounds, "its rounds in the same finals")
+        found.append(replace(rival, configuration=configuration.to_dict()))
+    return sorted(found, key=lambda rival: rival.time_ns)[:MAX_FINALISTS]
 
 
 def _with_bounds(name: str, time_ns: float, samples: Sequence[float], origin: str) -> Rival:

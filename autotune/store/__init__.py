@@ -19,11 +19,11 @@ from autotune.store.checkups import CheckupLedger
 from autotune.store.database import parse_target
 from autotune.store.failures import AWAY_PATIENCE_S
 from autotune.store.jobs import JobLedger
-from autotune.store.migration import open_engine
+from autotune.store.migration import Schema, open_engine, read_schema
 from autotune.store.owner import Fate, Holder, Owner, new_owner
 from autotune.store.quarantine import LOST, InFlight, Quarantined, QuarantineLedger
 from autotune.store.snapshot import check_snapshot_path, write_snapshot
-from autotune.store.trials import Ending, ExampleBuild, StoredTrial, TrialLedger
+from autotune.store.trials import Ending, ExampleBuild, Hour, StoredTrial, TrialLedger
 from autotune.store.winners import WinnerLedger
 from autotune.store.workers import WorkerLedger
 
@@ -34,6 +34,7 @@ __all__ = [
     "ExampleBuild",
     "Fate",
     "Holder",
+    "Hour",
     "InFlight",
     "Owner",
     "Quarantined",
@@ -74,6 +75,13 @@ class Store(TrialLedger, QuarantineLedger, WinnerLedger, CheckupLedger):
     def add_device(self, device: Device) -> None:
         """Add a device, or update its limits if it is already stored."""
         self.write(lambda session: models.device_id(session, device, is_seen_here=True))
+
+    def is_ready(self) -> bool:
+        """Return whether the database answers now and has the newest schema. Raises StoreError when it does not answer.
+
+        Unlike a transaction, this does not wait for a server that is away.
+        """
+        return read_schema(self._reading, self.location) is Schema.CURRENT
 
     def snapshot(self, path: str | Path, device_slug: str | None = None) -> None:
         """Write an SQLite file that opens in a read-only folder, with all rows or one device's; replaces a file there.

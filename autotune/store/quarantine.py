@@ -241,6 +241,16 @@ class QuarantineLedger(Transactions):
         query = _chosen(_joined(QuarantineRow), device_slug, driver)
         return self.read(lambda session: known_rows(session.execute(query), lambda row: _to_quarantined(*row)))
 
+    def allow(self, device_slug: str, problem: Problem, configuration: Configuration) -> bool:
+        """Take a configuration out of quarantine under every driver, to be tried again; return whether it was there."""
+        subject = {"configuration": configuration.key}
+        devices = select(DeviceRow.id).where(DeviceRow.slug == device_slug)
+        problems = select(ProblemRow.id).where(ProblemRow.family == problem.family, ProblemRow.spec == problem.key)
+        query = delete(QuarantineRow).filter_by(**subject)
+        query = query.where(QuarantineRow.device_id.in_(devices), QuarantineRow.problem_id.in_(problems))
+        wanted = query.execution_options(synchronize_session=False)
+        return self.write(lambda session: bool(session.execute(wanted).rowcount))  # type: ignore[attr-defined]
+
     def in_flight(self, device_slug: str | None = None, driver: str | None = None) -> list[InFlight]:
         """Return trials that began and have not ended: on a device under a driver, or on all; oldest first."""
         query = _chosen(_joined(InFlightRow), device_slug, driver)

@@ -6,7 +6,19 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Any, get_type_hints
 
-from sqlalchemy import BigInteger, CheckConstraint, Connection, Double, ForeignKey, Index, String, Text, func, select
+from sqlalchemy import (
+    BigInteger,
+    CheckConstraint,
+    Connection,
+    Double,
+    ForeignKey,
+    Index,
+    String,
+    Text,
+    desc,
+    func,
+    select,
+)
 from sqlalchemy.orm import Mapped, Session, mapped_column
 
 from autotune.model.configuration import Configuration
@@ -108,6 +120,20 @@ class TrialCounts:
     """Number of trials by value of TrialState."""
     last_measured: str
     """Time of the last trial, UTC, ISO 8601; empty without trials."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Hour:
+    """What a device did within an hour, under every driver."""
+
+    hour: str
+    """Its beginning in UTC, such as ``2026-01-31T12:00:00Z``."""
+    trials: int
+    failed: int
+    """Trials that did not end complete."""
+    temperature_c: float | None
+    """Mean over the trials that have one, as `clock_mhz`."""
+    clock_mhz: float | None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -240,6 +266,43 @@ class TrialLedger(Transactions):
         rows = self.read(lambda session: session.execute(query).all())
         last = max((moment for _, _, moment in rows), default="")
         return TrialCounts(by_state={state: count for state, count, _ in rows}, last_measured=last)
+
+    def hours(self, device_slug: str, most: int) -> list[Hour]:
+        """Return the last `most` hours in which a device measured trials, oldest first."""
+        hour = func.substr(TrialRow.measured_at, 1, 13).label("hour")
+        failed = func.count().filter(TrialRow.state != TrialState.COMPLETE.value)
+        # The columns of Measurement are not declared by name.
+        means = [func.avg(TrialRow.__table__.c[name]) for name in ("temperature_c", "clock_mhz")]
+        query = (
+            select(hour, func.count(), failed, *means)
+            .join(DeviceRow, DeviceRow.id == TrialRow.device_id)
+            .where(DeviceRow.slug == device_slug)
+            .group_by("hour")
+            .order_by(desc("hour"))
+            .limit(most)
+        )
+        rows = self.read(lambda session: session.execute(query).all())
+        return [
+            Hour(hour=f"{row[0]}:00:00Z", trials=row[1], failed=row[2], temperature_c=row[3], clock_mhz=row[4])
+            for row in reversed(rows)
+        ]
+
+    def best_by_driver(self, device_slug: str, family: str) -> list[tuple[Problem, str, float]]:
+        """Return the least time in nanoseconds of each problem under each driver, in the order of first trials."""
+        query = (
+            select(ProblemRow, TrialRow.driver, func.min(TrialRow.__table__.c.time_ns))
+            .join(ProblemRow, ProblemRow.id == TrialRow.problem_id)
+            .join(DeviceRow, DeviceRow.id == TrialRow.device_id)
+            .where(DeviceRow.slug == device_slug, ProblemRow.family == family)
+            .where(TrialRow.state == TrialState.COMPLETE.value)
+            .group_by(ProblemRow.id, TrialRow.driver)
+            .order_by(func.min(TrialRow.id))
+        )
+        return self.read(
+            lambda session: known_rows(
+                session.execute(query), lambda row: (to_problem(row[0].family, row[0].spec), row[1], row[2])
+            )
+        )
 
     def endings(self, device: Device, states: Collection[TrialState]) -> list[Ending]:
         """Return how trials of a device under its driver ended, in these states only, without duplicates."""

@@ -1,45 +1,49 @@
-// One device: who it is, its table of winners with filters and downloads, and the heat map.
+// One device: who it is, what tuning gained on it, its networks, its table, its failures and its hours of work.
 
-import { at, download, every, get, sizeAddress, told } from "./api.js";
-import { connected, facts, fill, h, hint, select, sizeLink, state, table } from "./dom.js";
-import { gain, moment, rate, ratio, time } from "./format.js";
-import { HeatMap } from "./heatmap.js";
-
-// What each column shows of a winner, and by what it is sorted.
-const columnsOf = (slug, family) => [
-  { name: "Size", kind: "head", key: (e) => e.flops, cell: (e) => sizeLink(slug, family, e.shape) },
-  { name: "Algorithm", key: (e) => e.configuration.algorithm, cell: (e) => h("code", {}, e.configuration.algorithm) },
-  { name: "Time", kind: "number", key: (e) => e.time_ns, cell: (e) => time(e.time_ns) },
-  { name: "Rate", kind: "number", key: (e) => e.gflops, cell: (e) => rate(e, e.time_ns) },
-  { name: "Over default (95%)", kind: "number", key: (e) => e.gain_over_default, cell: gain },
-  { name: "Over plainest", kind: "number", key: (e) => e.gain_over_baseline ?? 0, cell: (e) => (e.gain_over_baseline ? ratio(e.gain_over_baseline) : "–") },
-  { name: "Samples", kind: "number", key: (e) => e.samples, cell: (e) => e.samples },
-  { name: "Checked", kind: "number", key: (e) => e.verifications, cell: (e) => e.verifications },
-  { name: "Verdict", key: (e) => e.verdict, cell: (e) => e.verdict },
-  { name: "Measured", key: (e) => e.provenance.measured_at, cell: ({ provenance: p }) => h("span", { title: `driver ${p.driver}` }, moment(p.measured_at)) },
-];
+import { at, download, every, get, post, told } from "./api.js";
+import { connected, facts, fill, h, hint, state, table } from "./dom.js";
+import { configuration, count, moment } from "./format.js";
+import { drivers } from "./drivers.js";
+import { hours } from "./hours.js";
+import { networks } from "./networks.js";
+import { overview } from "./overview.js";
+import { finder, Winners } from "./winners.js";
 
 export async function deviceView(place, slug, query, signal) {
-  const [{ families }, { formats }] = await Promise.all(["api/families", "api/export"].map((path) => get(path, signal)));
+  const path = `api/devices/${encodeURIComponent(slug)}`;
+  const [{ families }, { formats }] = await Promise.all(["api/families", "api/export"].map((one) => get(one, signal)));
   const known = families.find(({ name }) => name === (query.get("family") ?? "gemm")) ?? families[0];
   const family = known.name;
-  const winners = new Winners(slug, known, formats);
-  const title = h("div.heading");
-  const about = h("div");
+  const winners = new Winners(slug, family, query);
+  const [title, about, gains, nets, upgrades, failed, worked] = Array.from({ length: 7 }, () => h("div"));
+  title.className = "heading";
   let last = "";
   await every(5000, signal, async () => {
-    const device = await get(`api/devices/${encodeURIComponent(slug)}`, signal);
-    fillOnce(title, device.state, h("h1", {}, slug), state(device.state), h("a.button", { href: at("#/new", { device: slug, family }) }, "Tune sizes"));
+    const device = await get(path, signal);
+    fillOnce(title, device.state, h("h1", {}, slug), state(device.state),
+      h("a.button", { href: at("#/compare", { a: slug, family }) }, "Compare"),
+      h("a.button.main", { href: at("#/new", { device: slug, family }) }, "Tune sizes"));
     fillOnce(about, JSON.stringify([device.name, device.driver, device.stations.map((s) => [s.worker, s.job])]), identity(device));
     // Whatever a device has begun or ended may have changed its table.
     const now = JSON.stringify([device.tuned, device.stations.map((s) => [s.job, s.problem])]);
     if (now === last) return;
-    winners.update((await get(at(`api/devices/${encodeURIComponent(slug)}/winners`, { family }), signal)).entries);
+    const [{ entries }, { networks: found }, failures, { hours: busy }, under] = await Promise.all([
+      get(at(`${path}/winners`, { family }), signal), get(`${path}/networks`, signal), get(`${path}/failures`, signal), get(`${path}/hours`, signal),
+      get(at(`${path}/drivers`, { family }), signal),
+    ]);
+    const calls = new Map(found.flatMap(({ layers }) => layers.map((layer) => [layer.shape, layer.calls])));
+    fill(gains, entries.length ? overview(slug, family, entries, family === "gemm" ? calls : new Map()) : null);
+    fill(nets, family === "gemm" ? networks(slug, found) : null);
+    fill(upgrades, drivers(slug, family, under));
+    fill(failed, failing(path, failures));
+    fill(worked, hours(busy));
+    winners.update(entries);
     last = now;
   }, connected);
   const tabs = h("nav.tabs", { "aria-label": "Kernel family" }, families.map(({ name }) =>
     h("a", { href: at(`#/device/${slug}`, { family: name }), "aria-current": name === family && "true" }, name)));
-  fill(place, title, about, tabs, winners.element);
+  const actions = h("div.actions", {}, finder(slug, family, known.shape_examples[0]), downloads(slug, family, formats));
+  fill(place, title, about, tabs, actions, gains, nets, winners.element, upgrades, failed, worked);
 }
 
 function fillOnce(element, version, ...children) {
@@ -56,99 +60,44 @@ const identity = (device) => facts([
   ["Workers", device.stations.map((one) => `${one.worker} (${one.state})`).join(", ") || "none"],
 ]);
 
-class Winners {
-  constructor(slug, { name, axes, shape_examples }, formats) {
-    Object.assign(this, { slug, formats, family: name, axes, examples: shape_examples, entries: [] });
-    this.element = h("div.winners");
-    this.filter = { text: "", algorithm: "", type: "", verdict: "" };
-    this.columns = columnsOf(slug, name);
-    this.order = { column: this.columns[0], down: false };
-  }
-
-  update(entries) {
-    const words = (of) => JSON.stringify([of.map((e) => e.configuration.algorithm), of.map(typeOf), of.map((e) => e.verdict)].map((w) => [...new Set(w)].sort()));
-    const isNew = !this.list || words(entries) !== words(this.entries);
-    this.entries = entries;
-    if (isNew) this.build();
-    if (!entries.length) return;
-    this.map.update(entries);
-    this.show();
-  }
-
-  // Anew when there is something else to filter by.
-  build() {
-    if (!this.entries.length) {
-      fill(this.element, h("section", {}, hint(`Nothing of ${this.family} is tuned on this device yet.`)), this.find());
-      return;
-    }
-    this.filter = { text: "", algorithm: "", type: "", verdict: "" };
-    const button = (column) => h("button.sort", { type: "button", onclick: () => this.sort(column) }, column.name);
-    this.list = table(`Tuned sizes of ${this.family} on ${this.slug}`, this.columns.map((column) => ({ ...column, name: button(column) })));
-    this.total = h("p.summary", { role: "status" });
-    this.map = new HeatMap(this.slug, this.family, this.axes);
-    fill(this.element,
-      h("section", {},
-        h("div.heading", {}, h("h2", {}, "Tuned table"), this.total),
-        this.filters(), this.list.element, this.downloads()),
-      this.map.element, this.find());
-  }
-
-  filters() {
-    const of = (key) => [...new Set(this.entries.map(key))].sort();
-    const choose = (text, name, values) =>
-      values.length > 1 && h("label", {}, `${text} `, select(name, [["", "all"], ...values.map((v) => [v, v])], this.filter[name], (value) => this.narrow(name, value)));
-    return h("div.filters", {},
-      h("label", {}, "Size ", h("input", { type: "search", placeholder: "such as 4096", oninput: (event) => this.narrow("text", event.target.value.trim().toLowerCase()) })),
-      choose("Algorithm", "algorithm", of((e) => e.configuration.algorithm)),
-      choose("Type", "type", of(typeOf)),
-      choose("Verdict", "verdict", of((e) => e.verdict)));
-  }
-
-  narrow(name, value) {
-    this.filter[name] = value;
-    this.show();
-  }
-
-  sort(column) {
-    this.order = { column, down: this.order.column === column && !this.order.down };
-    this.show();
-  }
-
-  show() {
-    const { text, algorithm, type, verdict } = this.filter;
-    const kept = this.entries.filter((e) =>
-      e.shape.includes(text) && (!algorithm || e.configuration.algorithm === algorithm) && (!type || typeOf(e) === type) && (!verdict || e.verdict === verdict));
-    const { key } = this.order.column;
-    const sign = this.order.down ? -1 : 1;
-    kept.sort((a, b) => sign * (key(a) < key(b) ? -1 : key(a) > key(b) ? 1 : 0));
-    this.columns.forEach((column, index) => {
-      const head = this.list.head.children[index];
-      if (column === this.order.column) head.setAttribute("aria-sort", this.order.down ? "descending" : "ascending");
-      else head.removeAttribute("aria-sort");
-    });
-    this.list.show(kept, (e) => e.shape);
-    this.total.textContent = kept.length === this.entries.length ? `${kept.length} sizes` : `${kept.length} of ${this.entries.length} sizes`;
-  }
-
-  downloads() {
-    const error = h("p.error", { role: "alert" });
-    const load = async (format) => {
-      error.textContent = "";
-      await download(at(`api/export/${format}`, { device: this.slug, family: this.family })).catch((e) => (error.textContent = told(e)));
-    };
-    return h("div.downloads", { role: "group", "aria-label": "Download the table" }, h("span", {}, "Download the whole table"),
-      this.formats.map(({ name, title }) => h("button", { type: "button", onclick: () => load(name) }, title)), error);
-  }
-
-  // Any size, tuned or not.
-  find() {
-    const field = h("input", { name: "shape", required: true, placeholder: this.examples[0] ?? "", "aria-label": "Size" });
-    const go = (event) => {
-      event.preventDefault();
-      location.hash = sizeAddress(this.slug, this.family, field.value.trim());
-    };
-    return h("section", {}, h("h2", {}, "Look up a size"), h("form.filters", { onsubmit: go }, field, h("button", { type: "submit" }, "Look up")));
-  }
+function downloads(slug, family, formats) {
+  const error = h("p.error", { role: "alert" });
+  const load = async (format) => {
+    error.textContent = "";
+    await download(at(`api/export/${format}`, { device: slug, family })).catch((e) => (error.textContent = told(e)));
+  };
+  return h("div.downloads", { role: "group", "aria-label": "Download the table" }, h("span", {}, "Download the table"),
+    formats.map(({ name, title }) => h("button", { type: "button", onclick: () => load(name) }, title)), error);
 }
 
-const typeOf = (entry) => entry.problem.mode ?? entry.problem.dtype ?? "";
+// How trials ended, and what searches leave out.
+function failing(path, { trials, quarantined, total, last_measured }) {
+  const all = Object.values(trials).reduce((sum, number) => sum + number, 0);
+  if (!all && !total) return [];
+  const note = h("p.note", { role: "status" });
+  const allow = async (item, button) => {
+    button.disabled = true;
+    const { family, shape, configuration: wanted } = item;
+    const done = await post(`${path}/allow`, { family, shape, configuration: wanted }).then(() => true, (error) => void (note.textContent = told(error)));
+    if (!done) button.disabled = false;
+    else {
+      button.closest("tr").remove();
+      note.textContent = "The next search of that size may try it again.";
+    }
+  };
+  const states = Object.entries(trials).sort(([, a], [, b]) => b - a);
+  const list = table("Configurations in quarantine", [
+    { name: "Size", kind: "head", cell: ({ shape, family }) => [shape, h("small", {}, family)] },
+    { name: "Reason", cell: ({ reason }) => state(reason) },
+    { name: "Message", cell: ({ message }) => h("span.long", {}, message.slice(0, 300) || "–") },
+    { name: "Configuration", cell: (item) => h("code.long", {}, configuration(item.configuration)) },
+    { name: "Since", cell: ({ since }) => moment(since) },
+    { name: "Action", cell: (item) => h("button", { type: "button", onclick: (event) => allow(item, event.target), "aria-label": `Allow again: ${item.shape} ${configuration(item.configuration)}` }, "Allow again") },
+  ]);
+  list.show(quarantined, (item) => JSON.stringify([item.shape, item.configuration, item.driver]));
+  return h("section", {}, h("h2", {}, "Trials and failures"),
+    facts([...states.map(([word, number]) => [word, `${number.toLocaleString("en")} (${((100 * number) / all).toFixed(1)}%)`]), ["Last measured", moment(last_measured)]]),
+    total > 0 && h("p", {}, `In quarantine: ${count(total, "configuration")} that crashed, hung or were lost, which searches leave out.`),
+    total > 0 && list.element, note,
+    total > quarantined.length && hint(`The newest ${quarantined.length} are shown.`));
+}

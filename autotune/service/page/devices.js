@@ -1,7 +1,7 @@
 // All devices, live.
 
-import { every, get } from "./api.js";
-import { connected, fill, h, hint, state, table } from "./dom.js";
+import { every, get, token } from "./api.js";
+import { connected, fill, h, hint, snippet, state, table } from "./dom.js";
 import { count } from "./format.js";
 
 const COLUMNS = [
@@ -23,7 +23,7 @@ export async function devicesView(place, _, __, signal) {
     summary.textContent = summed(devices);
     list.show(devices.map(steady), (device) => device.slug);
     list.element.hidden = !devices.length;
-    fill(none, devices.length ? [] : howToBegin());
+    if (Boolean(none.firstChild) === Boolean(devices.length)) fill(none, devices.length ? [] : howToBegin());
   }, connected);
   fill(place, h("div.heading", {}, h("h1", {}, "Devices"), summary), list.element, none);
 }
@@ -51,9 +51,11 @@ function summed(devices) {
 }
 
 export function howToBegin() {
-  return [
-    hint("No device is known yet. A machine with a device offers it with:"),
-    h("pre", {}, `autotune worker --server ${location.origin}`),
-  ];
+  const secret = token() ? " --token-file FILE" : "";
+  return h("ol.steps", {},
+    h("li", {}, h("p", {}, "Offer a device: on the machine that has it, run"), snippet("A worker", `autotune worker --server ${location.origin}${secret}`),
+      secret && hint("FILE holds the token of workers in its first line.")),
+    h("li", {}, h("p", {}, "Tune sizes on it: ", h("a", { href: "#/new" }, "submit a job"), ", or run"),
+      snippet("A first job", `autotune submit --server ${location.origin}${secret} --device cpu --shape 512,512,512 --trials 100`)));
 }
 

@@ -47,16 +47,35 @@ function keep(parent, items, keyOf, build) {
   } else active?.focus();
 }
 
-// A table that scrolls within itself. Columns: { name, cell, kind }, where cell makes the content of a cell from an item,
-// and the kind is "number", aligned to the right, or "head", the one that names the row.
+// A table that scrolls within itself; on a phone each row is a card. Columns: { name, cell, kind, head }, where cell makes
+// the content of a cell from an item, the kind is "number", aligned to the right, or "head", the one that names the row,
+// and head stands in place of the name. Roles are named since a browser forgets those of what is no table to the eye.
 export function table(caption, columns, properties = {}) {
-  const body = h("tbody");
-  const head = h("tr", {}, columns.map(({ name, kind }) => h(kind === "number" ? "th.number" : "th", { scope: "col" }, name)));
-  const row = (item) => h("tr", {}, columns.map(({ cell, kind }) =>
-    h({ head: "th", number: "td.number" }[kind] ?? "td", { scope: kind === "head" && "row" }, cell(item))));
-  const whole = h("table", properties, h("caption.hidden", {}, caption), h("thead", {}, head), body);
+  const body = h("tbody", { role: "rowgroup" });
+  const head = h("tr", { role: "row" }, columns.map(({ name, kind, head: shown }) =>
+    h(kind === "number" ? "th.number" : "th", { scope: "col", role: "columnheader" }, shown ?? name)));
+  const row = (item) => h("tr", { role: "row" }, columns.map(({ name, cell, kind }) =>
+    h({ head: "th", number: "td.number" }[kind] ?? "td", { scope: kind === "head" && "row", role: kind === "head" ? "rowheader" : "cell", "data-label": kind !== "head" && name }, h("div", {}, cell(item)))));
+  const whole = h("table.cards", { role: "table", ...properties }, h("caption.hidden", {}, caption), h("thead", { role: "rowgroup" }, head), body);
+  if (properties.class) whole.className = `cards ${properties.class}`;
   const show = (items, keyOf) => keep(body, items, keyOf, row);
   return { element: scroll(caption, whole), head, show };
+}
+
+// The first rows of a table, and below it a button for all of them.
+export function paged(list, keyOf) {
+  const most = matchMedia("(max-width: 640px)").matches ? 12 : 50;
+  const more = h("p.more");
+  let isWhole = false;
+  const show = (items) => {
+    list.show(isWhole ? items : items.slice(0, most), keyOf);
+    const all = () => {
+      isWhole = true;
+      show(items);
+    };
+    fill(more, !isWhole && items.length > most && h("button", { type: "button", onclick: all }, `Show all ${items.length}`));
+  };
+  return { more, show };
 }
 
 export function scroll(label, content) {
@@ -64,12 +83,33 @@ export function scroll(label, content) {
 }
 
 export function facts(pairs, kind = "") {
-  const shown = pairs.filter(([, value]) => value !== null && value !== "" && value !== undefined);
+  const shown = pairs.filter(([, value]) => value !== null && value !== "" && value !== undefined && value !== false);
   return h(kind ? `dl.facts.${kind}` : "dl.facts", {}, shown.map(([name, value]) => h("div", {}, h("dt", {}, name), h("dd", {}, value))));
 }
 
 // A word with a mark in its color; the word alone tells as much.
 export const state = (word) => h(`span.state.${word.replaceAll(" ", "-")}`, {}, word);
+
+// A bar with a number beside it, of a share from 0 to 1.
+export function bar(share, text = "", kind = "") {
+  const drawn = h(kind ? `span.bar.${kind}` : "span.bar", { "aria-hidden": "true" });
+  drawn.style.setProperty("width", `${(100 * share).toFixed(1)}%`);
+  return h("div.share", {}, h("span.room", {}, drawn), text && h("span", {}, text));
+}
+
+// Copies a text, and tells so in its own place. Where the browser permits no copying, the text is selected instead.
+export function copy(text, words = "Copy") {
+  const button = h("button", { type: "button" }, words);
+  button.addEventListener("click", async () => {
+    const done = await navigator.clipboard?.writeText(text).then(() => true, () => false);
+    button.textContent = done ? "Copied" : "Select the text and copy it";
+    setTimeout(() => (button.textContent = words), 2500);
+  });
+  return button;
+}
+
+// A text to copy: shown, with the button beside its name.
+export const snippet = (name, text) => h("div.snippet", {}, h("div.heading", {}, h("strong", {}, name), copy(text, `Copy`)), h("pre", { tabindex: "0", role: "region", "aria-label": name }, text));
 
 export const hint = (text) => h("p.hint", {}, text);
 

@@ -44,6 +44,7 @@ export const count = (number, one, many = `${one}s`) => `${number.toLocaleString
 
 export function duration(seconds) {
   if (seconds < 90) return `${Math.round(seconds)} s`;
+  if (seconds < 600) return `${Math.floor(seconds / 60)} min ${Math.round(seconds % 60)} s`;
   if (seconds < 5400) return `${Math.round(seconds / 60)} min`;
   if (seconds < 129600) return `${+(seconds / 3600).toFixed(1)} h`;
   return `${Math.round(seconds / 86400)} days`;

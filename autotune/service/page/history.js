@@ -19,8 +19,8 @@ export class History {
     this.readout = h("p.readout", { "aria-live": "polite" }, "Times as measured; the search compares them corrected for the device's speed. Point at a trial, or go through them with the arrow keys, to read it.");
     this.element = h("figure.history", {}, this.legend, this.canvas, h("figcaption", {}, this.readout));
     const redraw = () => this.draw(true);
-    const dark = matchMedia("(prefers-color-scheme: dark)");
-    dark.addEventListener("change", redraw, { signal });
+    matchMedia("(prefers-color-scheme: dark)").addEventListener("change", redraw, { signal });
+    addEventListener("painted", redraw, { signal });
     const seen = new ResizeObserver(() => this.resize());
     seen.observe(this.canvas);
     signal.addEventListener("abort", () => {
@@ -69,7 +69,10 @@ export class History {
     this.plot?.destroy();
     const width = this.canvas.clientWidth;
     if (!width || !this.trials.length) return;
-    const color = (name) => getComputedStyle(document.documentElement).getPropertyValue(`--${name}`).trim();
+    const color = (name) => {
+      this.legend.style.setProperty("outline-color", `var(--${name})`); // a place where the browser chooses of light and dark
+      return getComputedStyle(this.legend).outlineColor;
+    };
     const font = `11px ${getComputedStyle(document.body).fontFamily}`;
     const lines = { stroke: color("quiet"), font, grid: { stroke: color("line"), width: 1 }, ticks: { show: false } };
     const dots = (name, size) => ({ stroke: color(name), paths: () => null, points: { show: true, size, width: 1.2, fill: color("ground") } });
@@ -85,7 +88,7 @@ export class History {
       },
       axes: [
         { ...lines, size: 26, incrs: [1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000, 10000] },
-        { ...lines, size: 62, splits: (_, __, low, high) => steps(low, high), filter: (_, splits) => splits, values: (_, splits) => splits.map(tick) },
+        { ...lines, size: 62, splits: (_, __, low, high) => steps(low, high, HEIGHT / 40), filter: (_, splits) => splits, values: (_, splits) => splits.map(tick) },
       ],
       series: [{},
         { ...dots("mark", 5) },

@@ -1,16 +1,23 @@
 // One job, followed as it happens.
 
-import { follow, get, post, told, trialsOf } from "./api.js";
+import { every, follow, get, post, told, trialsOf } from "./api.js";
 import { connected, facts, fill, h, sizeLink, state, table } from "./dom.js";
 import { count, duration, failures, gain, moment, rate, time } from "./format.js";
 import { History } from "./history.js";
 import { budget, progress } from "./jobs.js";
+import { multiple } from "./multiples.js";
+import { left, Speed, speedText, whyItWaits } from "./waiting.js";
+
+const CHARTS = 12;
+const LOOK_MS = 5000;
 
 export async function jobView(place, id, _, signal) {
   const view = new JobPage(await get(`api/jobs/${encodeURIComponent(id)}`, signal), signal);
   fill(place, view.element);
   view.show();
+  view.drawMultiples();
   if (!view.isOpen()) return;
+  every(LOOK_MS, signal, () => view.explain(), () => {});
   let wasLost = false;
   const onLoss = (isLost) => {
     connected(isLost);
@@ -30,11 +37,17 @@ class JobPage {
     this.note = h("p.note", { role: "status" });
     this.live = h("section.live");
     this.live.hidden = true;
+    this.waits = h("p.waits", { role: "status" });
+    this.multiples = h("div");
+    this.drawn = new Map();
+    this.most = CHARTS;
+    this.speed = new Speed();
+    this.known = {};
     this.history = null;
     this.charted = null;
     this.list = table("Sizes of the job", columns(() => this.job));
     const sizes = h("section", {}, h("h2", {}, "Sizes"), this.list.element);
-    this.element = h("div", {}, this.head, this.facts, this.note, this.live, sizes);
+    this.element = h("div", {}, this.head, this.waits, this.facts, this.note, this.live, sizes, this.multiples);
   }
 
   isOpen = () => this.job.state === "queued" || this.job.state === "running" || Boolean(this.job.counts.running);
@@ -49,8 +62,12 @@ class JobPage {
 
   happen(name, data, problem) {
     (problem.progress ??= {})[name] = data; // the latest of each name, as the service keeps them
+    if (name === "trial_finished") this.speed.add();
     if (name === "trial_finished" && this.charted === data.problem) this.history?.add(ofSearch(data.trial));
-    if (name === "problem_finished") problem.outcome = data.outcome;
+    if (name === "problem_finished") {
+      problem.outcome = data.outcome;
+      this.drawMultiples(data.problem);
+    }
     if (name === "device_drifted") this.tell(drift(data));
   }
 
@@ -75,6 +92,9 @@ class JobPage {
       ["Kind", job.kind === "verify" ? "verify an uploaded table" : "tune"],
       ["Sizes", progress(job)],
       ["Budget", budget(job)],
+      ["Speed", job.state === "running" && speedText(this.speed.perSecond)],
+      ["Time left", job.state === "running" && left(job, this.speed.perSecond)],
+      ["Worked", duration(job.problems.reduce((sum, p) => sum + p.spent_s, 0))],
       ["Algorithms", job.algorithms.join(", ") || "all"],
       ["Submitted", moment(job.created_at)],
       ["Ended", job.ended_at && moment(job.ended_at)],
@@ -82,7 +102,33 @@ class JobPage {
       ["Notes", job.message],
     ]));
     this.list.show(job.problems, (problem) => problem.number);
+    const ended = job.problems.filter(({ state }) => state !== "queued" && state !== "running").length;
+    document.title = `${isOpen ? `${ended} of ${job.problems.length}` : job.state} · Job ${job.id} · autotune`;
     this.chart();
+  }
+
+  async explain() {
+    const why = await whyItWaits(this.job, this.known, this.signal);
+    if (this.waits.textContent !== why) this.waits.textContent = why;
+    this.show();
+  }
+
+  // A small chart for each size that was searched, the first ones at once; `again` is the number of one that has changed.
+  async drawMultiples(again) {
+    if (this.job.kind !== "tune") return;
+    this.drawn.delete(again);
+    const searched = this.job.problems.filter((p) => p.state !== "queued" && p.state !== "running");
+    for (const problem of searched.slice(0, this.most)) {
+      if (this.drawn.has(problem.number)) continue;
+      const trials = await trialsOf(this.job.device, problem.shape, problem.family, this.signal).catch(() => []);
+      this.drawn.set(problem.number, multiple(this.job.device, problem, trials));
+    }
+    if (this.signal.aborted || !this.drawn.size) return;
+    const more = h("button", { type: "button", onclick: () => ((this.most = Infinity), this.drawMultiples()) }, `Show all ${searched.length}`);
+    fill(this.multiples, h("section", {}, h("h2", {}, "Searches"),
+      h("div.multiples", {}, [...this.drawn].sort(([a], [b]) => a - b).map(([, chart]) => chart)),
+      searched.length > this.most && more,
+      h("p.hint", {}, "Each trial at a size, also of earlier jobs, in its order, and the best so far; times go up on a logarithmic axis.")));
   }
 
   // The search of the size that is worked on.

@@ -1,8 +1,9 @@
 // Which view is shown: `#/device/nvidia-h200?family=gemm` is view, argument, query. A view is a function of
 // (place, argument, query, signal); the signal ends what it has begun when another one is shown.
 
-import { forgetToken, get, token, told } from "./api.js";
+import { forgetToken, get, Refusal, token, told } from "./api.js";
 import { deviceView } from "./device.js";
+import { compareView } from "./compare.js";
 import { devicesView } from "./devices.js";
 import { connected, fill, h, hint } from "./dom.js";
 import { jobView } from "./job.js";
@@ -17,8 +18,9 @@ const VIEWS = {
   jobs: jobsView,
   job: jobView,
   new: submitView,
+  compare: compareView,
 };
-const SECTION = { device: "devices", size: "devices", job: "jobs" };
+const SECTION = { "": "devices", device: "devices", size: "devices", compare: "devices", job: "jobs" };
 
 let shown = new AbortController();
 
@@ -28,7 +30,7 @@ async function show() {
   const { signal } = shown;
   const [path, query] = location.hash.replace(/^#\/?/, "").split("?");
   const [name, ...rest] = path.split("/");
-  const view = Object.hasOwn(VIEWS, name) ? name : "devices";
+  const view = name || "devices";
   const main = document.getElementById("main");
   for (const link of document.querySelectorAll("nav a")) {
     const isHere = link.getAttribute("href") === `#/${SECTION[view] ?? view}`;
@@ -38,11 +40,15 @@ async function show() {
   fill(main, place);
   window.scrollTo(0, 0);
   try {
+    if (!Object.hasOwn(VIEWS, view)) throw new Refusal(404, "There is no such page.");
     await VIEWS[view](place, decodeURIComponent(rest.join("/")), new URLSearchParams(query ?? ""), signal);
     connected(false);
   } catch (error) {
     if (signal.aborted) return;
-    fill(place, h("h1", {}, "This cannot be shown"), h("p.error", { role: "alert" }, told(error)), hint("Reload to try again."));
+    const isMissing = error instanceof Refusal && error.status === 404;
+    fill(place, h("h1", {}, isMissing ? "Not found" : "This cannot be shown"), h("p.error", { role: "alert" }, told(error)),
+      h("p", {}, h("a", { href: "#/devices" }, "All devices"), " · ", h("a", { href: "#/jobs" }, "All jobs")),
+      !isMissing && hint("Reload to try again."));
   }
   place.removeAttribute("aria-busy");
   document.title = [main.querySelector("h1")?.textContent, "autotune"].filter(Boolean).join(" · ");

@@ -2,8 +2,9 @@
 
 import { at, get, trialsOf } from "./api.js";
 import { comparison } from "./comparison.js";
-import { facts, fill, h, hint, state, table } from "./dom.js";
+import { bar, facts, fill, h, hint, snippet, state, table } from "./dom.js";
 import { configuration, count, gain, moment, percent, rate, time } from "./format.js";
+import { parallel } from "./parallel.js";
 import { History } from "./history.js";
 
 const LEAST_SHARE = 0.01;
@@ -21,20 +22,22 @@ const COLUMNS = [
 export async function sizeView(place, slug, query, signal) {
   const shape = query.get("shape") ?? "";
   const family = query.get("family") ?? "gemm";
-  const [size, trials, tuned] = await Promise.all([
+  const [size, trials, tuned, kernel] = await Promise.all([
     get(at(`api/devices/${encodeURIComponent(slug)}/size`, { shape, family }), signal),
     trialsOf(slug, shape, family, signal),
     get(at("api/lookup", { device: slug, shape, family }), signal).catch(() => null),
+    get(at(`api/devices/${encodeURIComponent(slug)}/kernel`, { shape, family }), signal).catch(() => null),
   ]);
   const again = at("#/new", { device: slug, family, shape: size.shape });
   fill(place,
     h("p.path", {}, h("a", { href: at(`#/device/${slug}`, { family }) }, slug), ` / ${family}`),
     h("div.heading", {}, h("h1", {}, size.shape), h("a.button", { href: again }, size.winner ? "Search further" : "Tune this size")),
     size.winner ? winning(size) : untuned(tuned),
-    tuned && h("section", {}, h("h2", {}, "Configuration to use"), use(tuned)),
+    tuned && h("section", {}, h("h2", {}, "Configuration to use"), use(tuned), tuned && kernel && source(size, tuned, kernel)),
     size.winner && comparison(size),
     trials.length ? history(trials, signal) : h("section", {}, h("h2", {}, "Search"), hint(noTrials(size))),
     trials.length ? parameters(size) : null,
+    trials.length ? parallel(trials, size.searched, size.parameters.map(({ parameter }) => parameter)) : null,
     trials.length ? list(trials) : null);
 }
 
@@ -64,6 +67,25 @@ function use(tuned) {
     facts(Object.entries(values).map(([name, value]) => [name, `${value}`]), "parameters"));
 }
 
+// What a program needs of it, to copy.
+function source({ device, family, shape }, tuned, kernel) {
+  const of = family === "gemm" ? "" : ` --family ${family}`;
+  const python = [
+    "from autotune.kernels import find_family", "from autotune.lookup import TuningTable", "",
+    `problem = find_family("${family}").problem_type.parse("${shape}")`,
+    `print(TuningTable.open().find("${device}", problem).configuration)`,
+  ];
+  const sizes = kernel.launches.map((l) => `${l.kernel}: global ${l.global_size.join(" × ")}, local ${l.local_size.join(" × ") || "as the driver chooses"}`);
+  return h("details", {}, h("summary", {}, "Use it: configuration, Python, C, command line, kernel source"),
+    snippet("Configuration", JSON.stringify(tuned.configuration, null, 2)),
+    snippet("Python", python.join("\n")),
+    snippet("C: a header with the whole table, and the kernels with host code", `autotune export --device ${device}${of} --format c --kernels autotune_c`),
+    snippet("Command line", `autotune show --device ${device}${of} ${shape}`),
+    snippet("Build options", kernel.build_options.join(" ") || "none"),
+    hint(sizes.join("; ")),
+    snippet("Kernel source", kernel.source));
+}
+
 function history(trials, signal) {
   const chart = new History(signal);
   chart.begin(trials.filter((trial) => trial.purpose !== "final"));
@@ -76,6 +98,7 @@ function list(trials) {
   const found = table("Trials", COLUMNS);
   const first = Math.max(0, trials.length - SHOWN_TRIALS);
   found.show(trials.map((trial, index) => ({ ...trial, number: index + 1 })).slice(first), ({ number }) => number);
+  found.element.classList.add("tall");
   const left = first ? `, the last ${SHOWN_TRIALS} shown` : "";
   return h("details", {}, h("summary", {}, `All ${count(trials.length, "trial")}${left}`), found.element);
 }
@@ -98,16 +121,10 @@ function parameters(size) {
 
 const parameterColumns = (searched) => [
   { name: "Parameter", kind: "head", cell: ({ parameter }) => [parameter, h("small", {}, parameter === "algorithm" ? "all trials" : `of ${searched}`)] },
-  { name: "Share of the spread", cell: ({ share }) => bar(share) },
+  { name: "Share of the spread", cell: ({ share }) => bar(share, percent(share)) },
   { name: "Best value", cell: ({ levels }) => value(levels[0]) },
   { name: "Worst value", cell: ({ levels }) => value(levels.at(-1)) },
   { name: "Trials", kind: "number", cell: ({ trials }) => `${trials}` },
 ];
-
-function bar(share) {
-  const drawn = h("span.bar", { "aria-hidden": "true" });
-  drawn.style.setProperty("width", `${(100 * share).toFixed(1)}%`);
-  return h("div.share", {}, h("span.room", {}, drawn), h("span", {}, percent(share)));
-}
 
 const value = (level) => [`${level.value}`, h("small", {}, `median ${time(level.median_ns)}, best ${time(level.best_ns)}`)];

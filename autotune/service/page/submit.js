@@ -10,7 +10,7 @@ export async function submitView(place, _, query, signal) {
     ["api/devices", "api/presets", "api/families"].map((path) => get(path, signal)));
   const heading = h("h1", {}, "New job");
   if (!devices.length) {
-    fill(place, heading, howToBegin());
+    fill(place, heading, h("p.hint", {}, "No device is known yet."), howToBegin());
     return;
   }
   const wanted = query.get("device") ?? devices.find((device) => device.state !== "offline")?.slug ?? devices[0].slug;

@@ -1,0 +1,194 @@
+"""Routes for what is known of a device beside its winners: networks, failures with the quarantine, hours of work."""
+
+from collections.abc import Mapping
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Query, Request
+from pydantic import BaseModel, Field
+
+from autotune.kernels import find_family
+from autotune.kernels.presets import DEFAULT_PRESET, PRESETS, preset
+from autotune.model.configuration import Configuration
+from autotune.model.problem import Problem
+from autotune.model.trial import Request as Wanted
+from autotune.model.trial import Winner
+from autotune.service.admission import WHAT
+from autotune.service.core import Service
+from autotune.service.forms import AllowForm
+from autotune.service.pools import Pools
+from autotune.service.tables_api import Family, Slug
+from autotune.store import Hour, Store
+
+MAX_QUARANTINED = 500
+MAX_HOURS = 24 * 31
+
+
+class LayerView(BaseModel):
+    """One product of a network. Times of one call in nanoseconds, null where it is not tuned."""
+
+    shape: str
+    label: str
+    calls: int
+    flops: int
+    default_ns: float | None
+    time_ns: float | None
+
+
+class NetworkView(BaseModel):
+    """The products of a network on a device. Totals are over all calls of the tuned ones, nanoseconds."""
+
+    name: str
+    meaning: str
+    tuned: int = Field(description="number of layers with a winner")
+    default_ns: float
+    time_ns: float
+    layers: list[LayerView]
+
+
+class NetworkList(BaseModel):
+    """The networks of which the device has tuned at least one product."""
+
+    networks: list[NetworkView]
+
+
+class QuarantinedView(BaseModel):
+    """A configuration that searches leave out."""
+
+    family: str
+    shape: str
+    configuration: dict[str, Any]
+    reason: str
+    message: str
+    since: str
+    driver: str
+
+
+class FailuresAnswer(BaseModel):
+    """How the trials of a device ended, and what is in quarantine."""
+
+    trials: dict[str, int] = Field(description="number of trials by how they ended")
+    last_measured: str
+    quarantined: list[QuarantinedView] = Field(description=f"the newest {MAX_QUARANTINED}, newest first")
+    total: int = Field(description="number of configurations in quarantine")
+
+
+class AllowedAnswer(BaseModel):
+    """Whether a configuration was in quarantine."""
+
+    allowed: bool
+
+
+class DriverTimes(BaseModel):
+    """The least times of one problem under several drivers, nanoseconds, in the order of `drivers`."""
+
+    shape: str
+    times_ns: list[float | None]
+
+
+class DriverAnswer(BaseModel):
+    """Problems that were measured under more than one driver."""
+
+    drivers: list[str] = Field(description="in the order in which they were used first")
+    problems: list[DriverTimes]
+
+
+class HourList(BaseModel):
+    """Hours in which the device measured, oldest first."""
+
+    hours: list[Hour]
+
+
+def device_routes(service: Service, pools: Pools) -> APIRouter:
+    """Return the routes under /api/devices/SLUG that do not concern one problem."""
+    routes = APIRouter(prefix="/api/devices/{slug}", tags=["devices"])
+    store, heavy = service.store, pools.heavy.run
+
+    @routes.get("/networks")
+    async def list_networks(slug: Slug) -> NetworkList:
+        """List the networks that are tuned at least in part, with total times without and with tuning."""
+        return await heavy(_networks, store, slug)
+
+    @routes.get("/failures")
+    async def get_failures(slug: Slug) -> FailuresAnswer:
+        """Tell how trials ended, and which configurations are in quarantine."""
+        return await heavy(_failures, store, slug)
+
+    @routes.post("/allow")
+    async def allow(slug: Slug, form: AllowForm, request: Request) -> AllowedAnswer:
+        """Take a configuration out of quarantine, so that searches may try it again."""
+        problem = find_family(form.family).problem_type.parse(form.shape)
+        configuration = Configuration.from_dict(form.configuration)
+        request.scope[WHAT] = f"{slug} {problem.label} {configuration}"
+        return AllowedAnswer(allowed=await heavy(store.allow, slug, problem, configuration))
+
+    @routes.get("/drivers")
+    async def compare_drivers(slug: Slug, family: Family = "gemm") -> DriverAnswer:
+        """Compare the fastest trial of each problem under the drivers that the device had."""
+        find_family(family)
+        return await heavy(_drivers, store, slug, family)
+
+    @routes.get("/hours")
+    async def list_hours(slug: Slug, limit: Annotated[int, Query(ge=1, le=MAX_HOURS)] = 24 * 7) -> HourList:
+        """List the hours in which the device measured: trials, failures, temperature and clock."""
+        return HourList(hours=await heavy(store.hours, slug, limit))
+
+    return routes
+
+
+def _networks(store: Store, slug: str) -> NetworkList:
+    winners = {winner.problem: winner for winner in store.best(slug)}
+    found = [_network(name, preset(name), winners) for name in PRESETS if name != DEFAULT_PRESET]
+    return NetworkList(networks=[network for network in found if network.tuned])
+
+
+def _network(name: str, requests: list[Wanted], winners: Mapping[Problem, Winner]) -> NetworkView:
+    layers = []
+    for request in requests:
+        winner = winners.get(request.problem)
+        layers.append(
+            LayerView(
+                shape=request.problem.label, label=request.label, calls=request.calls, flops=request.problem.flops,
+                default_ns=winner.default_ns if winner else None, time_ns=winner.time_ns if winner else None,
+            )
+        )  # fmt: skip
+    return NetworkView(
+        name=name,
+        meaning=PRESETS[name].meaning,
+        tuned=sum(layer.time_ns is not None for layer in layers),
+        default_ns=sum(layer.calls * (layer.default_ns or 0) for layer in layers),
+        time_ns=sum(layer.calls * (layer.time_ns or 0) for layer in layers),
+        layers=layers,
+    )
+
+
+def _drivers(store: Store, slug: str, family: str) -> DriverAnswer:
+    found: dict[Problem, dict[str, float]] = {}
+    drivers: dict[str, None] = {}
+    for problem, driver, time_ns in store.best_by_driver(slug, family):
+        found.setdefault(problem, {})[driver] = time_ns
+        drivers[driver] = None
+    return DriverAnswer(
+        drivers=list(drivers),
+        problems=[
+            DriverTimes(shape=problem.label, times_ns=[times.get(driver) for driver in drivers])
+            for problem, times in found.items()
+            if len(times) > 1
+        ],
+    )
+
+
+def _failures(store: Store, slug: str) -> FailuresAnswer:
+    counts, quarantined = store.trial_counts(slug), store.quarantined(slug)
+    newest = quarantined[-MAX_QUARANTINED:]
+    return FailuresAnswer(
+        trials=counts.by_state,
+        last_measured=counts.last_measured,
+        total=len(quarantined),
+        quarantined=[
+            QuarantinedView(
+                family=entry.problem.family, shape=entry.problem.label, configuration=entry.configuration.to_dict(),
+                reason=entry.reason, message=entry.message, since=entry.since, driver=entry.driver,
+            )
+            for entry in reversed(newest)
+        ],
+    )  # fmt: skip

@@ -1,0 +1,192 @@
+"""Routes for those who run the service: whether it is up, whether it is ready, and numbers for Prometheus."""
+
+import asyncio
+import logging
+import sys
+import time
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from fastapi import APIRouter
+from fastapi.responses import JSONResponse, Response
+
+from autotune import __version__
+from autotune.errors import AutotuneError
+from autotune.remote.wire import code_version
+from autotune.service.admission import Answered
+from autotune.service.core import Service
+from autotune.service.forms import Health
+from autotune.service.pools import Pools
+from autotune.store import Store
+from autotune.store.jobs import OPEN
+
+READY_LIMIT_S = 5.0
+"""How long the database may take to answer whether it is ready."""
+READY_AGE_S = 1.0
+"""How long that answer holds: anybody may ask, and as often as they like."""
+MAX_JOBS = 500
+TEXT = "text/plain; version=0.0.4; charset=utf-8"
+
+_LOG = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Metric:
+    """One metric with its values, each under labels."""
+
+    name: str
+    kind: str
+    """`counter` or `gauge`."""
+    meaning: str
+    values: Iterable[tuple[Mapping[str, object], float]]
+
+    def __str__(self) -> str:
+        head = [f"# HELP {self.name} {self.meaning}", f"# TYPE {self.name} {self.kind}"]
+        return "\n".join([*head, *(f"{self.name}{_labels(labels)} {value:g}" for labels, value in self.values), ""])
+
+
+def operation_routes(service: Service, pools: Pools, answered: Answered) -> APIRouter:
+    """Return the routes /health, /ready and /metrics."""
+    routes = APIRouter(tags=["operations"])
+    readiness = _Readiness(service.store)
+
+    @routes.get("/health")
+    @routes.get("/api/health")
+    async def health() -> Health:
+        """Report that the process lives, and its version. Needs no token."""
+        return Health(status="ok", tool_version=__version__, code=code_version())
+
+    @routes.get("/ready", responses={503: {"description": "it is not ready"}})
+    async def ready() -> Response:
+        """Report whether the database answers and has the newest schema. Needs no token."""
+        missing = "the service is stopping" if service.is_stopping else await readiness.missing()
+        return JSONResponse({"status": missing or "ready"}, status_code=503 if missing else 200)
+
+    @routes.get("/metrics", response_class=Response, responses={200: {"content": {TEXT.partition(";")[0]: {}}}})
+    async def metrics() -> Response:
+        """Return numbers in the text format of Prometheus. Needs a token for reading, where there are tokens."""
+        stored = await pools.heavy.run(lambda: list(_stored(service.store)))
+        return Response("".join(map(str, [*_live(service, answered), *stored])), media_type=TEXT)
+
+    return routes
+
+
+class _Readiness:
+    """Whether the database is ready, asked by one request for all that come at the same time."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._asking = asyncio.Lock()
+        self._until = 0.0
+        self._missing = ""
+
+    async def missing(self) -> str:
+        """Return what is missing, an empty string if nothing is."""
+        async with self._asking:
+            if time.monotonic() >= self._until:
+                self._missing = await self._asked()
+                self._until = time.monotonic() + READY_AGE_S
+        return self._missing
+
+    async def _asked(self) -> str:
+        try:
+            is_ready = await asyncio.wait_for(asyncio.to_thread(self._store.is_ready), READY_LIMIT_S)
+        except (AutotuneError, TimeoutError) as error:
+            _LOG.warning("not ready: %s", error)
+            return "the database does not answer"
+        return "" if is_ready else "the database has an older schema"
+
+
+def _live(service: Service, answered: Answered) -> Iterable[Metric]:
+    """Yield what the process knows."""
+    stations = service.fleet.stations()
+    states = Counter((station.device.slug, station.state) for station in stations)
+    yield Metric(
+        name="autotune_info", kind="gauge", meaning="Version of the service.",
+        values=[({"version": __version__, "code": code_version()}, 1)],
+    )  # fmt: skip
+    yield Metric(
+        name="autotune_devices_offered", kind="gauge", meaning="Devices that workers offer, by state.",
+        values=[({"device": slug, "state": state}, count) for (slug, state), count in states.items()],
+    )  # fmt: skip
+    yield Metric(
+        name="autotune_worker_trials_total", kind="counter", meaning="Trials of a worker since it was offered.",
+        values=[
+            ({"device": s.device.slug, "worker": s.name, "selector": s.device.selector}, s.trials) for s in stations
+        ],
+    )  # fmt: skip
+    yield Metric(
+        name="autotune_worker_silent_seconds", kind="gauge", meaning="Time since a worker was last heard from.",
+        values=[
+            ({"device": s.device.slug, "worker": s.name, "selector": s.device.selector}, time.monotonic() - s.heard)
+            for s in stations
+        ],
+    )  # fmt: skip
+    yield Metric(
+        name="autotune_searches", kind="gauge", meaning="Searches that run.", values=[({}, len(service.searches))]
+    )
+    yield Metric(
+        name="autotune_http_answers_total", kind="counter", meaning="Answers by method and status.",
+        values=[({"method": method, "status": status}, count) for (method, status), count in sorted(answered.items())],
+    )  # fmt: skip
+    yield Metric(
+        name="process_cpu_seconds_total", kind="counter", meaning="Processor time of the service.",
+        values=[({}, time.process_time())],
+    )  # fmt: skip
+    if (memory := _memory_bytes()) is not None:
+        yield Metric(
+            name="process_max_resident_memory_bytes", kind="gauge", meaning="Most memory that the service has used.",
+            values=[({}, memory)],
+        )  # fmt: skip
+
+
+def _stored(store: Store) -> Iterable[Metric]:
+    """Yield what the database knows. Raises StoreError."""
+    open_jobs = store.jobs.newest(MAX_JOBS, None, list(OPEN))
+    problems: Counter[tuple[str, str]] = Counter()
+    for job in open_jobs:
+        for state, count in job.counts.items():
+            problems[job.device, state] += count
+    quarantined = Counter((entry.device, entry.reason) for entry in store.quarantined())
+    slugs = dict.fromkeys(device.slug for device in store.devices())
+    yield Metric(
+        name="autotune_jobs_open", kind="gauge", meaning=f"Jobs that wait or run, up to {MAX_JOBS}.",
+        values=[({}, len(open_jobs))],
+    )  # fmt: skip
+    yield Metric(
+        name="autotune_open_job_problems", kind="gauge", meaning="Problems of open jobs, by state.",
+        values=[({"device": slug, "state": state}, count) for (slug, state), count in sorted(problems.items())],
+    )  # fmt: skip
+    yield Metric(
+        name="autotune_trials_total", kind="counter", meaning="Trials in the database, by how they ended.",
+        values=[
+            ({"device": slug, "state": state}, count)
+            for slug in slugs
+            for state, count in store.trial_counts(slug).by_state.items()
+        ],
+    )  # fmt: skip
+    yield Metric(
+        name="autotune_quarantined", kind="gauge", meaning="Configurations in quarantine, by reason.",
+        values=[({"device": slug, "reason": reason}, count) for (slug, reason), count in sorted(quarantined.items())],
+    )  # fmt: skip
+
+
+def _labels(labels: Mapping[str, object]) -> str:
+    if not labels:
+        return ""
+    return "{" + ",".join(f'{name}="{_escaped(str(value))}"' for name, value in labels.items()) + "}"
+
+
+def _escaped(value: str) -> str:
+    return value.replace("\\", r"\\").replace('"', r"\"").replace("\n", r"\n")
+
+
+def _memory_bytes() -> int | None:
+    """Return the largest resident size so far; None on a system that does not tell it."""
+    if sys.platform == "win32":
+        return None
+    import resource
+
+    most = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return most if sys.platform == "darwin" else most * 1024

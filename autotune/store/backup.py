@@ -1,0 +1,159 @@
+"""Backs up a whole database to one file and restores it: SQLite by itself, PostgreSQL by pg_dump and pg_restore.
+
+Unlike a snapshot, a backup also holds the jobs, the workers and the trials in flight.
+"""
+
+import contextlib
+import os
+import sqlite3
+import subprocess
+import tempfile
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from sqlalchemy.engine import make_url
+
+from autotune.errors import NotADatabaseError, StoreError
+from autotune.store.database import Target, check_file, file_engine, prepare_writing, server_engine
+from autotune.store.failures import attempt, file_failures
+from autotune.store.migration import Schema, read_schema
+
+_DUMP_HEADER = b"PGDMP"
+
+
+def back_up(target: Target, file: Path) -> None:
+    """Write a consistent backup of a database that may be in use; an earlier backup at `file` is replaced.
+
+    Raises StoreError, also if there is no database, and NotADatabaseError if `file` is neither missing nor a backup.
+    """
+    if target.path:
+        if not check_file(target.path):
+            raise StoreError(f"there is no database {target.path}", hint="name another with --db")
+        if file.exists() and file.samefile(target.path):
+            raise StoreError(f"{file} is the database itself", hint="name another file")
+        check_file(file)
+        _copy(target.path, file)
+        return
+    if file.exists() and file.read_bytes()[: len(_DUMP_HEADER)] != _DUMP_HEADER:
+        raise NotADatabaseError(f"{file} is not a backup", hint="name another file; this one was left as it is")
+    prepare_writing(file)
+    with _replacing(file) as draft:
+        options = ["--format=custom", "--no-owner", "--no-privileges", f"--schema={_schema_name(target)}"]
+        _run("pg_dump", target, [*options, f"--file={draft}"])
+
+
+def restore(target: Target, file: Path, *, replaces: bool = False) -> None:
+    """Make a database the one in a backup. Nothing may use the database meanwhile.
+
+    A file that is there already is replaced only if `replaces`; a database server must be given an empty database.
+    Raises StoreError, also when the database is in use, and NotADatabaseError when `file` is not a backup.
+    """
+    if target.path:
+        _restore_file(target.path, file, replaces=replaces)
+        return
+    with file_failures(str(file)), file.open("rb") as dump:
+        if dump.read(len(_DUMP_HEADER)) != _DUMP_HEADER:
+            raise NotADatabaseError(f"{file} is not a backup of a PostgreSQL database", hint="name another file")
+    if _schema_of(target) is not Schema.NOTHING:
+        raise StoreError(f"{target} is not empty", hint="create an empty database with createdb, and name it with --db")
+    # Restores what is in the schema and not the schema, which is there.
+    options = ["--no-owner", "--no-privileges", "--exit-on-error", "--single-transaction"]
+    _run("pg_restore", target, [*options, f"--schema={_schema_name(target)}", str(file.absolute())])
+    if _schema_of(target) is Schema.NOTHING:
+        raise StoreError(f"{file} holds no tables for the schema {_schema_name(target)} of {target}")
+
+
+def _restore_file(path: Path, file: Path, *, replaces: bool) -> None:
+    if not check_file(file):
+        raise StoreError(f"there is no backup {file}")
+    engine = file_engine(file, read_only=True)
+    try:
+        if read_schema(engine, str(file)) is Schema.NOTHING:
+            raise StoreError(f"{file} is empty")
+    finally:
+        engine.dispose()
+    if check_file(path):
+        if path.samefile(file):
+            raise StoreError(f"{file} is the database itself", hint="name another file")
+        if not replaces:
+            raise StoreError(f"{path} is there already", hint="--force replaces it")
+        _require_unused(path)
+    _copy(file, path)
+
+
+def _copy(source: Path, to: Path) -> None:
+    """Copy a database, which may be in use, to a file that opens in a read-only folder and replaces `to`."""
+    prepare_writing(to)
+    with _replacing(to) as draft:
+
+        def copy() -> None:
+            with (
+                contextlib.closing(sqlite3.connect(source)) as whole,
+                contextlib.closing(sqlite3.connect(draft)) as new,
+            ):
+                whole.backup(new)
+                new.execute("PRAGMA journal_mode = DELETE")
+                found = new.execute("PRAGMA integrity_check(1)").fetchone()[0]
+            if found != "ok":
+                raise StoreError(f"{source} is damaged: {str(found)[:200]}")
+
+        attempt(copy, str(source))
+
+
+def _require_unused(path: Path) -> None:
+    """Raise StoreError when another program has the database open, which is the only one that keeps it from this."""
+    with contextlib.closing(sqlite3.connect(path, timeout=0.5, isolation_level=None)) as connection:
+        try:
+            connection.execute("PRAGMA journal_mode = DELETE")
+        except sqlite3.OperationalError as error:
+            raise StoreError(f"{path} is in use", hint="stop the service and all commands that use it") from error
+
+
+@contextlib.contextmanager
+def _replacing(file: Path) -> Iterator[Path]:
+    """Yield a path for a draft, which replaces `file` once it is complete and on the disk."""
+    with file_failures(str(file)), tempfile.TemporaryDirectory(dir=file.absolute().parent, prefix=".autotune-") as here:
+        draft = Path(here) / "draft"
+        yield draft
+        with draft.open("rb") as written:
+            os.fsync(written.fileno())
+        draft.replace(file)
+
+
+def _schema_of(target: Target) -> Schema:
+    engine = server_engine(target)
+    try:
+        return read_schema(engine, str(target))
+    finally:
+        engine.dispose()
+
+
+def _schema_name(target: Target) -> str:
+    engine = server_engine(target)
+
+    def read() -> str:
+        with engine.connect() as connection:
+            return str(connection.exec_driver_sql("SELECT current_schema()").scalar_one())
+
+    try:
+        return attempt(read, str(target))
+    finally:
+        engine.dispose()
+
+
+def _run(program: str, target: Target, arguments: Sequence[str]) -> None:
+    """Run a program of PostgreSQL. The password is passed in the environment: arguments are public."""
+    url = make_url(target.url)
+    place = url.set(drivername="postgresql", password=None).render_as_string(hide_password=False)
+    password = {"PGPASSWORD": url.password} if url.password else {}
+    try:
+        done = subprocess.run(  # noqa: S603 - no shell
+            [program, f"--dbname={place}", *arguments],
+            check=False, env={**os.environ, **password}, stdin=subprocess.DEVNULL, capture_output=True, text=True,
+        )  # fmt: skip
+    except FileNotFoundError as error:
+        hint = "install the client programs of PostgreSQL (Debian, Ubuntu: apt install postgresql-client)"
+        raise StoreError(f"{program} is not installed", hint=hint) from error
+    if done.returncode:
+        told = done.stderr.strip().splitlines() or [f"status {done.returncode}"]
+        raise StoreError(f"{program} failed for {target}: {told[-1][:500]}")

@@ -1,0 +1,141 @@
+"""A worker with several addresses stays with one service, goes to the next, and loses nothing on the way."""
+
+import socket
+import threading
+import time
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("fastapi")
+
+from autotune.cli import main
+from autotune.errors import RefusedError
+from autotune.remote import Client
+from autotune.remote import worker as remote_worker
+from autotune.remote.wire import code_version
+from autotune.remote.worker import Offer
+from autotune.service import workers_api
+from autotune.testing import INVENTED_PROCESSOR, FakeWorker
+from invented_service import Paused, in_thread, invented_time, invented_worker, serving, submitted, wait_for
+
+DEVICE = INVENTED_PROCESSOR
+
+
+@pytest.fixture
+def ports() -> tuple[int, int]:
+    """Two that are free."""
+    with socket.socket() as one, socket.socket() as two:
+        for free in (one, two):
+            free.bind(("127.0.0.1", 0))
+        return one.getsockname()[1], two.getsockname()[1]
+
+
+@pytest.fixture(autouse=True)
+def _short_waits(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A busy machine may miss that a worker leaves, which then ends only after its turn."""
+    monkeypatch.setattr(remote_worker, "WAIT_S", 1.0)
+
+
+def addresses(ports: tuple[int, int]) -> str:
+    return ",".join(f"http://127.0.0.1:{port}" for port in ports)
+
+
+def is_offered(client: Client) -> bool:
+    return any(device["stations"] for device in client.devices())
+
+
+def test_what_was_measured_for_a_service_that_is_gone_is_delivered_to_the_next(
+    tmp_path: Path, ports: tuple[int, int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(remote_worker, "HEARTBEAT_S", 0.1)
+    paused, told, database = Paused(), list[str](), tmp_path / "db.sqlite"
+    worker = FakeWorker(paused)
+    offer = Offer(invented_worker(addresses(ports)), DEVICE, worker, told.append)
+    with ExitStack() as stack:
+        with serving(database, port=ports[0]) as first, Client(first.url) as client:
+            stack.enter_context(in_thread(offer))
+            wait_for(lambda: is_offered(client))
+            job = submitted(first, client)
+            assert paused.begun.wait(20)
+        second = stack.enter_context(serving(database, port=ports[1]))
+        client = stack.enter_context(Client(second.url))
+        wait_for(lambda: is_offered(client))
+        paused.goes_on.set()
+        wait_for(lambda: client.job(job["id"])["state"] == "done")
+        store = second.service.store
+        searched = [t.trial.configuration for t in store.trials(DEVICE.slug, "gemm") if t.purpose == "search"]
+        assert len(searched) == len(set(searched))
+        assert worker.jobs[0].configuration in searched
+        assert store.quarantined() == [] == store.in_flight()
+    assert [line for line in told if "is offered to" in line] == [
+        f"{DEVICE.slug} is offered to http://127.0.0.1:{port}" for port in ports
+    ]
+    assert any(f"trying again at http://127.0.0.1:{ports[1]}" in line for line in told)
+
+
+def test_a_worker_stays_with_one_service_and_skips_addresses_where_nobody_answers(
+    tmp_path: Path, ports: tuple[int, int]
+) -> None:
+    dead = "http://127.0.0.1:1"
+    with ExitStack() as stack:
+        one, two = (stack.enter_context(serving(tmp_path / f"{n}.sqlite", port=p)) for n, p in enumerate(ports))
+        clients = [stack.enter_context(Client(server.url)) for server in (one, two)]
+        offer = Offer(invented_worker(f"{dead},{addresses(ports)}"), DEVICE, FakeWorker(invented_time), lambda _: None)
+        began = time.monotonic()
+        stack.enter_context(in_thread(offer))
+        wait_for(lambda: is_offered(clients[0]))
+        assert time.monotonic() - began < 5, "it does not pause before the next address"
+        job = submitted(one, clients[0])
+        wait_for(lambda: clients[0].job(job["id"])["state"] == "done")
+        assert not is_offered(clients[1])
+
+
+def test_a_service_with_other_templates_is_left_for_the_next(
+    tmp_path: Path, ports: tuple[int, int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As in a rolling upgrade, where some services are new already."""
+    refused = threading.Event()
+
+    def own_code() -> str:
+        return "1-another" if not refused.is_set() else code_version()
+
+    real = workers_api._greeted
+
+    async def greeted(*arguments: object) -> object:
+        try:
+            return await real(*arguments)  # type: ignore[arg-type]
+        except Exception:
+            refused.set()
+            raise
+
+    monkeypatch.setattr(workers_api, "code_version", own_code)
+    monkeypatch.setattr(workers_api, "_greeted", greeted)
+    with ExitStack() as stack:
+        _, two = (stack.enter_context(serving(tmp_path / f"{n}.sqlite", port=p)) for n, p in enumerate(ports))
+        client = stack.enter_context(Client(two.url))
+        offer = Offer(invented_worker(addresses(ports)), DEVICE, FakeWorker(invented_time), lambda _: None)
+        stack.enter_context(in_thread(offer))
+        wait_for(lambda: is_offered(client))
+
+
+def test_a_wrong_address_among_several_is_refused_before_anything_is_offered(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert main(["worker", "--server", "http://127.0.0.1:1,ftp://x"]) == 2
+    assert "'ftp://x' is not the URL of a service" in capsys.readouterr().err
+
+
+def test_a_token_that_one_service_refuses_ends_the_worker(tmp_path: Path, ports: tuple[int, int]) -> None:
+    from autotune.service.access import Role
+
+    token = tmp_path / "token"
+    token.write_text("a-token-of-sixteen")
+    with serving(tmp_path / "db.sqlite", {Role.ADMIN: token}, port=ports[1]):
+        offer = Offer(invented_worker(addresses(ports)), DEVICE, FakeWorker(invented_time), lambda _: None)
+        try:
+            with pytest.raises(RefusedError, match="token"):
+                offer.serve()
+        finally:
+            offer.close()
