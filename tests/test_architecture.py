@@ -50,7 +50,8 @@ OWNERS = {
     "pynvml": {"device/sensors.py"},
     "sqlalchemy": {"store"},
     "alembic": {"store/migration.py"},
-    "psycopg": set(),  # the store reaches it through SQLAlchemy
+    "psycopg": {"store/procrastinate_calls.py"},  # otherwise reached through SQLAlchemy
+    "procrastinate": {"store/shared_queue.py", "store/procrastinate_calls.py"},
     "optuna": {"propose/study.py"},
     "rich": {"display"},
     "fastapi": {"service"},

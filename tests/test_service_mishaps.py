@@ -24,8 +24,9 @@ from autotune.model.trial import Job, Request
 from autotune.remote import Client
 from autotune.service import core
 from autotune.service.events import Feed
-from autotune.service.fleet import Assignment, Fleet, RemoteWorker, Station
+from autotune.service.fleet import Assignment, Fleet, Station
 from autotune.service.job_search import Errand, Search
+from autotune.service.remote_worker import RemoteWorker
 from autotune.store import Store
 from autotune.store.group_commit import Together
 from autotune.store.jobs import JobKind, JobLedger, JobState, NewJob

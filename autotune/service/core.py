@@ -1,13 +1,17 @@
-"""The core of the service: decides which search runs on which device. Routes query it, workers send it results."""
+"""The core of the service: decides which search runs on which device. Routes query it, workers send it results.
+
+On a file there is one service. Any number share a database on a server: each searches for the devices that call it, and
+what they share is in the database (`membership.py`, `neighbours.py`).
+"""
 
 import asyncio
 import contextlib
-import functools
 import logging
 import threading
 import time
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator, Sequence
+from functools import partial
 
 from autotune.codec import Node
 from autotune.errors import AutotuneError, TableError
@@ -17,12 +21,17 @@ from autotune.model.device import Device
 from autotune.predict import refresh_predictors
 from autotune.remote.wire import code_version, read_job, read_trial
 from autotune.service.events import Feed
-from autotune.service.fleet import CANCEL_PATIENCE_S, Fleet, Helper, RemoteWorker, Station
+from autotune.service.fleet import CANCEL_PATIENCE_S, Fleet, Station
 from autotune.service.job_search import Errand, Search
 from autotune.service.lookups import Lookups
+from autotune.service.membership import Membership
+from autotune.service.neighbours import Neighbours
+from autotune.service.remote_worker import Helper, RemoteWorker
 from autotune.store import Holder, Store
 from autotune.store.jobs import JobState
+from autotune.store.notices import ABORT
 from autotune.store.service_claim import Claim
+from autotune.store.shared_queue import Held
 from autotune.turns import Turns, held
 
 _LOG = logging.getLogger(__name__)
@@ -52,7 +61,8 @@ class Service:
         """`on_superseded` is called when another service has taken over the database, and this one has to end."""
         self.store = store
         self._on_superseded = on_superseded
-        self._claim: Claim | None = None
+        self._standing: Claim | Membership[dict[int, Search]] | None = None
+        self._neighbours: Neighbours | None = None
         self.feed = Feed()
         self.fleet = Fleet(self.wake, self.take_late, self._settle, self._may_launch)
         self.lookups = Lookups(store)
@@ -72,9 +82,17 @@ class Service:
 
     @contextlib.contextmanager
     def claimed(self) -> Iterator[None]:
-        """Claim the database, so that no other service works on it. Raises StoreError when another one does."""
-        self._claim = self.store.claim_service()
-        with self._claim.kept(self._tell_superseded, HURRY_S):
+        """Claim a file, so that no other service works on it, or join the services that share a database.
+
+        Raises StoreError when another service has claimed the file.
+        """
+        if self.store.is_shared:
+            membership = Membership(self.store.jobs, lambda: dict(self.searches), self._compare)
+            self._standing, keeping = membership, membership.kept(HURRY_S)
+        else:
+            claim = self.store.claim_service()
+            self._standing, keeping = claim, claim.kept(self._tell_superseded, HURRY_S)
+        with keeping:
             yield
 
     async def start(self) -> None:
@@ -87,20 +105,42 @@ class Service:
             _LOG.info("%s trials were lost, %s problems continue", len(lost), queued)
         await asyncio.to_thread(code_version)  # slow once; else the first worker would delay all others
         await self._refresh_lookups()
-        keeping = (self._keep_dispatching(), self._keep_refreshing())
+        keeping = [self._keep_dispatching(), self._keep_refreshing()]
+        if self.store.is_shared:
+            self._neighbours = Neighbours(self.store.notices(), self.feed, self._latest)
+            self._neighbours.open(self._call_soon, self._hear_queue)
+            keeping.append(self._neighbours.keep_asking())
         self._tasks = [asyncio.create_task(work) for work in keeping]
+
+    def _hear_queue(self, notice: str) -> None:
+        """Take a notice of procrastinate: a new job, or one to abort."""
+        self.wake()
+        if ABORT in notice and isinstance(self._standing, Membership):
+            self._standing.beat_soon()
+
+    def _latest(self, job_id: int) -> list[str]:
+        """Return the newest event of each name of the searches of a job."""
+        searches = [search for search in self.searches.values() if search.errand.job.id == job_id]
+        return [text for search in searches for text in search.latest()]
 
     def begin_stop(self) -> None:
         """End the searches, and release waiting workers and readers."""
         self.is_stopping = True
+        if self._neighbours is not None:
+            self._neighbours.close()
         self.fleet.stop()
         self.feed.close()
         self._wake.set()
 
     def stop_from_signal(self) -> None:
         """Call `begin_stop` from a signal handler."""
+        self._call_soon(self.begin_stop)
+
+    def _call_soon(self, work: Callable[[], object]) -> None:
+        """Call `work` in the event loop, from any thread, unless the loop has not begun or has ended."""
         if self._loop is not None:
-            self._loop.call_soon_threadsafe(self.begin_stop)
+            with contextlib.suppress(RuntimeError):
+                self._loop.call_soon_threadsafe(work)
 
     async def stop(self) -> None:
         """Stop; return when the ledger is in order, or after a time limit."""
@@ -126,11 +166,14 @@ class Service:
         """Stop the searches of a job after the running trial; a worker that does not deliver it in time is given up."""
         for search in self.searches.values():
             if search.errand.job.id == job_id:
-                search.is_cancelled = True
-                self._hurry(search)
-                if self._loop is not None:
-                    self._loop.call_later(CANCEL_PATIENCE_S, self.wake)
+                self._cancel_search(search)
         self.feed.tell(job_id)
+
+    def _cancel_search(self, search: Search) -> None:
+        search.is_cancelled = True
+        self._hurry(search)
+        if self._loop is not None:
+            self._loop.call_later(CANCEL_PATIENCE_S, self.wake)
 
     def search_on(self, station: Station) -> Search | None:
         """Return the search that a station works on, as its own or as a helper."""
@@ -186,12 +229,24 @@ class Service:
             took_s = time.monotonic() - began
 
     def _may_launch(self) -> bool:
-        return self._claim is None or self._claim.is_fresh
+        return self._standing is None or self._standing.is_fresh
+
+    def _compare(self, searches: dict[int, Search], held: Held) -> None:
+        """Give up searches that another service has taken, and those that were cancelled; in the thread of the beat."""
+        for problem_id, search in searches.items():
+            if problem_id not in held.problems and not search.is_superseded:
+                search.is_superseded = True
+                self._call_soon(partial(self._prompt, search))
+            elif problem_id in held.cancelled and not search.is_cancelled:
+                self._call_soon(partial(self._cancel_search, search))
+
+    def _prompt(self, search: Search) -> None:
+        """End the waits of a search that was taken: for trials that no worker has yet."""
+        for station in search.stations():
+            station.turn.set()
 
     def _tell_superseded(self) -> None:
-        if self._loop is not None:
-            with contextlib.suppress(RuntimeError):  # the loop has ended
-                self._loop.call_soon_threadsafe(self._give_way)
+        self._call_soon(self._give_way)
 
     def _give_way(self) -> None:
         _LOG.error("another service has taken over %s; this one stops", self.store.location)
@@ -251,8 +306,10 @@ class Service:
                 open_searches.setdefault(search.errand.station.device.slug, []).append(search)
         for station in stations:
             alike = [s for s in open_searches.get(station.device.slug, ()) if s.errand.station.model == station.model]
-            helper = Helper(self.fleet, station, asyncio.get_running_loop())
-            if alike and min(alike, key=lambda search: len(search.helpers)).helpers.join(helper):
+            if not alike:
+                continue
+            search = min(alike, key=lambda search: len(search.helpers))
+            if search.helpers.join(search.worker_on(Helper, self.fleet, station)):
                 station.is_taken = True
 
     def _recall_helpers(self, waiting: set[tuple[str, str]], leaders: dict[str, str]) -> None:
@@ -266,7 +323,7 @@ class Service:
         """Start a search of the next problem queued for a station. Returns whether there was one."""
         station.is_taken = True
         try:
-            take = functools.partial(self.store.jobs.take, begins=begins)
+            take = partial(self.store.jobs.take, begins=begins)
             taken = await asyncio.to_thread(take, station.device.slug, station.name, station.model_digest)
             if taken is not None:
                 self._begin(Errand(job=taken[0], problem=taken[1], station=station))
@@ -280,7 +337,7 @@ class Service:
     def _begin(self, errand: Errand) -> None:
         """Start a search in a new thread. Raises RuntimeError when the system gives no thread."""
         search = Search(errand, self.store, self.feed, lambda: self.is_stopping, self._troubles)
-        worker = RemoteWorker(self.fleet, errand.station, asyncio.get_running_loop())
+        worker = search.worker_on(RemoteWorker, self.fleet, errand.station)
         thread = threading.Thread(target=self._search, args=(search, worker), daemon=True, name=f"job {errand.job.id}")
         thread.start()
         self.searches[errand.problem.id] = search
@@ -303,7 +360,9 @@ class Service:
                 search.is_cancelled = True
 
     def _ended(self, search: Search) -> None:
-        self.searches.pop(search.errand.problem.id, None)
+        if self.searches.get(search.errand.problem.id) is search:
+            del self.searches[search.errand.problem.id]
+        self._is_in_doubt |= search.is_superseded
         self._threads = {thread for thread in self._threads if thread.is_alive()}
         self.fleet.release(search.errand.station)
         self.feed.tell(search.errand.job.id)

@@ -1,5 +1,6 @@
 """The search of one problem of a job on one station: the usual search, reported to the feed and kept in the ledger."""
 
+import asyncio
 import json
 import logging
 import time
@@ -7,7 +8,7 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
 from autotune.codec import parse
 from autotune.errors import AutotuneError, StoreError, WorkerError
@@ -19,11 +20,14 @@ from autotune.remote.events import plain_event, plain_outcome
 from autotune.search import Budget, tune
 from autotune.search.helpers import Helpers
 from autotune.search.recheck import Recheck, recheck
-from autotune.service.events import Feed
-from autotune.service.fleet import Helper, RemoteWorker, Station, Stopping
-from autotune.store import Store
+from autotune.service.events import Feed, event_text
+from autotune.service.fleet import Fleet, Station, Stopping
+from autotune.service.remote_worker import Helper, RemoteWorker
+from autotune.store import Attempt, Store
 from autotune.store.jobs import JobKind, JobProblem, JobState, TuningJob
 from autotune.turns import idle
+
+_Worker = TypeVar("_Worker", bound=RemoteWorker)
 
 _LOG = logging.getLogger(__name__)
 
@@ -42,6 +46,11 @@ class Errand:
     problem: JobProblem
     station: Station
 
+    @property
+    def attempt(self) -> Attempt:
+        """Under which trials of this search are begun."""
+        return Attempt(problem=self.problem.id, number=self.problem.attempts)
+
 
 class Search:
     """Runs in a thread of its own; `run` returns when the outcome of the problem is in the ledger."""
@@ -53,7 +62,7 @@ class Search:
         self.errand = errand
         self.is_cancelled = False
         self.is_superseded = False
-        """Whether another service has taken over the database, and records the outcome."""
+        """Whether another service has taken the search, and records the outcome."""
         self.helpers = Helpers()
         self.progress: dict[str, Callable[[], dict[str, Any]]] = {}
         """Encodes the latest event of each name; replaced as a whole, since other threads read it meanwhile."""
@@ -96,7 +105,7 @@ class Search:
 
     def stop(self) -> bool:
         """Return whether the search has to end after the running trial."""
-        return self.is_cancelled or self._is_stopping() or self.errand.station.is_lost
+        return self.is_cancelled or self.is_superseded or self._is_stopping() or self.errand.station.is_lost
 
     @property
     def wants_help(self) -> bool:
@@ -107,6 +116,15 @@ class Search:
         """Return the stations that work on this search."""
         helping = (place.station for place in self.helpers.present() if isinstance(place, Helper))
         return [self.errand.station, *helping]
+
+    def worker_on(self, kind: type[_Worker], fleet: Fleet, station: Station) -> _Worker:
+        """Return a station as this search uses it; called in the event loop."""
+        return kind(fleet, station, asyncio.get_running_loop(), self.errand.attempt, lambda: self.is_superseded)
+
+    def latest(self) -> list[str]:
+        """Return the newest event of each name, as it is sent to followers."""
+        number = self.errand.problem.number
+        return [event_text(name, {"problem": number, **encode()}) for name, encode in self.progress.items()]
 
     def _tune(self, worker: RemoteWorker) -> None:
         job, problem = self.errand.job, self.errand.problem

@@ -105,6 +105,8 @@ async def _greeted(service: Service, form: WorkerForm, address: str) -> Station:
         raise HTTPException(403, f"{error.message}; start one of them with another --name") from error
     except WorkerError as error:
         raise HTTPException(429, error.message) from error
+    if service.store.is_shared:  # so that jobs for it can be submitted at the other services
+        await asyncio.to_thread(service.store.add_device, device)
     return station
 
 

@@ -34,6 +34,16 @@ class Fate(enum.Enum):
 
 
 @dataclass(frozen=True, kw_only=True)
+class Attempt:
+    """One attempt at a problem of a job. It is over once the problem has ended or was queued again."""
+
+    problem: int
+    """Id of the problem."""
+    number: int
+    """How often the problem had been taken by then."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class Holder:
     """The worker of a service that has a trial in hand."""
 
@@ -43,6 +53,8 @@ class Holder:
     """Digest of the worker's session: another process of the same worker no longer has the trial."""
     selector: str = ""
     """Selector of the device there: a worker may have several equal devices."""
+    attempt: Attempt | None = None
+    """What it measures for: once that is over, no more trials are begun."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -33,8 +33,8 @@ from autotune.model.configuration import Configuration
 from autotune.model.device import Device
 from autotune.model.problem import Problem
 from autotune.model.trial import QUARANTINED_STATES, Trial, now_utc
-from autotune.store import service_claim
 from autotune.store.database import Target
+from autotune.store.job_rows import check_attempt
 from autotune.store.models import Base, DeviceRow, ProblemRow, columns, known_rows, plain_text, to_problem, value_of
 from autotune.store.owner import Fate, Holder, Owner, fate
 from autotune.store.transactions import Transactions
@@ -161,12 +161,14 @@ class QuarantineLedger(Transactions):
     ) -> None:
         """Record a trial as in flight, safely on disk before its launch can crash the process or the machine.
 
-        The configurations `ended` are recorded as no longer in flight.
+        The configurations `ended` are recorded as no longer in flight. Raises StoreError, too, if the search now
+        belongs to another service.
         """
         ids = self.ids_of(device, problem)
 
         def add(connection: Connection) -> None:
-            service_claim.check_claim(connection, owner)
+            if owner.holder is not None and owner.holder.attempt is not None:
+                check_attempt(connection, owner.holder.attempt)
             for one in ended:
                 land(connection, ids, one, owner)
             begin(connection, ids, configuration, owner)
