@@ -19,7 +19,6 @@ ORDER = (
     "errors",
     "codec",
     "tracing",
-    "turns",
     "manual",
     "paths",
     "model",

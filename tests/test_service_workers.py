@@ -546,7 +546,7 @@ def test_cancelling_detaches_from_a_worker_that_does_not_answer(
     client.cancel(job["id"])
     wait_for(lambda: client.job(job["id"])["counts"] == {"cancelled": 1})
     assert time.monotonic() - began < 5
-    assert server.service.searches == {}
+    wait_for(lambda: server.service.searches == {})
     back = HandMade(server.url, session=hangs.session, results=[hangs.result(given)])  # it was only slow
     assert back.turn(wait_s=0) is None
     assert server.service.store.quarantined() == []
@@ -587,7 +587,8 @@ def test_a_service_that_may_have_lost_its_claim_gives_nobody_a_trial(
     with monkeypatch.context() as stopped:
         stopped.setattr(service_claim, "LEASE_S", 0.0)
         assert worker.turn(wait_s=2.0) is None
-        assert server.service.store.in_flight() != []
+        wait_for(server.service.store.in_flight)
+        assert worker.turn(wait_s=1.0) is None
     wait_for(lambda: worker.turn(wait_s=0) is not None)
     client.cancel(job["id"])
 

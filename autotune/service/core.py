@@ -7,32 +7,30 @@ what they share is in the database (`membership.py`, `neighbours.py`).
 import asyncio
 import contextlib
 import logging
-import threading
 import time
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from functools import partial
+from typing import Any
 
 from autotune.codec import Node
 from autotune.errors import AutotuneError, TableError
 from autotune.kernels import find_family
 from autotune.kernels.render import provenance_now
 from autotune.model.device import Device
-from autotune.predict import refresh_predictors
+from autotune.model.events import Event
 from autotune.remote.wire import code_version, read_job, read_trial
 from autotune.service.events import Feed
 from autotune.service.fleet import CANCEL_PATIENCE_S, Fleet, Station
-from autotune.service.job_search import Errand, Search
 from autotune.service.lookups import Lookups
 from autotune.service.membership import Membership
 from autotune.service.neighbours import Neighbours
-from autotune.service.remote_worker import Helper, RemoteWorker
+from autotune.service.searches import MOST_DEATHS, Processes, Search
 from autotune.store import Holder, Store
 from autotune.store.jobs import JobState
 from autotune.store.notices import ABORT
 from autotune.store.service_claim import Claim
 from autotune.store.shared_queue import Held
-from autotune.turns import Turns, held
 
 _LOG = logging.getLogger(__name__)
 
@@ -44,9 +42,6 @@ REFRESHING_SHARE = 0.1
 """Maximum share of the time spent rebuilding lookups: many winners make it slow, and there is always a new winner."""
 MAX_SEARCHES = 100
 """Maximum number of searches at a time: each holds its search space, some 20 MB. Further devices wait."""
-AT_WORK = 2
-"""Searches that compute at a time, while the others wait for their devices, the database or a rest period. More
-computing threads would delay the event loop and gain nothing, as an interpreter runs one thread at a time."""
 END_S = 8.0
 """How long a stopping service waits for its searches to end in order, and for the database with them."""
 HURRY_S = 1.0
@@ -57,8 +52,11 @@ END_LOOK_S = 0.05
 class Service:
     """The state that lives as long as the process. Methods are called in the event loop."""
 
-    def __init__(self, store: Store, on_superseded: Callable[[], None] = lambda: None) -> None:
-        """`on_superseded` is called when another service has taken over the database, and this one has to end."""
+    def __init__(self, store: Store, on_superseded: Callable[[], None] = lambda: None, processes: int = 1) -> None:
+        """`on_superseded` is called when another service has taken over the database, and this one has to end.
+
+        Searches run in so many `processes`.
+        """
         self.store = store
         self._on_superseded = on_superseded
         self._standing: Claim | Membership[dict[int, Search]] | None = None
@@ -69,16 +67,12 @@ class Service:
         self.searches: dict[int, Search] = {}
         """Running searches, by the id of the job's problem."""
         self.is_stopping = False
-        self._troubles: Counter[int] = Counter()
-        """How often a device could not be used, by the id of the job's problem."""
         self._is_in_doubt = False
         """Whether the database may list a problem as running that no search works on."""
         self._loop: asyncio.AbstractEventLoop | None = None
         self._wake = asyncio.Event()
         self._tasks: list[asyncio.Task[None]] = []
-        self._threads: set[threading.Thread] = set()
-        self._learning = threading.Lock()
-        self._turns = Turns(AT_WORK)
+        self._processes = Processes(processes, store.target, self._take_message, self._lost, self._call_soon)
 
     @contextlib.contextmanager
     def claimed(self) -> Iterator[None]:
@@ -120,7 +114,7 @@ class Service:
 
     def _latest(self, job_id: int) -> list[str]:
         """Return the newest event of each name of the searches of a job."""
-        searches = [search for search in self.searches.values() if search.errand.job.id == job_id]
+        searches = [search for search in self.searches.values() if search.job.id == job_id]
         return [text for search in searches for text in search.latest()]
 
     def begin_stop(self) -> None:
@@ -128,6 +122,7 @@ class Service:
         self.is_stopping = True
         if self._neighbours is not None:
             self._neighbours.close()
+        self._processes.tell_all("stop")
         self.fleet.stop()
         self.feed.close()
         self._wake.set()
@@ -150,12 +145,14 @@ class Service:
         await asyncio.gather(*self._tasks, return_exceptions=True)
         await self._searches_end(END_S)
         self.store.hurry()
+        self._processes.tell_all("hurry")
         await self._searches_end(HURRY_S)
+        await asyncio.to_thread(self._processes.close)
 
     async def _searches_end(self, patience_s: float) -> None:
-        """Return when all searches have ended or time is up. Polls: threads that could wait may be stuck as well."""
+        """Return when all searches have ended or time is up."""
         end = time.monotonic() + patience_s
-        while any(thread.is_alive() for thread in self._threads) and time.monotonic() < end:
+        while self.searches and time.monotonic() < end:
             await asyncio.sleep(END_LOOK_S)
 
     def wake(self) -> None:
@@ -165,12 +162,12 @@ class Service:
     def cancel(self, job_id: int) -> None:
         """Stop the searches of a job after the running trial; a worker that does not deliver it in time is given up."""
         for search in self.searches.values():
-            if search.errand.job.id == job_id:
+            if search.job.id == job_id:
                 self._cancel_search(search)
         self.feed.tell(job_id)
 
     def _cancel_search(self, search: Search) -> None:
-        search.is_cancelled = True
+        search.cancel()
         self._hurry(search)
         if self._loop is not None:
             self._loop.call_later(CANCEL_PATIENCE_S, self.wake)
@@ -203,7 +200,7 @@ class Service:
         return ""
 
     async def _settle(self, slug: str, holder: Holder) -> None:
-        await asyncio.to_thread(self.store.settle_trials, slug, holder)
+        await asyncio.to_thread(self.store.settle_trials, slug, holder, self._processes.pids)
 
     async def forget_worker(self, name: str) -> bool:
         """Allow the name to be enrolled again with another secret. Returns whether it was known. Raises StoreError."""
@@ -235,15 +232,10 @@ class Service:
         """Give up searches that another service has taken, and those that were cancelled; in the thread of the beat."""
         for problem_id, search in searches.items():
             if problem_id not in held.problems and not search.is_superseded:
-                search.is_superseded = True
-                self._call_soon(partial(self._prompt, search))
+                search.is_superseded = True  # at once, also for the trials that the event loop is giving to workers
+                self._call_soon(search.supersede)
             elif problem_id in held.cancelled and not search.is_cancelled:
                 self._call_soon(partial(self._cancel_search, search))
-
-    def _prompt(self, search: Search) -> None:
-        """End the waits of a search that was taken: for trials that no worker has yet."""
-        for station in search.stations():
-            station.turn.set()
 
     def _tell_superseded(self) -> None:
         self._call_soon(self._give_way)
@@ -251,7 +243,7 @@ class Service:
     def _give_way(self) -> None:
         _LOG.error("another service has taken over %s; this one stops", self.store.location)
         for search in self.searches.values():
-            search.is_superseded = True
+            search.supersede()
         self._on_superseded()
 
     async def _guarded(self, work: Callable[[], Awaitable[None]]) -> None:
@@ -285,7 +277,7 @@ class Service:
             self._is_in_doubt = False
         waiting = await asyncio.to_thread(self.store.jobs.waiting)
         leaders = self.fleet.leaders()
-        for station in in_fair_order(free, Counter(s.errand.station.device.slug for s in self.searches.values())):
+        for station in in_fair_order(free, Counter(s.station.device.slug for s in self.searches.values())):
             if len(self.searches) >= MAX_SEARCHES or self.is_stopping:
                 break
             open_to = _open_to(station, leaders)
@@ -303,21 +295,19 @@ class Service:
         open_searches: dict[str, list[Search]] = {}
         for search in self.searches.values() if stations and not self.is_stopping else ():
             if search.wants_help:
-                open_searches.setdefault(search.errand.station.device.slug, []).append(search)
+                open_searches.setdefault(search.station.device.slug, []).append(search)
         for station in stations:
-            alike = [s for s in open_searches.get(station.device.slug, ()) if s.errand.station.model == station.model]
-            if not alike:
-                continue
-            search = min(alike, key=lambda search: len(search.helpers))
-            if search.helpers.join(search.worker_on(Helper, self.fleet, station)):
-                station.is_taken = True
+            its = open_searches.get(station.device.slug, ())
+            alike = [search for search in its if search.station.model == station.model and search.wants_help]
+            if alike:
+                min(alike, key=lambda search: len(search.helpers)).join(station)
 
     def _recall_helpers(self, waiting: set[tuple[str, str]], leaders: dict[str, str]) -> None:
         """Recall one helper for each device model with waiting work: that is more useful than helping."""
         for kind in waiting if len(self.searches) < MAX_SEARCHES else ():
-            of_kind = [search for search in self.searches.values() if kind in _open_to(search.errand.station, leaders)]
+            of_kind = [search for search in self.searches.values() if kind in _open_to(search.station, leaders)]
             if of_kind:
-                max(of_kind, key=lambda search: len(search.helpers)).helpers.recall_one()
+                max(of_kind, key=lambda search: len(search.helpers)).recall_one()
 
     async def _engage(self, station: Station, *, begins: bool) -> bool:
         """Start a search of the next problem queued for a station. Returns whether there was one."""
@@ -326,7 +316,7 @@ class Service:
             take = partial(self.store.jobs.take, begins=begins)
             taken = await asyncio.to_thread(take, station.device.slug, station.name, station.model_digest)
             if taken is not None:
-                self._begin(Errand(job=taken[0], problem=taken[1], station=station))
+                self._begin(Search(*taken, station, self.fleet))
         except BaseException:
             self._is_in_doubt = True  # the database's answer may be lost, or no thread available
             station.is_taken = False
@@ -334,53 +324,59 @@ class Service:
         station.is_taken = taken is not None
         return station.is_taken
 
-    def _begin(self, errand: Errand) -> None:
-        """Start a search in a new thread. Raises RuntimeError when the system gives no thread."""
-        search = Search(errand, self.store, self.feed, lambda: self.is_stopping, self._troubles)
-        worker = search.worker_on(RemoteWorker, self.fleet, errand.station)
-        thread = threading.Thread(target=self._search, args=(search, worker), daemon=True, name=f"job {errand.job.id}")
-        thread.start()
-        self.searches[errand.problem.id] = search
-        self._threads.add(thread)
+    def _begin(self, search: Search) -> None:
+        """Start a search in one of the processes. Raises OSError when the system gives none."""
+        self._processes.begin(search)
+        self.searches[search.problem.id] = search
 
-    def _search(self, search: Search, worker: RemoteWorker) -> None:
-        """Run a search; the target of its thread."""
-        try:
-            with self._turns.taken():
-                self._note_cancelled(search)
-                search.run(worker)
-                self._learn(search)
-        finally:
-            worker.call_in_loop(lambda: self._ended(search))
+    def _take_message(self, search: Search, name: str, *content: Any) -> None:
+        """Take a message of a search."""
+        match name:
+            case "measure":
+                search.measure(*content)
+            case "event":
+                self._tell(search, *content)
+            case "released":
+                search.released(*content)
+            case "closed":
+                search.closed()
+            case "ended":
+                self._ended(search, *content)
+            case "unstarted":
+                self._lost(search)
 
-    def _note_cancelled(self, search: Search) -> None:
-        """Catch a job that was cancelled after it was taken and before it was listed among the searches."""
-        with contextlib.suppress(AutotuneError):
-            if self.store.jobs.is_cancelled(search.errand.job.id):
-                search.is_cancelled = True
+    def _tell(self, search: Search, name: str, told: Event | dict[str, Any] | None) -> None:
+        """Send an event to the followers of the job; without a name, that a state has changed."""
+        if told is None:
+            self.feed.tell(search.job.id)
+        else:
+            encode = search.note(name, told)
+            self.feed.tell(search.job.id, name, lambda: search.shown(encode))
 
-    def _ended(self, search: Search) -> None:
-        if self.searches.get(search.errand.problem.id) is search:
-            del self.searches[search.errand.problem.id]
+    def _ended(self, search: Search, is_troubled: bool, has_learned: bool) -> None:
+        self._forget(search)
+        self._processes.troubles[search.problem.id] += is_troubled
         self._is_in_doubt |= search.is_superseded
-        self._threads = {thread for thread in self._threads if thread.is_alive()}
-        self.fleet.release(search.errand.station)
-        self.feed.tell(search.errand.job.id)
+        if has_learned:
+            self.lookups.renew_predictors()
+        for station in search.stations():  # also helpers that joined as it ended
+            self.fleet.release(station)
+        self.feed.tell(search.job.id)
 
-    def _learn(self, search: Search) -> None:
-        """Rebuild the predictors when a job has ended. A failure loses no results."""
-        job = None
-        with contextlib.suppress(AutotuneError):
-            job = self.store.jobs.get(search.errand.job.id)
-        if job is None or job.state not in (JobState.DONE, JobState.FAILED):
-            return
-        try:
-            families = {problem.request.problem.family for problem in job.problems}
-            with held(self._learning):  # all devices share one file
-                refresh_predictors(self.store, search.errand.station.device, families)
-                self.lookups.renew_predictors()
-        except (AutotuneError, OSError) as error:
-            _LOG.warning("predictors were not rebuilt: %s", error)
+    def _lost(self, search: Search) -> None:
+        """Take up a search whose process has ended."""
+        self._forget(search)
+        self._is_in_doubt = True
+        if self._processes.deaths[search.problem.id] >= MOST_DEATHS:
+            message = f"{MOST_DEATHS} processes that searched it have ended"
+            give_up = partial(self.store.jobs.end, search.problem, JobState.FAILED, message=message)
+            asyncio.get_running_loop().run_in_executor(None, give_up)
+        for station in search.stations():
+            self.fleet.withdraw(station)
+
+    def _forget(self, search: Search) -> None:
+        if self.searches.get(search.problem.id) is search:
+            del self.searches[search.problem.id]
 
 
 def _open_to(station: Station, leaders: dict[str, str]) -> set[tuple[str, str]]:

@@ -1,4 +1,4 @@
-"""The devices that workers offer, and the trials they are given. Runs in the event loop (`remote_worker.py`: threads).
+"""The devices that workers offer, and the trials they are given. Only the event loop uses this.
 
 A `Station` is one device of one worker process. It polls: every request, called a turn, shows that the station is
 alive, may deliver a result and may fetch a trial. A trial is sent until a turn shows that it has arrived, and a result
@@ -22,6 +22,7 @@ from autotune.errors import TableError, WorkerError, WorkerLostError
 from autotune.model.device import Device
 from autotune.model.trial import Job, Trial, now_utc
 from autotune.remote.wire import plain_job, read_trial
+from autotune.service.job_search import Stopping
 from autotune.store import Holder
 from autotune.store.workers import digest_of, model_of
 
@@ -45,10 +46,6 @@ MAX_WAIT_S = 30.0
 
 class NameTakenError(WorkerError):
     """Two live workers share a name."""
-
-
-class Stopping(Exception):
-    """The service ends: running trials are not waited for, and are not to blame."""
 
 
 @dataclass(eq=False)
@@ -310,6 +307,13 @@ class Fleet:
         """Free a station that a search has finished with."""
         station.is_taken = False
         self._on_change()
+
+    def withdraw(self, station: Station) -> None:
+        """Take a station from a search that is gone; what its worker still delivers is late, and stored."""
+        station.assignment = None
+        station.is_ready = False
+        station.turn.set()  # its next turn shows whether its worker has something in hand
+        self.release(station)
 
     def lose(self, station: Station, why: str) -> None:
         """Remove a station that is gone, and with it the trial that it was measuring, which may be the reason."""

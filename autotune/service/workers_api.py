@@ -11,8 +11,9 @@ from autotune.errors import TableError, WorkerError
 from autotune.lookup.json_table import read_device
 from autotune.remote.wire import code_version
 from autotune.service.core import Service
-from autotune.service.fleet import MAX_WAIT_S, NameTakenError, Station, Stopping, plain_assignment
+from autotune.service.fleet import MAX_WAIT_S, NameTakenError, Station, plain_assignment
 from autotune.service.forms import MAX_WORKER_NAME, NAME, GreetingAnswer, LeaveForm, TurnAnswer, TurnForm, WorkerForm
+from autotune.service.job_search import Stopping
 from autotune.service.shortcuts import TakeTurn
 from autotune.store.workers import Standing
 

@@ -9,8 +9,6 @@ from dataclasses import dataclass, field
 
 from sqlalchemy import Connection, Engine
 
-from autotune.turns import idle
-
 MOST = 100
 """Most writes in one transaction."""
 
@@ -43,13 +41,12 @@ class Together:
         mine = _Write(work)
         self._waiting.append(mine)
         try:
-            with idle(), self._places:
+            with self._places:
                 while not mine.is_taken:
                     self._write_all(self._take())
         finally:
             self._withdraw(mine)
-        with idle():
-            return mine.is_written.result()
+        return mine.is_written.result()
 
     def _withdraw(self, write: _Write) -> None:
         """Remove a write whose thread was interrupted, so that no other thread commits it later."""

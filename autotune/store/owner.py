@@ -11,6 +11,7 @@ import platform
 import subprocess
 import sys
 import uuid
+from collections.abc import Collection
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from functools import cache
@@ -74,6 +75,10 @@ class Owner:
     def is_of_this_process(self) -> bool:
         """Whether this process created it."""
         return (self.host, self.process_id, self.process_start) == _this_process()
+
+    def is_of_any(self, children: Collection[int]) -> bool:
+        """Whether this process created it, or one of its children with these process ids, which run."""
+        return self.is_of_this_process or (self.host == _host() and self.process_id in children)
 
 
 def new_owner(holder: Holder | None = None) -> Owner:

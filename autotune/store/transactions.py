@@ -2,6 +2,7 @@
 
 import threading
 from collections.abc import Callable
+from pathlib import Path
 from types import TracebackType
 from typing import Self, TypeVar
 
@@ -14,7 +15,6 @@ from autotune.store import models
 from autotune.store.database import BEGIN, Target
 from autotune.store.failures import Outage, Patience, attempt
 from autotune.store.group_commit import Together, Work
-from autotune.turns import idle
 
 _Result = TypeVar("_Result")
 
@@ -49,13 +49,18 @@ class Transactions:
         """Path or URL of the database, without a password."""
         return str(self._target)
 
+    @property
+    def target(self) -> str | Path:
+        """Path or URL of the database, perhaps with a password, as `Store.open` takes it."""
+        return self._target.path or self._target.url
+
     def read(self, work: Callable[[Session], _Result]) -> _Result:
         """Return the result of `work`, which only reads."""
         return self._transaction(self._reading, work)
 
     def write(self, work: Callable[[Session], _Result], *, waits_for_space: bool = False) -> _Result:
         """Return the result of `work`, which must be safe to repeat. Waits a while if the disk is full, if asked to."""
-        with idle(), self._places:
+        with self._places:
             return self._transaction(self._writing, work, waits_for_space=waits_for_space)
 
     def write_together(self, work: Work, *, waits_for_space: bool = False) -> None:
