@@ -26,6 +26,8 @@ from autotune.store import Holder, Store
 
 YOUNG_OBJECTS = 20_000
 """New objects after which the garbage collector examines them; Python's default of 700 is less than one proposal."""
+NICENESS = 5
+"""By how much search processes yield to the service, which must answer while they use all cores."""
 OWN = 0
 """Number of the place of the search's own device; helpers have others."""
 
@@ -199,6 +201,8 @@ def main() -> None:
         with turn, contextlib.suppress(OSError):  # the service is gone
             write_message(answers, message)
 
+    if hasattr(os, "nice"):
+        os.nice(NICENESS)
     # What is loaded now stays loaded, and hardly any later object needs the garbage collector.
     gc.freeze()
     gc.set_threshold(YOUNG_OBJECTS)
